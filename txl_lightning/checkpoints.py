@@ -1,0 +1,90 @@
+"""The names of weights: the original code's and ours."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .model import TransformerXL, TransformerXLConfig
+
+SAME_NAME = (
+    "n_token n_layer n_head d_model d_head d_inner mem_len dropout dropatt tie_weight"
+).split()
+
+ONLY = {"attn_type": 0, "div_val": 1, "ext_len": 0, "same_length": False, "cutoffs": []}
+
+LAYER = {
+    "dec_attn.o_net.weight": "attention.o_net.weight",
+    "pos_ff.CoreNet.0.weight": "feed_forward.net.0.weight",
+    "pos_ff.CoreNet.0.bias": "feed_forward.net.0.bias",
+    "pos_ff.CoreNet.3.weight": "feed_forward.net.3.weight",
+    "pos_ff.CoreNet.3.bias": "feed_forward.net.3.bias",
+}
+
+NORM = {
+    "dec_attn.layer_norm": "",
+    "pos_ff.layer_norm": "feed_forward.",
+}
+
+
+def load_original(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> TransformerXL:
+    """A network of the original PyTorch code (kimiyoung/transformer-xl), in eval mode.
+
+    Args:
+        state_dict: the original's tensors under its own names; their precision is kept.
+        args: the keywords its constructor was called with.
+
+    Raises:
+        ValueError: `args` asks for a part that is not here yet, or a tensor is missing.
+    """
+    config = config_of_original(args)
+    model = TransformerXL(config).to(state_dict["word_emb.emb_layers.0.weight"].dtype)
+    try:
+        model.load_state_dict(rename_original(state_dict, config))
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(f"state_dict: not the tensors of {dict(args)}: {error}") from error
+    return model.eval()
+
+
+def config_of_original(args: Mapping[str, Any]) -> TransformerXLConfig:
+    """Our words for the original's keywords."""
+    for key, only in ONLY.items():
+        if args.get(key, only) != only:
+            raise ValueError(f"{key}: {args[key]} cannot be loaded yet; it must be {only}")
+    if args.get("d_embed") not in (None, args["d_model"]):
+        raise ValueError(f"d_embed: {args['d_embed']} cannot be loaded yet; it must be d_model")
+    return TransformerXLConfig(
+        **{key: args[key] for key in SAME_NAME if key in args},
+        norm="pre" if args.get("pre_lnorm") else "post",
+        final_norm=False,
+        clamp_len=args["clamp_len"] if args.get("clamp_len", -1) > 0 else None,
+    )
+
+
+def rename_original(
+    original: Mapping[str, Tensor], config: TransformerXLConfig
+) -> dict[str, Tensor]:
+    """The original's tensors under our names."""
+    side = "norm_before" if config.norm == "pre" else "norm_after"
+    embedding = original["word_emb.emb_layers.0.weight"]
+    ours = {
+        "embedding.weight": embedding,
+        "positions.u_NHK": original["r_w_bias"][None],
+        "positions.v_NHK": original["r_r_bias"][None],
+        "head.out.weight": original.get("crit.out_layers.0.weight", embedding),
+        "head.out.bias": original["crit.out_layers.0.bias"],
+    }
+    for n in range(config.n_layer):
+        theirs, here = f"layers.{n}.", f"layers.{n}."
+        qkv = original[theirs + "dec_attn.qkv_net.weight"]
+        q, k, v = qkv.chunk(3)
+        ours[here + "attention.q_net.weight"] = q
+        ours[here + "attention.kv_net.weight"] = torch.cat([k, v])
+        ours[f"positions.r_nets.{n}.weight"] = original[theirs + "dec_attn.r_net.weight"]
+        for their_name, our_name in LAYER.items():
+            ours[here + our_name] = original[theirs + their_name]
+        for their_name, where in NORM.items():
+            for part in ("weight", "bias"):
+                ours[f"{here}{where}{side}.{part}"] = original[f"{theirs}{their_name}.{part}"]
+    return ours

@@ -1,0 +1,11 @@
+"""The same attention, several ways, behind one signature:
+
+    attend(q_BLHK, k_BSHK, value_BSHK, terms, visible_BLS, dropatt) -> out_BLHK
+
+where `terms` is what distance adds to a score, `visible_BLS` says which states a query may see
+(at least itself), and `dropatt` is the probability of dropping an attention weight.
+"""
+
+from . import reference, sdpa
+
+KERNELS = {"reference": reference.attend, "sdpa": sdpa.attend}

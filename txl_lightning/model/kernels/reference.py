@@ -1,0 +1,56 @@
+"""Relative attention as the equation of Section 3.3, to be checked by eye.
+
+B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances
+"""
+
+from torch import Tensor, arange, einsum
+from torch.nn import functional as F
+
+from ..positions import DistanceTerms
+
+
+def attend(
+    q_BLHK: Tensor,
+    k_BSHK: Tensor,
+    value_BSHK: Tensor,
+    terms: DistanceTerms,
+    visible_BLS: Tensor,
+    dropatt: float,
+) -> Tensor:
+    """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
+    score_BHLS = content(q_BLHK, k_BSHK, terms) + distance(q_BLHK, k_BSHK.size(1), terms)
+    score_BHLS = score_BHLS / q_BLHK.size(-1) ** 0.5
+    score_BHLS = score_BHLS.masked_fill(~visible_BLS[:, None], float("-inf"))
+    weight_BHLS = F.dropout(score_BHLS.softmax(dim=-1), dropatt)
+    return einsum("bhls,bshk->blhk", weight_BHLS, value_BSHK)
+
+
+def content(q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms) -> Tensor:
+    """(a) the query meets the key; (c) u meets the key."""
+    score_BHLS = einsum("blhk,bshk->bhls", q_BLHK, k_BSHK)
+    if terms.u_HK is not None:
+        score_BHLS = score_BHLS + einsum("hk,bshk->bhs", terms.u_HK, k_BSHK)[:, :, None]
+    return score_BHLS
+
+
+def distance(q_BLHK: Tensor, seen_len: int, terms: DistanceTerms) -> Tensor:
+    """(b) the query meets the key of the distance; (d) v meets it, or a number stands for both."""
+    index_LS = index_of_distance(q_BLHK.size(1), seen_len, q_BLHK.device)
+    score_BHLS = q_BLHK.new_zeros(())
+    if terms.r_THK is not None:
+        score_BHLS = score_BHLS + einsum("blhk,lshk->bhls", q_BLHK, terms.r_THK[index_LS])
+    if terms.v_HK is not None:
+        score_BHLS = score_BHLS + einsum("hk,lshk->hls", terms.v_HK, terms.r_THK[index_LS])
+    if terms.b_TH is not None:
+        score_BHLS = score_BHLS + einsum("lsh->hls", terms.b_TH[index_LS])
+    return score_BHLS
+
+
+def index_of_distance(tgt_len: int, seen_len: int, device) -> Tensor:
+    """Where a tensor over T holds the distance from query l back to state s.
+
+    A state after the query has no distance; it gets 0 and must be masked.
+    """
+    query_L1 = arange(tgt_len, device=device)[:, None] + seen_len - tgt_len
+    distance_LS = query_L1 - arange(seen_len, device=device)
+    return seen_len - distance_LS.clamp(min=0)

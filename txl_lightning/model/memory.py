@@ -1,0 +1,85 @@
+"""What a segment leaves behind for the next one, as a value (Section 3.2).
+
+B rows   L segment   M remembered   S = M + L   D width   N layers
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The last M hidden states that entered each layer, newest last, without gradient.
+
+    The shape is constant from the first segment on. Only the newest `filled_B` states of a row
+    have been written; the others are masked by position and contribute nothing.
+    """
+
+    h_NBMD: Tensor
+    filled_B: Tensor
+
+    @staticmethod
+    def empty(
+        n_layer: int,
+        batch_size: int,
+        mem_len: int,
+        d_model: int,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Memory:
+        """A memory of `mem_len` places in which nothing is filled."""
+        if mem_len < 0:
+            raise ValueError(
+                f"mem_len: {mem_len} is not possible; it must be 0 (no memory) or more"
+            )
+        shape = (n_layer, batch_size, mem_len, d_model)
+        return Memory(
+            torch.zeros(shape, dtype=dtype, device=device),
+            torch.zeros(batch_size, dtype=torch.long, device=device),
+        )
+
+    @property
+    def batch_size(self) -> int:
+        """Rows B."""
+        return self.h_NBMD.size(1)
+
+    @property
+    def mem_len(self) -> int:
+        """Places M."""
+        return self.h_NBMD.size(2)
+
+    def to(self, *args, **kwargs) -> Memory:
+        """The same memory elsewhere, or with its states in another precision."""
+        h_NBMD = self.h_NBMD.to(*args, **kwargs)
+        return replace(self, h_NBMD=h_NBMD, filled_B=self.filled_B.to(h_NBMD.device))
+
+    def reset(self, fresh_B: Tensor) -> Memory:
+        """This memory with the rows of `fresh_B` (bool) forgotten."""
+        return replace(self, filled_B=self.filled_B.masked_fill(fresh_B, 0))
+
+    def visible(self, tgt_len: int) -> Tensor:
+        """Which of the S states each of the L queries may see: visible_BLS, True where it may.
+
+        A query sees itself, everything before it in the segment, and what is filled.
+        """
+        device = self.filled_B.device
+        query_L1 = torch.arange(tgt_len, device=device)[:, None] + self.mem_len
+        key_S = torch.arange(self.mem_len + tgt_len, device=device)
+        filled_BS = key_S >= (self.mem_len - self.filled_B)[:, None]
+        return (key_S <= query_L1) & filled_BS[:, None, :]
+
+    def remember(self, h_NBLD: Tensor) -> Memory:
+        """The memory after a segment: the last M of what was remembered and what is new."""
+        tgt_len, mem_len = h_NBLD.size(2), self.mem_len
+        new = min(tgt_len, mem_len)
+        old_NBMD = self.h_NBMD.narrow(2, new, mem_len - new).to(h_NBLD.dtype)
+        new_NBMD = h_NBLD.detach().narrow(2, tgt_len - new, new)
+        return Memory(
+            torch.cat([old_NBMD, new_NBMD], dim=2),
+            (self.filled_B + tgt_len).clamp(max=mem_len),
+        )
