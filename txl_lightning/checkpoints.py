@@ -1,16 +1,28 @@
-"""The names of weights: the original code's and ours."""
+"""Weights from files: our own runs, and the original code's names."""
 
+import pickle
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .data import vocab
 from .model import TransformerXL, TransformerXLConfig
 
-SAME_NAME = (
-    "n_token n_layer n_head d_model d_head d_inner mem_len dropout dropatt tie_weight"
-).split()
+SAME_NAME = [
+    "n_token",
+    "n_layer",
+    "n_head",
+    "d_model",
+    "d_head",
+    "d_inner",
+    "mem_len",
+    "dropout",
+    "dropatt",
+    "tie_weight",
+]
 
 ONLY = {"attn_type": 0, "div_val": 1, "ext_len": 0, "same_length": False, "cutoffs": []}
 
@@ -26,6 +38,36 @@ NORM = {
     "dec_attn.layer_norm": "",
     "pos_ff.layer_norm": "feed_forward.",
 }
+
+
+def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary]:
+    """The network, in eval mode, and the vocabulary of a checkpoint that fit wrote.
+
+    Raises:
+        ValueError: there is no such file, or it is not such a checkpoint.
+    """
+    checkpoint = read_checkpoint(path)
+    try:
+        model = TransformerXL(TransformerXLConfig(**checkpoint["hyper_parameters"]["net"]))
+        weights = checkpoint["state_dict"]
+        model.load_state_dict({name.removeprefix("net."): weights[name] for name in weights})
+        return model.eval(), vocab.load(checkpoint["CorpusDataModule"]["vocab"])
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"ckpt_path: {path} is not a checkpoint written by fit") from error
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """What a checkpoint file holds; nothing in it is executed.
+
+    Raises:
+        ValueError: there is no such file, or it is not a checkpoint.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"ckpt_path: {path}: no such file; it must be a checkpoint written by fit")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError) as error:
+        raise ValueError(f"ckpt_path: {path} is not a checkpoint written by fit") from error
 
 
 def load_original(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> TransformerXL:

@@ -1,0 +1,59 @@
+"""How a text is scored. Training's validation and the final table call the same functions.
+
+B rows   L segment   T tokens scored in each row
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.stream import OrderedStream, Segment
+from ..model import Memory, TransformerXL
+
+
+def segment_nats(net: TransformerXL, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
+    """Nats of a segment's targets, nats_BL, and the memory for the next one.
+
+    Rows that start afresh forget what the memory holds of the text before.
+    """
+    return net.nats(segment.tokens_BL, segment.targets_BL, memory.reset(segment.fresh_B))
+
+
+@torch.no_grad()
+def stream_nats(
+    model: TransformerXL,
+    tokens: Tensor | np.ndarray,
+    *,
+    batch_size: int,
+    tgt_len: int,
+    mem_len: int | None = None,
+) -> Tensor:
+    """Nats of every scored token of a text, in input order: nats_BT.
+
+    The text is read in `batch_size` rows, each with an empty memory at first; a row's first token
+    is not scored. The model is used in eval mode and left in the mode it was in.
+
+    Args:
+        model: the network.
+        tokens: the text's ids, one dimension.
+        batch_size: rows B.
+        tgt_len: tokens L in a segment; with enough memory it changes nothing but the speed.
+        mem_len: states M remembered; left out, what the model was trained with.
+
+    Raises:
+        ValueError: the text has fewer than two tokens for each row.
+    """
+    ids = np.asarray(tokens)
+    if len(ids) < 2 * batch_size:
+        raise ValueError(f"tokens: {len(ids)} are too few for {batch_size} rows of 2 or more")
+    stream = OrderedStream(ids, batch_size, tgt_len)
+    memory = model.empty_memory(batch_size, mem_len)
+    was_training = model.training
+    model.eval()
+    parts = []
+    for index in range(len(stream)):
+        segment = stream.segment(index).to(memory.h_NBMD.device)
+        nats_BL, memory = segment_nats(model, segment, memory)
+        parts.append(nats_BL)
+    model.train(was_training)
+    return torch.cat(parts, dim=1)

@@ -1,0 +1,42 @@
+"""What the command line says about a mistake: the key, the value, what is allowed; in one line."""
+
+import difflib
+import re
+from collections.abc import Iterable
+
+UNKNOWN = re.compile(r"unrecognized arguments: --([\w.+]+)|does not accept option '([\w.]+)'")
+REFUSED = re.compile(r'Parser key "([\w.]+)":.*Importing \'([\w.]+)\' is not allowed', re.DOTALL)
+EXPECTED = re.compile(r'Parser key "([\w.]+)":\s+Expected a (.+)\. Got value: (.*)', re.DOTALL)
+KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+
+
+def explain(message: str, known: Iterable[str]) -> str:
+    """jsonargparse's message as one line; an unknown key comes with the nearest of `known`."""
+    if found := UNKNOWN.search(message):
+        return unknown_key(found[1] or found[2], list(known))
+    if found := REFUSED.search(message):
+        return (
+            f"{found[1]}: a config may not import {found[2]}; see CONTRIBUTING.md for what it may"
+        )
+    if found := EXPECTED.search(message):
+        key, kind, value = found.groups()
+        return f"{key}: {value.strip()} is not possible; it must be {allowed(kind)}"
+    return " ".join(message.split())
+
+
+def unknown_key(key: str, known: list[str]) -> str:
+    """Say which key was meant: the nearest one, or one with the same last word."""
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    same = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
+    meant = (same or near)[:1]
+    hint = f"did you mean {meant[0]}?" if meant else "see --help for those there are"
+    return f"{key}: unknown key; {hint}"
+
+
+def allowed(kind: str) -> str:
+    """A type in words."""
+    if choices := re.match(r"typing\.Literal\[(.*)\]", kind):
+        return "one of " + choices[1].replace("'", "")
+    if named := re.match(r"<class '(\w+)'>", kind):
+        return KINDS.get(named[1], named[1])
+    return kind

@@ -1,0 +1,145 @@
+"""LanguageModel: the network under Lightning, with its memories.
+
+B rows   L segment
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule
+from torch import Tensor, nn
+
+from ..data.stream import Segment
+from ..evaluation import MeanNats, readings, segment_nats
+from ..model import Memory, TransformerXL, TransformerXLConfig
+from .callbacks import Carry
+from .optim import OptimConfig, make_optimizer, make_scheduler
+
+
+class LanguageModel(LightningModule):
+    """Train and measure a Transformer-XL on segments; one step is one segment.
+
+    The memories are plain attributes: DDP would overwrite buffers with rank 0's. There is one for
+    each stage and dataloader, so validation in mid-epoch leaves the training memory alone.
+
+    Args:
+        net: Sizes and parts of the network.
+        optim: How it is trained.
+        eval_mem_len: States remembered in validate, test and predict; left out, as in training.
+    """
+
+    def __init__(
+        self,
+        net: TransformerXLConfig = TransformerXLConfig(),  # noqa: B008 (frozen)
+        optim: OptimConfig = OptimConfig(),  # noqa: B008 (frozen)
+        eval_mem_len: int | None = None,
+    ) -> None:
+        super().__init__()
+        net = TransformerXLConfig(**net) if isinstance(net, dict) else net
+        self.optim = OptimConfig(**optim) if isinstance(optim, dict) else optim
+        if eval_mem_len is not None and eval_mem_len < 0:
+            raise ValueError(f"eval_mem_len: {eval_mem_len} is not possible; it must be 0 or more")
+        self.eval_mem_len = net.mem_len if eval_mem_len is None else eval_mem_len
+        lengths = {"eval_mem_len": eval_mem_len}
+        self.save_hyperparameters({"net": asdict(net), "optim": asdict(self.optim), **lengths})
+        self.net = TransformerXL(net)
+        self.memories: dict[tuple[str, int], Memory] = {}
+        self.pending: Memory | None = None
+        self.train_nats = MeanNats()
+        self.eval_nats = nn.ModuleDict()
+
+    def forward(self, tokens_BL: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
+        """The network's logits_BLV and next memory."""
+        return self.net(tokens_BL, memory)
+
+    def training_step(self, segment: Segment, batch_idx: int) -> Tensor:
+        """Mean nats of the segment; its memory waits until the step is done (`Carry`)."""
+        memory = self.memory("train", segment, self.net.config.mem_len)
+        nats_BL, self.pending = segment_nats(self.net, segment, memory)
+        self.train_nats.update(nats_BL)
+        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:
+            self.log_training(segment)
+        return nats_BL.mean()
+
+    def validation_step(self, segment: Segment, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+        """Nats of the segment: nats_BL."""
+        return self.evaluate("val", segment, dataloader_idx)
+
+    def test_step(self, segment: Segment, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+        """Nats of the segment: nats_BL."""
+        return self.evaluate("test", segment, dataloader_idx)
+
+    def predict_step(self, segment: Segment, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+        """Nats of the segment: nats_BL."""
+        return self.evaluate("predict", segment, dataloader_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        """Report the pass and leave nothing behind."""
+        self.report("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Report the pass and leave nothing behind."""
+        self.report("test")
+
+    def on_predict_epoch_end(self) -> None:
+        """Leave nothing behind."""
+        self.forget("predict")
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """The optimiser by name, and its schedule as a function of the step."""
+        optimizer = make_optimizer(self.optim, self.net)
+        scheduler = make_scheduler(self.optim, optimizer, self.trainer.max_steps)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    def configure_callbacks(self) -> list[Callback]:
+        """What keeps memory, position and random numbers together."""
+        return [Carry()]
+
+    def memory(self, stage: str, segment: Segment, mem_len: int, loader: int = 0) -> Memory:
+        """What a stage remembers of a dataloader; nothing, at first or for other rows."""
+        rows = len(segment.fresh_B)
+        memory = self.memories.get((stage, loader))
+        if memory is None or memory.batch_size != rows:
+            return self.net.empty_memory(rows, mem_len)
+        return memory.to(self.device)
+
+    def evaluate(self, stage: str, segment: Segment, loader: int) -> Tensor:
+        """Score one segment and remember it."""
+        memory = self.memory(stage, segment, self.eval_mem_len, loader)
+        nats_BL, self.memories[stage, loader] = segment_nats(self.net, segment, memory)
+        name = f"{stage}/{loader}"
+        if name not in self.eval_nats:
+            self.eval_nats[name] = MeanNats().to(self.device)
+        self.eval_nats[name].update(nats_BL)
+        return nats_BL
+
+    def report(self, stage: str) -> None:
+        """Log a stage's readings and forget what it remembered."""
+        for name, metric in self.eval_nats.items():
+            if name.startswith(stage):
+                values = readings(metric.compute().item(), self.unit)
+                group = name.removesuffix("/0")
+                self.log_dict({f"{group}/{key}": values[key] for key in values}, sync_dist=True)
+                metric.reset()
+        self.forget(stage)
+
+    def forget(self, stage: str) -> None:
+        """Drop a stage's memories."""
+        self.memories = {key: self.memories[key] for key in self.memories if key[0] != stage}
+
+    def log_training(self, segment: Segment) -> None:
+        """Log the mean since the last time; seldom, because each logged value costs a step's time."""
+        values = readings(self.train_nats.compute().item(), self.unit)
+        self.train_nats.reset()
+        lr = self.trainer.optimizers[0].param_groups[0]["lr"]
+        tokens = (segment.index + 1) * segment.targets_BL.numel() * self.trainer.world_size
+        values |= {"lr": lr, "tokens": float(tokens)}
+        self.log_dict({f"train/{key}": values[key] for key in values}, sync_dist=True)
+
+    @property
+    def unit(self) -> str:
+        """What one token is called in the logs."""
+        return getattr(getattr(self.trainer, "datamodule", None), "unit", "token")
