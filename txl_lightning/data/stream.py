@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +17,11 @@ from torch import Tensor
 from .errors import DataError
 
 
-@dataclass(frozen=True)
-class Segment:
-    """The next few tokens of every row, and the tokens that follow each of them."""
+class Segment(NamedTuple):
+    """The next few tokens of every row, and the tokens that follow each of them.
+
+    A tuple, because Lightning rebuilds batches to convert them and cannot rebuild frozen classes.
+    """
 
     tokens_BL: Tensor
     targets_BL: Tensor
@@ -30,7 +33,7 @@ class Segment:
     def to(self, device: torch.device | str, **kwargs) -> Segment:
         """The same segment elsewhere."""
         tensors = ("tokens_BL", "targets_BL", "fresh_B")
-        return replace(self, **{name: getattr(self, name).to(device, **kwargs) for name in tensors})
+        return self._replace(**{name: getattr(self, name).to(device, **kwargs) for name in tensors})
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,12 @@ class MeanNats(Metric):
         return self.nats / self.count
 
     def _apply(self, *args: Any, **kwargs: Any) -> "MeanNats":
+        exact = {name: getattr(self, name) for name in self._defaults}
         super()._apply(*args, **kwargs)
-        for name in self._defaults:
-            setattr(self, name, getattr(self, name).double())
-            self._defaults[name] = self._defaults[name].double()
+        for name, value in exact.items():
+            device = getattr(self, name).device
+            setattr(self, name, value.to(device))
+            self._defaults[name] = self._defaults[name].to(device, torch.float64)
         return self
 
 

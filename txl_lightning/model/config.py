@@ -34,7 +34,7 @@ class TransformerXLConfig:
     """Whether the last layer's output is normalised; left out, with pre-norm only."""
     positions: Literal["sinusoidal"] = "sinusoidal"
     """What distance adds to a score (Section 3.3)."""
-    kernel: Literal["reference", "sdpa"] = "sdpa"
+    kernel: Literal["reference", "sdpa", "matmul"] = "sdpa"
     """How attention is computed; every kernel gives the reference's result."""
     tie_weight: bool = True
     """Whether the softmax shares its matrix with the embedding."""

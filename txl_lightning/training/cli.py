@@ -16,6 +16,7 @@ from ..data.datamodule import check_numbers
 from ..model import TransformerXLConfig
 from .callbacks import SaveNats, Throughput
 from .complaints import explain
+from .curve import LearningCurve
 from .module import LanguageModel
 from .optim import OptimConfig
 from .progress import TokenProgress
@@ -141,6 +142,7 @@ def default_callbacks() -> list[Any]:
         ModelCheckpoint(filename="best", monitor="val/nats", **named),
         ModelCheckpoint(filename="last", save_on_exception=True, **named),
         Throughput(),
+        LearningCurve(),
         TokenProgress(),
         SaveNats(),
     ]

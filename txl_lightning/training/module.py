@@ -36,12 +36,12 @@ class LanguageModel(LightningModule):
     ) -> None:
         super().__init__()
         net = TransformerXLConfig(**net) if isinstance(net, dict) else net
-        self.optim = OptimConfig(**optim) if isinstance(optim, dict) else optim
+        self.optim = OptimConfig.of(optim) if isinstance(optim, dict) else optim
         if eval_mem_len is not None and eval_mem_len < 0:
             raise ValueError(f"eval_mem_len: {eval_mem_len} is not possible; it must be 0 or more")
         self.eval_mem_len = net.mem_len if eval_mem_len is None else eval_mem_len
-        lengths = {"eval_mem_len": eval_mem_len}
-        self.save_hyperparameters({"net": asdict(net), "optim": asdict(self.optim), **lengths})
+        given = {"net": asdict(net), "optim": self.optim.plain(), "eval_mem_len": eval_mem_len}
+        self.save_hyperparameters(given)
         self.net = TransformerXL(net)
         self.memories: dict[tuple[str, int], Memory] = {}
         self.pending: Memory | None = None
@@ -97,6 +97,13 @@ class LanguageModel(LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         """What keeps memory, position and random numbers together."""
         return [Carry()]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse weights whose ids mean something else in this text, before they are loaded."""
+        data = getattr(self._trainer, "datamodule", None)
+        state = checkpoint.get(type(data).__qualname__)
+        if data is not None and state is not None:
+            data.load_state_dict(state)
 
     def memory(self, stage: str, segment: Segment, mem_len: int, loader: int = 0) -> Memory:
         """What a stage remembers of a dataloader; nothing, at first or for other rows."""

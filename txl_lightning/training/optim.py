@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+
+from .muon import Muon
 
 
 @dataclass(frozen=True)
@@ -18,16 +20,16 @@ class OptimConfig:
         ValueError: a number that no training can have; the message starts with the field's name.
     """
 
-    name: Literal["adam", "adamw", "sgd"] = "adamw"
-    """The optimiser."""
+    name: Literal["adam", "adamw", "sgd", "muon"] = "adamw"
+    """The optimiser; muon is for the layers' matrices and leaves the rest to adamw."""
     lr: float = 1e-3
     """Peak learning rate, whatever the schedule."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Adam's decay rates of the moments."""
+    """Decay rates of Adam's moments."""
     eps: float = 1e-8
     """Added to Adam's denominator."""
-    momentum: float = 0.0
-    """Of SGD."""
+    momentum: float = 0.95
+    """Of sgd and muon."""
     weight_decay: float = 0.0
     """Decay of the matrices; biases, normalisations, u and v have none."""
     schedule: Literal["constant", "cosine", "inverse_sqrt", "wsd"] = "cosine"
@@ -45,11 +47,21 @@ class OptimConfig:
         _require(self.eps > 0, "eps", self.eps, "greater than 0")
         for beta in self.betas:
             _require(0 <= beta < 1, "betas", beta, "at least 0 and less than 1")
-        for field in ("momentum", "weight_decay", "warmup_steps"):
+        _require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and less than 1")
+        for field in ("weight_decay", "warmup_steps"):
             _require(getattr(self, field) >= 0, field, getattr(self, field), "0 or more")
         for field in ("decay_fraction", "min_lr_ratio"):
             value = getattr(self, field)
             _require(0 <= value <= 1, field, value, "from 0 to 1")
+
+    def plain(self) -> dict[str, Any]:
+        """As a checkpoint and a YAML file hold it: no tuples."""
+        return asdict(self) | {"betas": list(self.betas)}
+
+    @staticmethod
+    def of(plain: dict[str, Any]) -> "OptimConfig":
+        """What `plain` was made of."""
+        return OptimConfig(**plain | {"betas": tuple(plain["betas"])})
 
 
 def constant(progress: float, config: OptimConfig) -> float:
@@ -102,18 +114,50 @@ def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) ->
 
 def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
     """The optimiser of `net`; only matrices decay."""
-    parameters = list(net.parameters())
+    named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
+    tables = [p for name, p in named if p.ndim == 2 and name.startswith(("embedding", "head"))]
+    inner = [p for name, p in named if p.ndim == 2 and not name.startswith(("embedding", "head"))]
+    vectors = [p for _, p in named if p.ndim != 2]
     groups = [
-        {"params": [p for p in parameters if p.ndim == 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim != 2], "weight_decay": 0.0},
+        {"params": inner, "weight_decay": config.weight_decay},
+        {"params": tables, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
     ]
     return OPTIMIZERS[config.name](groups, config)
 
 
+def adam(groups: list[dict], config: OptimConfig) -> Optimizer:
+    """Kingma and Ba 2015; weight decay is added to the gradient."""
+    return Adam(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+
+
+def adamw(groups: list[dict], config: OptimConfig) -> Optimizer:
+    """Loshchilov and Hutter 2019; weight decay is apart."""
+    return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+
+
+def sgd(groups: list[dict], config: OptimConfig) -> Optimizer:
+    """Gradient descent with momentum."""
+    return SGD(groups, lr=config.lr, momentum=config.momentum)
+
+
+def muon(groups: list[dict], config: OptimConfig) -> Optimizer:
+    """Jordan et al. 2024, for the first group: the matrices inside the layers."""
+    inner, *rest = groups
+    return Muon(
+        [inner | {"orthogonal": True}, *rest],
+        config.lr,
+        momentum=config.momentum,
+        betas=config.betas,
+        eps=config.eps,
+    )
+
+
 OPTIMIZERS: dict[str, Callable[[list[dict], OptimConfig], Optimizer]] = {
-    "adam": lambda groups, c: Adam(groups, lr=c.lr, betas=c.betas, eps=c.eps, fused=True),
-    "adamw": lambda groups, c: AdamW(groups, lr=c.lr, betas=c.betas, eps=c.eps, fused=True),
-    "sgd": lambda groups, c: SGD(groups, lr=c.lr, momentum=c.momentum),
+    "adam": adam,
+    "adamw": adamw,
+    "sgd": sgd,
+    "muon": muon,
 }
 
 

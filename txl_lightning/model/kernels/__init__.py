@@ -6,6 +6,6 @@ where `terms` is what distance adds to a score, `visible_BLS` says which states 
 (at least itself), and `dropatt` is the probability of dropping an attention weight.
 """
 
-from . import reference, sdpa
+from . import matmul, reference, sdpa
 
-KERNELS = {"reference": reference.attend, "sdpa": sdpa.attend}
+KERNELS = {"reference": reference.attend, "sdpa": sdpa.attend, "matmul": matmul.attend}

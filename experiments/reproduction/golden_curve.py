@@ -1,0 +1,115 @@
+"""Train as a recorded curve of the original code did, and print how far the two are apart.
+
+    python experiments/reproduction/golden_curve.py FILE [--text input.txt]
+
+FILE is an .npz: `info` (JSON: steps, lengths, optimiser, clip, the model's keywords), the initial
+weights `init.*` and the `loss` of each step. The text is Tiny Shakespeare; its first 90 % train.
+Everything runs through the real LanguageModel, CorpusDataModule and Trainer, in float64.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, Trainer
+
+from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig
+from txl_lightning.checkpoints import config_of_original, load_original
+from txl_lightning.evaluation import MeanNats
+
+
+class Record(Callback):
+    """Keep every training loss, and count the nats of validation, as they are."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.validation = MeanNats()
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:
+        self.losses.append(outputs["loss"].item())
+
+    def on_validation_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:
+        self.validation.update(outputs)
+
+
+def compare(curve: Any, text: str | None, root: str) -> dict[str, float]:
+    """Train, validate, and measure the differences from a loaded .npz."""
+    info = json.loads(str(curve["info"]))
+    record, data = Record(), corpus(info, text, root)
+    model = language_model(curve, info)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(
+            max_steps=info["steps"],
+            max_epochs=-1,
+            precision="64-true",
+            gradient_clip_val=info["clip_global_norm"],
+            limit_val_batches=0,
+            callbacks=[record],
+            **quiet(folder),
+        )
+        trainer.fit(model, datamodule=data)
+        options = {"precision": "64-true", "callbacks": [record], **quiet(folder)}
+        Trainer(**options).validate(model, datamodule=data, verbose=False)
+    nats = record.validation.compute().item()
+    return {
+        "steps": len(record.losses),
+        "largest_loss_difference": float(np.abs(np.array(record.losses) - curve["loss"]).max()),
+        "val_nats": nats,
+        "val_nats_difference": abs(nats - info["val_nats"]),
+        "val_tokens": int(record.validation.count),
+    }
+
+
+def corpus(info: dict, text: str | None, root: str) -> CorpusDataModule:
+    """The characters that the curve was trained on."""
+    return CorpusDataModule(
+        corpus="tiny_shakespeare",
+        path=text,
+        vocab="characters",
+        split=(0.9, 0.1, 0.0),
+        tgt_len=info["tgt_len"],
+        batch_size=info["batch_size"],
+        root=root,
+    )
+
+
+def language_model(curve: Any, info: dict) -> LanguageModel:
+    """The curve's initial weights in a LanguageModel."""
+    optim = OptimConfig(
+        name=info["optimizer"].lower(), betas=tuple(info["betas"]), lr=info["lr"], schedule="cosine"
+    )
+    model = LanguageModel(config_of_original(info["model"]), optim, info["eval_mem_len"])
+    names = [name for name in curve.files if name.startswith("init.")]
+    weights = {name[len("init.") :]: torch.from_numpy(curve[name]).double() for name in names}
+    model.net = load_original(weights, info["model"]).train()
+    return model
+
+
+def quiet(folder: str) -> dict[str, Any]:
+    """A Trainer on the CPU that writes nothing."""
+    silent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    options = dict.fromkeys(silent, False)
+    return options | {
+        "accelerator": "cpu",
+        "default_root_dir": folder,
+        "use_distributed_sampler": False,
+    }
+
+
+def main() -> None:
+    """Print the comparison as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path, help="the recorded curve, .npz")
+    parser.add_argument("--text", help="Tiny Shakespeare; left out, the corpus under --root")
+    parser.add_argument("--root", default="data", help="the folder where data lives")
+    arguments = parser.parse_args()
+    with np.load(arguments.file) as curve:
+        print(json.dumps(compare(curve, arguments.text, arguments.root), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Sizes that no network can have are refused with the field's name."""
+
+import pytest
+
+from txl_lightning import TransformerXLConfig
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_layer": 0}, "n_layer: 0 is not possible; it must be at least 1"),
+        ({"mem_len": -1}, r"mem_len: -1 is not possible; it must be 0 \(no memory\) or more"),
+        ({"d_model": 31, "n_head": 1}, "d_model: 31 is not possible; it must be an even number"),
+        ({"d_model": 10, "n_head": 4}, r"d_model: 10 .* a multiple of n_head \(4\)"),
+        ({"dropout": 1.0}, "dropout: 1.0 is not possible"),
+        ({"clamp_len": 0}, "clamp_len: 0 is not possible"),
+        ({"d_head": 0}, "d_head: 0 is not possible"),
+        ({"init_std": 0.0}, "init_std: 0.0 is not possible"),
+    ],
+)
+def test_an_impossible_size_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        TransformerXLConfig(**changes)
+
+
+def test_widths_left_out_are_derived():
+    config = TransformerXLConfig(d_model=12, n_head=3)
+    assert (config.head_width, config.inner_width) == (4, 48)
+
+
+def test_a_given_head_width_needs_no_divisible_d_model():
+    assert TransformerXLConfig(d_model=10, n_head=4, d_head=5).head_width == 5

@@ -1,0 +1,56 @@
+"""Memory is a value: the last M states, masked by position."""
+
+import pytest
+import torch
+
+from txl_lightning import Memory
+
+
+def states(start: int, stop: int) -> torch.Tensor:
+    """States numbered by time, [N=2, B=3, L, D=1]."""
+    return torch.arange(start, stop, dtype=torch.float64).expand(2, 3, -1)[..., None]
+
+
+@pytest.mark.parametrize("mem_len", [1, 4, 5, 63])
+@pytest.mark.parametrize("lengths", [[1] * 7, [3, 3, 3], [5, 5], [8, 1, 8], [63, 1]])
+def test_it_holds_the_last_states_in_order(mem_len, lengths):
+    memory, time = Memory.empty(2, 3, mem_len, 1), 0
+    for length in lengths:
+        memory = memory.remember(states(time, time + length))
+        time += length
+        filled = min(time, mem_len)
+        assert memory.filled_B.tolist() == [filled] * 3
+        assert memory.h_NBMD.shape == (2, 3, mem_len, 1)
+        newest = memory.h_NBMD[:, :, mem_len - filled :]
+        assert torch.equal(newest, states(time - filled, time).to(newest.dtype))
+
+
+def test_of_length_zero_remembers_nothing():
+    memory = Memory.empty(2, 3, 0, 1).remember(states(0, 9))
+    assert memory.h_NBMD.numel() == 0
+    assert memory.filled_B.tolist() == [0, 0, 0]
+
+
+def test_a_query_sees_itself_what_is_before_it_and_what_is_filled():
+    memory = Memory(torch.zeros(1, 2, 3, 1), torch.tensor([0, 2]))
+    assert memory.visible(2).int().tolist() == [
+        [[0, 0, 0, 1, 0], [0, 0, 0, 1, 1]],
+        [[0, 1, 1, 1, 0], [0, 1, 1, 1, 1]],
+    ]
+
+
+def test_reset_forgets_the_fresh_rows_and_no_others():
+    memory = Memory.empty(1, 3, 2, 1).remember(states(0, 5)[:1])
+    assert memory.reset(torch.tensor([True, False, True])).filled_B.tolist() == [0, 2, 0]
+    assert memory.filled_B.tolist() == [2, 2, 2]
+
+
+def test_it_holds_no_gradient():
+    h = states(0, 4).clone().requires_grad_()
+    memory = Memory.empty(2, 3, 2, 1, dtype=torch.float64).remember(h * 2)
+    assert not memory.h_NBMD.requires_grad
+
+
+def test_a_negative_length_is_refused():
+    with pytest.raises(ValueError, match="mem_len: -1 is not possible"):
+        Memory.empty(1, 1, -1, 1)

@@ -1,0 +1,41 @@
+"""Weights from files."""
+
+import pytest
+import torch
+
+from txl_lightning.checkpoints import load_original, load_run, read_checkpoint
+
+ARGS = {
+    "n_token": 7, "n_layer": 1, "n_head": 2, "d_model": 4, "d_head": 2, "d_inner": 6, "mem_len": 3,
+    "tie_weight": True, "div_val": 1, "attn_type": 0, "clamp_len": -1, "pre_lnorm": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attn_type": 1}, "attn_type: 1 cannot be loaded yet; it must be 0"),
+        ({"div_val": 4}, "div_val: 4 cannot be loaded yet"),
+        ({"same_length": True}, "same_length: True cannot be loaded yet"),
+        ({"d_embed": 3}, "d_embed: 3 cannot be loaded yet"),
+    ],
+)
+def test_a_part_that_is_not_here_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        load_original({}, ARGS | changes)
+
+
+def test_missing_tensors_are_refused():
+    with pytest.raises(ValueError, match="state_dict: not the tensors of"):
+        load_original({"word_emb.emb_layers.0.weight": torch.zeros(7, 4)}, ARGS)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"none\.ckpt: no such file"):
+        read_checkpoint(tmp_path / "none.ckpt")
+    (tmp_path / "text.ckpt").write_text("not a checkpoint")
+    with pytest.raises(ValueError, match=r"text\.ckpt is not a checkpoint"):
+        read_checkpoint(tmp_path / "text.ckpt")
+    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
+    with pytest.raises(ValueError, match=r"other\.ckpt is not a checkpoint written by fit"):
+        load_run(tmp_path / "other.ckpt")

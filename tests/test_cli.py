@@ -1,0 +1,254 @@
+"""The command line: what it does, and what it says about a mistake."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from txl_lightning import __main__ as door
+
+SMALL = [
+    "--model.net.n_layer=1", "--model.net.n_head=2", "--model.net.d_model=8",
+    "--model.net.mem_len=8", "--data.tgt_len=8", "--data.batch_size=4", "--trainer.max_steps=4",
+    "--trainer.val_check_interval=2", "--trainer.limit_val_batches=2",
+    "--trainer.accelerator=cpu", "--trainer.log_every_n_steps=1",
+]  # fmt: skip
+
+
+@pytest.fixture
+def txl(monkeypatch, capsys, tmp_path, text_file):
+    """Run a command line in an empty folder: its exit code, and what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str):
+        monkeypatch.setattr(sys, "argv", ["txl-lightning", *map(str, arguments)])
+        try:
+            door.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code
+        return code, capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def small(text_file):
+    return [*SMALL, f"--data.path={text_file}"]
+
+
+@pytest.fixture
+def run_folder(txl, small, tmp_path) -> Path:
+    """The folder of a finished run."""
+    assert txl("fit", *small)[0] == 0
+    return tmp_path / "runs" / "version_0"
+
+
+def complaint(output) -> str:
+    """The one line on stderr that is ours."""
+    lines = [line for line in output.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_fit_keeps_all_that_a_run_needs(run_folder):
+    files = {path.relative_to(run_folder).as_posix() for path in run_folder.rglob("*.*")}
+    kept = {"config.yaml", "vocab.json", "metrics.csv", "hparams.yaml"}
+    assert kept | {"checkpoints/best.ckpt", "checkpoints/last.ckpt"} <= files
+    hparams = yaml.safe_load((run_folder / "hparams.yaml").read_text())
+    assert len(hparams["data"]["sha256"]) == 64
+    columns = (run_folder / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"train/nats", "train/bits_per_byte", "val/nats", "val/bits_per_byte"} <= set(columns)
+    assert {"train/tokens_per_second", "train/lr", "train/tokens", "val/perplexity"} <= set(columns)
+
+
+def test_the_saved_config_gives_the_same_run(txl, run_folder, tmp_path):
+    assert txl("fit", "--config", run_folder / "config.yaml")[0] == 0
+    first, second = (
+        torch.load(tmp_path / "runs" / name / "checkpoints" / "last.ckpt", weights_only=True)
+        for name in ("version_0", "version_1")
+    )
+    for name, weight in first["state_dict"].items():
+        assert torch.equal(weight, second["state_dict"][name])
+
+
+def test_a_run_continues_from_its_last_checkpoint(txl, run_folder, tmp_path):
+    checkpoint = run_folder / "checkpoints" / "last.ckpt"
+    arguments = ("--config", run_folder / "config.yaml", "--ckpt_path", checkpoint)
+    assert txl("fit", *arguments, "--trainer.max_steps=6")[0] == 0
+    last = tmp_path / "runs" / "version_1" / "checkpoints" / "last.ckpt"
+    assert torch.load(last, weights_only=True)["global_step"] == 6
+
+
+def test_test_and_validate_measure_a_checkpoint(txl, run_folder):
+    arguments = ("--config", run_folder / "config.yaml", "--ckpt_path")
+    for verb, name in (("test", "test/bits_per_byte"), ("validate", "val/bits_per_byte")):
+        code, output = txl(verb, *arguments, run_folder / "checkpoints" / "best.ckpt")
+        assert code == 0
+        assert name in output.out
+
+
+def test_predict_writes_a_file(txl, run_folder, tmp_path):
+    checkpoint = run_folder / "checkpoints" / "best.ckpt"
+    code, output = txl("predict", "--config", run_folder / "config.yaml", "--ckpt_path", checkpoint)
+    assert code == 0
+    path = Path(output.out.split("token: ")[1].strip())
+    assert np.load(tmp_path / path).shape == (4, 300 // 4 - 1)
+
+
+def test_generate_continues_a_prompt(txl, run_folder):
+    arguments = ("--ckpt_path", run_folder / "checkpoints" / "last.ckpt", "--prompt", "abc")
+    first, second = (txl("generate", *arguments, "--length=20", "--seed=1") for _ in range(2))
+    assert first[0] == 0
+    assert first[1].out.startswith("abc")
+    assert first[1].out == second[1].out
+
+
+def test_lengths_given_at_evaluation_win_over_the_checkpoints(txl, run_folder, monkeypatch):
+    from txl_lightning import LanguageModel
+
+    seen = []
+    kept = LanguageModel.on_test_epoch_end
+    monkeypatch.setattr(
+        LanguageModel,
+        "on_test_epoch_end",
+        lambda self: (seen.append(self.memories["test", 0].mem_len), kept(self))[1],
+    )
+    arguments = ["--ckpt_path", run_folder / "checkpoints" / "best.ckpt"]
+    path = yaml.safe_load((run_folder / "config.yaml").read_text())["data"]["path"]
+    arguments += ["--data.tgt_len=8", "--data.batch_size=4", f"--data.path={path}"]
+    assert txl("test", *arguments)[0] == 0
+    assert txl("test", *arguments, "--model.net.mem_len=128")[0] == 0
+    assert txl("test", *arguments, "--model.eval_mem_len=3")[0] == 0
+    assert seen == [8, 128, 3]
+
+
+def test_a_part_that_shapes_weights_cannot_differ_from_the_checkpoint(txl, run_folder):
+    checkpoint = run_folder / "checkpoints" / "best.ckpt"
+    code, output = txl("test", "--ckpt_path", checkpoint, "--model.net.n_layer=3")
+    assert code == 2
+    assert "model.net.n_layer: 3 is not the 1 of the checkpoint" in complaint(output)
+
+
+def test_a_checkpoint_of_another_vocabulary_is_refused(txl, run_folder):
+    config, checkpoint = run_folder / "config.yaml", run_folder / "checkpoints" / "best.ckpt"
+    arguments = ("test", "--config", config, "--ckpt_path", checkpoint)
+    code, output = txl(*arguments, "--data.vocab=characters")
+    assert code == 3
+    assert "is not the checkpoint's vocabulary" in complaint(output)
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])
+def test_print_config_round_trips(txl, tmp_path, verb):
+    first = txl(verb, "--model.net.n_layer=3", "--print_config")[1].out
+    (tmp_path / "a.yaml").write_text(first)
+    assert txl(verb, "--config", "a.yaml", "--print_config")[1].out == first
+    assert yaml.safe_load(first)["model"]["net"]["n_layer"] == 3
+
+
+def test_help_is_the_fields_own_words(txl):
+    code, output = txl("fit", "--help")
+    text = " ".join(output.out.split())
+    assert code == 0
+    assert "Hidden states M remembered per layer while training" in text
+    assert "Peak learning rate, whatever the schedule" in text
+    assert "Rows read in parallel, over all devices together" in text
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
+def test_the_door_lists_its_verbs(txl, arguments):
+    code, output = txl(*arguments)
+    assert code == 0
+    assert all(verb in output.out for verb in door.VERBS)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--model.net.n_layr=3", "model.net.n_layr: unknown key; did you mean model.net.n_layer?"),
+        ("--n_layer=3", "n_layer: unknown key; did you mean model.net.n_layer?"),
+        ("--model.net.n_layer=two", "model.net.n_layer: two is not possible; it must be a whole"),
+        (
+            "--model.net.norm=mid",
+            "model.net.norm: mid is not possible; it must be one of post, pre",
+        ),
+        ("--model.net.d_model=9", "model.net.d_model: 9 is not possible; it must be an even"),
+        ("--model.net.n_head=3", "model.net.d_model: 8 is not possible; it must be a multiple of"),
+        ("--model.net.mem_len=-1", "model.net.mem_len: -1 is not possible"),
+        ("--model.optim.lr=0", "model.optim.lr: 0.0 is not possible; it must be greater than 0"),
+        ("--data.tgt_len=-5", "data.tgt_len: -5 is not possible; it must be at least 1"),
+        ("--data.split=[1,1,1]", "data.split: [1.0, 1.0, 1.0] is not possible"),
+        (
+            "--data.corpus=none",
+            "data.corpus: none is not possible; it must be one of python_source",
+        ),
+        ("--ckpt_path=none.ckpt", "ckpt_path: none.ckpt: no such file"),
+        ("--config=none.yaml", "File does not exist"),
+        ("--trainer.logger=os.system", "trainer.logger: a config may not import os.system"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_exit_code_2(txl, small, given, said):
+    code, output = txl("fit", *small, given)
+    assert code == 2
+    assert said in complaint(output)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("model: {net: {n_layr: 3}}", "model.net.n_layr: unknown key; did you mean"),
+        ("trainer: {callbacks: [{class_path: os.system}]}", "a config may not import os.system"),
+        ("trainer: {callbacks: [{class_path: torch.hub.load}]}", "may not import torch.hub.load"),
+        ("model: [", "Problems parsing config"),
+    ],
+)
+def test_a_wrong_file_is_one_line_and_exit_code_2(txl, tmp_path, written, said):
+    (tmp_path / "a.yaml").write_text(written)
+    code, output = txl("fit", "--config=a.yaml")
+    assert code == 2
+    assert said in complaint(output)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "said"),
+    [
+        (None, [], "own.txt: no such file"),
+        (b"", [], "own.txt: the file is empty"),
+        (b"a" * 30, [], "train: 27 tokens are too few for 4 rows of 8 + 1 (4 x 9 = 36)"),
+        (b"abc\xff", ["--data.vocab=characters"], "own.txt: byte 3 is not UTF-8 text"),
+        (b"abcz" * 99, ["--data.vocab=vocab.json"], "own.txt: 'z' is not among the vocabulary's 3"),
+        (b"abc" * 99, ["--data.vocab=wrds"], "data.vocab: 'wrds' is not a vocabulary"),
+    ],
+)
+def test_wrong_data_is_one_line_and_exit_code_3(txl, tmp_path, content, options, said):
+    (tmp_path / "vocab.json").write_text('{"kind": "characters", "alphabet": "abc"}')
+    if content is not None:
+        (tmp_path / "own.txt").write_bytes(content)
+    code, output = txl("fit", *SMALL, "--data.path=own.txt", *options)
+    assert code == 3
+    assert said in complaint(output)
+
+
+def test_an_unknown_verb_is_refused(txl):
+    code, output = txl("trian")
+    assert code == 2
+    assert "trian: unknown verb; it must be one of fit, validate" in complaint(output)
+
+
+def test_a_prompt_outside_the_vocabulary_is_refused(txl, small, tmp_path):
+    assert txl("fit", *small, "--data.vocab=characters")[0] == 0
+    checkpoint = tmp_path / "runs" / "version_0" / "checkpoints" / "last.ckpt"
+    code, output = txl("generate", "--ckpt_path", checkpoint, "--prompt", "ABC")
+    assert code == 3
+    assert "prompt: 'A' is not among the vocabulary's 26 characters" in complaint(output)
+
+
+def test_a_mistake_is_the_exit_code_of_the_process(tmp_path, repository):
+    command = [sys.executable, "-m", "txl_lightning", "fit", "--data.path=none.txt"]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr.strip().splitlines()[-1].startswith("error: none.txt: no such file")

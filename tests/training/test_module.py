@@ -1,0 +1,210 @@
+"""Training keeps memories, and each stage its own."""
+
+import math
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer, seed_everything
+
+from txl_lightning import LanguageModel, stream_nats
+from txl_lightning.training.callbacks import SaveNats, Throughput
+
+
+class Losses(Callback):
+    """The loss of every step, and the training memory around every validation."""
+
+    def __init__(self):
+        self.losses, self.before, self.same = [], None, []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.losses.append(outputs["loss"].item())
+
+    def on_validation_start(self, trainer, module):
+        memory = module.memories.get(("train", 0))
+        self.before = None if memory is None else memory.h_NBMD.clone()
+
+    def on_validation_end(self, trainer, module):
+        memory = module.memories.get(("train", 0))
+        if memory is not None:
+            self.same.append(torch.equal(memory.h_NBMD, self.before))
+
+
+def fit(model, data, trainer: Trainer, **options) -> list[float]:
+    record = Losses()
+    trainer.callbacks.append(record)
+    trainer.fit(model, datamodule=data, **options)
+    return record.losses
+
+
+def seeded(make_model, **changes) -> LanguageModel:
+    seed_everything(3, verbose=False)
+    return make_model(**changes)
+
+
+def by_hand(model, data, steps: int) -> list[float]:
+    """The same training as a loop that anyone can read."""
+    net, losses, memory = model.net, [], None
+    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=0.0)
+    reading = iter(data.train_dataloader())
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 * 0.5 * (1 + math.cos(math.pi * step / steps))
+        segment = next(reading)
+        memory = None if segment.fresh_B.all() else memory
+        nats, memory = net.nats(segment.tokens_BL, segment.targets_BL, memory)
+        optimizer.zero_grad()
+        nats.mean().backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.25)
+        optimizer.step()
+        losses.append(nats.mean().item())
+    return losses
+
+
+def test_it_takes_the_steps_of_a_loop_written_by_hand(make_model, make_data, make_trainer):
+    data = make_data(split=(0.1, 0.45, 0.45))
+    steps = 2 * len(data.train_dataloader().stream) + 3
+    options = {"max_steps": steps, "gradient_clip_val": 0.25, "precision": "64-true"}
+    found = fit(seeded(make_model).double(), data, make_trainer(**options))
+    expected = by_hand(seeded(make_model).double(), data, steps)
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_validation_and_the_sanity_check_leave_training_as_it_was(
+    make_model, make_data, make_trainer
+):
+    alone = fit(seeded(make_model), make_data(), make_trainer(limit_val_batches=0))
+    record = Losses()
+    trainer = make_trainer(val_check_interval=2, num_sanity_val_steps=2, callbacks=[record])
+    model = seeded(make_model)
+    disturbed = fit(model, make_data(), trainer)
+    assert disturbed == alone
+    assert record.same == [True, True, True]
+    assert {stage for stage, _ in model.memories} == {"train"}
+
+
+def test_the_sanity_check_leaves_no_memory(make_model, make_data, make_trainer):
+    class Look(Callback):
+        def on_train_start(self, trainer, module):
+            self.found = dict(module.memories), module.eval_nats["val/0"].count.item()
+
+    look = Look()
+    trainer = make_trainer(num_sanity_val_steps=2, callbacks=[look])
+    trainer.fit(make_model(), datamodule=make_data())
+    assert look.found == ({}, 0.0)
+
+
+def test_validation_is_the_protocol_of_the_final_table(make_model, make_data, make_trainer):
+    model, data = make_model(), make_data(eval_tgt_len=5)
+    trainer = make_trainer(limit_val_batches=1.0, precision="64-true")
+    found = trainer.validate(model, datamodule=data, verbose=False)[0]
+    nats = stream_nats(model.net, data.store.ids("val"), batch_size=4, tgt_len=5)
+    assert found["val/nats"] == pytest.approx(nats.mean().item(), rel=1e-6)
+    assert found["val/bits_per_byte"] == pytest.approx(nats.mean().item() / math.log(2), rel=1e-6)
+    assert found["val/perplexity"] == pytest.approx(nats.mean().exp().item(), rel=1e-6)
+
+
+def test_memory_carries_over_segments_and_is_reset_with_each_pass(
+    make_model, make_data, make_trainer
+):
+    class Filled(Callback):
+        def __init__(self):
+            self.filled = []
+
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            if module.memories:
+                self.filled.append(module.memories["train", 0].filled_B.tolist())
+
+    record, data = Filled(), make_data(split=(0.02, 0.49, 0.49))
+    assert len(data.train_dataloader().stream) == 4
+    make_trainer(limit_val_batches=0, callbacks=[record]).fit(make_model(), datamodule=data)
+    assert [filled[0] for filled in record.filled] == [8, 12, 12, 12, 8]
+
+
+@pytest.mark.parametrize("stop", [1, 4, 7])
+def test_interrupted_training_equals_uninterrupted(
+    make_model, make_data, make_trainer, tmp_path, stop
+):
+    data = make_data(split=(0.02, 0.49, 0.49))
+
+    class Save(Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            if trainer.global_step == stop:
+                trainer.save_checkpoint(tmp_path / "mid.ckpt")
+
+    # A checkpoint is written after the model's own callbacks, as Lightning's is.
+    class Last(Save, Callback):
+        pass
+
+    changes = {"dropout": 0.2, "dropatt": 0.1}
+    options = {"max_steps": 10, "limit_val_batches": 0}
+    trainer = make_trainer(**options)
+    model = seeded(make_model, **changes)
+    record = Losses()
+    configured = model.configure_callbacks()
+    model.configure_callbacks = lambda: [*configured, record, Last()]
+    trainer.fit(model, datamodule=data)
+    other = make_model(**changes)
+    resumed = fit(other, data, make_trainer(**options), ckpt_path=tmp_path / "mid.ckpt")
+    assert resumed == record.losses[stop:]
+
+
+def test_an_evaluation_memory_may_be_longer_than_the_trained_one(
+    make_model, make_data, make_trainer
+):
+    model = make_model()
+    longer = LanguageModel(model.net.config, eval_mem_len=40)
+    longer.load_state_dict(model.state_dict())
+    data = make_data()
+    found = make_trainer().validate(longer, datamodule=data, verbose=False)[0]["val/nats"]
+    ids = data.store.ids("val")[: 4 * 75]
+    nats = stream_nats(model.net, ids, batch_size=4, tgt_len=8, mem_len=40)[:, :24]
+    assert found == pytest.approx(nats.mean().item(), rel=1e-5)
+
+
+def test_checkpoints_load_without_running_anything(make_model, make_data, make_trainer, tmp_path):
+    model = make_model(mem_len=5)
+    trainer = make_trainer()
+    trainer.fit(model, datamodule=make_data())
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    torch.load(tmp_path / "a.ckpt", weights_only=True)
+    loaded = LanguageModel.load_from_checkpoint(tmp_path / "a.ckpt")
+    assert loaded.net.config == model.net.config
+    assert loaded.optim == model.optim
+    for a, b in zip(loaded.parameters(), model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
+def test_every_precision_trains_and_counts_right(make_model, make_data, make_trainer, precision):
+    data = make_data()
+    trainer = make_trainer(precision=precision, limit_val_batches=1.0)
+    model = seeded(make_model)
+    losses = fit(model, data, trainer)
+    assert all(map(math.isfinite, losses))
+    found = trainer.validate(model, datamodule=data, verbose=False)[0]["val/nats"]
+    whole = stream_nats(model.net.float(), data.store.ids("val"), batch_size=4, tgt_len=8)
+    assert found == pytest.approx(whole.mean().item(), rel=0.02)
+
+
+def test_predict_writes_the_nats_of_every_token(make_model, make_data, make_trainer, tmp_path):
+    import numpy as np
+
+    model, data = make_model(), make_data()
+    trainer = make_trainer(callbacks=[SaveNats()])
+    trainer.predict(model, datamodule=data, return_predictions=False)
+    found = np.load(tmp_path / "runs" / "nats.npy")
+    nats = stream_nats(model.net, data.store.ids("test"), batch_size=4, tgt_len=8)
+    np.testing.assert_allclose(found, nats.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_throughput_counts_tokens_and_not_validation(make_model, make_data, make_trainer):
+    count = Throughput()
+    trainer = make_trainer(log_every_n_steps=4, val_check_interval=3, callbacks=[count])
+    trainer.fit(make_model(), datamodule=make_data())
+    assert count.tokens == 2 * 4 * 8
+    assert trainer.callback_metrics["train/tokens_per_second"] > 0
+
+
+def test_a_negative_evaluation_memory_is_refused():
+    with pytest.raises(ValueError, match="eval_mem_len: -1 is not possible"):
+        LanguageModel(eval_mem_len=-1)

@@ -1,0 +1,69 @@
+"""The learning curve as a picture in the run's folder."""
+
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+BITS = "bits_per_"
+
+
+class LearningCurve(Callback):
+    """Draw curve.png: bits over tokens read, of training and of validation.
+
+    The points are in the checkpoint, so that a run that continues has one curve.
+    """
+
+    def __init__(self) -> None:
+        self.points: dict[str, list[list[float]]] = {"train": [], "val": []}
+        self.tokens = 0.0
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Note what was logged at this step."""
+        if trainer.global_step % trainer.log_every_n_steps == 0:
+            tokens = trainer.callback_metrics.get("train/tokens")
+            self.tokens = self.tokens if tokens is None else tokens.item()
+            self.note("train", trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note what was measured, and draw."""
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self.note("val", trainer)
+            self.draw(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw the whole curve."""
+        self.draw(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The points so far."""
+        return {"points": self.points, "tokens": self.tokens}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.points, self.tokens = state_dict["points"], state_dict["tokens"]
+
+    def note(self, stage: str, trainer: Trainer) -> None:
+        """Add a point to a stage's curve."""
+        for name, value in trainer.callback_metrics.items():
+            if name.startswith(f"{stage}/{BITS}"):
+                self.points[stage].append([self.tokens, value.item()])
+
+    def draw(self, trainer: Trainer) -> None:
+        """Write the picture, on rank 0, when there is a folder and something to see."""
+        if not trainer.is_global_zero or trainer.log_dir is None or not self.points["train"]:
+            return
+        # Slow to import, and of no use to who only evaluates.
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.subplots()
+        for stage, style in (("train", "-"), ("val", "o-")):
+            tokens, bits = zip(*self.points[stage], strict=True) if self.points[stage] else ((), ())
+            axes.plot(tokens, bits, style, label=stage, markersize=4, linewidth=1)
+        axes.set(xlabel="tokens read", ylabel=f"bits per {trainer.lightning_module.unit}")
+        axes.grid(alpha=0.3)
+        axes.legend()
+        folder = Path(trainer.log_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        figure.savefig(folder / "curve.png", dpi=120)

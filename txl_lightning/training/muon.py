@@ -1,0 +1,94 @@
+"""Muon: momentum whose every update is made orthogonal (Jordan et al. 2024), AdamW for the rest.
+
+torch.optim.Muon orthogonalises in bfloat16, which is slow on most CPUs, and takes matrices only,
+while Lightning's automatic optimisation wants one optimiser.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.optim import AdamW, Optimizer
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of x, x^3 and x^5 that bring small singular values near 1 fastest."""
+
+ADAM_RMS = 0.2
+"""Root mean square of AdamW's usual update; matching it, one learning rate serves both."""
+
+
+class Muon(Optimizer):
+    """Muon for the groups that say `orthogonal: True`, AdamW for the others.
+
+    Args:
+        groups: parameter groups with `orthogonal`, and `weight_decay` if they have any.
+        lr: learning rate of both.
+        momentum: decay rate of Muon's Nesterov momentum.
+        betas: AdamW's decay rates.
+        eps: AdamW's.
+        n_iteration: Newton-Schulz iterations.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[dict],
+        lr: float = 1e-3,
+        *,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        n_iteration: int = 5,
+    ) -> None:
+        self.adamw = AdamW([torch.zeros(())], lr=lr, betas=betas, eps=eps, fused=True)
+        own = {"orthogonal": False, "momentum": momentum, "n_iteration": n_iteration}
+        super().__init__(groups, self.adamw.defaults | {"weight_decay": 0.0} | own)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """One update."""
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        self.adamw.state = self.state
+        self.adamw.param_groups = [group for group in self.param_groups if not group["orthogonal"]]
+        self.adamw.step()
+        for group in self.param_groups:
+            if group["orthogonal"]:
+                self.step_orthogonal(group)
+        return loss
+
+    def step_orthogonal(self, group: dict) -> None:
+        """Update a group's matrices; those of one shape are made orthogonal together."""
+        by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                by_shape[parameter.shape].append(parameter)
+        for shape, parameters in by_shape.items():
+            updates = torch.stack([self.nesterov(p, group["momentum"]) for p in parameters])
+            scale = group["lr"] * ADAM_RMS * max(shape) ** 0.5
+            for parameter, update in zip(
+                parameters, orthogonal(updates, group["n_iteration"]), strict=True
+            ):
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.add_(update, alpha=-scale)
+
+    def nesterov(self, parameter: Tensor, momentum: float) -> Tensor:
+        """The gradient, looking one step ahead along its running mean."""
+        state = self.state[parameter]
+        if not state:
+            state["mean"] = torch.zeros_like(parameter)
+        state["mean"].lerp_(parameter.grad, 1 - momentum)
+        return parameter.grad.lerp(state["mean"], momentum)
+
+
+def orthogonal(g_XRC: Tensor, n_iteration: int) -> Tensor:
+    """Each matrix with its singular values brought near 1, by Newton-Schulz iterations."""
+    if g_XRC.size(1) > g_XRC.size(2):
+        return orthogonal(g_XRC.mT, n_iteration).mT
+    a, b, c = NEWTON_SCHULZ
+    x_XRC = g_XRC / (g_XRC.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(n_iteration):
+        gram_XRR = x_XRC @ x_XRC.mT
+        even_XRR = torch.baddbmm(gram_XRR, gram_XRR, gram_XRR, beta=b, alpha=c)
+        x_XRC = torch.baddbmm(x_XRC, even_XRR, x_XRC, beta=a)
+    return x_XRC
