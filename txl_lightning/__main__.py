@@ -1,5 +1,6 @@
 """The door: python -m txl_lightning VERB. Exit codes: 0 done, 2 wrong settings, 3 wrong data."""
 
+import logging
 import os
 import sys
 import warnings
@@ -58,6 +59,8 @@ def run(arguments: list[str]) -> None:
 
 def quieten() -> None:
     """Leave out what Lightning says to its own developers, or about loaders that are not ours."""
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
+    logging.getLogger("lightning.fabric.utilities.seed").setLevel(logging.WARNING)
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     for message in (".*LeafSpec.*", ".*dirpath has changed.*", ".*infer the batch indices.*"):
         warnings.filterwarnings("ignore", message=message)

@@ -10,6 +10,7 @@ Everything runs through the real LanguageModel, CorpusDataModule and Trainer, in
 import argparse
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig
+from txl_lightning.__main__ import quieten
 from txl_lightning.checkpoints import config_of_original, load_original
 from txl_lightning.evaluation import MeanNats
 
@@ -80,13 +82,33 @@ def corpus(info: dict, text: str | None, root: str) -> CorpusDataModule:
 def language_model(curve: Any, info: dict) -> LanguageModel:
     """The curve's initial weights in a LanguageModel."""
     optim = OptimConfig(
-        name=info["optimizer"].lower(), betas=tuple(info["betas"]), lr=info["lr"], schedule="cosine"
+        name=info["optimizer"].lower(),
+        betas=tuple(info["betas"]),
+        lr=info["lr"],
+        schedule=schedule(info),
     )
-    model = LanguageModel(config_of_original(info["model"]), optim, info["eval_mem_len"])
+    config = replace(config_of_original(info["model"]), mem_len=info["mem_len"])
+    model = LanguageModel(config, optim, info["eval_mem_len"])
     names = [name for name in curve.files if name.startswith("init.")]
     weights = {name[len("init.") :]: torch.from_numpy(curve[name]).double() for name in names}
     model.net = load_original(weights, info["model"]).train()
     return model
+
+
+def schedule(info: dict) -> str:
+    """The schedule that the curve describes in words.
+
+    Raises:
+        ValueError: it is another one than those this script can repeat.
+    """
+    words = {
+        f"cosine to 0 over {info['steps']} steps, no warm-up": "cosine",
+        "constant": "constant",
+    }
+    for start, name in words.items():
+        if info["schedule"].startswith(start):
+            return name
+    raise ValueError(f"schedule: {info['schedule']!r} cannot be repeated; only {list(words)}")
 
 
 def quiet(folder: str) -> dict[str, Any]:
@@ -107,6 +129,7 @@ def main() -> None:
     parser.add_argument("--text", help="Tiny Shakespeare; left out, the corpus under --root")
     parser.add_argument("--root", default="data", help="the folder where data lives")
     arguments = parser.parse_args()
+    quieten()
     with np.load(arguments.file) as curve:
         print(json.dumps(compare(curve, arguments.text, arguments.root), indent=1))
 

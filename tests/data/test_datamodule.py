@@ -40,8 +40,15 @@ def test_hyperparameters_say_which_text_it_was(text_file):
 
 
 def test_a_text_too_short_for_one_segment_is_refused(text_file):
-    with pytest.raises(DataError, match=r"val: 300 tokens are too few for 4 rows of 80 \+ 1"):
-        own(text_file, tgt_len=80).val_dataloader()
+    with pytest.raises(DataError, match=r"train: 5400 tokens are too few for 4 rows of 2000 \+ 1"):
+        own(text_file, tgt_len=2000).train_dataloader()
+
+
+def test_an_evaluation_text_needs_only_one_target_in_each_row(text_file):
+    segments = list(own(text_file, tgt_len=80).val_dataloader())
+    assert [segment.targets_BL.shape for segment in segments] == [(4, 74)]
+    with pytest.raises(DataError, match=r"test: 300 tokens are too few for 151 rows of 1 \+ 1"):
+        own(text_file, eval_batch_size=151).test_dataloader()
 
 
 def test_a_checkpoint_with_another_vocabulary_is_refused(text_file):

@@ -100,15 +100,17 @@ class CorpusDataModule(LightningDataModule):
 
     def train_dataloader(self) -> TrainingLoader:
         """Endless segments of the training text."""
-        return TrainingLoader(self._stream("train", self.train_shape))
+        stream = self._stream("train", self.train_shape)
+        check_length("train", len(stream.ids), *self.train_shape)
+        return TrainingLoader(stream)
 
     def val_dataloader(self) -> EvaluationLoader:
         """One pass over the validation text."""
-        return EvaluationLoader(self._stream("val", self.eval_shape))
+        return self._evaluation("val")
 
     def test_dataloader(self) -> EvaluationLoader:
         """One pass over the test text."""
-        return EvaluationLoader(self._stream("test", self.eval_shape))
+        return self._evaluation("test")
 
     def predict_dataloader(self) -> EvaluationLoader:
         """One pass over the test text."""
@@ -136,9 +138,13 @@ class CorpusDataModule(LightningDataModule):
                 f"data.batch_size: {batch_size} rows cannot be shared by {world_size} devices; "
                 f"it must be a multiple of {world_size}"
             )
-        ids = self.store.ids(split)
-        check_length(split, len(ids), batch_size, tgt_len)
-        return OrderedStream(ids, batch_size, tgt_len, rank, world_size)
+        return OrderedStream(self.store.ids(split), batch_size, tgt_len, rank, world_size)
+
+    def _evaluation(self, split: str) -> EvaluationLoader:
+        """One pass; a segment may be shorter than tgt_len, but not without a target."""
+        stream = self._stream(split, self.eval_shape)
+        check_length(split, len(stream.ids), stream.batch_size, tgt_len=1)
+        return EvaluationLoader(stream)
 
 
 def check_numbers(

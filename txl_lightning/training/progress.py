@@ -27,8 +27,13 @@ class TokenProgress(ProgressBar):
         self.printed_at = -math.inf
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the bar."""
-        if self.is_disabled or not self.console.is_terminal:
+        """Say what starts, and show the bar."""
+        if self.is_disabled:
+            return
+        n_parameter = sum(parameter.numel() for parameter in pl_module.parameters())
+        kept = f"; kept in {trainer.log_dir}" if trainer.log_dir else ""
+        self.say(f"{n_parameter:,} parameters on {trainer.strategy.root_device}{kept}")
+        if not self.console.is_terminal:
             return
         columns = (
             TextColumn("step {task.completed}/{task.total}"),

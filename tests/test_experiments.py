@@ -1,0 +1,96 @@
+"""Experiments that are shipped do what they say."""
+
+import importlib.util
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from txl_lightning.checkpoints import load_original
+from txl_lightning.data import OrderedStream
+
+SCRIPT = Path(__file__).parents[1] / "experiments" / "reproduction" / "golden_curve.py"
+INFO = {
+    "steps": 9, "batch_size": 3, "tgt_len": 7, "mem_len": 9, "eval_mem_len": 12,
+    "optimizer": "Adam", "betas": [0.9, 0.999], "lr": 0.003, "clip_global_norm": 0.25,
+    "schedule": "cosine to 0 over 9 steps, no warm-up, stepped once per update",
+    "model": {
+        "n_token": 26, "n_layer": 2, "n_head": 2, "d_model": 8, "d_head": 4, "d_inner": 12,
+        "mem_len": 9, "tie_weight": True, "div_val": 1, "attn_type": 0, "clamp_len": -1,
+        "pre_lnorm": False, "dropout": 0.0, "dropatt": 0.0,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def golden_curve():
+    spec = importlib.util.spec_from_file_location("golden_curve", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def original_weights() -> dict[str, torch.Tensor]:
+    """Random weights under the original code's names."""
+    model, D, H, K, F = INFO["model"], 8, 2, 4, 12
+    shapes = {"r_w_bias": (H, K), "r_r_bias": (H, K), "word_emb.emb_layers.0.weight": (26, D)}
+    shapes["crit.out_layers.0.bias"] = (26,)
+    for n in range(model["n_layer"]):
+        attention, forward = f"layers.{n}.dec_attn.", f"layers.{n}.pos_ff."
+        shapes |= {
+            attention + "qkv_net.weight": (3 * H * K, D), attention + "o_net.weight": (D, H * K),
+            attention + "r_net.weight": (H * K, D), attention + "layer_norm.weight": (D,),
+            attention + "layer_norm.bias": (D,), forward + "CoreNet.0.weight": (F, D),
+            forward + "CoreNet.0.bias": (F,), forward + "CoreNet.3.weight": (D, F),
+            forward + "CoreNet.3.bias": (D,), forward + "layer_norm.weight": (D,),
+            forward + "layer_norm.bias": (D,),
+        }  # fmt: skip
+    return {name: torch.randn(shape) * 0.3 for name, shape in shapes.items()}
+
+
+def recorded_by_hand(weights, text: bytes) -> tuple[list[float], float]:
+    """The losses and the validation nats of a loop that anyone can read."""
+    net = load_original({k: v.double() for k, v in weights.items()}, INFO["model"]).train()
+    ids = np.frombuffer(text, np.uint8) - ord("a")
+    cut = int(0.9 * len(ids))
+    stream, memory, losses = OrderedStream(ids[:cut], 3, 7), None, []
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.003)
+    for step in range(INFO["steps"]):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.003 * 0.5 * (1 + math.cos(math.pi * step / INFO["steps"]))
+        segment = stream.segment(step)
+        nats, memory = net.nats(segment.tokens_BL, segment.targets_BL, memory)
+        optimizer.zero_grad()
+        nats.mean().backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.25)
+        optimizer.step()
+        losses.append(nats.mean().item())
+    stream, memory, parts = OrderedStream(ids[cut:], 3, 7), net.eval().empty_memory(3, 12), []
+    with torch.no_grad():
+        for index in range(len(stream)):
+            segment = stream.segment(index)
+            nats, memory = net.nats(segment.tokens_BL, segment.targets_BL, memory)
+            parts.append(nats)
+    return losses, torch.cat(parts, dim=1).mean().item()
+
+
+def test_a_recorded_curve_comes_out_again(golden_curve, text_file, tmp_path):
+    weights = original_weights()
+    losses, val_nats = recorded_by_hand(weights, text_file.read_bytes())
+    arrays = {f"init.{name}": tensor.numpy() for name, tensor in weights.items()}
+    info = json.dumps(INFO | {"val_nats": val_nats})
+    np.savez(tmp_path / "curve.npz", loss=np.array(losses), info=np.array(info), **arrays)
+    with np.load(tmp_path / "curve.npz") as curve:
+        found = golden_curve.compare(curve, str(text_file), str(tmp_path / "data"))
+    assert found["steps"] == 9
+    assert found["largest_loss_difference"] < 1e-12
+    assert found["val_nats_difference"] < 1e-12
+    assert found["val_tokens"] == 3 * (600 // 3 - 1)
+
+
+def test_a_schedule_that_cannot_be_repeated_is_refused(golden_curve):
+    with pytest.raises(ValueError, match="schedule: 'linear' cannot be repeated"):
+        golden_curve.schedule(INFO | {"schedule": "linear"})
