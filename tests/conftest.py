@@ -8,9 +8,15 @@ import pytest
 import torch
 
 from txl_lightning import TransformerXL, TransformerXLConfig
+from txl_lightning.__main__ import UNHEARD
 
 os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-os.environ.setdefault("WANDB_MODE", "disabled")
+os.environ.setdefault("WANDB_MODE", "offline")
+
+
+def pytest_configure(config):
+    for message in UNHEARD:
+        config.addinivalue_line("filterwarnings", f"ignore:{message}")
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,15 @@
 """Weights from files."""
 
+import json
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
 from txl_lightning.checkpoints import load_original, load_run, read_checkpoint
 
+GOLDEN = Path(__file__).parent / "golden"
 ARGS = {
     "n_token": 7, "n_layer": 1, "n_head": 2, "d_model": 4, "d_head": 2, "d_inner": 6, "mem_len": 3,
     "tie_weight": True, "div_val": 1, "attn_type": 0, "clamp_len": -1, "pre_lnorm": False,
@@ -25,9 +30,19 @@ def test_a_part_that_is_not_here_is_refused(changes, message):
         load_original({}, ARGS | changes)
 
 
-def test_missing_tensors_are_refused():
+def test_missing_and_foreign_tensors_are_refused():
     with pytest.raises(ValueError, match="state_dict: not the tensors of"):
         load_original({"word_emb.emb_layers.0.weight": torch.zeros(7, 4)}, ARGS)
+    with np.load(GOLDEN / "a_default.npz") as golden:
+        args = json.loads(str(golden["config"]))
+        weights = {n[3:]: torch.from_numpy(golden[n]) for n in golden.files if n[:3] == "sd."}
+    assert load_original(weights, args | {"cutoffs": ()}).config.n_layer == args["n_layer"]
+    with pytest.raises(ValueError, match=r"left over: \['extra'\]"):
+        load_original(weights | {"extra": torch.zeros(1)}, args)
+    del weights["crit.out_layers.0.weight"]
+    assert load_original(weights, args).config.tie_weight
+    with pytest.raises(ValueError, match=r"crit\.out_layers\.0\.weight"):
+        load_original(weights, args | {"tie_weight": False})
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path):
@@ -36,6 +51,8 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
     (tmp_path / "text.ckpt").write_text("not a checkpoint")
     with pytest.raises(ValueError, match=r"text\.ckpt is not a checkpoint"):
         read_checkpoint(tmp_path / "text.ckpt")
-    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
-    with pytest.raises(ValueError, match=r"other\.ckpt is not a checkpoint written by fit"):
-        load_run(tmp_path / "other.ckpt")
+    foreign = [{"state_dict": {}}, [1, 2], {"hyper_parameters": {"net": {"layers": 3}}}]
+    for content in (*foreign, {"hyper_parameters": {"net": {}}}):
+        torch.save(content, tmp_path / "other.ckpt")
+        with pytest.raises(ValueError, match=r"other\.ckpt is not a checkpoint written by fit"):
+            load_run(tmp_path / "other.ckpt")

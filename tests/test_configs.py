@@ -12,10 +12,9 @@ CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_a_configuration_parses(path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["txl", "fit", "--config", str(path), "--print_config"])
+def test_a_configuration_parses(path, capsys):
     with pytest.raises(SystemExit) as stop:
-        TxlCLI()
+        TxlCLI(["fit", "--config", str(path), "--print_config"])
     assert stop.value.code == 0
     parsed = yaml.safe_load(capsys.readouterr().out)
     written = yaml.safe_load(path.read_text())

@@ -19,7 +19,7 @@ INFO = {
     "schedule": "cosine to 0 over 9 steps, no warm-up, stepped once per update",
     "model": {
         "n_token": 26, "n_layer": 2, "n_head": 2, "d_model": 8, "d_head": 4, "d_inner": 12,
-        "mem_len": 9, "tie_weight": True, "div_val": 1, "attn_type": 0, "clamp_len": -1,
+        "mem_len": 5, "tie_weight": True, "div_val": 1, "attn_type": 0, "clamp_len": -1,
         "pre_lnorm": False, "dropout": 0.0, "dropatt": 0.0,
     },
 }  # fmt: skip
@@ -53,7 +53,8 @@ def original_weights() -> dict[str, torch.Tensor]:
 
 def recorded_by_hand(weights, text: bytes) -> tuple[list[float], float]:
     """The losses and the validation nats of a loop that anyone can read."""
-    net = load_original({k: v.double() for k, v in weights.items()}, INFO["model"]).train()
+    args = INFO["model"] | {"mem_len": INFO["mem_len"]}
+    net = load_original({k: v.double() for k, v in weights.items()}, args).train()
     ids = np.frombuffer(text, np.uint8) - ord("a")
     cut = int(0.9 * len(ids))
     stream, memory, losses = OrderedStream(ids[:cut], 3, 7), None, []

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "txl_lightning"
-FLOORS = {"model": 1, "data": 1, "evaluation": 2, "generation": 2, "checkpoints": 2, "training": 3}
+FLOORS = {
+    "model": 1,
+    "data": 1,
+    "evaluation": 2,
+    "generation": 2,
+    "checkpoints": 2,
+    "training": 3,
+    "verbs": 3,
+}
 LIMIT = 300
 
 
@@ -42,9 +50,7 @@ INSIDE = [path for path in FILES if room(path) in FLOORS]
 def test_a_room_imports_only_from_lower_floors(path):
     here = room(path)
     for other in imported_rooms(path) & FLOORS.keys() - {here}:
-        lower = FLOORS[other] < FLOORS[here]
-        neighbour = {here, other} == {"generation", "checkpoints"}
-        assert lower or neighbour, f"{here} imports {other}"
+        assert FLOORS[other] < FLOORS[here], f"{here} imports {other}"
 
 
 def test_every_file_is_in_a_room():
@@ -57,13 +63,29 @@ def test_the_network_imports_torch_and_nothing_of_ours():
         assert "lightning" not in path.read_text().replace("txl_lightning", "")
 
 
-def test_only_one_file_of_data_imports_lightning_and_only_one_the_network():
-    users = {"lightning": set(), "pooch": set()}
-    for path in (PACKAGE / "data").glob("*.py"):
-        for name in users:
-            if f"import {name}" in path.read_text() or f"from {name}" in path.read_text():
-                users[name].add(path.name)
-    assert users == {"lightning": {"datamodule.py"}, "pooch": {"download.py"}}
+def imported_packages(path: Path) -> set[str]:
+    """The packages of others that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(node.module.split(".")[0])
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("packages", "where"),
+    [
+        ({"lightning"}, {"data/datamodule.py", "__main__.py", "training"}),
+        ({"pooch", "urllib", "requests", "http", "socket", "fsspec"}, {"data/download.py"}),
+        ({"wandb"}, set()),
+    ],
+)
+def test_a_package_is_imported_only_where_it_belongs(packages, where):
+    users = {path for path in FILES if imported_packages(path) & packages}
+    names = {path.relative_to(PACKAGE) for path in users}
+    assert {str(n) for n in names if n.parts[0] != "training"} == where - {"training"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

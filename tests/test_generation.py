@@ -58,7 +58,7 @@ def test_nothing_is_drawn_for_length_zero(make_net):
         ({"length": -1}, "length: -1 is not possible"),
         ({"temperature": -0.5}, "temperature: -0.5 is not possible"),
         ({"top_k": 0}, "top_k: 0 is not possible"),
-        ({"prompt_L": torch.tensor([], dtype=torch.long)}, "prompt: it is empty"),
+        ({"prompt_L": torch.tensor([], dtype=torch.long)}, "prompt: an empty one is not possible"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(make_net, changes, message):

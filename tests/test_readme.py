@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from txl_lightning.generation import generate_verb
 from txl_lightning.training.cli import TxlCLI
+from txl_lightning.verbs import generate_verb
 
 REPOSITORY = Path(__file__).parents[1]
 README = (REPOSITORY / "README.md").read_text()
@@ -36,9 +36,8 @@ def test_a_command_of_lightnings_verbs_parses(command, monkeypatch, capsys):
     if "--ckpt_path" in words:
         del words[words.index("--ckpt_path") : words.index("--ckpt_path") + 2]
     monkeypatch.chdir(REPOSITORY)
-    monkeypatch.setattr("sys.argv", ["txl-lightning", *words, "--print_config"])
     with pytest.raises(SystemExit) as stop:
-        TxlCLI()
+        TxlCLI([*words, "--print_config"])
     assert stop.value.code == 0
     assert "n_layer" in capsys.readouterr().out
 

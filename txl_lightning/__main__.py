@@ -4,34 +4,61 @@ import logging
 import os
 import sys
 import warnings
-from importlib import import_module
+from collections.abc import Callable
+
+import jsonargparse
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from .data import DataError
+from .training.cli import TxlCLI
+from .training.complaints import explain
+from .verbs import generate_verb
+
+UNHEARD = (
+    ".*LeafSpec.*",
+    ".*dirpath has changed.*",
+    ".*infer the batch indices.*",
+    ".*callbacks used to create the checkpoint.*",
+)
+"""Warnings of Lightning to its own developers, or about loaders that are not ours."""
+
+
+def plain(function: Callable[..., None]) -> Callable[[str, list[str]], None]:
+    """A verb that is a function: its signature is its options."""
+
+    def call(verb: str, options: list[str]) -> None:
+        prog = f"python -m txl_lightning {verb}"
+        parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False)
+        parser.add_function_arguments(function, as_group=False)
+        try:
+            given = parser.parse_args(options)
+        except jsonargparse.ArgumentError as error:
+            known = sorted(action.dest for action in parser._actions)
+            raise ValueError(explain(str(error), known)) from error
+        function(**given.as_dict())
+
+    return call
+
+
+def by_lightning(verb: str, options: list[str]) -> None:
+    """A verb that the Trainer runs."""
+    TxlCLI([verb, *options])
+
 
 VERBS = {
-    "fit": ("training.cli", "TxlCLI"),
-    "validate": ("training.cli", "TxlCLI"),
-    "test": ("training.cli", "TxlCLI"),
-    "predict": ("training.cli", "TxlCLI"),
-    "generate": ("generation", "generate_verb"),
+    "fit": (by_lightning, "train, and validate on the way"),
+    "validate": (by_lightning, "measure a checkpoint on the validation text"),
+    "test": (by_lightning, "measure a checkpoint on the test text"),
+    "predict": (by_lightning, "write the nats of every token of the test text"),
+    "generate": (plain(generate_verb), "continue a prompt"),
 }
-
-HELP = """usage: python -m txl_lightning VERB [options]
-
-  fit       train, and validate on the way
-  validate  measure a checkpoint on the validation text
-  test      measure a checkpoint on the test text
-  predict   write the nats of every token of the test text
-  generate  continue a prompt
-
-VERB --help lists its options. Exit codes: 0 done, 2 wrong settings, 3 wrong data."""
 
 
 def main() -> None:
     """Run the verb; a user's mistake is one line and an exit code (TXL_DEBUG=1: a traceback)."""
-    from .data import DataError
-
     try:
         run(sys.argv[1:])
-    except ValueError as error:
+    except (ValueError, MisconfigurationException) as error:
         if os.environ.get("TXL_DEBUG"):
             raise
         print(f"error: {error}", file=sys.stderr)
@@ -41,28 +68,30 @@ def main() -> None:
 def run(arguments: list[str]) -> None:
     """Call the verb that the first argument names."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(HELP)
+        print(usage())
         return
-    verb, *rest = arguments
+    verb, *options = arguments
     if verb not in VERBS:
         raise ValueError(f"{verb}: unknown verb; it must be one of {', '.join(VERBS)}")
     quieten()
-    module, name = VERBS[verb]
-    function = getattr(import_module(f".{module}", __package__), name)
-    if name == "TxlCLI":
-        function()
-    else:
-        from jsonargparse import auto_cli
+    call, _ = VERBS[verb]
+    call(verb, options)
 
-        auto_cli(function, args=rest, as_positional=False)
+
+def usage() -> str:
+    """The verbs, one in a line."""
+    lines = [f"  {verb:10}{words}" for verb, (_, words) in VERBS.items()]
+    end = "VERB --help lists its options. " + str(__doc__).split(". ", 1)[1]
+    return "\n".join(["usage: python -m txl_lightning VERB [options]", "", *lines, "", end])
 
 
 def quieten() -> None:
-    """Leave out what Lightning says to its own developers, or about loaders that are not ours."""
+    """Leave out what no user can act on."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric.utilities.seed").setLevel(logging.WARNING)
+    # Lightning 2.6 calls methods that jsonargparse has renamed.
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-    for message in (".*LeafSpec.*", ".*dirpath has changed.*", ".*infer the batch indices.*"):
+    for message in UNHEARD:
         warnings.filterwarnings("ignore", message=message)
 
 

@@ -24,7 +24,18 @@ SAME_NAME = [
     "tie_weight",
 ]
 
-ONLY = {"attn_type": 0, "div_val": 1, "ext_len": 0, "same_length": False, "cutoffs": []}
+ONLY = {
+    "attn_type": 0,
+    "div_val": 1,
+    "ext_len": 0,
+    "same_length": False,
+    "cutoffs": [],
+    "untie_r": False,
+}
+"""Keywords of the original with the one value that can be loaded so far."""
+
+UNUSED = {"pos_emb.inv_freq"}
+"""Tensors of the original that are computed here."""
 
 LAYER = {
     "dec_attn.o_net.weight": "attention.o_net.weight",
@@ -34,10 +45,10 @@ LAYER = {
     "pos_ff.CoreNet.3.bias": "feed_forward.net.3.bias",
 }
 
-NORM = {
-    "dec_attn.layer_norm": "",
-    "pos_ff.layer_norm": "feed_forward.",
-}
+"""Names inside a layer, theirs and ours."""
+
+NORM = {"dec_attn.layer_norm": "", "pos_ff.layer_norm": "feed_forward."}
+"""Normalisations, theirs, and the part of our layer they are in."""
 
 
 def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary]:
@@ -57,17 +68,19 @@ def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary]:
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """What a checkpoint file holds; nothing in it is executed.
+    """What a checkpoint of fit holds; nothing in it is executed.
 
     Raises:
-        ValueError: there is no such file, or it is not a checkpoint.
+        ValueError: there is no such file, or it is not such a checkpoint.
     """
     if not Path(path).is_file():
         raise ValueError(f"ckpt_path: {path}: no such file; it must be a checkpoint written by fit")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError) as error:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        TransformerXLConfig(**checkpoint["hyper_parameters"]["net"])
+    except (RuntimeError, EOFError, pickle.UnpicklingError, LookupError, TypeError) as error:
         raise ValueError(f"ckpt_path: {path} is not a checkpoint written by fit") from error
+    return checkpoint
 
 
 def load_original(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> TransformerXL:
@@ -92,8 +105,9 @@ def load_original(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> 
 def config_of_original(args: Mapping[str, Any]) -> TransformerXLConfig:
     """Our words for the original's keywords."""
     for key, only in ONLY.items():
-        if args.get(key, only) != only:
-            raise ValueError(f"{key}: {args[key]} cannot be loaded yet; it must be {only}")
+        given = args.get(key, only)
+        if (list(given) if isinstance(given, tuple) else given) != only:
+            raise ValueError(f"{key}: {given} cannot be loaded yet; it must be {only}")
     if args.get("d_embed") not in (None, args["d_model"]):
         raise ValueError(f"d_embed: {args['d_embed']} cannot be loaded yet; it must be d_model")
     return TransformerXLConfig(
@@ -107,26 +121,33 @@ def config_of_original(args: Mapping[str, Any]) -> TransformerXLConfig:
 def rename_original(
     original: Mapping[str, Tensor], config: TransformerXLConfig
 ) -> dict[str, Tensor]:
-    """The original's tensors under our names."""
-    side = "norm_before" if config.norm == "pre" else "norm_after"
-    embedding = original["word_emb.emb_layers.0.weight"]
+    """The original's tensors under our names.
+
+    Raises:
+        KeyError: one is missing, or one has no place here.
+    """
+    left = {name: tensor for name, tensor in original.items() if name not in UNUSED}
+    embedding = left.pop("word_emb.emb_layers.0.weight")
+    softmax = left.pop("crit.out_layers.0.weight", embedding if config.tie_weight else None)
     ours = {
         "embedding.weight": embedding,
-        "positions.u_NHK": original["r_w_bias"][None],
-        "positions.v_NHK": original["r_r_bias"][None],
-        "head.out.weight": original.get("crit.out_layers.0.weight", embedding),
-        "head.out.bias": original["crit.out_layers.0.bias"],
+        "positions.u_NHK": left.pop("r_w_bias")[None],
+        "positions.v_NHK": left.pop("r_r_bias")[None],
+        "head.out.weight": softmax,
+        "head.out.bias": left.pop("crit.out_layers.0.bias"),
     }
+    side = "norm_before" if config.norm == "pre" else "norm_after"
     for n in range(config.n_layer):
-        theirs, here = f"layers.{n}.", f"layers.{n}."
-        qkv = original[theirs + "dec_attn.qkv_net.weight"]
-        q, k, v = qkv.chunk(3)
-        ours[here + "attention.q_net.weight"] = q
-        ours[here + "attention.kv_net.weight"] = torch.cat([k, v])
-        ours[f"positions.r_nets.{n}.weight"] = original[theirs + "dec_attn.r_net.weight"]
+        layer = f"layers.{n}."
+        q, k, v = left.pop(layer + "dec_attn.qkv_net.weight").chunk(3)
+        ours[layer + "attention.q_net.weight"] = q
+        ours[layer + "attention.kv_net.weight"] = torch.cat([k, v])
+        ours[f"positions.r_nets.{n}.weight"] = left.pop(layer + "dec_attn.r_net.weight")
         for their_name, our_name in LAYER.items():
-            ours[here + our_name] = original[theirs + their_name]
+            ours[layer + our_name] = left.pop(layer + their_name)
         for their_name, where in NORM.items():
             for part in ("weight", "bias"):
-                ours[f"{here}{where}{side}.{part}"] = original[f"{theirs}{their_name}.{part}"]
+                ours[f"{layer}{where}{side}.{part}"] = left.pop(f"{layer}{their_name}.{part}")
+    if left or softmax is None:
+        raise KeyError(f"left over: {sorted(left)}" if left else "crit.out_layers.0.weight")
     return ours

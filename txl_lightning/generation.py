@@ -6,9 +6,7 @@ L prompt   V vocabulary
 import torch
 from torch import Tensor
 
-from .checkpoints import load_run
-from .data import DataError
-from .model import Memory, TransformerXL
+from .model import Memory, TransformerXL, evaluating, require
 
 PROMPT_SEGMENT = 128
 
@@ -41,16 +39,14 @@ def generate(
     check_options(len(prompt_L), length, temperature, top_k)
     device = model.embedding.weight.device
     generator = None if seed is None else torch.Generator(device).manual_seed(seed)
-    was_training = model.training
-    model.eval()
-    logits_V, memory = read(model, prompt_L.to(device), mem_len)
-    drawn = []
-    for _ in range(length):
-        drawn.append(draw(logits_V, temperature, top_k, generator))
-        logits_1LV, memory = model(drawn[-1].view(1, 1), memory)
-        logits_V = logits_1LV[0, -1]
-    model.train(was_training)
-    return torch.cat(drawn) if drawn else prompt_L.new_empty(0)
+    drawn = [prompt_L.new_empty(0, device=device)]
+    with evaluating(model):
+        logits_V, memory = read(model, prompt_L.to(device), mem_len)
+        for _ in range(length):
+            drawn.append(draw(logits_V, temperature, top_k, generator))
+            logits_1LV, memory = model(drawn[-1].view(1, 1), memory)
+            logits_V = logits_1LV[0, -1]
+    return torch.cat(drawn)
 
 
 def read(model: TransformerXL, prompt_L: Tensor, mem_len: int | None) -> tuple[Tensor, Memory]:
@@ -76,41 +72,7 @@ def draw(
 
 def check_options(prompt_len: int, length: int, temperature: float, top_k: int | None) -> None:
     """Refuse what cannot be sampled."""
-    if prompt_len == 0:
-        raise ValueError("prompt: it is empty; it must have at least one token")
-    if length < 0:
-        raise ValueError(f"length: {length} is not possible; it must be 0 or more")
-    if temperature < 0:
-        raise ValueError(f"temperature: {temperature} is not possible; it must be 0 or more")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k: {top_k} is not possible; it must be at least 1")
-
-
-def generate_verb(
-    ckpt_path: str,
-    prompt: str = "\n",
-    length: int = 500,
-    temperature: float = 0.8,
-    top_k: int | None = None,
-    seed: int | None = None,
-    mem_len: int | None = None,
-) -> None:
-    """Print text that a trained model continues the prompt with.
-
-    Args:
-        ckpt_path: A checkpoint written by fit.
-        prompt: What to continue.
-        length: Tokens to sample.
-        temperature: What logits are divided by; 0 always takes the likeliest token.
-        top_k: How many of the likeliest tokens may be drawn.
-        seed: Of the draws: the same seed prints the same text.
-        mem_len: States remembered; left out, what the model was trained with.
-    """
-    model, vocab = load_run(ckpt_path)
-    try:
-        prompt_L = torch.from_numpy(vocab.encode_text(prompt).astype("int64"))
-    except DataError as error:
-        raise DataError(f"prompt{str(error).removeprefix('text')}") from error
-    options = {"temperature": temperature, "top_k": top_k, "seed": seed, "mem_len": mem_len}
-    ids_L = generate(model, prompt_L, length, **options)
-    print(prompt + vocab.decode(ids_L.tolist()))
+    require(prompt_len > 0, "prompt", "an empty one", "at least one token")
+    require(length >= 0, "length", length, "0 or more")
+    require(temperature >= 0, "temperature", temperature, "0 or more")
+    require(top_k is None or top_k >= 1, "top_k", top_k, "at least 1, or null")

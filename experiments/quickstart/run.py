@@ -1,55 +1,63 @@
 """What do five minutes on two cores learn, and what does memory add?
 
-    python experiments/quickstart/run.py [fit options]
+    python experiments/quickstart/run.py [--config FILE]
 
-Trains configs/quickstart.yaml, then scores the held-out test files with the memory and without,
-prints a sample, and says how to go on.
+Trains configs/quickstart.yaml (or another run), then scores the held-out test text with the memory
+and without, prints a sample, and says how to go on.
 """
 
+import argparse
 import math
 import sys
 import time
 from pathlib import Path
 
 import torch
+import yaml
 
 from txl_lightning import CorpusDataModule, generate, stream_nats
-from txl_lightning.__main__ import quieten, run
+from txl_lightning.__main__ import run
 from txl_lightning.checkpoints import load_run
 
-CONFIG = "configs/quickstart.yaml"
-RUNS = Path("runs/quickstart")
+CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 PROMPT = "def "
 
 
 def main() -> None:
     """Train, measure, sample."""
-    quieten()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", type=Path, default=CONFIG, help="the run")
+    config = parser.parse_args().config
     began = time.perf_counter()
-    sys.argv[1:] = ["fit", "--config", CONFIG, *sys.argv[1:]]
-    run(sys.argv[1:])
+    run(["fit", "--config", str(config)])
     minutes = (time.perf_counter() - began) / 60
-    folder = max(RUNS.glob("version_*"), key=lambda path: int(path.name.split("_")[1]))
+    folder = newest(Path(yaml.safe_load(config.read_text())["trainer"]["default_root_dir"]))
     checkpoint = folder / "checkpoints" / "last.ckpt"
     print(f"\ntrained for {minutes:.1f} minutes; curve: {folder / 'curve.png'}\n")
-    measure(checkpoint)
+    measure(folder, checkpoint)
     sample(checkpoint)
     tell_how_to_go_on(folder, checkpoint)
 
 
-def measure(checkpoint: Path) -> None:
-    """Bits per byte of the test files, with the trained memory and with none."""
+def newest(runs: Path) -> Path:
+    """The folder of the last run."""
+    return max(runs.glob("version_*"), key=lambda path: int(path.name.split("_")[1]))
+
+
+def measure(folder: Path, checkpoint: Path) -> None:
+    """Bits per byte of the test text, with the trained memory, with twice that, and with none."""
     model, _ = load_run(checkpoint)
-    ids = CorpusDataModule().store.ids("test")
-    print(f"held-out test files, {len(ids):,} bytes:")
-    for mem_len in (model.config.mem_len, 0):
-        nats = stream_nats(model, ids, batch_size=16, tgt_len=64, mem_len=mem_len)
+    data = CorpusDataModule(**yaml.safe_load((folder / "config.yaml").read_text())["data"])
+    ids, (batch_size, tgt_len) = data.store.ids("test"), data.eval_shape
+    print(f"held-out test text, {len(ids):,} {data.unit}s:")
+    for mem_len in (2 * model.config.mem_len, model.config.mem_len, 0):
+        nats = stream_nats(model, ids, batch_size=batch_size, tgt_len=tgt_len, mem_len=mem_len)
         bits = nats.mean(dtype=torch.float64).item() / math.log(2)
-        print(f"  mem_len {mem_len:4d}   {bits:.3f} bits per byte", flush=True)
+        print(f"  mem_len {mem_len:4d}   {bits:.3f} bits per {data.unit}", flush=True)
 
 
 def sample(checkpoint: Path) -> None:
-    """Code that the model writes."""
+    """Text that the model writes."""
     model, vocab = load_run(checkpoint)
     prompt = torch.from_numpy(vocab.encode_text(PROMPT).astype("int64"))
     ids = generate(model, prompt, 600, temperature=0.7, seed=1)
@@ -61,7 +69,7 @@ def tell_how_to_go_on(folder: Path, checkpoint: Path) -> None:
     command = f"{sys.executable} -m txl_lightning"
     given = f"--config {folder}/config.yaml --ckpt_path {checkpoint}"
     print("\ncontinue, test with a longer memory, sample:\n")
-    print(f"  {command} fit {given} --trainer.max_steps 20000")
+    print(f"  {command} fit {given} --trainer.max_steps 10000")
     print(f"  {command} test {given} --model.eval_mem_len 512")
     print(f"  {command} generate --ckpt_path {checkpoint} --prompt 'class '")
 

@@ -10,7 +10,6 @@ Everything runs through the real LanguageModel, CorpusDataModule and Trainer, in
 import argparse
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +86,11 @@ def language_model(curve: Any, info: dict) -> LanguageModel:
         lr=info["lr"],
         schedule=schedule(info),
     )
-    config = replace(config_of_original(info["model"]), mem_len=info["mem_len"])
-    model = LanguageModel(config, optim, info["eval_mem_len"])
+    args = info["model"] | {"mem_len": info["mem_len"]}
+    model = LanguageModel(config_of_original(args), optim, info["eval_mem_len"])
     names = [name for name in curve.files if name.startswith("init.")]
     weights = {name[len("init.") :]: torch.from_numpy(curve[name]).double() for name in names}
-    model.net = load_original(weights, info["model"]).train()
+    model.net = load_original(weights, args).train()
     return model
 
 

@@ -82,7 +82,7 @@ def test_rows_are_fresh_where_a_pass_begins():
 def test_any_interruption_gives_the_same_segments(stops):
     stream = OrderedStream(np.arange(50), 3, 4)
     expected = [stream.segment(index).tokens_BL for index in range(sum(stops) + 3)]
-    found, state = [], {"consumed": 0}
+    found, state = [], TrainingLoader(stream).state_dict()
     for stop in (*stops, 3):
         loader = TrainingLoader(stream)
         loader.load_state_dict(state)
@@ -101,12 +101,37 @@ def test_what_was_fetched_but_not_learnt_from_is_read_again():
     reading = iter(loader)
     loader.commit(next(reading))
     next(reading)
-    assert loader.state_dict() == {"consumed": 1}
+    assert loader.state_dict()["consumed"] == 1
 
 
 def test_a_text_that_is_too_short_is_refused_with_the_arithmetic():
-    with pytest.raises(
-        DataError, match=r"train: 79 tokens are too few for 8 rows of 9 \+ 1 .*= 80"
-    ):
-        check_length("train", 79, 8, 9)
-    assert check_length("train", 80, 8, 9) is None
+    said = r"a\.txt, train: 79 tokens are too few for 8 rows of 9 \+ 1 \(8 x 10 = 80\); give more"
+    with pytest.raises(DataError, match=said):
+        check_length("a.txt, train", 79, 8, 9, "give more")
+    assert check_length("a.txt, train", 80, 8, 9, "give more") is None
+
+
+@pytest.mark.parametrize("changes", [{"tgt_len": 5}, {"batch_size": 4}, {"ids": np.arange(51)}])
+def test_a_text_read_in_another_way_starts_from_its_beginning(changes):
+    sizes = {"ids": np.arange(50), "batch_size": 3, "tgt_len": 4}
+    loader = TrainingLoader(OrderedStream(**sizes))
+    loader.commit(next(iter(loader)))
+    other = TrainingLoader(OrderedStream(**sizes | changes))
+    with pytest.warns(UserWarning, match="reading from the start of the text"):
+        other.load_state_dict(loader.state_dict())
+    assert next(iter(other)).fresh_B.all()
+
+
+def test_another_text_of_the_same_size_starts_from_its_beginning():
+    stream = OrderedStream(np.arange(50), 3, 4)
+    other = TrainingLoader(stream, text="b")
+    with pytest.warns(UserWarning, match="text was a, is b"):
+        other.load_state_dict(TrainingLoader(stream, text="a").state_dict() | {"consumed": 7})
+    assert other.consumed == 0
+
+
+def test_targets_are_counted_exactly():
+    stream = OrderedStream(np.arange(50), 3, 4)
+    segments = [stream.segment(index) for index in range(2 * len(stream) + 1)]
+    counts = np.cumsum([segment.targets_BL.numel() for segment in segments])
+    assert [segment.n_target for segment in segments] == counts.tolist()

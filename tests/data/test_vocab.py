@@ -56,6 +56,12 @@ def test_it_is_saved_as_text(tmp_path):
         assert load(path.read_text()) == vocab == named(str(path), [])
 
 
+def test_an_alphabet_out_of_order_is_refused():
+    for alphabet in ("ba", "aab", ""):
+        with pytest.raises(DataError, match="not in the order of its code points"):
+            Characters(alphabet)
+
+
 def test_another_json_is_not_a_vocabulary():
     with pytest.raises(DataError, match="is not one saved by this package"):
         load('{"alphabet": 3}')
@@ -69,6 +75,6 @@ def test_an_unknown_name_is_refused():
 
 
 def test_only_the_same_vocabulary_has_the_same_fingerprint():
-    names = {fingerprint(v) for v in (Bytes(), Characters("ab"), Characters("ba"))}
+    names = {fingerprint(v) for v in (Bytes(), Characters("ab"), Characters("abc"))}
     assert len(names) == 3
     assert fingerprint(Characters("ab")) == fingerprint(Characters("ab"))

@@ -50,6 +50,26 @@ def test_it_equals_the_reference_with_every_gradient(kernel, tgt_len, mem_len, n
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=name)
 
 
+@pytest.mark.parametrize("kernel", FAST)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2), (torch.float16, 4e-3)]
+)
+def test_it_is_as_exact_as_its_precision(kernel, dtype, tolerance):
+    leaves, visible = inputs(8, 9)
+    exact = run("reference", leaves, visible)
+    narrow = {name: leaf.detach().to(dtype).requires_grad_() for name, leaf in leaves.items()}
+    found = run(kernel, narrow, visible)
+    assert found.dtype == dtype
+    scale = exact.abs().max()
+    assert (found.double() - exact).abs().max() < tolerance * scale
+    gradients = torch.autograd.grad(exact.sum(), list(leaves.values()))
+    for expected, got in zip(
+        gradients, torch.autograd.grad(found.sum(), list(narrow.values())), strict=True
+    ):
+        limit = 4 * tolerance * max(expected.abs().max().item(), 1.0)
+        assert (got.double() - expected).abs().max() < limit
+
+
 def test_the_reference_is_a_loop_over_pairs():
     tgt_len, mem_len = 4, 3
     leaves, visible = inputs(tgt_len, mem_len)

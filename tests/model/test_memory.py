@@ -54,3 +54,12 @@ def test_it_holds_no_gradient():
 def test_a_negative_length_is_refused():
     with pytest.raises(ValueError, match="mem_len: -1 is not possible"):
         Memory.empty(1, 1, -1, 1)
+
+
+@pytest.mark.parametrize("mem_len", [0, 1, 3, 4, 9])
+def test_resized_it_holds_the_newest_states(mem_len):
+    memory = Memory.empty(2, 3, 4, 1, dtype=torch.float64).remember(states(0, 3)).resized(mem_len)
+    kept = min(mem_len, 3)
+    assert memory.mem_len == mem_len
+    assert memory.filled_B.tolist() == [kept] * 3
+    assert torch.equal(memory.h_NBMD[:, :, mem_len - kept :], states(3 - kept, 3))

@@ -60,3 +60,10 @@ def test_r_is_dropped_once_for_all_layers():
         dropped.r_nets[1].weight.copy_(dropped.r_nets[0].weight)
     first, second = dropped(20)
     assert torch.equal(first.r_THK, second.r_THK)
+
+
+def test_a_distance_keeps_its_meaning_while_memory_fills():
+    terms = scheme()
+    short, long = terms(3)[0].r_THK, terms(9)[0].r_THK
+    for distance in range(4):
+        torch.testing.assert_close(short[3 - distance], long[9 - distance], rtol=0, atol=1e-6)

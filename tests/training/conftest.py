@@ -8,10 +8,10 @@ from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig, Transfor
 
 @pytest.fixture
 def make_model():
-    def make(**changes) -> LanguageModel:
+    def make(optim=(), **changes) -> LanguageModel:
         sizes = {"n_token": 256, "n_layer": 2, "n_head": 2, "d_model": 16, "mem_len": 12}
-        optim = OptimConfig(name="adamw", lr=3e-3, schedule="cosine")
-        return LanguageModel(TransformerXLConfig(**sizes | changes), optim)
+        how = {"name": "adamw", "lr": 3e-3, "schedule": "cosine"} | dict(optim)
+        return LanguageModel(TransformerXLConfig(**sizes | changes), OptimConfig(**how))
 
     return make
 

@@ -65,6 +65,11 @@ class CorpusDataModule(LightningDataModule):
         return self._store
 
     @property
+    def text_name(self) -> str:
+        """What an error calls the text."""
+        return self.corpus if self.path is None else str(self.path)
+
+    @property
     def vocab(self) -> Vocabulary:
         """What turns the text into ids and back."""
         return self.store.vocab
@@ -85,9 +90,8 @@ class CorpusDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Say with the run's hyperparameters which text it was."""
-        name = self.corpus if self.path is None else str(self.path)
         data = {
-            "corpus": name,
+            "corpus": self.text_name,
             "sha256": self.store.sha256,
             "vocabulary": fingerprint(self.vocab),
             "python": platform.python_version(),
@@ -101,8 +105,9 @@ class CorpusDataModule(LightningDataModule):
     def train_dataloader(self) -> TrainingLoader:
         """Endless segments of the training text."""
         stream = self._stream("train", self.train_shape)
-        check_length("train", len(stream.ids), *self.train_shape)
-        return TrainingLoader(stream)
+        fix = "lower data.batch_size or data.tgt_len, or give more text"
+        check_length(f"{self.text_name}, train", len(stream.ids), *self.train_shape, fix)
+        return TrainingLoader(stream, text=self.store.sha256)
 
     def val_dataloader(self) -> EvaluationLoader:
         """One pass over the validation text."""
@@ -118,7 +123,7 @@ class CorpusDataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must know to use the model without the text."""
-        return {"vocab": self.vocab.to_json(), "sha256": self.store.sha256, "unit": self.unit}
+        return {"vocab": self.vocab.to_json()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Refuse a checkpoint whose ids mean something else."""
@@ -135,15 +140,16 @@ class CorpusDataModule(LightningDataModule):
         )
         if batch_size % world_size:
             raise ValueError(
-                f"data.batch_size: {batch_size} rows cannot be shared by {world_size} devices; "
-                f"it must be a multiple of {world_size}"
+                f"data.batch_size, data.eval_batch_size: {batch_size} rows cannot be shared by "
+                f"{world_size} devices; it must be a multiple of {world_size}"
             )
         return OrderedStream(self.store.ids(split), batch_size, tgt_len, rank, world_size)
 
     def _evaluation(self, split: str) -> EvaluationLoader:
         """One pass; a segment may be shorter than tgt_len, but not without a target."""
         stream = self._stream(split, self.eval_shape)
-        check_length(split, len(stream.ids), stream.batch_size, tgt_len=1)
+        fix = "lower data.eval_batch_size, change data.split, or give more text"
+        check_length(f"{self.text_name}, {split}", len(stream.ids), stream.batch_size, 1, fix)
         return EvaluationLoader(stream)
 
 

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from .corpora import SPLITS, Span
 from .errors import DataError
-from .vocab import Vocabulary, load, named
+from .vocab import BUILT_IN, Vocabulary, load, named
 
 VERSION = 1
 
@@ -45,8 +45,8 @@ def prepare(spans: Mapping[str, Sequence[Span]], vocab_name: str, root: Path) ->
     """
     sha256 = digest(spans)
     options = {"version": VERSION, "text": sha256, "vocab": vocab_name, "sizes": sizes(spans)}
-    if Path(vocab_name).is_file():
-        options["vocab"] = Path(vocab_name).read_text()
+    if vocab_name not in BUILT_IN and Path(vocab_name).is_file():
+        options["vocab"] = named(vocab_name, ()).to_json()
     key = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16]
     folder = root / "prepared" / key
     if not folder.is_dir():
@@ -95,10 +95,13 @@ def write_ids(path: Path, vocab: Vocabulary, spans: Sequence[Span]) -> None:
 def digest(spans: Mapping[str, Sequence[Span]]) -> str:
     """sha256 of the whole text."""
     sha256 = hashlib.sha256()
-    for name in SPLITS:
-        for span in spans[name]:
-            for chunk in span.chunks():
-                sha256.update(chunk)
+    try:
+        for name in SPLITS:
+            for span in spans[name]:
+                for chunk in span.chunks():
+                    sha256.update(chunk)
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
     return sha256.hexdigest()
 
 

@@ -6,9 +6,10 @@ B rows   L tokens in the segment
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +30,8 @@ class Segment(NamedTuple):
     """True where a row starts afresh: what is remembered of it must be forgotten."""
     index: int
     """How many segments were read before this one."""
+    n_target: int
+    """Targets read up to the end of this segment, over all ranks and passes."""
 
     def to(self, device: torch.device | str, **kwargs) -> Segment:
         """The same segment elsewhere."""
@@ -73,25 +76,37 @@ class OrderedStream:
 
     def segment(self, index: int) -> Segment:
         """Segment `index` of an endless reading that starts over after each pass."""
-        start = index % len(self) * self.tgt_len
+        n_pass, index_in_pass = divmod(index, len(self))
+        start = index_in_pass * self.tgt_len
         stop = min(start + self.tgt_len, self.row_len - 1)
         rows = self.batch_size // self.world_size
         first = self.rank * rows * self.row_len
         rows_BR = self.ids[first : first + rows * self.row_len].reshape(rows, self.row_len)
         window_BL = torch.from_numpy(rows_BR[:, start : stop + 1].astype(np.int64))
         fresh_B = torch.full((rows,), start == 0)
-        return Segment(window_BL[:, :-1], window_BL[:, 1:], fresh_B, index)
+        n_target = n_pass * self.n_scored + self.batch_size * stop
+        return Segment(window_BL[:, :-1], window_BL[:, 1:], fresh_B, index, n_target)
 
 
 class TrainingLoader:
     """The stream without end, able to continue from where training was.
 
     Its state is what the model has learnt from, not what was fetched: `commit` after each step.
+
+    Args:
+        stream: what to read.
+        text: a name of the text, by which a state is known to be of another one.
     """
 
-    def __init__(self, stream: OrderedStream) -> None:
+    def __init__(self, stream: OrderedStream, text: str = "") -> None:
         self.stream = stream
         self.consumed = 0
+        self.read_as = {
+            "text": text,
+            "tokens": len(stream.ids),
+            "batch_size": stream.batch_size,
+            "tgt_len": stream.tgt_len,
+        }
 
     def __len__(self) -> int:
         """Endless, in a number: without one, Lightning fetches ahead of what it trains on."""
@@ -107,13 +122,20 @@ class TrainingLoader:
         """The step on this segment is done."""
         self.consumed = segment.index + 1
 
-    def state_dict(self) -> dict[str, int]:
-        """Where to continue."""
-        return {"consumed": self.consumed}
+    def state_dict(self) -> dict[str, Any]:
+        """Where to continue, in which text, read how."""
+        return {"consumed": self.consumed, **self.read_as}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue there."""
-        self.consumed = state["consumed"]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue there; a text that is read in another way starts from its beginning."""
+        changed = [
+            f"{name} was {state.get(name)}, is {value}"
+            for name, value in self.read_as.items()
+            if state.get(name) != value
+        ]
+        if changed:
+            warnings.warn(f"reading from the start of the text: {'; '.join(changed)}", stacklevel=2)
+        self.consumed = 0 if changed else state["consumed"]
 
 
 class EvaluationLoader:
@@ -129,16 +151,15 @@ class EvaluationLoader:
         return map(self.stream.segment, range(len(self)))
 
 
-def check_length(split: str, n_token: int, batch_size: int, tgt_len: int) -> None:
+def check_length(part: str, n_token: int, batch_size: int, tgt_len: int, fix: str) -> None:
     """Refuse a text that cannot fill one segment of every row.
 
     Raises:
-        DataError: with the arithmetic.
+        DataError: with the arithmetic, and `fix` for what to do.
     """
     needed = batch_size * (tgt_len + 1)
     if n_token < needed:
         raise DataError(
-            f"{split}: {n_token} tokens are too few for {batch_size} rows of {tgt_len} + 1 "
-            f"({batch_size} x {tgt_len + 1} = {needed}); lower the batch size or the segment "
-            "length, or give more text"
+            f"{part}: {n_token} tokens are too few for {batch_size} rows of {tgt_len} + 1 "
+            f"({batch_size} x {tgt_len + 1} = {needed}); {fix}"
         )

@@ -13,6 +13,9 @@ import numpy as np
 from .corpora import Span
 from .errors import DataError
 
+BUILT_IN = ("bytes", "characters")
+"""Names of vocabularies that are not files."""
+
 
 class Vocabulary(Protocol):
     """What every vocabulary can do."""
@@ -27,8 +30,8 @@ class Vocabulary(Protocol):
     def encode(self, spans: Iterable[Span]) -> Iterator[np.ndarray]:
         """The ids of a text, a piece at a time, in the smallest integer type."""
 
-    def encode_text(self, text: str) -> np.ndarray:
-        """The ids of a short text."""
+    def encode_text(self, text: str, where: str = "text") -> np.ndarray:
+        """The ids of a short text; an error calls it `where`."""
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids."""
@@ -49,7 +52,7 @@ class Bytes:
             for chunk in span.chunks():
                 yield np.frombuffer(chunk, dtype=np.uint8)
 
-    def encode_text(self, text: str) -> np.ndarray:
+    def encode_text(self, text: str, where: str = "text") -> np.ndarray:
         return np.frombuffer(text.encode(), dtype=np.uint8)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -65,6 +68,10 @@ class Characters:
 
     alphabet: str
     unit = "character"
+
+    def __post_init__(self) -> None:
+        if not self.alphabet or list(self.alphabet) != sorted(set(self.alphabet)):
+            raise DataError("vocabulary: its alphabet is not in the order of its code points")
 
     @staticmethod
     def of(spans: Iterable[Span]) -> "Characters":
@@ -82,8 +89,8 @@ class Characters:
         for path, text in _decoded(spans):
             yield self._ids(text, str(path))
 
-    def encode_text(self, text: str) -> np.ndarray:
-        return self._ids(text, "text")
+    def encode_text(self, text: str, where: str = "text") -> np.ndarray:
+        return self._ids(text, where)
 
     def decode(self, ids: Iterable[int]) -> str:
         return "".join(self.alphabet[index] for index in ids)
@@ -111,21 +118,26 @@ def load(text: str) -> Vocabulary:
         DataError: it did not.
     """
     try:
-        saved = json.loads(text)
-        return Bytes() if saved["kind"] == "bytes" else Characters(saved["alphabet"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"vocabulary: {text[:40]!r} is not one saved by this package") from error
+        match json.loads(text):
+            case {"kind": "bytes"}:
+                return Bytes()
+            case {"kind": "characters", "alphabet": str(alphabet)}:
+                return Characters(alphabet)
+    except json.JSONDecodeError:
+        pass
+    raise DataError(f"vocabulary: {text[:40]!r} is not one saved by this package")
 
 
 def named(name: str, spans: Iterable[Span]) -> Vocabulary:
     """The vocabulary `bytes`, `characters` (of these spans), or the one saved in a JSON file."""
-    if name in ("bytes", "characters"):
+    if name in BUILT_IN:
         return Bytes() if name == "bytes" else Characters.of(spans)
-    path = Path(name)
-    if not path.is_file():
+    try:
+        return load(Path(name).read_text())
+    except (OSError, UnicodeDecodeError, DataError) as error:
         allowed = "bytes, characters, or a saved vocab.json"
-        raise DataError(f"data.vocab: {name!r} is not a vocabulary; it must be {allowed}")
-    return load(path.read_text())
+        message = f"data.vocab: {name!r} is not a vocabulary; it must be {allowed}"
+        raise DataError(message) from error
 
 
 def fingerprint(vocab: Vocabulary) -> str:

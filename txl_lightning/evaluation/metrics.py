@@ -24,7 +24,7 @@ class MeanNats(Metric):
 
     def update(self, nats_BL: Tensor) -> None:
         """Count the nats of some tokens."""
-        self.nats += nats_BL.detach().sum(dtype=torch.float64)
+        self.nats += nats_BL.detach().sum(dtype=self.nats.dtype)
         self.count += nats_BL.numel()
 
     def compute(self) -> Tensor:
@@ -36,8 +36,10 @@ class MeanNats(Metric):
         super()._apply(*args, **kwargs)
         for name, value in exact.items():
             device = getattr(self, name).device
-            setattr(self, name, value.to(device))
-            self._defaults[name] = self._defaults[name].to(device, torch.float64)
+            # Apple's devices have nothing wider than float32.
+            dtype = torch.float32 if device.type == "mps" else torch.float64
+            setattr(self, name, value.to(device, dtype))
+            self._defaults[name] = self._defaults[name].to(device, dtype)
         return self
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..data.stream import OrderedStream, Segment
-from ..model import Memory, TransformerXL
+from ..model import Memory, TransformerXL, evaluating, require
 
 
 def segment_nats(net: TransformerXL, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
@@ -41,19 +41,18 @@ def stream_nats(
         mem_len: states M remembered; left out, what the model was trained with.
 
     Raises:
-        ValueError: the text has fewer than two tokens for each row.
+        ValueError: a length below 1, or fewer than two tokens for each row.
     """
-    ids = np.asarray(tokens)
-    if len(ids) < 2 * batch_size:
-        raise ValueError(f"tokens: {len(ids)} are too few for {batch_size} rows of 2 or more")
+    ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else tokens
+    require(batch_size >= 1, "batch_size", batch_size, "at least 1")
+    require(tgt_len >= 1, "tgt_len", tgt_len, "at least 1")
+    require(len(ids) >= 2 * batch_size, "tokens", len(ids), f"at least 2 * {batch_size} rows")
     stream = OrderedStream(ids, batch_size, tgt_len)
     memory = model.empty_memory(batch_size, mem_len)
-    was_training = model.training
-    model.eval()
     parts = []
-    for index in range(len(stream)):
-        segment = stream.segment(index).to(memory.h_NBMD.device)
-        nats_BL, memory = segment_nats(model, segment, memory)
-        parts.append(nats_BL)
-    model.train(was_training)
+    with evaluating(model):
+        for index in range(len(stream)):
+            segment = stream.segment(index).to(memory.h_NBMD.device)
+            nats_BL, memory = segment_nats(model, segment, memory)
+            parts.append(nats_BL)
     return torch.cat(parts, dim=1)

@@ -4,6 +4,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 
+def require(holds: bool, field: str, value: object, allowed: str) -> None:
+    """Refuse a user's value in one line.
+
+    Raises:
+        ValueError: `holds` is false; the message starts with the field.
+    """
+    if not holds:
+        raise ValueError(f"{field}: {value} is not possible; it must be {allowed}")
+
+
 @dataclass(frozen=True)
 class TransformerXLConfig:
     """Sizes and parts of a Transformer-XL (Dai et al. 2019, Section 3).
@@ -49,19 +59,19 @@ class TransformerXLConfig:
 
     def __post_init__(self) -> None:
         for field in ("n_token", "n_layer", "n_head", "d_model"):
-            _require(getattr(self, field) >= 1, field, getattr(self, field), "at least 1")
+            require(getattr(self, field) >= 1, field, getattr(self, field), "at least 1")
         for field in ("d_head", "d_inner", "clamp_len"):
             value = getattr(self, field)
-            _require(value is None or value >= 1, field, value, "at least 1, or null")
+            require(value is None or value >= 1, field, value, "at least 1, or null")
         for field in ("dropout", "dropatt"):
             value = getattr(self, field)
-            _require(0 <= value < 1, field, value, "at least 0 and less than 1")
-        _require(self.mem_len >= 0, "mem_len", self.mem_len, "0 (no memory) or more")
-        _require(self.init_std > 0, "init_std", self.init_std, "greater than 0")
-        _require(self.d_model % 2 == 0, "d_model", self.d_model, "an even number")
+            require(0 <= value < 1, field, value, "at least 0 and less than 1")
+        require(self.mem_len >= 0, "mem_len", self.mem_len, "0 (no memory) or more")
+        require(self.init_std > 0, "init_std", self.init_std, "greater than 0")
+        require(self.d_model % 2 == 0, "d_model", self.d_model, "an even number")
         if self.d_head is None:
             divides = f"a multiple of n_head ({self.n_head}), unless d_head is given"
-            _require(self.d_model % self.n_head == 0, "d_model", self.d_model, divides)
+            require(self.d_model % self.n_head == 0, "d_model", self.d_model, divides)
 
     @property
     def normalises_output(self) -> bool:
@@ -77,8 +87,3 @@ class TransformerXLConfig:
     def inner_width(self) -> int:
         """F, given or derived."""
         return 4 * self.d_model if self.d_inner is None else self.d_inner
-
-
-def _require(holds: bool, field: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise ValueError(f"{field}: {value} is not possible; it must be {allowed}")

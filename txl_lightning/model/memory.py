@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from .config import require
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,7 @@ class Memory:
         device: torch.device | str | None = None,
     ) -> Memory:
         """A memory of `mem_len` places in which nothing is filled."""
-        if mem_len < 0:
-            raise ValueError(
-                f"mem_len: {mem_len} is not possible; it must be 0 (no memory) or more"
-            )
+        require(mem_len >= 0, "mem_len", mem_len, "0 (no memory) or more")
         shape = (n_layer, batch_size, mem_len, d_model)
         return Memory(
             torch.zeros(shape, dtype=dtype, device=device),
@@ -61,6 +61,14 @@ class Memory:
     def reset(self, fresh_B: Tensor) -> Memory:
         """This memory with the rows of `fresh_B` (bool) forgotten."""
         return replace(self, filled_B=self.filled_B.masked_fill(fresh_B, 0))
+
+    def resized(self, mem_len: int) -> Memory:
+        """The newest of these states in `mem_len` places."""
+        require(mem_len >= 0, "mem_len", mem_len, "0 (no memory) or more")
+        kept = min(mem_len, self.mem_len)
+        newest = self.h_NBMD.narrow(2, self.mem_len - kept, kept)
+        h_NBMD = F.pad(newest, (0, 0, mem_len - kept, 0))
+        return Memory(h_NBMD, self.filled_B.clamp(max=mem_len))
 
     def visible(self, tgt_len: int) -> Tensor:
         """Which of the S states each of the L queries may see: visible_BLS, True where it may.

@@ -1,6 +1,7 @@
 """What distance adds to an attention score: one small class for each scheme.
 
-H heads   K head width   D width   S states seen   T = S + 1 distances   N layers
+B rows   L queries   H heads   K head width   D width   N layers
+S states seen   T = S + 1 distances
 """
 
 from dataclasses import dataclass
@@ -28,6 +29,17 @@ class DistanceTerms:
     """Bias met by the distance's key: term (d)."""
     b_TH: Tensor | None = None
     """Term (d) already reduced to a number for each distance."""
+
+
+def shift(score_BHLT: Tensor) -> Tensor:
+    """Read scores by distance, farthest first, as scores by state; no copy is needed.
+
+    Row l of the result starts L - l entries into row l of the input, so distance M + l - s lands
+    on state s. Entries right of a query's own place belong to the next query: mask them.
+    (Appendix B, with a spare first column instead of a padded copy.)
+    """
+    *BH, L, T = score_BHLT.shape
+    return score_BHLT.reshape(*BH, L * T)[..., L:].view(*BH, L, T - 1)
 
 
 class Sinusoidal(nn.Module):

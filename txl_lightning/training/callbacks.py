@@ -1,4 +1,4 @@
-"""What happens beside the step: carrying state over steps and stops, counting tokens, saving nats."""
+"""What happens beside the step: state carried over steps and stops, counting, saving."""
 
 import time
 from pathlib import Path
@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch.callbacks import BasePredictionWriter, ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 
 from ..data.stream import Segment, TrainingLoader
@@ -19,7 +20,7 @@ KEY = "txl_lightning"
 class Carry(Callback):
     """Memory and position advance together, after the step and before a checkpoint is written.
 
-    The checkpoint gets the memory of every rank and torch's random state.
+    The checkpoint gets the memory of every rank and the state of torch's CPU generator.
     """
 
     def on_train_batch_end(
@@ -41,7 +42,9 @@ class Carry(Callback):
         """Runs on every rank; rank 0 writes."""
         memory = pl_module.memories.get(("train", 0))
         carried: dict[str, Any] = {"world_size": trainer.world_size, "rng": torch.get_rng_state()}
-        if memory is not None:
+        # After an exception on one rank, gathering would wait for the others forever.
+        alone = trainer.world_size > 1 and trainer.state.status == TrainerStatus.INTERRUPTED
+        if memory is not None and not alone:
             gathered = pl_module.all_gather((memory.h_NBMD, memory.filled_B))
             h, filled = (t if trainer.world_size > 1 else t[None] for t in gathered)
             carried |= {"h": h.cpu(), "filled": filled.cpu()}
@@ -89,7 +92,7 @@ class Throughput(Callback):
     ) -> None:
         """Count; log as seldom as everything else is logged."""
         self.tokens += batch.targets_BL.numel() * trainer.world_size
-        if trainer.global_step % trainer.log_every_n_steps == 0:
+        if pl_module.is_logged(trainer.global_step, batch_idx):
             self.pause()
             pl_module.log("train/tokens_per_second", self.tokens / max(self.seconds, 1e-9))
             self.tokens, self.seconds = 0, 0.0
@@ -103,6 +106,18 @@ class Throughput(Callback):
         if self.since is not None:
             self.seconds += time.perf_counter() - self.since
         self.since = None
+
+
+class LastCheckpoint(ModelCheckpoint):
+    """last.ckpt: after each validation, when an exception stops training, and at its end."""
+
+    def __init__(self) -> None:
+        super().__init__(filename="last", save_on_exception=True, enable_version_counter=False)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The steps since the last validation are not lost."""
+        if not trainer.fast_dev_run:
+            trainer.save_checkpoint(Path(self.dirpath) / "last.ckpt")
 
 
 class SaveNats(BasePredictionWriter):

@@ -1,34 +1,35 @@
 """LightningCLI for fit, validate, test and predict: plain YAML, our defaults, errors for people."""
 
-import sys
-from dataclasses import fields
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jsonargparse
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import CSVLogger
 
 from ..checkpoints import read_checkpoint
 from ..data import CorpusDataModule
 from ..data.datamodule import check_numbers
 from ..model import TransformerXLConfig
-from .callbacks import SaveNats, Throughput
+from .callbacks import LastCheckpoint, SaveNats, Throughput
 from .complaints import explain
 from .curve import LearningCurve
-from .module import LanguageModel
-from .optim import OptimConfig
+from .module import LanguageModel, check_eval_mem_len
+from .optim import OptimConfig, check_end
 from .progress import TokenProgress
 
 IMPORTABLE = ["txl_lightning"] + [
     f"lightning.pytorch.{part}"
-    for part in ("callbacks", "loggers", "plugins", "profilers", "strategies", "trainer.trainer")
+    for part in ("callbacks", "loggers", "plugins", "profilers", "strategies")
 ]
 """What a config file may name in a class_path; nothing else is imported."""
 
-ANY_EVALUATION = {"mem_len", "clamp_len", "kernel", "dropout", "dropatt", "init_std"}
-"""Fields of a checkpoint's network that may be given another value; the others shape weights."""
+SHAPES_NO_WEIGHT = {"mem_len", "clamp_len", "kernel", "dropout", "dropatt", "init_std"}
+"""Fields of a checkpoint's network that may be given another value."""
 
 TRAINER_DEFAULTS = {
     "max_epochs": -1,
@@ -47,7 +48,8 @@ TRAINER_DEFAULTS = {
 class TxlCLI(LightningCLI):
     """The verbs that Lightning runs."""
 
-    def __init__(self, args: list[str] | None = None) -> None:
+    def __init__(self, arguments: list[str]) -> None:
+        self.arguments = arguments
         jsonargparse.set_parsing_settings(
             import_path_denylist=["*"],
             import_path_allowlist=IMPORTABLE,
@@ -60,32 +62,36 @@ class TxlCLI(LightningCLI):
             save_config_callback=SaveRun,
             save_config_kwargs={"overwrite": True},
             seed_everything_default=1,
-            trainer_defaults=TRAINER_DEFAULTS | {"callbacks": default_callbacks()},
+            trainer_defaults=TRAINER_DEFAULTS,
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             parser_kwargs={"exit_on_error": False, "description": self.__doc__},
-            args=args,
+            args=arguments,
         )
+
+    def subcommands(self) -> dict[str, set[str]]:
+        """Only the verb that is asked for: to build a parser takes a second."""
+        verbs = LightningCLI.subcommands()
+        return {verb: verbs[verb] for verb in verbs if verb in self.arguments[:1]} or verbs
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The vocabulary's size comes from the corpus."""
         parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")
 
     def before_instantiate_classes(self) -> None:
-        """Check every number before anything is built, and say where the run is kept."""
+        """Check every number before anything is built."""
         config = self.config[self.subcommand]
-        check("model.net", TransformerXLConfig, config.model.net)
-        check("model.optim", OptimConfig, config.model.optim)
-        data = config.data
-        numbers = ("tgt_len", "batch_size", "eval_tgt_len", "eval_batch_size", "split")
-        check(
-            "data", lambda **given: check_numbers(**given), {name: data[name] for name in numbers}
-        )
-        if config.trainer.logger in (None, True):
-            config.trainer.logger = jsonargparse.Namespace(
-                class_path="lightning.pytorch.loggers.CSVLogger",
-                init_args=jsonargparse.Namespace(save_dir=config.trainer.default_root_dir, name=""),
-            )
+        check_numbers_of(config)
+        self.trainer_defaults = TRAINER_DEFAULTS | {
+            "callbacks": default_callbacks(self.subcommand, config.trainer)
+        }
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Unless a logger is named, a run is a folder of files under default_root_dir."""
+        given = self.config[self.subcommand].trainer
+        if given.logger in (None, True):
+            kwargs["logger"] = CSVLogger(given.default_root_dir, name="")
+        return super().instantiate_trainer(**kwargs)
 
     def after_instantiate_classes(self) -> None:
         """predict writes a file instead of returning every token's nats."""
@@ -93,10 +99,17 @@ class TxlCLI(LightningCLI):
             self.config_init["predict"]["return_predictions"] = False
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Remember the arguments, to read them again over a checkpoint's settings."""
-        self.arguments = sys.argv[1:] if args is None else args
+        """Read the arguments; they are kept, to be read again over a checkpoint's settings."""
+        self.config = self.parse()
+
+    def parse(self) -> jsonargparse.Namespace:
+        """The arguments as a config.
+
+        Raises:
+            ValueError: a mistake, in one line.
+        """
         try:
-            super().parse_arguments(parser, args)
+            return self.parser.parse_args(self.arguments)
         except jsonargparse.ArgumentError as error:
             verbs = self._subcommand_parsers.values()
             known = {action.dest for verb in verbs for action in verb._actions}
@@ -108,14 +121,14 @@ class TxlCLI(LightningCLI):
         path = self.config[verb].ckpt_path
         if path in (None, "last", "best", "hpc"):
             return
-        saved = read_checkpoint(path).get("hyper_parameters", {})
+        saved = read_checkpoint(path)["hyper_parameters"]
         settings = flat("model", saved)
-        settings.pop("model.net.n_token", None)
+        settings.pop("model.net.n_token")
         self._subcommand_parsers[verb].set_defaults(settings)
-        self.config = self.parser.parse_args(self.arguments)
+        self.config = self.parse()
         given = self.config[verb].model.net
-        for name in {field.name for field in fields(TransformerXLConfig)} - ANY_EVALUATION:
-            if name in given and given[name] != saved["net"][name]:
+        for name in saved["net"].keys() - SHAPES_NO_WEIGHT - {"n_token"}:
+            if given[name] != saved["net"][name]:
                 raise ValueError(
                     f"model.net.{name}: {given[name]} is not the {saved['net'][name]} of the "
                     "checkpoint; leave it out, or use the config.yaml saved with its run"
@@ -126,35 +139,54 @@ class SaveRun(SaveConfigCallback):
     """Save the config and the vocabulary in the run's folder before training."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Only fit makes a run."""
+        """Only fit makes a run. Every rank asks for the folder: they agree on it together."""
         if stage == "fit":
+            self.folder = Path(trainer.log_dir or trainer.default_root_dir)
             super().setup(trainer, pl_module, stage)
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Beside config.yaml; on rank 0."""
-        Path(trainer.log_dir, "vocab.json").write_text(trainer.datamodule.vocab.to_json())
+        (self.folder / "vocab.json").write_text(trainer.datamodule.vocab.to_json())
 
 
-def default_callbacks() -> list[Any]:
-    """What every run has; those of a config are added."""
-    named = {"auto_insert_metric_name": False, "enable_version_counter": False}
-    return [
-        ModelCheckpoint(filename="best", monitor="val/nats", **named),
-        ModelCheckpoint(filename="last", save_on_exception=True, **named),
-        Throughput(),
-        LearningCurve(),
-        TokenProgress(),
-        SaveNats(),
-    ]
+def default_callbacks(verb: str, trainer: jsonargparse.Namespace) -> list[Callback]:
+    """What every run of a verb has, unless its flags say otherwise; a config's own are added."""
+    if verb == "predict":
+        return [SaveNats()]
+    if verb != "fit":
+        return []
+    callbacks: list[Callback] = [Throughput(), LearningCurve()]
+    if trainer.enable_progress_bar is not False:
+        callbacks.append(TokenProgress())
+    if trainer.enable_checkpointing is not False:
+        named = {"auto_insert_metric_name": False, "enable_version_counter": False}
+        callbacks.append(ModelCheckpoint(filename="best", monitor="val/nats", **named))
+        callbacks.append(LastCheckpoint())
+    return callbacks
 
 
-def check(key: str, build: Any, given: Any) -> None:
-    """Build a value only to see whether its numbers are possible."""
-    known = {name: value for name, value in dict(given).items() if name != "n_token"}
+def check_numbers_of(config: jsonargparse.Namespace) -> None:
+    """Refuse numbers that cannot be, with the whole key."""
+    net = {name: value for name, value in vars(config.model.net).items() if name != "n_token"}
+    shape = ("tgt_len", "batch_size", "eval_tgt_len", "eval_batch_size", "split")
+    with keys_under("model.net"):
+        TransformerXLConfig(**net)
+    with keys_under("model.optim"):
+        optim = OptimConfig(**vars(config.model.optim))
+    with keys_under("model"):
+        check_eval_mem_len(config.model.eval_mem_len)
+    with keys_under("data"):
+        check_numbers(**{name: config.data[name] for name in shape})
+    check_end(optim, config.trainer.max_steps)
+
+
+@contextmanager
+def keys_under(prefix: str) -> Iterator[None]:
+    """Put the prefix before the field that an error starts with."""
     try:
-        build(**known)
+        yield
     except ValueError as error:
-        raise ValueError(f"{key}.{error}") from error
+        raise ValueError(f"{prefix}.{error}") from error
 
 
 def flat(prefix: str, settings: dict[str, Any]) -> dict[str, Any]:

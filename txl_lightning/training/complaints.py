@@ -4,10 +4,17 @@ import difflib
 import re
 from collections.abc import Iterable
 
-UNKNOWN = re.compile(r"unrecognized arguments: --([\w.+]+)|does not accept option '([\w.]+)'")
+UNKNOWN = re.compile(r"unrecognized arguments: --([\w.+-]+)|does not accept option '([\w.]+)'")
 REFUSED = re.compile(r'Parser key "([\w.]+)":.*Importing \'([\w.]+)\' is not allowed', re.DOTALL)
 EXPECTED = re.compile(r'Parser key "([\w.]+)":\s+Expected a (.+)\. Got value: (.*)', re.DOTALL)
-KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+UNION = re.compile(r'Parser key "([\w.]+)":.*Subtypes: \[(.*?)\]\n.*Given value: (.*)', re.DOTALL)
+KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "NoneType": "null",
+}
 
 
 def explain(message: str, known: Iterable[str]) -> str:
@@ -21,6 +28,10 @@ def explain(message: str, known: Iterable[str]) -> str:
     if found := EXPECTED.search(message):
         key, kind, value = found.groups()
         return f"{key}: {value.strip()} is not possible; it must be {allowed(kind)}"
+    if found := UNION.search(message):
+        key, kinds, value = found.groups()
+        words = [allowed(kind) for kind in kinds.split(", ")]
+        return f"{key}: {value.strip()} is not possible; it must be {' or '.join(words)}"
     return " ".join(message.split())
 
 

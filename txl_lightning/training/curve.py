@@ -5,6 +5,8 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from ..data.stream import Segment
+
 BITS = "bits_per_"
 
 
@@ -17,10 +19,22 @@ class LearningCurve(Callback):
     def __init__(self) -> None:
         self.points: dict[str, list[list[float]]] = {"train": [], "val": []}
         self.tokens = 0.0
+        self.folder: str | None = None
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Ask for the run's folder, on every rank, because the ranks agree on it together."""
+        self.folder = trainer.log_dir
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Segment,
+        batch_idx: int,
+    ) -> None:
         """Note what was logged at this step."""
-        if trainer.global_step % trainer.log_every_n_steps == 0:
+        if pl_module.is_logged(trainer.global_step, batch_idx):
             tokens = trainer.callback_metrics.get("train/tokens")
             self.tokens = self.tokens if tokens is None else tokens.item()
             self.note("train", trainer)
@@ -51,7 +65,7 @@ class LearningCurve(Callback):
 
     def draw(self, trainer: Trainer) -> None:
         """Write the picture, on rank 0, when there is a folder and something to see."""
-        if not trainer.is_global_zero or trainer.log_dir is None or not self.points["train"]:
+        if not trainer.is_global_zero or self.folder is None or not self.points["train"]:
             return
         # Slow to import, and of no use to who only evaluates.
         from matplotlib.figure import Figure
@@ -64,6 +78,6 @@ class LearningCurve(Callback):
         axes.set(xlabel="tokens read", ylabel=f"bits per {trainer.lightning_module.unit}")
         axes.grid(alpha=0.3)
         axes.legend()
-        folder = Path(trainer.log_dir)
+        folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
         figure.savefig(folder / "curve.png", dpi=120)

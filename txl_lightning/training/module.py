@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..data.stream import Segment
 from ..evaluation import MeanNats, readings, segment_nats
-from ..model import Memory, TransformerXL, TransformerXLConfig
+from ..model import Memory, TransformerXL, TransformerXLConfig, require
 from .callbacks import Carry
 from .optim import OptimConfig, make_optimizer, make_scheduler
 
@@ -37,8 +37,7 @@ class LanguageModel(LightningModule):
         super().__init__()
         net = TransformerXLConfig(**net) if isinstance(net, dict) else net
         self.optim = OptimConfig.of(optim) if isinstance(optim, dict) else optim
-        if eval_mem_len is not None and eval_mem_len < 0:
-            raise ValueError(f"eval_mem_len: {eval_mem_len} is not possible; it must be 0 or more")
+        check_eval_mem_len(eval_mem_len)
         self.eval_mem_len = net.mem_len if eval_mem_len is None else eval_mem_len
         given = {"net": asdict(net), "optim": self.optim.plain(), "eval_mem_len": eval_mem_len}
         self.save_hyperparameters(given)
@@ -57,7 +56,7 @@ class LanguageModel(LightningModule):
         memory = self.memory("train", segment, self.net.config.mem_len)
         nats_BL, self.pending = segment_nats(self.net, segment, memory)
         self.train_nats.update(nats_BL)
-        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:
+        if self.is_logged(self.global_step + 1, batch_idx):
             self.log_training(segment)
         return nats_BL.mean()
 
@@ -111,7 +110,7 @@ class LanguageModel(LightningModule):
         memory = self.memories.get((stage, loader))
         if memory is None or memory.batch_size != rows:
             return self.net.empty_memory(rows, mem_len)
-        return memory.to(self.device)
+        return memory.resized(mem_len).to(self.device)
 
     def evaluate(self, stage: str, segment: Segment, loader: int) -> Tensor:
         """Score one segment and remember it."""
@@ -130,23 +129,36 @@ class LanguageModel(LightningModule):
                 values = readings(metric.compute().item(), self.unit)
                 group = name.removesuffix("/0")
                 self.log_dict({f"{group}/{key}": values[key] for key in values}, sync_dist=True)
-                metric.reset()
         self.forget(stage)
 
     def forget(self, stage: str) -> None:
-        """Drop a stage's memories."""
+        """Drop a stage's memories and counts."""
         self.memories = {key: self.memories[key] for key in self.memories if key[0] != stage}
+        for name in [name for name in self.eval_nats if name.startswith(stage)]:
+            # Made under inference_mode by trainer.validate, it could not be counted on in fit.
+            del self.eval_nats[name]
+
+    def is_logged(self, step: int, batch_idx: int) -> bool:
+        """Whether this segment ends step number `step` and that one is logged."""
+        every = self.trainer.log_every_n_steps
+        ends_step = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
+        return every > 0 and ends_step and step % every == 0
 
     def log_training(self, segment: Segment) -> None:
-        """Log the mean since the last time; seldom, because each logged value costs a step's time."""
+        """Log the mean since the last time; seldom, because each logged value takes time."""
         values = readings(self.train_nats.compute().item(), self.unit)
         self.train_nats.reset()
         lr = self.trainer.optimizers[0].param_groups[0]["lr"]
-        tokens = (segment.index + 1) * segment.targets_BL.numel() * self.trainer.world_size
-        values |= {"lr": lr, "tokens": float(tokens)}
+        values |= {"lr": lr, "tokens": float(segment.n_target)}
         self.log_dict({f"train/{key}": values[key] for key in values}, sync_dist=True)
 
     @property
     def unit(self) -> str:
         """What one token is called in the logs."""
         return getattr(getattr(self.trainer, "datamodule", None), "unit", "token")
+
+
+def check_eval_mem_len(mem_len: int | None) -> None:
+    """Refuse a memory of evaluation that cannot be."""
+    possible = mem_len is None or mem_len >= 0
+    require(possible, "eval_mem_len", mem_len, "0 (no memory) or more, or null")

@@ -2,6 +2,8 @@
 
 torch.optim.Muon orthogonalises in bfloat16, which is slow on most CPUs, and takes matrices only,
 while Lightning's automatic optimisation wants one optimiser.
+
+X matrices of one shape   P rows   Q columns
 """
 
 from collections import defaultdict
@@ -40,7 +42,7 @@ class Muon(Optimizer):
         eps: float = 1e-8,
         n_iteration: int = 5,
     ) -> None:
-        self.adamw = AdamW([torch.zeros(())], lr=lr, betas=betas, eps=eps, fused=True)
+        self.adamw = AdamW([torch.zeros(())], lr=lr, betas=betas, eps=eps)
         own = {"orthogonal": False, "momentum": momentum, "n_iteration": n_iteration}
         super().__init__(groups, self.adamw.defaults | {"weight_decay": 0.0} | own)
 
@@ -81,14 +83,14 @@ class Muon(Optimizer):
         return parameter.grad.lerp(state["mean"], momentum)
 
 
-def orthogonal(g_XRC: Tensor, n_iteration: int) -> Tensor:
+def orthogonal(g_XPQ: Tensor, n_iteration: int) -> Tensor:
     """Each matrix with its singular values brought near 1, by Newton-Schulz iterations."""
-    if g_XRC.size(1) > g_XRC.size(2):
-        return orthogonal(g_XRC.mT, n_iteration).mT
+    if g_XPQ.size(1) > g_XPQ.size(2):
+        return orthogonal(g_XPQ.mT, n_iteration).mT
     a, b, c = NEWTON_SCHULZ
-    x_XRC = g_XRC / (g_XRC.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    x_XPQ = g_XPQ / (g_XPQ.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(n_iteration):
-        gram_XRR = x_XRC @ x_XRC.mT
-        even_XRR = torch.baddbmm(gram_XRR, gram_XRR, gram_XRR, beta=b, alpha=c)
-        x_XRC = torch.baddbmm(x_XRC, even_XRR, x_XRC, beta=a)
-    return x_XRC
+        gram_XPP = x_XPQ @ x_XPQ.mT
+        even_XPP = torch.baddbmm(gram_XPP, gram_XPP, gram_XPP, beta=b, alpha=c)
+        x_XPQ = torch.baddbmm(x_XPQ, even_XPP, x_XPQ, beta=a)
+    return x_XPQ

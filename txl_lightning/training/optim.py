@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from ..model import require
 from .muon import Muon
 
 
@@ -43,16 +44,16 @@ class OptimConfig:
     """Where cosine and wsd end, as a fraction of the peak."""
 
     def __post_init__(self) -> None:
-        _require(self.lr > 0, "lr", self.lr, "greater than 0")
-        _require(self.eps > 0, "eps", self.eps, "greater than 0")
+        require(self.lr > 0, "lr", self.lr, "greater than 0")
+        require(self.eps > 0, "eps", self.eps, "greater than 0")
         for beta in self.betas:
-            _require(0 <= beta < 1, "betas", beta, "at least 0 and less than 1")
-        _require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and less than 1")
+            require(0 <= beta < 1, "betas", beta, "at least 0 and less than 1")
+        require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and less than 1")
         for field in ("weight_decay", "warmup_steps"):
-            _require(getattr(self, field) >= 0, field, getattr(self, field), "0 or more")
+            require(getattr(self, field) >= 0, field, getattr(self, field), "0 or more")
         for field in ("decay_fraction", "min_lr_ratio"):
             value = getattr(self, field)
-            _require(0 <= value <= 1, field, value, "from 0 to 1")
+            require(0 <= value <= 1, field, value, "from 0 to 1")
 
     def plain(self) -> dict[str, Any]:
         """As a checkpoint and a YAML file hold it: no tuples."""
@@ -100,15 +101,20 @@ def lr_factor(step: int, config: OptimConfig, max_steps: int) -> float:
     return AFTER_WARMUP[config.schedule](progress, config)
 
 
+def check_end(config: OptimConfig, max_steps: int) -> None:
+    """Refuse endless training with a schedule that must know its end."""
+    if max_steps < 0 and config.schedule in ("cosine", "wsd"):
+        message = f"trainer.max_steps: {config.schedule} must know where it ends; give a number"
+        raise ValueError(message)
+
+
 def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) -> LambdaLR:
     """The schedule over `max_steps` updates.
 
     Raises:
         ValueError: the schedule must know its end and training has none.
     """
-    if max_steps < 0 and config.schedule in ("cosine", "wsd"):
-        message = f"trainer.max_steps: {config.schedule} must know where it ends; give a number"
-        raise ValueError(message)
+    check_end(config, max_steps)
     return LambdaLR(optimizer, lambda step: lr_factor(step, config, max_steps))
 
 
@@ -128,12 +134,12 @@ def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
 
 def adam(groups: list[dict], config: OptimConfig) -> Optimizer:
     """Kingma and Ba 2015; weight decay is added to the gradient."""
-    return Adam(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+    return Adam(groups, lr=config.lr, betas=config.betas, eps=config.eps)
 
 
 def adamw(groups: list[dict], config: OptimConfig) -> Optimizer:
     """Loshchilov and Hutter 2019; weight decay is apart."""
-    return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+    return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps)
 
 
 def sgd(groups: list[dict], config: OptimConfig) -> Optimizer:
@@ -159,8 +165,3 @@ OPTIMIZERS: dict[str, Callable[[list[dict], OptimConfig], Optimizer]] = {
     "sgd": sgd,
     "muon": muon,
 }
-
-
-def _require(holds: bool, field: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise ValueError(f"{field}: {value} is not possible; it must be {allowed}")

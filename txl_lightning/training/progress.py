@@ -24,14 +24,20 @@ class TokenProgress(ProgressBar):
         self.seconds_between_lines = seconds_between_lines
         self.console = Console()
         self.live: Progress | None = None
+        self.folder: str | None = None
         self.printed_at = -math.inf
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Ask for the run's folder, on every rank, because the ranks agree on it together."""
+        super().setup(trainer, pl_module, stage)
+        self.folder = trainer.log_dir
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say what starts, and show the bar."""
         if self.is_disabled:
             return
         n_parameter = sum(parameter.numel() for parameter in pl_module.parameters())
-        kept = f"; kept in {trainer.log_dir}" if trainer.log_dir else ""
+        kept = f"; kept in {self.folder}" if self.folder else ""
         self.say(f"{n_parameter:,} parameters on {trainer.strategy.root_device}{kept}")
         if not self.console.is_terminal:
             return

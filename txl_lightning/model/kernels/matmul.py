@@ -4,14 +4,14 @@ The scores by distance are one product per head over all rows; the scores by con
 them by the product that computes them.
 
 B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances
+X = B * H matrices in a batched product   Y = B * L queries of one head
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..positions import DistanceTerms
-from .sdpa import shift
+from ..positions import DistanceTerms, shift
 
 
 def attend(
@@ -45,8 +45,8 @@ def distance(q_BLHK: Tensor, seen_len: int, terms: DistanceTerms) -> Tensor:
     score_HBLT = q_BLHK.new_zeros(H, B, L, seen_len + 1)
     if terms.r_THK is not None:
         query_BLHK = q_BLHK if terms.v_HK is None else q_BLHK + terms.v_HK * K**-0.5
-        query_HXK = query_BLHK.permute(2, 0, 1, 3).reshape(H, B * L, K)
-        score_HBLT = torch.bmm(query_HXK, terms.r_THK.permute(1, 2, 0)).view(H, B, L, -1)
+        query_HYK = query_BLHK.permute(2, 0, 1, 3).reshape(H, B * L, K)
+        score_HBLT = torch.bmm(query_HYK, terms.r_THK.permute(1, 2, 0)).view(H, B, L, -1)
     if terms.b_TH is not None:
         score_HBLT = score_HBLT + (terms.b_TH * K**-0.5).t()[:, None, None]
     return shift(score_HBLT).transpose(0, 1)

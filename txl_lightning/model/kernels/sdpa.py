@@ -8,7 +8,7 @@ B rows   L queries   S states seen   H heads   K head width   T = S + 1 distance
 from torch import Tensor, einsum
 from torch.nn import functional as F
 
-from ..positions import DistanceTerms
+from ..positions import DistanceTerms, shift
 
 
 def attend(
@@ -46,13 +46,3 @@ def distance(q_BLHK: Tensor, hidden_B1LS: Tensor, terms: DistanceTerms) -> Tenso
         number_HLT = (terms.b_TH * scale).t()[:, None].expand(-1, q_BLHK.size(1), -1)
         score_BHLT = score_BHLT + number_HLT
     return shift(score_BHLT)
-
-
-def shift(score_BHLT: Tensor) -> Tensor:
-    """Read scores by distance, farthest first, as scores by state: no copy is needed (Appendix B).
-
-    Row l of the result starts L - l entries into row l of the input, so distance M + l - s lands
-    on state s. Entries right of a query's own place belong to the next query: mask them.
-    """
-    *BH, L, T = score_BHLT.shape
-    return score_BHLT.reshape(*BH, L * T)[..., L:].view(*BH, L, T - 1)

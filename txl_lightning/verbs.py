@@ -1,0 +1,33 @@
+"""Verbs that need no Trainer: plain functions whose signatures are their options."""
+
+import torch
+
+from .checkpoints import load_run
+from .generation import generate
+
+
+def generate_verb(
+    ckpt_path: str,
+    prompt: str = "\n",
+    length: int = 500,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    seed: int | None = None,
+    mem_len: int | None = None,
+) -> None:
+    """Print text that a trained model continues the prompt with.
+
+    Args:
+        ckpt_path: A checkpoint written by fit.
+        prompt: What to continue.
+        length: Tokens to sample.
+        temperature: What logits are divided by; 0 always takes the likeliest token.
+        top_k: How many of the likeliest tokens may be drawn.
+        seed: Of the draws: the same seed prints the same text.
+        mem_len: States remembered; left out, what the model was trained with.
+    """
+    model, vocab = load_run(ckpt_path)
+    prompt_L = torch.from_numpy(vocab.encode_text(prompt, where="prompt").astype("int64"))
+    options = {"temperature": temperature, "top_k": top_k, "seed": seed, "mem_len": mem_len}
+    ids_L = generate(model, prompt_L, length, **options)
+    print(prompt + vocab.decode(ids_L.tolist()))
