@@ -3,6 +3,9 @@
 import importlib.util
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ import torch
 
 from txl_lightning.checkpoints import load_original
 from txl_lightning.data import OrderedStream
+from txl_lightning.model.kernels import KERNELS
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "reproduction" / "golden_curve.py"
 INFO = {
@@ -95,3 +99,26 @@ def test_a_recorded_curve_comes_out_again(golden_curve, text_file, tmp_path):
 def test_a_schedule_that_cannot_be_repeated_is_refused(golden_curve):
     with pytest.raises(ValueError, match="schedule: 'linear' cannot be repeated"):
         golden_curve.schedule(INFO | {"schedule": "linear"})
+
+
+def run_script(path: str, *arguments: str, folder: Path) -> str:
+    """What an experiment prints."""
+    script = Path(__file__).parents[1] / "experiments" / path
+    command = [sys.executable, str(script), *arguments]
+    environment = os.environ | {"PYTHONPATH": str(script.parents[2])}
+    options = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
+    return subprocess.run(command, check=True, timeout=240, **options).stdout
+
+
+def test_the_quickstart_trains_measures_and_samples(tmp_path, repository):
+    config = repository / "configs" / "smoke.yaml"
+    shown = run_script("quickstart/run.py", "--config", str(config), folder=tmp_path)
+    for expected in ("mem_len    0", "mem_len   32", "bits per byte", "a sample:", " fit --config"):
+        assert expected in shown
+    assert (tmp_path / "runs" / "smoke" / "version_0" / "curve.png").stat().st_size > 5000
+
+
+def test_every_kernel_is_timed(tmp_path):
+    options = ("--rounds=2", "--batch_size=2", "--tgt_len=4", "--mem_len=4")
+    found = json.loads(run_script("kernels/speed.py", *options, folder=tmp_path))
+    assert all(found[kernel]["best_tokens_per_second"] > 0 for kernel in KERNELS)

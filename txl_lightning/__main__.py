@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 
 import jsonargparse
+import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from .data import DataError
@@ -74,6 +75,8 @@ def run(arguments: list[str]) -> None:
     if verb not in VERBS:
         raise ValueError(f"{verb}: unknown verb; it must be one of {', '.join(VERBS)}")
     quieten()
+    # Numbers too small to be normal slow a CPU's step several-fold.
+    torch.set_flush_denormal(True)
     call, _ = VERBS[verb]
     call(verb, options)
 
@@ -87,8 +90,8 @@ def usage() -> str:
 
 def quieten() -> None:
     """Leave out what no user can act on."""
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
-    logging.getLogger("lightning.fabric.utilities.seed").setLevel(logging.WARNING)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     # Lightning 2.6 calls methods that jsonargparse has renamed.
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     for message in UNHEARD:

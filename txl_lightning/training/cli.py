@@ -82,6 +82,8 @@ class TxlCLI(LightningCLI):
         """Check every number before anything is built."""
         config = self.config[self.subcommand]
         check_numbers_of(config)
+        # Left open, Lightning would execute what a downloaded checkpoint holds.
+        config.weights_only = config.weights_only is not False
         self.trainer_defaults = TRAINER_DEFAULTS | {
             "callbacks": default_callbacks(self.subcommand, config.trainer)
         }

@@ -17,7 +17,7 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of x, x^3 and x^5 that bring small singular values near 1 fastest."""
 
 ADAM_RMS = 0.2
-"""Root mean square of AdamW's usual update; matching it, one learning rate serves both."""
+"""Root mean square of AdamW's usual update, which an orthogonal one is scaled to."""
 
 
 class Muon(Optimizer):
@@ -25,7 +25,7 @@ class Muon(Optimizer):
 
     Args:
         groups: parameter groups with `orthogonal`, and `weight_decay` if they have any.
-        lr: learning rate of both.
+        lr: learning rate of groups that have none of their own.
         momentum: decay rate of Muon's Nesterov momentum.
         betas: AdamW's decay rates.
         eps: AdamW's.

@@ -25,6 +25,8 @@ class OptimConfig:
     """The optimiser; muon is for the layers' matrices and leaves the rest to adamw."""
     lr: float = 1e-3
     """Peak learning rate, whatever the schedule."""
+    matrix_lr: float | None = None
+    """With muon, the peak learning rate of the layers' matrices; left out, lr."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay rates of Adam's moments."""
     eps: float = 1e-8
@@ -32,7 +34,7 @@ class OptimConfig:
     momentum: float = 0.95
     """Of sgd and muon."""
     weight_decay: float = 0.0
-    """Decay of the matrices; biases, normalisations, u and v have none."""
+    """Decay of the layers' matrices; nothing else decays."""
     schedule: Literal["constant", "cosine", "inverse_sqrt", "wsd"] = "cosine"
     """What follows the warm-up: no change, half a cosine to min_lr_ratio, 1 / sqrt(step), or no
     change and then a linear decay."""
@@ -45,6 +47,8 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         require(self.lr > 0, "lr", self.lr, "greater than 0")
+        matrix_lr = self.matrix_lr
+        require(matrix_lr is None or matrix_lr > 0, "matrix_lr", matrix_lr, "greater than 0")
         require(self.eps > 0, "eps", self.eps, "greater than 0")
         for beta in self.betas:
             require(0 <= beta < 1, "betas", beta, "at least 0 and less than 1")
@@ -119,15 +123,14 @@ def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) ->
 
 
 def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
-    """The optimiser of `net`; only matrices decay."""
+    """The optimiser of `net`; only the layers' matrices decay."""
     named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
-    tables = [p for name, p in named if p.ndim == 2 and name.startswith(("embedding", "head"))]
-    inner = [p for name, p in named if p.ndim == 2 and not name.startswith(("embedding", "head"))]
-    vectors = [p for _, p in named if p.ndim != 2]
+    outer = ("embedding", "head")
+    inner = [p for name, p in named if p.ndim == 2 and not name.startswith(outer)]
+    rest = [p for name, p in named if p.ndim != 2 or name.startswith(outer)]
     groups = [
         {"params": inner, "weight_decay": config.weight_decay},
-        {"params": tables, "weight_decay": config.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
+        {"params": rest, "weight_decay": 0.0},
     ]
     return OPTIMIZERS[config.name](groups, config)
 
@@ -148,10 +151,10 @@ def sgd(groups: list[dict], config: OptimConfig) -> Optimizer:
 
 
 def muon(groups: list[dict], config: OptimConfig) -> Optimizer:
-    """Jordan et al. 2024, for the first group: the matrices inside the layers."""
-    inner, *rest = groups
+    """Jordan et al. 2024, for the layers' matrices."""
+    inner, rest = groups
     return Muon(
-        [inner | {"orthogonal": True}, *rest],
+        [inner | {"orthogonal": True, "lr": config.matrix_lr or config.lr}, rest],
         config.lr,
         momentum=config.momentum,
         betas=config.betas,
