@@ -65,6 +65,8 @@ class Memory:
     def resized(self, mem_len: int) -> Memory:
         """The newest of these states in `mem_len` places."""
         require(mem_len >= 0, "mem_len", mem_len, "0 (no memory) or more")
+        if mem_len == self.mem_len:
+            return self
         kept = min(mem_len, self.mem_len)
         newest = self.h_NBMD.narrow(2, self.mem_len - kept, kept)
         h_NBMD = F.pad(newest, (0, 0, mem_len - kept, 0))
