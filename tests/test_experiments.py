@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from txl_lightning.checkpoints import load_original
 from txl_lightning.data import OrderedStream
@@ -110,9 +111,11 @@ def run_script(path: str, *arguments: str, folder: Path) -> str:
     return subprocess.run(command, check=True, timeout=240, **options).stdout
 
 
-def test_the_quickstart_trains_measures_and_samples(tmp_path, repository):
-    config = repository / "configs" / "smoke.yaml"
-    shown = run_script("quickstart/run.py", "--config", str(config), folder=tmp_path)
+def test_the_quickstart_trains_measures_and_samples(tmp_path, text_file, repository):
+    settings = yaml.safe_load((repository / "configs" / "smoke.yaml").read_text())
+    settings["data"] = {"path": str(text_file), "tgt_len": 32, "batch_size": 4}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(settings))
+    shown = run_script("quickstart/run.py", "--config", "small.yaml", folder=tmp_path)
     for expected in ("mem_len    0", "mem_len   32", "bits per byte", "a sample:", " fit --config"):
         assert expected in shown
     assert (tmp_path / "runs" / "smoke" / "version_0" / "curve.png").stat().st_size > 5000
