@@ -307,6 +307,20 @@ def test_two_processes_take_the_steps_of_one(small, tmp_path, repository):
     assert len(one) == 4 + 4 + 2
 
 
+@pytest.mark.parametrize("verb", ["validate", "test", "predict"])
+def test_nothing_is_measured_without_a_checkpoint(txl, small, verb):
+    code, output = txl(verb, *small)
+    assert code == 2
+    assert "ckpt_path: missing" in complaint(output)
+
+
+def test_a_run_cannot_continue_to_where_it_has_been(txl, run_folder):
+    arguments = ("--config", run_folder / "config.yaml", "--ckpt_path")
+    code, output = txl("fit", *arguments, run_folder / "checkpoints" / "last.ckpt")
+    assert code == 2
+    assert "trainer.max_steps: 4 is not possible; it must be more than the 4" in complaint(output)
+
+
 def test_an_unknown_verb_is_refused(txl):
     code, output = txl("trian")
     assert code == 2

@@ -82,6 +82,8 @@ class TxlCLI(LightningCLI):
         """Check every number before anything is built."""
         config = self.config[self.subcommand]
         check_numbers_of(config)
+        if self.subcommand != "fit" and config.ckpt_path is None:
+            raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
         # Left open, Lightning would execute what a downloaded checkpoint holds.
         config.weights_only = config.weights_only is not False
         self.trainer_defaults = TRAINER_DEFAULTS | {
@@ -123,11 +125,16 @@ class TxlCLI(LightningCLI):
         path = self.config[verb].ckpt_path
         if path in (None, "last", "best", "hpc"):
             return
-        saved = read_checkpoint(path)["hyper_parameters"]
+        checkpoint = read_checkpoint(path)
+        saved, step = checkpoint["hyper_parameters"], checkpoint.get("global_step", 0)
         settings = flat("model", saved)
         settings.pop("model.net.n_token")
         self._subcommand_parsers[verb].set_defaults(settings)
         self.config = self.parse()
+        max_steps = self.config[verb].trainer.max_steps
+        if verb == "fit" and 0 <= max_steps <= step:
+            message = f"trainer.max_steps: {max_steps} is not possible; it must be more than the"
+            raise ValueError(f"{message} {step} steps of the checkpoint")
         given = self.config[verb].model.net
         for name in saved["net"].keys() - SHAPES_NO_WEIGHT - {"n_token"}:
             if given[name] != saved["net"][name]:
