@@ -1,0 +1,77 @@
+"""Where text lies: spans of files, and the documents they are made of."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+CHUNK = 1 << 20
+
+DocumentUnit = Literal["files", "lines"]
+"""What is one document of a text: each of its files, or each line of them."""
+
+
+class Document(Protocol):
+    """A piece of text that is encoded on its own."""
+
+    @property
+    def path(self) -> Path:
+        """The file it lies in."""
+
+    @property
+    def start(self) -> int:
+        """Its first byte in the file."""
+
+    def chunks(self) -> Iterator[bytes]:
+        """Its bytes, a piece at a time; a character may straddle two pieces."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The bytes of a file from `start` up to `stop`."""
+
+    path: Path
+    start: int
+    stop: int
+
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes, a piece at a time."""
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            left = self.stop - self.start
+            while left and (chunk := file.read(min(CHUNK, left))):
+                left -= len(chunk)
+                yield chunk
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a file, with its end."""
+
+    path: Path
+    start: int
+    text: bytes
+
+    def chunks(self) -> Iterator[bytes]:
+        """The line, in one piece."""
+        yield self.text
+
+
+def documents(spans: Iterable[Span], unit: DocumentUnit) -> Iterator[Document]:
+    """The documents of a text, in order."""
+    for span in spans:
+        if unit == "files":
+            yield span
+        else:
+            yield from _lines(span)
+
+
+def _lines(span: Span) -> Iterator[Line]:
+    start, held = span.start, b""
+    for chunk in span.chunks():
+        *ended, held = (held + chunk).split(b"\n")
+        for text in ended:
+            yield Line(span.path, start, text + b"\n")
+            start += len(text) + 1
+    if held:
+        yield Line(span.path, start, held)
