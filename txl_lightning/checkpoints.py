@@ -44,7 +44,6 @@ LAYER = {
     "pos_ff.CoreNet.3.weight": "feed_forward.net.3.weight",
     "pos_ff.CoreNet.3.bias": "feed_forward.net.3.bias",
 }
-
 """Names inside a layer, theirs and ours."""
 
 NORM = {"dec_attn.layer_norm": "", "pos_ff.layer_norm": "feed_forward."}
