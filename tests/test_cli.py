@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lightning.fabric.plugins.io import torch_io
 
 from txl_lightning import __main__ as door
 
@@ -215,6 +216,21 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(txl, small, tmp_path, given
     code, output = txl("fit", *small, given)
     assert code == 2
     assert said in complaint(output)
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate"])
+def test_lightning_is_told_to_execute_nothing(txl, run_folder, again, monkeypatch, verb):
+    seen = []
+    kept = torch_io.pl_load
+    monkeypatch.setattr(
+        torch_io,
+        "pl_load",
+        lambda *path, **given: (seen.append(given["weights_only"]), kept(*path, **given))[1],
+    )
+    checkpoint = run_folder / "checkpoints" / "last.ckpt"
+    arguments = ("--config", run_folder / "config.yaml", "--ckpt_path", checkpoint, again)
+    assert txl(verb, *arguments, "--trainer.max_steps=6")[0] == 0
+    assert seen == [True]
 
 
 @pytest.mark.parametrize(

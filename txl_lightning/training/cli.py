@@ -84,7 +84,8 @@ class TxlCLI(LightningCLI):
         check_numbers_of(config)
         if self.subcommand != "fit" and config.ckpt_path is None:
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
-        # Left open, Lightning would execute what a downloaded checkpoint holds.
+        # Left open, Lightning executes what a checkpoint from http holds: read_checkpoint keeps
+        # such a ckpt_path out, but hpc and last look under default_root_dir, wherever that is.
         config.weights_only = config.weights_only is not False
         self.trainer_defaults = TRAINER_DEFAULTS | {
             "callbacks": default_callbacks(self.subcommand, config.trainer)
