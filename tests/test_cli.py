@@ -218,6 +218,12 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(txl, small, tmp_path, given
     assert said in complaint(output)
 
 
+def test_a_folder_under_a_file_is_one_line_and_exit_code_2(txl, small, text_file):
+    code, output = txl("fit", *small, f"--trainer.default_root_dir={text_file}/runs")
+    assert code == 2
+    assert complaint(output) == f"error: {text_file}/runs: Not a directory"
+
+
 @pytest.mark.parametrize("verb", ["fit", "validate"])
 def test_lightning_is_told_to_execute_nothing(txl, run_folder, again, monkeypatch, verb):
     seen = []

@@ -59,11 +59,18 @@ def main() -> None:
     """Run the verb; a user's mistake is one line and an exit code (TXL_DEBUG=1: a traceback)."""
     try:
         run(sys.argv[1:])
-    except (ValueError, MisconfigurationException) as error:
+    except (ValueError, OSError, MisconfigurationException) as error:
         if os.environ.get("TXL_DEBUG"):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {in_words(error)}", file=sys.stderr)
         sys.exit(3 if isinstance(error, DataError) else 2)
+
+
+def in_words(error: Exception) -> str:
+    """What is wrong; of a file, without the number that Python's own words start with."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def run(arguments: list[str]) -> None:
