@@ -121,6 +121,14 @@ def test_the_quickstart_trains_measures_and_samples(tmp_path, text_file, reposit
     assert (tmp_path / "runs" / "smoke" / "version_0" / "curve.png").stat().st_size > 5000
 
 
+def test_a_wrong_config_of_the_quickstart_is_one_line(tmp_path):
+    with pytest.raises(subprocess.CalledProcessError) as stop:
+        run_script("quickstart/run.py", "--config", "none.yaml", folder=tmp_path)
+    assert stop.value.returncode == 2
+    assert "Traceback" not in stop.value.stderr
+    assert "none.yaml" in stop.value.stderr
+
+
 def test_every_kernel_is_timed(tmp_path):
     options = ("--rounds=2", "--batch_size=2", "--tgt_len=4", "--mem_len=4")
     found = json.loads(run_script("kernels/speed.py", *options, folder=tmp_path))

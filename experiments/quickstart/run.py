@@ -18,6 +18,7 @@ import yaml
 from txl_lightning import CorpusDataModule, generate, stream_nats
 from txl_lightning.__main__ import run
 from txl_lightning.checkpoints import load_run
+from txl_lightning.training.cli import TRAINER_DEFAULTS
 
 CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 PROMPT = "def "
@@ -29,14 +30,23 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=CONFIG, help="the run")
     config = parser.parse_args().config
     began = time.perf_counter()
-    run(["fit", "--config", str(config)])
+    try:
+        run(["fit", "--config", str(config)])
+    except ValueError as error:
+        parser.error(str(error))
     minutes = (time.perf_counter() - began) / 60
-    folder = newest(Path(yaml.safe_load(config.read_text())["trainer"]["default_root_dir"]))
+    folder = newest(runs_of(config))
     checkpoint = folder / "checkpoints" / "last.ckpt"
     print(f"\ntrained for {minutes:.1f} minutes; curve: {folder / 'curve.png'}\n")
     measure(folder, checkpoint)
     sample(checkpoint)
     tell_how_to_go_on(folder, checkpoint)
+
+
+def runs_of(config: Path) -> Path:
+    """Where a run's folder is put."""
+    given = yaml.safe_load(config.read_text()).get("trainer", {})
+    return Path((TRAINER_DEFAULTS | given)["default_root_dir"])
 
 
 def newest(runs: Path) -> Path:
