@@ -1,6 +1,7 @@
 """Training keeps memories, and each stage its own."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -172,9 +173,11 @@ def test_a_resume_that_lost_something_is_seen(make_model, make_data, make_traine
 
     seed_everything(3, verbose=False)
     options = {"max_steps": 10, "limit_val_batches": 0, "callbacks": [Lose()]}
-    whole, resumed, *_ = interrupted(
-        make_model, make_data, make_trainer, tmp_path / "a.ckpt", 6, {"dropout": 0.2}, options
-    )
+    said = pytest.warns(match="holds no memory") if lost == "memory" else nullcontext()
+    with said:
+        whole, resumed, *_ = interrupted(
+            make_model, make_data, make_trainer, tmp_path / "a.ckpt", 6, {"dropout": 0.2}, options
+        )
     assert resumed != whole[6:]
 
 

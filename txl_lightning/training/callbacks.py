@@ -61,7 +61,9 @@ class Carry(Callback):
         if carried["world_size"] != trainer.world_size:
             was, now = carried["world_size"], trainer.world_size
             rank_zero_warn(f"saved on {was} devices, resumed on {now}: the memory starts empty")
-        elif "h" in carried:
+        elif "h" not in carried:
+            rank_zero_warn("the checkpoint holds no memory: it starts empty")
+        else:
             rank = trainer.global_rank
             memory = Memory(carried["h"][rank], carried["filled"][rank])
             pl_module.memories["train", 0] = memory
