@@ -18,7 +18,7 @@ class LearningCurve(Callback):
 
     def __init__(self) -> None:
         self.points: dict[str, list[list[float]]] = {"train": [], "val": []}
-        self.tokens = 0.0
+        self.tokens = 0
         self.folder: str | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -34,9 +34,8 @@ class LearningCurve(Callback):
         batch_idx: int,
     ) -> None:
         """Note what was logged at this step."""
+        self.tokens = batch.n_target
         if pl_module.is_logged(trainer.global_step, batch_idx):
-            tokens = trainer.callback_metrics.get("train/tokens")
-            self.tokens = self.tokens if tokens is None else tokens.item()
             self.note("train", trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -51,11 +50,11 @@ class LearningCurve(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The points so far."""
-        return {"points": self.points, "tokens": self.tokens}
+        return {"points": self.points}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there."""
-        self.points, self.tokens = state_dict["points"], state_dict["tokens"]
+        self.points = state_dict["points"]
 
     def note(self, stage: str, trainer: Trainer) -> None:
         """Add a point to a stage's curve."""
