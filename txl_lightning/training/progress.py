@@ -26,6 +26,7 @@ class TokenProgress(ProgressBar):
         self.live: Progress | None = None
         self.folder: str | None = None
         self.printed_at = -math.inf
+        self._disabled = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Ask for the run's folder, on every rank, because the ranks agree on it together."""
@@ -101,7 +102,7 @@ class TokenProgress(ProgressBar):
     @property
     def is_disabled(self) -> bool:
         """Whether nothing is shown."""
-        return getattr(self, "_disabled", False)
+        return self._disabled
 
 
 def describe(trainer: Trainer, stage: str) -> str:
