@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .config import TransformerXLConfig
 
@@ -48,11 +47,9 @@ class Sinusoidal(nn.Module):
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
         H, K = config.n_head, config.head_width
-        self.d_model, self.clamp_len, self.n_layer = (
-            config.d_model,
-            config.clamp_len,
-            config.n_layer,
-        )
+        self.d_model = config.d_model
+        self.clamp_len = config.clamp_len
+        self.n_layer = config.n_layer
         n_bias = config.n_layer if config.untie_r else 1
         self.drop = nn.Dropout(config.dropout)
         self.r_nets = nn.ModuleList(
@@ -67,13 +64,11 @@ class Sinusoidal(nn.Module):
         R_TD = sinusoids(distance_T.clamp(min=0, max=self.clamp_len), self.d_model)
         R_TD = self.drop(R_TD.to(self.u_NHK.dtype))
         heads = self.u_NHK.shape[1:]
+        u_NHK, v_NHK = (bias.expand(self.n_layer, -1, -1) for bias in (self.u_NHK, self.v_NHK))
         return [
-            DistanceTerms(r_THK=F.linear(R_TD, r_net.weight).unflatten(-1, heads), u_HK=u, v_HK=v)
-            for r_net, u, v in zip(
-                self.r_nets, self.u_NHK.expand(self.n_layer, -1, -1),
-                self.v_NHK.expand(self.n_layer, -1, -1), strict=True,
-            )
-        ]  # fmt: skip
+            DistanceTerms(r_THK=r_net(R_TD).unflatten(-1, heads), u_HK=u_HK, v_HK=v_HK)
+            for r_net, u_HK, v_HK in zip(self.r_nets, u_NHK, v_NHK, strict=True)
+        ]
 
 
 def sinusoids(distance_T: Tensor, d_model: int) -> Tensor:
