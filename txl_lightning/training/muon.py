@@ -1,7 +1,7 @@
 """Muon: momentum whose every update is made orthogonal (Jordan et al. 2024), AdamW for the rest.
 
-torch.optim.Muon orthogonalises in bfloat16, which is slow on most CPUs, and takes matrices only,
-while Lightning's automatic optimisation wants one optimiser.
+torch.optim.Muon orthogonalises in bfloat16, which a CPU may have no instructions for, and takes
+matrices only, while Lightning's automatic optimisation wants one optimiser.
 
 X matrices of one shape   P rows   Q columns
 """
