@@ -25,7 +25,12 @@ def inputs(tgt_len, mem_len, filled=(0, 3), names="rvu"):
         for name, shape in kept.items()
     }
     fill = torch.tensor(filled).clamp(max=mem_len)
-    visible = Memory(torch.zeros(1, B, mem_len, 1), fill).visible(tgt_len)
+    memory = Memory(torch.zeros(1, B, mem_len, 1), fill)
+    # The second row's text begins in the middle of the segment.
+    start = torch.tensor([tgt_len, tgt_len // 2])
+    place = torch.arange(tgt_len).expand(B, -1)
+    past = torch.where(place < start[:, None], mem_len + place, place - start[:, None])
+    visible = memory.visible(memory.reach(tgt_len, past))
     return leaves, visible
 
 
@@ -110,7 +115,9 @@ def test_zero_queries_and_keys_give_the_mean_of_what_is_seen(kernel):
             leaves[name].zero_()
     found = run(kernel, leaves, visible)
     torch.testing.assert_close(found[0, 0], leaves["value"][0, 2])
-    torch.testing.assert_close(found[1, 2], leaves["value"][1].mean(dim=0))
+    torch.testing.assert_close(found[1, 0], leaves["value"][1, :3].mean(dim=0))
+    # A text begins with the second query.
+    torch.testing.assert_close(found[1, 2], leaves["value"][1, 3:].mean(dim=0))
 
 
 @pytest.mark.parametrize("kernel", sorted(KERNELS))

@@ -6,6 +6,11 @@ import torch
 from txl_lightning import Memory
 
 
+def remembering(memory: Memory, h: torch.Tensor, past=None) -> Memory:
+    """The memory after a segment of these states."""
+    return memory.remember(h, memory.reach(h.size(2), past))
+
+
 def states(start: int, stop: int) -> torch.Tensor:
     """States numbered by time, [N=2, B=3, L, D=1]."""
     return torch.arange(start, stop, dtype=torch.float64).expand(2, 3, -1)[..., None]
@@ -16,7 +21,7 @@ def states(start: int, stop: int) -> torch.Tensor:
 def test_it_holds_the_last_states_in_order(mem_len, lengths):
     memory, time = Memory.empty(2, 3, mem_len, 1), 0
     for length in lengths:
-        memory = memory.remember(states(time, time + length))
+        memory = remembering(memory, states(time, time + length))
         time += length
         filled = min(time, mem_len)
         assert memory.filled_B.tolist() == [filled] * 3
@@ -26,28 +31,40 @@ def test_it_holds_the_last_states_in_order(mem_len, lengths):
 
 
 def test_of_length_zero_remembers_nothing():
-    memory = Memory.empty(2, 3, 0, 1).remember(states(0, 9))
+    memory = remembering(Memory.empty(2, 3, 0, 1), states(0, 9))
     assert memory.h_NBMD.numel() == 0
     assert memory.filled_B.tolist() == [0, 0, 0]
 
 
 def test_a_query_sees_itself_what_is_before_it_and_what_is_filled():
     memory = Memory(torch.zeros(1, 2, 3, 1), torch.tensor([0, 2]))
-    assert memory.visible(2).int().tolist() == [
+    assert memory.visible(memory.reach(2)).int().tolist() == [
         [[0, 0, 0, 1, 0], [0, 0, 0, 1, 1]],
         [[0, 1, 1, 1, 0], [0, 1, 1, 1, 1]],
     ]
 
 
-def test_reset_forgets_the_fresh_rows_and_no_others():
-    memory = Memory.empty(1, 3, 2, 1).remember(states(0, 5)[:1])
-    assert memory.reset(torch.tensor([True, False, True])).filled_B.tolist() == [0, 2, 0]
-    assert memory.filled_B.tolist() == [2, 2, 2]
+def test_nothing_before_the_start_of_a_text_is_seen():
+    memory = Memory(torch.zeros(1, 3, 3, 1), torch.tensor([3, 3, 2]))
+    past = torch.tensor([[9, 10, 11], [7, 0, 1], [0, 1, 0]])
+    assert memory.visible(memory.reach(3, past)).int().tolist() == [
+        [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]],
+        [[1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 1]],
+        [[0, 0, 0, 1, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 1]],
+    ]
+
+
+@pytest.mark.parametrize("mem_len", [0, 1, 4, 9])
+def test_what_stands_before_the_start_of_a_text_is_forgotten(mem_len):
+    memory = remembering(Memory.empty(1, 3, mem_len, 1), states(0, 5)[:1])
+    past = torch.tensor([[5, 6, 7], [0, 1, 2], [5, 6, 0]])
+    after = remembering(memory, states(5, 8)[:1], past)
+    assert after.filled_B.tolist() == [min(n, mem_len) for n in (8, 3, 1)]
 
 
 def test_it_holds_no_gradient():
     h = states(0, 4).clone().requires_grad_()
-    memory = Memory.empty(2, 3, 2, 1, dtype=torch.float64).remember(h * 2)
+    memory = remembering(Memory.empty(2, 3, 2, 1, dtype=torch.float64), h * 2)
     assert not memory.h_NBMD.requires_grad
 
 
@@ -58,7 +75,8 @@ def test_a_negative_length_is_refused():
 
 @pytest.mark.parametrize("mem_len", [0, 1, 3, 4, 9])
 def test_resized_it_holds_the_newest_states(mem_len):
-    memory = Memory.empty(2, 3, 4, 1, dtype=torch.float64).remember(states(0, 3)).resized(mem_len)
+    empty = Memory.empty(2, 3, 4, 1, dtype=torch.float64)
+    memory = remembering(empty, states(0, 3)).resized(mem_len)
     kept = min(mem_len, 3)
     assert memory.mem_len == mem_len
     assert memory.filled_B.tolist() == [kept] * 3

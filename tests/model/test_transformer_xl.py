@@ -93,18 +93,6 @@ def test_while_nothing_is_remembered_mem_len_changes_nothing(make_net):
         torch.testing.assert_close(found, alone, rtol=0, atol=1e-12)
 
 
-def test_a_row_that_is_reset_equals_a_row_that_starts(make_net):
-    net = make_net(mem_len=20)
-    first, second = torch.randint(11, (2, 3, 5))
-    _, memory = net(first)
-    mixed, _ = net(second, memory.reset(torch.tensor([True, False, True])))
-    carried, _ = net(second, memory)
-    fresh, _ = net(second)
-    torch.testing.assert_close(mixed[[0, 2]], fresh[[0, 2]], rtol=0, atol=1e-12)
-    torch.testing.assert_close(mixed[1], carried[1], rtol=0, atol=1e-12)
-    assert not torch.allclose(mixed[1], fresh[1])
-
-
 def test_memory_is_of_use_to_the_next_segment(make_net):
     net = make_net()
     first, second = torch.randint(11, (2, 3, 5))

@@ -58,10 +58,6 @@ class Memory:
         h_NBMD = self.h_NBMD.to(*args, **kwargs)
         return replace(self, h_NBMD=h_NBMD, filled_B=self.filled_B.to(h_NBMD.device))
 
-    def reset(self, fresh_B: Tensor) -> Memory:
-        """This memory with the rows of `fresh_B` (bool) forgotten."""
-        return replace(self, filled_B=self.filled_B.masked_fill(fresh_B, 0))
-
     def resized(self, mem_len: int) -> Memory:
         """The newest of these states in `mem_len` places."""
         require(mem_len >= 0, "mem_len", mem_len, "0 (no memory) or more")
@@ -72,24 +68,33 @@ class Memory:
         h_NBMD = F.pad(newest, (0, 0, mem_len - kept, 0))
         return Memory(h_NBMD, self.filled_B.clamp(max=mem_len))
 
-    def visible(self, tgt_len: int) -> Tensor:
-        """Which of the S states each of the L queries may see: visible_BLS, True where it may.
+    def reach(self, tgt_len: int, past_BL: Tensor | None = None) -> Tensor:
+        """How many states back each query of a segment may look: reach_BL.
 
-        A query sees itself, everything before it in the segment, and what is filled.
+        Over what is filled; and given `past_BL`, how many tokens of its own text stand before each
+        token, not over the start of that text.
         """
-        device = self.filled_B.device
-        query_L1 = torch.arange(tgt_len, device=device)[:, None] + self.mem_len
-        key_S = torch.arange(self.mem_len + tgt_len, device=device)
-        filled_BS = key_S >= (self.mem_len - self.filled_B)[:, None]
-        return (key_S <= query_L1) & filled_BS[:, None, :]
+        segment_L = torch.arange(tgt_len, device=self.filled_B.device)
+        held_BL = self.filled_B[:, None] + segment_L
+        return held_BL if past_BL is None else torch.minimum(held_BL, past_BL)
 
-    def remember(self, h_NBLD: Tensor) -> Memory:
-        """The memory after a segment: the last M of what was remembered and what is new."""
+    def visible(self, reach_BL: Tensor) -> Tensor:
+        """Which of the S states each of the L queries may see: visible_BLS, True where it may."""
+        tgt_len, device = reach_BL.size(1), reach_BL.device
+        query_L1 = torch.arange(tgt_len, device=device)[:, None] + self.mem_len
+        distance_LS = query_L1 - torch.arange(self.mem_len + tgt_len, device=device)
+        return (distance_LS >= 0) & (distance_LS <= reach_BL[:, :, None])
+
+    def remember(self, h_NBLD: Tensor, reach_BL: Tensor) -> Memory:
+        """The memory after a segment: the last M of what was remembered and what is new.
+
+        What the segment's last query could not see, no later one will.
+        """
         tgt_len, mem_len = h_NBLD.size(2), self.mem_len
         new = min(tgt_len, mem_len)
         old_NBMD = self.h_NBMD.narrow(2, new, mem_len - new).to(h_NBLD.dtype)
         new_NBMD = h_NBLD.detach().narrow(2, tgt_len - new, new)
         return Memory(
             torch.cat([old_NBMD, new_NBMD], dim=2),
-            (self.filled_B + tgt_len).clamp(max=mem_len),
+            (reach_BL[:, -1] + 1).clamp(max=mem_len),
         )

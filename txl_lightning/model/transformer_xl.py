@@ -30,22 +30,32 @@ class TransformerXL(nn.Module):
         self.drop = nn.Dropout(config.dropout)
         initialise(self, config.init_std)
 
-    def forward(self, tokens_BL: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
+    def forward(
+        self, tokens_BL: Tensor, memory: Memory | None = None, past_BL: Tensor | None = None
+    ) -> tuple[Tensor, Memory]:
         """Scores of the token after each of `tokens_BL`, and the memory for the next segment.
 
-        Without a memory, nothing is remembered yet. The one given is left as it was.
+        Without a memory, nothing is remembered yet. The one given is left as it was. Where a row
+        holds several texts, `past_BL` counts the tokens of its own text before each token: nothing
+        before them is seen, in the segment or the memory.
         """
-        h_BLD, memory = self.hidden(tokens_BL, memory)
+        h_BLD, memory = self.hidden(tokens_BL, memory, past_BL)
         return self.head(h_BLD), memory
 
     def nats(
-        self, tokens_BL: Tensor, targets_BL: Tensor, memory: Memory | None = None
+        self,
+        tokens_BL: Tensor,
+        targets_BL: Tensor,
+        memory: Memory | None = None,
+        past_BL: Tensor | None = None,
     ) -> tuple[Tensor, Memory]:
         """-log p(target) of each of `targets_BL`, in nats and at least float32, and the memory."""
-        h_BLD, memory = self.hidden(tokens_BL, memory)
+        h_BLD, memory = self.hidden(tokens_BL, memory, past_BL)
         return self.head.nats(h_BLD, targets_BL), memory
 
-    def hidden(self, tokens_BL: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
+    def hidden(
+        self, tokens_BL: Tensor, memory: Memory | None = None, past_BL: Tensor | None = None
+    ) -> tuple[Tensor, Memory]:
         """The last layer's states h_BLD, and the memory: what entered each layer, without gradient.
 
         Raises:
@@ -55,7 +65,8 @@ class TransformerXL(nn.Module):
         memory = self.empty_memory(batch_size) if memory is None else memory
         if memory.batch_size != batch_size:
             raise ValueError(f"memory has {memory.batch_size} rows, the tokens {batch_size}")
-        visible_BLS = memory.visible(tgt_len)
+        reach_BL = memory.reach(tgt_len, past_BL)
+        visible_BLS = memory.visible(reach_BL)
         terms_N = self.positions(memory.mem_len + tgt_len)
 
         h_BLD = self.drop(self.embedding(tokens_BL) * self.config.d_model**0.5)
@@ -63,7 +74,7 @@ class TransformerXL(nn.Module):
         for layer, memory_BMD, terms in zip(self.layers, memory.h_NBMD, terms_N, strict=True):
             entered.append(h_BLD.detach())
             h_BLD = layer(h_BLD, memory_BMD, terms, visible_BLS)
-        return self.drop(self.final_norm(h_BLD)), memory.remember(torch.stack(entered))
+        return self.drop(self.final_norm(h_BLD)), memory.remember(torch.stack(entered), reach_BL)
 
     def empty_memory(self, batch_size: int, mem_len: int | None = None) -> Memory:
         """Nothing remembered yet; `mem_len` may differ from the one trained with."""
