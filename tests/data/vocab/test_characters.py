@@ -1,0 +1,42 @@
+"""Bytes and characters."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txl_lightning.data import DataError
+from txl_lightning.data.vocab import Bytes, Characters
+
+
+@given(text=st.text(min_size=1), size=st.integers(1, 9))
+def test_text_comes_back(document, text, size):
+    given_document = document(text, size)
+    for vocab in (Bytes(), Characters.of([given_document])):
+        ids = np.concatenate(list(vocab.encode(given_document)))
+        assert vocab.decode(ids.tolist()) == text
+        assert vocab.decode(vocab.encode_text(text).tolist()) == text
+        assert ids.max() < vocab.n_token
+
+
+def test_an_alphabet_is_that_of_all_documents_in_order(document):
+    assert Characters.of([document("b🙂a"), document("éa")]).alphabet == "abé🙂"
+
+
+def test_ids_have_the_smallest_type():
+    for size, dtype in ((256, np.uint8), (257, np.uint16), (65537, np.uint32)):
+        alphabet = "".join(map(chr, range(0x10000, 0x10000 + size)))
+        assert Characters(alphabet).encode_text(alphabet[-1]).dtype == dtype
+
+
+def test_a_character_outside_the_vocabulary_is_refused(document):
+    with pytest.raises(DataError, match=r"text: 'z' is not among the vocabulary's 3 characters"):
+        Characters("abc").encode_text("abz")
+    with pytest.raises(DataError, match=r"a\.txt: 'z' is not among the vocabulary's 3"):
+        list(Characters("abc").encode(document("abz")))
+
+
+def test_an_alphabet_out_of_order_is_refused():
+    for alphabet in ("ba", "aab", ""):
+        with pytest.raises(DataError, match="not in the order of its code points"):
+            Characters(alphabet)

@@ -1,0 +1,149 @@
+"""Vocabularies by name, and as files."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models
+
+from txl_lightning.data import DataError
+from txl_lightning.data import vocab as room
+from txl_lightning.data.vocab import (
+    BUILT_IN,
+    Bytes,
+    Characters,
+    SubwordOptions,
+    Subwords,
+    WordOptions,
+    Words,
+    fingerprint,
+    load,
+    named,
+)
+
+
+@pytest.fixture
+def of(document):
+    """The vocabulary of a name, for a short text."""
+
+    def make(name, text="the cat\nthe hat\n", words=None):
+        return named(
+            str(name), lambda: [document(text)], words or WordOptions(), SubwordOptions(260)
+        )
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "n_token"),
+    [
+        ("bytes", "byte", 256),
+        ("characters", "character", 7),
+        ("words", "word", 5),
+        ("bpe", "subword", 260),
+        ("unigram", "subword", 256),
+    ],
+)
+def test_each_name_has_its_vocabulary(of, name, unit, n_token):
+    assert (of(name).unit, of(name).n_token) == (unit, n_token)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_what_was_saved_is_loaded_by_its_path(of, tmp_path, name):
+    vocab = of(name)
+    path = tmp_path / "vocab.json"
+    path.write_text(vocab.to_json())
+    assert load(path.read_text()) == vocab == of(path)
+    assert fingerprint(of(path)) == fingerprint(vocab)
+
+
+def test_a_tokenizer_is_recognised_by_its_content(of, tmp_path):
+    tokenizer = Tokenizer(models.WordLevel({"the": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    path = tmp_path / "any.name"
+    tokenizer.save(str(path))
+    vocab = of(path)
+    assert isinstance(vocab, Subwords)
+    assert vocab.encode_text("the").tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("the 99\r\n\r\n cat\t3 x\nthe\n<S>", ("the", "cat", "<S>", "<UNK>", "<unk>")),
+        ('{ 12\n} 9\n"a": 3\n<UNK> 1\n', ("{", "}", '"a":', "<UNK>", "<S>")),
+        ("7", ("7", "<S>", "<unk>")),
+    ],
+)
+def test_a_list_of_words_gives_the_ids_by_its_order(of, tmp_path, text, words):
+    path = tmp_path / "words.txt"
+    path.write_bytes(text.encode())
+    expected = tuple(word for word in words if word != "<UNK>" or "<UNK>" in text)
+    options = WordOptions(line_end="double_eos")
+    assert of(path, words=options) == Words(expected, options)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "reason"),
+    [
+        ("none.txt", None, "No such file or directory"),
+        ("empty.txt", b" \n", "it has no words"),
+        ("latin.txt", b"caf\xe9", "it is not UTF-8 text"),
+        ("cut.json", b'{"kind": "wor', "is not one saved by this package"),
+        ("list.json", b'["a"]', "is not one saved by this package"),
+        ("other.txt", b'{"a": 0}', "is not one saved by this package"),
+        ("model.json", b'{"model": {"type": "none"}}', "`tokenizers` cannot read it"),
+    ],
+)
+def test_another_file_is_refused_with_the_reason(of, tmp_path, file, text, reason):
+    path = tmp_path / file
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(DataError) as caught:
+        of(path)
+    message = str(caught.value)
+    assert message.startswith(f"data.vocab: '{path}' is not a vocabulary (")
+    assert reason in message
+    assert "it must be bytes, characters, words, bpe, unigram, or a file: a saved" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"alphabet": 3}',
+        '{"kind": "words", "words": ["a"], "options": {"special": [], "none": 1}}',
+        "[]",
+        "words",
+    ],
+)
+def test_another_json_is_not_a_vocabulary(text):
+    with pytest.raises(DataError, match="is not one saved by this package"):
+        load(text)
+
+
+def test_only_the_same_vocabulary_has_the_same_fingerprint():
+    vocabularies = [
+        Bytes(),
+        Characters("ab"),
+        Characters("abc"),
+        Words(("a",), WordOptions()),
+        Words(("b",), WordOptions()),
+        Words(("a",), WordOptions(lower_case=True)),
+    ]
+    assert len({fingerprint(vocab) for vocab in vocabularies}) == len(vocabularies)
+    assert fingerprint(Characters("ab")) == fingerprint(Characters("ab"))
+
+
+def imported(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name.split(".")[0] for alias in node.names}
+    return {(node.module or "").split(".")[0]} if isinstance(node, ast.ImportFrom) else set()
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed():
+    for path in Path(room.__file__).parent.glob("*.py"):
+        tree = ast.parse(path.read_text())
+        everywhere = {name for node in ast.walk(tree) for name in imported(node)}
+        first = {name for node in tree.body for name in imported(node)}
+        assert not everywhere & {"torch", "lightning"}, path
+        assert "tokenizers" not in first, path

@@ -1,0 +1,172 @@
+"""Words, against the original's way: a line at a time."""
+
+import io
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txl_lightning.data import DataError
+from txl_lightning.data.vocab import WordOptions, Words, load
+
+TEXTS = st.text(st.sampled_from("abAΣσİ \n\r\t\x0b\x1c\x85\u2028\u3000.🙂"), max_size=60)
+LINE_ENDS = st.sampled_from(["eos", "double_eos", "none"])
+
+
+def symbols_of(text: str, options: WordOptions) -> list[str]:
+    """The slow truth."""
+    found = []
+    for line in io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"):
+        line = line.strip().lower() if options.lower_case else line.strip()
+        words = line.split()
+        if options.line_end == "eos":
+            words = [*words, "<eos>"]
+        elif options.line_end == "double_eos":
+            words = ["<S>", *words, "<S>"]
+        found += words
+    return found
+
+
+def encoded(vocab: Words, document) -> np.ndarray:
+    return np.concatenate(list(vocab.encode(document)))
+
+
+def words_of(vocab: Words, ids: np.ndarray) -> list[str]:
+    return [vocab.words[index] for index in ids]
+
+
+@given(text=TEXTS, size=st.integers(1, 20), line_end=LINE_ENDS, lower_case=st.booleans())
+def test_a_text_is_read_like_its_lines(document, text, size, line_end, lower_case):
+    options = WordOptions(line_end=line_end, lower_case=lower_case, unknown="error")
+    vocab = Words.of([document(text, size)], options)
+    truth = symbols_of(text, options)
+    assert words_of(vocab, encoded(vocab, document(text, size))) == truth
+    counter = Counter(word for word in truth if word not in ("<eos>", "<S>"))
+    first = {"eos": ["<eos>"], "double_eos": ["<S>"], "none": []}[line_end]
+    assert list(vocab.words) == [*first, *(word for word, _ in counter.most_common())]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b\nc\n", "a b <eos> c <eos>"),
+        ("a\r\n\r\nb", "a <eos> <eos> b <eos>"),
+        ("\n", "<eos>"),
+        ("", ""),
+        (" a \u3000 b\x1cc\u2028d", "a b c d <eos>"),
+    ],
+)
+def test_each_line_has_an_end(document, text, expected):
+    vocab = Words.of([document(text)], WordOptions())
+    for size in (1, 2, 1 << 20):
+        assert words_of(vocab, encoded(vocab, document(text, size))) == expected.split()
+
+
+def test_lines_may_be_longer_than_a_piece(document):
+    text = "one two three " * 50
+    vocab = Words.of([document(text, 7)], WordOptions())
+    ids = encoded(vocab, document(text, 7))
+    assert words_of(vocab, ids) == [*text.split(), "<eos>"]
+
+
+def test_the_ids_are_symbols_then_words_by_falling_count(document):
+    texts = [document("b a c a"), document("c b d")]
+    vocab = Words.of(texts, WordOptions(special=("<pad>", "<eos>")))
+    assert vocab.words == ("<eos>", "<pad>", "b", "a", "c", "d", "<unk>")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"min_freq": 2}, "<eos> a B <unk>"),
+        ({"max_size": 1}, "<eos> a <unk>"),
+        ({"max_size": 9}, "<eos> a B b <pad> <unk>"),
+        ({"max_size": 3, "special": ("<pad>",)}, "<eos> <pad> a B b <unk>"),
+        ({"lower_case": True}, "<eos> a b <pad> <unk>"),
+        ({"line_end": "double_eos"}, "<S> a B b <pad> <unk>"),
+        ({"unknown": "error"}, "<eos> a B b <pad>"),
+    ],
+)
+def test_words_are_chosen_by_count(document, options, expected):
+    text = document("a B a b B <pad> a")
+    assert Words.of([text], WordOptions(**options)).words == tuple(expected.split())
+
+
+def test_an_unseen_word_becomes_the_symbol_that_the_vocabulary_has(document):
+    for words, symbol in (("a", "<unk>"), ("a <unk> b", "<unk>"), ("a <UNK>", "<UNK>")):
+        vocab = Words.listed(words.split(), WordOptions())
+        assert words_of(vocab, encoded(vocab, document("a z"))) == ["a", symbol, "<eos>"]
+        assert vocab.words.count(symbol) == 1
+
+
+@pytest.mark.parametrize("size", [1, 5, 1 << 20])
+def test_an_unseen_word_may_be_refused_with_its_place(document, size):
+    vocab = Words.listed(["a", "é"], WordOptions(unknown="error", lower_case=True))
+    with pytest.raises(DataError, match=r"^a\.txt: byte 13: 'zed' is not among the vocab.* 3 wo"):
+        list(vocab.encode(document("é\r\n a É \nZed zed", size, start=2)))
+    with pytest.raises(DataError, match=r"^prompt: 'zed' is not .* data\.words\.unknown unk$"):
+        vocab.encode_text("a zed", "prompt")
+
+
+@pytest.mark.parametrize(
+    ("line_end", "prompt", "expected"),
+    [
+        ("eos", "A\r\nb", "a <eos> b"),
+        ("eos", "a\n", "a <eos>"),
+        ("double_eos", "a", "<S> a"),
+        ("double_eos", "a\n", "<S> a <S> <S>"),
+        ("double_eos", "", "<S>"),
+        ("none", "a\nb", "a b"),
+    ],
+)
+def test_the_last_line_of_a_prompt_goes_on(line_end, prompt, expected):
+    vocab = Words.listed(["a", "b"], WordOptions(line_end=line_end, lower_case=True))
+    assert words_of(vocab, vocab.encode_text(prompt)) == expected.split()
+
+
+@given(lines=st.lists(st.lists(st.sampled_from(["a", "b", "x<eos>y"]))), line_end=LINE_ENDS)
+def test_lines_come_back(document, lines, line_end):
+    vocab = Words.listed(["a", "b", "x<eos>y"], WordOptions(line_end=line_end))
+    text = "".join(" ".join(line) + "\n" for line in lines)
+    ids = encoded(vocab, document(text))
+    assert vocab.decode(ids) == (" ".join(text.split()) if line_end == "none" else text)
+
+
+def test_a_text_may_begin_inside_a_line():
+    vocab = Words.listed(["<S>", "a", "b"], WordOptions(line_end="double_eos"))
+    for symbols, text in {
+        "a <S> <S> b": "a\nb",
+        "<S> <S> b": "\nb",
+        "b <S>": "b\n",
+        "<S> a <S> <S> <S> <S> b": "a\n\nb",
+    }.items():
+        assert vocab.decode([vocab.words.index(symbol) for symbol in symbols.split()]) == text
+
+
+def test_ids_have_the_smallest_type():
+    for size, dtype in ((256, np.uint8), (257, np.uint16), (65537, np.uint32)):
+        options = WordOptions(line_end="none", unknown="error")
+        vocab = Words.listed(map(str, range(size)), options)
+        assert vocab.encode_text(str(size - 1)).dtype == dtype
+
+
+def test_it_is_restored_from_its_json(document):
+    options = WordOptions(1, 5, True, "double_eos", ("<pad>",), "error")
+    vocab = Words.of([document("a é 🙂\n")], options)
+    assert load(vocab.to_json()) == vocab
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_freq": -1}, "min_freq: -1 is not possible; it must be 0 or more"),
+        ({"max_size": 0}, "max_size: 0 is not possible; it must be at least 1, or null"),
+        ({"special": ("a b",)}, "special: 'a b' is not possible; it must be without white space"),
+        ({"special": ("",)}, "special: '' is not possible"),
+    ],
+)
+def test_impossible_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        WordOptions(**options)
