@@ -73,7 +73,7 @@ def test_fit_keeps_all_that_a_run_needs(run_folder):
     kept = {"config.yaml", "vocab.json", "metrics.csv", "hparams.yaml", "curve.png"}
     assert kept | {"checkpoints/best.ckpt", "checkpoints/last.ckpt"} <= files
     hparams = yaml.safe_load((run_folder / "hparams.yaml").read_text())
-    assert len(hparams["data"]["sha256"]) == 64
+    assert len(hparams["data"]["fingerprint"]) == 16
     columns = (run_folder / "metrics.csv").read_text().splitlines()[0].split(",")
     assert {"train/nats", "train/bits_per_byte", "val/nats", "val/bits_per_byte"} <= set(columns)
     assert {"train/tokens_per_second", "train/lr", "train/tokens", "val/perplexity"} <= set(columns)
@@ -153,7 +153,7 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(txl, run_folder):
     arguments = ("test", "--config", config, "--ckpt_path", checkpoint)
     code, output = txl(*arguments, "--data.vocab=characters")
     assert code == 3
-    assert "is not the checkpoint's vocabulary" in complaint(output)
+    assert "data.vocab: the checkpoint's is" in complaint(output)
 
 
 @pytest.mark.parametrize("verb", ["fit", "test"])
@@ -313,10 +313,16 @@ def test_a_run_shorter_than_a_validation_interval_is_saved(txl, small, tmp_path)
     assert torch.load(last, weights_only=True)["global_step"] == 4
 
 
-def test_two_processes_take_the_steps_of_one(small, tmp_path, repository):
+def test_two_processes_take_the_steps_of_one(small, tmp_path, repository, text_file):
+    """Also where the rows of one have more to predict than those of the other."""
+    text = bytearray(text_file.read_bytes())
+    text[:3000:5] = b"\n" * len(text[:3000:5])
+    text_file.write_bytes(text)
+
     def losses(folder: str, *options: str) -> list[list[str]]:
         command = [sys.executable, "-m", "txl_lightning", "fit", *small, *options]
-        command += [f"--trainer.default_root_dir={tmp_path / folder}", "--model.net.dropout=0"]
+        command += ["--model.net.dropout=0", "--data.documents=lines", "--data.order=shuffled"]
+        command += [f"--trainer.default_root_dir={tmp_path / folder}"]
         subprocess.run(command, cwd=repository, capture_output=True, check=True, timeout=240)
         with (tmp_path / folder / "version_0" / "metrics.csv").open() as file:
             rows = list(csv.DictReader(file))
@@ -341,6 +347,49 @@ def test_a_run_cannot_continue_to_where_it_has_been(txl, run_folder):
     code, output = txl("fit", *arguments, run_folder / "checkpoints" / "last.ckpt")
     assert code == 2
     assert "trainer.max_steps: 4 is not possible; it must be more than the 4" in complaint(output)
+
+
+def test_prepare_makes_a_text_ready_and_says_where_it_is(txl, text_file):
+    text_file.write_text("ab cd\n" * 100)
+    code, output = txl("prepare", text_file, "--vocab=words", "--root=there", "--documents=lines")
+    assert code == 0
+    assert "4 words in the vocabulary" in output.out
+    assert "train            270 tokens            540 bytes" in output.out
+    folder = Path(output.out.splitlines()[0].split(": ")[1])
+    assert folder.is_dir()
+    assert folder.is_relative_to("there")
+    again = txl("prepare", text_file, "--vocab=words", "--root=there", "--documents=lines")
+    assert again[1].out == output.out
+
+
+def test_prepare_knows_the_corpora(txl):
+    code, output = txl("prepare", "enwik9")
+    assert code == 3
+    assert "enwik9: no such text; it must be a file, a folder, or one of" in complaint(output)
+    assert txl("prepare", "sort")[0] == 0
+    code, output = txl("prepare", "--vocab=bytes")
+    assert code == 2
+    assert "name" in complaint(output)
+
+
+def test_a_model_is_not_measured_on_another_text_unless_it_is_said(txl, run_folder, text_file):
+    text_file.write_bytes(text_file.read_bytes()[::-1])
+    arguments = ("test", "--config", run_folder / "config.yaml", f"--data.path={text_file}")
+    arguments = (*arguments, "--ckpt_path", run_folder / "checkpoints" / "best.ckpt")
+    code, output = txl(*arguments)
+    assert code == 3
+    assert "the checkpoint's is" in complaint(output)
+    with pytest.warns(UserWarning, match="accept_changed is true"):
+        code, output = txl(*arguments, "--data.accept_changed=true")
+    assert code == 0
+    assert "test/bits_per_byte" in output.out
+
+
+@pytest.mark.parametrize("option", ["--data.split=[0.5,0.1,0.1]", "--data.task.length=0"])
+def test_an_impossible_text_is_one_line_with_the_whole_key(txl, small, option):
+    code, output = txl("fit", *small, option)
+    assert code == 2
+    assert option.removeprefix("--").split("=")[0] in complaint(output)
 
 
 def test_an_unknown_verb_is_refused(txl):

@@ -15,6 +15,7 @@ FLOORS = {
     "generation": 2,
     "checkpoints": 2,
     "training": 3,
+    "complaints": 1,
     "verbs": 3,
 }
 LIMIT = 300
@@ -78,6 +79,7 @@ def imported_packages(path: Path) -> set[str]:
     ("packages", "where"),
     [
         ({"lightning"}, {"data/datamodule.py", "__main__.py", "training"}),
+        ({"tokenizers"}, {"data/vocab/subwords.py"}),
         ({"pooch", "urllib", "requests", "http", "socket", "fsspec"}, {"data/download.py"}),
         ({"wandb"}, set()),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from txl_lightning.training.cli import TxlCLI
-from txl_lightning.verbs import generate_verb
+from txl_lightning.verbs.generate import generate_verb
 
 REPOSITORY = Path(__file__).parents[1]
 README = (REPOSITORY / "README.md").read_text()

@@ -1,18 +1,24 @@
 """Transformer-XL language models in PyTorch Lightning: memory from segment to segment."""
 
-from .data import CorpusDataModule
-from .evaluation import stream_nats
-from .generation import generate
-from .model import Memory, TransformerXL, TransformerXLConfig
-from .training import LanguageModel, OptimConfig
+from importlib import import_module
+from typing import Any
 
-__all__ = [
-    "CorpusDataModule",
-    "LanguageModel",
-    "Memory",
-    "OptimConfig",
-    "TransformerXL",
-    "TransformerXLConfig",
-    "generate",
-    "stream_nats",
-]
+HOMES = {
+    "CorpusDataModule": "data.datamodule",
+    "LanguageModel": "training",
+    "Memory": "model",
+    "OptimConfig": "training",
+    "TransformerXL": "model",
+    "TransformerXLConfig": "model",
+    "generate": "generation",
+    "stream_nats": "evaluation",
+}
+"""Where each name lives. It is imported when it is asked for: preparing a text needs no torch."""
+
+__all__ = list(HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{HOMES[name]}", __name__), name)

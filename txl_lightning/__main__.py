@@ -4,16 +4,13 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 
 import jsonargparse
-import torch
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from .complaints import explain
 from .data import DataError
-from .training.cli import TxlCLI
-from .training.complaints import explain
-from .verbs import generate_verb
 
 UNHEARD = (
     ".*LeafSpec.*",
@@ -24,26 +21,34 @@ UNHEARD = (
 """Warnings of Lightning to its own developers, or about loaders that are not ours."""
 
 
-def plain(function: Callable[..., None]) -> Callable[[str, list[str]], None]:
+def plain(verb: str, options: list[str], as_positional: bool = False) -> None:
     """A verb that is a function: its signature is its options."""
-
-    def call(verb: str, options: list[str]) -> None:
-        prog = f"python -m txl_lightning {verb}"
-        parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False)
-        parser.add_function_arguments(function, as_group=False)
-        try:
-            given = parser.parse_args(options)
-        except jsonargparse.ArgumentError as error:
-            known = sorted(action.dest for action in parser._actions)
-            raise ValueError(explain(str(error), known)) from error
-        function(**given.as_dict())
-
-    return call
+    function = getattr(import_module(f".verbs.{verb}", __package__), f"{verb}_verb")
+    jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    prog = f"python -m txl_lightning {verb}"
+    parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False)
+    parser.add_function_arguments(function, as_group=False, as_positional=as_positional)
+    try:
+        given = parser.instantiate_classes(parser.parse_args(options))
+    except jsonargparse.ArgumentError as error:
+        known = sorted(action.dest for action in parser._actions)
+        raise ValueError(explain(str(error), known)) from error
+    function(**given.as_dict())
 
 
 def by_lightning(verb: str, options: list[str]) -> None:
-    """A verb that the Trainer runs."""
-    TxlCLI([verb, *options])
+    """A verb that the Trainer runs; imported here, because it takes seconds."""
+    import torch
+    from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+    from .training.cli import TxlCLI
+
+    # Numbers too small to be normal slow a CPU's step several-fold.
+    torch.set_flush_denormal(True)
+    try:
+        TxlCLI([verb, *options])
+    except MisconfigurationException as error:
+        raise ValueError(str(error)) from error
 
 
 VERBS = {
@@ -51,7 +56,8 @@ VERBS = {
     "validate": (by_lightning, "measure a checkpoint on the validation text"),
     "test": (by_lightning, "measure a checkpoint on the test text"),
     "predict": (by_lightning, "write the nats of every token of the test text"),
-    "generate": (plain(generate_verb), "continue a prompt"),
+    "prepare": (partial(plain, as_positional=True), "download and encode a corpus, or your text"),
+    "generate": (plain, "continue a prompt"),
 }
 
 
@@ -59,7 +65,7 @@ def main() -> None:
     """Run the verb; a user's mistake is one line and an exit code (TXL_DEBUG=1: a traceback)."""
     try:
         run(sys.argv[1:])
-    except (ValueError, OSError, MisconfigurationException) as error:
+    except (ValueError, OSError) as error:
         if os.environ.get("TXL_DEBUG"):
             raise
         print(f"error: {in_words(error)}", file=sys.stderr)
@@ -82,8 +88,6 @@ def run(arguments: list[str]) -> None:
     if verb not in VERBS:
         raise ValueError(f"{verb}: unknown verb; it must be one of {', '.join(VERBS)}")
     quieten()
-    # Numbers too small to be normal slow a CPU's step several-fold.
-    torch.set_flush_denormal(True)
     call, _ = VERBS[verb]
     call(verb, options)
 

@@ -1,14 +1,16 @@
-"""Where a text comes from and how it is cut."""
+"""Corpora by name, each from files under their canonical names, without network."""
 
 import hashlib
-import http.server
-import threading
+import sys
 
 import pytest
 
-from txl_lightning.data import DataError
-from txl_lightning.data.corpora import own_text, python_source, split
-from txl_lightning.data.download import fetch
+from txl_lightning.data import DataError, sources
+from txl_lightning.data.corpora import CORPORA, python_source
+from txl_lightning.data.download import Remote
+from txl_lightning.data.text import TextConfig
+
+FRACTIONS = (0.9, 0.05, 0.05)
 
 
 def joined(spans) -> bytes:
@@ -16,7 +18,8 @@ def joined(spans) -> bytes:
 
 
 def test_python_source_is_ascii_without_tests_and_sorted(tmp_path):
-    files = python_source(tmp_path)
+    splits = python_source(tmp_path, FRACTIONS)
+    files = [span.path for name in ("train", "val", "test") for span in splits[name]]
     names = [path.as_posix() for path in files]
     assert len(files) > 300
     assert not any("/test/" in name or "/tests/" in name for name in names)
@@ -24,79 +27,118 @@ def test_python_source_is_ascii_without_tests_and_sorted(tmp_path):
     assert files == sorted(files, key=lambda path: path.relative_to(files[0].parent).as_posix())
 
 
-@pytest.mark.parametrize("fractions", [(0.9, 0.05, 0.05), (0.5, 0.5, 0.0), (1.0, 0.0, 0.0)])
-def test_one_file_is_cut_between_characters_and_nothing_is_lost(tmp_path, fractions):
-    text = ("aé✓🙂" * 37).encode()
-    path = tmp_path / "a.txt"
-    path.write_bytes(text)
-    parts = split([path], fractions)
-    assert b"".join(joined(parts[name]) for name in ("train", "val", "test")) == text
-    for name, fraction in zip(("train", "val", "test"), fractions, strict=True):
-        joined(parts[name]).decode()
-        assert abs(len(joined(parts[name])) - fraction * len(text)) <= 4
-
-
-def test_many_files_are_cut_between_files(tmp_path):
-    files = [tmp_path / f"{n}.py" for n in range(20)]
-    for n, path in enumerate(files):
-        path.write_bytes(bytes([n]) * 10)
-    parts = split(files, (0.8, 0.1, 0.1))
-    assert [len(parts[name]) for name in ("train", "val", "test")] == [16, 2, 2]
-    assert joined(parts["val"]) == bytes([16]) * 10 + bytes([17]) * 10
-
-
-def test_a_missing_or_empty_file_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"no\.txt: no such file"):
-        own_text(tmp_path / "no.txt")
-    (tmp_path / "empty.txt").touch()
-    with pytest.raises(DataError, match=r"empty\.txt: the file is empty"):
-        own_text(tmp_path / "empty.txt")
+def put(root, texts: dict[str, bytes]) -> None:
+    """Files under their names."""
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(text)
 
 
 @pytest.fixture
-def served(tmp_path):
-    """A loopback server of the folder tmp_path/served: its address and the folder."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args):
-            super().__init__(*args, directory=str(folder))
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", folder
-        server.shutdown()
+def unchecked(monkeypatch):
+    """Any text passes for the real one, and nothing may be downloaded."""
+    monkeypatch.setattr(sources, "verify", lambda *_: None)
+    monkeypatch.setattr(sources, "fetch", lambda remote, target: pytest.fail(f"asked {remote.url}"))
 
 
-def test_a_download_is_checked_and_then_used_without_network(served, tmp_path):
-    address, folder = served
-    (folder / "input.txt").write_bytes(b"to be")
-    sha256 = hashlib.sha256(b"to be").hexdigest()
-    target = tmp_path / "data" / "input.txt"
-    assert fetch(f"{address}/input.txt", sha256, target).read_bytes() == b"to be"
-    (folder / "input.txt").unlink()
-    assert fetch(f"{address}/input.txt", sha256, target) == target
+LINES = {name: f" a b {name} \n c <unk> \n".encode() for name in ("train", "valid", "test")}
+PLACED = {
+    "tiny_shakespeare": {"tiny_shakespeare/input.txt": b"to be " * 100},
+    "enwik8": {"enwik8/enwik8": b"\xc3\xa9<a>" * 100},
+    "text8": {"text8/text8": b" anarchism originated" * 100},
+    "wikitext2": {f"wikitext2/wiki.{n}.tokens": t for n, t in LINES.items()},
+    "wikitext103": {f"wikitext103/wiki.{n}.tokens": t for n, t in LINES.items()},
+    "ptb": {f"ptb/ptb.{n}.txt": t for n, t in LINES.items()},
+    "ptb_char": {f"ptb/ptb.{n}.txt": t for n, t in LINES.items()},
+    "lm1b": {
+        f"lm1b/{name}": b"A word .\nA word again .\n" * 2
+        for name in (*sources.LM1B_TRAIN, *sources.LM1B_HELDOUT)
+    },
+}
 
 
-def test_another_file_than_expected_is_refused(served, tmp_path):
-    address, folder = served
-    (folder / "input.txt").write_bytes(b"not to be")
-    target = tmp_path / "data" / "input.txt"
-    with pytest.raises(DataError, match="not downloaded"):
-        fetch(f"{address}/input.txt", "0" * 64, target)
-    assert not target.exists()
-    target.parent.mkdir(exist_ok=True)
-    target.write_bytes(b"mine")
-    with pytest.raises(DataError, match=r"input\.txt: sha256 is"):
-        fetch(f"{address}/input.txt", "0" * 64, target)
+@pytest.mark.parametrize("name", sorted(PLACED))
+def test_a_corpus_in_its_place_is_used_without_network(tmp_path, unchecked, name):
+    put(tmp_path, PLACED[name])
+    splits = CORPORA[name].find(tmp_path, FRACTIONS)
+    assert set(splits) == {"train", "val", "test"}
+    assert joined(splits["train"])
 
 
-def test_what_cannot_be_downloaded_can_be_put_there(served, tmp_path):
-    address, _ = served
-    target = tmp_path / "data" / "none.txt"
-    with pytest.raises(DataError, match=r"none\.txt: not downloaded .*put the file at"):
-        fetch(f"{address}/none.txt", "0" * 64, target)
+def opened(tmp_path, name: str, **changes):
+    put(tmp_path, PLACED[name])
+    return TextConfig(corpus=name, root=str(tmp_path), **changes).open()
+
+
+def test_every_corpus_but_those_made_here_is_tested_in_its_place():
+    assert set(CORPORA) == {*PLACED, "python_source"}
+
+
+def test_wikitext_is_read_as_words_with_the_end_of_each_line(tmp_path, unchecked):
+    store = opened(tmp_path, "wikitext2")
+    text = store.vocab.decode(store.ids("train").tolist())
+    assert text == "a b train\nc <unk>\n"
+    assert store.vocab.unit == "word"
+    # `valid` was never seen in train.
+    assert store.vocab.decode(store.ids("val").tolist()) == "a b <unk>\nc <unk>\n"
+
+
+def test_sentences_of_one_billion_word_stand_between_marks_and_alone(tmp_path, unchecked):
+    store = opened(tmp_path, "lm1b")
+    ids = store.ids("val").tolist()
+    assert [store.vocab.words[index] for index in ids[:5]] == ["<S>", "A", "word", ".", "<S>"]
+    assert store.text("val").starts.tolist() == [0, 5, 11, 16]
+
+
+def test_penn_treebank_is_spelt_without_the_spaces_at_the_ends(tmp_path, unchecked):
+    store = opened(tmp_path, "ptb_char")
+    assert store.vocab.decode(store.ids("train").tolist()) == "a b train\nc <unk>\n"
+    assert store.vocab.unit == "character"
+
+
+def test_enwik8_is_cut_by_bytes_as_published(tmp_path, unchecked):
+    put(tmp_path, PLACED["enwik8"])
+    splits = CORPORA["enwik8"].find(tmp_path, FRACTIONS)
+    cuts = [(span.start, span.stop) for name in splits for span in splits[name]]
+    assert cuts == [(0, 90_000_000), (90_000_000, 95_000_000), (95_000_000, 100_000_000)]
+
+
+def test_another_file_in_its_place_is_refused_and_the_right_one_is_checked_once(
+    tmp_path, monkeypatch
+):
+    text = b"to be"
+    remote = Remote("http://127.0.0.1:9/none", 5, "sha256:" + hashlib.sha256(text).hexdigest())
+    source = sources.Source("some/text.txt", remote)
+    put(tmp_path, {"some/text.txt": b"to me"})
+    with pytest.raises(DataError, match=r"text\.txt"):
+        sources.place(source, tmp_path)
+    put(tmp_path, {"some/text.txt": text})
+    assert sources.place(source, tmp_path).read_bytes() == text
+    monkeypatch.setattr(sources, "verify", lambda *_: pytest.fail("checked again"))
+    sources.place(source, tmp_path)
+
+
+@pytest.mark.parametrize("given", ["--data.root", "$TXL_DATA", "neither"])
+def test_data_lives_where_it_is_said(tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TXL_DATA", raising=False)
+    if given == "$TXL_DATA":
+        monkeypatch.setenv("TXL_DATA", str(tmp_path / "there"))
+    root = str(tmp_path / "here") if given == "--data.root" else None
+    expected = {"--data.root": "here", "$TXL_DATA": "there", "neither": "data"}[given]
+    assert TextConfig(root=root).data_root.absolute() == tmp_path / expected
+
+
+def test_preparing_needs_no_torch(tmp_path):
+    import subprocess
+
+    (tmp_path / "a.txt").write_bytes(b"to be or not to be " * 100)
+    script = (
+        "import sys; from txl_lightning.__main__ import run; "
+        "run(['prepare', 'a.txt', '--vocab=words']); print(sorted({'torch', 'lightning'} & "
+        "set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -35,7 +35,7 @@ def test_the_vocabulary_is_the_corpuss_own_unless_named(text_file):
 def test_hyperparameters_say_which_text_it_was(text_file):
     data = own(text_file)
     data.setup("fit")
-    assert data.hparams["data"]["sha256"] == data.store.sha256
+    assert data.hparams["data"]["fingerprint"] == data.store.fingerprint
     assert data.hparams["data"]["python"].startswith("3.")
 
 
@@ -51,11 +51,55 @@ def test_an_evaluation_text_needs_only_one_target_in_each_row(text_file):
         own(text_file, eval_batch_size=151).test_dataloader()
 
 
-def test_a_checkpoint_with_another_vocabulary_is_refused(text_file):
+def test_a_checkpoint_of_another_vocabulary_or_text_is_refused_with_both_fingerprints(text_file):
     letters = own(text_file, vocab="characters")
-    with pytest.raises(DataError, match="is not the checkpoint's vocabulary"):
-        own(text_file).load_state_dict(letters.state_dict())
-    assert own(text_file, vocab="characters").load_state_dict(letters.state_dict()) is None
+    state = letters.state_dict()
+    assert own(text_file, vocab="characters").load_state_dict(state) is None
+    assert own(text_file, vocab="characters", batch_size=2).load_state_dict(state) is None
+    said = r"data\.vocab: the checkpoint's is \w{12}, this text's \w{12}; pass the vocab\.json"
+    with pytest.raises(DataError, match=said):
+        own(text_file).load_state_dict(state)
+    text_file.write_bytes(text_file.read_bytes()[::-1])
+    changed = own(text_file, vocab="characters")
+    said = rf"letters\.txt\): .*is {letters.store.fingerprint}, .*'s {changed.store.fingerprint};"
+    with pytest.raises(DataError, match=said):
+        changed.load_state_dict(state)
+    accepted = own(text_file, vocab="characters", accept_changed=True)
+    with pytest.warns(UserWarning, match=r"data\.accept_changed is true"):
+        accepted.load_state_dict(state)
+
+
+def test_documents_are_read_as_given(tmp_path):
+    for n in range(40):
+        path = tmp_path / "texts" / f"{n:02}.txt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes([65 + n]) * (n + 3))
+    options = {"path": str(tmp_path / "texts"), "root": str(tmp_path / "data"), "batch_size": 2}
+    data = CorpusDataModule(tgt_len=8, order="shuffled", **options)
+    stream = data.train_dataloader().stream
+    for index in range(2 * len(stream)):
+        segment = stream.segment(index)
+        begins = segment.past_BL == 0
+        again = segment.tokens_BL[:, 1:] != segment.tokens_BL[:, :-1]
+        assert torch.equal(again, begins[:, 1:])
+    with pytest.raises(DataError, match=r"data\.order: shuffled is not possible"):
+        CorpusDataModule(order="shuffled", documents="none", **options).train_dataloader()
+
+
+def test_bits_per_byte_know_how_many_bytes_a_token_stands_for(text_file):
+    text_file.write_text("ab cd\n" * 500)
+    data = own(text_file, vocab="words")
+    assert data.bytes_per_token("train") == 2.0
+    assert own(text_file).bytes_per_token("train") == 1.0
+
+
+@pytest.mark.parametrize("order", ["ordered", "rolled"])
+@pytest.mark.parametrize("segments", ["fixed", "varied"])
+def test_every_order_and_length_is_a_choice(text_file, order, segments):
+    data = own(text_file, order=order, segments=segments)
+    assert next(iter(data.train_dataloader())).tokens_BL.size(0) == 4
+    drawn = order == "rolled" or segments == "varied"
+    assert ("seed" in data.read_as()) == drawn
 
 
 @pytest.mark.parametrize(
@@ -64,6 +108,8 @@ def test_a_checkpoint_with_another_vocabulary_is_refused(text_file):
         ({"tgt_len": -3}, "tgt_len: -3 is not possible"),
         ({"batch_size": 0}, "batch_size: 0 is not possible"),
         ({"eval_batch_size": 0}, "eval_batch_size: 0 is not possible"),
+        ({"eval_warmup_len": -1}, "eval_warmup_len: -1 is not possible"),
+        ({"tgt_len": 4, "segments": "varied"}, "tgt_len: 4 is not possible; .* at least 5"),
         ({"split": (0.5, 0.1, 0.1)}, "three fractions that add up to 1"),
     ],
 )
@@ -74,4 +120,4 @@ def test_impossible_numbers_are_refused_before_anything_is_read(changes, message
 
 def test_a_segment_moves_as_one(text_file):
     segment = next(iter(own(text_file).val_dataloader())).to("meta")
-    assert segment.tokens_BL.device == segment.fresh_B.device == torch.device("meta")
+    assert segment.tokens_BL.device == segment.past_BL.device == torch.device("meta")

@@ -2,12 +2,15 @@
 
 import math
 from contextlib import nullcontext
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 
-from txl_lightning import LanguageModel, stream_nats
+from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig, stream_nats
+from txl_lightning.data.tasks import TaskConfig
 from txl_lightning.training import callbacks
 from txl_lightning.training.callbacks import LastCheckpoint, SaveNats, Throughput
 
@@ -52,7 +55,7 @@ def by_hand(model, data, steps: int) -> list[float]:
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * 0.5 * (1 + math.cos(math.pi * step / steps))
         segment = next(reading)
-        memory = None if segment.fresh_B.all() else memory
+        memory = None if (segment.past_BL[:, 0] == 0).all() else memory
         nats, memory = net.nats(segment.tokens_BL, segment.targets_BL, memory)
         optimizer.zero_grad()
         nats.mean().backward()
@@ -87,7 +90,7 @@ def test_validation_and_the_sanity_check_leave_training_as_it_was(
 def test_the_sanity_check_leaves_no_memory(make_model, make_data, make_trainer):
     class Look(Callback):
         def on_train_start(self, trainer, module):
-            self.found = dict(module.memories), dict(module.eval_nats)
+            self.found = dict(module.memories), dict(module.meters)
 
     look = Look()
     trainer = make_trainer(num_sanity_val_steps=2, callbacks=[look])
@@ -252,8 +255,6 @@ def test_every_precision_trains_and_counts_right(make_model, make_data, make_tra
 
 
 def test_predict_writes_the_nats_of_every_token(make_model, make_data, make_trainer, tmp_path):
-    import numpy as np
-
     model, data = make_model(), make_data()
     trainer = make_trainer(callbacks=[SaveNats()])
     trainer.predict(model, datamodule=data, return_predictions=False)
@@ -311,3 +312,175 @@ def test_logged_tokens_and_means_are_those_of_the_steps_since(
 def test_a_negative_evaluation_memory_is_refused():
     with pytest.raises(ValueError, match="eval_mem_len: -1 is not possible"):
         LanguageModel(eval_mem_len=-1)
+
+
+def seen_by_fit(model, data, trainer) -> list[tuple[int, int]]:
+    """For each step, which segment it was and how much of it was remembered before."""
+
+    class Seen(Callback):
+        def __init__(self):
+            self.steps = []
+
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            memory = module.memories.get(("train", 0))
+            filled = 0 if memory is None else int(memory.filled_B.min())
+            self.steps.append((batch.index, filled))
+
+    seen = Seen()
+    trainer.callbacks.append(seen)
+    trainer.fit(model, datamodule=data)
+    return seen.steps
+
+
+IN_ORDER = [(0, 0), (1, 8), (2, 12), (3, 12), (4, 12), (5, 12)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, IN_ORDER),
+        ({"limit_train_batches": 2}, IN_ORDER),
+        ({"limit_train_batches": 4, "val_check_interval": 2}, IN_ORDER),
+        ({"val_check_interval": 1, "limit_val_batches": 1.0}, IN_ORDER),
+        ({"limit_val_batches": 0.5, "val_check_interval": 4}, IN_ORDER),
+        ({"fast_dev_run": 3}, IN_ORDER[:3]),
+        ({"overfit_batches": 2}, [*IN_ORDER[:3], (3, 8), (4, 12), (5, 8)]),
+    ],
+    ids=str,
+)
+def test_lightnings_flags_leave_position_and_memory_right(
+    make_model, make_data, make_trainer, flags, expected
+):
+    data, model = make_data(), seeded(make_model)
+    trainer = make_trainer(**flags)
+    assert seen_by_fit(model, data, trainer) == expected
+    loader = trainer.train_dataloader
+    assert loader.consumed == len(expected)
+    assert {stage for stage, _ in model.memories} == {"train"}
+
+
+def test_overfit_batches_trains_on_the_same_segments_from_an_empty_memory(
+    make_model, make_data, make_trainer
+):
+    class Read(Callback):
+        def __init__(self):
+            self.read = []
+
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            self.read.append((batch.tokens_BL.tolist(), batch.past_BL[0, 0].item()))
+
+    record, model = Read(), seeded(make_model, optim={"lr": 1e-2})
+    losses = fit(model, make_data(), make_trainer(overfit_batches=2, callbacks=[record]))
+    assert record.read[0] == record.read[2] == record.read[4]
+    assert record.read[1] == record.read[3] == record.read[5]
+    assert [past for _, past in record.read] == [0, 8, 0, 8, 0, 8]
+    assert losses[4] < losses[0]
+
+
+def test_asking_for_the_number_of_steps_does_not_lose_the_position(
+    make_model, make_data, make_trainer, tmp_path, monkeypatch
+):
+    asked, configure = [], LanguageModel.configure_optimizers
+
+    def ask(model):
+        asked.append(model.trainer.estimated_stepping_batches)
+        return configure(model)
+
+    monkeypatch.setattr(LanguageModel, "configure_optimizers", ask)
+    seed_everything(3, verbose=False)
+    options = {"max_steps": 10, "max_epochs": 1, "limit_val_batches": 0}
+    whole, resumed, *_ = interrupted(
+        make_model, make_data, make_trainer, tmp_path / "a.ckpt", 6, {}, options
+    )
+    assert asked == [10, 10]
+    assert resumed == whole[6:]
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        {"order": "rolled"},
+        {"segments": "varied"},
+        {"order": "rolled", "segments": "varied", "seed": 5},
+        {"order": "shuffled", "documents": "lines"},
+    ],
+    ids=str,
+)
+def test_interrupted_training_equals_uninterrupted_in_every_order(
+    make_model, make_data, make_trainer, tmp_path, text_file, reading
+):
+    text = bytearray(text_file.read_bytes())
+    text[::17] = b"\n" * len(text[::17])
+    text_file.write_bytes(text)
+    seed_everything(3, verbose=False)
+
+    def make(**changes):
+        return make_data(**changes, **reading)
+
+    options = {"max_steps": 12, "val_check_interval": 3}
+    changes = {"dropout": 0.2}
+    path = tmp_path / "mid.ckpt"
+    whole, resumed, model, other = interrupted(
+        make_model, make, make_trainer, path, 7, changes, options
+    )
+    assert resumed == whole[7:]
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_loss_is_the_mean_of_what_is_scored(make_model, make_trainer):
+    data = CorpusDataModule(corpus="copy", task=TaskConfig(length=3), tgt_len=7, batch_size=4)
+    model = seeded(make_model, n_token=12, mem_len=0)
+    loss = fit(model, data, make_trainer(max_steps=1, limit_val_batches=0))[0]
+    segment = data.train_dataloader().stream.segment(0)
+    fresh = seeded(make_model, n_token=12, mem_len=0)
+    nats, _ = fresh.net.nats(segment.tokens_BL, segment.targets_BL, past_BL=segment.past_BL)
+    assert segment.scored_BL.sum() == 12
+    assert loss == pytest.approx(nats[segment.scored_BL].mean().item(), rel=1e-6)
+
+
+def test_a_task_reports_how_many_answers_are_right(make_trainer):
+    """A network that has learnt nothing but zeros always says the first symbol."""
+    task = TaskConfig(length=2, n_symbol=2, n_eval=64)
+    data = CorpusDataModule(corpus="copy", task=task, tgt_len=3, batch_size=4)
+    sizes = {"n_token": 4, "n_layer": 1, "n_head": 1, "d_model": 4, "mem_len": 8}
+    model = LanguageModel(TransformerXLConfig(**sizes))
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    trainer = make_trainer(limit_val_batches=1.0)
+    found = trainer.validate(model, datamodule=data, verbose=False)[0]
+    examples = data.store.text("val")
+    answers = np.array([examples.example(n)[3:] for n in range(64)])
+    assert found["val/token_accuracy"] == pytest.approx((answers == 0).mean())
+    assert found["val/answer_accuracy"] == pytest.approx((answers == 0).all(axis=1).mean())
+    assert "val/bits_per_byte" not in found
+
+
+def test_bits_per_byte_of_words_are_those_of_their_bytes(make_model, make_data, make_trainer):
+    data = make_data(vocab="characters")
+    Path(data.text.path).write_text("some words in a line\n" * 200)
+    words = make_data(vocab="words")
+    found = []
+    for corpus in (data, words):
+        model = make_model(n_token=corpus.n_token)
+        trainer = make_trainer(limit_val_batches=1.0)
+        values = trainer.validate(model, datamodule=corpus, verbose=False)[0]
+        bits = values["val/nats"] / math.log(2) / corpus.bytes_per_token("val")
+        assert values["val/bits_per_byte"] == pytest.approx(bits)
+        found.append(corpus.bytes_per_token("val"))
+    assert found[0] == 1
+
+
+def test_what_is_not_scored_is_not_counted(make_model, make_data, make_trainer):
+    warm = make_data(eval_warmup_len=20, eval_batch_size=3)
+    model = make_model(mem_len=400)
+    trainer = make_trainer(limit_val_batches=1.0, precision="64-true")
+    found = trainer.validate(model, datamodule=warm, verbose=False)[0]["val/nats"]
+    ids = warm.store.ids("val")
+    expected = []
+    for row in range(3):
+        start = max(row * 100 - 20, 0)
+        part = ids[start : (row + 1) * 100]
+        nats = stream_nats(model.net, part, batch_size=1, tgt_len=8, mem_len=400)[0]
+        expected.append(nats[row * 100 - start - 1 :] if row else nats)
+    assert found == pytest.approx(torch.cat(expected).mean().item(), rel=1e-6)

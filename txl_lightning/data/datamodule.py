@@ -1,31 +1,38 @@
 """CorpusDataModule: a corpus by name, or one's own text, as ordered segments."""
 
 import platform
-from pathlib import Path
+import warnings
+from collections.abc import Callable
 from typing import Any, Literal
 
 from lightning.pytorch import LightningDataModule
 
-from .corpora import CORPORA, own_text, split
 from .errors import DataError
-from .store import Store, prepare
-from .stream import EvaluationLoader, OrderedStream, TrainingLoader, check_length
-from .vocab import Vocabulary, fingerprint
+from .lengths import Fixed, Lengths, Varied
+from .orders import InOrder, Order, Rolled, Shuffled
+from .store import Store
+from .stream import EvaluationLoader, Repeated, Stream, TrainingLoader, check_length
+from .tasks import TaskStore
+from .text import TextConfig
+from .tokens import Text, Tokens
+from .vocab import Vocabulary, fingerprint, load
 
 
 class CorpusDataModule(LightningDataModule):
     """Text -> ids -> memory-mapped store -> ordered streams for fit, validate, test and predict.
 
     Args:
-        corpus: Text by name: the running Python's own source, or Tiny Shakespeare (downloaded).
-        path: Your own text file; it takes the place of the corpus.
-        vocab: bytes, characters, or a saved vocab.json; left out, the corpus's own, or bytes.
         tgt_len: Tokens in a segment.
         batch_size: Rows read in parallel, over all devices together.
         eval_tgt_len: Tokens in a segment of validation, test and predict; left out, tgt_len.
         eval_batch_size: Rows in validation, test and predict; left out, batch_size.
-        split: Fractions of the text for train, val and test, in this order; they add up to 1.
-        root: The folder where data lives.
+        eval_warmup_len: Tokens that each row of them but the first reads before its own, unscored.
+        order: How training reads: ordered; rolled, each row from another place in each pass; or
+            shuffled, the documents in another order in each pass.
+        segments: How long they are in training: fixed, tgt_len each; or varied around it.
+        seed: Of rolled, shuffled and varied.
+        accept_changed: Go on although a checkpoint is of another text or vocabulary.
+        **text: The text: see TextConfig.
 
     Raises:
         ValueError: a number that no stream can have.
@@ -34,40 +41,33 @@ class CorpusDataModule(LightningDataModule):
 
     def __init__(
         self,
-        corpus: Literal["python_source", "tiny_shakespeare"] = "python_source",
-        path: str | None = None,
-        vocab: str | None = None,
         tgt_len: int = 64,
         batch_size: int = 16,
         eval_tgt_len: int | None = None,
         eval_batch_size: int | None = None,
-        split: tuple[float, float, float] = (0.9, 0.05, 0.05),
-        root: str = "data",
+        eval_warmup_len: int = 0,
+        order: Literal["ordered", "rolled", "shuffled"] = "ordered",
+        segments: Literal["fixed", "varied"] = "fixed",
+        seed: int = 1,
+        accept_changed: bool = False,
+        **text: Any,
     ) -> None:
         super().__init__()
-        check_numbers(tgt_len, batch_size, eval_tgt_len, eval_batch_size, split)
-        self.corpus = corpus
-        self.path = None if path is None else Path(path)
-        self.vocab_name = vocab or (CORPORA[corpus].vocab if path is None else "bytes")
-        self.fractions = split
-        self.root = Path(root)
+        check_numbers(tgt_len, batch_size, eval_tgt_len, eval_batch_size, eval_warmup_len, segments)
+        self.text = TextConfig(**text)
         self.train_shape = (batch_size, tgt_len)
         self.eval_shape = (eval_batch_size or batch_size, eval_tgt_len or tgt_len)
-        self._store: Store | None = None
+        self.eval_warmup_len = eval_warmup_len
+        self.order, self.segments, self.seed = order, segments, seed
+        self.accept_changed = accept_changed
+        self._store: Store | TaskStore | None = None
 
     @property
-    def store(self) -> Store:
-        """The prepared text."""
+    def store(self) -> Store | TaskStore:
+        """The prepared text, or the task."""
         if self._store is None:
-            named = CORPORA[self.corpus].files
-            files = named(self.root) if self.path is None else own_text(self.path)
-            self._store = prepare(split(files, self.fractions), self.vocab_name, self.root)
+            self._store = self.text.open()
         return self._store
-
-    @property
-    def text_name(self) -> str:
-        """What an error calls the text."""
-        return self.corpus if self.path is None else str(self.path)
 
     @property
     def vocab(self) -> Vocabulary:
@@ -81,8 +81,17 @@ class CorpusDataModule(LightningDataModule):
 
     @property
     def unit(self) -> str:
-        """What one token is: byte or character."""
+        """What one token is: byte, character, word or subword."""
         return self.vocab.unit
+
+    @property
+    def example_len(self) -> int | None:
+        """Tokens in an example, if the text is a task, whose answers are right or wrong."""
+        return self.store.task.example_len if isinstance(self.store, TaskStore) else None
+
+    def bytes_per_token(self, stage: str) -> float | None:
+        """Bytes that a token of a stage's text stands for on average; None if for none."""
+        return self.store.bytes_per_token(stage if stage in ("train", "val") else "test")
 
     def prepare_data(self) -> None:
         """Build the store."""
@@ -91,9 +100,10 @@ class CorpusDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         """Say with the run's hyperparameters which text it was."""
         data = {
-            "corpus": self.text_name,
-            "sha256": self.store.sha256,
+            "corpus": self.text.name,
+            "fingerprint": self.store.fingerprint,
             "vocabulary": fingerprint(self.vocab),
+            "n_token": self.n_token,
             "python": platform.python_version(),
             "batch_size": self.train_shape[0],
             "tgt_len": self.train_shape[1],
@@ -104,10 +114,14 @@ class CorpusDataModule(LightningDataModule):
 
     def train_dataloader(self) -> TrainingLoader:
         """Endless segments of the training text."""
-        stream = self._stream("train", self.train_shape)
+        batch_size, tgt_len = self.train_shape
+        tokens = self.store.text("train")
         fix = "lower data.batch_size or data.tgt_len, or give more text"
-        check_length(f"{self.text_name}, train", len(stream.ids), *self.train_shape, fix)
-        return TrainingLoader(stream, text=self.store.sha256)
+        check_length(f"{self.text.name}, train", len(tokens), batch_size, tgt_len, fix)
+        lengths = LENGTHS[self.segments](tgt_len, self.seed)
+        order = ORDERS[self.order](tokens, self.seed)
+        stream = Stream(tokens, batch_size, lengths, order, **self._share(batch_size))
+        return TrainingLoader(self._overfit(stream), self.read_as())
 
     def val_dataloader(self) -> EvaluationLoader:
         """One pass over the validation text."""
@@ -121,36 +135,88 @@ class CorpusDataModule(LightningDataModule):
         """One pass over the test text."""
         return self.test_dataloader()
 
+    def read_as(self) -> dict[str, Any]:
+        """What the position in the training text means something with."""
+        batch_size, tgt_len = self.train_shape
+        described = {"text": self.store.fingerprint, "batch_size": batch_size, "tgt_len": tgt_len}
+        described |= {"order": self.order, "segments": self.segments}
+        drawn = self.order != "ordered" or self.segments != "fixed"
+        return described | ({"seed": self.seed} if drawn else {})
+
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must know to use the model without the text."""
-        return {"vocab": self.vocab.to_json()}
+        """What a checkpoint must know to use the model without the text, and to know the text."""
+        return {"vocab": self.vocab.to_json(), "fingerprint": self.store.fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Refuse a checkpoint whose ids mean something else."""
-        if state["vocab"] != self.vocab.to_json():
-            raise DataError(
-                f"data.vocab: {self.vocab_name} of this text ({self.n_token} tokens) is not the "
-                "checkpoint's vocabulary; pass the vocab.json saved with its run as data.vocab"
-            )
+        """Refuse a checkpoint of another text or vocabulary, unless it is accepted.
 
-    def _stream(self, split: str, shape: tuple[int, int]) -> OrderedStream:
-        batch_size, tgt_len = shape
-        rank, world_size = (
-            (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        )
+        Raises:
+            DataError: with both fingerprints.
+        """
+        was, now = fingerprint(load(state["vocab"])), fingerprint(self.vocab)
+        self._same("data.vocab", was, now, "pass the vocab.json saved with its run as data.vocab")
+        was, now = state["fingerprint"], self.store.fingerprint
+        self._same(f"data ({self.text.name})", was, now, "give the same text")
+
+    def _same(self, key: str, was: str, now: str, fix: str) -> None:
+        """Refuse what changed, or say that it did."""
+        said = f"{key}: the checkpoint's is {was}, this text's {now}"
+        if was != now and not self.accept_changed:
+            raise DataError(f"{said}; {fix}, or --data.accept_changed true")
+        if was != now:
+            warnings.warn(f"{said}; data.accept_changed is true", stacklevel=3)
+
+    def _evaluation(self, split: str) -> EvaluationLoader:
+        """One pass; a segment may be shorter than tgt_len, but not without a target."""
+        batch_size, tgt_len = self.eval_shape
+        tokens = self.store.text(split)
+        fix = "lower data.eval_batch_size, change data.split, or give more text"
+        check_length(f"{self.text.name}, {split}", len(tokens), batch_size, 1, fix)
+        shape = {"warmup_len": self.eval_warmup_len, **self._share(batch_size)}
+        return EvaluationLoader(Stream(tokens, batch_size, Fixed(tgt_len), **shape))
+
+    def _share(self, batch_size: int) -> dict[str, int]:
+        """Which rows this process reads."""
+        if self.trainer is None:
+            return {"rank": 0, "world_size": 1}
+        rank, world_size = self.trainer.global_rank, self.trainer.world_size
         if batch_size % world_size:
             raise ValueError(
                 f"data.batch_size, data.eval_batch_size: {batch_size} rows cannot be shared by "
                 f"{world_size} devices; it must be a multiple of {world_size}"
             )
-        return OrderedStream(self.store.ids(split), batch_size, tgt_len, rank, world_size)
+        return {"rank": rank, "world_size": world_size}
 
-    def _evaluation(self, split: str) -> EvaluationLoader:
-        """One pass; a segment may be shorter than tgt_len, but not without a target."""
-        stream = self._stream(split, self.eval_shape)
-        fix = "lower data.eval_batch_size, change data.split, or give more text"
-        check_length(f"{self.text_name}, {split}", len(stream.ids), stream.batch_size, 1, fix)
-        return EvaluationLoader(stream)
+    def _overfit(self, stream: Stream) -> Stream | Repeated:
+        """The first segments again and again, when the Trainer is to overfit them."""
+        batches = self.trainer.overfit_batches if self.trainer else 0
+        count = batches if isinstance(batches, int) else round(batches * len(stream))
+        return Repeated(stream, count) if count else stream
+
+
+def shuffled(tokens: Tokens, seed: int) -> Order:
+    """Another order of the documents in each pass.
+
+    Raises:
+        DataError: there are none.
+    """
+    if not isinstance(tokens, Text) or len(tokens.starts) < 2:
+        raise DataError(
+            "data.order: shuffled is not possible for a text in one piece; set data.documents to "
+            "files or lines"
+        )
+    return Shuffled(tokens, seed)
+
+
+ORDERS: dict[str, Callable[[Tokens, int], Order]] = {
+    "ordered": lambda tokens, _: InOrder(tokens),
+    "rolled": Rolled,
+    "shuffled": shuffled,
+}
+LENGTHS: dict[str, Callable[[int, int], Lengths]] = {
+    "fixed": lambda tgt_len, _: Fixed(tgt_len),
+    "varied": Varied,
+}
 
 
 def check_numbers(
@@ -158,23 +224,22 @@ def check_numbers(
     batch_size: int,
     eval_tgt_len: int | None,
     eval_batch_size: int | None,
-    split: tuple[float, float, float],
+    eval_warmup_len: int,
+    segments: str,
 ) -> None:
     """Refuse numbers that no stream can have, before anything is read.
 
     Raises:
         ValueError: it starts with the setting's name.
     """
-    numbers = {
-        "tgt_len": tgt_len,
-        "batch_size": batch_size,
-        "eval_tgt_len": eval_tgt_len,
-        "eval_batch_size": eval_batch_size,
+    shortest = Varied.SHORTEST if segments == "varied" else 1
+    least = {
+        "tgt_len": (tgt_len, shortest),
+        "batch_size": (batch_size, 1),
+        "eval_tgt_len": (eval_tgt_len, 1),
+        "eval_batch_size": (eval_batch_size, 1),
+        "eval_warmup_len": (eval_warmup_len, 0),
     }
-    for name, value in numbers.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name}: {value} is not possible; it must be at least 1")
-    if len(split) != 3 or min(split) < 0 or abs(sum(split) - 1) > 1e-6:
-        raise ValueError(
-            f"split: {list(split)} is not possible; it must be three fractions that add up to 1"
-        )
+    for name, (value, minimum) in least.items():
+        if value is not None and value < minimum:
+            raise ValueError(f"{name}: {value} is not possible; it must be at least {minimum}")

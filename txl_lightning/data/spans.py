@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 CHUNK = 1 << 20
+SPLITS = ("train", "val", "test")
 
 DocumentUnit = Literal["files", "lines"]
 """What is one document of a text: each of its files, or each line of them."""
@@ -42,6 +43,12 @@ class Span:
             while left and (chunk := file.read(min(CHUNK, left))):
                 left -= len(chunk)
                 yield chunk
+
+
+def whole(path: Path) -> list[Span]:
+    """All of a file; nothing of an empty one."""
+    size = path.stat().st_size
+    return [Span(path, 0, size)] if size else []
 
 
 @dataclass(frozen=True)

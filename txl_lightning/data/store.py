@@ -5,106 +5,167 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
 
-from .corpora import SPLITS, Span
 from .errors import DataError
-from .vocab import BUILT_IN, Vocabulary, load, named
+from .identity import short, text_digest
+from .spans import SPLITS, Document, DocumentUnit, Span, documents
+from .tokens import Text
+from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions, fingerprint, load, named
 
-VERSION = 1
+VERSION = 2
+STARTS_KEPT = 1 << 16
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that the tokens of a text depend on."""
+
+    splits: Mapping[str, Sequence[Span]]
+    vocab: str = "bytes"
+    documents: DocumentUnit | None = None
+    """What begins a new document; left out, a split is one."""
+    words: WordOptions = WordOptions()
+    subwords: SubwordOptions = SubwordOptions()
+
+    def vocabulary(self) -> Vocabulary:
+        """Built from the splits that this kind is built from, or read from a file."""
+        spans = [span for name in BUILT_IN.get(self.vocab, ()) for span in self.splits[name]]
+        return named(self.vocab, lambda: spans, self.words, self.subwords)
+
+    def units(self, split: str) -> Iterator[Document]:
+        """What is encoded on its own."""
+        return documents(self.splits[split], self.documents or "files")
+
+    def describe(self, root: Path) -> dict[str, Any]:
+        """The recipe in plain values; the text by its digest."""
+        options: dict[str, Any] = {"version": VERSION, "text": text_digest(self.splits, root)}
+        options |= {"vocab": self.vocab, "documents": self.documents}
+        sizes = {name: [span.stop - span.start for span in self.splits[name]] for name in SPLITS}
+        options["bytes"] = {name: sum(sizes[name]) for name in SPLITS}
+        # A line or a document also ends where a file does.
+        options["cuts"] = short(sizes)
+        match self.vocab:
+            case "words":
+                options["words"] = asdict(self.words)
+            case "bpe" | "unigram":
+                options["subwords"] = asdict(self.subwords)
+            case name if name not in BUILT_IN:
+                options |= {"vocab": file_digest(name), "words": asdict(self.words)}
+        return options
 
 
 @dataclass(frozen=True)
 class Store:
-    """A prepared text: one array of ids for each split."""
+    """A prepared text: for each split its ids, and where its documents begin."""
 
     folder: Path
-    vocab: Vocabulary
-    sha256: str
-    """Of the whole text: train, val and test together."""
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """The recipe, and what came out."""
+        return json.loads((self.folder / "manifest.json").read_text())
+
+    @cached_property
+    def vocab(self) -> Vocabulary:
+        """What turns the text into ids and back."""
+        return load((self.folder / "vocab.json").read_text())
 
     def ids(self, split: str) -> np.ndarray:
         """The tokens of a split, read from disk when they are looked at."""
-        path = self.folder / f"{split}.npy"
-        return np.load(path, mmap_mode="r")
+        return mapped(self.folder / f"{split}.ids", self.manifest["dtype"])
+
+    def text(self, split: str) -> Text:
+        """The tokens of a split, with the place where each of its documents begins."""
+        return Text(self.ids(split), mapped(self.folder / f"{split}.starts", "int64"))
+
+    def bytes_per_token(self, split: str) -> float:
+        """Bytes of text that a token stands for, on average."""
+        return self.manifest["bytes"][split] / max(self.manifest["tokens"][split], 1)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A name that two texts share only if a model is fed the same tokens by both."""
+        said = {name: self.manifest[name] for name in ("text", "cuts", "documents", "tokens")}
+        return short(said | {"vocab": fingerprint(self.vocab)})
 
 
-def prepare(spans: Mapping[str, Sequence[Span]], vocab_name: str, root: Path) -> Store:
+def prepare(recipe: Recipe, root: Path) -> Store:
     """The store of a text under `root`, built when it is not there yet.
 
     It is built aside and renamed, so that it is either whole or absent; of several processes one
-    builds and the others wait.
+    builds and the others wait. Where it is whole, nothing needs to be written.
 
     Raises:
         DataError: the text cannot be encoded, or nothing can be written under `root`.
     """
-    sha256 = digest(spans)
-    options = {"version": VERSION, "text": sha256, "vocab": vocab_name, "sizes": sizes(spans)}
-    if vocab_name not in BUILT_IN and Path(vocab_name).is_file():
-        options["vocab"] = named(vocab_name, ()).to_json()
-    key = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16]
-    folder = root / "prepared" / key
+    options = recipe.describe(root)
+    folder = root / "prepared" / short(options)
     if not folder.is_dir():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{folder}.lock"):
                 if not folder.is_dir():
-                    build(folder, spans, vocab_name, options)
+                    build(folder, recipe, options)
         except OSError as error:
             raise DataError(f"data.root: {root} cannot be written ({error.strerror})") from error
-    return Store(folder, load((folder / "vocab.json").read_text()), sha256)
+    return Store(folder)
 
 
-def build(
-    folder: Path, spans: Mapping[str, Sequence[Span]], vocab_name: str, options: dict
-) -> None:
-    """Encode every split into `folder`."""
-    everything = [span for name in SPLITS for span in spans[name]]
-    vocab = named(vocab_name, everything)
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix="building-"))
+def build(folder: Path, recipe: Recipe, options: dict[str, Any]) -> None:
+    """Encode every split into `folder`; whoever died while building it left something behind."""
+    for left in folder.parent.glob(f"{folder.name}.building-*"):
+        shutil.rmtree(left)
+    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.building-"))
     try:
-        for name in SPLITS:
-            write_ids(aside / f"{name}.npy", vocab, spans[name])
+        vocab = recipe.vocabulary()
+        dtype = np.min_scalar_type(max(vocab.n_token - 1, 0))
+        tokens = {name: write(aside, name, vocab, recipe, dtype) for name in SPLITS}
         (aside / "vocab.json").write_text(vocab.to_json())
-        (aside / "manifest.json").write_text(json.dumps(options, indent=1))
+        manifest = options | {"dtype": dtype.name, "n_token": vocab.n_token, "tokens": tokens}
+        (aside / "manifest.json").write_text(json.dumps(manifest, indent=1))
+        aside.chmod(0o755)
         os.replace(aside, folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def write_ids(path: Path, vocab: Vocabulary, spans: Sequence[Span]) -> None:
-    """The ids of the spans as one array in numpy's own format, streamed through."""
-    raw = path.with_suffix(".raw")
-    dtype = np.min_scalar_type(max(vocab.n_token - 1, 0))
-    with raw.open("wb") as file:
-        for ids in vocab.encode(spans):
-            file.write(ids.astype(dtype, copy=False).tobytes())
-        count = file.tell() // dtype.itemsize
-    header = {"descr": dtype.str, "fortran_order": False, "shape": (count,)}
-    with path.open("wb") as file, raw.open("rb") as body:
-        np.lib.format.write_array_header_1_0(file, header)
-        shutil.copyfileobj(body, file)
-    raw.unlink()
+def write(folder: Path, split: str, vocab: Vocabulary, recipe: Recipe, dtype: np.dtype) -> int:
+    """The ids of a split and where its documents begin, streamed through; how many ids."""
+    count, starts = 0, array("q", [] if recipe.documents else [0])
+    with (
+        (folder / f"{split}.ids").open("wb") as ids_file,
+        (folder / f"{split}.starts").open("wb") as starts_file,
+    ):
+        for document in recipe.units(split):
+            if recipe.documents:
+                starts.append(count)
+            for ids in vocab.encode(document):
+                ids_file.write(ids.astype(dtype, copy=False))
+                count += len(ids)
+            if len(starts) > STARTS_KEPT:
+                starts.tofile(starts_file)
+                starts = array("q")
+        starts.tofile(starts_file)
+    return count
 
 
-def digest(spans: Mapping[str, Sequence[Span]]) -> str:
-    """sha256 of the whole text."""
-    sha256 = hashlib.sha256()
+def mapped(path: Path, dtype: str) -> np.ndarray:
+    """An array on disk; an empty file cannot be mapped."""
+    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
+
+
+def file_digest(name: str) -> str:
+    """What a vocabulary's file holds."""
     try:
-        for name in SPLITS:
-            for span in spans[name]:
-                for chunk in span.chunks():
-                    sha256.update(chunk)
-    except OSError as error:
-        raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
-    return sha256.hexdigest()
-
-
-def sizes(spans: Mapping[str, Sequence[Span]]) -> list[int]:
-    """Bytes in each split."""
-    return [sum(span.stop - span.start for span in spans[name]) for name in SPLITS]
+        return hashlib.sha256(Path(name).read_bytes()).hexdigest()
+    except OSError:
+        return name

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .errors import DataError
+from .lengths import Fixed, Lengths
+from .orders import InOrder, Order
+from .tokens import Text, Tokens
 
 
 class Segment(NamedTuple):
@@ -26,66 +29,116 @@ class Segment(NamedTuple):
 
     tokens_BL: Tensor
     targets_BL: Tensor
-    fresh_B: Tensor
-    """True where a row starts afresh: what is remembered of it must be forgotten."""
+    past_BL: Tensor
+    """How many tokens before each token may be seen: to the start of its row or document."""
+    scored_BL: Tensor
+    """True where the target is to be predicted: something of its document stands before it."""
     index: int
     """How many segments were read before this one."""
     n_target: int
     """Targets read up to the end of this segment, over all ranks and passes."""
+    n_scored: float
+    """Scored targets of this segment over all ranks, shared equally among them."""
 
     def to(self, device: torch.device | str, **kwargs) -> Segment:
         """The same segment elsewhere."""
-        tensors = ("tokens_BL", "targets_BL", "fresh_B")
+        tensors = ("tokens_BL", "targets_BL", "past_BL", "scored_BL")
         return self._replace(**{name: getattr(self, name).to(device, **kwargs) for name in tensors})
 
 
 @dataclass(frozen=True)
-class OrderedStream:
+class Stream:
     """A text read in B rows at once, each row a contiguous part of it.
 
     Row b of a segment continues row b of the one before. The text's last len % B tokens are not
-    read; a row's first token is never a target, every other one is a target exactly once; the last
-    segment is shorter (the original's LMOrderedIterator).
+    read; a row's or document's first token is never a target, every other one is a target exactly
+    once in a pass (for a whole text in order: the original's LMOrderedIterator).
 
     Args:
-        ids: the text.
+        tokens: what to read.
         batch_size: rows B over all ranks.
-        tgt_len: tokens L in a segment.
+        lengths: where segments begin and end.
+        order: which token stands where; left out, the text's own order.
+        warmup_len: tokens before its own that a row reads first without being scored. Before the
+            text's beginning there are none: the first row starts with an empty memory.
         rank, world_size: this process reads rows rank * B / world_size and following.
     """
 
-    ids: np.ndarray
+    tokens: Tokens
     batch_size: int
-    tgt_len: int
+    lengths: Lengths
+    order: Order | None = None
+    warmup_len: int = 0
     rank: int = 0
     world_size: int = 1
 
+    @staticmethod
+    def of(ids: np.ndarray, batch_size: int, tgt_len: int) -> Stream:
+        """One text in order, in segments of tgt_len."""
+        return Stream(Text(ids), batch_size, Fixed(tgt_len))
+
     @property
     def row_len(self) -> int:
-        """Tokens in a row."""
-        return len(self.ids) // self.batch_size
+        """Tokens in a row, without its warm-up."""
+        grain = self.tokens.grain
+        return len(self.tokens) // (self.batch_size * grain) * grain
 
     @property
-    def n_scored(self) -> int:
-        """Targets in one pass, over all ranks."""
-        return self.batch_size * (self.row_len - 1)
+    def total(self) -> int:
+        """Targets of a row in a pass, scored or not."""
+        return self.warmup_len + self.row_len - 1
 
     def __len__(self) -> int:
-        """Segments in one pass."""
-        return -(-(self.row_len - 1) // self.tgt_len)
+        """Segments in the first pass."""
+        return self.lengths.count(self.total, 0)
 
     def segment(self, index: int) -> Segment:
         """Segment `index` of an endless reading that starts over after each pass."""
-        n_pass, index_in_pass = divmod(index, len(self))
-        start = index_in_pass * self.tgt_len
-        stop = min(start + self.tgt_len, self.row_len - 1)
-        rows = self.batch_size // self.world_size
-        first = self.rank * rows * self.row_len
-        rows_BR = self.ids[first : first + rows * self.row_len].reshape(rows, self.row_len)
-        window_BL = torch.from_numpy(rows_BR[:, start : stop + 1].astype(np.int64))
-        fresh_B = torch.full((rows,), start == 0)
-        n_target = n_pass * self.n_scored + self.batch_size * stop
-        return Segment(window_BL[:, :-1], window_BL[:, 1:], fresh_B, index, n_target)
+        n_pass, start, stop = self.lengths.find(self.total, index)
+        place_1T = np.arange(start, stop + 1)[None] - self.warmup_len
+        row_B1 = np.arange(self.batch_size)[:, None]
+        order = self.order or InOrder(self.tokens)
+        at_BT, depth_BT = order.locate(n_pass, row_B1, place_1T, self.row_len)
+        past_BT = np.minimum(depth_BT, place_1T + self.warmup_len)
+        target_BL = at_BT[:, 1:]
+        scored_BL = (past_BT[:, 1:] > 0) & (place_1T[:, 1:] >= 0) & self.tokens.scored(target_BL)
+        ids_BT = self.tokens.read(at_BT[self._rows])
+        return Segment(
+            tokens_BL=tensor(ids_BT[:, :-1]),
+            targets_BL=tensor(ids_BT[:, 1:]),
+            past_BL=tensor(past_BT[self._rows, :-1]),
+            scored_BL=torch.from_numpy(scored_BL[self._rows]),
+            index=index,
+            n_target=self.batch_size * (n_pass * self.total + stop),
+            n_scored=int(scored_BL.sum()) / self.world_size,
+        )
+
+    @property
+    def _rows(self) -> slice:
+        """The rows of this rank."""
+        share = self.batch_size // self.world_size
+        return slice(self.rank * share, (self.rank + 1) * share)
+
+
+class Repeated:
+    """The first few segments of a stream, over and over (Lightning's overfit_batches)."""
+
+    def __init__(self, stream: Stream, n_segment: int) -> None:
+        self.stream, self.n_segment = stream, n_segment
+
+    def segment(self, index: int) -> Segment:
+        """Segment `index` of an endless reading."""
+        n_pass, nth = divmod(index, self.n_segment)
+        segment, last = self.stream.segment(nth), self.stream.segment(self.n_segment - 1)
+        n_target = n_pass * last.n_target + segment.n_target
+        return segment._replace(index=index, n_target=n_target)
+
+
+class Segments(Protocol):
+    """What a training loader reads from."""
+
+    def segment(self, index: int) -> Segment:
+        """Segment `index` of an endless reading."""
 
 
 class TrainingLoader:
@@ -95,18 +148,13 @@ class TrainingLoader:
 
     Args:
         stream: what to read.
-        text: a name of the text, by which a state is known to be of another one.
+        read_as: how it is read; a state that was read otherwise says nothing about this stream.
     """
 
-    def __init__(self, stream: OrderedStream, text: str = "") -> None:
+    def __init__(self, stream: Segments, read_as: Mapping[str, Any] | None = None) -> None:
         self.stream = stream
         self.consumed = 0
-        self.read_as = {
-            "text": text,
-            "tokens": len(stream.ids),
-            "batch_size": stream.batch_size,
-            "tgt_len": stream.tgt_len,
-        }
+        self.read_as = dict(read_as or {})
 
     def __len__(self) -> int:
         """Endless, in a number: without one, Lightning fetches ahead of what it trains on."""
@@ -124,14 +172,15 @@ class TrainingLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where to continue, in which text, read how."""
-        return {"consumed": self.consumed, **self.read_as}
+        return {"consumed": self.consumed, "read_as": self.read_as}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue there; a text that is read in another way starts from its beginning."""
+        was = state["read_as"]
         changed = [
-            f"{name} was {state.get(name)}, is {value}"
+            f"{name} was {was.get(name)}, is {value}"
             for name, value in self.read_as.items()
-            if state.get(name) != value
+            if was.get(name) != value
         ]
         if changed:
             warnings.warn(f"reading from the start of the text: {'; '.join(changed)}", stacklevel=2)
@@ -141,7 +190,7 @@ class TrainingLoader:
 class EvaluationLoader:
     """One pass over the stream, from its beginning each time."""
 
-    def __init__(self, stream: OrderedStream) -> None:
+    def __init__(self, stream: Stream) -> None:
         self.stream = stream
 
     def __len__(self) -> int:
@@ -149,6 +198,11 @@ class EvaluationLoader:
 
     def __iter__(self) -> Iterator[Segment]:
         return map(self.stream.segment, range(len(self)))
+
+
+def tensor(ids: np.ndarray) -> Tensor:
+    """The numbers as torch's embeddings want them, in memory of their own."""
+    return torch.from_numpy(ids.astype(np.int64))
 
 
 def check_length(part: str, n_token: int, batch_size: int, tgt_len: int, fix: str) -> None:

@@ -22,10 +22,12 @@ class MeanNats(Metric):
         self.add_state("nats", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
-    def update(self, nats_BL: Tensor) -> None:
-        """Count the nats of some tokens."""
-        self.nats += nats_BL.detach().sum(dtype=self.nats.dtype)
-        self.count += nats_BL.numel()
+    def update(self, nats_BL: Tensor, scored_BL: Tensor | None = None) -> None:
+        """Count the nats of the tokens that are scored; left out, all are."""
+        nats_BL = nats_BL.detach()
+        scored_BL = torch.ones_like(nats_BL, dtype=torch.bool) if scored_BL is None else scored_BL
+        self.nats += nats_BL.masked_fill(~scored_BL, 0.0).sum(dtype=self.nats.dtype)
+        self.count += scored_BL.sum()
 
     def compute(self) -> Tensor:
         """Mean nats of a token."""
@@ -43,13 +45,54 @@ class MeanNats(Metric):
         return self
 
 
-def readings(nats: float, unit: str) -> dict[str, float]:
+class RightAnswers(Metric):
+    """How many tokens of the answers are right, and how many answers are right throughout.
+
+    Args:
+        example_len: tokens in an example; its answer ends with it.
+    """
+
+    full_state_update = False
+
+    def __init__(self, example_len: int) -> None:
+        super().__init__()
+        self.example_len = example_len
+        for name in ("right_tokens", "tokens", "right_answers", "answers"):
+            self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        self.wrong_B: Tensor | None = None
+
+    def update(self, right_BL: Tensor, scored_BL: Tensor, past_BL: Tensor) -> None:
+        """Count a segment that follows the one before; an answer may lie in both."""
+        wrong_B = torch.zeros_like(right_BL[:, 0]) if self.wrong_B is None else self.wrong_B
+        ends_BL = past_BL + 2 == self.example_len
+        for place in range(right_BL.size(1)):
+            wrong_B = wrong_B | (scored_BL[:, place] & ~right_BL[:, place])
+            ends_B = ends_BL[:, place]
+            self.answers += ends_B.sum()
+            self.right_answers += (ends_B & ~wrong_B).sum()
+            wrong_B = wrong_B & ~ends_B
+        self.wrong_B = wrong_B
+        self.tokens += scored_BL.sum()
+        self.right_tokens += (right_BL & scored_BL).sum()
+
+    def compute(self) -> dict[str, Tensor]:
+        """token_accuracy and answer_accuracy, from 0 to 1."""
+        return {
+            "token_accuracy": self.right_tokens / self.tokens,
+            "answer_accuracy": self.right_answers / self.answers,
+        }
+
+
+def readings(nats: float, unit: str, bytes_per_token: float | None = None) -> dict[str, float]:
     """Mean nats of a token in the field's other units, by name.
 
     bits = nats / ln 2 and perplexity = exp(nats) of the mean; a mean of perplexities is neither.
+    Bits per byte of the text compare models whose tokens are of different kinds.
     """
+    bits = nats / math.log(2)
+    by_byte = {"bits_per_byte": bits / bytes_per_token} if bytes_per_token else {}
     return {
         "nats": nats,
-        f"bits_per_{unit}": nats / math.log(2),
+        f"bits_per_{unit}": bits,
         "perplexity": math.exp(min(nats, 700.0)),
-    }
+    } | by_byte

@@ -7,16 +7,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.stream import OrderedStream, Segment
+from ..data.stream import Segment, Stream
 from ..model import Memory, TransformerXL, evaluating, require
 
 
 def segment_nats(net: TransformerXL, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
     """Nats of a segment's targets, nats_BL, and the memory for the next one.
 
-    Rows that start afresh forget what the memory holds of the text before.
+    Those that are not `segment.scored_BL` mean nothing.
     """
-    return net.nats(segment.tokens_BL, segment.targets_BL, memory.reset(segment.fresh_B))
+    return net.nats(segment.tokens_BL, segment.targets_BL, memory, segment.past_BL)
+
+
+def segment_answers(
+    net: TransformerXL, segment: Segment, memory: Memory
+) -> tuple[Tensor, Tensor, Memory]:
+    """Nats of a segment's targets; whether each is the likeliest token, right_BL; the memory."""
+    h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.past_BL)
+    right_BL = net.head(h_BLD).argmax(dim=-1) == segment.targets_BL
+    return net.head.nats(h_BLD, segment.targets_BL), right_BL, memory
 
 
 @torch.no_grad()
@@ -47,7 +56,7 @@ def stream_nats(
     require(batch_size >= 1, "batch_size", batch_size, "at least 1")
     require(tgt_len >= 1, "tgt_len", tgt_len, "at least 1")
     require(len(ids) >= 2 * batch_size, "tokens", len(ids), f"at least 2 * {batch_size} rows")
-    stream = OrderedStream(ids, batch_size, tgt_len)
+    stream = Stream.of(ids, batch_size, tgt_len)
     memory = model.empty_memory(batch_size, mem_len)
     parts = []
     with evaluating(model):

@@ -20,8 +20,12 @@ KEY = "txl_lightning"
 class Carry(Callback):
     """Memory and position advance together, after the step and before a checkpoint is written.
 
-    The checkpoint gets the memory of every rank and the state of torch's CPU generator.
+    The checkpoint gets the memory of every rank and the state of torch's CPU generator. The
+    position is in it where Lightning keeps the state of loaders.
     """
+
+    def __init__(self) -> None:
+        self.position: dict[str, Any] | None = None
 
     def on_train_batch_end(
         self,
@@ -35,6 +39,16 @@ class Carry(Callback):
         pl_module.memories["train", 0] = pl_module.pending
         if isinstance(trainer.train_dataloader, TrainingLoader):
             trainer.train_dataloader.commit(batch)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Read on from where the checkpoint was.
+
+        With max_epochs given, Lightning forgets it when anything has asked for
+        trainer.estimated_stepping_batches.
+        """
+        if self.position is not None and isinstance(trainer.train_dataloader, TrainingLoader):
+            trainer.train_dataloader.load_state_dict(self.position)
+        self.position = None
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -58,6 +72,8 @@ class Carry(Callback):
         if carried is None or trainer.state.fn != "fit":
             return
         torch.set_rng_state(carried["rng"])
+        loaders = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader")
+        self.position = loaders[0] if loaders else None
         if carried["world_size"] != trainer.world_size:
             was, now = carried["world_size"], trainer.world_size
             rank_zero_warn(f"saved on {was} devices, resumed on {now}: the memory starts empty")

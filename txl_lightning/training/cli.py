@@ -12,11 +12,13 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.loggers import CSVLogger
 
 from ..checkpoints import read_checkpoint
-from ..data import CorpusDataModule
-from ..data.datamodule import check_numbers
+from ..complaints import explain
+from ..data.datamodule import CorpusDataModule, check_numbers
+from ..data.tasks import TaskConfig
+from ..data.text import TextConfig
+from ..data.vocab import SubwordOptions, WordOptions
 from ..model import TransformerXLConfig
 from .callbacks import LastCheckpoint, SaveNats, Throughput
-from .complaints import explain
 from .curve import LearningCurve
 from .module import LanguageModel, check_eval_mem_len
 from .optim import OptimConfig, check_end
@@ -30,6 +32,9 @@ IMPORTABLE = ["txl_lightning"] + [
 
 SHAPES_NO_WEIGHT = {"mem_len", "clamp_len", "kernel", "dropout", "dropatt", "init_std"}
 """Fields of a checkpoint's network that may be given another value."""
+
+PARTS_OF_DATA = {"words": WordOptions, "subwords": SubwordOptions, "task": TaskConfig}
+"""Settings of the data that have settings of their own."""
 
 TRAINER_DEFAULTS = {
     "max_epochs": -1,
@@ -178,7 +183,7 @@ def default_callbacks(verb: str, trainer: jsonargparse.Namespace) -> list[Callba
 def check_numbers_of(config: jsonargparse.Namespace) -> None:
     """Refuse numbers that cannot be, with the whole key."""
     net = {name: value for name, value in vars(config.model.net).items() if name != "n_token"}
-    shape = ("tgt_len", "batch_size", "eval_tgt_len", "eval_batch_size", "split")
+    shape = ("tgt_len", "batch_size", "eval_tgt_len", "eval_batch_size", "eval_warmup_len")
     with keys_under("model.net"):
         TransformerXLConfig(**net)
     with keys_under("model.optim"):
@@ -186,7 +191,12 @@ def check_numbers_of(config: jsonargparse.Namespace) -> None:
     with keys_under("model"):
         check_eval_mem_len(config.model.eval_mem_len)
     with keys_under("data"):
-        check_numbers(**{name: config.data[name] for name in shape})
+        check_numbers(**{name: config.data[name] for name in shape}, segments=config.data.segments)
+        TextConfig(split=config.data.split)
+    for name, options in PARTS_OF_DATA.items():
+        if config.data[name] is not None:
+            with keys_under(f"data.{name}"):
+                options(**vars(config.data[name]))
     check_end(optim, config.trainer.max_steps)
 
 

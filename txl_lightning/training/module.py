@@ -3,14 +3,17 @@
 B rows   L segment
 """
 
+import math
 from dataclasses import asdict
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule
 from torch import Tensor, nn
+from torchmetrics import Metric
 
+from ..data.datamodule import CorpusDataModule
 from ..data.stream import Segment
-from ..evaluation import MeanNats, readings, segment_nats
+from ..evaluation import MeanNats, RightAnswers, readings, segment_answers, segment_nats
 from ..model import Memory, TransformerXL, TransformerXLConfig, require
 from .callbacks import Carry
 from .optim import OptimConfig, make_optimizer, make_scheduler
@@ -45,7 +48,7 @@ class LanguageModel(LightningModule):
         self.memories: dict[tuple[str, int], Memory] = {}
         self.pending: Memory | None = None
         self.train_nats = MeanNats()
-        self.eval_nats = nn.ModuleDict()
+        self.meters = nn.ModuleDict()
 
     def forward(self, tokens_BL: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
         """The network's logits_BLV and next memory."""
@@ -55,10 +58,11 @@ class LanguageModel(LightningModule):
         """Mean nats of the segment; its memory waits until the step is done (`Carry`)."""
         memory = self.memory("train", segment, self.net.config.mem_len)
         nats_BL, self.pending = segment_nats(self.net, segment, memory)
-        self.train_nats.update(nats_BL)
+        self.train_nats.update(nats_BL, segment.scored_BL)
         if self.is_logged(self.global_step + 1, batch_idx):
             self.log_training(segment)
-        return nats_BL.mean()
+        # Over all ranks: theirs are averaged, and they may not score equally many.
+        return nats_BL.masked_fill(~segment.scored_BL, 0.0).sum() / (segment.n_scored or 1)
 
     def validation_step(self, segment: Segment, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Nats of the segment: nats_BL."""
@@ -99,44 +103,54 @@ class LanguageModel(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights whose ids mean something else in this text, before they are loaded."""
-        data = getattr(self._trainer, "datamodule", None)
-        state = checkpoint.get(type(data).__qualname__)
-        if data is not None and state is not None:
-            data.load_state_dict(state)
+        state = checkpoint.get(CorpusDataModule.__qualname__)
+        if self.corpus and state is not None:
+            self.corpus.load_state_dict(state)
 
     def memory(self, stage: str, segment: Segment, mem_len: int, loader: int = 0) -> Memory:
         """What a stage remembers of a dataloader; nothing, at first or for other rows."""
-        rows = len(segment.fresh_B)
+        rows = len(segment.tokens_BL)
         memory = self.memories.get((stage, loader))
         if memory is None or memory.batch_size != rows:
             return self.net.empty_memory(rows, mem_len)
         return memory.resized(mem_len).to(self.device)
 
     def evaluate(self, stage: str, segment: Segment, loader: int) -> Tensor:
-        """Score one segment and remember it."""
+        """Score one segment and remember it; nan where nothing is scored."""
         memory = self.memory(stage, segment, self.eval_mem_len, loader)
-        nats_BL, self.memories[stage, loader] = segment_nats(self.net, segment, memory)
-        name = f"{stage}/{loader}"
-        if name not in self.eval_nats:
-            self.eval_nats[name] = MeanNats().to(self.device)
-        self.eval_nats[name].update(nats_BL)
-        return nats_BL
+        if self.example_len:
+            nats_BL, right_BL, memory = segment_answers(self.net, segment, memory)
+            answers = self.meter(f"{stage}/{loader}/answers", RightAnswers, self.example_len)
+            answers.update(right_BL, segment.scored_BL, segment.past_BL)
+        else:
+            nats_BL, memory = segment_nats(self.net, segment, memory)
+        self.memories[stage, loader] = memory
+        self.meter(f"{stage}/{loader}/nats", MeanNats).update(nats_BL, segment.scored_BL)
+        return nats_BL.masked_fill(~segment.scored_BL, math.nan)
+
+    def meter(self, name: str, kind: type[Metric], *args: Any) -> Metric:
+        """The metric of a stage and dataloader, made when it is first needed."""
+        if name not in self.meters:
+            self.meters[name] = kind(*args).to(self.device)
+        return self.meters[name]
 
     def report(self, stage: str) -> None:
         """Log a stage's readings and forget what it remembered."""
-        for name, metric in self.eval_nats.items():
-            if name.startswith(stage):
-                values = readings(metric.compute().item(), self.unit)
-                group = name.removesuffix("/0")
+        for name, meter in self.meters.items():
+            of_stage, loader, what = name.split("/")
+            if of_stage == stage:
+                values = meter.compute()
+                values = self.readings(stage, values) if what == "nats" else values
+                group = stage if loader == "0" else f"{stage}/{loader}"
                 self.log_dict({f"{group}/{key}": values[key] for key in values}, sync_dist=True)
         self.forget(stage)
 
     def forget(self, stage: str) -> None:
         """Drop a stage's memories and counts."""
         self.memories = {key: self.memories[key] for key in self.memories if key[0] != stage}
-        for name in [name for name in self.eval_nats if name.startswith(stage)]:
+        for name in [name for name in self.meters if name.startswith(stage)]:
             # Made under inference_mode by trainer.validate, it could not be counted on in fit.
-            del self.eval_nats[name]
+            del self.meters[name]
 
     def is_logged(self, step: int, batch_idx: int) -> bool:
         """Whether this segment ends step number `step` and that one is logged."""
@@ -146,16 +160,32 @@ class LanguageModel(LightningModule):
 
     def log_training(self, segment: Segment) -> None:
         """Log the mean since the last time; seldom, because each logged value takes time."""
-        values = readings(self.train_nats.compute().item(), self.unit)
+        values = self.readings("train", self.train_nats.compute())
         self.train_nats.reset()
         lr = self.trainer.optimizers[0].param_groups[0]["lr"]
         values |= {"lr": lr, "tokens": float(segment.n_target)}
         self.log_dict({f"train/{key}": values[key] for key in values}, sync_dist=True)
 
+    def readings(self, stage: str, nats: Tensor) -> dict[str, float]:
+        """Mean nats in the units of the text."""
+        size = self.corpus.bytes_per_token(stage) if self.corpus else None
+        return readings(nats.item(), self.unit, size)
+
     @property
     def unit(self) -> str:
         """What one token is called in the logs."""
-        return getattr(getattr(self.trainer, "datamodule", None), "unit", "token")
+        return self.corpus.unit if self.corpus else "token"
+
+    @property
+    def example_len(self) -> int | None:
+        """Tokens in an example, if the text is a task."""
+        return self.corpus.example_len if self.corpus else None
+
+    @property
+    def corpus(self) -> CorpusDataModule | None:
+        """The data module, when it is ours."""
+        data = getattr(self._trainer, "datamodule", None)
+        return data if isinstance(data, CorpusDataModule) else None
 
 
 def check_eval_mem_len(mem_len: int | None) -> None:

@@ -1,9 +1,9 @@
-"""Verbs that need no Trainer: plain functions whose signatures are their options."""
+"""generate: continue a prompt."""
 
 import torch
 
-from .checkpoints import load_run
-from .generation import generate
+from ..checkpoints import load_run
+from ..generation import generate
 
 
 def generate_verb(
@@ -26,6 +26,8 @@ def generate_verb(
         seed: Of the draws: the same seed prints the same text.
         mem_len: States remembered; left out, what the model was trained with.
     """
+    # Numbers too small to be normal slow a CPU's step several-fold.
+    torch.set_flush_denormal(True)
     model, vocab = load_run(ckpt_path)
     prompt_L = torch.from_numpy(vocab.encode_text(prompt, where="prompt").astype("int64"))
     options = {"temperature": temperature, "top_k": top_k, "seed": seed, "mem_len": mem_len}

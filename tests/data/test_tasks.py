@@ -1,0 +1,90 @@
+"""Tasks in which it is known what must be remembered."""
+
+import numpy as np
+import pytest
+import torch
+
+from txl_lightning import CorpusDataModule
+from txl_lightning.data.lengths import Fixed
+from txl_lightning.data.stream import EvaluationLoader, Stream
+from txl_lightning.data.tasks import TASKS, TaskConfig, TaskStore
+
+
+def example(name: str, **sizes) -> list[str]:
+    """One example in symbols."""
+    store = TaskStore(name, TaskConfig(**sizes))
+    return [store.task.symbols[index] for index in store.text("train").example(3)]
+
+
+def test_sort_answers_with_the_same_digits_in_order():
+    symbols = example("sort", length=12)
+    assert symbols[12:] == sorted(symbols[:12])
+    assert len(set(symbols)) > 3
+
+
+def test_copy_answers_with_the_same_symbols_after_the_blanks():
+    symbols = example("copy", length=4, distance=3)
+    assert symbols[4:8] == [".", ".", ".", ">"]
+    assert symbols[8:] == symbols[:4]
+
+
+def test_recall_answers_with_the_value_of_the_key_that_is_asked():
+    symbols = example("recall", length=5, distance=2)
+    assert symbols[10:13] == [".", ".", ">"]
+    values = dict(zip(symbols[0:10:2], symbols[1:10:2], strict=True))
+    assert len(values) == 5
+    assert symbols[14] == values[symbols[13]]
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_only_answers_are_scored_and_all_of_them_once(name):
+    store = TaskStore(name, TaskConfig(length=3, distance=2, n_eval=10))
+    tokens, task = store.text("val"), store.task
+    for tgt_len in (1, 4, 63):
+        stream = Stream(tokens, 2, Fixed(tgt_len))
+        segments = list(EvaluationLoader(stream))
+        scored = torch.cat([segment.scored_BL for segment in segments], dim=1)
+        targets = torch.cat([segment.targets_BL for segment in segments], dim=1)[scored]
+        answers = [tokens.example(n)[task.answer] for n in range(10)]
+        assert targets.tolist() == np.concatenate(answers).tolist()
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_nothing_is_seen_of_the_example_before(name):
+    store = TaskStore(name, TaskConfig(length=3, n_eval=8))
+    stream = Stream(store.text("test"), 2, Fixed(5))
+    segments = list(EvaluationLoader(stream))
+    past = torch.cat([segment.past_BL for segment in segments], dim=1)
+    assert torch.equal(past, (torch.arange(past.size(1)) % store.task.example_len).expand_as(past))
+
+
+def test_splits_and_seeds_have_examples_of_their_own_that_never_change():
+    def first(split, seed):
+        return TaskStore("sort", TaskConfig(seed=seed)).text(split).example(0).tolist()
+
+    drawn = [first(split, seed) for split in ("train", "val", "test") for seed in (1, 2)]
+    assert len({tuple(example) for example in drawn}) == 6
+    assert first("val", 2) == first("val", 2)
+
+
+def test_training_examples_come_again_only_when_asked():
+    config = TaskConfig(length=2, n_train=6)
+    stream = Stream(TaskStore("sort", config).text("train"), 2, Fixed(11))
+    assert torch.equal(stream.segment(0).tokens_BL, stream.segment(1).tokens_BL)
+    endless = TaskStore("sort", TaskConfig(length=2)).text("train")
+    later = Stream(endless, 3, Fixed(11)).segment(10**9)
+    assert later.tokens_BL.shape == (3, 11)
+    assert len(endless) > 10**12
+
+
+def test_a_task_is_a_corpus():
+    data = CorpusDataModule(corpus="copy", tgt_len=8, batch_size=4)
+    assert (data.unit, data.n_token, data.example_len) == ("word", 12, 41)
+    assert data.vocab.encode_text("3 1 4 . >").tolist() == [3, 1, 4, 10, 11]
+    assert next(iter(data.train_dataloader())).tokens_BL.shape == (4, 8)
+
+
+@pytest.mark.parametrize("change", [{"length": 0}, {"n_symbol": 1}, {"distance": -1}])
+def test_impossible_sizes_are_refused(change):
+    with pytest.raises(ValueError, match="is not possible; it must be at least"):
+        TaskConfig(**change)

@@ -1,0 +1,200 @@
+"""Corpora made on the spot, in which it is known what must be remembered: sort, copy, recall.
+
+An example is a document: a row reads one after the other, in segments of any length, and what a
+model knows of an example's beginning at its end it has seen or remembered. Only answers are scored.
+
+B rows   L places in each   T tokens in an example
+"""
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Literal, Protocol
+
+import numpy as np
+
+from .identity import short
+from .spans import SPLITS
+from .vocab import WordOptions, Words
+
+TaskName = Literal["sort", "copy", "recall"]
+ENDLESS = 1 << 40
+"""Examples in training when none is to come twice."""
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """How large a task is."""
+
+    length: int = 20
+    """Symbols to sort or copy; pairs to recall from."""
+    n_symbol: int = 10
+    """Different symbols there are."""
+    distance: int = 0
+    """Blanks between what is to be remembered and the answer (copy and recall)."""
+    n_train: int | None = None
+    """Different examples in training; left out, none comes twice."""
+    n_eval: int = 1024
+    """Examples in val and test, each."""
+    seed: int = 1
+    """Which examples are drawn."""
+
+    def __post_init__(self) -> None:
+        least = {"length": 1, "n_symbol": 2, "distance": 0, "n_train": 1, "n_eval": 1}
+        for name, minimum in least.items():
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                raise ValueError(f"{name}: {value} is not possible; it must be at least {minimum}")
+
+
+class Task(Protocol):
+    """Examples of one length, drawn at random."""
+
+    symbols: tuple[str, ...]
+    """What each id stands for."""
+    answer: slice
+    """Which tokens of an example are to be predicted."""
+    example_len: int
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        """The ids of one example."""
+
+
+class Sort:
+    """n digits, and the same digits in order (augustwester/transformer-xl).
+
+    With length 5: `3 1 4 1 5` is answered by `1 1 3 4 5`.
+    """
+
+    def __init__(self, config: TaskConfig) -> None:
+        self.symbols = digits(config.n_symbol)
+        self.length = config.length
+        self.example_len = 2 * config.length
+        self.answer = slice(config.length, None)
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        """The ids of one example."""
+        unsorted = rng.integers(len(self.symbols), size=self.length)
+        return np.concatenate([unsorted, np.sort(unsorted)])
+
+
+class Copy:
+    """n symbols, blanks, a mark, and the same symbols again.
+
+    With length 3 and distance 2: `3 1 4 . . >` is answered by `3 1 4`.
+    """
+
+    def __init__(self, config: TaskConfig) -> None:
+        self.symbols = (*digits(config.n_symbol), ".", ">")
+        self.n_symbol, self.length, self.distance = config.n_symbol, config.length, config.distance
+        self.example_len = 2 * config.length + config.distance + 1
+        self.answer = slice(config.length + config.distance + 1, None)
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        """The ids of one example."""
+        blank, mark = self.n_symbol, self.n_symbol + 1
+        copied = rng.integers(self.n_symbol, size=self.length)
+        return np.concatenate([copied, np.full(self.distance, blank), [mark], copied])
+
+
+class Recall:
+    """Pairs of a key and a value, blanks, a mark and one of the keys: which value was its?
+
+    With length 3 and distance 4: `c 1 a 7 b 1 . . . . > a` is answered by `7`. A model whose
+    attention is shorter than the distance can only guess one value in n_symbol.
+    """
+
+    def __init__(self, config: TaskConfig) -> None:
+        self.n_symbol, self.length, self.distance = config.n_symbol, config.length, config.distance
+        keys = tuple(f"k{number}" for number in range(config.length))
+        self.symbols = (*digits(config.n_symbol), *keys, ".", ">")
+        self.example_len = 2 * config.length + config.distance + 3
+        self.answer = slice(self.example_len - 1, None)
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        """The ids of one example."""
+        keys = self.n_symbol + rng.permutation(self.length)
+        values = rng.integers(self.n_symbol, size=self.length)
+        blank, mark = self.n_symbol + self.length, self.n_symbol + self.length + 1
+        asked = rng.integers(self.length)
+        pairs = np.stack([keys, values], axis=1).ravel()
+        question = [mark, keys[asked], values[asked]]
+        return np.concatenate([pairs, np.full(self.distance, blank), question])
+
+
+TASKS: dict[str, type] = {"sort": Sort, "copy": Copy, "recall": Recall}
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A task's examples one after the other, as tokens to be read at any place.
+
+    Example n is the same whenever it is read.
+    """
+
+    task: Task
+    seed: tuple[int, ...]
+    n_example: int
+
+    @property
+    def grain(self) -> int:
+        """A row holds whole examples."""
+        return self.task.example_len
+
+    def __len__(self) -> int:
+        return self.n_example * self.task.example_len
+
+    def read(self, at_BL: np.ndarray) -> np.ndarray:
+        nth_BL, place_BL = np.divmod(at_BL, self.task.example_len)
+        wanted, which_BL = np.unique(nth_BL, return_inverse=True)
+        drawn = np.stack([self.example(int(nth)) for nth in wanted])
+        return drawn[which_BL.reshape(at_BL.shape), place_BL]
+
+    def depth(self, at_BL: np.ndarray) -> np.ndarray:
+        return at_BL % self.task.example_len
+
+    def scored(self, at_BL: np.ndarray) -> np.ndarray:
+        answer_T = np.zeros(self.task.example_len, bool)
+        answer_T[self.task.answer] = True
+        return answer_T[at_BL % self.task.example_len]
+
+    def example(self, nth: int) -> np.ndarray:
+        """The ids of one example."""
+        return self.task.draw(np.random.default_rng((*self.seed, nth)))
+
+
+@dataclass(frozen=True)
+class TaskStore:
+    """A task with the same questions to ask of it as a prepared text."""
+
+    name: str
+    config: TaskConfig
+
+    @cached_property
+    def task(self) -> Task:
+        """What draws the examples."""
+        return TASKS[self.name](self.config)
+
+    @property
+    def vocab(self) -> Words:
+        """Its symbols, by which examples can be printed and prompts written."""
+        return Words(self.task.symbols, WordOptions(line_end="none", unknown="error"))
+
+    @property
+    def fingerprint(self) -> str:
+        """A name that two tasks share only if a model is fed the same tokens by both."""
+        return short([self.name, asdict(self.config)])
+
+    def text(self, split: str) -> Examples:
+        """The examples of a split; no two splits share their random numbers."""
+        seed = (self.config.seed, SPLITS.index(split))
+        count = self.config.n_eval if split != "train" else self.config.n_train
+        return Examples(self.task, seed, count or ENDLESS)
+
+    def bytes_per_token(self, split: str) -> None:
+        """Its symbols stand for no bytes."""
+        return None
+
+
+def digits(n_symbol: int) -> tuple[str, ...]:
+    """The symbols 0 to n_symbol - 1."""
+    return tuple(str(number) for number in range(n_symbol))

@@ -1,0 +1,106 @@
+"""TextConfig: which text, cut and encoded how -> a store."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from .corpora import CORPORA
+from .own import holds_documents, own_text
+from .store import Recipe, Store, prepare
+from .tasks import TASKS, TaskConfig, TaskStore
+from .vocab import SubwordOptions, WordOptions
+
+CorpusName = Literal[
+    "python_source",
+    "tiny_shakespeare",
+    "enwik8",
+    "text8",
+    "wikitext2",
+    "wikitext103",
+    "ptb",
+    "ptb_char",
+    "lm1b",
+    "sort",
+    "copy",
+    "recall",
+]
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """Which text, and how it becomes tokens."""
+
+    corpus: CorpusName = "python_source"
+    """Text by name: downloaded once, unless it is python_source, the running Python's own, or
+    made on the spot: sort, copy, recall."""
+    path: str | list[str] | None = None
+    """Your own text in place of the corpus: a file, a folder or tar of documents, or three of
+    them: train, val and test."""
+    vocab: str | None = None
+    """bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
+    tokenizer.json, or words, one in a line; left out, the corpus's own, or bytes."""
+    documents: Literal["none", "files", "lines"] | None = None
+    """What is a text of its own, before which nothing is seen; left out, the corpus's own, each
+    file of a folder or tar, or else none."""
+    split: tuple[float, float, float] = (0.9, 0.05, 0.05)
+    """Fractions for train, val and test, where the text is not cut already; they add up to 1."""
+    words: WordOptions | None = None
+    """How words are made; left out, the corpus's own."""
+    subwords: SubwordOptions = SubwordOptions()
+    """How subwords are trained."""
+    task: TaskConfig = TaskConfig()
+    """How large sort, copy and recall are."""
+    root: str | None = None
+    """The folder where data lives; left out, $TXL_DATA, or data."""
+
+    def __post_init__(self) -> None:
+        if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-6:
+            raise ValueError(
+                f"split: {list(self.split)} is not possible; it must be three fractions that add "
+                "up to 1"
+            )
+
+    @property
+    def name(self) -> str:
+        """What an error calls the text."""
+        return self.corpus if self.path is None else ", ".join(self.paths)
+
+    @property
+    def paths(self) -> list[str]:
+        """The user's own files."""
+        return [self.path] if isinstance(self.path, str) else list(self.path or ())
+
+    @property
+    def data_root(self) -> Path:
+        """The folder where data lives."""
+        return Path(self.root or os.environ.get("TXL_DATA") or "data")
+
+    def recipe(self) -> Recipe:
+        """What the store will be made from; a corpus is downloaded here."""
+        own, named = [Path(path) for path in self.paths], CORPORA[self.corpus]
+        if own:
+            unit = "files" if any(map(holds_documents, own)) else None
+            splits = own_text(own, self.split, self.data_root)
+            vocab, words = "bytes", WordOptions()
+        else:
+            unit, splits = named.documents, named.find(self.data_root, self.split)
+            vocab, words = named.vocab, named.words
+        chosen = unit if self.documents is None else self.documents
+        return Recipe(
+            splits,
+            vocab=self.vocab or vocab,
+            documents=None if chosen == "none" else chosen,
+            words=self.words or words,
+            subwords=self.subwords,
+        )
+
+    def open(self) -> Store | TaskStore:
+        """The prepared text, made ready when it is not; or a task.
+
+        Raises:
+            DataError: it cannot be had, read or encoded.
+        """
+        if self.path is None and self.corpus in TASKS:
+            return TaskStore(self.corpus, self.task)
+        return prepare(self.recipe(), self.data_root)

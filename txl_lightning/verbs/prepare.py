@@ -1,0 +1,33 @@
+"""prepare: make a text ready to be read."""
+
+from pathlib import Path
+from typing import Any
+
+from ..data import DataError
+from ..data.corpora import CORPORA
+from ..data.spans import SPLITS
+from ..data.tasks import TASKS
+from ..data.text import TextConfig
+
+
+def prepare_verb(name: str, **text: Any) -> None:
+    """Download a corpus, or take a text of your own, and encode it; say where it is.
+
+    Args:
+        name: A corpus, or the path of your own text: a file, a folder or a tar of documents.
+        **text: As in fit, where each stands under data.
+    """
+    if name in TASKS:
+        print(f"{name}: made on the spot; there is nothing to prepare")
+        return
+    if name not in CORPORA and not Path(name).exists():
+        allowed = f"it must be a file, a folder, or one of {', '.join(CORPORA)}"
+        raise DataError(f"{name}: no such text; {allowed}")
+    corpus, path = (name, None) if name in CORPORA else ("python_source", name)
+    store = TextConfig(corpus=corpus, path=path, **text).open()
+    print(f"{name}: {store.folder}")
+    print(f"{store.vocab.n_token:,} {store.vocab.unit}s in the vocabulary")
+    for split in SPLITS:
+        tokens, size = store.manifest["tokens"][split], store.manifest["bytes"][split]
+        print(f"{split:5}  {tokens:>13,} tokens  {size:>13,} bytes")
+    print(f"fingerprint {store.fingerprint}")
