@@ -385,8 +385,17 @@ def test_a_model_is_not_measured_on_another_text_unless_it_is_said(txl, run_fold
     assert "test/bits_per_byte" in output.out
 
 
-@pytest.mark.parametrize("option", ["--data.split=[0.5,0.1,0.1]", "--data.task.length=0"])
-def test_an_impossible_text_is_one_line_with_the_whole_key(txl, small, option):
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--data.split=[0.5,0.1,0.1]",
+        "--data.task.length=0",
+        "--data.subwords.n_token=9",
+        "--trainer.val_check_interval=0.25",
+        "--trainer.limit_train_batches=0.5",
+    ],
+)
+def test_an_impossible_number_is_one_line_with_the_whole_key(txl, small, option):
     code, output = txl("fit", *small, option)
     assert code == 2
     assert option.removeprefix("--").split("=")[0] in complaint(output)

@@ -14,9 +14,10 @@ from txl_lightning.data import DataError
 from txl_lightning.data import identity as identity_room
 from txl_lightning.data import store as store_room
 from txl_lightning.data.own import by_fractions
-from txl_lightning.data.spans import Span, whole
+from txl_lightning.data.spans import Span, documents, whole
 from txl_lightning.data.store import Recipe, prepare
 from txl_lightning.data.vocab import WordOptions
+from txl_lightning.data.watch import Watched
 
 FRACTIONS = (0.5, 0.25, 0.25)
 
@@ -133,6 +134,18 @@ def test_many_documents_are_streamed_to_disk(tmp_path, monkeypatch):
     lines = recipe(tmp_path / "a.txt", text, fractions=(1.0, 0.0, 0.0), documents="lines")
     starts = prepare(lines, tmp_path).text("train").starts.tolist()
     assert starts == [0, *(n + 1 for n in range(len(text) - 1) if text[n] == 10)]
+
+
+def test_the_bar_counts_every_byte_that_is_encoded(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"ab\ncde\n" * 10)
+    read = []
+    for unit in ("files", "lines"):
+        for document in documents(whole(path), unit):
+            watched = Watched(document, read.append)
+            assert b"".join(watched.chunks()) == b"".join(document.chunks())
+            assert (watched.path, watched.start) == (document.path, document.start)
+    assert sum(read) == 2 * 70
 
 
 def test_its_manifest_says_what_it_is(tmp_path):

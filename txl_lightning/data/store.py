@@ -20,6 +20,7 @@ from .identity import short, text_digest
 from .spans import SPLITS, Document, DocumentUnit, Span, documents
 from .tokens import Text
 from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions, fingerprint, load, named
+from .watch import Watch, watching
 
 VERSION = 2
 STARTS_KEPT = 1 << 16
@@ -39,7 +40,8 @@ class Recipe:
     def vocabulary(self) -> Vocabulary:
         """Built from the splits that this kind is built from, or read from a file."""
         spans = [span for name in BUILT_IN.get(self.vocab, ()) for span in self.splits[name]]
-        return named(self.vocab, lambda: spans, self.words, self.subwords)
+        with watching("vocabulary", None) as watch:
+            return named(self.vocab, lambda: watch(spans), self.words, self.subwords)
 
     def units(self, split: str) -> Iterator[Document]:
         """What is encoded on its own."""
@@ -128,7 +130,8 @@ def build(folder: Path, recipe: Recipe, options: dict[str, Any]) -> None:
     try:
         vocab = recipe.vocabulary()
         dtype = np.min_scalar_type(max(vocab.n_token - 1, 0))
-        tokens = {name: write(aside, name, vocab, recipe, dtype) for name in SPLITS}
+        with watching("encoding", sum(options["bytes"].values())) as watch:
+            tokens = {name: write(aside, name, vocab, recipe, dtype, watch) for name in SPLITS}
         (aside / "vocab.json").write_text(vocab.to_json())
         manifest = options | {"dtype": dtype.name, "n_token": vocab.n_token, "tokens": tokens}
         (aside / "manifest.json").write_text(json.dumps(manifest, indent=1))
@@ -138,14 +141,16 @@ def build(folder: Path, recipe: Recipe, options: dict[str, Any]) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def write(folder: Path, split: str, vocab: Vocabulary, recipe: Recipe, dtype: np.dtype) -> int:
+def write(
+    folder: Path, split: str, vocab: Vocabulary, recipe: Recipe, dtype: np.dtype, watch: Watch
+) -> int:
     """The ids of a split and where its documents begin, streamed through; how many ids."""
     count, starts = 0, array("q", [] if recipe.documents else [0])
     with (
         (folder / f"{split}.ids").open("wb") as ids_file,
         (folder / f"{split}.starts").open("wb") as starts_file,
     ):
-        for document in recipe.units(split):
+        for document in watch(recipe.units(split)):
             if recipe.documents:
                 starts.append(count)
             for ids in vocab.encode(document):

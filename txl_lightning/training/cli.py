@@ -1,7 +1,5 @@
 """LightningCLI for fit, validate, test and predict: plain YAML, our defaults, errors for people."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +11,11 @@ from lightning.pytorch.loggers import CSVLogger
 
 from ..checkpoints import read_checkpoint
 from ..complaints import explain
-from ..data.datamodule import CorpusDataModule, check_numbers
-from ..data.tasks import TaskConfig
-from ..data.text import TextConfig
-from ..data.vocab import SubwordOptions, WordOptions
-from ..model import TransformerXLConfig
+from ..data.datamodule import CorpusDataModule
 from .callbacks import LastCheckpoint, SaveNats, Throughput
+from .checks import check_numbers_of
 from .curve import LearningCurve
-from .module import LanguageModel, check_eval_mem_len
-from .optim import OptimConfig, check_end
+from .module import LanguageModel
 from .progress import TokenProgress
 
 IMPORTABLE = ["txl_lightning"] + [
@@ -32,9 +26,6 @@ IMPORTABLE = ["txl_lightning"] + [
 
 SHAPES_NO_WEIGHT = {"mem_len", "clamp_len", "kernel", "dropout", "dropatt", "init_std"}
 """Fields of a checkpoint's network that may be given another value."""
-
-PARTS_OF_DATA = {"words": WordOptions, "subwords": SubwordOptions, "task": TaskConfig}
-"""Settings of the data that have settings of their own."""
 
 TRAINER_DEFAULTS = {
     "max_epochs": -1,
@@ -178,35 +169,6 @@ def default_callbacks(verb: str, trainer: jsonargparse.Namespace) -> list[Callba
         callbacks.append(ModelCheckpoint(filename="best", monitor="val/nats", **named))
         callbacks.append(LastCheckpoint())
     return callbacks
-
-
-def check_numbers_of(config: jsonargparse.Namespace) -> None:
-    """Refuse numbers that cannot be, with the whole key."""
-    net = {name: value for name, value in vars(config.model.net).items() if name != "n_token"}
-    shape = ("tgt_len", "batch_size", "eval_tgt_len", "eval_batch_size", "eval_warmup_len")
-    with keys_under("model.net"):
-        TransformerXLConfig(**net)
-    with keys_under("model.optim"):
-        optim = OptimConfig(**vars(config.model.optim))
-    with keys_under("model"):
-        check_eval_mem_len(config.model.eval_mem_len)
-    with keys_under("data"):
-        check_numbers(**{name: config.data[name] for name in shape}, segments=config.data.segments)
-        TextConfig(split=config.data.split)
-    for name, options in PARTS_OF_DATA.items():
-        if config.data[name] is not None:
-            with keys_under(f"data.{name}"):
-                options(**vars(config.data[name]))
-    check_end(optim, config.trainer.max_steps)
-
-
-@contextmanager
-def keys_under(prefix: str) -> Iterator[None]:
-    """Put the prefix before the field that an error starts with."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{prefix}.{error}") from error
 
 
 def flat(prefix: str, settings: dict[str, Any]) -> dict[str, Any]:

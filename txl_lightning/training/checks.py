@@ -1,0 +1,58 @@
+"""Every number of a run is checked before anything is built."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jsonargparse import Namespace
+
+from ..data.datamodule import check_numbers
+from ..data.tasks import TaskConfig
+from ..data.text import TextConfig
+from ..data.vocab import SubwordOptions, WordOptions
+from ..model import TransformerXLConfig
+from .module import check_eval_mem_len
+from .optim import OptimConfig, check_end
+
+PARTS_OF_DATA = {"words": WordOptions, "subwords": SubwordOptions, "task": TaskConfig}
+"""Settings of the data that have settings of their own."""
+
+
+def check_numbers_of(config: Namespace) -> None:
+    """Refuse numbers that cannot be, with the whole key."""
+    net = {name: value for name, value in vars(config.model.net).items() if name != "n_token"}
+    shape = ("tgt_len", "batch_size", "eval_tgt_len", "eval_batch_size", "eval_warmup_len")
+    with keys_under("model.net"):
+        TransformerXLConfig(**net)
+    with keys_under("model.optim"):
+        optim = OptimConfig(**vars(config.model.optim))
+    with keys_under("model"):
+        check_eval_mem_len(config.model.eval_mem_len)
+    with keys_under("data"):
+        check_numbers(**{name: config.data[name] for name in shape}, segments=config.data.segments)
+        TextConfig(split=config.data.split)
+    for name, options in PARTS_OF_DATA.items():
+        if config.data[name] is not None:
+            with keys_under(f"data.{name}"):
+                options(**vars(config.data[name]))
+    check_end(optim, config.trainer.max_steps)
+    check_endless(config.trainer)
+
+
+def check_endless(trainer: Namespace) -> None:
+    """Refuse fractions of a stream that has no end."""
+    for name in ("val_check_interval", "limit_train_batches"):
+        value = trainer[name]
+        if isinstance(value, float) and value != 1.0:
+            raise ValueError(
+                f"trainer.{name}: {value} is not possible, because training has no end; it must be "
+                "a whole number of batches"
+            )
+
+
+@contextmanager
+def keys_under(prefix: str) -> Iterator[None]:
+    """Put the prefix before the field that an error starts with."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{prefix}.{error}") from error
