@@ -11,6 +11,7 @@ import stat
 import tarfile
 import tracemalloc
 import zipfile
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -206,19 +207,23 @@ def test_an_encrypted_member_is_refused(books, target):
         take(books, WANTED, target)
 
 
-@pytest.fixture
+@contextmanager
 def disk_of_ten_bytes():
+    """No file may grow further; not even what pytest writes to, so that it must end soon."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_zip_of_zeros_is_stopped_at_the_size_that_is_due(archive, target, disk_of_ten_bytes):
+def test_a_zip_of_zeros_is_stopped_at_the_size_that_is_due(archive, target):
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("zeros", bytes(100 << 20))
-    disk_of_ten_bytes()
     tracemalloc.start()
-    with pytest.raises(DataError, match="'zeros' unpacks to more than 10 bytes; replace"):
+    said = "'zeros' unpacks to more than 10 bytes; replace"
+    with disk_of_ten_bytes(), pytest.raises(DataError, match=said):
         take(archive, Member("zeros", 10, None), target)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -226,10 +231,9 @@ def test_a_zip_of_zeros_is_stopped_at_the_size_that_is_due(archive, target, disk
     assert nothing_is_left(target)
 
 
-def test_a_full_disk_is_one_line_and_nothing_is_left(books, target, disk_of_ten_bytes):
-    disk_of_ten_bytes()
+def test_a_full_disk_is_one_line_and_nothing_is_left(books, target):
     message = r"archive: cannot be unpacked into .*data \(File too large\); make room or set"
-    with pytest.raises(DataError, match=message):
+    with disk_of_ten_bytes(), pytest.raises(DataError, match=message):
         take(books, WANTED, target)
     assert nothing_is_left(target)
 
