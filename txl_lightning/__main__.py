@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 import warnings
-from functools import partial
+from collections.abc import Callable
 from importlib import import_module
 
 import jsonargparse
@@ -21,19 +21,25 @@ UNHEARD = (
 """Warnings of Lightning to its own developers, or about loaders that are not ours."""
 
 
-def plain(verb: str, options: list[str], as_positional: bool = False) -> None:
+def plain(verb: str, options: list[str]) -> None:
     """A verb that is a function: its signature is its options."""
-    function = getattr(import_module(f".verbs.{verb}", __package__), f"{verb}_verb")
-    jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    prog = f"python -m txl_lightning {verb}"
-    parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False)
-    parser.add_function_arguments(function, as_group=False, as_positional=as_positional)
+    function, parser = function_of(verb)
     try:
         given = parser.instantiate_classes(parser.parse_args(options))
     except jsonargparse.ArgumentError as error:
         known = sorted(action.dest for action in parser._actions)
         raise ValueError(explain(str(error), known)) from error
     function(**given.as_dict())
+
+
+def function_of(verb: str) -> tuple[Callable[..., None], jsonargparse.ArgumentParser]:
+    """The function of a verb, and what reads its options."""
+    function = getattr(import_module(f".verbs.{verb}", __package__), f"{verb}_verb")
+    jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    prog = f"python -m txl_lightning {verb}"
+    parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False)
+    parser.add_function_arguments(function, as_group=False, as_positional=verb in NAMELESS)
+    return function, parser
 
 
 def by_lightning(verb: str, options: list[str]) -> None:
@@ -56,9 +62,11 @@ VERBS = {
     "validate": (by_lightning, "measure a checkpoint on the validation text"),
     "test": (by_lightning, "measure a checkpoint on the test text"),
     "predict": (by_lightning, "write the nats of every token of the test text"),
-    "prepare": (partial(plain, as_positional=True), "download and encode a corpus, or your text"),
+    "prepare": (plain, "download and encode a corpus, or your text"),
     "generate": (plain, "continue a prompt"),
 }
+NAMELESS = {"prepare"}
+"""Verbs whose first word is what they are about."""
 
 
 def main() -> None:

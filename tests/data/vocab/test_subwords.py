@@ -114,6 +114,7 @@ def loaded() -> dict:
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing("$A [SEP]", None, [("[SEP]", 9)])
+    tokenizer.add_special_tokens(["[SEP]"])
     tokenizer.enable_truncation(3)
     tokenizer.enable_padding(length=8)
     return json.loads(tokenizer.to_str())
@@ -123,7 +124,7 @@ def test_a_loaded_tokenizer_encodes_all_of_the_text_and_adds_nothing(document, l
     vocab = Subwords.of(loaded)
     assert encoded(vocab, document("a b zed a b")) == [1, 2, 0, 1, 2]
     assert vocab.encode_text("a").tolist() == [1]
-    assert vocab.decode([1, 0]) == "a [UNK]"
+    assert vocab.decode([1, 0, 9]) == "a [UNK] [SEP]"
 
 
 def test_every_id_is_below_n_token(loaded):

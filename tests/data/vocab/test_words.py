@@ -83,7 +83,7 @@ def test_the_ids_are_symbols_then_words_by_falling_count(document):
         ({"min_freq": 2}, "<eos> a B <unk>"),
         ({"max_size": 1}, "<eos> a <unk>"),
         ({"max_size": 9}, "<eos> a B b <pad> <unk>"),
-        ({"max_size": 3, "special": ("<pad>",)}, "<eos> <pad> a B b <unk>"),
+        ({"max_size": 2, "special": ("a",)}, "<eos> a B b <unk>"),
         ({"lower_case": True}, "<eos> a b <pad> <unk>"),
         ({"line_end": "double_eos"}, "<S> a B b <pad> <unk>"),
         ({"unknown": "error"}, "<eos> a B b <pad>"),

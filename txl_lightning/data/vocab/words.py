@@ -32,15 +32,13 @@ class LineEnd:
     """After a text."""
 
     def marked(self, pieces: Iterable[str]) -> Iterator[str]:
-        """A text with its symbols; the last line need not have an end."""
+        """A text with its symbols; of its pieces only the last may end with a line's end."""
         before, held, after = self.start, "", ""
         for piece in pieces:
             if held:
                 yield held
-            lines = piece.removesuffix("\n")
-            held = before + lines.replace("\n", self.between)
-            before = "" if lines == piece else self.between
-            after = self.end
+            held = before + piece.removesuffix("\n").replace("\n", self.between)
+            before, after = "", self.end
         yield held + after
 
     def begun(self, text: str) -> str:
