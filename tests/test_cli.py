@@ -122,6 +122,16 @@ def test_generate_continues_a_prompt(txl, run_folder):
     assert first[1].out == second[1].out
 
 
+def test_generate_puts_words_where_words_belong(txl, small, text_file, tmp_path):
+    text_file.write_text("ab cd\n" * 500)
+    assert txl("fit", *small, "--data.vocab=words")[0] == 0
+    checkpoint = tmp_path / "runs" / "version_0" / "checkpoints" / "last.ckpt"
+    code, output = txl("generate", "--ckpt_path", checkpoint, "--prompt=ab cd", "--length=9")
+    assert code == 0
+    assert set(output.out.split()) <= {"ab", "cd", "<unk>"}
+    assert output.out.startswith("ab cd")
+
+
 def test_lengths_given_at_evaluation_win_over_the_checkpoints(txl, run_folder, monkeypatch):
     from txl_lightning import LanguageModel
 
@@ -354,7 +364,7 @@ def test_prepare_makes_a_text_ready_and_says_where_it_is(txl, text_file):
     code, output = txl("prepare", text_file, "--vocab=words", "--root=there", "--documents=lines")
     assert code == 0
     assert "4 words in the vocabulary" in output.out
-    assert "train            270 tokens            540 bytes" in output.out
+    assert "train            270 tokens            540 bytes         90 documents" in output.out
     folder = Path(output.out.splitlines()[0].split(": ")[1])
     assert folder.is_dir()
     assert folder.is_relative_to("there")

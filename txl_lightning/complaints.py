@@ -14,6 +14,7 @@ KINDS = {
     "bool": "true or false",
     "str": "a text",
     "NoneType": "null",
+    "tuple": "a list",
 }
 
 

@@ -118,6 +118,16 @@ def test_another_file_in_its_place_is_refused_and_the_right_one_is_checked_once(
     sources.place(source, tmp_path)
 
 
+def test_what_cannot_be_downloaded_can_be_put_there_packed_or_not(tmp_path, monkeypatch):
+    def refuse(remote, target):
+        raise DataError(f"{target}: missing")
+
+    monkeypatch.setattr(sources, "fetch", refuse)
+    said = r"enwik8/enwik8: missing; put it there, or its archive: .*downloads/enwik8\.zip: missing"
+    with pytest.raises(DataError, match=said):
+        sources.place(sources.ENWIK8, tmp_path)
+
+
 @pytest.mark.parametrize("given", ["--data.root", "$TXL_DATA", "neither"])
 def test_data_lives_where_it_is_said(tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)

@@ -56,9 +56,12 @@ def test_a_checkpoint_of_another_vocabulary_or_text_is_refused_with_both_fingerp
     state = letters.state_dict()
     assert own(text_file, vocab="characters").load_state_dict(state) is None
     assert own(text_file, vocab="characters", batch_size=2).load_state_dict(state) is None
-    said = r"data\.vocab: the checkpoint's is \w{12}, this text's \w{12}; pass the vocab\.json"
-    with pytest.raises(DataError, match=said):
-        own(text_file).load_state_dict(state)
+    said = (
+        r"vocab: the checkpoint's is \w{16}, this text's \w{16}; .*of 26 and 256 tokens; pass the"
+    )
+    for accepted in (False, True):
+        with pytest.raises(DataError, match=said):
+            own(text_file, accept_changed=accepted).load_state_dict(state)
     text_file.write_bytes(text_file.read_bytes()[::-1])
     changed = own(text_file, vocab="characters")
     said = rf"letters\.txt\): .*is {letters.store.fingerprint}, .*'s {changed.store.fingerprint};"

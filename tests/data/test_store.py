@@ -148,6 +148,15 @@ def test_the_bar_counts_every_byte_that_is_encoded(tmp_path):
     assert sum(read) == 2 * 70
 
 
+def test_what_the_vocabulary_lacks_is_counted(tmp_path):
+    made = recipe(tmp_path / "a.txt", b"a b a b c d a b ", "words", words=WordOptions(min_freq=2))
+    store = prepare(made, tmp_path)
+    assert store.vocab.words == ("<eos>", "a", "b", "<unk>")
+    assert store.manifest["unknown"] == {"train": 0, "val": 2, "test": 0}
+    plain = prepare(recipe(tmp_path / "a.txt", b"abcd"), tmp_path)
+    assert set(plain.manifest["unknown"].values()) == {0}
+
+
 def test_its_manifest_says_what_it_is(tmp_path):
     store = prepare(recipe(tmp_path / "a.txt", b"ab cdab cd", "words"), tmp_path)
     manifest = json.loads((store.folder / "manifest.json").read_text())

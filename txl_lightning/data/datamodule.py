@@ -153,18 +153,25 @@ class CorpusDataModule(LightningDataModule):
         Raises:
             DataError: with both fingerprints.
         """
-        was, now = fingerprint(load(state["vocab"])), fingerprint(self.vocab)
-        self._same("data.vocab", was, now, "pass the vocab.json saved with its run as data.vocab")
-        was, now = state["fingerprint"], self.store.fingerprint
-        self._same(f"data ({self.text.name})", was, now, "give the same text")
-
-    def _same(self, key: str, was: str, now: str, fix: str) -> None:
-        """Refuse what changed, or say that it did."""
-        said = f"{key}: the checkpoint's is {was}, this text's {now}"
-        if was != now and not self.accept_changed:
-            raise DataError(f"{said}; {fix}, or --data.accept_changed true")
-        if was != now:
-            warnings.warn(f"{said}; data.accept_changed is true", stacklevel=3)
+        was = load(state["vocab"])
+        identities = {
+            "data.vocab": (fingerprint(was), fingerprint(self.vocab)),
+            f"data ({self.text.name})": (state["fingerprint"], self.store.fingerprint),
+        }
+        changed = [
+            f"{key}: the checkpoint's is {before}, this text's {now}"
+            for key, (before, now) in identities.items()
+            if before != now
+        ]
+        if was.n_token != self.n_token:
+            sizes = f"of {was.n_token} and {self.n_token} tokens"
+            fix = "pass the vocab.json saved with its run as data.vocab"
+            raise DataError(f"{'; '.join(changed)}; they are {sizes}; {fix}")
+        if changed and not self.accept_changed:
+            fix = "give the same text and vocabulary, or --data.accept_changed true"
+            raise DataError(f"{'; '.join(changed)}; {fix}")
+        for said in changed:
+            warnings.warn(f"{said}; data.accept_changed is true", stacklevel=2)
 
     def _evaluation(self, split: str) -> EvaluationLoader:
         """One pass; a segment may be shorter than tgt_len, but not without a target."""
@@ -202,8 +209,8 @@ def shuffled(tokens: Tokens, seed: int) -> Order:
     """
     if not isinstance(tokens, Text) or len(tokens.starts) < 2:
         raise DataError(
-            "data.order: shuffled is not possible for a text in one piece; set data.documents to "
-            "files or lines"
+            "data.order: shuffled is not possible for a text in one piece; give a folder or tar of "
+            "documents, or set data.documents to lines"
         )
     return Shuffled(tokens, seed)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .archives import Member, take, take_all
 from .download import Remote, fetch, verify
+from .errors import DataError
 from .identity import note, short, stamp
 
 WIKITEXT = "https://wikitext.smerity.com"
@@ -125,7 +126,10 @@ def place(source: Source, root: Path) -> Path:
     """
     target = root / source.name
     if not target.is_file() and source.member is not None:
-        archive = fetch(source.remote, _archive(source.remote, root))
+        try:
+            archive = fetch(source.remote, _archive(source.remote, root))
+        except DataError as error:
+            raise DataError(f"{target}: missing; put it there, or its archive: {error}") from error
         take(archive, source.member, target)
     elif not target.is_file():
         fetch(source.remote, target)

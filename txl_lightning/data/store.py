@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +23,10 @@ from .tokens import Text
 from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions, fingerprint, load, named
 from .watch import Watch, watching
 
-VERSION = 2
+VERSION = 3
 STARTS_KEPT = 1 << 16
+LARGE = 10_000_000
+"""Bytes of text that take long enough for a line to be said about it."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +129,19 @@ def build(folder: Path, recipe: Recipe, options: dict[str, Any]) -> None:
     """Encode every split into `folder`; whoever died while building it left something behind."""
     for left in folder.parent.glob(f"{folder.name}.building-*"):
         shutil.rmtree(left)
+    total = sum(options["bytes"].values())
+    if total > LARGE and not sys.stderr.isatty():
+        print(f"encoding {total:,} bytes as {recipe.vocab}", file=sys.stderr)
     aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.building-"))
     try:
         vocab = recipe.vocabulary()
         dtype = np.min_scalar_type(max(vocab.n_token - 1, 0))
-        with watching("encoding", sum(options["bytes"].values())) as watch:
-            tokens = {name: write(aside, name, vocab, recipe, dtype, watch) for name in SPLITS}
+        with watching("encoding", total) as watch:
+            counts = {name: write(aside, name, vocab, recipe, dtype, watch) for name in SPLITS}
         (aside / "vocab.json").write_text(vocab.to_json())
-        manifest = options | {"dtype": dtype.name, "n_token": vocab.n_token, "tokens": tokens}
+        manifest = options | {"dtype": dtype.name, "n_token": vocab.n_token}
+        for place, what in enumerate(("tokens", "unknown")):
+            manifest[what] = {name: counts[name][place] for name in SPLITS}
         (aside / "manifest.json").write_text(json.dumps(manifest, indent=1))
         aside.chmod(0o755)
         os.replace(aside, folder)
@@ -143,9 +151,12 @@ def build(folder: Path, recipe: Recipe, options: dict[str, Any]) -> None:
 
 def write(
     folder: Path, split: str, vocab: Vocabulary, recipe: Recipe, dtype: np.dtype, watch: Watch
-) -> int:
-    """The ids of a split and where its documents begin, streamed through; how many ids."""
-    count, starts = 0, array("q", [] if recipe.documents else [0])
+) -> tuple[int, int]:
+    """The ids of a split and where its documents begin, streamed through.
+
+    Returns how many ids there are, and how many of them stand for what the vocabulary lacks.
+    """
+    count, unknown, starts = 0, 0, array("q", [] if recipe.documents else [0])
     with (
         (folder / f"{split}.ids").open("wb") as ids_file,
         (folder / f"{split}.starts").open("wb") as starts_file,
@@ -156,11 +167,12 @@ def write(
             for ids in vocab.encode(document):
                 ids_file.write(ids.astype(dtype, copy=False))
                 count += len(ids)
+                unknown += int(np.count_nonzero(ids == vocab.unknown))
             if len(starts) > STARTS_KEPT:
                 starts.tofile(starts_file)
                 starts = array("q")
         starts.tofile(starts_file)
-    return count
+    return count, unknown
 
 
 def mapped(path: Path, dtype: str) -> np.ndarray:

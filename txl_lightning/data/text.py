@@ -45,8 +45,8 @@ class TextConfig:
     file of a folder or tar, or else none."""
     split: tuple[float, float, float] = (0.9, 0.05, 0.05)
     """Fractions for train, val and test, where the text is not cut already; they add up to 1."""
-    words: WordOptions | None = None
-    """How words are made; left out, the corpus's own."""
+    words: WordOptions = WordOptions()
+    """How words are made; where nothing of it is given, as in the corpus's published results."""
     subwords: SubwordOptions = SubwordOptions()
     """How subwords are trained."""
     task: TaskConfig = TaskConfig()
@@ -91,7 +91,7 @@ class TextConfig:
             splits,
             vocab=self.vocab or vocab,
             documents=None if chosen == "none" else chosen,
-            words=self.words or words,
+            words=words if self.words == WordOptions() else self.words,
             subwords=self.subwords,
         )
 

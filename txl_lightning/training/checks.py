@@ -31,9 +31,8 @@ def check_numbers_of(config: Namespace) -> None:
         check_numbers(**{name: config.data[name] for name in shape}, segments=config.data.segments)
         TextConfig(split=config.data.split)
     for name, options in PARTS_OF_DATA.items():
-        if config.data[name] is not None:
-            with keys_under(f"data.{name}"):
-                options(**vars(config.data[name]))
+        with keys_under(f"data.{name}"):
+            options(**vars(config.data[name]))
     check_end(optim, config.trainer.max_steps)
     check_endless(config.trainer)
 

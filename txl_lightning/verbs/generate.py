@@ -32,4 +32,4 @@ def generate_verb(
     prompt_L = torch.from_numpy(vocab.encode_text(prompt, where="prompt").astype("int64"))
     options = {"temperature": temperature, "top_k": top_k, "seed": seed, "mem_len": mem_len}
     ids_L = generate(model, prompt_L, length, **options)
-    print(prompt + vocab.decode(ids_L.tolist()))
+    print(vocab.decode([*prompt_L.tolist(), *ids_L.tolist()]))

@@ -6,8 +6,10 @@ from typing import Any
 from ..data import DataError
 from ..data.corpora import CORPORA
 from ..data.spans import SPLITS
+from ..data.store import Store
 from ..data.tasks import TASKS
 from ..data.text import TextConfig
+from ..data.vocab import fingerprint
 
 
 def prepare_verb(name: str, **text: Any) -> None:
@@ -28,6 +30,18 @@ def prepare_verb(name: str, **text: Any) -> None:
     print(f"{name}: {store.folder}")
     print(f"{store.vocab.n_token:,} {store.vocab.unit}s in the vocabulary")
     for split in SPLITS:
-        tokens, size = store.manifest["tokens"][split], store.manifest["bytes"][split]
-        print(f"{split:5}  {tokens:>13,} tokens  {size:>13,} bytes")
-    print(f"fingerprint {store.fingerprint}")
+        print(f"{split:5}  " + "  ".join(counts(store, split)))
+    print(f"fingerprint {store.fingerprint}, of the vocabulary {fingerprint(store.vocab)}")
+
+
+def counts(store: Store, split: str) -> list[str]:
+    """What a split holds, in words."""
+    manifest, found = store.manifest, []
+    found.append(f"{manifest['tokens'][split]:>13,} tokens")
+    found.append(f"{manifest['bytes'][split]:>13,} bytes")
+    if manifest["documents"]:
+        found.append(f"{len(store.text(split).starts):>9,} documents")
+    if manifest["unknown"][split]:
+        share = manifest["unknown"][split] / manifest["tokens"][split]
+        found.append(f"{share:6.2%} of them unknown")
+    return found

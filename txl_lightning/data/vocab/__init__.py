@@ -48,6 +48,10 @@ class Vocabulary(Protocol):
     def n_token(self) -> int:
         """How many ids there are, V."""
 
+    @property
+    def unknown(self) -> int | None:
+        """The id of everything that is not in it; None where all is, or is refused."""
+
     def encode(self, document: Document) -> Iterator[np.ndarray]:
         """The ids of a document, a piece at a time, in the smallest integer type."""
 
@@ -122,7 +126,7 @@ def named(
 
 def fingerprint(vocab: Vocabulary) -> str:
     """A short name that two vocabularies share only when they are the same."""
-    return hashlib.sha256(vocab.to_json().encode()).hexdigest()[:12]
+    return hashlib.sha256(vocab.to_json().encode()).hexdigest()[:16]
 
 
 def _of_file(path: Path, options: WordOptions) -> Vocabulary:

@@ -17,6 +17,7 @@ class Bytes:
 
     unit = "byte"
     n_token = 256
+    unknown = None
 
     def encode(self, document: Document) -> Iterator[np.ndarray]:
         for chunk in document.chunks():
@@ -38,6 +39,7 @@ class Characters:
 
     alphabet: str
     unit = "character"
+    unknown = None
 
     def __post_init__(self) -> None:
         if not self.alphabet or list(self.alphabet) != sorted(set(self.alphabet)):

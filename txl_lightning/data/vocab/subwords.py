@@ -71,6 +71,12 @@ class Subwords:
         """Not the number of tokens: some tokenizers leave ids out."""
         return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
+    @cached_property
+    def unknown(self) -> int | None:
+        model = json.loads(self.tokenizer)["model"]
+        symbol = model.get("unk_token")
+        return model.get("unk_id") if symbol is None else self._tokenizer.token_to_id(symbol)
+
     def encode(self, document: Document) -> Iterator[np.ndarray]:
         texts = between_words(slices(decoded(document), PIECE), LONGEST)
         while batch := list(islice(texts, AT_ONCE)):

@@ -159,14 +159,16 @@ class Words:
         return np.min_scalar_type(self.n_token - 1)
 
     @cached_property
-    def _unknown(self) -> int:
+    def unknown(self) -> int | None:
+        if self.options.unknown == "error":
+            return None
         return next(self._index[symbol] for symbol in UNKNOWN if symbol in self._index)
 
     def _ids(self, text: str, where: Callable[[str], str]) -> np.ndarray:
         """The ids of words and symbols; `where` says for an error where a word is."""
         words = text.split()
         if self.options.unknown == "unk":
-            ids = map(self._index.get, words, repeat(self._unknown))
+            ids = map(self._index.get, words, repeat(self.unknown))
         else:
             ids = map(self._index.__getitem__, words)
         try:
