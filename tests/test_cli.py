@@ -402,6 +402,7 @@ def test_a_model_is_not_measured_on_another_text_unless_it_is_said(txl, run_fold
         "--data.task.length=0",
         "--data.subwords.n_token=9",
         "--trainer.val_check_interval=0.25",
+        "--trainer.val_check_interval=1.0",
         "--trainer.limit_train_batches=0.5",
     ],
 )

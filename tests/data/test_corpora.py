@@ -9,6 +9,7 @@ from txl_lightning.data import DataError, sources
 from txl_lightning.data.corpora import CORPORA, python_source
 from txl_lightning.data.download import Remote
 from txl_lightning.data.text import TextConfig
+from txl_lightning.data.vocab import WordOptions
 
 FRACTIONS = (0.9, 0.05, 0.05)
 
@@ -88,6 +89,8 @@ def test_sentences_of_one_billion_word_stand_between_marks_and_alone(tmp_path, u
     ids = store.ids("val").tolist()
     assert [store.vocab.words[index] for index in ids[:5]] == ["<S>", "A", "word", ".", "<S>"]
     assert store.text("val").starts.tolist() == [0, 5, 11, 16]
+    # The first <S> of each sentence is not scored and stands for nothing.
+    assert store.bytes_per_token("val") == 48 / (22 - 4)
 
 
 def test_penn_treebank_is_spelt_without_the_spaces_at_the_ends(tmp_path, unchecked):
@@ -114,8 +117,25 @@ def test_another_file_in_its_place_is_refused_and_the_right_one_is_checked_once(
         sources.place(source, tmp_path)
     put(tmp_path, {"some/text.txt": text})
     assert sources.place(source, tmp_path).read_bytes() == text
-    monkeypatch.setattr(sources, "verify", lambda *_: pytest.fail("checked again"))
-    sources.place(source, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "verify", lambda *_: pytest.fail("checked again"))
+        sources.place(source, tmp_path)
+    put(tmp_path, {"some/text.txt": b"to me again"})
+    with pytest.raises(DataError, match=r"text\.txt"):
+        sources.place(source, tmp_path)
+
+
+def test_a_word_option_that_is_given_leaves_the_corpuss_others(tmp_path, unchecked):
+    put(tmp_path, PLACED["lm1b"])
+    config = TextConfig(corpus="lm1b", root=str(tmp_path), words=WordOptions(max_size=2))
+    words = config.recipe().words
+    assert (words.max_size, words.min_freq, words.line_end) == (2, 3, "double_eos")
+
+
+def test_a_task_in_a_config_gives_way_to_ones_own_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"to be " * 100)
+    config = TextConfig(corpus="sort", path=str(tmp_path / "a.txt"), root=str(tmp_path / "data"))
+    assert len(config.open().ids("train")) == 540
 
 
 def test_what_cannot_be_downloaded_can_be_put_there_packed_or_not(tmp_path, monkeypatch):

@@ -93,6 +93,9 @@ def test_bits_per_byte_know_how_many_bytes_a_token_stands_for(text_file):
     text_file.write_text("ab cd\n" * 500)
     data = own(text_file, vocab="words")
     assert data.bytes_per_token("train") == 2.0
+    text_file.write_text("ab cd\n" * 900 + "abcdefghijk\n" * 50)
+    data = own(text_file, vocab="words", split=(0.9, 0.0, 0.1))
+    assert (data.bytes_per_token("train"), data.bytes_per_token("test")) == (2.0, 6.0)
     assert own(text_file).bytes_per_token("train") == 1.0
 
 

@@ -121,6 +121,27 @@ def test_a_tar_holds_a_document_in_each_file(tmp_path, mode):
     assert [*chain(*found.values())] == [written[name] for name in sorted(written)]
 
 
+def test_what_we_keep_in_a_folder_is_not_its_text(tmp_path):
+    written = documents(tmp_path / "texts")
+    root = tmp_path / "texts" / "data"
+    (root / "prepared" / "abc").mkdir(parents=True)
+    (root / "prepared" / "abc" / "train.ids").write_bytes(b"ids")
+    found = texts(own_text([tmp_path / "texts"], FRACTIONS, root))
+    assert [*chain(*found.values())] == [written[name] for name in sorted(written)]
+
+
+@pytest.mark.parametrize("sizes", [[10] * 10, [1000, 1, 1], [1, 1, 1000], [5, 5, 5]])
+def test_every_split_gets_a_document_where_there_are_three(tmp_path, sizes):
+    for n, size in enumerate(sizes):
+        (tmp_path / f"{n}.txt").write_bytes(b"x" * size)
+    found = own_text([tmp_path], (0.9, 0.05, 0.05), tmp_path / "data")
+    assert all(found.values())
+    names = [span.path.name for split in ("train", "val", "test") for span in found[split]]
+    assert names == [f"{n}.txt" for n in range(len(sizes))]
+    whole_text = own_text([tmp_path], (1.0, 0.0, 0.0), tmp_path / "data")
+    assert [len(spans) for spans in whole_text.values()] == [len(sizes), 0, 0]
+
+
 def test_what_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"no\.txt: no such file"):
         own_text([tmp_path / "no.txt"], FRACTIONS, tmp_path)

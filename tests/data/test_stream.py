@@ -135,7 +135,8 @@ def test_ranks_together_read_what_one_process_reads(stream, world_size):
         for name in ("tokens_BL", "targets_BL", "past_BL", "scored_BL"):
             assert torch.equal(torch.cat([getattr(p, name) for p in parts]), getattr(whole, name))
         assert {part.n_target for part in parts} == {whole.n_target}
-        assert sum(part.n_scored for part in parts) == pytest.approx(whole.scored_BL.sum().item())
+        assert whole.n_scored == whole.scored_BL.sum()
+        assert all(part.n_scored == pytest.approx(whole.n_scored / world_size) for part in parts)
 
 
 @settings(deadline=None, max_examples=100)
@@ -254,8 +255,8 @@ def test_what_was_fetched_but_not_learnt_from_is_read_again():
 def test_a_text_that_is_too_short_is_refused_with_the_arithmetic():
     said = r"a\.txt, train: 79 tokens are too few for 8 rows of 9 \+ 1 \(8 x 10 = 80\); give more"
     with pytest.raises(DataError, match=said):
-        check_length("a.txt, train", 79, 8, 9, "give more")
-    assert check_length("a.txt, train", 80, 8, 9, "give more") is None
+        check_length("a.txt, train", Stream.of(np.arange(79), 8, 9), 9, "give more")
+    assert check_length("a.txt, train", Stream.of(np.arange(80), 8, 9), 9, "give more") is None
 
 
 @pytest.mark.parametrize("changes", [{"tgt_len": 5}, {"order": "rolled", "seed": 1}])

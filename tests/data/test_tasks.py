@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from txl_lightning import CorpusDataModule
+from txl_lightning.data import DataError
 from txl_lightning.data.lengths import Fixed
 from txl_lightning.data.stream import EvaluationLoader, Stream
 from txl_lightning.data.tasks import TASKS, TaskConfig, TaskStore
@@ -88,3 +89,17 @@ def test_a_task_is_a_corpus():
 def test_impossible_sizes_are_refused(change):
     with pytest.raises(ValueError, match="is not possible; it must be at least"):
         TaskConfig(**change)
+
+
+@pytest.mark.parametrize("change", [{"order": "rolled"}, {"segments": "varied", "tgt_len": 8}])
+def test_examples_are_read_one_after_the_other(change):
+    with pytest.raises(ValueError, match=r"data\.\w+: \w+ is not possible for a task"):
+        CorpusDataModule(corpus="copy", **change).train_dataloader()
+
+
+def test_too_few_examples_for_the_rows_are_refused():
+    task = TaskConfig(n_train=10, n_eval=10)
+    data = CorpusDataModule(corpus="copy", task=task, batch_size=16, tgt_len=20)
+    for loader in (data.train_dataloader, data.val_dataloader):
+        with pytest.raises(DataError, match=r"410 tokens are too few .*whole examples of 41"):
+            loader()

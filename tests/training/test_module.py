@@ -484,3 +484,38 @@ def test_what_is_not_scored_is_not_counted(make_model, make_data, make_trainer):
         nats = stream_nats(model.net, part, batch_size=1, tgt_len=8, mem_len=400)[0]
         expected.append(nats[row * 100 - start - 1 :] if row else nats)
     assert found == pytest.approx(torch.cat(expected).mean().item(), rel=1e-6)
+
+
+def test_a_limit_within_the_warm_up_is_refused(make_model, make_data, make_trainer):
+    data = make_data(eval_warmup_len=40)
+    with pytest.raises(ValueError, match=r"data\.eval_warmup_len: nothing was scored"):
+        make_trainer(limit_val_batches=2).validate(make_model(), datamodule=data, verbose=False)
+
+
+def test_answers_in_the_warm_up_are_not_counted(make_model, make_trainer):
+    task, found = TaskConfig(length=3, n_eval=16), []
+    for warmup_len in (0, 7, 14):
+        options = {"tgt_len": 7, "batch_size": 4, "eval_warmup_len": warmup_len}
+        data = CorpusDataModule(corpus="copy", task=task, **options)
+        model = seeded(make_model, n_token=12)
+        # It always says the mark, which is no answer.
+        torch.nn.init.zeros_(model.net.head.out.weight)
+        model.net.head.out.bias.data[11] = 1.0
+        trainer = make_trainer(limit_val_batches=1.0)
+        found.append(trainer.validate(model, datamodule=data, verbose=False)[0])
+    assert [values["val/answer_accuracy"] for values in found] == [0.0] * 3
+
+
+def test_a_segment_without_anything_to_score_changes_nothing(make_model, make_trainer):
+    data = CorpusDataModule(corpus="sort", task=TaskConfig(length=8), tgt_len=7, batch_size=2)
+    assert data.train_dataloader().stream.segment(0).n_scored == 0
+    losses = fit(seeded(make_model, n_token=10), data, make_trainer(limit_val_batches=0))
+    assert losses[0] == 0.0
+    assert all(map(math.isfinite, losses))
+
+
+def test_a_part_of_a_pass_can_be_overfitted(make_model, make_data, make_trainer):
+    data = make_data(split=(0.02, 0.49, 0.49))
+    trainer = make_trainer(overfit_batches=0.5, limit_val_batches=0)
+    fit(make_model(), data, trainer)
+    assert trainer.train_dataloader.stream.n_segment == 2

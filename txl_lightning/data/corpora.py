@@ -70,8 +70,7 @@ def ptb_char(root: Path, fractions: Sequence[float]) -> Splits:
     splits = {}
     for name, source in zip(SPLITS, sources.PTB, strict=True):
         path = root / "ptb_char" / f"{name}.txt"
-        if not path.is_file():
-            sources.strip_lines(sources.place(source, root), path)
+        sources.strip_lines(source, root, path)
         splits[name] = whole(path)
     return splits
 
@@ -93,7 +92,7 @@ CORPORA = {
     "text8": Corpus(mahoney(sources.TEXT8), vocab="characters"),
     "wikitext2": Corpus(three(sources.WIKITEXT2), vocab="words"),
     "wikitext103": Corpus(three(sources.WIKITEXT103), vocab="words"),
-    "ptb": Corpus(three(sources.PTB), vocab="words"),
+    "ptb": Corpus(three(sources.PTB), vocab="words", words=WordOptions(lower_case=True)),
     "ptb_char": Corpus(ptb_char, vocab="characters"),
     "lm1b": Corpus(
         lm1b,

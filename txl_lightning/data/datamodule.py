@@ -116,11 +116,12 @@ class CorpusDataModule(LightningDataModule):
         """Endless segments of the training text."""
         batch_size, tgt_len = self.train_shape
         tokens = self.store.text("train")
-        fix = "lower data.batch_size or data.tgt_len, or give more text"
-        check_length(f"{self.text.name}, train", len(tokens), batch_size, tgt_len, fix)
+        self._check_task()
         lengths = LENGTHS[self.segments](tgt_len, self.seed)
         order = ORDERS[self.order](tokens, self.seed)
         stream = Stream(tokens, batch_size, lengths, order, **self._share(batch_size))
+        fix = "lower data.batch_size or data.tgt_len, or give more text"
+        check_length(f"{self.text.name}, train", stream, tgt_len, fix)
         return TrainingLoader(self._overfit(stream), self.read_as())
 
     def val_dataloader(self) -> EvaluationLoader:
@@ -177,10 +178,21 @@ class CorpusDataModule(LightningDataModule):
         """One pass; a segment may be shorter than tgt_len, but not without a target."""
         batch_size, tgt_len = self.eval_shape
         tokens = self.store.text(split)
-        fix = "lower data.eval_batch_size, change data.split, or give more text"
-        check_length(f"{self.text.name}, {split}", len(tokens), batch_size, 1, fix)
         shape = {"warmup_len": self.eval_warmup_len, **self._share(batch_size)}
-        return EvaluationLoader(Stream(tokens, batch_size, Fixed(tgt_len), **shape))
+        stream = Stream(tokens, batch_size, Fixed(tgt_len), **shape)
+        fix = "lower data.eval_batch_size, change data.split, or give more text"
+        check_length(f"{self.text.name}, {split}", stream, 1, fix)
+        return EvaluationLoader(stream)
+
+    def _check_task(self) -> None:
+        """Refuse to read the examples of a task in another way than one after the other."""
+        given = {"order": (self.order, "ordered"), "segments": (self.segments, "fixed")}
+        for name, (value, possible) in given.items():
+            if self.example_len and value != possible:
+                raise ValueError(
+                    f"data.{name}: {value} is not possible for a task, whose examples are drawn at "
+                    f"random; it must be {possible}"
+                )
 
     def _share(self, batch_size: int) -> dict[str, int]:
         """Which rows this process reads."""

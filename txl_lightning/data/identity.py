@@ -30,8 +30,10 @@ def text_digest(splits: Mapping[str, Sequence[Span]], root: Path) -> str:
     """
     spans = [span for name in SPLITS for span in splits[name]]
     try:
-        stamps = [stamp(path) for path in sorted({span.path for span in spans})]
-        seen = root / "prepared" / "seen" / short([stamps, [cut(span) for span in spans]])
+        paths = {path: nth for nth, path in enumerate(dict.fromkeys(span.path for span in spans))}
+        stamps = [stamp(path) for path in paths]
+        cuts = [(paths[span.path], span.start, span.stop) for span in spans]
+        seen = root / "prepared" / "seen" / short([stamps, cuts])
         if seen.is_file():
             return seen.read_text()
         sha256 = digest(spans)
@@ -46,11 +48,6 @@ def stamp(path: Path) -> tuple[str, int, int]:
     """What changes when a file does: its size, and the time it was changed in nanoseconds."""
     status = path.stat()
     return str(path.resolve()), status.st_size, status.st_mtime_ns
-
-
-def cut(span: Span) -> tuple[str, int, int]:
-    """A span in plain values."""
-    return str(span.path.resolve()), span.start, span.stop
 
 
 def digest(spans: Sequence[Span]) -> str:

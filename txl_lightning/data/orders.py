@@ -60,7 +60,8 @@ class Shuffled:
 
     def __init__(self, text: Text, seed: int) -> None:
         self.text, self.seed = text, seed
-        self.lengths = np.diff(self.text.starts, append=len(self.text))
+        # Half the bytes: a corpus of sentences has tens of millions.
+        self.lengths = np.diff(self.text.starts, append=len(self.text)).astype(np.uint32)
         self._pass = -1
 
     def locate(
@@ -76,7 +77,8 @@ class Shuffled:
         """Which document is the n-th of a pass, and where it begins there; kept for the pass."""
         if self._pass != n_pass:
             rng = np.random.default_rng((self.seed, n_pass))
-            self._documents = rng.permutation(len(self.lengths))
+            self._documents = rng.permutation(np.arange(len(self.lengths), dtype=np.uint32))
             lengths = self.lengths[self._documents]
-            self._firsts = np.cumsum(lengths) - lengths
+            self._firsts = np.cumsum(lengths, dtype=np.int64)
+            self._firsts -= lengths
             self._pass = n_pass

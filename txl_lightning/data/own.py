@@ -1,6 +1,9 @@
 """One's own text: a file, three files, or a folder or tar of documents."""
 
+import os
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from .archives import plain_tar, tar_spans
@@ -51,7 +54,7 @@ def read(path: Path, root: Path) -> list[Span]:
 def documents_in(path: Path, root: Path) -> list[tuple[str, Span]]:
     """The texts in a file, a folder or a tar, by name."""
     if path.is_dir():
-        found = [(name, span) for name, file in files_in(path) for span in whole(file)]
+        found = [(name, span) for name, file in files_in(path, root) for span in whole(file)]
     elif path.name.endswith(TARS) and path.is_file():
         tar = plain_tar(path, root / "prepared")
         found = [(name, Span(tar, start, stop)) for name, start, stop in tar_spans(tar)]
@@ -73,10 +76,18 @@ def plain_file(path: Path) -> list[Span]:
     return whole(path)
 
 
-def files_in(folder: Path) -> list[tuple[str, Path]]:
-    """The documents in a folder, by path; hidden files are not read and links not followed."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    found = {path.relative_to(folder).as_posix(): path for path in paths}
+def files_in(folder: Path, root: Path) -> list[tuple[str, Path]]:
+    """The documents in a folder, by path.
+
+    Hidden files are not read, links not followed, and what we keep under `root` is no text.
+    """
+    ours = [root.resolve() / name for name in ("prepared", "downloads")]
+    found = {}
+    for parent, folders, files in os.walk(folder):
+        here = Path(parent)
+        folders[:] = [name for name in folders if (here / name).resolve() not in ours]
+        paths = (here / name for name in files if not (here / name).is_symlink())
+        found |= {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
     return [
         (name, found[name])
         for name in sorted(found)
@@ -125,12 +136,14 @@ def by_fractions(spans: Sequence[Span], fractions: Sequence[float]) -> dict[str,
         cuts = [span.start, *inner, span.stop]
         parts = zip(SPLITS, cuts, cuts[1:], strict=False)
         return {name: [Span(span.path, start, stop)] for name, start, stop in parts}
-    splits: dict[str, list[Span]] = {name: [] for name in SPLITS}
-    start = 0
-    for span, size in zip(spans, sizes, strict=True):
-        splits[SPLITS[(start >= first) + (start >= second)]].append(span)
-        start += size
-    return splits
+    starts = [0, *accumulate(sizes)][:-1]
+    val, test = bisect_left(starts, first), bisect_left(starts, second)
+    if len(spans) >= len(SPLITS):
+        # A fraction that is not nothing gets a document.
+        least = [int(fraction > 0) for fraction in fractions]
+        val = min(max(val, least[0]), len(spans) - least[1] - least[2])
+        test = min(max(test, val + least[1]), len(spans) - least[2])
+    return {"train": [*spans[:val]], "val": [*spans[val:test]], "test": [*spans[test:]]}
 
 
 def _character_start(span: Span, offset: int) -> int:

@@ -7,6 +7,8 @@ Hugging Face's datasets, gluon-nlp); where nobody has published a size, the chec
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock
+
 from .archives import Member, take, take_all
 from .download import Remote, fetch, verify
 from .errors import DataError
@@ -159,13 +161,16 @@ def place_lm1b(root: Path) -> tuple[list[Path], list[Path]]:
     return [folder / name for name in LM1B_TRAIN], [folder / name for name in LM1B_HELDOUT]
 
 
-def strip_lines(source: Path, target: Path) -> None:
-    """The lines of a file without the spaces at their ends, as another file."""
-    aside = target.with_suffix(".part")
+def strip_lines(source: Source, root: Path, target: Path) -> None:
+    """The lines of a file without the spaces at their ends, as another file, if it is not there."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with source.open("rb") as lines, aside.open("wb") as stripped:
-        stripped.writelines(line.strip() + b"\n" for line in lines)
-    aside.replace(target)
+    with FileLock(f"{target}.lock"):
+        if target.is_file():
+            return
+        aside = target.with_suffix(".part")
+        with place(source, root).open("rb") as lines, aside.open("wb") as stripped:
+            stripped.writelines(line.strip() + b"\n" for line in lines)
+        aside.replace(target)
 
 
 def _archive(remote: Remote, root: Path) -> Path:

@@ -73,12 +73,28 @@ def documents(spans: Iterable[Span], unit: DocumentUnit) -> Iterator[Document]:
             yield from _lines(span)
 
 
-def _lines(span: Span) -> Iterator[Line]:
-    start, held = span.start, b""
+def _lines(span: Span) -> Iterator[Document]:
+    """Each line; one that is longer than a chunk or two is not held in memory."""
+    start, at, held = span.start, span.start, b""
     for chunk in span.chunks():
-        *ended, held = (held + chunk).split(b"\n")
+        at += len(chunk)
+        first, *rest = chunk.split(b"\n")
+        if not rest and len(held) <= CHUNK:
+            held += first
+        if not rest:
+            continue
+        stop = at - len(chunk) + len(first) + 1
+        yield _line(span.path, start, stop, held + first + b"\n")
+        start = stop
+        *ended, held = rest
         for text in ended:
             yield Line(span.path, start, text + b"\n")
             start += len(text) + 1
-    if held:
-        yield Line(span.path, start, held)
+    if start < at:
+        yield _line(span.path, start, at, held)
+
+
+def _line(path: Path, start: int, stop: int, text: bytes) -> Document:
+    """A line, whose text is whole unless it was too long to be held."""
+    whole_text = len(text) == stop - start
+    return Line(path, start, text) if whole_text else Span(path, start, stop)

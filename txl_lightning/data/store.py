@@ -93,8 +93,12 @@ class Store:
         return Text(self.ids(split), mapped(self.folder / f"{split}.starts", "int64"))
 
     def bytes_per_token(self, split: str) -> float:
-        """Bytes of text that a token stands for, on average."""
-        return self.manifest["bytes"][split] / max(self.manifest["tokens"][split], 1)
+        """Bytes of text that a token stands for, on average.
+
+        A symbol that begins every document is not among them: it is not scored.
+        """
+        tokens = self.manifest["tokens"][split] - self.vocab.n_start * len(self.text(split).starts)
+        return self.manifest["bytes"][split] / max(tokens, 1)
 
     @cached_property
     def fingerprint(self) -> str:

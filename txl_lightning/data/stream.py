@@ -205,15 +205,17 @@ def tensor(ids: np.ndarray) -> Tensor:
     return torch.from_numpy(ids.astype(np.int64))
 
 
-def check_length(part: str, n_token: int, batch_size: int, tgt_len: int, fix: str) -> None:
+def check_length(part: str, stream: Stream, tgt_len: int, fix: str) -> None:
     """Refuse a text that cannot fill one segment of every row.
 
     Raises:
         DataError: with the arithmetic, and `fix` for what to do.
     """
-    needed = batch_size * (tgt_len + 1)
-    if n_token < needed:
+    batch_size, grain = stream.batch_size, stream.tokens.grain
+    shortest = -(-(tgt_len + 1) // grain) * grain
+    if stream.row_len < shortest:
+        unit = "" if grain == 1 else f", in whole examples of {grain}"
         raise DataError(
-            f"{part}: {n_token} tokens are too few for {batch_size} rows of {tgt_len} + 1 "
-            f"({batch_size} x {tgt_len + 1} = {needed}); {fix}"
+            f"{part}: {len(stream.tokens)} tokens are too few for {batch_size} rows of {tgt_len} + "
+            f"1{unit} ({batch_size} x {shortest} = {batch_size * shortest}); {fix}"
         )

@@ -1,9 +1,9 @@
 """TextConfig: which text, cut and encoded how -> a store."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from .corpora import CORPORA
 from .own import holds_documents, own_text
@@ -46,7 +46,7 @@ class TextConfig:
     split: tuple[float, float, float] = (0.9, 0.05, 0.05)
     """Fractions for train, val and test, where the text is not cut already; they add up to 1."""
     words: WordOptions = WordOptions()
-    """How words are made; where nothing of it is given, as in the corpus's published results."""
+    """How words are made; what is left as it is, is as in the corpus's published results."""
     subwords: SubwordOptions = SubwordOptions()
     """How subwords are trained."""
     task: TaskConfig = TaskConfig()
@@ -74,24 +74,25 @@ class TextConfig:
     @property
     def data_root(self) -> Path:
         """The folder where data lives."""
-        return Path(self.root or os.environ.get("TXL_DATA") or "data")
+        return Path(self.root or os.environ.get("TXL_DATA") or "data").expanduser()
 
     def recipe(self) -> Recipe:
         """What the store will be made from; a corpus is downloaded here."""
-        own, named = [Path(path) for path in self.paths], CORPORA[self.corpus]
+        own = [Path(path).expanduser() for path in self.paths]
         if own:
             unit = "files" if any(map(holds_documents, own)) else None
             splits = own_text(own, self.split, self.data_root)
             vocab, words = "bytes", WordOptions()
         else:
-            unit, splits = named.documents, named.find(self.data_root, self.split)
-            vocab, words = named.vocab, named.words
+            corpus = CORPORA[self.corpus]
+            unit, splits = corpus.documents, corpus.find(self.data_root, self.split)
+            vocab, words = corpus.vocab, corpus.words
         chosen = unit if self.documents is None else self.documents
         return Recipe(
             splits,
             vocab=self.vocab or vocab,
             documents=None if chosen == "none" else chosen,
-            words=words if self.words == WordOptions() else self.words,
+            words=replace(words, **changed(self.words)),
             subwords=self.subwords,
         )
 
@@ -104,3 +105,9 @@ class TextConfig:
         if self.path is None and self.corpus in TASKS:
             return TaskStore(self.corpus, self.task)
         return prepare(self.recipe(), self.data_root)
+
+
+def changed(words: WordOptions) -> dict[str, Any]:
+    """The options that are not what they are by themselves."""
+    given = {field.name: getattr(words, field.name) for field in fields(words)}
+    return {name: value for name, value in given.items() if value != getattr(WordOptions(), name)}

@@ -64,7 +64,8 @@ class RightAnswers(Metric):
     def update(self, right_BL: Tensor, scored_BL: Tensor, past_BL: Tensor) -> None:
         """Count a segment that follows the one before; an answer may lie in both."""
         wrong_B = torch.zeros_like(right_BL[:, 0]) if self.wrong_B is None else self.wrong_B
-        ends_BL = past_BL + 2 == self.example_len
+        # The last token of an example is an answer; in the warm-up it is not scored.
+        ends_BL = (past_BL + 2 == self.example_len) & scored_BL
         for place in range(right_BL.size(1)):
             wrong_B = wrong_B | (scored_BL[:, place] & ~right_BL[:, place])
             ends_B = ends_BL[:, place]

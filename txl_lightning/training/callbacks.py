@@ -139,7 +139,10 @@ class LastCheckpoint(ModelCheckpoint):
 
 
 class SaveNats(BasePredictionWriter):
-    """Write the nats of every token that predict scores: nats.npy, [B, T] in input order."""
+    """Write the nats of every token that predict scores: nats.npy, [B, T] in input order.
+
+    Where one row scores a token and another does not, the other has nan.
+    """
 
     def __init__(self) -> None:
         super().__init__(write_interval="batch_and_epoch")
@@ -157,6 +160,8 @@ class SaveNats(BasePredictionWriter):
         folder.mkdir(parents=True, exist_ok=True)
         rank = f".rank{trainer.global_rank}" if trainer.world_size > 1 else ""
         path = folder / f"nats{rank}.npy"
-        np.save(path, np.concatenate(self.parts, axis=1))
+        nats_BT = np.concatenate(self.parts, axis=1)
+        # The warm-up is no part of the text that is scored.
+        np.save(path, nats_BT[:, ~np.isnan(nats_BT).all(axis=0)])
         self.parts = []
         print(f"nats of every scored token: {path}")

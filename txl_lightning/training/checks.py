@@ -38,10 +38,12 @@ def check_numbers_of(config: Namespace) -> None:
 
 
 def check_endless(trainer: Namespace) -> None:
-    """Refuse fractions of a stream that has no end."""
+    """Refuse fractions of a stream that has no end, unless epochs are limited to a few batches."""
+    if any(isinstance(trainer[name], int) for name in ("limit_train_batches", "overfit_batches")):
+        return
     for name in ("val_check_interval", "limit_train_batches"):
         value = trainer[name]
-        if isinstance(value, float) and value != 1.0:
+        if isinstance(value, float) and (name, value) != ("limit_train_batches", 1.0):
             raise ValueError(
                 f"trainer.{name}: {value} is not possible, because training has no end; it must be "
                 "a whole number of batches"

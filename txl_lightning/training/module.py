@@ -139,11 +139,24 @@ class LanguageModel(LightningModule):
         for name, meter in self.meters.items():
             of_stage, loader, what = name.split("/")
             if of_stage == stage:
-                values = meter.compute()
+                values = self.counted(meter)
                 values = self.readings(stage, values) if what == "nats" else values
                 group = stage if loader == "0" else f"{stage}/{loader}"
                 self.log_dict({f"{group}/{key}": values[key] for key in values}, sync_dist=True)
         self.forget(stage)
+
+    def counted(self, meter: Metric) -> Any:
+        """What a metric has come to.
+
+        Raises:
+            ValueError: nothing was scored.
+        """
+        if isinstance(meter, MeanNats) and not meter.count:
+            raise ValueError(
+                "data.eval_warmup_len: nothing was scored; the batches that trainer's limits allow "
+                "must go beyond the warm-up"
+            )
+        return meter.compute()
 
     def forget(self, stage: str) -> None:
         """Drop a stage's memories and counts."""

@@ -44,6 +44,9 @@ class Vocabulary(Protocol):
     unit: str
     """What one token is: the "byte" of bits per byte."""
 
+    n_start: int
+    """Symbols that it puts before a document's first word."""
+
     @property
     def n_token(self) -> int:
         """How many ids there are, V."""

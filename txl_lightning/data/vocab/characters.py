@@ -17,6 +17,7 @@ class Bytes:
 
     unit = "byte"
     n_token = 256
+    n_start = 0
     unknown = None
 
     def encode(self, document: Document) -> Iterator[np.ndarray]:
@@ -39,6 +40,7 @@ class Characters:
 
     alphabet: str
     unit = "character"
+    n_start = 0
     unknown = None
 
     def __post_init__(self) -> None:

@@ -53,6 +53,7 @@ class Subwords:
     tokenizer: str = field(repr=False)
     """The text of its tokenizer.json."""
     unit = "subword"
+    n_start = 0
 
     @staticmethod
     def of(tokenizer: dict[str, Any]) -> "Subwords":

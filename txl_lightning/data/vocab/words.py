@@ -125,6 +125,10 @@ class Words:
         return Words(tuple(known), options)
 
     @property
+    def n_start(self) -> int:
+        return len(self._line_end.start.split())
+
+    @property
     def n_token(self) -> int:
         return len(self.words)
 
