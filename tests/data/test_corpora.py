@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from txl_lightning.data import DataError, sources
+from txl_lightning.data import DataError, identity, sources
 from txl_lightning.data.corpora import CORPORA, python_source
 from txl_lightning.data.download import Remote
 from txl_lightning.data.text import TextConfig
@@ -112,6 +112,7 @@ def test_another_file_in_its_place_is_refused_and_the_right_one_is_checked_once(
     text = b"to be"
     remote = Remote("http://127.0.0.1:9/none", 5, "sha256:" + hashlib.sha256(text).hexdigest())
     source = sources.Source("some/text.txt", remote)
+    monkeypatch.setattr(identity, "SETTLED", 0)
     put(tmp_path, {"some/text.txt": b"to me"})
     with pytest.raises(DataError, match=r"text\.txt"):
         sources.place(source, tmp_path)

@@ -6,7 +6,7 @@ from itertools import chain
 
 import pytest
 
-from txl_lightning.data import DataError
+from txl_lightning.data import DataError, identity, own
 from txl_lightning.data.own import by_fractions, own_text
 from txl_lightning.data.spans import whole
 
@@ -70,6 +70,22 @@ def test_a_folder_may_name_its_splits(tmp_path, names):
         path.write_text(name)
     found = texts(own_text([tmp_path / "text"], FRACTIONS, tmp_path))
     assert [found[name] for name in ("train", "val", "test")] == [[n.encode()] for n in names]
+
+
+def test_a_tar_is_looked_through_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(identity, "SETTLED", 0)
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in "abc":
+            tar.addfile(tarfile.TarInfo(name) if name == "b" else sized(name), io.BytesIO(b"x"))
+    first = own_text([tmp_path / "a.tar"], (0.5, 0.0, 0.5), tmp_path)
+    monkeypatch.setattr(own, "tar_spans", lambda _: pytest.fail("looked through again"))
+    assert own_text([tmp_path / "a.tar"], (0.5, 0.0, 0.5), tmp_path) == first
+
+
+def sized(name: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size = 1
+    return info
 
 
 def test_a_tar_may_name_its_splits_too(tmp_path):

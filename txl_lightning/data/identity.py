@@ -1,9 +1,10 @@
-"""Which text it is: digests of what is read, computed once for files that do not change."""
+"""Which text it is: what is known of files is found out once, while they do not change."""
 
 import hashlib
 import json
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +20,41 @@ def short(described: Any) -> str:
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def remembered(what: Any, paths: Iterable[Path], root: Path, find: Callable[[], Any]) -> Any:
+    """What `find` finds out about some files, in plain values.
+
+    It is kept under `root`, where that can be written, for as long as the files keep their size and
+    time.
+    """
+    stamps = [stamp(path) for path in paths]
+    seen = root / "prepared" / "seen" / short([what, stamps])
+    if seen.is_file():
+        return json.loads(seen.read_text())
+    found = find()
+    if all(time.time_ns() - changed > SETTLED for _, _, changed in stamps):
+        note(seen, json.dumps(found))
+    return found
+
+
 def text_digest(splits: Mapping[str, Sequence[Span]], root: Path) -> str:
     """sha256 of the whole text: train, val and test together.
-
-    It is remembered under `root`, where that can be written, for as long as the files keep their
-    size and time.
 
     Raises:
         DataError: a file cannot be read.
     """
     spans = [span for name in SPLITS for span in splits[name]]
+    paths = {path: nth for nth, path in enumerate(dict.fromkeys(span.path for span in spans))}
+    cuts = [(paths[span.path], span.start, span.stop) for span in spans]
     try:
-        paths = {path: nth for nth, path in enumerate(dict.fromkeys(span.path for span in spans))}
-        stamps = [stamp(path) for path in paths]
-        cuts = [(paths[span.path], span.start, span.stop) for span in spans]
-        seen = root / "prepared" / "seen" / short([stamps, cuts])
-        if seen.is_file():
-            return seen.read_text()
-        sha256 = digest(spans)
+        return remembered(["sha256", cuts], paths, root, lambda: digest(spans))
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
-    if all(time.time_ns() - changed > SETTLED for _, _, changed in stamps):
-        note(seen, sha256)
-    return sha256
 
 
 def stamp(path: Path) -> tuple[str, int, int]:
     """What changes when a file does: its size, and the time it was changed in nanoseconds."""
     status = path.stat()
-    return str(path.resolve()), status.st_size, status.st_mtime_ns
+    return os.path.abspath(path), status.st_size, status.st_mtime_ns
 
 
 def digest(spans: Sequence[Span]) -> str:
@@ -67,5 +74,5 @@ def note(path: Path, text: str) -> None:
         aside.write_text(text)
         aside.replace(path)
     except OSError:
-        # A prepared folder may be read-only; then the digest is computed every time.
+        # A prepared folder may be read-only; then it is found out every time.
         return

