@@ -72,6 +72,13 @@ def test_a_checkpoint_of_another_vocabulary_or_text_is_refused_with_both_fingerp
         accepted.load_state_dict(state)
 
 
+def test_settings_may_be_plain_values(text_file):
+    text_file.write_text("AB ab\n" * 500)
+    data = own(text_file, vocab="words", words={"lower_case": True}, task={"length": 3})
+    assert data.n_token == 3
+    assert data.text.task.length == 3
+
+
 def test_documents_are_read_as_given(tmp_path):
     for n in range(40):
         path = tmp_path / "texts" / f"{n:02}.txt"

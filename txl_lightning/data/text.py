@@ -27,6 +27,10 @@ CorpusName = Literal[
 ]
 
 
+PARTS = {"words": WordOptions, "subwords": SubwordOptions, "task": TaskConfig}
+"""Settings that have settings of their own."""
+
+
 @dataclass(frozen=True)
 class TextConfig:
     """Which text, and how it becomes tokens."""
@@ -55,6 +59,11 @@ class TextConfig:
     """The folder where data lives; left out, $TXL_DATA, or data."""
 
     def __post_init__(self) -> None:
+        for name, kind in PARTS.items():
+            given = getattr(self, name)
+            if isinstance(given, dict):
+                # A YAML file read as it is has plain values.
+                object.__setattr__(self, name, kind(**given))
         if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-6:
             raise ValueError(
                 f"split: {list(self.split)} is not possible; it must be three fractions that add "

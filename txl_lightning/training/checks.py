@@ -6,15 +6,10 @@ from contextlib import contextmanager
 from jsonargparse import Namespace
 
 from ..data.datamodule import check_numbers
-from ..data.tasks import TaskConfig
-from ..data.text import TextConfig
-from ..data.vocab import SubwordOptions, WordOptions
+from ..data.text import PARTS, TextConfig
 from ..model import TransformerXLConfig
 from .module import check_eval_mem_len
 from .optim import OptimConfig, check_end
-
-PARTS_OF_DATA = {"words": WordOptions, "subwords": SubwordOptions, "task": TaskConfig}
-"""Settings of the data that have settings of their own."""
 
 
 def check_numbers_of(config: Namespace) -> None:
@@ -30,7 +25,7 @@ def check_numbers_of(config: Namespace) -> None:
     with keys_under("data"):
         check_numbers(**{name: config.data[name] for name in shape}, segments=config.data.segments)
         TextConfig(split=config.data.split)
-    for name, options in PARTS_OF_DATA.items():
+    for name, options in PARTS.items():
         with keys_under(f"data.{name}"):
             options(**vars(config.data[name]))
     check_end(optim, config.trainer.max_steps)
