@@ -56,3 +56,9 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
         torch.save(content, tmp_path / "other.ckpt")
         with pytest.raises(ValueError, match=r"other\.ckpt is not a checkpoint written by fit"):
             load_run(tmp_path / "other.ckpt")
+
+
+def test_a_missing_checkpoint_names_those_that_are_there(tmp_path):
+    (tmp_path / "last.ckpt").touch()
+    with pytest.raises(ValueError, match=r"best\.ckpt: no such file \(there is last\.ckpt\)"):
+        read_checkpoint(tmp_path / "best.ckpt")

@@ -73,7 +73,10 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         ValueError: there is no such file, or it is not such a checkpoint.
     """
     if not Path(path).is_file():
-        raise ValueError(f"ckpt_path: {path}: no such file; it must be a checkpoint written by fit")
+        beside = ", ".join(sorted(found.name for found in Path(path).parent.glob("*.ckpt")))
+        there = f" (there is {beside})" if beside else ""
+        allowed = "it must be a checkpoint written by fit"
+        raise ValueError(f"ckpt_path: {path}: no such file{there}; {allowed}")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         TransformerXLConfig(**checkpoint["hyper_parameters"]["net"])
