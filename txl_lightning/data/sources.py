@@ -161,6 +161,8 @@ def place_lm1b(root: Path) -> tuple[list[Path], list[Path]]:
 
 def strip_lines(source: Source, root: Path, target: Path) -> None:
     """The lines of a file without the spaces at their ends, as another file, if it is not there."""
+    if target.is_file():
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{target}.lock"):
         if target.is_file():
