@@ -404,6 +404,7 @@ def test_a_model_is_not_measured_on_another_text_unless_it_is_said(txl, run_fold
         "--trainer.val_check_interval=0.25",
         "--trainer.val_check_interval=1.0",
         "--trainer.limit_train_batches=0.5",
+        "--weights_only=false",
     ],
 )
 def test_an_impossible_number_is_one_line_with_the_whole_key(txl, small, option):

@@ -80,9 +80,11 @@ class TxlCLI(LightningCLI):
         check_numbers_of(config)
         if self.subcommand != "fit" and config.ckpt_path is None:
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
+        if config.weights_only is False:
+            raise ValueError("weights_only: false is not possible; a checkpoint must run no code")
         # Left open, Lightning executes what a checkpoint from http holds: read_checkpoint keeps
         # such a ckpt_path out, but hpc and last look under default_root_dir, wherever that is.
-        config.weights_only = config.weights_only is not False
+        config.weights_only = True
         self.trainer_defaults = TRAINER_DEFAULTS | {
             "callbacks": default_callbacks(self.subcommand, config.trainer)
         }
