@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import hashlib
 import lzma
 import os
 import stat
@@ -17,6 +16,7 @@ from typing import IO, BinaryIO
 
 from .checksums import difference
 from .errors import DataError
+from .identity import short, stamp
 
 CHUNK = 1 << 20
 # What one byte of an archive may become, and what any archive may; text shrinks tenfold at most.
@@ -98,10 +98,7 @@ def plain_tar(archive: Path, folder: Path) -> Path:
             _refuse_other_than_tar(archive, stream.read(tarfile.BLOCKSIZE))
         if _compression(archive) is None:
             return archive
-        now = archive.stat()
-        known = f"{archive.resolve()} {now.st_size} {now.st_mtime_ns}"
-        key = hashlib.sha256(known.encode(errors="surrogateescape")).hexdigest()[:16]
-        target = folder / f"{archive.name}-{key}.tar"
+        target = folder / f"{archive.name}-{short(stamp(archive))}.tar"
         if not target.exists():
             with _opened(archive) as stream, _aside(target) as file:
                 _copy(stream, file, _bound(archive), f"{archive}: it")

@@ -31,6 +31,17 @@ class Source:
     """What to take out of the archive."""
 
 
+def wikitext(number: int, archive: Remote, **parts: tuple[int | None, str]) -> list[Source]:
+    """The files of WikiText-2 or -103, by part: bytes, where they are published, and checksum."""
+    names = {part: f"wiki.{part}.tokens" for part in parts}
+    return [
+        Source(
+            f"wikitext{number}/{name}", archive, Member(f"wikitext-{number}/{name}", *parts[part])
+        )
+        for part, name in names.items()
+    ]
+
+
 TINY_SHAKESPEARE = Source(
     "tiny_shakespeare/input.txt",
     Remote(
@@ -70,35 +81,25 @@ WIKITEXT2_ZIP = Remote(
     4_475_746,
     "sha256:92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",
 )
-WIKITEXT2 = [
-    Source(
-        f"wikitext2/wiki.{name}.tokens",
-        WIKITEXT2_ZIP,
-        Member(f"wikitext-2/wiki.{name}.tokens", size, f"sha256:{sha256}"),
-    )
-    for name, size, sha256 in (
-        ("train", 10_797_148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
-        ("valid", 1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
-        ("test", 1_256_449, "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
-    )
-]
+WIKITEXT2 = wikitext(
+    2,
+    WIKITEXT2_ZIP,
+    train=(10_797_148, "sha256:9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
+    valid=(1_121_681, "sha256:f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
+    test=(1_256_449, "sha256:d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
+)
 WIKITEXT103_ZIP = Remote(
     f"{WIKITEXT}/wikitext-103-v1.zip",
     190_229_076,
     "sha256:242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590",
 )
-WIKITEXT103 = [
-    Source(
-        f"wikitext103/wiki.{name}.tokens",
-        WIKITEXT103_ZIP,
-        Member(f"wikitext-103/wiki.{name}.tokens", None, f"sha1:{sha1}"),
-    )
-    for name, sha1 in (
-        ("train", "b7497e2dfe77e72cfef5e3dbc61b7b53712ac211"),
-        ("valid", "c326ac59dc587676d58c422eb8a03e119582f92b"),
-        ("test", "8a5befc548865cec54ed4273cf87dbbad60d1e47"),
-    )
-]
+WIKITEXT103 = wikitext(
+    103,
+    WIKITEXT103_ZIP,
+    train=(None, "sha1:b7497e2dfe77e72cfef5e3dbc61b7b53712ac211"),
+    valid=(None, "sha1:c326ac59dc587676d58c422eb8a03e119582f92b"),
+    test=(None, "sha1:8a5befc548865cec54ed4273cf87dbbad60d1e47"),
+)
 PTB = [
     Source(f"ptb/ptb.{name}.txt", Remote(f"{TREEBANK}/ptb.{name}.txt", size, f"sha256:{sha256}"))
     for name, size, sha256 in (

@@ -23,7 +23,7 @@ from .tokens import Text
 from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions, fingerprint, load, named
 from .watch import Watch, watching
 
-VERSION = 3
+VERSION = 4
 STARTS_KEPT = 1 << 16
 LARGE = 10_000_000
 """Bytes of text that take long enough for a line to be said about it."""
@@ -97,8 +97,9 @@ class Store:
 
         A symbol that begins every document is not among them: it is not scored.
         """
-        tokens = self.manifest["tokens"][split] - self.vocab.n_start * len(self.text(split).starts)
-        return self.manifest["bytes"][split] / max(tokens, 1)
+        of_split = {name: self.manifest[name][split] for name in ("bytes", "tokens", "n_document")}
+        tokens = of_split["tokens"] - self.vocab.n_start * of_split["n_document"]
+        return of_split["bytes"] / max(tokens, 1)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -144,7 +145,7 @@ def build(folder: Path, recipe: Recipe, options: dict[str, Any]) -> None:
             counts = {name: write(aside, name, vocab, recipe, dtype, watch) for name in SPLITS}
         (aside / "vocab.json").write_text(vocab.to_json())
         manifest = options | {"dtype": dtype.name, "n_token": vocab.n_token}
-        for place, what in enumerate(("tokens", "unknown")):
+        for place, what in enumerate(("tokens", "unknown", "n_document")):
             manifest[what] = {name: counts[name][place] for name in SPLITS}
         (aside / "manifest.json").write_text(json.dumps(manifest, indent=1))
         aside.chmod(0o755)
@@ -155,10 +156,11 @@ def build(folder: Path, recipe: Recipe, options: dict[str, Any]) -> None:
 
 def write(
     folder: Path, split: str, vocab: Vocabulary, recipe: Recipe, dtype: np.dtype, watch: Watch
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """The ids of a split and where its documents begin, streamed through.
 
-    Returns how many ids there are, and how many of them stand for what the vocabulary lacks.
+    Returns how many ids there are, how many of them stand for what the vocabulary lacks, and how
+    many documents.
     """
     count, unknown, starts = 0, 0, array("q", [] if recipe.documents else [0])
     with (
@@ -176,7 +178,8 @@ def write(
                 starts.tofile(starts_file)
                 starts = array("q")
         starts.tofile(starts_file)
-    return count, unknown
+        n_document = starts_file.tell() // starts.itemsize
+    return count, unknown, n_document
 
 
 def mapped(path: Path, dtype: str) -> np.ndarray:

@@ -151,12 +151,14 @@ class LanguageModel(LightningModule):
         Raises:
             ValueError: nothing was scored.
         """
-        if isinstance(meter, MeanNats) and not meter.count:
+        # First of all, because the ranks compute together.
+        values = meter.compute()
+        if isinstance(meter, MeanNats) and values.isnan() and not meter.count:
             raise ValueError(
                 "data.eval_warmup_len: nothing was scored; the batches that trainer's limits allow "
                 "must go beyond the warm-up"
             )
-        return meter.compute()
+        return values
 
     def forget(self, stage: str) -> None:
         """Drop a stage's memories and counts."""

@@ -40,7 +40,7 @@ def counts(store: Store, split: str) -> list[str]:
     found.append(f"{manifest['tokens'][split]:>13,} tokens")
     found.append(f"{manifest['bytes'][split]:>13,} bytes")
     if manifest["documents"]:
-        found.append(f"{len(store.text(split).starts):>9,} documents")
+        found.append(f"{manifest['n_document'][split]:>9,} documents")
     if manifest["unknown"][split]:
         share = manifest["unknown"][split] / manifest["tokens"][split]
         found.append(f"{share:6.2%} of them unknown")

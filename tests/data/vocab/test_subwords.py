@@ -157,3 +157,14 @@ def test_what_is_no_tokenizer_is_refused():
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         SubwordOptions(**options)
+
+
+@pytest.mark.parametrize("fault", [MemoryError("full"), TypeError("ours"), RuntimeError("theirs")])
+def test_only_the_complaints_of_tokenizers_are_put_in_words(fault):
+    with pytest.raises(type(fault)), subwords._in_words("a.txt: it cannot"):
+        raise fault
+    with (
+        pytest.raises(DataError, match=r"a\.txt: it cannot \(no\)"),
+        subwords._in_words("a.txt: it cannot"),
+    ):
+        raise Exception("no")

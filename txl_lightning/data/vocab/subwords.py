@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -84,6 +85,11 @@ class Subwords:
             yield from self._ids(batch, str(document.path))
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            message = f"{where}: data.vocab's tokenizer cannot encode it ({error.reason})"
+            raise DataError(message) from error
         [ids] = self._ids([text], where)
         return ids
 
@@ -97,21 +103,16 @@ class Subwords:
     def _tokenizer(self) -> Any:
         from tokenizers import Tokenizer
 
-        try:
+        with _in_words("vocabulary: `tokenizers` cannot read it"):
             tokenizer = Tokenizer.from_str(self.tokenizer)
-        except Exception as error:
-            raise DataError(f"vocabulary: `tokenizers` cannot read it ({error})") from error
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer
 
     def _ids(self, texts: list[str], where: str) -> list[np.ndarray]:
         dtype = np.min_scalar_type(self.n_token - 1)
-        try:
+        with _in_words(f"{where}: data.vocab's tokenizer cannot encode it"):
             encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        except Exception as error:
-            message = f"{where}: data.vocab's tokenizer cannot encode it ({error})"
-            raise DataError(message) from error
         return [np.array(encoding.ids, dtype) for encoding in encoded]
 
 
@@ -142,6 +143,21 @@ def sample(documents: Callable[[], Iterable[Document]], n_byte: int) -> Iterator
             if (taken + size) * total <= n_byte * seen:
                 taken += size
                 yield piece
+
+
+@contextmanager
+def _in_words(what: str) -> Iterator[None]:
+    """Say what `tokenizers` complains of.
+
+    Its complaints have no type of their own but are bare Exceptions; everything else, which does
+    have one, is a fault and goes through.
+    """
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        raise DataError(f"{what} ({error})") from error
 
 
 def _trained(
