@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from lightning.fabric.plugins.io import torch_io
 
 from txl_lightning import __main__ as door
 
@@ -218,11 +217,9 @@ def test_the_door_lists_its_verbs(txl, arguments):
         ("--model.eval_mem_len=-1", "model.eval_mem_len: -1 is not possible"),
         ("--trainer.max_steps=-1", "trainer.max_steps: cosine must know where it ends"),
         ("--trainer.accelerator=gpu", "No supported gpu backend found"),
-        ("--ckpt_path=foreign.ckpt", "foreign.ckpt is not a checkpoint written by fit"),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_exit_code_2(txl, small, tmp_path, given, said):
-    torch.save({"hyper_parameters": {"layers": 3}}, tmp_path / "foreign.ckpt")
     code, output = txl("fit", *small, given)
     assert code == 2
     assert said in complaint(output)
@@ -234,19 +231,38 @@ def test_a_folder_under_a_file_is_one_line_and_exit_code_2(txl, small, text_file
     assert complaint(output) == f"error: {text_file}/runs: Not a directory"
 
 
-@pytest.mark.parametrize("verb", ["fit", "validate"])
-def test_lightning_is_told_to_execute_nothing(txl, run_folder, again, monkeypatch, verb):
-    seen = []
-    kept = torch_io.pl_load
-    monkeypatch.setattr(
-        torch_io,
-        "pl_load",
-        lambda *path, **given: (seen.append(given["weights_only"]), kept(*path, **given))[1],
-    )
-    checkpoint = run_folder / "checkpoints" / "last.ckpt"
-    arguments = ("--config", run_folder / "config.yaml", "--ckpt_path", checkpoint, again)
-    assert txl(verb, *arguments, "--trainer.max_steps=6")[0] == 0
-    assert seen == [True]
+class Malicious:
+    """What a pickle may hold: a call, made when it is loaded."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("canary"),)
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate", "generate"])
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_checkpoint_can_run_no_code(txl, tmp_path, text_file, verb, forced, monkeypatch):
+    if forced:
+        monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    torch.save({"hyper_parameters": {"net": {}}, "state_dict": Malicious()}, "bad.ckpt")
+    data = [] if verb == "generate" else [f"--data.path={text_file}"]
+    code, output = txl(verb, *data, "--ckpt_path=bad.ckpt")
+    assert code == 4
+    assert "bad.ckpt is not a checkpoint written by fit" in complaint(output)
+    assert not Path("canary").exists()
+
+
+@pytest.mark.parametrize("held", [{"hyper_parameters": {"layers": 3}}, [1, 2], None])
+def test_a_foreign_file_is_no_checkpoint(txl, small, held):
+    torch.save(held, "foreign.ckpt")
+    code, output = txl("fit", *small, "--ckpt_path=foreign.ckpt")
+    assert code == 4
+    assert "foreign.ckpt is not a checkpoint written by fit" in complaint(output)
+
+
+def test_a_checkpoint_is_no_address(txl, small):
+    code, output = txl("fit", *small, "--ckpt_path=http://127.0.0.1:9/a.ckpt")
+    assert code == 2
+    assert "no such file" in complaint(output)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,21 @@
-"""The door: python -m txl_lightning VERB. Exit codes: 0 done, 2 wrong settings, 3 wrong data."""
+"""The door: python -m txl_lightning VERB. Exit codes: 0 done, 2 wrong settings, 3 wrong data,
+4 damaged or missing checkpoint, 5 numbers that are not finite, 6 a place that cannot be written,
+7 out of memory, 130 interrupted (SIGINT), 143 terminated (SIGTERM, SIGHUP)."""
 
+import errno
 import logging
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from importlib import import_module
 
 import jsonargparse
 
+from . import signals
 from .complaints import explain
-from .data import DataError
+from .data import StorageError
 
 UNHEARD = (
     ".*LeafSpec.*",
@@ -19,6 +24,10 @@ UNHEARD = (
     ".*callbacks used to create the checkpoint.*",
 )
 """Warnings of Lightning to its own developers, or about loaders that are not ours."""
+
+STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+ECHO = 10.0
+"""Seconds in which the process that started this one should have failed too."""
 
 
 def plain(verb: str, options: list[str]) -> None:
@@ -49,6 +58,9 @@ def by_lightning(verb: str, options: list[str]) -> None:
 
     from .training.cli import TxlCLI
 
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        # After the import, which sets them.
+        logging.getLogger(name).setLevel(logging.WARNING)
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
     try:
@@ -72,12 +84,33 @@ NAMELESS = {"prepare"}
 def main() -> None:
     """Run the verb; a user's mistake is one line and an exit code (TXL_DEBUG=1: a traceback)."""
     try:
-        run(sys.argv[1:])
+        with signals.ending():
+            run(sys.argv[1:])
     except (ValueError, OSError) as error:
         if os.environ.get("TXL_DEBUG"):
             raise
-        print(f"error: {in_words(error)}", file=sys.stderr)
-        sys.exit(3 if isinstance(error, DataError) else 2)
+        if not is_echo():
+            print(f"error: {in_words(error)}", file=sys.stderr)
+        sys.exit(exit_code(error))
+
+
+def exit_code(error: Exception) -> int:
+    """What tells a script the kind of mistake."""
+    full_or_closed = isinstance(error, OSError) and error.errno in STORAGE
+    return StorageError.exit_code if full_or_closed else getattr(error, "exit_code", 2)
+
+
+def is_echo() -> bool:
+    """Whether the process that started this one has failed alike, and said so.
+
+    It waits for that: Lightning kills the first process as soon as another one fails.
+    """
+    if not signals.is_child():
+        return False
+    parent, end = os.getppid(), time.monotonic() + ECHO
+    while os.getppid() == parent and time.monotonic() < end:
+        time.sleep(0.1)
+    return os.getppid() != parent
 
 
 def in_words(error: Exception) -> str:
@@ -103,14 +136,13 @@ def run(arguments: list[str]) -> None:
 def usage() -> str:
     """The verbs, one in a line."""
     lines = [f"  {verb:10}{words}" for verb, (_, words) in VERBS.items()]
-    end = "VERB --help lists its options. " + str(__doc__).split(". ", 1)[1]
+    codes = " ".join(str(__doc__).split(". ", 1)[1].split())
+    end = f"VERB --help lists its options. {codes}"
     return "\n".join(["usage: python -m txl_lightning VERB [options]", "", *lines, "", end])
 
 
 def quieten() -> None:
     """Leave out what no user can act on."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
     # Lightning 2.6 calls methods that jsonargparse has renamed.
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     for message in UNHEARD:

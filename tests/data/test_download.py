@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from txl_lightning.data import DataError
+from txl_lightning.data import DataError, StorageError
 from txl_lightning.data import download as download_module
 from txl_lightning.data.download import Remote, fetch, verify
 
@@ -418,7 +418,7 @@ def test_two_processes_download_once(server, remote, target, repository):
 def test_a_folder_that_cannot_be_is_named(remote, tmp_path):
     (tmp_path / "file").touch()
     message = r"file/a\.bin: missing, and cannot be written \(.*\): make room or set data\.root;"
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(StorageError, match=message):
         quickly(remote, tmp_path / "file" / "a.bin")
 
 
@@ -426,7 +426,7 @@ def test_a_full_disk_is_said_once_and_the_part_is_kept(server, remote, part, tar
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        with pytest.raises(DataError, match=r"cannot be written \(File too large\)"):
+        with pytest.raises(StorageError, match=r"cannot be written \(File too large\)"):
             quickly(remote, target)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

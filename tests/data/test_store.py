@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from txl_lightning.data import DataError
+from txl_lightning.data import DataError, StorageError
 from txl_lightning.data import identity as identity_room
 from txl_lightning.data import store as store_room
 from txl_lightning.data.own import by_fractions
@@ -179,7 +179,7 @@ def test_what_cannot_be_encoded_leaves_nothing_behind(tmp_path):
 def test_a_root_that_is_a_file_is_named(tmp_path):
     made = recipe(tmp_path / "a.txt", b"abcdabcd")
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"data\.root: .*file cannot be written"):
+    with pytest.raises(StorageError, match=r"data\.root: .*file cannot be written"):
         prepare(made, tmp_path / "file")
 
 

@@ -12,7 +12,8 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig, stream_nats
 from txl_lightning.data.tasks import TaskConfig
 from txl_lightning.training import callbacks
-from txl_lightning.training.callbacks import LastCheckpoint, SaveNats, Throughput
+from txl_lightning.training.callbacks import SaveNats, Throughput
+from txl_lightning.training.saving import LastCheckpoint
 
 
 class Losses(Callback):
@@ -162,17 +163,27 @@ def test_interrupted_training_equals_uninterrupted(
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("lost", ["memory", "position", "random numbers"])
+LOSSES_OF = {
+    "memory": lambda held: held["txl_lightning"].pop("memory"),
+    "random numbers": lambda held: held["txl_lightning"]["ranks"][0]["rng"].update(
+        torch=torch.Generator().manual_seed(9).get_state()
+    ),
+    "position": lambda held: held["loops"]["fit_loop"]["state_dict"]["combined_loader"][0].update(
+        consumed=0
+    ),
+    "optimiser": lambda held: [
+        moments["exp_avg"].zero_() for moments in held["optimizer_states"][0]["state"].values()
+    ],
+    "schedule": lambda held: held["lr_schedulers"][0].update(last_epoch=0),
+}
+
+
+@pytest.mark.parametrize("lost", LOSSES_OF)
 def test_a_resume_that_lost_something_is_seen(make_model, make_data, make_trainer, tmp_path, lost):
     class Lose(Callback):
         def on_load_checkpoint(self, trainer, module, checkpoint):
-            if lost == "memory":
-                checkpoint["txl_lightning"].pop("h")
-            elif lost == "random numbers":
-                checkpoint["txl_lightning"]["rng"] = torch.Generator().manual_seed(9).get_state()
-            else:
-                loaders = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
-                loaders[0]["consumed"] = 0
+            # Before anything of it is used.
+            LOSSES_OF[lost](checkpoint)
 
     seed_everything(3, verbose=False)
     options = {"max_steps": 10, "limit_val_batches": 0, "callbacks": [Lose()]}

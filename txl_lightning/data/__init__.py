@@ -11,6 +11,6 @@ tasks.py        corpora made on the spot
 datamodule.py   all of it for Lightning, the one file here that imports it
 """
 
-from .errors import DataError
+from .errors import DataError, StorageError
 
-__all__ = ["DataError"]
+__all__ = ["DataError", "StorageError"]

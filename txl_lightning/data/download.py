@@ -23,7 +23,7 @@ from rich.progress import (
 )
 
 from .checksums import difference
-from .errors import DataError
+from .errors import DataError, StorageError
 
 CHUNK = 1 << 16
 DELAYS = (1.0, 2.0, 4.0, 8.0)
@@ -65,7 +65,8 @@ def fetch(
         timeout: Seconds to wait for a connection, and for anything more to arrive.
 
     Raises:
-        DataError: it cannot be downloaded or written, or what is there is another file.
+        DataError: it cannot be downloaded, or what is there is another file.
+        StorageError: it cannot be written.
     """
     try:
         if not target.exists():
@@ -77,7 +78,8 @@ def fetch(
         raise _missing(target, f"{remote.url} cannot be read ({_reason(error)})") from error
     except OSError as error:
         advice = "make room or set data.root"
-        raise _missing(target, f"cannot be written ({_reason(error)}): {advice}") from error
+        message = f"{target}: missing, and cannot be written ({_reason(error)}): {advice}"
+        raise StorageError(f"{message}; or put the file there yourself") from error
     return verify(target, remote)
 
 

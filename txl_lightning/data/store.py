@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from .errors import DataError
+from .errors import StorageError
 from .identity import short, text_digest
 from .spans import SPLITS, Document, DocumentUnit, Span, documents
 from .tokens import Text
@@ -115,7 +115,8 @@ def prepare(recipe: Recipe, root: Path) -> Store:
     builds and the others wait. Where it is whole, nothing needs to be written.
 
     Raises:
-        DataError: the text cannot be encoded, or nothing can be written under `root`.
+        DataError: the text cannot be encoded.
+        StorageError: nothing can be written under `root`.
     """
     options = recipe.describe(root)
     folder = root / "prepared" / short(options)
@@ -126,7 +127,7 @@ def prepare(recipe: Recipe, root: Path) -> Store:
                 if not folder.is_dir():
                     build(folder, recipe, options)
         except OSError as error:
-            raise DataError(f"data.root: {root} cannot be written ({error.strerror})") from error
+            raise StorageError(f"data.root: {root} cannot be written ({error.strerror})") from error
     return Store(folder)
 
 

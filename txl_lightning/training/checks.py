@@ -10,6 +10,7 @@ from ..data.text import PARTS, TextConfig
 from ..model import TransformerXLConfig
 from .module import check_eval_mem_len
 from .optim import OptimConfig, check_end
+from .resume import SavingConfig
 
 
 def check_numbers_of(config: Namespace) -> None:
@@ -20,6 +21,8 @@ def check_numbers_of(config: Namespace) -> None:
         TransformerXLConfig(**net)
     with keys_under("model.optim"):
         optim = OptimConfig(**vars(config.model.optim))
+    with keys_under("checkpoint"):
+        SavingConfig(**vars(config.checkpoint))
     with keys_under("model"):
         check_eval_mem_len(config.model.eval_mem_len)
     with keys_under("data"):

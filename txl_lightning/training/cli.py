@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonargparse
+from lightning.fabric.plugins.io import CheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -12,11 +13,14 @@ from lightning.pytorch.loggers import CSVLogger
 from ..checkpoints import read_checkpoint
 from ..complaints import explain
 from ..data.datamodule import CorpusDataModule
-from .callbacks import LastCheckpoint, SaveNats, Throughput
+from .callbacks import SaveNats, Throughput
 from .checks import check_numbers_of
 from .curve import LearningCurve
+from .guards import OutOfMemory, is_out_of_memory
 from .module import LanguageModel
 from .progress import TokenProgress
+from .resume import Resume, SavingConfig, note, starting_point
+from .saving import LastCheckpoint, WholeFiles, take_over_signals
 
 IMPORTABLE = ["txl_lightning"] + [
     f"lightning.pytorch.{part}"
@@ -46,12 +50,22 @@ class TxlCLI(LightningCLI):
 
     def __init__(self, arguments: list[str]) -> None:
         self.arguments = arguments
+        self.start: Path | None = None
         jsonargparse.set_parsing_settings(
             import_path_denylist=["*"],
             import_path_allowlist=IMPORTABLE,
             config_read_mode_fsspec_enabled=False,
             docstring_parse_attribute_docstrings=True,
         )
+        try:
+            self.call()
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise OutOfMemory(out_of_memory(self.config[self.config.subcommand])) from error
+            raise
+
+    def call(self) -> None:
+        """Read the arguments and run the verb."""
         super().__init__(
             LanguageModel,
             CorpusDataModule,
@@ -62,7 +76,7 @@ class TxlCLI(LightningCLI):
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             parser_kwargs={"exit_on_error": False, "description": self.__doc__},
-            args=arguments,
+            args=self.arguments,
         )
 
     def subcommands(self) -> dict[str, set[str]]:
@@ -72,6 +86,14 @@ class TxlCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The vocabulary's size comes from the corpus."""
+        parser.add_argument(
+            "--resume",
+            type=Resume,
+            default="never",
+            help="Go on from the newest whole checkpoint under trainer.default_root_dir: "
+            "auto, if there is one; must, or stop; never.",
+        )
+        parser.add_class_arguments(SavingConfig, "checkpoint")
         parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")
 
     def before_instantiate_classes(self) -> None:
@@ -82,11 +104,10 @@ class TxlCLI(LightningCLI):
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
         if config.weights_only is False:
             raise ValueError("weights_only: false is not possible; a checkpoint must run no code")
-        # Left open, Lightning executes what a checkpoint from http holds: read_checkpoint keeps
-        # such a ckpt_path out, but hpc and last look under default_root_dir, wherever that is.
+        # Left open, Lightning executes what a checkpoint holds if a plugin of the user's reads it.
         config.weights_only = True
         self.trainer_defaults = TRAINER_DEFAULTS | {
-            "callbacks": default_callbacks(self.subcommand, config.trainer)
+            "callbacks": default_callbacks(self.subcommand, config)
         }
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -94,10 +115,18 @@ class TxlCLI(LightningCLI):
         given = self.config[self.subcommand].trainer
         if given.logger in (None, True):
             kwargs["logger"] = CSVLogger(given.default_root_dir, name="")
-        return super().instantiate_trainer(**kwargs)
+        plugins = self.config_init[self.subcommand].trainer.plugins or []
+        plugins = plugins if isinstance(plugins, list) else [plugins]
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            kwargs["plugins"] = [*plugins, WholeFiles(given.default_root_dir)]
+        trainer = super().instantiate_trainer(**kwargs)
+        take_over_signals(trainer)
+        return trainer
 
     def after_instantiate_classes(self) -> None:
-        """predict writes a file instead of returning every token's nats."""
+        """Start where it was found to; predict writes a file instead of returning all nats."""
+        if self.start is not None:
+            self.config_init[self.subcommand]["ckpt_path"] = str(self.start)
         if self.subcommand == "predict":
             self.config_init["predict"]["return_predictions"] = False
 
@@ -121,19 +150,20 @@ class TxlCLI(LightningCLI):
     def _parse_ckpt_path(self) -> None:
         """A checkpoint's settings are defaults: what is given wins, unless it reshapes weights."""
         verb = self.config.subcommand
-        path = self.config[verb].ckpt_path
-        if path in (None, "last", "best", "hpc"):
+        given = self.config[verb]
+        resume = given.resume if verb == "fit" else "never"
+        root = Path(given.trainer.default_root_dir)
+        self.start = starting_point(resume, given.ckpt_path, root)
+        if self.start is None:
             return
-        checkpoint = read_checkpoint(path)
+        checkpoint = read_checkpoint(self.start)
         saved, step = checkpoint["hyper_parameters"], checkpoint.get("global_step", 0)
         settings = flat("model", saved)
         settings.pop("model.net.n_token")
         self._subcommand_parsers[verb].set_defaults(settings)
         self.config = self.parse()
-        max_steps = self.config[verb].trainer.max_steps
-        if verb == "fit" and 0 <= max_steps <= step:
-            message = f"trainer.max_steps: {max_steps} is not possible; it must be more than the"
-            raise ValueError(f"{message} {step} steps of the checkpoint")
+        if verb == "fit":
+            check_not_done(self.config.fit.trainer.max_steps, step, resume)
         given = self.config[verb].model.net
         for name in saved["net"].keys() - SHAPES_NO_WEIGHT - {"n_token"}:
             if given[name] != saved["net"][name]:
@@ -141,6 +171,36 @@ class TxlCLI(LightningCLI):
                     f"model.net.{name}: {given[name]} is not the {saved['net'][name]} of the "
                     "checkpoint; leave it out, or use the config.yaml saved with its run"
                 )
+
+
+def check_not_done(max_steps: int, step: int, resume: Resume) -> None:
+    """Leave when a run that is resumed has nothing left to do.
+
+    Raises:
+        ValueError: the checkpoint, named by its path, is beyond the steps asked for.
+    """
+    if not 0 <= max_steps <= step:
+        return
+    if resume != "never":
+        note(f"all {max_steps} steps are done; more with --trainer.max_steps")
+        raise SystemExit(0)
+    message = f"trainer.max_steps: {max_steps} is not possible; it must be more than the"
+    raise ValueError(f"{message} {step} steps of the checkpoint")
+
+
+def out_of_memory(config: jsonargparse.Namespace) -> str:
+    """What was asked for, and what would need less."""
+    asked = {
+        "data.batch_size": config.data.batch_size,
+        "data.tgt_len": config.data.tgt_len,
+        "model.net.mem_len": config.model.net.mem_len,
+        "trainer.precision": config.trainer.precision or "32-true",
+    }
+    said = ", ".join(f"{key} {value}" for key, value in asked.items())
+    return (
+        f"out of memory with {said}; lower one of them, or set data.batch_chunks 2, "
+        "model.recompute true, trainer.precision bf16-mixed"
+    )
 
 
 class SaveRun(SaveConfigCallback):
@@ -157,19 +217,20 @@ class SaveRun(SaveConfigCallback):
         (self.folder / "vocab.json").write_text(trainer.datamodule.vocab.to_json())
 
 
-def default_callbacks(verb: str, trainer: jsonargparse.Namespace) -> list[Callback]:
+def default_callbacks(verb: str, config: jsonargparse.Namespace) -> list[Callback]:
     """What every run of a verb has, unless its flags say otherwise; a config's own are added."""
     if verb == "predict":
         return [SaveNats()]
     if verb != "fit":
         return []
+    trainer = config.trainer
     callbacks: list[Callback] = [Throughput(), LearningCurve()]
     if trainer.enable_progress_bar is not False:
         callbacks.append(TokenProgress())
     if trainer.enable_checkpointing is not False:
         named = {"auto_insert_metric_name": False, "enable_version_counter": False}
         callbacks.append(ModelCheckpoint(filename="best", monitor="val/nats", **named))
-        callbacks.append(LastCheckpoint())
+        callbacks.append(LastCheckpoint(config.checkpoint.every_n_steps))
     return callbacks
 
 

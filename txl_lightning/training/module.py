@@ -15,8 +15,10 @@ from ..data.datamodule import CorpusDataModule
 from ..data.stream import Segment
 from ..evaluation import MeanNats, RightAnswers, readings, segment_answers, segment_nats
 from ..model import Memory, TransformerXL, TransformerXLConfig, require
-from .callbacks import Carry
+from .carry import Carry
+from .guards import Guard, peak_memory
 from .optim import OptimConfig, make_optimizer, make_scheduler
+from .ranks import Ranks
 
 
 class LanguageModel(LightningModule):
@@ -47,8 +49,13 @@ class LanguageModel(LightningModule):
         self.net = TransformerXL(net)
         self.memories: dict[tuple[str, int], Memory] = {}
         self.pending: Memory | None = None
+        self.between_steps = True
         self.train_nats = MeanNats()
         self.meters = nn.ModuleDict()
+
+    def setup(self, stage: str) -> None:
+        """Now the processes are known."""
+        self.ranks = Ranks()
 
     def forward(self, tokens_BL: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
         """The network's logits_BLV and next memory."""
@@ -98,8 +105,8 @@ class LanguageModel(LightningModule):
         }
 
     def configure_callbacks(self) -> list[Callback]:
-        """What keeps memory, position and random numbers together."""
-        return [Carry()]
+        """What keeps memory, position and random numbers together, and bad numbers out."""
+        return [Guard(self.optim.skip_budget), Carry()]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights whose ids mean something else in this text, before they are loaded."""
@@ -169,9 +176,13 @@ class LanguageModel(LightningModule):
 
     def is_logged(self, step: int, batch_idx: int) -> bool:
         """Whether this segment ends step number `step` and that one is logged."""
-        every = self.trainer.log_every_n_steps
         ends_step = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
-        return every > 0 and ends_step and step % every == 0
+        return ends_step and self.is_logged_step(step)
+
+    def is_logged_step(self, step: int) -> bool:
+        """Whether step number `step` is logged."""
+        every = self.trainer.log_every_n_steps
+        return every > 0 and step % every == 0
 
     def log_training(self, segment: Segment) -> None:
         """Log the mean since the last time; seldom, because each logged value takes time."""
@@ -179,12 +190,19 @@ class LanguageModel(LightningModule):
         self.train_nats.reset()
         lr = self.trainer.optimizers[0].param_groups[0]["lr"]
         values |= {"lr": lr, "tokens": float(segment.n_target)}
+        values |= {"memory_bytes": self.memory_bytes, "peak_memory_bytes": peak_memory(self.device)}
         self.log_dict({f"train/{key}": values[key] for key in values}, sync_dist=True)
 
     def readings(self, stage: str, nats: Tensor) -> dict[str, float]:
         """Mean nats in the units of the text."""
         size = self.corpus.bytes_per_token(stage) if self.corpus else None
         return readings(nats.item(), self.unit, size)
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes that this process remembers of the training text."""
+        pending = self.pending
+        return float(pending.h_NBMD.nbytes) if pending is not None else 0.0
 
     @property
     def unit(self) -> str:

@@ -44,6 +44,8 @@ class OptimConfig:
     """The last part of the steps, in which wsd decays."""
     min_lr_ratio: float = 0.0
     """Where cosine and wsd end, as a fraction of the peak."""
+    skip_budget: int = 0
+    """Updates with a loss or gradient that is not finite, before the one that stops training."""
 
     def __post_init__(self) -> None:
         require(self.lr > 0, "lr", self.lr, "greater than 0")
@@ -53,7 +55,7 @@ class OptimConfig:
         for beta in self.betas:
             require(0 <= beta < 1, "betas", beta, "at least 0 and less than 1")
         require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and less than 1")
-        for field in ("weight_decay", "warmup_steps"):
+        for field in ("weight_decay", "warmup_steps", "skip_budget"):
             require(getattr(self, field) >= 0, field, getattr(self, field), "0 or more")
         for field in ("decay_fraction", "min_lr_ratio"):
             value = getattr(self, field)

@@ -1,15 +1,12 @@
-"""Weights from files: our own runs, and the original code's names."""
+"""Weights of the original PyTorch code (kimiyoung/transformer-xl), under its own names."""
 
-import pickle
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .data import vocab
-from .model import TransformerXL, TransformerXLConfig
+from ..model import TransformerXL, TransformerXLConfig
 
 SAME_NAME = [
     "n_token",
@@ -48,41 +45,6 @@ LAYER = {
 
 NORM = {"dec_attn.layer_norm": "", "pos_ff.layer_norm": "feed_forward."}
 """Normalisations, theirs, and the part of our layer they are in."""
-
-
-def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary]:
-    """The network, in eval mode, and the vocabulary of a checkpoint that fit wrote.
-
-    Raises:
-        ValueError: there is no such file, or it is not such a checkpoint.
-    """
-    checkpoint = read_checkpoint(path)
-    try:
-        model = TransformerXL(TransformerXLConfig(**checkpoint["hyper_parameters"]["net"]))
-        weights = checkpoint["state_dict"]
-        model.load_state_dict({name.removeprefix("net."): weights[name] for name in weights})
-        return model.eval(), vocab.load(checkpoint["CorpusDataModule"]["vocab"])
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise ValueError(f"ckpt_path: {path} is not a checkpoint written by fit") from error
-
-
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """What a checkpoint of fit holds; nothing in it is executed.
-
-    Raises:
-        ValueError: there is no such file, or it is not such a checkpoint.
-    """
-    if not Path(path).is_file():
-        beside = ", ".join(sorted(found.name for found in Path(path).parent.glob("*.ckpt")))
-        there = f" (there is {beside})" if beside else ""
-        allowed = "it must be a checkpoint written by fit"
-        raise ValueError(f"ckpt_path: {path}: no such file{there}; {allowed}")
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        TransformerXLConfig(**checkpoint["hyper_parameters"]["net"])
-    except (RuntimeError, EOFError, pickle.UnpicklingError, LookupError, TypeError) as error:
-        raise ValueError(f"ckpt_path: {path} is not a checkpoint written by fit") from error
-    return checkpoint
 
 
 def load_original(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> TransformerXL:

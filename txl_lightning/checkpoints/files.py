@@ -1,0 +1,266 @@
+"""Checkpoint files: written whole or not at all, and known by their checksum.
+
+Beside each stands a manifest, last.ckpt.json: what is known of it by its sha256, and of the file
+that it replaced. It is written before the new file takes the old one's place, so that whichever of
+the two is there when a machine dies, the manifest knows it.
+"""
+
+import hashlib
+import json
+import os
+import pickle
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..data import StorageError
+
+KEY = "txl_lightning"
+"""Where a checkpoint holds what Lightning does not know of."""
+
+FORMAT = 1
+"""Raised when an older release could not read what is written now."""
+
+Entry = dict[str, Any]
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is damaged, missing or not one of ours."""
+
+    exit_code = 4
+
+
+def write(checkpoint: Mapping[str, Any], path: Path, about: Mapping[str, Any]) -> None:
+    """Put a checkpoint in its place, and keep the one there under another name if KEPT says so.
+
+    Args:
+        checkpoint: what torch.save takes.
+        path: where; its folder is made.
+        about: what the manifest says of it.
+
+    Raises:
+        StorageError: it cannot be written; what was there is as it was.
+    """
+    part = part_of(path)
+    with storing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with part.open("wb") as file:
+                torch.save(checkpoint, file)
+                synced(file)
+            replace(part, path, {digest(part): {**about, "bytes": part.stat().st_size}})
+        finally:
+            part.unlink(missing_ok=True)
+
+
+KEPT = {"last.ckpt": "previous.ckpt"}
+"""The name under which a file that is replaced is kept."""
+
+
+def replace(part: Path, path: Path, entry: dict[str, Entry]) -> None:
+    """Let `part` take the place of `path`; at every moment, what is there is in a manifest."""
+    before = entries(path)
+    keep = path.with_name(KEPT[path.name]) if path.name in KEPT and path.exists() else None
+    if keep:
+        write_manifest(keep, before | entries(keep))
+    write_manifest(path, entry | before)
+    if keep:
+        os.replace(path, keep)
+    os.replace(part, path)
+    sync_folder(path.parent)
+
+
+def write_manifest(path: Path, known: Mapping[str, Entry]) -> None:
+    """What is known of the file and of the one before it."""
+    newest = dict(list(known.items())[:2])
+    aside = part_of(manifest_of(path))
+    with aside.open("w", encoding="utf-8") as file:
+        json.dump(newest, file, indent=1)
+        synced(file)
+    os.replace(aside, manifest_of(path))
+
+
+def remove(path: Path) -> None:
+    """Delete a checkpoint and its manifest."""
+    with storing(path):
+        path.unlink(missing_ok=True)
+        manifest_of(path).unlink(missing_ok=True)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What a checkpoint holds; nothing in it is executed.
+
+    Raises:
+        CheckpointError: it is damaged, or written by a later release.
+    """
+    check(path)
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError, LookupError) as error:
+        raise CheckpointError(f"ckpt_path: {path} is not a checkpoint written by fit") from error
+    if not isinstance(checkpoint, dict):
+        raise CheckpointError(f"ckpt_path: {path} is not a checkpoint written by fit")
+    written_as = checkpoint.get(KEY, {}).get("format", FORMAT)
+    if written_as > FORMAT:
+        known = f"this release reads formats up to {FORMAT}"
+        raise CheckpointError(f"{path}: written by a later release (format {written_as}); {known}")
+    return checkpoint
+
+
+def check(path: Path) -> Entry | None:
+    """What the manifest says of the very bytes of this file; None if there is no manifest.
+
+    Raises:
+        CheckpointError: they are not the bytes that were written.
+    """
+    known = entries(path)
+    if not known:
+        return None
+    found = digest(path)
+    if found not in known:
+        written = next(iter(known))
+        raise CheckpointError(
+            f"{path}: damaged: its sha256 is {found[:16]}, the manifest's {written[:16]} "
+            f"({path.stat().st_size} bytes, of {known[written]['bytes']})"
+        )
+    return known[found]
+
+
+def newest(root: Path) -> tuple[Path | None, list[str]]:
+    """The newest whole checkpoint of the runs under `root`, and what is wrong with newer ones.
+
+    Newest is what has made most steps in the latest run (version_N): the clocks of files say
+    nothing. What was saved in the midst of a crash is passed over.
+    """
+    complaints: list[str] = []
+    candidates = [path for path in sorted(root.rglob("*.ckpt")) if is_of(path, root)]
+    for number in sorted({run_number(path) for path in candidates}, reverse=True):
+        whole = []
+        for path in (path for path in candidates if run_number(path) == number):
+            try:
+                entry = check(path)
+            except CheckpointError as error:
+                complaints.append(str(error))
+            else:
+                whole += [(entry["step"], path)] if entry["exact"] else []
+        if whole:
+            return max(whole)[1], complaints
+    return None, complaints
+
+
+def is_of(path: Path, root: Path) -> bool:
+    """Whether a checkpoint was written by a run whose default_root_dir is `root`."""
+    try:
+        known = entries(path).values()
+    except CheckpointError:
+        return False
+    return any(path.parent == root / entry["folder"] for entry in known)
+
+
+def run_number(path: Path) -> int:
+    """N of version_N/checkpoints/last.ckpt, or -1."""
+    number = path.parent.parent.name.removeprefix("version_")
+    return int(number) if number.isdecimal() else -1
+
+
+def part_of(path: Path) -> Path:
+    """Where a file is written before it takes its place; it says by whom."""
+    return path.with_name(f".{path.name}.{host()}.{os.getpid()}.part")
+
+
+def sweep(root: Path) -> None:
+    """Remove what processes of this machine that are no more were writing."""
+    for part in root.rglob(".*.part"):
+        *_, where, pid, _ = part.name.split(".")
+        if where == host() and pid.isdecimal() and not alive(int(pid)):
+            part.unlink(missing_ok=True)
+
+
+def host() -> str:
+    """This machine's name, without its domain."""
+    return platform.node().split(".")[0]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is running; this one is writing nothing when it asks."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()
+
+
+def versions() -> dict[str, str]:
+    """What wrote a checkpoint."""
+    packages = {name: release(name) for name in ("txl-lightning", "lightning", "numpy")}
+    return {**packages, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def release(package: str) -> str:
+    """The version of a package; of this one there may be none, where it is only on the path."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def manifest_of(path: Path) -> Path:
+    """Where the manifest of a checkpoint stands."""
+    return path.with_name(f"{path.name}.json")
+
+
+def entries(path: Path) -> dict[str, Entry]:
+    """What the manifest knows, newest first; nothing, if there is none."""
+    try:
+        return json.loads(manifest_of(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{manifest_of(path)}: not a manifest") from error
+
+
+def digest(path: Path) -> str:
+    """The sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def synced(file: Any) -> None:
+    """Wait until the disk has it."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has the new names in it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Say of a file that cannot be written how much room there is.
+
+    Raises:
+        StorageError: instead of OSError, or of what torch.save makes of one.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError):
+            raise
+        there = next(folder for folder in path.absolute().parents if folder.is_dir())
+        room = f"{shutil.disk_usage(there).free:,} bytes free"
+        raise StorageError(f"{path}: cannot be written ({cause.strerror}; {room})") from error

@@ -1,0 +1,50 @@
+"""The checkpoints of our own runs."""
+
+from pathlib import Path
+from typing import Any
+
+from ..data import vocab
+from ..model import TransformerXL, TransformerXLConfig
+from .files import CheckpointError, read
+
+
+def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary]:
+    """The network, in eval mode, and the vocabulary of a checkpoint that fit wrote.
+
+    Raises:
+        ValueError: there is no such file.
+        CheckpointError: it is not such a checkpoint, or it is damaged.
+    """
+    checkpoint = read_checkpoint(path)
+    try:
+        model = TransformerXL(TransformerXLConfig(**checkpoint["hyper_parameters"]["net"]))
+        weights = checkpoint["state_dict"]
+        model.load_state_dict({name.removeprefix("net."): weights[name] for name in weights})
+        return model.eval(), vocab.load(checkpoint["CorpusDataModule"]["vocab"])
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise not_ours(path) from error
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """What a checkpoint of fit holds; nothing in it is executed.
+
+    Raises:
+        ValueError: there is no such file.
+        CheckpointError: it is not such a checkpoint, or it is damaged.
+    """
+    if not Path(path).is_file():
+        beside = ", ".join(sorted(found.name for found in Path(path).parent.glob("*.ckpt")))
+        there = f" (there is {beside})" if beside else ""
+        allowed = "it must be a checkpoint written by fit"
+        raise ValueError(f"ckpt_path: {path}: no such file{there}; {allowed}")
+    checkpoint = read(Path(path))
+    try:
+        TransformerXLConfig(**checkpoint["hyper_parameters"]["net"])
+    except (LookupError, TypeError) as error:
+        raise not_ours(path) from error
+    return checkpoint
+
+
+def not_ours(path: str | Path) -> CheckpointError:
+    """What is said of a file that is something else."""
+    return CheckpointError(f"ckpt_path: {path} is not a checkpoint written by fit")

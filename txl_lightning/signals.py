@@ -1,0 +1,99 @@
+"""Signals: they end the process, or wait until a step of training is done."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+
+EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
+"""Signals that end a process, and its exit code then."""
+
+SAVE = signal.SIGUSR1
+"""Asks for a checkpoint."""
+
+PATIENCE = 2.0
+"""Seconds after which one more signal to stop means: at once. What starts several processes may
+pass a signal on that they have got already."""
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """Signals to stop end the process, in order; a checkpoint cannot be had."""
+    with handling(dict.fromkeys(EXIT, end) | {SAVE: refuse}):
+        yield
+
+
+def end(signum: int, _: FrameType | None) -> None:
+    """Leave, but not without cleaning up."""
+    raise SystemExit(EXIT[signum])
+
+
+def refuse(signum: int, _: FrameType | None) -> None:
+    """Nothing is being trained."""
+    say("SIGUSR1: no step of training is done yet; nothing is saved")
+
+
+class Waiting:
+    """Notes signals, to be asked about between two steps."""
+
+    def __init__(self) -> None:
+        self.exit_code = 0
+        self.save = False
+        self.since = 0.0
+
+    def handlers(self) -> dict[int, Handler]:
+        """What is to be called when a signal comes."""
+        return dict.fromkeys(EXIT, self.note_stop) | {SAVE: self.note_save}
+
+    def note_stop(self, signum: int, _: FrameType | None) -> None:
+        """Stop after this step, or now, when it is not the first time."""
+        name = signal.Signals(signum).name
+        if not self.exit_code:
+            self.exit_code, self.since = EXIT[signum], time.monotonic()
+            say(f"{name}: this step is finished and saved; once more in a while stops at once")
+        elif time.monotonic() - self.since > PATIENCE:
+            say(f"{name} again: stopped at once; the last checkpoint is as it was")
+            os._exit(EXIT[signum])
+
+    def note_save(self, signum: int, _: FrameType | None) -> None:
+        """Save after this step."""
+        self.save = True
+
+    def take(self) -> tuple[int, int]:
+        """The exit code of a signal to stop, or 0; and whether to save, once for each time."""
+        save, self.save = self.save, False
+        return self.exit_code, int(save)
+
+
+@contextmanager
+def handling(handlers: Mapping[int, Handler]) -> Iterator[None]:
+    """Call these until the end; a hangup that is ignored (nohup) stays ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        # Only there can Python handle signals.
+        handlers = {}
+    before = {
+        signum: signal.signal(signum, handler)
+        for signum, handler in handlers.items()
+        if signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler or signal.SIG_DFL)
+
+
+def is_child() -> bool:
+    """Whether Lightning started this process: it kills the first one when such a one fails."""
+    outside = any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_PROCID"))
+    return not outside and int(os.environ.get("LOCAL_RANK", 0)) > 0
+
+
+def say(words: str) -> None:
+    """Write a line on stderr; unlike print, also while another line is being printed."""
+    os.write(2, f"\n{words}\n".encode())

@@ -1,0 +1,33 @@
+"""What the processes of a run agree on, without waiting for a GPU."""
+
+from typing import Any
+
+import torch
+from torch import distributed
+
+
+class Ranks:
+    """Messages between all processes, over the host's network; every rank makes one together."""
+
+    def __init__(self) -> None:
+        self.rank, self.world_size, self.group = 0, 1, None
+        if distributed.is_available() and distributed.is_initialized():
+            self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
+        if self.world_size > 1:
+            self.group = distributed.new_group(backend="gloo")
+
+    def most(self, *numbers: int) -> list[int]:
+        """The largest of each number over all ranks."""
+        if self.group is None:
+            return list(numbers)
+        found = torch.tensor(numbers)
+        distributed.all_reduce(found, distributed.ReduceOp.MAX, group=self.group)
+        return found.tolist()
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """Everybody's value, in the order of ranks, on rank 0; None on the others."""
+        if self.group is None:
+            return [value]
+        values = [None] * self.world_size if self.rank == 0 else None
+        distributed.gather_object(value, values, dst=0, group=self.group)
+        return values

@@ -1,0 +1,233 @@
+"""When checkpoints are written, and what a signal leaves behind."""
+
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import ExitStack
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.fabric.plugins.io import CheckpointIO
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_warn
+
+from ..checkpoints import files
+from ..checkpoints.files import KEY
+from ..data import StorageError
+from ..data.stream import Segment
+from ..signals import EXIT, Waiting, handling, is_child, say
+
+
+class WholeFiles(CheckpointIO):
+    """Checkpoints that are whole or absent, known by their checksum, and never execute anything.
+
+    Args:
+        root: The default_root_dir of the run; resume looks there.
+    """
+
+    def __init__(self, root: str | Path = "runs") -> None:
+        self.root = Path(root)
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write it beside its place, wait for the disk, put it there."""
+        path, carried = Path(path), checkpoint.get(KEY, {})
+        about = {
+            "step": checkpoint["global_step"],
+            "exact": carried.get("exact", False),
+            "world_size": carried.get("world_size", 1),
+            "text": checkpoint.get("CorpusDataModule", {}).get("fingerprint"),
+            "folder": os.path.relpath(path.parent, self.root),
+            "format": files.FORMAT,
+            "versions": files.versions(),
+        }
+        files.write(checkpoint, path, about)
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Compare the checksum, and read tensors and plain values only."""
+        return files.read(Path(path))
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Delete it and its manifest."""
+        files.remove(Path(path))
+
+
+class LastCheckpoint(ModelCheckpoint):
+    """last.ckpt, from which training goes on as if it had not stopped; previous.ckpt before it.
+
+    It is written after each validation, every few steps, when a signal asks for it or stops
+    training, and at the end. An exception leaves crash-N.ckpt, from which nothing resumes by
+    itself.
+
+    Args:
+        every_n_steps: Steps between two of them; left out, only the other occasions.
+    """
+
+    def __init__(self, every_n_steps: int | None = None) -> None:
+        super().__init__(filename="last", enable_version_counter=False)
+        self.every_n_steps = every_n_steps
+        self.signals = Waiting()
+        self.handlers = ExitStack()
+        self.before_validation: dict[str, Any] | None = None
+        self.in_validation = False
+        self.saved_step = -1
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find out before the first step whether anything can be written."""
+        super().setup(trainer, pl_module, stage)
+        if stage == "fit":
+            take_over_signals(trainer)
+            problem = trainer.strategy.broadcast(
+                unwritable(Path(self.dirpath)) if trainer.is_global_zero else None
+            )
+            if problem:
+                raise StorageError(problem)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """From here on a signal waits for the end of a step."""
+        self.handlers.enter_context(handling(self.signals.handlers()))
+        if trainer.is_global_zero:
+            warn_of_little_room(Path(self.dirpath), pl_module)
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Segment,
+        batch_idx: int,
+    ) -> None:
+        """At the end of a step, save if it is time to, or somebody wants it, and stop."""
+        if not pl_module.between_steps:
+            return
+        exit_code, wanted = pl_module.ranks.most(*self.signals.take())
+        due = self.every_n_steps and trainer.global_step % self.every_n_steps == 0
+        if exit_code or wanted or due:
+            self.save(trainer)
+        if exit_code or wanted:
+            self.stop(trainer, exit_code)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A signal may come in the midst of it, when Lightning's counters are in its midst too."""
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self.before_validation = deepcopy(trainer.fit_loop.state_dict())
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
+    ) -> None:
+        """It may take long: training is saved as it was before it, and it is left to stop."""
+        if self.before_validation is None or not pl_module.between_steps:
+            return
+        exit_code, wanted = pl_module.ranks.most(*self.signals.take())
+        if exit_code or wanted:
+            self.in_validation = True
+            self.save(trainer)
+            self.in_validation = False
+            self.stop(trainer, exit_code)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save, unless gradients wait for more segments."""
+        if self.before_validation is not None and pl_module.between_steps:
+            self.save(trainer)
+        self.before_validation = None
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """In the midst of a validation, count as if it had not begun."""
+        if self.in_validation:
+            checkpoint["loops"]["fit_loop"] = self.before_validation
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Nothing: an epoch has no meaning here."""
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The steps since the last validation are not lost."""
+        if self.saved_step != trainer.global_step and not trainer.fast_dev_run:
+            self.save(trainer)
+        self.handlers.close()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Keep what is there; beside it, what was reached."""
+        self.handlers.close()
+        expected = isinstance(exception, SystemExit) or hasattr(exception, "exit_code")
+        if expected or not trainer.is_global_zero or trainer.global_step == 0 or not self.dirpath:
+            return
+        path = Path(self.dirpath) / f"crash-{trainer.global_step}.ckpt"
+        try:
+            checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+            trainer.strategy.checkpoint_io.save_checkpoint(checkpoint, path)
+        except Exception as error:
+            say(f"no crash checkpoint: {error}")
+        else:
+            say(f"what was reached is in {path}; training continues exactly from last.ckpt only")
+
+    def save(self, trainer: Trainer) -> None:
+        """On all ranks together."""
+        trainer.save_checkpoint(self.last)
+        self.saved_step = trainer.global_step
+
+    @property
+    def last(self) -> Path:
+        """Where it is written."""
+        return Path(self.dirpath) / "last.ckpt"
+
+    def stop(self, trainer: Trainer, exit_code: int) -> None:
+        """Leave if a signal says so; on SLURM also after its warning, to come again."""
+        to_come_again = not exit_code and SLURMEnvironment.detect()
+        if trainer.is_global_zero:
+            say(f"saved after step {trainer.global_step}: {self.last}")
+            if to_come_again:
+                requeue()
+        if exit_code or to_come_again:
+            raise SystemExit(0 if is_child() else exit_code or EXIT[signal.SIGTERM])
+
+
+def requeue() -> None:
+    """Ask SLURM to run this job once more."""
+    job = os.environ["SLURM_JOB_ID"]
+    if "SLURM_ARRAY_JOB_ID" in os.environ:
+        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    try:
+        subprocess.run(["scontrol", "requeue", job], check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        say(f"job {job} cannot be queued again ({error}); do it yourself: scontrol requeue {job}")
+
+
+def take_over_signals(trainer: Trainer) -> None:
+    """Keep Lightning's handlers out: they make processes wait for each other in mid-step."""
+    trainer._signal_connector.register_signal_handlers = lambda: None
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+
+
+def unwritable(folder: Path) -> str | None:
+    """Why nothing can be written in a folder."""
+    try:
+        with files.storing(folder / "last.ckpt"):
+            folder.mkdir(parents=True, exist_ok=True)
+            probe = files.part_of(folder / "probe")
+            probe.touch()
+            probe.unlink()
+    except StorageError as error:
+        return str(error)
+    return None
+
+
+def warn_of_little_room(folder: Path, pl_module: LightningModule) -> None:
+    """Say so while there is time, if three checkpoints may not fit."""
+    weights = sum(
+        parameter.numel() * parameter.element_size() for parameter in pl_module.parameters()
+    )
+    # Weights and two moments; last, previous, and the one being written.
+    needed, free = 3 * 3 * weights, shutil.disk_usage(folder).free
+    if free < needed:
+        rank_zero_warn(f"{folder}: {free:,} bytes free; checkpoints may need {needed:,}")
