@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from ..checkpoints import read_checkpoint
 from ..complaints import explain
+from ..data import StorageError
 from ..data.datamodule import CorpusDataModule
 from .callbacks import SaveNats, Throughput
 from .checks import check_numbers_of
@@ -20,7 +21,7 @@ from .guards import OutOfMemory, is_out_of_memory
 from .module import LanguageModel
 from .progress import TokenProgress
 from .resume import Resume, SavingConfig, note, starting_point
-from .saving import LastCheckpoint, WholeFiles, take_over_signals
+from .saving import LastCheckpoint, WholeFiles, take_over_signals, unwritable
 
 IMPORTABLE = ["txl_lightning"] + [
     f"lightning.pytorch.{part}"
@@ -100,6 +101,8 @@ class TxlCLI(LightningCLI):
         """Check every number before anything is built."""
         config = self.config[self.subcommand]
         check_numbers_of(config)
+        if self.subcommand == "fit":
+            check_writable("trainer.default_root_dir", config.trainer.default_root_dir)
         if self.subcommand != "fit" and config.ckpt_path is None:
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
         if config.weights_only is False:
@@ -186,6 +189,16 @@ def check_not_done(max_steps: int, step: int, resume: Resume) -> None:
         raise SystemExit(0)
     message = f"trainer.max_steps: {max_steps} is not possible; it must be more than the"
     raise ValueError(f"{message} {step} steps of the checkpoint")
+
+
+def check_writable(key: str, folder: str) -> None:
+    """Find out before a text is prepared that nothing could be kept.
+
+    Raises:
+        StorageError: with the reason.
+    """
+    if problem := unwritable(Path(folder)):
+        raise StorageError(f"{key}: {problem}")
 
 
 def out_of_memory(config: jsonargparse.Namespace) -> str:

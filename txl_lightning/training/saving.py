@@ -210,9 +210,9 @@ def take_over_signals(trainer: Trainer) -> None:
 
 
 def unwritable(folder: Path) -> str | None:
-    """Why nothing can be written in a folder."""
+    """Why nothing can be written in a folder, which is made."""
     try:
-        with files.storing(folder / "last.ckpt"):
+        with files.storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             probe = files.part_of(folder / "probe")
             probe.touch()
