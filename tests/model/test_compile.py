@@ -60,7 +60,7 @@ def test_the_way_back_is_one_graph_too(make_net, kernel):
 
 @pytest.mark.parametrize("mem_len", [0, 2, 9])
 def test_one_graph_serves_a_memory_of_any_length_without_documents(make_net, mem_len):
-    check_one_graph(make_net(mem_len=mem_len, n_layer=1), past=False)
+    check_one_graph(make_net(mem_len=mem_len), past=False)
 
 
 def test_one_graph_serves_weights_in_half_precision(make_net):
