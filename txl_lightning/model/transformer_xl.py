@@ -72,16 +72,27 @@ class TransformerXL(nn.Module):
         h_BLD = self.drop(self.embedding(tokens_BL) * self.config.d_model**0.5)
         entered = []
         for layer, memory_BMD, terms in zip(self.layers, memory.h_NBMD, terms_N, strict=True):
-            entered.append(h_BLD.detach())
+            entered.append(h_BLD.detach().to(self.compute_dtype))
             h_BLD = layer(h_BLD, memory_BMD, terms, visible_BLS)
         return self.drop(self.final_norm(h_BLD)), memory.remember(torch.stack(entered), reach_BL)
 
     def empty_memory(self, batch_size: int, mem_len: int | None = None) -> Memory:
         """Nothing remembered yet; `mem_len` may differ from the one trained with."""
-        config, weight = self.config, self.embedding.weight
+        config = self.config
         mem_len = config.mem_len if mem_len is None else mem_len
-        place = {"dtype": weight.dtype, "device": weight.device}
+        place = {"dtype": self.compute_dtype, "device": self.embedding.weight.device}
         return Memory.empty(config.n_layer, batch_size, mem_len, config.d_model, **place)
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """What matrix products are computed in, and states remembered: autocast's, or the weights'.
+
+        The residual sums of a network under autocast are wider; to remember them so would take
+        twice the space, and the products narrow them anyway.
+        """
+        weight = self.embedding.weight
+        kind = weight.device.type
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
 
 class Layer(nn.Module):

@@ -175,6 +175,7 @@ def environment(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
     """What decides, beside the settings, how a sum is rounded."""
     device = pl_module.device
     return {
+        "compile": pl_module.hparams["compile"],
         "devices": trainer.world_size,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "machine": platform.machine(),

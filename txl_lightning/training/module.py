@@ -16,6 +16,7 @@ from ..data.stream import Segment
 from ..evaluation import MeanNats, RightAnswers, readings, segment_answers, segment_nats
 from ..model import Memory, TransformerXL, TransformerXLConfig, require
 from .carry import Carry
+from .compiling import compile_in_place
 from .guards import Guard, peak_memory
 from .optim import OptimConfig, make_optimizer, make_scheduler
 from .ranks import Ranks
@@ -31,6 +32,7 @@ class LanguageModel(LightningModule):
         net: Sizes and parts of the network.
         optim: How it is trained.
         eval_mem_len: States remembered in validate, test and predict; left out, as in training.
+        compile: Whether to compile the network: some time before the first steps, less for each.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class LanguageModel(LightningModule):
         net: TransformerXLConfig = TransformerXLConfig(),  # noqa: B008 (frozen)
         optim: OptimConfig = OptimConfig(),  # noqa: B008 (frozen)
         eval_mem_len: int | None = None,
+        compile: bool = False,
     ) -> None:
         super().__init__()
         net = TransformerXLConfig(**net) if isinstance(net, dict) else net
@@ -45,7 +48,7 @@ class LanguageModel(LightningModule):
         check_eval_mem_len(eval_mem_len)
         self.eval_mem_len = net.mem_len if eval_mem_len is None else eval_mem_len
         given = {"net": asdict(net), "optim": self.optim.plain(), "eval_mem_len": eval_mem_len}
-        self.save_hyperparameters(given)
+        self.save_hyperparameters(given | {"compile": compile})
         self.net = TransformerXL(net)
         self.memories: dict[tuple[str, int], Memory] = {}
         self.pending: Memory | None = None
@@ -54,8 +57,10 @@ class LanguageModel(LightningModule):
         self.meters = nn.ModuleDict()
 
     def setup(self, stage: str) -> None:
-        """Now the processes are known."""
+        """Now the processes are known; compile the network, if it is to be."""
         self.ranks = Ranks()
+        if self.hparams["compile"]:
+            compile_in_place(self.net)
 
     def forward(self, tokens_BL: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
         """The network's logits_BLV and next memory."""
@@ -120,7 +125,7 @@ class LanguageModel(LightningModule):
         memory = self.memories.get((stage, loader))
         if memory is None or memory.batch_size != rows:
             return self.net.empty_memory(rows, mem_len)
-        return memory.resized(mem_len).to(self.device)
+        return memory.resized(mem_len).to(self.device, self.net.compute_dtype)
 
     def evaluate(self, stage: str, segment: Segment, loader: int) -> Tensor:
         """Score one segment and remember it; nan where nothing is scored."""

@@ -1,0 +1,67 @@
+"""torch.compile makes one graph of the network, which stays while memory fills."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from txl_lightning import Memory, TransformerXL
+from txl_lightning.model.kernels import KERNELS
+
+ROWS, TGT_LEN, SEGMENTS = 3, 4, 6
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def trained(net: TransformerXL, nats, memory: Memory | None, past: bool) -> Iterator[list[Tensor]]:
+    """The nats, every gradient and the memory after each segment."""
+    draw = torch.Generator().manual_seed(5)
+    for segment in range(SEGMENTS):
+        tokens_BL = torch.randint(net.config.n_token, (ROWS, TGT_LEN), generator=draw)
+        # The second row's text begins with the third segment.
+        past_BL = torch.arange(TGT_LEN).repeat(ROWS, 1) + TGT_LEN * segment
+        past_BL[1, :] %= 2 * TGT_LEN
+        nats_BL, memory = nats(tokens_BL, tokens_BL, memory, past_BL if past else None)
+        gradients = torch.autograd.grad(nats_BL.mean(), list(net.parameters()))
+        yield [nats_BL.detach(), *gradients, memory.h_NBMD]
+
+
+def check_one_graph(net: TransformerXL, *, backend="eager", half=False, past=True):
+    """Compiled, the network computes the same, in one graph that is made once."""
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(net.nats, backend=counter, fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        empty = net.empty_memory(ROWS)
+        expected = list(trained(net, net.nats, empty, past))
+        for segment, found in zip(expected, trained(net, compiled, empty, past), strict=True):
+            torch.testing.assert_close(found, segment)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("kernel", sorted(KERNELS))
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("half", [False, True])
+def test_one_graph_serves_a_memory_that_fills(make_net, kernel, norm, half):
+    net = make_net(kernel=kernel, norm=norm, n_layer=1).float().train()
+    check_one_graph(net, half=half)
+
+
+@pytest.mark.parametrize("kernel", sorted(KERNELS))
+def test_the_way_back_is_one_graph_too(make_net, kernel):
+    check_one_graph(make_net(kernel=kernel, n_layer=1), backend="aot_eager")
+
+
+@pytest.mark.parametrize("mem_len", [0, 2, 9])
+def test_one_graph_serves_a_memory_of_any_length_without_documents(make_net, mem_len):
+    check_one_graph(make_net(mem_len=mem_len), past=False)
+
+
+def test_one_graph_serves_weights_in_half_precision(make_net):
+    check_one_graph(make_net(n_layer=1).bfloat16())

@@ -1,0 +1,20 @@
+"""One setting compiles the network, in its place."""
+
+from types import MethodType
+
+import torch
+
+from ..model import TransformerXL
+
+
+def compile_in_place(net: TransformerXL) -> None:
+    """Compile what training and evaluation call, `nats` and `hidden`; done before, do nothing.
+
+    Nothing is compiled until it is called. The weights keep their names, and a copy of the network
+    computes with its own: only the two functions are compiled, and bound to the network.
+    """
+    for name in ("nats", "hidden"):
+        if name not in vars(net):
+            # Isolated, because a process that trains several networks may compile each as often.
+            compiled = torch.compile(getattr(TransformerXL, name), isolate_recompiles=True)
+            setattr(net, name, MethodType(compiled, net))
