@@ -80,7 +80,8 @@ def test_a_memory_of_another_precision_is_taken_over(make_model, make_data, make
     trainer.save_checkpoint(tmp_path / "a.ckpt")
     model = model_of(make_model, Remembering)
     other = make_trainer(limit_val_batches=0, max_steps=5, precision="bf16-mixed")
-    other.fit(model, datamodule=make_data(), ckpt_path=tmp_path / "a.ckpt")
+    with pytest.warns(match="precision: was 32-true, is bf16-mixed"):
+        other.fit(model, datamodule=make_data(), ckpt_path=tmp_path / "a.ckpt")
     assert model.noted == [("train", torch.bfloat16)] * 2
     assert model.memories["train", 0].filled_B.tolist() == [12] * 4
 
