@@ -105,7 +105,8 @@ def test_a_memory_that_was_saved_needs_no_other_graph(make_model, fit, counter, 
     path = tmp_path / "a.ckpt"
     fit(model_of(make_model, compile=False), max_steps=3)[1].save_checkpoint(path)
     model = model_of(make_model, mem_len=mem_len)
-    record, _ = fit(model, counter, ckpt_path=path, max_steps=7)
+    with pytest.warns(match="compile: was False, is True"):
+        record, _ = fit(model, counter, ckpt_path=path, max_steps=7)
     assert record.graphs["train"] == [1] * 4
 
 
@@ -118,7 +119,8 @@ def test_a_checkpoint_is_the_same_compiled_or_not(make_model, fit, counter, tmp_
     other = LanguageModel.load_from_checkpoint(path, compile=not compile)
     assert LanguageModel.load_from_checkpoint(path).hparams["compile"] is compile
     counter.clear()
-    resumed, _ = fit(other, ckpt_path=path, max_steps=7)
+    with pytest.warns(match=f"compile: was {compile}, is {not compile}"):
+        resumed, _ = fit(other, ckpt_path=path, max_steps=7)
     assert saved.losses + resumed.losses == whole.losses
     assert counter.frame_count == (0 if compile else 1)
 
