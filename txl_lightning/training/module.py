@@ -16,6 +16,7 @@ from ..data.stream import Segment
 from ..evaluation import MeanNats, RightAnswers, readings, segment_answers, segment_nats
 from ..model import Memory, TransformerXL, TransformerXLConfig, require
 from .callbacks import Carry
+from .devices import data_mesh, recompute, shard
 from .optim import OptimConfig, make_optimizer, make_scheduler
 
 
@@ -29,6 +30,7 @@ class LanguageModel(LightningModule):
         net: Sizes and parts of the network.
         optim: How it is trained.
         eval_mem_len: States remembered in validate, test and predict; left out, as in training.
+        recompute: Compute each layer twice instead of keeping its states: less memory, more time.
     """
 
     def __init__(
@@ -36,14 +38,16 @@ class LanguageModel(LightningModule):
         net: TransformerXLConfig = TransformerXLConfig(),  # noqa: B008 (frozen)
         optim: OptimConfig = OptimConfig(),  # noqa: B008 (frozen)
         eval_mem_len: int | None = None,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
         net = TransformerXLConfig(**net) if isinstance(net, dict) else net
         self.optim = OptimConfig.of(optim) if isinstance(optim, dict) else optim
         check_eval_mem_len(eval_mem_len)
         self.eval_mem_len = net.mem_len if eval_mem_len is None else eval_mem_len
+        self.recompute = recompute
         given = {"net": asdict(net), "optim": self.optim.plain(), "eval_mem_len": eval_mem_len}
-        self.save_hyperparameters(given)
+        self.save_hyperparameters(given | {"recompute": recompute})
         self.net = TransformerXL(net)
         self.memories: dict[tuple[str, int], Memory] = {}
         self.pending: Memory | None = None
@@ -87,6 +91,13 @@ class LanguageModel(LightningModule):
     def on_predict_epoch_end(self) -> None:
         """Leave nothing behind."""
         self.forget("predict")
+
+    def configure_model(self) -> None:
+        """Fit the network to its devices; each verb asks for it again."""
+        if self.recompute:
+            recompute(self.net)
+        if self.device_mesh is not None:
+            shard(self.net, data_mesh(self.device_mesh))
 
     def configure_optimizers(self) -> dict[str, Any]:
         """The optimiser by name, and its schedule as a function of the step."""
