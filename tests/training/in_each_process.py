@@ -31,13 +31,17 @@ def main(folder: Path) -> None:
 
 
 def of(cli: TxlCLI) -> dict:
-    """What this process has after a run, when another verb would begin."""
+    """What this process has after a run and an evaluation, when another verb would begin."""
+    h_NBMD = cli.model.memories["train", 0].h_NBMD
+    tokens_BL = torch.zeros(1, 1, dtype=torch.long)
+    with torch.no_grad():
+        cli.model.net.nats(tokens_BL, tokens_BL)
     cli.model.configure_model()
     (optimizer,) = cli.trainer.optimizers
     tensors = list(cli.model.parameters())
     tensors += [value for state in optimizer.state.values() for value in state.values()]
     held = sum(t.to_local().numel() if hasattr(t, "to_local") else t.numel() for t in tensors)
-    return {"h_NBMD": cli.model.memories["train", 0].h_NBMD, "held": held}
+    return {"h_NBMD": h_NBMD, "held": held}
 
 
 if __name__ == "__main__":
