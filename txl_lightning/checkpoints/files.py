@@ -101,7 +101,7 @@ def read(path: Path) -> dict[str, Any]:
     """
     check(path)
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except (RuntimeError, EOFError, OSError, pickle.UnpicklingError, LookupError) as error:
         raise CheckpointError(f"ckpt_path: {path} is not a checkpoint written by fit") from error
     if not isinstance(checkpoint, dict):

@@ -17,6 +17,7 @@ from ..data.datamodule import CorpusDataModule
 from .callbacks import SaveNats, Throughput
 from .checks import check_numbers_of
 from .curve import LearningCurve
+from .devices import register
 from .guards import OutOfMemory, is_out_of_memory
 from .module import LanguageModel
 from .progress import TokenProgress
@@ -52,6 +53,7 @@ class TxlCLI(LightningCLI):
     def __init__(self, arguments: list[str]) -> None:
         self.arguments = arguments
         self.start: Path | None = None
+        register()
         jsonargparse.set_parsing_settings(
             import_path_denylist=["*"],
             import_path_allowlist=IMPORTABLE,

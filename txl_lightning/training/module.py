@@ -17,6 +17,7 @@ from ..evaluation import MeanNats, RightAnswers, readings, segment_answers, segm
 from ..model import Memory, TransformerXL, TransformerXLConfig, require
 from .carry import Carry
 from .compiling import compile_in_place
+from .devices import data_mesh, recompute, shard
 from .guards import Guard, peak_memory
 from .optim import OptimConfig, make_optimizer, make_scheduler
 from .ranks import Ranks
@@ -33,6 +34,7 @@ class LanguageModel(LightningModule):
         optim: How it is trained.
         eval_mem_len: States remembered in validate, test and predict; left out, as in training.
         compile: Whether to compile the network: some time before the first steps, less for each.
+        recompute: Compute each layer twice instead of keeping its states: less memory, more time.
     """
 
     def __init__(
@@ -41,14 +43,16 @@ class LanguageModel(LightningModule):
         optim: OptimConfig = OptimConfig(),  # noqa: B008 (frozen)
         eval_mem_len: int | None = None,
         compile: bool = False,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
         net = TransformerXLConfig(**net) if isinstance(net, dict) else net
         self.optim = OptimConfig.of(optim) if isinstance(optim, dict) else optim
         check_eval_mem_len(eval_mem_len)
         self.eval_mem_len = net.mem_len if eval_mem_len is None else eval_mem_len
+        self.recompute = recompute
         given = {"net": asdict(net), "optim": self.optim.plain(), "eval_mem_len": eval_mem_len}
-        self.save_hyperparameters(given | {"compile": compile})
+        self.save_hyperparameters(given | {"compile": compile, "recompute": recompute})
         self.net = TransformerXL(net)
         self.memories: dict[tuple[str, int], Memory] = {}
         self.pending: Memory | None = None
@@ -57,10 +61,8 @@ class LanguageModel(LightningModule):
         self.meters = nn.ModuleDict()
 
     def setup(self, stage: str) -> None:
-        """Now the processes are known; compile the network, if it is to be."""
+        """Now the processes are known."""
         self.ranks = Ranks()
-        if self.hparams["compile"]:
-            compile_in_place(self.net)
 
     def forward(self, tokens_BL: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
         """The network's logits_BLV and next memory."""
@@ -99,6 +101,15 @@ class LanguageModel(LightningModule):
     def on_predict_epoch_end(self) -> None:
         """Leave nothing behind."""
         self.forget("predict")
+
+    def configure_model(self) -> None:
+        """Fit the network to its devices; each verb asks for it again."""
+        if self.hparams["compile"]:
+            compile_in_place(self.net)
+        if self.recompute:
+            recompute(self.net)
+        if self.device_mesh is not None:
+            shard(self.net, data_mesh(self.device_mesh))
 
     def configure_optimizers(self) -> dict[str, Any]:
         """The optimiser by name, and its schedule as a function of the step."""

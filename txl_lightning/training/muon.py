@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW, Optimizer
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -66,13 +67,13 @@ class Muon(Optimizer):
             if parameter.grad is not None:
                 by_shape[parameter.shape].append(parameter)
         for shape, parameters in by_shape.items():
-            updates = torch.stack([self.nesterov(p, group["momentum"]) for p in parameters])
+            updates = torch.stack([whole(self.nesterov(p, group["momentum"])) for p in parameters])
             scale = group["lr"] * ADAM_RMS * max(shape) ** 0.5
             for parameter, update in zip(
                 parameters, orthogonal(updates, group["n_iteration"]), strict=True
             ):
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.add_(update, alpha=-scale)
+                parameter.add_(divided_as(parameter, update), alpha=-scale)
 
     def nesterov(self, parameter: Tensor, momentum: float) -> Tensor:
         """The gradient, looking one step ahead along its running mean."""
@@ -81,6 +82,19 @@ class Muon(Optimizer):
             state["mean"] = torch.zeros_like(parameter)
         state["mean"].lerp_(parameter.grad, 1 - momentum)
         return parameter.grad.lerp(state["mean"], momentum)
+
+
+def whole(matrix: Tensor) -> Tensor:
+    """All of a matrix, on every device: a part of it cannot be made orthogonal."""
+    return matrix.full_tensor() if isinstance(matrix, DTensor) else matrix
+
+
+def divided_as(parameter: Tensor, update: Tensor) -> Tensor:
+    """The part of an update, which every device has computed, that meets its part of a weight."""
+    if not isinstance(parameter, DTensor):
+        return update
+    place = (parameter.device_mesh, parameter.placements)
+    return distribute_tensor(update, *place, src_data_rank=None)
 
 
 def orthogonal(g_XPQ: Tensor, n_iteration: int) -> Tensor:

@@ -1,0 +1,255 @@
+"""Several processes train as one does, and what is computed again is what it was."""
+
+import csv
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from txl_lightning import LanguageModel
+from txl_lightning.checkpoints import load_run
+from txl_lightning.training.cli import TxlCLI
+from txl_lightning.training.devices import recompute
+
+HERE = Path(__file__).parent
+COMMON = [
+    "--model.net.n_layer=2", "--model.net.n_head=2", "--model.net.d_model=16",
+    "--model.net.mem_len=12", "--model.net.dropout=0", "--model.net.init_std=0.2",
+    "--model.optim.name=muon", "--model.optim.weight_decay=0.1", "--model.optim.lr=0.01",
+    "--model.optim.schedule=constant", "--data.tgt_len=8", "--data.batch_size=4",
+    "--trainer.max_steps=8", "--trainer.val_check_interval=2", "--trainer.limit_val_batches=2",
+    "--trainer.gradient_clip_val=0.05", "--trainer.log_every_n_steps=1",
+    "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false",
+]  # fmt: skip
+FOUR = ["--trainer.max_steps=4"]
+ADAMW = ["--model.optim.name=adamw"]
+NO_MEMORY = [*ADAMW, "--model.net.mem_len=0"]
+TWO_NODES = ["--trainer.num_nodes=2", "--trainer.devices=1"]
+DDP = [*TWO_NODES, "--trainer.strategy=ddp"]
+FSDP = [*TWO_NODES, "--trainer.strategy=fsdp2"]
+CUT = [
+    *TWO_NODES, "--trainer.strategy=lightning.pytorch.strategies.ModelParallelStrategy",
+    "--trainer.strategy.data_parallel_size=1", "--trainer.strategy.tensor_parallel_size=2",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory) -> Path:
+    """The folder of a text; a run is a folder in it."""
+    folder = tmp_path_factory.mktemp("devices")
+    letters = np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8)
+    (folder / "letters.txt").write_bytes(letters.tobytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def memory_NBMD(letters) -> torch.Tensor:
+    """What one process remembers after eight steps: the run `one`."""
+    return TxlCLI(command_line(letters, "one")).model.memories["train", 0].h_NBMD
+
+
+@pytest.fixture(scope="module")
+def runs(letters, memory_NBMD) -> Path:
+    """The folder of runs of two processes, each to be compared with `one`."""
+    two = {
+        "ddp": DDP,
+        "fsdp": [*FSDP, *FOUR, "--model.recompute=true"],
+        "fsdp_on": [*FSDP, *going_on(letters, "fsdp")],
+        "cut": CUT,
+    }
+    on_two_nodes(letters, {name: command_line(letters, name, *two[name]) for name in two})
+    return letters
+
+
+def command_line(folder: Path, name: str, *options: str) -> list[str]:
+    where = [f"--data.path={folder / 'letters.txt'}", f"--data.root={folder / 'data'}"]
+    return ["fit", *COMMON, *where, f"--trainer.default_root_dir={folder / name}", *options]
+
+
+def last(folder: Path, run: str) -> Path:
+    return folder / run / "version_0" / "checkpoints" / "last.ckpt"
+
+
+def going_on(folder: Path, run: str) -> list[str]:
+    return [f"--ckpt_path={last(folder, run)}"]
+
+
+def on_two_nodes(folder: Path, command_lines: dict[str, list[str]]) -> None:
+    """Run them in two processes that know of each other no more than two machines do."""
+    (folder / "runs.json").write_text(json.dumps(command_lines))
+    torchrun([str(HERE / "in_each_process.py"), str(folder)])
+
+
+def torchrun(program: list[str]) -> None:
+    """One process on each of two nodes."""
+    start = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+    start += ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    together([[*start, f"--node-rank={rank}", *program] for rank in (0, 1)])
+
+
+def together(commands: list[list[str]]) -> None:
+    """Run commands that need each other; none outlives this."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    how = {"cwd": HERE.parents[1], "env": environment, "text": True}
+    how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with ExitStack() as stack:
+        started = [stack.enter_context(subprocess.Popen(command, **how)) for command in commands]
+        for process in started:
+            stack.callback(process.terminate)
+        for process in started:
+            said, _ = process.communicate(timeout=180)
+            assert process.returncode == 0, said
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def losses(folder: Path, run: str) -> list[float]:
+    """Nats and tokens of every step and nats of every validation, in their order."""
+    with (folder / run / "version_0" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    names = ("train/nats", "train/tokens", "val/nats")
+    return [float(row[name]) for row in rows for name in names if row[name]]
+
+
+def of_each_rank(folder: Path, run: str, what: str) -> list:
+    return [torch.load(folder / f"{run}.rank{rank}.pt")[what] for rank in (0, 1)]
+
+
+def test_two_nodes_take_the_steps_of_one_process(runs):
+    assert losses(runs, "ddp") == pytest.approx(losses(runs, "one"), rel=1e-5)
+    assert len(losses(runs, "one")) == 8 + 8 + 4
+
+
+def test_a_sharded_model_takes_the_steps_of_a_whole_one_and_so_does_its_continuation(runs):
+    both = losses(runs, "fsdp") + losses(runs, "fsdp_on")
+    assert both == pytest.approx(losses(runs, "one"), rel=1e-5)
+
+
+@pytest.mark.parametrize("run", ["ddp", "fsdp_on"])
+def test_each_process_remembers_its_own_rows(runs, memory_NBMD, run):
+    """None has the memory of the first, which is what happens to a buffer under DDP."""
+    first, second = of_each_rank(runs, run, "h_NBMD")
+    assert torch.allclose(torch.cat([first, second], dim=1), memory_NBMD, atol=1e-4)
+    assert not torch.allclose(first, second, atol=0.1)
+
+
+def test_each_process_holds_its_part_of_the_weights_and_of_the_optimisers_state(runs):
+    whole = of_each_rank(runs, "ddp", "held")
+    for part, all_of_it in zip(of_each_rank(runs, "fsdp", "held"), whole, strict=True):
+        assert part / all_of_it == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_sharded_run_is_saved_as_a_whole_one_is(runs):
+    a, b = (torch.load(last(runs, run), weights_only=True) for run in ("one", "fsdp_on"))
+    assert a.keys() == b.keys()
+    assert a["state_dict"].keys() == b["state_dict"].keys()
+    for name, weight in a["state_dict"].items():
+        assert torch.allclose(weight, b["state_dict"][name], atol=1e-4), name
+    assert load_run(last(runs, "fsdp_on"))
+
+
+def test_one_process_measures_what_two_have_trained(runs):
+    options = command_line(runs, "measured", *going_on(runs, "fsdp_on"))[1:]
+    cli = TxlCLI(["validate", *options])
+    found = cli.trainer.callback_metrics["val/nats"].item()
+    assert found == pytest.approx(losses(runs, "fsdp_on")[-1], rel=1e-5)
+
+
+def test_matrices_are_not_cut_for_tensor_parallelism(runs):
+    for refused in of_each_rank(runs, "cut", "refused"):
+        assert refused.startswith("trainer.strategy.tensor_parallel_size: 2 is not possible")
+
+
+@pytest.mark.faults
+@pytest.mark.filterwarnings("ignore:saved on . devices")
+def test_any_number_of_processes_continues_what_any_other_number_has_saved(letters):
+    """Without a memory, so that nothing but weights and the optimiser's state is carried over."""
+    for name, options in {"blind": NO_MEMORY, "blind_4": [*NO_MEMORY, *FOUR]}.items():
+        TxlCLI(command_line(letters, name, *options))
+    two = {
+        "two_4": [*FSDP, *NO_MEMORY, *FOUR],
+        "one_two": [*FSDP, *NO_MEMORY, *going_on(letters, "blind_4")],
+    }
+    on_two_nodes(letters, {name: command_line(letters, name, *two[name]) for name in two})
+    TxlCLI(command_line(letters, "two_one", *NO_MEMORY, *going_on(letters, "two_4")))
+    expected = losses(letters, "blind")
+    for run in ("one_two", "two_one"):
+        assert losses(letters, run) == pytest.approx(expected[10:], rel=1e-5), run
+    assert losses(letters, "two_4") == pytest.approx(expected[:10], rel=1e-5)
+
+
+@pytest.mark.faults
+def test_torchrun_starts_the_command_line_itself(letters, memory_NBMD):
+    torchrun(["-m", "txl_lightning", *command_line(letters, "torchrun", *DDP)])
+    assert losses(letters, "torchrun") == pytest.approx(losses(letters, "one"), rel=1e-5)
+
+
+@pytest.mark.faults
+def test_the_devices_of_one_machine_hold_a_sharded_model(letters, memory_NBMD):
+    options = ["--trainer.devices=2", "--trainer.strategy=fsdp2"]
+    together([[sys.executable, "-m", "txl_lightning", *command_line(letters, "here", *options)]])
+    assert losses(letters, "here") == pytest.approx(losses(letters, "one"), rel=1e-5)
+
+
+def nats_and_gradients(net) -> tuple[torch.Tensor, list[torch.Tensor], int]:
+    """Of two segments with dropout, and how many bytes were kept for the gradients."""
+    torch.manual_seed(1)
+    tokens_BL = torch.randint(net.config.n_token, (2, 9))
+    kept = 0
+
+    def keep(tensor):
+        nonlocal kept
+        kept += tensor.numel() * tensor.element_size()
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        _, memory = net.nats(tokens_BL, tokens_BL)
+        nats_BL, _ = net.nats(tokens_BL, tokens_BL.flip(1), memory)
+    gradients = torch.autograd.grad(nats_BL.sum(), list(net.parameters()))
+    return nats_BL, gradients, kept
+
+
+@pytest.mark.parametrize("kernel", ["reference", "sdpa", "matmul"])
+def test_a_network_that_computes_again_computes_the_same_and_keeps_less(make_net, kernel):
+    net = make_net(n_layer=3, kernel=kernel, dropout=0.2, dropatt=0.1).train()
+    names = list(net.state_dict())
+    nats_BL, gradients, kept = nats_and_gradients(net)
+    recompute(net)
+    recompute(net)
+    nats_again_BL, gradients_again, kept_again = nats_and_gradients(net)
+    assert torch.equal(nats_BL, nats_again_BL)
+    for gradient, again in zip(gradients, gradients_again, strict=True):
+        assert torch.equal(gradient, again)
+    assert list(net.state_dict()) == names
+    assert kept_again < 0.5 * kept
+
+
+def test_a_network_that_computes_again_compiles_to_one_graph(make_net):
+    net = make_net(dropout=0.0).train()
+    tokens_BL = torch.randint(net.config.n_token, (2, 9))
+    expected, _ = net.nats(tokens_BL, tokens_BL, net.empty_memory(2))
+    recompute(net)
+    compiled = torch.compile(net.nats, fullgraph=True, backend="eager")
+    found, _ = compiled(tokens_BL, tokens_BL, net.empty_memory(2))
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_setting_says_whether_a_model_computes_again(make_model, make_trainer, make_data, again):
+    model = LanguageModel(make_model().net.config, recompute=again)
+    make_trainer(max_steps=1).fit(model, datamodule=make_data())
+    assert [isinstance(layer.forward, partial) for layer in model.net.layers] == [again, again]
+    assert model.hparams["recompute"] is again
