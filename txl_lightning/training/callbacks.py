@@ -36,7 +36,7 @@ class Carry(Callback):
         batch_idx: int,
     ) -> None:
         """The step is done: what it left is what the next one starts from."""
-        pl_module.memories["train", 0] = pl_module.pending
+        pl_module.remember(batch)
         if isinstance(trainer.train_dataloader, TrainingLoader):
             trainer.train_dataloader.commit(batch)
 
