@@ -14,6 +14,7 @@ from ..complaints import explain
 from ..data.datamodule import CorpusDataModule
 from .callbacks import LastCheckpoint, SaveNats, Throughput
 from .checks import check_numbers_of
+from .chunks import in_chunks
 from .curve import LearningCurve
 from .module import LanguageModel
 from .progress import TokenProgress
@@ -90,11 +91,14 @@ class TxlCLI(LightningCLI):
         }
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Unless a logger is named, a run is a folder of files under default_root_dir."""
-        given = self.config[self.subcommand].trainer
-        if given.logger in (None, True):
-            kwargs["logger"] = CSVLogger(given.default_root_dir, name="")
-        return super().instantiate_trainer(**kwargs)
+        """Unless a logger is named, a run is a folder of files under default_root_dir.
+
+        The settings count segments, whatever the chunks that they are read in.
+        """
+        config = self.config[self.subcommand]
+        if config.trainer.logger in (None, True):
+            kwargs["logger"] = CSVLogger(config.trainer.default_root_dir, name="")
+        return in_chunks(super().instantiate_trainer(**kwargs), config.data.batch_chunks)
 
     def after_instantiate_classes(self) -> None:
         """predict writes a file instead of returning every token's nats."""
