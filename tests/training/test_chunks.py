@@ -1,9 +1,12 @@
 """A segment in chunks is the segment: the same steps, with less memory for each."""
 
+import csv
+
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.callbacks import Checkpoint, GradientAccumulationScheduler
+from lightning.pytorch.loggers import CSVLogger
 
 from txl_lightning import Memory
 from txl_lightning.training.callbacks import LastCheckpoint, Throughput
@@ -156,6 +159,30 @@ class Validated(Callback):
         self.steps.append(trainer.global_step)
 
 
+class Save(Checkpoint):
+    """A checkpoint after a batch, as Lightning's own are written."""
+
+    def __init__(self, path, at):
+        self.path, self.at = path, at
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if batch_idx + 1 == self.at:
+            trainer.save_checkpoint(self.path)
+
+
+GOING_ON = {**EXACT, "max_steps": 9, "val_check_interval": 3, "limit_val_batches": 1}
+
+
+def assert_goes_on(train, last, then, finished, validated, **options):
+    """A run that finished some steps goes on in `then` chunks as if it had never stopped."""
+    whole, seen = train(1, GOING_ON), Validated()
+    options = {**GOING_ON, **options, "callbacks": [Keep(then), seen]}
+    losses, model = train(then, options, fit={"ckpt_path": last})
+    assert min(losses) == finished
+    assert_same(({**whole[0], **losses}, model), whole)
+    assert seen.steps == validated
+
+
 @pytest.mark.parametrize(
     ("at", "within"), [(8, False), (9, False), (9, True), (11, True), (12, False)]
 )
@@ -163,19 +190,27 @@ class Validated(Callback):
 def test_a_run_that_breaks_off_anywhere_goes_on_at_a_whole_segment(
     train, tmp_path, at, within, then
 ):
-    options = {**EXACT, "max_steps": 9, "val_check_interval": 3, "limit_val_batches": 1}
-    whole = train(1, options)
     saved = {"enable_checkpointing": True, "default_root_dir": str(tmp_path)}
     callbacks = [Keep(2), LastCheckpoint(), Stop(at, within)]
     with pytest.raises(RuntimeError, match="stopped"):
-        train(2, {**options, **saved, "callbacks": callbacks})
+        train(2, {**GOING_ON, **saved, "callbacks": callbacks})
     last = tmp_path / "checkpoints" / "last.ckpt"
-    validated = Validated()
-    going_on = {**options, "callbacks": [Keep(then), validated]}
-    losses, model = train(then, going_on, fit={"ckpt_path": last})
-    assert min(losses) == at // 2
-    assert_same(({**whole[0], **losses}, model), whole)
-    assert validated.steps == [6, 9][at // 12 :]
+    assert_goes_on(train, last, then, at // 2, [6, 9][at // 12 :])
+
+
+@pytest.mark.parametrize("at", [8, 9, 10, 12])
+@pytest.mark.parametrize("then", [2, 4, 1])
+def test_a_run_saved_after_any_batch_goes_on_at_a_whole_segment(train, tmp_path, at, then):
+    path, logger = tmp_path / "a.ckpt", CSVLogger(tmp_path, name="", version="log")
+    saved = {"callbacks": [Keep(2), Save(path, at)], "enable_checkpointing": True}
+    train(2, {**GOING_ON, **saved})
+    # Of a step that was saved before its validation, Lightning leaves that out.
+    validated = [6, 9][at // 12 :]
+    assert_goes_on(train, path, then, at // 2, validated, logger=logger, log_every_n_steps=1)
+    if at % 2 == 0:
+        with (tmp_path / "log" / "metrics.csv").open() as file:
+            steps = [int(row["step"]) for row in csv.DictReader(file) if row["train/nats"]]
+        assert steps == list(range(at // 2, 9))
 
 
 class Logged(Callback):
