@@ -88,6 +88,36 @@ def test_the_saved_config_gives_the_same_run(txl, run_folder, again):
         assert torch.equal(weight, second["state_dict"][name])
 
 
+def logged(folder: Path, name: str) -> list[tuple[int, float]]:
+    """What a run logged under a name, and at which step."""
+    with (folder / "metrics.csv").open() as file:
+        return [(int(row["step"]), float(row[name])) for row in csv.DictReader(file) if row[name]]
+
+
+def test_chunks_change_no_number_of_a_run(txl, run_folder, tmp_path):
+    """Nor of what it is said with: the saved config counts segments and gives the run again."""
+    config = run_folder / "config.yaml"
+    runs = "--trainer.default_root_dir=chunks"
+    same = ("--model.net.dropout=0", "--trainer.limit_train_batches=3")
+    for change in (same, (*same, "--data.batch_chunks=2")):
+        code, output = txl("fit", "--config", config, runs, *change)
+        assert code == 0, output.err
+    assert txl("fit", "--config", "chunks/version_1/config.yaml")[0] == 0
+    whole, chunked, again = (Path("chunks", f"version_{n}") for n in range(3))
+    for name in ("train/nats", "train/tokens", "train/lr", "val/nats"):
+        (steps, values), (chunk_steps, chunk_values) = (
+            zip(*logged(folder, name), strict=True) for folder in (whole, chunked)
+        )
+        assert chunk_steps == steps
+        assert chunk_values == pytest.approx(values, rel=1e-5)
+        assert logged(again, name) == logged(chunked, name)
+    assert [step + 1 for step, _ in logged(chunked, "val/nats")] == [2, 4]
+    first, second = (yaml.safe_load((f / "config.yaml").read_text()) for f in (whole, chunked))
+    assert second["data"].pop("batch_chunks") == 2
+    assert first["data"].pop("batch_chunks") == 1
+    assert second == first
+
+
 def test_a_run_continues_from_its_last_checkpoint(txl, run_folder, again):
     checkpoint = run_folder / "checkpoints" / "last.ckpt"
     arguments = ("--config", run_folder / "config.yaml", "--ckpt_path", checkpoint, again)
@@ -204,6 +234,8 @@ def test_the_door_lists_its_verbs(txl, arguments):
         ("--model.net.mem_len=-1", "model.net.mem_len: -1 is not possible"),
         ("--model.optim.lr=0", "model.optim.lr: 0.0 is not possible; it must be greater than 0"),
         ("--data.tgt_len=-5", "data.tgt_len: -5 is not possible; it must be at least 1"),
+        ("--data.batch_chunks=0", "data.batch_chunks: 0 is not possible; it must be at least 1"),
+        ("--data.batch_chunks=3", "data.batch_size: 4 rows cannot be read in 3 data.batch_chunks"),
         ("--data.split=[1,1,1]", "data.split: [1.0, 1.0, 1.0] is not possible"),
         (
             "--data.corpus=none",
@@ -343,7 +375,7 @@ def test_a_run_shorter_than_a_validation_interval_is_saved(txl, small, tmp_path)
 
 
 def test_two_processes_take_the_steps_of_one(small, tmp_path, repository, text_file):
-    """Also where the rows of one have more to predict than those of the other."""
+    """Also where the rows of one have more to predict than those of the other, and in chunks."""
     text = bytearray(text_file.read_bytes())
     text[:3000:5] = b"\n" * len(text[:3000:5])
     text_file.write_bytes(text)
@@ -359,8 +391,11 @@ def test_two_processes_take_the_steps_of_one(small, tmp_path, repository, text_f
         return [float(row[name]) for row in rows for name in names if row[name]]
 
     one = losses("one")
-    two = losses("two", "--trainer.devices=2", "--trainer.strategy=ddp")
+    devices = ("--trainer.devices=2", "--trainer.strategy=ddp")
+    two = losses("two", *devices)
+    chunked = losses("chunked", *devices, "--data.batch_chunks=2")
     assert two == pytest.approx(one, rel=1e-4)
+    assert chunked == pytest.approx(one, rel=1e-4)
     assert len(one) == 4 + 4 + 2
 
 

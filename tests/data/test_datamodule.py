@@ -1,5 +1,7 @@
 """A corpus by name or one's own text, as segments."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -30,6 +32,18 @@ def test_evaluation_may_have_its_own_shape(text_file):
 def test_the_vocabulary_is_the_corpuss_own_unless_named(text_file):
     assert own(text_file).unit == "byte"
     assert own(text_file, vocab="characters").n_token == 26
+
+
+def test_chunks_are_of_training_and_say_nothing_about_the_position(text_file):
+    data = own(text_file, batch_chunks=2)
+    chunks = list(itertools.islice(data.train_dataloader(), 3))
+    assert [(chunk.index, chunk.chunk, len(chunk.tokens_BL)) for chunk in chunks] == [
+        (0, 0, 2),
+        (0, 1, 2),
+        (1, 0, 2),
+    ]
+    assert next(iter(data.val_dataloader())).tokens_BL.shape == (4, 8)
+    assert data.read_as() == own(text_file).read_as()
 
 
 def test_hyperparameters_say_which_text_it_was(text_file):
@@ -123,6 +137,8 @@ def test_every_order_and_length_is_a_choice(text_file, order, segments):
         ({"eval_batch_size": 0}, "eval_batch_size: 0 is not possible"),
         ({"eval_warmup_len": -1}, "eval_warmup_len: -1 is not possible"),
         ({"tgt_len": 4, "segments": "varied"}, "tgt_len: 4 is not possible; .* at least 5"),
+        ({"batch_chunks": 0}, "batch_chunks: 0 is not possible; it must be at least 1"),
+        ({"batch_size": 6, "batch_chunks": 4}, "batch_size: 6 rows .* 4 .*; .* a multiple of 4"),
         ({"split": (0.5, 0.1, 0.1)}, "three fractions that add up to 1"),
     ],
 )

@@ -1,6 +1,7 @@
 """One long text, read in rows that continue."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from txl_lightning.data import DataError
 from txl_lightning.data.lengths import Fixed, Varied
 from txl_lightning.data.orders import InOrder, Rolled, Shuffled
 from txl_lightning.data.stream import (
+    Chunked,
     EvaluationLoader,
     Repeated,
     Stream,
@@ -137,6 +139,58 @@ def test_ranks_together_read_what_one_process_reads(stream, world_size):
         assert {part.n_target for part in parts} == {whole.n_target}
         assert whole.n_scored == whole.scored_BL.sum()
         assert all(part.n_scored == pytest.approx(whole.n_scored / world_size) for part in parts)
+
+
+@settings(deadline=None, max_examples=100)
+@given(streams(), st.sampled_from([(1, 2), (1, 6), (2, 3), (3, 2), (2, 1)]), st.integers(0, 3))
+def test_chunks_of_all_ranks_together_are_what_one_process_reads(stream, shared, n_repeated):
+    world_size, n_chunk = shared if stream.batch_size == 6 else (1, stream.batch_size)
+    ranks = [replace(stream, rank=rank, world_size=world_size) for rank in range(world_size)]
+    repeat = (lambda part: Repeated(part, n_repeated)) if n_repeated else (lambda part: part)
+    readings = [Chunked(repeat(rank), n_chunk, stream.batch_size) for rank in ranks]
+    n_target = 0
+    for index in range(len(stream) + 3):
+        whole = repeat(stream).segment(index)
+        steps = range(index * n_chunk, (index + 1) * n_chunk)
+        chunks = [[reading.segment(step) for step in steps] for reading in readings]
+        parts = [chunk for rank in chunks for chunk in rank]
+        for name in ("tokens_BL", "targets_BL", "past_BL", "scored_BL"):
+            assert torch.equal(torch.cat([getattr(p, name) for p in parts]), getattr(whole, name))
+        assert {len(part.tokens_BL) for part in parts} == {stream.batch_size // len(parts)}
+        assert all(part.n_scored == pytest.approx(whole.n_scored / len(parts)) for part in parts)
+        for together in zip(*chunks, strict=True):
+            n_target += sum(part.targets_BL.numel() for part in together)
+            assert {part.n_target for part in together} == {n_target}
+        assert n_target == whole.n_target
+        assert {part.index for part in parts} == {index}
+        assert [part.chunk for part in chunks[0]] == list(range(n_chunk))
+        assert [part.is_whole for part in chunks[0]] == [False] * (n_chunk - 1) + [True]
+
+
+def test_a_segment_is_read_once_for_all_its_chunks():
+    class Counted(Stream):
+        def segment(self, index):
+            read.append(index)
+            return super().segment(index)
+
+    read = []
+    reading = Chunked(Counted(Text(np.arange(60)), 4, Fixed(5)), 4, 4)
+    for index in range(9):
+        reading.segment(index)
+    assert read == [0, 1, 2]
+
+
+@pytest.mark.parametrize("stop", range(8))
+@pytest.mark.parametrize(("was", "now"), [(1, 2), (2, 2), (2, 1), (4, 2), (2, 4)])
+def test_a_stop_between_chunks_is_followed_by_the_first_chunk_however_many(stop, was, now):
+    stream = Stream.of(np.arange(200), 4, 4)
+    first, second = (TrainingLoader(Chunked(stream, n_chunk, 4)) for n_chunk in (was, now))
+    for segment in itertools.islice(first, stop):
+        first.commit(segment)
+    second.load_state_dict(first.state_dict())
+    segment = next(iter(second))
+    assert (segment.index, segment.chunk) == (stop // was, 0)
+    assert segment.tokens_BL[0, 0] == 4 * (stop // was)
 
 
 @settings(deadline=None, max_examples=100)

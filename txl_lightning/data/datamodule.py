@@ -11,7 +11,15 @@ from .errors import DataError
 from .lengths import Fixed, Lengths, Varied
 from .orders import InOrder, Order, Rolled, Shuffled
 from .store import Store
-from .stream import EvaluationLoader, Repeated, Stream, TrainingLoader, check_length
+from .stream import (
+    Chunked,
+    EvaluationLoader,
+    Repeated,
+    Segments,
+    Stream,
+    TrainingLoader,
+    check_length,
+)
 from .tasks import TaskStore
 from .text import TextConfig
 from .tokens import Text, Tokens
@@ -32,6 +40,8 @@ class CorpusDataModule(LightningDataModule):
         segments: How long they are in training: fixed, tgt_len each; or varied around it.
         seed: Of rolled, shuffled and varied.
         accept_changed: Go on although a checkpoint is of another text or vocabulary.
+        batch_chunks: Chunks that each device reads its rows in when it trains, one after the other,
+            to need less memory. A step learns the same; the Trainer counts each chunk as a batch.
         **text: The text: see TextConfig.
 
     Raises:
@@ -50,14 +60,17 @@ class CorpusDataModule(LightningDataModule):
         segments: Literal["fixed", "varied"] = "fixed",
         seed: int = 1,
         accept_changed: bool = False,
+        batch_chunks: int = 1,
         **text: Any,
     ) -> None:
         super().__init__()
-        check_numbers(tgt_len, batch_size, eval_tgt_len, eval_batch_size, eval_warmup_len, segments)
+        evaluated = (eval_tgt_len, eval_batch_size, eval_warmup_len)
+        check_numbers(tgt_len, batch_size, *evaluated, segments, batch_chunks)
         self.text = TextConfig(**text)
         self.train_shape = (batch_size, tgt_len)
         self.eval_shape = (eval_batch_size or batch_size, eval_tgt_len or tgt_len)
         self.eval_warmup_len = eval_warmup_len
+        self.batch_chunks = batch_chunks
         self.order, self.segments, self.seed = order, segments, seed
         self.accept_changed = accept_changed
         self._store: Store | TaskStore | None = None
@@ -119,10 +132,11 @@ class CorpusDataModule(LightningDataModule):
         self._check_task()
         lengths = LENGTHS[self.segments](tgt_len, self.seed)
         order = ORDERS[self.order](tokens, self.seed)
-        stream = Stream(tokens, batch_size, lengths, order, **self._share(batch_size))
+        share = self._share(batch_size, self.batch_chunks)
+        stream = Stream(tokens, batch_size, lengths, order, **share)
         fix = "lower data.batch_size or data.tgt_len, or give more text"
         check_length(f"{self.text.name}, train", stream, tgt_len, fix)
-        return TrainingLoader(self._overfit(stream), self.read_as())
+        return TrainingLoader(self._chunked(self._overfit(stream)), self.read_as())
 
     def val_dataloader(self) -> EvaluationLoader:
         """One pass over the validation text."""
@@ -194,22 +208,30 @@ class CorpusDataModule(LightningDataModule):
                     f"random; it must be {possible}"
                 )
 
-    def _share(self, batch_size: int) -> dict[str, int]:
-        """Which rows this process reads."""
+    def _share(self, batch_size: int, n_chunk: int = 1) -> dict[str, int]:
+        """Which rows this process reads, in how many chunks."""
         if self.trainer is None:
             return {"rank": 0, "world_size": 1}
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        if batch_size % world_size:
+        if batch_size % (world_size * n_chunk):
+            chunks = f" in data.batch_chunks {n_chunk} each" if n_chunk > 1 else ""
             raise ValueError(
                 f"data.batch_size, data.eval_batch_size: {batch_size} rows cannot be shared by "
-                f"{world_size} devices; it must be a multiple of {world_size}"
+                f"{world_size} devices{chunks}; it must be a multiple of {world_size * n_chunk}"
             )
         return {"rank": rank, "world_size": world_size}
+
+    def _chunked(self, stream: Stream | Repeated) -> Segments:
+        """Whole, or in chunks."""
+        whole = self.batch_chunks == 1
+        return stream if whole else Chunked(stream, self.batch_chunks, self.train_shape[0])
 
     def _overfit(self, stream: Stream) -> Stream | Repeated:
         """The first segments again and again, when the Trainer is to overfit them."""
         batches = self.trainer.overfit_batches if self.trainer else 0
-        count = batches if isinstance(batches, int) else round(batches * len(stream))
+        # A number counts chunks, a fraction is one of a pass.
+        whole = isinstance(batches, int)
+        count = batches // self.batch_chunks if whole else round(batches * len(stream))
         return Repeated(stream, count) if count else stream
 
 
@@ -245,6 +267,7 @@ def check_numbers(
     eval_batch_size: int | None,
     eval_warmup_len: int,
     segments: str,
+    batch_chunks: int,
 ) -> None:
     """Refuse numbers that no stream can have, before anything is read.
 
@@ -258,7 +281,13 @@ def check_numbers(
         "eval_tgt_len": (eval_tgt_len, 1),
         "eval_batch_size": (eval_batch_size, 1),
         "eval_warmup_len": (eval_warmup_len, 0),
+        "batch_chunks": (batch_chunks, 1),
     }
     for name, (value, minimum) in least.items():
         if value is not None and value < minimum:
             raise ValueError(f"{name}: {value} is not possible; it must be at least {minimum}")
+    if batch_size % batch_chunks:
+        raise ValueError(
+            f"batch_size: {batch_size} rows cannot be read in {batch_chunks} data.batch_chunks; it "
+            f"must be a multiple of {batch_chunks}"
+        )

@@ -9,7 +9,8 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -38,12 +39,24 @@ class Segment(NamedTuple):
     n_target: int
     """Targets read up to the end of this segment, over all ranks and passes."""
     n_scored: float
-    """Scored targets of this segment over all ranks, shared equally among them."""
+    """Scored targets of this segment over all ranks, shared equally among them and their chunks."""
+    chunk: int = 0
+    """Which of its rows these are, where a segment is read in chunks."""
+    n_chunk: int = 1
+    """How many chunks there are."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of this segment is left to read."""
+        return self.chunk + 1 == self.n_chunk
 
     def to(self, device: torch.device | str, **kwargs) -> Segment:
         """The same segment elsewhere."""
-        tensors = ("tokens_BL", "targets_BL", "past_BL", "scored_BL")
-        return self._replace(**{name: getattr(self, name).to(device, **kwargs) for name in tensors})
+        return self._replace(**{name: getattr(self, name).to(device, **kwargs) for name in TENSORS})
+
+
+TENSORS = ("tokens_BL", "targets_BL", "past_BL", "scored_BL")
+"""The fields of a segment that have rows."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,7 @@ class Stream:
     warmup_len: int = 0
     rank: int = 0
     world_size: int = 1
+    n_chunk: ClassVar[int] = 1
 
     @staticmethod
     def of(ids: np.ndarray, batch_size: int, tgt_len: int) -> Stream:
@@ -123,6 +137,8 @@ class Stream:
 class Repeated:
     """The first few segments of a stream, over and over (Lightning's overfit_batches)."""
 
+    n_chunk = 1
+
     def __init__(self, stream: Stream, n_segment: int) -> None:
         self.stream, self.n_segment = stream, n_segment
 
@@ -134,17 +150,54 @@ class Repeated:
         return segment._replace(index=index, n_target=n_target)
 
 
+class Chunked:
+    """Each segment in chunks of its rows, one after the other, for one small batch each.
+
+    The chunks of all ranks are shares like those of as many ranks more: where their losses are
+    averaged, and their gradients, these are the segment's.
+
+    Args:
+        stream: what is read whole.
+        n_chunk: chunks of a segment.
+        batch_size: rows of a segment over all ranks.
+    """
+
+    def __init__(self, stream: Segments, n_chunk: int, batch_size: int) -> None:
+        self.stream, self.n_chunk, self.batch_size = stream, n_chunk, batch_size
+        # Or a segment would be read once for each of its chunks.
+        self._whole = lru_cache(maxsize=1)(stream.segment)
+
+    def segment(self, index: int) -> Segment:
+        """Chunk `index` of an endless reading."""
+        nth, chunk = divmod(index, self.n_chunk)
+        whole = self._whole(nth)
+        share = len(whole.tokens_BL) // self.n_chunk
+        rows = slice(chunk * share, (chunk + 1) * share)
+        n_left = (self.n_chunk - 1 - chunk) * self.batch_size // self.n_chunk
+        return whole._replace(
+            **{name: getattr(whole, name)[rows] for name in TENSORS},
+            n_target=whole.n_target - n_left * whole.targets_BL.size(1),
+            n_scored=whole.n_scored / self.n_chunk,
+            chunk=chunk,
+            n_chunk=self.n_chunk,
+        )
+
+
 class Segments(Protocol):
     """What a training loader reads from."""
 
+    n_chunk: int
+    """In how many chunks each segment comes."""
+
     def segment(self, index: int) -> Segment:
-        """Segment `index` of an endless reading."""
+        """Segment `index` of an endless reading, or its chunk, where it comes in chunks."""
 
 
 class TrainingLoader:
     """The stream without end, able to continue from where training was.
 
-    Its state is what the model has learnt from, not what was fetched: `commit` after each step.
+    Its state is what the model has learnt from, not what was fetched: `commit` after each step. It
+    counts whole segments: one of which only some chunks were read is read again.
 
     Args:
         stream: what to read.
@@ -154,29 +207,36 @@ class TrainingLoader:
     def __init__(self, stream: Segments, read_as: Mapping[str, Any] | None = None) -> None:
         self.stream = stream
         self.consumed = 0
+        self.saved_chunks = self.n_chunk
         self.read_as = dict(read_as or {})
+
+    @property
+    def n_chunk(self) -> int:
+        """In how many chunks each segment comes."""
+        return self.stream.n_chunk
 
     def __len__(self) -> int:
         """Endless, in a number: without one, Lightning fetches ahead of what it trains on."""
         return sys.maxsize
 
     def __iter__(self) -> Iterator[Segment]:
-        index = self.consumed
+        index = self.consumed * self.n_chunk
         while True:
             yield self.stream.segment(index)
             index += 1
 
     def commit(self, segment: Segment) -> None:
-        """The step on this segment is done."""
-        self.consumed = segment.index + 1
+        """The step on this segment or chunk is done."""
+        self.consumed = segment.index + segment.is_whole
 
     def state_dict(self) -> dict[str, Any]:
         """Where to continue, in which text, read how."""
-        return {"consumed": self.consumed, "read_as": self.read_as}
+        return {"consumed": self.consumed, "read_as": self.read_as, "n_chunk": self.n_chunk}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue there; a text that is read in another way starts from its beginning."""
         was = state["read_as"]
+        self.saved_chunks = state.get("n_chunk", 1)
         changed = [
             f"{name} was {was.get(name)}, is {value}"
             for name, value in self.read_as.items()

@@ -60,8 +60,7 @@ class Carry(Callback):
         batch_idx: int,
     ) -> None:
         """The step is done: what it left is what the next one starts from."""
-        if pl_module.pending is not None:
-            pl_module.memories["train", 0] = pl_module.pending
+        pl_module.remember(batch)
         if isinstance(trainer.train_dataloader, TrainingLoader):
             trainer.train_dataloader.commit(batch)
         # Gradients that wait for more segments are in no checkpoint.
@@ -135,8 +134,8 @@ def joined(parts: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor] | None:
 
 def dealt(memory: dict[str, Tensor], trainer: Trainer) -> dict[tuple[str, int], Memory]:
     """This rank's rows of it, by chunk."""
-    n_chunk = 1
     h_NBMD, filled_B = memory["h"], memory["filled"]
+    n_chunk = getattr(trainer.train_dataloader, "n_chunk", 1)
     count = len(filled_B) // (trainer.world_size * n_chunk)
     found = {}
     for chunk in range(n_chunk):

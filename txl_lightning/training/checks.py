@@ -16,7 +16,8 @@ from .resume import SavingConfig
 def check_numbers_of(config: Namespace) -> None:
     """Refuse numbers that cannot be, with the whole key."""
     net = {name: value for name, value in vars(config.model.net).items() if name != "n_token"}
-    shape = ("tgt_len", "batch_size", "eval_tgt_len", "eval_batch_size", "eval_warmup_len")
+    shape = ("tgt_len", "batch_size", "batch_chunks", "segments")
+    shape += ("eval_tgt_len", "eval_batch_size", "eval_warmup_len")
     with keys_under("model.net"):
         TransformerXLConfig(**net)
     with keys_under("model.optim"):
@@ -26,7 +27,7 @@ def check_numbers_of(config: Namespace) -> None:
     with keys_under("model"):
         check_eval_mem_len(config.model.eval_mem_len)
     with keys_under("data"):
-        check_numbers(**{name: config.data[name] for name in shape}, segments=config.data.segments)
+        check_numbers(**{name: config.data[name] for name in shape})
         TextConfig(split=config.data.split)
     for name, options in PARTS.items():
         with keys_under(f"data.{name}"):

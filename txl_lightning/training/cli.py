@@ -16,6 +16,7 @@ from ..data import StorageError
 from ..data.datamodule import CorpusDataModule
 from .callbacks import SaveNats, Throughput
 from .checks import check_numbers_of
+from .chunks import in_chunks
 from .curve import LearningCurve
 from .devices import register
 from .guards import OutOfMemory, is_out_of_memory
@@ -116,8 +117,12 @@ class TxlCLI(LightningCLI):
         }
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Unless a logger is named, a run is a folder of files under default_root_dir."""
-        given = self.config[self.subcommand].trainer
+        """Unless a logger is named, a run is a folder of files under default_root_dir.
+
+        The settings count segments, whatever the chunks that they are read in.
+        """
+        config = self.config[self.subcommand]
+        given = config.trainer
         if given.logger in (None, True):
             kwargs["logger"] = CSVLogger(given.default_root_dir, name="")
         plugins = self.config_init[self.subcommand].trainer.plugins or []
@@ -126,7 +131,7 @@ class TxlCLI(LightningCLI):
             kwargs["plugins"] = [*plugins, WholeFiles(given.default_root_dir)]
         trainer = super().instantiate_trainer(**kwargs)
         take_over_signals(trainer)
-        return trainer
+        return in_chunks(trainer, config.data.batch_chunks)
 
     def after_instantiate_classes(self) -> None:
         """Start where it was found to; predict writes a file instead of returning all nats."""

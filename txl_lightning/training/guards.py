@@ -85,7 +85,7 @@ class Guard(Callback):
         pl_module.zero_grad(set_to_none=True)
         pl_module.forget("train")
         pl_module.train_nats.reset()
-        pl_module.pending = None
+        pl_module.pending = {}
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]

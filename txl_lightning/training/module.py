@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from ..data.datamodule import CorpusDataModule
-from ..data.stream import Segment
+from ..data.stream import Segment, TrainingLoader
 from ..evaluation import MeanNats, RightAnswers, readings, segment_answers, segment_nats
 from ..model import Memory, TransformerXL, TransformerXLConfig, require
 from .carry import Carry
+from .chunks import check_whole_segments, recount
 from .compiling import compile_in_place
 from .devices import data_mesh, recompute, shard
 from .guards import Guard, peak_memory
@@ -24,10 +25,11 @@ from .ranks import Ranks
 
 
 class LanguageModel(LightningModule):
-    """Train and measure a Transformer-XL on segments; one step is one segment.
+    """Train and measure a Transformer-XL on segments; one step is one segment, or its chunks.
 
     The memories are plain attributes: DDP would overwrite buffers with rank 0's. There is one for
-    each stage and dataloader, so validation in mid-epoch leaves the training memory alone.
+    each stage and dataloader, so validation in mid-epoch leaves the training memory alone, and in
+    training one for each chunk of the rows.
 
     Args:
         net: Sizes and parts of the network.
@@ -55,7 +57,7 @@ class LanguageModel(LightningModule):
         self.save_hyperparameters(given | {"compile": compile, "recompute": recompute})
         self.net = TransformerXL(net)
         self.memories: dict[tuple[str, int], Memory] = {}
-        self.pending: Memory | None = None
+        self.pending: dict[tuple[str, int], Memory] = {}
         self.between_steps = True
         self.train_nats = MeanNats()
         self.meters = nn.ModuleDict()
@@ -70,13 +72,23 @@ class LanguageModel(LightningModule):
 
     def training_step(self, segment: Segment, batch_idx: int) -> Tensor:
         """Mean nats of the segment; its memory waits until the step is done (`Carry`)."""
-        memory = self.memory("train", segment, self.net.config.mem_len)
-        nats_BL, self.pending = segment_nats(self.net, segment, memory)
+        memory = self.memory("train", segment, self.net.config.mem_len, segment.chunk)
+        nats_BL, self.pending["train", segment.chunk] = segment_nats(self.net, segment, memory)
         self.train_nats.update(nats_BL, segment.scored_BL)
         if self.is_logged(self.global_step + 1, batch_idx):
             self.log_training(segment)
         # Over all ranks: theirs are averaged, and they may not score equally many.
         return nats_BL.masked_fill(~segment.scored_BL, 0.0).sum() / (segment.n_scored or 1)
+
+    def remember(self, segment: Segment) -> None:
+        """The step on this segment is done; its chunks are remembered when all of them are.
+
+        A run that stops between them then reads the whole segment again, with what was remembered
+        before it.
+        """
+        if segment.is_whole:
+            self.memories |= self.pending
+            self.pending = {}
 
     def validation_step(self, segment: Segment, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Nats of the segment: nats_BL."""
@@ -124,6 +136,17 @@ class LanguageModel(LightningModule):
         """What keeps memory, position and random numbers together, and bad numbers out."""
         return [Guard(self.optim.skip_budget), Carry()]
 
+    def on_train_start(self) -> None:
+        """After a resume, count the batches that are in whole segments."""
+        loader = self.trainer.train_dataloader
+        counting = self.trainer.fit_loop.epoch_loop
+        if counting.restarting and isinstance(loader, TrainingLoader):
+            recount(counting.batch_progress, loader.saved_chunks, loader.n_chunk)
+
+    def on_train_batch_start(self, segment: Segment, batch_idx: int) -> None:
+        """Refuse a step that would end in the middle of a segment."""
+        check_whole_segments(self.trainer, segment.n_chunk)
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights whose ids mean something else in this text, before they are loaded."""
         state = checkpoint.get(CorpusDataModule.__qualname__)
@@ -131,7 +154,7 @@ class LanguageModel(LightningModule):
             self.corpus.load_state_dict(state)
 
     def memory(self, stage: str, segment: Segment, mem_len: int, loader: int = 0) -> Memory:
-        """What a stage remembers of a dataloader; nothing, at first or for other rows."""
+        """What a stage remembers of a dataloader or chunk; nothing, at first or for other rows."""
         rows = len(segment.tokens_BL)
         memory = self.memories.get((stage, loader))
         if memory is None or memory.batch_size != rows:
@@ -217,8 +240,8 @@ class LanguageModel(LightningModule):
     @property
     def memory_bytes(self) -> float:
         """Bytes that this process remembers of the training text."""
-        pending = self.pending
-        return float(pending.h_NBMD.nbytes) if pending is not None else 0.0
+        held = {key: self.memories[key] for key in self.memories if key[0] == "train"}
+        return float(sum(memory.h_NBMD.nbytes for memory in (held | self.pending).values()))
 
     @property
     def unit(self) -> str:
