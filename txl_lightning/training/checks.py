@@ -36,6 +36,19 @@ def check_numbers_of(config: Namespace) -> None:
     check_endless(config.trainer)
 
 
+def as_counts(trainer: Namespace) -> None:
+    """Numbers of batches as whole numbers.
+
+    Lightning takes either kind, and which of the two a number becomes depends on what the process
+    has imported: Python keeps one of Optional[Union[int, float]] and Optional[Union[float, int]].
+    """
+    for name in vars(trainer):
+        if name.endswith("_batches") or name == "val_check_interval":
+            value = trainer[name]
+            if isinstance(value, float) and value > 1 and value.is_integer():
+                trainer[name] = int(value)
+
+
 def check_endless(trainer: Namespace) -> None:
     """Refuse fractions of a stream that has no end, unless epochs are limited to a few batches."""
     if any(isinstance(trainer[name], int) for name in ("limit_train_batches", "overfit_batches")):

@@ -15,7 +15,7 @@ from ..complaints import explain
 from ..data import StorageError
 from ..data.datamodule import CorpusDataModule
 from .callbacks import SaveNats, Throughput
-from .checks import check_numbers_of
+from .checks import as_counts, check_numbers_of
 from .chunks import in_chunks
 from .curve import LearningCurve
 from .devices import register
@@ -103,6 +103,7 @@ class TxlCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Check every number before anything is built."""
         config = self.config[self.subcommand]
+        as_counts(config.trainer)
         check_numbers_of(config)
         if self.subcommand == "fit":
             check_writable("trainer.default_root_dir", config.trainer.default_root_dir)
