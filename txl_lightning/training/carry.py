@@ -34,11 +34,11 @@ class Carry(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on from the checkpoint, now that nothing else draws random numbers."""
-        if self.carried is None:
+        if self.carried is not None:
+            self.restore(trainer, pl_module, self.carried)
+        elif trainer.global_rank:
             # Ranks that draw the same would drop the same units of different rows.
             torch.manual_seed(torch.initial_seed() + trainer.global_rank)
-        else:
-            self.restore(trainer, pl_module, self.carried)
         # With max_epochs given, Lightning forgets the position when anything has asked for
         # trainer.estimated_stepping_batches.
         if self.position is not None and isinstance(trainer.train_dataloader, TrainingLoader):

@@ -13,6 +13,7 @@ from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.fabric.plugins.io import CheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 
 from ..checkpoints import files
@@ -150,7 +151,7 @@ class LastCheckpoint(ModelCheckpoint):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The steps since the last validation are not lost."""
-        if self.saved_step != trainer.global_step and not trainer.fast_dev_run:
+        if self.saved_step != trainer.global_step:
             self.save(trainer)
         self.handlers.close()
 
@@ -160,7 +161,9 @@ class LastCheckpoint(ModelCheckpoint):
         """Keep what is there; beside it, what was reached."""
         self.handlers.close()
         expected = isinstance(exception, SystemExit) or hasattr(exception, "exit_code")
-        if expected or not trainer.is_global_zero or trainer.global_step == 0 or not self.dirpath:
+        # Parts of weights can be put together only by all ranks.
+        elsewhere = isinstance(trainer.strategy, ModelParallelStrategy) or trainer.global_rank
+        if expected or elsewhere or trainer.global_step == 0:
             return
         path = Path(self.dirpath) / f"crash-{trainer.global_step}.ckpt"
         try:
@@ -173,6 +176,8 @@ class LastCheckpoint(ModelCheckpoint):
 
     def save(self, trainer: Trainer) -> None:
         """On all ranks together."""
+        if trainer.fast_dev_run:
+            return
         trainer.save_checkpoint(self.last)
         self.saved_step = trainer.global_step
 
