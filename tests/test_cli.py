@@ -98,9 +98,8 @@ def test_chunks_change_no_number_of_a_run(txl, run_folder, tmp_path):
     """Nor of what it is said with: the saved config counts segments and gives the run again."""
     config = run_folder / "config.yaml"
     runs = "--trainer.default_root_dir=chunks"
-    same = ("--model.net.dropout=0", "--trainer.limit_train_batches=3")
-    for change in (same, (*same, "--data.batch_chunks=2")):
-        code, output = txl("fit", "--config", config, runs, *change)
+    for chunks in ("--data.batch_chunks=1", "--data.batch_chunks=2"):
+        code, output = txl("fit", "--config", config, runs, "--model.net.dropout=0", chunks)
         assert code == 0, output.err
     assert txl("fit", "--config", "chunks/version_1/config.yaml")[0] == 0
     whole, chunked, again = (Path("chunks", f"version_{n}") for n in range(3))
@@ -383,6 +382,8 @@ def test_two_processes_take_the_steps_of_one(small, tmp_path, repository, text_f
     def losses(folder: str, *options: str) -> list[list[str]]:
         command = [sys.executable, "-m", "txl_lightning", "fit", *small, *options]
         command += ["--model.net.dropout=0", "--data.documents=lines", "--data.order=shuffled"]
+        # So exact, and learning so fast, that a wrong memory is seen.
+        command += ["--trainer.precision=64-true", "--model.optim.lr=0.1"]
         command += [f"--trainer.default_root_dir={tmp_path / folder}"]
         subprocess.run(command, cwd=repository, capture_output=True, check=True, timeout=240)
         with (tmp_path / folder / "version_0" / "metrics.csv").open() as file:
@@ -394,8 +395,8 @@ def test_two_processes_take_the_steps_of_one(small, tmp_path, repository, text_f
     devices = ("--trainer.devices=2", "--trainer.strategy=ddp")
     two = losses("two", *devices)
     chunked = losses("chunked", *devices, "--data.batch_chunks=2")
-    assert two == pytest.approx(one, rel=1e-4)
-    assert chunked == pytest.approx(one, rel=1e-4)
+    assert two == pytest.approx(one, rel=1e-6)
+    assert chunked == pytest.approx(one, rel=1e-6)
     assert len(one) == 4 + 4 + 2
 
 

@@ -68,8 +68,7 @@ def train(make_model, make_data, make_trainer):
 
     def run(n_chunk, trainer, net=(), fit=(), **reading):
         seed_everything(3, verbose=False)
-        # Lightning loads a checkpoint before it makes the model as precise as it was.
-        steps, model = Steps(), make_model(**dict(net)).double()
+        steps, model = Steps(), make_model(**dict(net))
         trainer = in_chunks(make_trainer(**trainer), n_chunk)
         trainer.callbacks.append(steps)
         trainer.fit(model, datamodule=make_data(batch_chunks=n_chunk, **reading), **dict(fit))

@@ -163,6 +163,18 @@ def test_interrupted_training_equals_uninterrupted(
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed", "bf16-true"])
+def test_it_does_so_in_every_precision(make_model, make_data, make_trainer, tmp_path, precision):
+    seed_everything(3, verbose=False)
+    options = {"max_steps": 10, "limit_val_batches": 0, "precision": precision}
+    whole, resumed, model, other = interrupted(
+        make_model, make_data, make_trainer, tmp_path / "a.ckpt", 6, {"dropout": 0.2}, options
+    )
+    assert resumed == whole[6:]
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
 LOSSES_OF = {
     "memory": lambda held: held["txl_lightning"].pop("memory"),
     "random numbers": lambda held: held["txl_lightning"]["ranks"][0]["rng"].update(

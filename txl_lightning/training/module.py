@@ -149,6 +149,9 @@ class LanguageModel(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights whose ids mean something else in this text, before they are loaded."""
+        if self._trainer is not None:
+            # Lightning loads them first, and would round 64-true to the float32 of a new network.
+            self.trainer.precision_plugin.convert_module(self)
         state = checkpoint.get(CorpusDataModule.__qualname__)
         if self.corpus and state is not None:
             self.corpus.load_state_dict(state)
