@@ -133,3 +133,19 @@ def test_every_kernel_is_timed(tmp_path):
     options = ("--rounds=2", "--batch_size=2", "--tgt_len=4", "--mem_len=4")
     found = json.loads(run_script("kernels/speed.py", *options, folder=tmp_path))
     assert all(found[kernel]["best_tokens_per_second"] > 0 for kernel in KERNELS)
+
+
+def test_curves_of_two_precisions_are_compared(tmp_path, text_file):
+    small = ["--model.net.n_layer=1", "--model.net.n_head=2", "--model.net.d_model=8"]
+    small += ["--data.tgt_len=8", "--data.batch_size=4", "--trainer.accelerator=cpu"]
+    small += ["--trainer.max_steps=4", "--trainer.val_check_interval=2"]
+    small += ["--trainer.log_every_n_steps=1", f"--data.path={text_file}"]
+    options = ("--precisions", "64-true", "bf16-mixed", "--", *small)
+    said = run_script("precision/curves.py", *options, folder=tmp_path).splitlines()[-4:]
+    assert [line.split()[0] for line in said] == [
+        "train/nats:",
+        "bf16-mixed",
+        "val/nats:",
+        "bf16-mixed",
+    ]
+    assert all(0 < float(line.split()[-3].rstrip("%")) < 1 for line in said[1::2])
