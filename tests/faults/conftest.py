@@ -22,6 +22,12 @@ HERE = Path(__file__).parent
 DEADLINE = 30.0
 """Seconds from a signal or a death to the end of the last process."""
 
+LAUNCHERS = {
+    "lightning": [],
+    "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"],
+}
+"""What is between python and its script, to have two processes."""
+
 SMALL = [
     "--model.net.n_layer=2", "--model.net.n_head=2", "--model.net.d_model=8",
     "--model.net.mem_len=12", "--model.net.dropout=0.2", "--model.net.dropatt=0.1",
@@ -52,6 +58,8 @@ class Place:
     folder: Path
     server: Any
     started: list[Any] = field(default_factory=list)
+    small: tuple[str, ...] = tuple(SMALL)
+    driver: str = str(HERE / "driver.py")
 
     def __post_init__(self) -> None:
         letters = np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8)
@@ -104,6 +112,13 @@ class Place:
             )
         self.started.append(process)
         return process
+
+    def launch_two(self, launcher: str, fault: str = "", **settings: str) -> subprocess.Popen:
+        """Start fit in two processes as a user does."""
+        python, script = self.driver
+        two = ["--trainer.devices=2", "--trainer.strategy=ddp"]
+        command = [python, *LAUNCHERS[launcher], script, "fit", *SMALL, *two]
+        return self.launch(*command, fault=fault, **settings)
 
     def wait(self, process: subprocess.Popen, since: float = 0.0, timeout: float = 240) -> Ended:
         """Wait for a command line, and for all that it started."""
@@ -241,12 +256,6 @@ def make_place(tmp_path, server):
 def place(make_place) -> Place:
     """A folder for runs."""
     return make_place("place")
-
-
-@pytest.fixture
-def small() -> list[str]:
-    """Options of a small model and short runs."""
-    return SMALL
 
 
 @pytest.fixture

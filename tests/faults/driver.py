@@ -3,11 +3,12 @@
 LOSSES   a file: of every batch of this process a line of JSON: rank, batch, step, loss (in hex, so
          that no bit is lost) and the tokens of its rows
 PAUSE    seconds that each step takes longer
-FAULT    what happens, where and to whom: "KILL:7:1" is SIGKILL after step 7 on rank 1, "TERM:3"
-         SIGTERM after step 3 on every rank, "INT:val" SIGINT in the second batch of a validation
-         that follows the first step, "KILL:mid7" SIGKILL in the step after step 7, when its
-         gradient is there; "raise:4" is an exception in the batch after step 4, "nan:4" a loss that
-         is no number there, "fill:4" fills the disk on which FILL is to be a file
+FAULT    what happens, where and to whom, several with commas between: "KILL:7:1" is SIGKILL after
+         step 7 on rank 1, "TERM:3" SIGTERM after step 3 on every rank, "INT:val" SIGINT in the
+         second batch of a validation that follows the first step, "KILL:mid7" SIGKILL in the step
+         after step 7, when its gradient is there; "raise:4" is an exception in the batch after
+         step 4, "nan:4" a loss that is no number there, "fill:4" fills the disk on which FILL is to
+         be a file
 """
 
 import json
@@ -23,11 +24,23 @@ from txl_lightning import __main__ as door
 from txl_lightning.training import cli
 
 
-class Accident(Callback):
-    """Record losses, and do what FAULT says, once."""
+class Record(Callback):
+    """Write down what was read and what it came to; be slow."""
 
-    def __init__(self) -> None:
-        self.what, self.where, self.whom = [*os.environ.get("FAULT", "").split(":"), "", ""][:3]
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        time.sleep(float(os.environ.get("PAUSE", 0)))
+        if path := os.environ.get("LOSSES"):
+            line = {"rank": trainer.global_rank, "batch": batch.index, "step": trainer.global_step}
+            line |= {"loss": outputs["loss"].item().hex(), "tokens": batch.tokens_BL.tolist()}
+            with Path(path).open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+class Accident(Callback):
+    """Do what a fault says, once."""
+
+    def __init__(self, fault: str) -> None:
+        self.what, self.where, self.whom = [*fault.split(":"), ""][:3]
         self.done = False
 
     def comes(self, trainer, where: str, *whats: str) -> bool:
@@ -56,12 +69,6 @@ class Accident(Callback):
         self.strike(trainer, f"mid{trainer.global_step}")
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        time.sleep(float(os.environ.get("PAUSE", 0)))
-        if path := os.environ.get("LOSSES"):
-            line = {"rank": trainer.global_rank, "batch": batch.index, "step": trainer.global_step}
-            line |= {"loss": outputs["loss"].item().hex(), "tokens": batch.tokens_BL.tolist()}
-            with Path(path).open("a") as file:
-                file.write(json.dumps(line) + "\n")
         self.strike(trainer, str(trainer.global_step))
 
     def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
@@ -82,8 +89,9 @@ def fill(path: Path) -> None:
 
 def main() -> None:
     """What `python -m txl_lightning` does."""
-    original = cli.default_callbacks
-    cli.default_callbacks = lambda verb, config: [*original(verb, config), Accident()]
+    original, faults = cli.default_callbacks, filter(None, os.environ.get("FAULT", "").split(","))
+    ours = [Record(), *map(Accident, faults)]
+    cli.default_callbacks = lambda verb, config: [*original(verb, config), *ours]
     sys.argv[0] = __file__
     door.main()
 

@@ -47,15 +47,17 @@ def test_in_mid_window_it_waits_for_the_step_to_be_whole(make_place, same):
     same(whole, stopped)
 
 
-def test_usr1_saves_and_goes_on(make_place, same):
-    whole, asked = make_place("whole"), make_place("asked")
+def test_usr1_saves_and_training_goes_on(make_place, same):
     # No other occasion to save before step 10.
     rare = "--checkpoint.every_n_steps=30"
-    assert asked.fit(rare, fault="KILL:8").code == -9
-    assert not list(asked.folder.rglob("last.ckpt"))
-    asked.fit(rare, fault="USR1:5", LOSSES="")
-    assert whole.fit(rare, LOSSES="").code == 0
-    assert asked.held().keys() == whole.held().keys()
+    whole, asked = make_place("whole"), make_place("asked")
+    assert whole.fit(rare).code == 0
+    ended = asked.fit(rare, fault="USR1:5,KILL:8")
+    assert ended.code == -9
+    assert "saved after step 5" in ended.output
+    assert asked.held()["global_step"] == 5
+    assert asked.fit(rare, AUTO).code == 0
+    same(whole, asked)
 
 
 @pytest.mark.parametrize("name", CODES)
@@ -80,19 +82,9 @@ def test_usr1_to_a_rank_saves_on_all_and_goes_on(place, whom):
     assert {line["rank"] for line in place.lines() if line["step"] == 40} == {0, 1}
 
 
-LAUNCHERS = {
-    "lightning": [],
-    "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0"],
-}
-TWO = ["--trainer.devices=2", "--trainer.strategy=ddp"]
-
-
-def launched(place, launcher, **settings):
-    """Two processes started as a user does, in the midst of training."""
-    from conftest import HERE
-
-    command = [*LAUNCHERS[launcher], str(HERE / "driver.py"), "fit", *place.small, *TWO]
-    process = place.launch(*command, PAUSE="0.2", **settings)
+def launched(place, launcher):
+    """Two processes in the midst of training, and since when they are."""
+    process = place.launch_two(launcher, PAUSE="0.2")
     return process, place.wait_for_step(3)
 
 
