@@ -59,7 +59,7 @@ class Place:
     server: Any
     started: list[Any] = field(default_factory=list)
     small: tuple[str, ...] = tuple(SMALL)
-    driver: str = str(HERE / "driver.py")
+    driver: tuple[str, ...] = (sys.executable, str(HERE / "driver.py"))
 
     def __post_init__(self) -> None:
         letters = np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8)
@@ -108,7 +108,7 @@ class Place:
         environment = {**os.environ, **self.settings(fault, settings)}
         with self.log.open("ab") as file:
             process = subprocess.Popen(
-                [sys.executable, *arguments], stdout=file, stderr=file, env=environment, **options
+                arguments, stdout=file, stderr=file, env=environment, **options
             )
         self.started.append(process)
         return process
