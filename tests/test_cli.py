@@ -1,6 +1,7 @@
 """The command line: what it does, and what it says about a mistake."""
 
 import csv
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,17 @@ def test_generate_puts_words_where_words_belong(txl, small, text_file, tmp_path)
     assert code == 0
     assert set(output.out.split()) <= {"ab", "cd", "<unk>"}
     assert output.out.startswith("ab cd")
+
+
+def test_what_the_terminal_cannot_show_is_no_reason_to_fail(txl, small, text_file, monkeypatch):
+    text_file.write_text("é" * 3000, encoding="utf-8")
+    assert txl("fit", *small, "--data.vocab=characters")[0] == 0
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    checkpoint = Path("runs", "version_0", "checkpoints", "last.ckpt")
+    code, _ = txl("generate", "--ckpt_path", checkpoint, "--prompt=é", "--length=2")
+    sys.stdout.flush()
+    assert (code, shown.getvalue().split()[0]) == (0, rb"\xe9\xe9\xe9")
 
 
 def test_lengths_given_at_evaluation_win_over_the_checkpoints(txl, run_folder, monkeypatch):
