@@ -103,6 +103,18 @@ def test_what_is_replaced_is_kept_with_what_is_known_of_it(tmp_path):
     }
 
 
+def test_what_was_there_is_never_written_over(tmp_path):
+    """A copy can be cut in the middle; a rename cannot."""
+    for step in (1, 2):
+        last = write(tmp_path, step)
+    links = [tmp_path / "one", tmp_path / "two"]
+    for link, name in zip(links, ("previous.ckpt", "last.ckpt"), strict=True):
+        os.link(last.with_name(name), link)
+    write(tmp_path, 3)
+    assert [torch.load(link)["global_step"] for link in links] == [1, 2]
+    assert last.with_name("previous.ckpt").samefile(links[1])
+
+
 def flip(path: Path) -> None:
     """Change one bit, in the weights of a file that is large enough."""
     held = bytearray(path.read_bytes())

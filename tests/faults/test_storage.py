@@ -107,7 +107,8 @@ def test_in_the_c_locale_utf8_text_is_read_trained_on_and_written(place):
     command = [*place.driver, "fit", *place.small, "--data.vocab=characters"]
     ended = place.wait(place.launch(*command, **plain))
     assert ended.code == 0, ended.output
-    options = ["--ckpt_path", str(place.newest()), "--prompt=d", "--length=40"]
+    options = ["--ckpt_path", str(place.newest()), "--prompt=d", "--length=99"]
     ended = place.wait(place.launch(*place.driver, "generate", *options, **plain))
     assert ended.code == 0, ended.output
     assert ended.output.startswith("d")
+    assert ended.output.isascii()
