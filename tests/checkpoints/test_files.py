@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import resource
 import shutil
 import subprocess
@@ -127,7 +128,7 @@ CORRUPTIONS = {
     "half": lambda path: os.truncate(path, path.stat().st_size // 2),
     "its last byte": lambda path: os.truncate(path, path.stat().st_size - 1),
     "everything": lambda path: os.truncate(path, 0),
-    "its content": lambda path: path.write_bytes(os.urandom(5000)),
+    "its content": lambda path: path.write_bytes(random.Random(0).randbytes(5000)),
     "its place": lambda path: shutil.copy(path.with_name("other.ckpt"), path),
 }
 
@@ -155,6 +156,16 @@ def test_without_a_manifest_a_damaged_file_is_no_checkpoint(tmp_path, lost):
     CORRUPTIONS[lost](path)
     with pytest.raises(CheckpointError, match=r"last\.ckpt is not a checkpoint written by fit"):
         files.read(path)
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"X", b"X\x01\x00\x00\x00\xff", b"0", b"PK\x03\x04", b"a" * 99]
+)
+def test_garbage_is_no_checkpoint(tmp_path, garbage):
+    """Whatever torch makes of it: each of these is another exception."""
+    (tmp_path / "a.ckpt").write_bytes(garbage)
+    with pytest.raises(CheckpointError, match=r"a\.ckpt is not a checkpoint written by fit"):
+        files.read(tmp_path / "a.ckpt")
 
 
 def test_a_file_moved_without_its_manifest_can_be_named_but_is_not_found(tmp_path):

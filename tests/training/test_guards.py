@@ -81,6 +81,22 @@ def test_a_budget_leaves_that_many_updates_out_with_what_led_to_them(
     assert spoil.losses == list(range(7))
 
 
+def test_what_was_left_out_is_not_in_the_mean_that_is_logged(make_model, make_data, make_trainer):
+    class Poison(Callback):
+        """Remember something that is not a number, before the third step."""
+
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            if trainer.global_step == 2:
+                module.memories["train", 0].h_NBMD.fill_(float("nan"))
+
+    model = make_model(optim={"skip_budget": 1})
+    options = {"limit_val_batches": 0, "log_every_n_steps": 2, "max_steps": 4}
+    trainer = make_trainer(callbacks=[Poison()], **options)
+    with pytest.warns(UserWarning, match=r"step 3, segment 2 .* loss nan, gradient norm nan; left"):
+        trainer.fit(model, datamodule=make_data())
+    assert 5 < trainer.callback_metrics["train/nats"] < 6
+
+
 def test_beyond_the_budget_training_stops_also_after_a_resume(
     make_model, make_data, make_trainer, tmp_path
 ):

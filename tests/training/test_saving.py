@@ -113,6 +113,16 @@ def test_a_signal_to_stop_saves_and_what_follows_is_the_whole_run(
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
 
 
+def test_saved_in_mid_validation_nothing_of_it_is_counted(fit, last):
+    """Else the one that follows would be taken for its rest."""
+    with pytest.raises(SystemExit):
+        fit(Signal("TERM", 4, in_validation=True), LastCheckpoint())
+    loops = held(last)["loops"]["fit_loop"]
+    assert loops["epoch_loop.batch_progress"]["total"]["completed"] == 4
+    progress = loops["epoch_loop.val_loop.batch_progress"]
+    assert set(progress["total"].values()) == set(progress["current"].values()) == {0}
+
+
 def test_usr1_saves_once_and_training_goes_on(fit):
     record = Steps()
     fit(record, Signal("USR1", 2), LastCheckpoint())
