@@ -45,7 +45,7 @@ class Ended:
     codes: list[int]
     output: str
     seconds: float = 0.0
-    """From the moment the test waited for, if there is one, to the end."""
+    """From a moment in the run that the test has waited for to the end of the last process."""
 
     def __post_init__(self) -> None:
         self.code = self.codes[0]
@@ -92,8 +92,9 @@ class Place:
         self.started += processes
         return processes
 
-    def end(self, processes: list[Any], since: float = 0.0, timeout: float = 120) -> Ended:
+    def end(self, processes: list[Any], since: float | None = None, timeout: float = 120) -> Ended:
         """Wait for forked processes."""
+        since = since or time.monotonic()
         stop = time.monotonic() + timeout
         for process in processes:
             process.join(max(stop - time.monotonic(), 0.1))
@@ -120,8 +121,11 @@ class Place:
         command = [python, *LAUNCHERS[launcher], script, "fit", *SMALL, *two]
         return self.launch(*command, fault=fault, **settings)
 
-    def wait(self, process: subprocess.Popen, since: float = 0.0, timeout: float = 240) -> Ended:
+    def wait(
+        self, process: subprocess.Popen, since: float | None = None, timeout: float = 240
+    ) -> Ended:
         """Wait for a command line, and for all that it started."""
+        since = since or time.monotonic()
         code = process.wait(timeout)
         while self.alive() and time.monotonic() - since < DEADLINE:
             time.sleep(0.05)
@@ -134,7 +138,7 @@ class Place:
         return ours | {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)} | given
 
     def alive(self) -> list[int]:
-        """The processes of this folder that have not ended."""
+        """The processes that were launched here, or by those, and have not ended."""
         mark, found = f"MARK={self.mark}".encode(), []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -197,6 +201,8 @@ class Place:
 
     def clear(self) -> None:
         """End what a failed test has left."""
+        for process in self.started:
+            process.kill()
         for pid in self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
