@@ -4,11 +4,11 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 
-.PHONY: help setup quickstart test lint format clean
+.PHONY: help setup quickstart test test-faults lint format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(READY)  ## make .venv with the pinned packages and this one
 
@@ -23,6 +23,9 @@ quickstart: $(READY)  ## train on this Python's own source for five minutes, the
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -q
+
+test-faults: $(READY)  ## kill, starve and damage runs, and see what is left (many minutes)
+	$(BIN)/python -m pytest -q -m faults
 
 lint: $(READY)  ## check style
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """What several tests start from."""
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,15 @@ import pytest
 import torch
 
 from txl_lightning import TransformerXL, TransformerXLConfig
+from txl_lightning import __main__ as door
 from txl_lightning.__main__ import UNHEARD
+
+SMALL = [
+    "--model.net.n_layer=1", "--model.net.n_head=2", "--model.net.d_model=8",
+    "--model.net.mem_len=8", "--data.tgt_len=8", "--data.batch_size=4", "--trainer.max_steps=4",
+    "--trainer.val_check_interval=2", "--trainer.limit_val_batches=2",
+    "--trainer.accelerator=cpu", "--trainer.log_every_n_steps=1",
+]  # fmt: skip
 
 os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
 os.environ.setdefault("WANDB_MODE", "offline")
@@ -52,3 +61,43 @@ def make_net():
         return net
 
     return make
+
+
+@pytest.fixture(scope="session")
+def sizes() -> list[str]:
+    """Options of fit: a small model and few steps."""
+    return SMALL
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory, sizes) -> Path:
+    """The folder of a finished run, to be read only."""
+    folder = tmp_path_factory.mktemp("finished")
+    text = folder / "letters.txt"
+    text.write_bytes(np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8).tobytes())
+    where = [f"--data.path={text}", f"--data.root={folder / 'data'}"]
+    door.run(["fit", *sizes, *where, f"--trainer.default_root_dir={folder}"])
+    return folder / "version_0"
+
+
+@pytest.fixture
+def txl(monkeypatch, capsys, tmp_path, text_file):
+    """Run a command line in an empty folder: its exit code, and what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str):
+        monkeypatch.setattr(sys, "argv", ["txl-lightning", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "200")
+        try:
+            door.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code
+        return code, capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def small(sizes, text_file):
+    return [*sizes, f"--data.path={text_file}"]

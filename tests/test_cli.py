@@ -1,6 +1,7 @@
 """The command line: what it does, and what it says about a mistake."""
 
 import csv
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -11,47 +12,6 @@ import torch
 import yaml
 
 from txl_lightning import __main__ as door
-
-SMALL = [
-    "--model.net.n_layer=1", "--model.net.n_head=2", "--model.net.d_model=8",
-    "--model.net.mem_len=8", "--data.tgt_len=8", "--data.batch_size=4", "--trainer.max_steps=4",
-    "--trainer.val_check_interval=2", "--trainer.limit_val_batches=2",
-    "--trainer.accelerator=cpu", "--trainer.log_every_n_steps=1",
-]  # fmt: skip
-
-
-@pytest.fixture
-def txl(monkeypatch, capsys, tmp_path, text_file):
-    """Run a command line in an empty folder: its exit code, and what it printed."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str):
-        monkeypatch.setattr(sys, "argv", ["txl-lightning", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "200")
-        try:
-            door.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code
-        return code, capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture
-def small(text_file):
-    return [*SMALL, f"--data.path={text_file}"]
-
-
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory) -> Path:
-    """The folder of a finished run, to be read only."""
-    folder = tmp_path_factory.mktemp("finished")
-    text = folder / "letters.txt"
-    text.write_bytes(np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8).tobytes())
-    where = [f"--data.path={text}", f"--data.root={folder / 'data'}"]
-    door.run(["fit", *SMALL, *where, f"--trainer.default_root_dir={folder}"])
-    return folder / "version_0"
 
 
 @pytest.fixture
@@ -158,6 +118,17 @@ def test_generate_puts_words_where_words_belong(txl, small, text_file, tmp_path)
     assert code == 0
     assert set(output.out.split()) <= {"ab", "cd", "<unk>"}
     assert output.out.startswith("ab cd")
+
+
+def test_what_the_terminal_cannot_show_is_no_reason_to_fail(txl, small, text_file, monkeypatch):
+    text_file.write_text("é" * 3000, encoding="utf-8")
+    assert txl("fit", *small, "--data.vocab=characters")[0] == 0
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    checkpoint = Path("runs", "version_0", "checkpoints", "last.ckpt")
+    code, _ = txl("generate", "--ckpt_path", checkpoint, "--prompt=é", "--length=2")
+    sys.stdout.flush()
+    assert (code, shown.getvalue().split()[0]) == (0, rb"\xe9\xe9\xe9")
 
 
 def test_lengths_given_at_evaluation_win_over_the_checkpoints(txl, run_folder, monkeypatch):
@@ -326,11 +297,11 @@ def test_a_wrong_file_is_one_line_and_exit_code_2(txl, tmp_path, written, said):
         (b"abc" * 99, ["--data.vocab=wrds"], "data.vocab: 'wrds' is not a vocabulary"),
     ],
 )
-def test_wrong_data_is_one_line_and_exit_code_3(txl, tmp_path, content, options, said):
+def test_wrong_data_is_one_line_and_exit_code_3(txl, sizes, tmp_path, content, options, said):
     (tmp_path / "vocab.json").write_text('{"kind": "characters", "alphabet": "abc"}')
     if content is not None:
         (tmp_path / "own.txt").write_bytes(content)
-    code, output = txl("fit", *SMALL, "--data.path=own.txt", *options)
+    code, output = txl("fit", *sizes, "--data.path=own.txt", *options)
     assert code == 3
     assert said in complaint(output)
 

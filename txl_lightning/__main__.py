@@ -3,6 +3,7 @@
 7 out of memory, 130 interrupted (SIGINT), 143 terminated (SIGTERM, SIGHUP)."""
 
 import errno
+import io
 import logging
 import os
 import sys
@@ -126,6 +127,9 @@ def run(arguments: list[str]) -> None:
         print(usage())
         return
     verb, *options = arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A locale that lacks a character (LC_ALL=C) is no reason to fail after hours.
+        sys.stdout.reconfigure(errors="backslashreplace")
     if verb not in VERBS:
         raise ValueError(f"{verb}: unknown verb; it must be one of {', '.join(VERBS)}")
     quieten()

@@ -1,15 +1,21 @@
 """The command line with an accident in it: python driver.py VERB [options].
 
-LOSSES   a file: every loss of this process as a line "rank batch step hex"
-FAULT    what happens, where and to whom: "kill:7:1" is SIGKILL after step 7 on rank 1, "TERM:3" is
-         SIGTERM after step 3 on every rank, "INT:val" is SIGINT in the second batch of the first
-         validation, "raise:4" an exception in the batch after step 4, "nan:4" a loss that is no
-         number there, "USR1:3" asks for a checkpoint
+LOSSES   a file: of every batch of this process a line of JSON: rank, batch, step, loss (in hex, so
+         that no bit is lost) and the tokens of its rows
+PAUSE    seconds that each step takes longer
+FAULT    what happens, where and to whom, several with commas between: "KILL:7:1" is SIGKILL after
+         step 7 on rank 1, "TERM:3" SIGTERM after step 3 on every rank, "INT:val" SIGINT in the
+         second batch of a validation that follows the first step, "KILL:mid7" SIGKILL in the step
+         after step 7, when its gradient is there; "raise:4" is an exception in the batch after
+         step 4, "nan:4" a loss that is no number there, "fill:4" fills the disk on which FILL is to
+         be a file
 """
 
+import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from lightning.pytorch import Callback
@@ -18,45 +24,96 @@ from txl_lightning import __main__ as door
 from txl_lightning.training import cli
 
 
-class Accident(Callback):
-    """Record losses, and do what FAULT says."""
-
-    def __init__(self) -> None:
-        what, self.where, self.whom = [*os.environ.get("FAULT", "").split(":"), "", ""][:3]
-        self.what = what
-        self.signal = getattr(signal, f"SIG{what.upper()}", None)
-        self.sent = False
-
-    def strike(self, trainer) -> None:
-        if self.signal and not self.sent and self.whom in ("", str(trainer.global_rank)):
-            self.sent = True
-            os.kill(os.getpid(), self.signal)
-
-    def on_before_backward(self, trainer, pl_module, loss):
-        if self.what == "nan" and str(trainer.global_step) == self.where and not self.sent:
-            self.sent = True
-            loss.data.fill_(float("nan"))
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        if self.what == "raise" and str(trainer.global_step) == self.where:
-            raise RuntimeError("an accident")
+class Record(Callback):
+    """Write down what was read and what it came to; be slow."""
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        time.sleep(float(os.environ.get("PAUSE", 0)))
         if path := os.environ.get("LOSSES"):
-            loss = outputs["loss"].item().hex()
+            line = {"rank": trainer.global_rank, "batch": batch.index, "step": trainer.global_step}
+            line |= {"loss": outputs["loss"].item().hex(), "tokens": batch.tokens_BL.tolist()}
             with Path(path).open("a") as file:
-                file.write(f"{trainer.global_rank} {batch.index} {trainer.global_step} {loss}\n")
-        if str(trainer.global_step) == self.where:
-            self.strike(trainer)
+                file.write(json.dumps(line) + "\n")
+
+
+class Accident(Callback):
+    """Do what a fault says, once."""
+
+    def __init__(self, fault: str) -> None:
+        self.what, self.where, self.whom = [*fault.split(":"), ""][:3]
+        self.done = False
+
+    def comes(self, trainer, where: str, *whats: str) -> bool:
+        """Whether it is time."""
+        named = whats or [name.name[3:] for name in signal.Signals]
+        here = self.what in named and where == self.where and not self.done
+        comes = here and self.whom in ("", str(trainer.global_rank))
+        self.done |= comes
+        return comes
+
+    def strike(self, trainer, where: str) -> None:
+        if self.comes(trainer, where):
+            os.kill(os.getpid(), getattr(signal, f"SIG{self.what}"))
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if self.comes(trainer, str(trainer.global_step), "raise"):
+            raise RuntimeError("an accident")
+        if self.comes(trainer, str(trainer.global_step), "fill"):
+            fill(Path(os.environ["FILL"]))
+
+    def on_before_backward(self, trainer, pl_module, loss):
+        if self.comes(trainer, str(trainer.global_step), "nan"):
+            loss.data.fill_(float("nan"))
+
+    def on_after_backward(self, trainer, pl_module):
+        self.strike(trainer, f"mid{trainer.global_step}")
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.strike(trainer, str(trainer.global_step))
 
     def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        if self.where == "val" and batch_idx == 1:
-            self.strike(trainer)
+        if trainer.global_step and batch_idx == 1:
+            self.strike(trainer, "val")
 
 
-original = cli.default_callbacks
-cli.default_callbacks = lambda verb, config: [*original(verb, config), Accident()]
+def fill(path: Path) -> None:
+    """Use up what is left of a disk, to the last byte."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 10, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """What `python -m txl_lightning` does."""
+    original, faults = cli.default_callbacks, filter(None, os.environ.get("FAULT", "").split(","))
+    ours = [Record(), *map(Accident, faults)]
+    cli.default_callbacks = lambda verb, config: [*original(verb, config), *ours]
     sys.argv[0] = __file__
     door.main()
+
+
+def forked(arguments: list[str], settings: dict[str, str], folder: Path, output: Path) -> None:
+    """The same in a process that a server forked, which saves the seconds that imports take."""
+    import torch
+    from lightning.pytorch.utilities import rank_zero_only
+
+    os.chdir(folder)
+    with output.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.update(settings)
+    # What is decided when Lightning and torch are imported.
+    rank_zero_only.rank = int(os.environ.get("RANK", 0))
+    torch.set_num_threads(1)
+    # It is drawn more slowly than all else is done here; those who launch have it.
+    cli.LearningCurve = Callback
+    sys.argv[1:] = arguments
+    main()
+
+
+if __name__ == "__main__":
+    main()

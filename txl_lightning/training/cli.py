@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger
 
-from ..checkpoints import read_checkpoint
+from ..checkpoints import CheckpointError, read_checkpoint
 from ..complaints import explain
 from ..data import StorageError
 from ..data.datamodule import CorpusDataModule
@@ -171,7 +171,11 @@ class TxlCLI(LightningCLI):
         saved, step = checkpoint["hyper_parameters"], checkpoint.get("global_step", 0)
         settings = flat("model", saved)
         settings.pop("model.net.n_token")
-        self._subcommand_parsers[verb].set_defaults(settings)
+        try:
+            self._subcommand_parsers[verb].set_defaults(settings)
+        except KeyError as error:
+            said = "it has a setting that this release does not know"
+            raise CheckpointError(f"ckpt_path: {self.start}: {said} ({error})") from error
         self.config = self.parse()
         if verb == "fit":
             check_not_done(self.config.fit.trainer.max_steps, step, resume)

@@ -1,4 +1,4 @@
-"""Weights from files."""
+"""Weights under the names of the original code."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning.checkpoints import load_original, load_run, read_checkpoint
+from txl_lightning.checkpoints import load_original
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 ARGS = {
     "n_token": 7, "n_layer": 1, "n_head": 2, "d_model": 4, "d_head": 2, "d_inner": 6, "mem_len": 3,
     "tie_weight": True, "div_val": 1, "attn_type": 0, "clamp_len": -1, "pre_lnorm": False,
@@ -43,22 +43,3 @@ def test_missing_and_foreign_tensors_are_refused():
     assert load_original(weights, args).config.tie_weight
     with pytest.raises(ValueError, match=r"crit\.out_layers\.0\.weight"):
         load_original(weights, args | {"tie_weight": False})
-
-
-def test_what_is_no_checkpoint_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"none\.ckpt: no such file"):
-        read_checkpoint(tmp_path / "none.ckpt")
-    (tmp_path / "text.ckpt").write_text("not a checkpoint")
-    with pytest.raises(ValueError, match=r"text\.ckpt is not a checkpoint"):
-        read_checkpoint(tmp_path / "text.ckpt")
-    foreign = [{"state_dict": {}}, [1, 2], {"hyper_parameters": {"net": {"layers": 3}}}]
-    for content in (*foreign, {"hyper_parameters": {"net": {}}}):
-        torch.save(content, tmp_path / "other.ckpt")
-        with pytest.raises(ValueError, match=r"other\.ckpt is not a checkpoint written by fit"):
-            load_run(tmp_path / "other.ckpt")
-
-
-def test_a_missing_checkpoint_names_those_that_are_there(tmp_path):
-    (tmp_path / "last.ckpt").touch()
-    with pytest.raises(ValueError, match=r"best\.ckpt: no such file \(there is last\.ckpt\)"):
-        read_checkpoint(tmp_path / "best.ckpt")

@@ -1,0 +1,41 @@
+"""Make checkpoint-VERSION.ckpt with the code that is here: python make_checkpoint.py VERSION.
+
+One for each release, and whenever FORMAT in txl_lightning/checkpoints/files.py goes up; those of
+before are kept. It prints what tests/checkpoints/test_golden.py is to find.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+TEXT = b"the five boxing wizards jump quickly, and the lazy dog sees them; so it goes.\n" * 40
+DATA = [
+    "--data.tgt_len=8", "--data.batch_size=2", "--data.vocab=characters",
+    "--data.path=text.txt", "--data.root=data",
+]  # fmt: skip
+OPTIONS = [
+    "--model.net.n_layer=1", "--model.net.n_head=2", "--model.net.d_model=8",
+    "--model.net.mem_len=8", "--model.optim.lr=0.01", "--trainer.max_steps=20", *DATA,
+    "--trainer.accelerator=cpu", "--trainer.logger=false", "--trainer.default_root_dir=.",
+    "--trainer.enable_progress_bar=false",
+]  # fmt: skip
+
+
+def main(version: str) -> None:
+    """Train for a moment, keep the checkpoint beside this file, and measure it."""
+    from txl_lightning.__main__ import run
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        Path("text.txt").write_bytes(TEXT)
+        run(["fit", *OPTIONS])
+        target = Path(__file__).with_name(f"checkpoint-{version}.ckpt")
+        shutil.copy("checkpoints/last.ckpt", target)
+        shutil.copy("checkpoints/last.ckpt.json", f"{target}.json")
+        run(["validate", *DATA, "--trainer.accelerator=cpu", f"--ckpt_path={target}"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
