@@ -286,12 +286,19 @@ def test_a_wrong_file_is_one_line_and_exit_code_2(txl, tmp_path, written, said):
     assert said in complaint(output)
 
 
+def test_sizes_that_the_text_cannot_fill_are_one_line_and_exit_code_2(txl, sizes, tmp_path):
+    (tmp_path / "own.txt").write_bytes(b"a" * 30)
+    code, output = txl("fit", *sizes, "--data.path=own.txt")
+    assert code == 2
+    said = "own.txt, train: 27 tokens are too few for 4 rows of 8 + 1 (4 x 9 = 36)"
+    assert said in complaint(output)
+
+
 @pytest.mark.parametrize(
     ("content", "options", "said"),
     [
         (None, [], "own.txt: no such file"),
         (b"", [], "own.txt: the file is empty"),
-        (b"a" * 30, [], "own.txt, train: 27 tokens are too few for 4 rows of 8 + 1 (4 x 9 = 36)"),
         (b"abc\xff", ["--data.vocab=characters"], "own.txt: byte 3 is not UTF-8 text"),
         (b"abcz" * 99, ["--data.vocab=vocab.json"], "own.txt: 'z' is not among the vocabulary's 3"),
         (b"abc" * 99, ["--data.vocab=wrds"], "data.vocab: 'wrds' is not a vocabulary"),

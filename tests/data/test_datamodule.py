@@ -54,14 +54,14 @@ def test_hyperparameters_say_which_text_it_was(text_file):
 
 
 def test_a_text_too_short_for_one_segment_is_refused(text_file):
-    with pytest.raises(DataError, match=r"train: 5400 tokens are too few for 4 rows of 2000 \+ 1"):
+    with pytest.raises(ValueError, match=r"train: 5400 tokens are too few for 4 rows of 2000 \+ 1"):
         own(text_file, tgt_len=2000).train_dataloader()
 
 
 def test_an_evaluation_text_needs_only_one_target_in_each_row(text_file):
     segments = list(own(text_file, tgt_len=80).val_dataloader())
     assert [segment.targets_BL.shape for segment in segments] == [(4, 74)]
-    with pytest.raises(DataError, match=r"test: 300 tokens are too few for 151 rows of 1 \+ 1"):
+    with pytest.raises(ValueError, match=r"test: 300 tokens are too few for 151 rows of 1 \+ 1"):
         own(text_file, eval_batch_size=151).test_dataloader()
 
 
@@ -74,12 +74,12 @@ def test_a_checkpoint_of_another_vocabulary_or_text_is_refused_with_both_fingerp
         r"vocab: the checkpoint's is \w{16}, this text's \w{16}; .*of 26 and 256 tokens; pass the"
     )
     for accepted in (False, True):
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(ValueError, match=said):
             own(text_file, accept_changed=accepted).load_state_dict(state)
     text_file.write_bytes(text_file.read_bytes()[::-1])
     changed = own(text_file, vocab="characters")
     said = rf"letters\.txt\): .*is {letters.store.fingerprint}, .*'s {changed.store.fingerprint};"
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(ValueError, match=said):
         changed.load_state_dict(state)
     accepted = own(text_file, vocab="characters", accept_changed=True)
     with pytest.warns(UserWarning, match=r"data\.accept_changed is true"):

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl_lightning.data import DataError
 from txl_lightning.data.lengths import Fixed, Varied
 from txl_lightning.data.orders import InOrder, Rolled, Shuffled
 from txl_lightning.data.stream import (
@@ -308,7 +307,7 @@ def test_what_was_fetched_but_not_learnt_from_is_read_again():
 
 def test_a_text_that_is_too_short_is_refused_with_the_arithmetic():
     said = r"a\.txt, train: 79 tokens are too few for 8 rows of 9 \+ 1 \(8 x 10 = 80\); give more"
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(ValueError, match=said):
         check_length("a.txt, train", Stream.of(np.arange(79), 8, 9), 9, "give more")
     assert check_length("a.txt, train", Stream.of(np.arange(80), 8, 9), 9, "give more") is None
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from txl_lightning import CorpusDataModule
-from txl_lightning.data import DataError
 from txl_lightning.data.lengths import Fixed
 from txl_lightning.data.stream import EvaluationLoader, Stream
 from txl_lightning.data.tasks import TASKS, TaskConfig, TaskStore
@@ -101,5 +100,5 @@ def test_too_few_examples_for_the_rows_are_refused():
     task = TaskConfig(n_train=10, n_eval=10)
     data = CorpusDataModule(corpus="copy", task=task, batch_size=16, tgt_len=20)
     for loader in (data.train_dataloader, data.val_dataloader):
-        with pytest.raises(DataError, match=r"410 tokens are too few .*whole examples of 41"):
+        with pytest.raises(ValueError, match=r"410 tokens are too few .*whole examples of 41"):
             loader()

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import DataError
 from .lengths import Fixed, Lengths
 from .orders import InOrder, Order
 from .tokens import Text, Tokens
@@ -269,13 +268,13 @@ def check_length(part: str, stream: Stream, tgt_len: int, fix: str) -> None:
     """Refuse a text that cannot fill one segment of every row.
 
     Raises:
-        DataError: with the arithmetic, and `fix` for what to do.
+        ValueError: with the arithmetic, and `fix` for what to do.
     """
     batch_size, grain = stream.batch_size, stream.tokens.grain
     shortest = -(-(tgt_len + 1) // grain) * grain
     if stream.row_len < shortest:
         unit = "" if grain == 1 else f", in whole examples of {grain}"
-        raise DataError(
+        raise ValueError(
             f"{part}: {len(stream.tokens)} tokens are too few for {batch_size} rows of {tgt_len} + "
             f"1{unit} ({batch_size} x {shortest} = {batch_size * shortest}); {fix}"
         )
