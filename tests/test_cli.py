@@ -337,12 +337,22 @@ def test_a_wrong_option_of_generate_is_one_line_and_exit_code_2(txl, given, said
         ["--trainer.logger=false", "--trainer.accumulate_grad_batches=2"],
         ["--trainer.precision=bf16-mixed", "--model.optim.name=muon"],
         ["--trainer.overfit_batches=2"],
-        ["--trainer.logger=WandbLogger", "--trainer.logger.offline=true"],
     ],
 )
 def test_lightnings_own_flags_work(txl, small, given):
     code, output = txl("fit", *small, *given)
     assert code == 0, output.err
+
+
+def test_a_run_is_a_folder_whatever_else_logs_it(txl, small):
+    code, output = txl(
+        "fit", *small, "--trainer.logger=WandbLogger", "--trainer.logger.offline=true"
+    )
+    assert code == 0, output.err
+    run = Path("runs", "version_0")
+    assert logged(run, "val/nats")
+    assert (run / "checkpoints" / "last.ckpt").is_file()
+    assert list(Path("wandb").glob("offline-run-*"))
 
 
 def test_a_run_shorter_than_a_validation_interval_is_saved(txl, small, tmp_path):

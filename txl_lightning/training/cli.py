@@ -8,7 +8,7 @@ from lightning.fabric.plugins.io import CheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, Logger
 
 from ..checkpoints import CheckpointError, read_checkpoint
 from ..complaints import explain
@@ -118,14 +118,15 @@ class TxlCLI(LightningCLI):
         }
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Unless a logger is named, a run is a folder of files under default_root_dir.
+        """A run is a folder of files under default_root_dir, whatever else logs it.
 
         The settings count segments, whatever the chunks that they are read in.
         """
         config = self.config[self.subcommand]
         given = config.trainer
-        if given.logger in (None, True):
-            kwargs["logger"] = CSVLogger(given.default_root_dir, name="")
+        logger = self.config_init[self.subcommand].trainer.logger
+        if logger is not False:
+            kwargs["logger"] = with_files(logger, given.default_root_dir)
         plugins = self.config_init[self.subcommand].trainer.plugins or []
         plugins = plugins if isinstance(plugins, list) else [plugins]
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
@@ -186,6 +187,13 @@ class TxlCLI(LightningCLI):
                     f"model.net.{name}: {given[name]} is not the {saved['net'][name]} of the "
                     "checkpoint; leave it out, or use the config.yaml saved with its run"
                 )
+
+
+def with_files(given: Any, root: str) -> list[Logger]:
+    """The loggers that are given, after one whose folder is the run's, checkpoints included."""
+    others = given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
+    written = any(isinstance(logger, CSVLogger) for logger in others)
+    return others if written else [CSVLogger(root, name=""), *others]
 
 
 def check_not_done(max_steps: int, step: int, resume: Resume) -> None:
