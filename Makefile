@@ -24,7 +24,7 @@ quickstart: $(READY)  ## train on this Python's own source for five minutes, the
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -q
 
-test-faults: $(READY)  ## kill, starve and damage runs, and see what is left (many minutes)
+test-faults: $(READY)  ## kill, starve and damage runs, and see what is left (seven minutes)
 	$(BIN)/python -m pytest -q -m faults
 
 lint: $(READY)  ## check style

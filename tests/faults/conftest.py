@@ -1,6 +1,7 @@
 """Runs that meet with accidents, and what is compared afterwards."""
 
 import contextlib
+import csv
 import json
 import multiprocessing
 import os
@@ -33,7 +34,7 @@ SMALL = [
     "--model.net.mem_len=12", "--model.net.dropout=0.2", "--model.net.dropatt=0.1",
     "--data.path=letters.txt", "--data.root=data", "--data.tgt_len=8", "--data.batch_size=4",
     "--trainer.max_steps=40", "--trainer.val_check_interval=10", "--trainer.limit_val_batches=3",
-    "--trainer.accelerator=cpu", "--trainer.log_every_n_steps=5",
+    "--trainer.accelerator=cpu", "--trainer.log_every_n_steps=4",
     "--trainer.enable_progress_bar=false", "--checkpoint.every_n_steps=7",
 ]  # fmt: skip
 
@@ -199,6 +200,13 @@ class Place:
         position = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
         return {name: checkpoint[name] for name in parts} | {"position": position}
 
+    def logged(self) -> dict[tuple[str, str], str]:
+        """What the latest run has logged: the text of a value by its step and name."""
+        with (self.newest().parents[1] / "metrics.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        names = ("train/nats", "train/gradient_norm", "train/lr", "train/tokens", "val/nats")
+        return {(row["step"], name): row[name] for row in rows for name in names if row[name]}
+
     def clear(self) -> None:
         """End what a failed test has left."""
         for process in self.started:
@@ -266,10 +274,12 @@ def place(make_place) -> Place:
 
 @pytest.fixture
 def same():
-    """Fail unless two places have come to the same, whatever happened on the way."""
+    """Fail unless a run without accidents and another one have come to the same."""
 
     def compare(one: Place, other: Place) -> None:
         assert one.losses() == other.losses()
         assert differences(one.held(), other.held()) == []
+        assert one.logged() | other.logged() == one.logged()
+        assert other.logged()
 
     return compare

@@ -5,10 +5,10 @@ LOSSES   a file: of every batch of this process a line of JSON: rank, batch, ste
 PAUSE    seconds that each step takes longer
 FAULT    what happens, where and to whom, several with commas between: "KILL:7:1" is SIGKILL after
          step 7 on rank 1, "TERM:3" SIGTERM after step 3 on every rank, "INT:val" SIGINT in the
-         second batch of a validation that follows the first step, "KILL:mid7" SIGKILL in the step
-         after step 7, when its gradient is there; "raise:4" is an exception in the batch after
-         step 4, "nan:4" a loss that is no number there, "fill:4" fills the disk on which FILL is to
-         be a file
+         second batch of a validation that follows the first step, "HUP:test" SIGHUP in a test,
+         "KILL:mid7" SIGKILL in the step after step 7, when its gradient is there; "raise:4" is an
+         exception in the batch after step 4, "nan:4" a loss that is no number there, "fill:4" fills
+         the disk on which FILL is to be a file
 """
 
 import json
@@ -74,6 +74,9 @@ class Accident(Callback):
     def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if trainer.global_step and batch_idx == 1:
             self.strike(trainer, "val")
+
+    def on_test_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.strike(trainer, "test")
 
 
 def fill(path: Path) -> None:

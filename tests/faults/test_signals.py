@@ -33,6 +33,17 @@ def test_it_stops_after_the_step_and_goes_on_exactly(make_place, same, name, whe
     same(whole, stopped)
 
 
+@pytest.mark.parametrize("name", CODES)
+def test_where_nothing_is_trained_it_ends_at_once(place, name):
+    assert place.fit("--trainer.max_steps=3").code == 0
+    options = [option for option in place.small if "checkpoint" not in option]
+    checkpoint = f"--ckpt_path={place.newest()}"
+    ended = place.end(place.fork("test", *options, checkpoint, fault=f"{name}:test"))
+    assert ended.code == CODES[name]
+    assert "Traceback" not in ended.output
+    assert "test/nats" not in ended.output
+
+
 def test_in_mid_window_it_waits_for_the_step_to_be_whole(make_place, same):
     options = ["--trainer.accumulate_grad_batches=3", "--trainer.val_check_interval=30"]
     whole, stopped = make_place("whole"), make_place("stopped")

@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch import Callback
 
 from txl_lightning.data import StorageError
+from txl_lightning.signals import is_child
 from txl_lightning.training import saving
 from txl_lightning.training.saving import LastCheckpoint, unwritable
 
@@ -111,6 +112,16 @@ def test_a_signal_to_stop_saves_and_what_follows_is_the_whole_run(
         for name in ("resumed", "whole")
     )
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+def test_a_process_that_lightning_started_leaves_with_0(fit, monkeypatch):
+    """Lightning kills the first process, which may not have ended, when another one fails."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(SystemExit) as stop:
+        fit(Signal("TERM", 3), LastCheckpoint())
+    assert stop.value.code == 0
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert not is_child()
 
 
 def test_saved_in_mid_validation_nothing_of_it_is_counted(fit, last):
