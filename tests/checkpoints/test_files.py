@@ -104,6 +104,14 @@ def test_what_is_replaced_is_kept_with_what_is_known_of_it(tmp_path):
     }
 
 
+def test_a_step_that_is_saved_twice_does_not_push_out_the_one_before(tmp_path):
+    for step in (1, 2, 2, 2, 3, 3):
+        last = write(tmp_path, step)
+        kept = [path for path in sorted(last.parent.glob("*.ckpt")) if files.check(path)]
+        assert [files.check(path)["step"] for path in kept][:1] == [step]
+    assert [files.check(path)["step"] for path in kept] == [3, 2]
+
+
 def test_what_was_there_is_never_written_over(tmp_path):
     """A copy can be cut in the middle; a rename cannot."""
     for step in (1, 2):

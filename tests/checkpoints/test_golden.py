@@ -27,6 +27,8 @@ def made(repository):
     return module
 
 
+# Of another machine, it goes on to rounding only, and says so.
+@pytest.mark.filterwarnings("ignore:the order of the text is exact")
 def test_it_goes_on_is_measured_and_writes_on(txl, made, release):
     path = f"--ckpt_path={GOLDEN / f'checkpoint-{release}.ckpt'}"
     assert os.path.getsize(path.split("=")[1]) < 100_000

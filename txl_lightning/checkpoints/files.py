@@ -61,26 +61,36 @@ def write(checkpoint: Mapping[str, Any], path: Path, about: Mapping[str, Any]) -
 KEPT = {"last.ckpt": "previous.ckpt"}
 """The name under which a file that is replaced is kept."""
 
+REMEMBERED = 4
+"""Entries of a manifest: the file's, and those of files that it may find in its place."""
+
 
 def replace(part: Path, path: Path, entry: dict[str, Entry]) -> None:
     """Let `part` take the place of `path`; at every moment, what is there is in a manifest."""
     before = entries(path)
-    keep = path.with_name(KEPT[path.name]) if path.name in KEPT and path.exists() else None
-    if keep:
+    keep = path.with_name(KEPT[path.name]) if path.name in KEPT else None
+    # A step that is saved twice would push the one before it out.
+    if keep and path.exists() and newest_step(before) != newest_step(entry):
         write_manifest(keep, before | entries(keep))
-    write_manifest(path, entry | before)
-    if keep:
+        write_manifest(path, entry | before)
         os.replace(path, keep)
+    else:
+        write_manifest(path, entry | before)
     os.replace(part, path)
     sync_folder(path.parent)
 
 
+def newest_step(known: Mapping[str, Entry]) -> int | None:
+    """The step of what a manifest names first."""
+    return next((entry["step"] for entry in known.values()), None)
+
+
 def write_manifest(path: Path, known: Mapping[str, Entry]) -> None:
-    """What is known of the file and of the one before it."""
-    newest = dict(list(known.items())[:2])
+    """What is known of the file and of those that were there before."""
+    recent = dict(list(known.items())[:REMEMBERED])
     aside = part_of(manifest_of(path))
     with aside.open("w", encoding="utf-8") as file:
-        json.dump(newest, file, indent=1)
+        json.dump(recent, file, indent=1)
         synced(file)
     os.replace(aside, manifest_of(path))
 
