@@ -39,9 +39,14 @@ def refuse(signum: int, _: FrameType | None) -> None:
 
 
 class Waiting:
-    """Notes signals, to be asked about between two steps."""
+    """Notes signals, to be asked about between two steps.
 
-    def __init__(self) -> None:
+    Args:
+        kill: ends the processes that this one has started, before it stops at once.
+    """
+
+    def __init__(self, kill: Callable[[], None] = lambda: None) -> None:
+        self.kill = kill
         self.exit_code = 0
         self.save = False
         self.since = 0.0
@@ -58,6 +63,7 @@ class Waiting:
             say(f"{name}: this step is finished and saved; once more in a while stops at once")
         elif time.monotonic() - self.since > PATIENCE:
             say(f"{name} again: stopped at once; the last checkpoint is as it was")
+            self.kill()
             os._exit(EXIT[signum])
 
     def note_save(self, signum: int, _: FrameType | None) -> None:

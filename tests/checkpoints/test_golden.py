@@ -38,7 +38,7 @@ def test_it_goes_on_is_measured_and_writes_on(txl, made, release):
     assert found == pytest.approx(NATS[release], rel=1e-4)
     code, output = txl("fit", *made.OPTIONS, "--trainer.max_steps=23", path)
     assert (code, "error" in output.err) == (0, False)
-    held = torch.load("checkpoints/last.ckpt", weights_only=True)
+    held = torch.load("version_0/checkpoints/last.ckpt", weights_only=True)
     position = held["loops"]["fit_loop"]["state_dict"]["combined_loader"][0]
     assert (held["global_step"], position["consumed"]) == (23, 23)
     assert held["txl_lightning"]["exact"]

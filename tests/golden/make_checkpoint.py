@@ -32,8 +32,8 @@ def main(version: str) -> None:
         Path("text.txt").write_bytes(TEXT)
         run(["fit", *OPTIONS])
         target = Path(__file__).with_name(f"checkpoint-{version}.ckpt")
-        shutil.copy("checkpoints/last.ckpt", target)
-        shutil.copy("checkpoints/last.ckpt.json", f"{target}.json")
+        shutil.copy("version_0/checkpoints/last.ckpt", target)
+        shutil.copy("version_0/checkpoints/last.ckpt.json", f"{target}.json")
         run(["validate", *DATA, "--trainer.accelerator=cpu", f"--ckpt_path={target}"])
 
 

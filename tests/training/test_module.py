@@ -207,6 +207,23 @@ def test_a_resume_that_lost_something_is_seen(make_model, make_data, make_traine
     assert resumed != whole[6:]
 
 
+def test_a_resumed_run_trains_by_the_settings_given_now(
+    make_model, make_data, make_trainer, tmp_path
+):
+    constant = {"schedule": "constant", "lr": 0.01, "weight_decay": 0.1}
+    trainer = make_trainer(limit_val_batches=0, max_steps=3)
+    trainer.fit(make_model(optim=constant), datamodule=make_data())
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    trainer = make_trainer(limit_val_batches=0, max_steps=5)
+    changed = make_model(optim={**constant, "lr": 1e-4, "weight_decay": 0.2})
+    trainer.fit(changed, datamodule=make_data(), ckpt_path=tmp_path / "a.ckpt")
+    decayed, rest = trainer.optimizers[0].param_groups
+    assert (decayed["lr"], rest["lr"]) == (1e-4, 1e-4)
+    assert (decayed["weight_decay"], rest["weight_decay"]) == (0.2, 0.0)
+    moments = trainer.optimizers[0].state[decayed["params"][0]]
+    assert moments["step"] == 5
+
+
 def test_the_end_of_training_is_saved_and_goes_on(make_model, make_data, make_trainer, tmp_path):
     def run(folder, steps, **options):
         model = seeded(make_model, optim={"schedule": "constant"})

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from txl_lightning.checkpoints import CheckpointError
+from txl_lightning.checkpoints.files import check
 from txl_lightning.training.resume import SavingConfig, starting_point
 
 AUTO = "--resume=auto"
@@ -123,3 +125,35 @@ def test_a_checkpoint_that_is_named_and_damaged_is_exit_code_4(txl, small, last)
     assert code == 4
     assert f"error: {last}: damaged: its sha256" in output.err
     assert len(output.err.strip().splitlines()) == 1
+
+
+def test_a_saved_config_does_not_say_how_its_run_was_begun(txl, small, last):
+    assert txl("fit", *small, AUTO, "--trainer.max_steps=6")[0] == 0
+    config = yaml.safe_load((last.parents[2] / "version_1" / "config.yaml").read_text())
+    assert (config["resume"], config["ckpt_path"]) == ("never", None)
+
+
+def test_the_best_so_far_comes_along(txl, small, last):
+    before = last.with_name("best.ckpt")
+    assert (
+        txl("fit", *small, AUTO, "--trainer.max_steps=5", "--trainer.val_check_interval=9")[0] == 0
+    )
+    best = last.parents[2] / "version_1" / "checkpoints" / "best.ckpt"
+    assert best.read_bytes() == before.read_bytes()
+    assert check(best)["step"] == step_of(before)
+    assert before.is_file()
+
+
+def test_without_a_logger_runs_do_not_mix(txl, small):
+    bare = (*small, "--trainer.logger=false", "--trainer.default_root_dir=bare")
+    for steps in (6, 4):
+        assert txl("fit", *bare, f"--trainer.max_steps={steps}")[0] == 0
+    runs = [Path("bare", f"version_{n}", "checkpoints", "last.ckpt") for n in range(2)]
+    assert list(map(step_of, runs)) == [6, 4]
+    assert starting_point("auto", None, Path("bare")) == runs[1]
+
+
+def test_checkpoints_are_written_by_nothing_else(txl, small):
+    code, output = txl("fit", *small, "--trainer.plugins=AsyncCheckpointIO")
+    assert code == 2
+    assert "trainer.plugins: AsyncCheckpointIO is not possible" in output.err

@@ -43,6 +43,16 @@ class Steps(Callback):
         self.saved.append(trainer.global_step)
 
 
+class Validated(Callback):
+    """Each validation: after which step, and what it found."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_validation_end(self, trainer, module):
+        self.found.append((trainer.global_step, trainer.callback_metrics["val/nats"].item()))
+
+
 @pytest.fixture
 def fit(make_model, make_data, make_trainer, tmp_path):
     """Train with such callbacks; all but LastCheckpoint are called before it."""
@@ -94,7 +104,7 @@ def test_a_validation_in_mid_window_saves_nothing(fit, last):
 
 
 @pytest.mark.parametrize(("name", "code"), [("TERM", 143), ("HUP", 143), ("INT", 130)])
-@pytest.mark.parametrize(("step", "in_validation"), [(3, False), (4, True)])
+@pytest.mark.parametrize(("step", "in_validation"), [(3, False), (4, False), (4, True)])
 def test_a_signal_to_stop_saves_and_what_follows_is_the_whole_run(
     fit, last, tmp_path, capfd, name, code, step, in_validation
 ):
@@ -105,8 +115,11 @@ def test_a_signal_to_stop_saves_and_what_follows_is_the_whole_run(
     said = capfd.readouterr().err
     assert f"SIG{name}: this step is finished and saved" in said
     assert f"saved after step {step}: {last}" in said
-    fit(LastCheckpoint(), ckpt_path=last, into="resumed")
-    fit(LastCheckpoint(), into="whole")
+    resumed, whole = Validated(), Validated()
+    fit(resumed, LastCheckpoint(), ckpt_path=last, into="resumed")
+    fit(whole, LastCheckpoint(), into="whole")
+    assert resumed.found == whole.found
+    assert [step for step, _ in whole.found] == [4, 8]
     weights = (
         held(tmp_path / name / "checkpoints" / "last.ckpt")["state_dict"].values()
         for name in ("resumed", "whole")

@@ -27,6 +27,8 @@ FORMAT = 1
 """Raised when an older release could not read what is written now."""
 
 Entry = dict[str, Any]
+SAID = {"step", "exact", "folder", "bytes"}
+"""What a manifest says at least."""
 
 
 class CheckpointError(ValueError):
@@ -132,7 +134,10 @@ def check(path: Path) -> Entry | None:
     known = entries(path)
     if not known:
         return None
-    found = digest(path)
+    try:
+        found = digest(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     if found not in known:
         written = next(iter(known))
         raise CheckpointError(
@@ -142,41 +147,14 @@ def check(path: Path) -> Entry | None:
     return known[found]
 
 
-def newest(root: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint of the runs under `root`, and what is wrong with newer ones.
-
-    Newest is what has made most steps in the latest run (version_N): the clocks of files say
-    nothing. What was saved in the midst of a crash is passed over.
-    """
-    complaints: list[str] = []
-    candidates = [path for path in sorted(root.rglob("*.ckpt")) if is_of(path, root)]
-    for number in sorted({run_number(path) for path in candidates}, reverse=True):
-        whole = []
-        for path in (path for path in candidates if run_number(path) == number):
-            try:
-                entry = check(path)
-            except CheckpointError as error:
-                complaints.append(str(error))
-            else:
-                whole += [(entry["step"], path)] if entry["exact"] else []
-        if whole:
-            return max(whole)[1], complaints
-    return None, complaints
-
-
-def is_of(path: Path, root: Path) -> bool:
-    """Whether a checkpoint was written by a run whose default_root_dir is `root`."""
-    try:
-        known = entries(path).values()
-    except CheckpointError:
-        return False
-    return any(path.parent == root / entry["folder"] for entry in known)
-
-
-def run_number(path: Path) -> int:
-    """N of version_N/checkpoints/last.ckpt, or -1."""
-    number = path.parent.parent.name.removeprefix("version_")
-    return int(number) if number.isdecimal() else -1
+def copy(path: Path, target: Path, root: Path) -> None:
+    """The same checkpoint in another folder of the runs under `root`."""
+    with storing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = part_of(target)
+        shutil.copyfile(path, part)
+        folder = {"folder": os.path.relpath(target.parent, root)}
+        replace(part, target, {sha: known | folder for sha, known in entries(path).items()})
 
 
 def part_of(path: Path) -> Path:
@@ -184,28 +162,9 @@ def part_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{host()}.{os.getpid()}.part")
 
 
-def sweep(root: Path) -> None:
-    """Remove what processes of this machine that are no more were writing."""
-    for part in root.rglob(".*.part"):
-        *_, where, pid, _ = part.name.split(".")
-        if where == host() and pid.isdecimal() and not alive(int(pid)):
-            part.unlink(missing_ok=True)
-
-
 def host() -> str:
     """This machine's name, without its domain."""
     return platform.node().split(".")[0]
-
-
-def alive(pid: int) -> bool:
-    """Whether a process is running; this one is writing nothing when it asks."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid != os.getpid()
 
 
 def versions() -> dict[str, str]:
@@ -228,13 +187,21 @@ def manifest_of(path: Path) -> Path:
 
 
 def entries(path: Path) -> dict[str, Entry]:
-    """What the manifest knows, newest first; nothing, if there is none."""
+    """What the manifest knows, newest first; nothing, if there is none.
+
+    Raises:
+        CheckpointError: what is there is no manifest.
+    """
     try:
-        return json.loads(manifest_of(path).read_text(encoding="utf-8"))
+        known = json.loads(manifest_of(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{manifest_of(path)}: not a manifest") from error
+    said = known.values() if isinstance(known, dict) else []
+    if not said or not all(isinstance(entry, dict) and entry.keys() >= SAID for entry in said):
+        raise CheckpointError(f"{manifest_of(path)}: not a manifest")
+    return known
 
 
 def digest(path: Path) -> str:

@@ -14,7 +14,7 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from ..checkpoints.files import FORMAT, KEY
+from ..checkpoints.files import FORMAT, KEY, CheckpointError
 from ..data.stream import Segment, TrainingLoader
 from ..model import Memory
 
@@ -34,6 +34,7 @@ class Carry(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on from the checkpoint, now that nothing else draws random numbers."""
+        check_together(trainer, pl_module, self.position)
         if self.carried is not None:
             self.restore(trainer, pl_module, self.carried)
         elif trainer.global_rank:
@@ -92,10 +93,9 @@ class Carry(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Keep what it holds until training starts."""
-        carried = checkpoint.get(KEY)
-        if carried is None or trainer.state.fn != "fit":
+        if trainer.state.fn != "fit":
             return
-        self.carried = carried
+        self.carried = checkpoint.get(KEY, {})
         loaders = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader")
         self.position = loaders[0] if loaders else None
 
@@ -174,14 +174,33 @@ def environment(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
     """What decides, beside the settings, how a sum is rounded."""
     device = pl_module.device
     return {
+        "chunks": getattr(trainer.train_dataloader, "n_chunk", 1),
         "compile": pl_module.hparams["compile"],
         "devices": trainer.world_size,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "machine": platform.machine(),
+        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "strategy": type(trainer.strategy).__name__,
         "precision": str(trainer.precision),
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
     }
+
+
+def check_together(
+    trainer: Trainer, pl_module: LightningModule, position: dict[str, Any] | None
+) -> None:
+    """Refuse to train ranks that did not all find the same checkpoint.
+
+    Raises:
+        CheckpointError: on every rank.
+    """
+    here = trainer.global_step, (position or {}).get("consumed", 0)
+    most = pl_module.ranks.most(*here, *(-number for number in here))
+    if most[:2] != [-number for number in most[2:]]:
+        raise CheckpointError(
+            f"resume: rank {trainer.global_rank} starts at step {here[0]}, another does not; "
+            "trainer.default_root_dir must be one folder for all machines"
+        )
 
 
 def warn(carried: dict[str, Any], trainer: Trainer, pl_module: LightningModule) -> None:
@@ -192,7 +211,9 @@ def warn(carried: dict[str, Any], trainer: Trainer, pl_module: LightningModule) 
         rank_zero_warn("the checkpoint holds no memory: it starts empty")
     was, now = carried.get("environment", {}), environment(trainer, pl_module)
     changed = [
-        f"{name}: was {was.get(name)}, is {now[name]}" for name in now if was.get(name) != now[name]
+        f"{name}: was {was.get(name)}, is {now[name]}"
+        for name in now
+        if name in was and was[name] != now[name]
     ]
     if changed:
         rank_zero_warn(

@@ -6,7 +6,6 @@ from typing import Any
 import jsonargparse
 from lightning.fabric.plugins.io import CheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger
 
@@ -23,7 +22,7 @@ from .guards import OutOfMemory, is_out_of_memory
 from .module import LanguageModel
 from .progress import TokenProgress
 from .resume import Resume, SavingConfig, note, starting_point
-from .saving import LastCheckpoint, WholeFiles, take_over_signals, unwritable
+from .saving import BestCheckpoint, LastCheckpoint, WholeFiles, take_over_signals, unwritable
 
 IMPORTABLE = ["txl_lightning"] + [
     f"lightning.pytorch.{part}"
@@ -63,7 +62,7 @@ class TxlCLI(LightningCLI):
         )
         try:
             self.call()
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
                 raise OutOfMemory(out_of_memory(self.config[self.config.subcommand])) from error
             raise
@@ -129,8 +128,11 @@ class TxlCLI(LightningCLI):
             kwargs["logger"] = with_files(logger, given.default_root_dir)
         plugins = self.config_init[self.subcommand].trainer.plugins or []
         plugins = plugins if isinstance(plugins, list) else [plugins]
-        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
-            kwargs["plugins"] = [*plugins, WholeFiles(given.default_root_dir)]
+        for plugin in plugins:
+            if isinstance(plugin, CheckpointIO):
+                kind = type(plugin).__name__
+                raise ValueError(f"trainer.plugins: {kind} is not possible; checkpoints are ours")
+        kwargs["plugins"] = [*plugins, WholeFiles(given.default_root_dir)]
         trainer = super().instantiate_trainer(**kwargs)
         take_over_signals(trainer)
         return in_chunks(trainer, config.data.batch_chunks)
@@ -192,8 +194,15 @@ class TxlCLI(LightningCLI):
 def with_files(given: Any, root: str) -> list[Logger]:
     """The loggers that are given, after one whose folder is the run's, checkpoints included."""
     others = given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
-    written = any(isinstance(logger, CSVLogger) for logger in others)
-    return others if written else [CSVLogger(root, name=""), *others]
+    ours = CSVLogger(root, name="")
+    same = [each for each in others if isinstance(each, CSVLogger) and each.root_dir == root]
+    return [ours, *(each for each in others if each not in same)]
+
+
+def next_run(root: Path) -> Path:
+    """The folder of a run that has no logger to make one."""
+    numbers = [int(path.name.removeprefix("version_")) for path in root.glob("version_[0-9]*")]
+    return root / f"version_{max(numbers, default=-1) + 1}"
 
 
 def check_not_done(max_steps: int, step: int, resume: Resume) -> None:
@@ -242,6 +251,9 @@ class SaveRun(SaveConfigCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Only fit makes a run. Every rank asks for the folder: they agree on it together."""
         if stage == "fit":
+            # It says what is run, not how this time it was begun.
+            self.config = self.config.clone()
+            self.config.resume, self.config.ckpt_path = "never", None
             self.folder = Path(trainer.log_dir or trainer.default_root_dir)
             super().setup(trainer, pl_module, stage)
 
@@ -261,9 +273,11 @@ def default_callbacks(verb: str, config: jsonargparse.Namespace) -> list[Callbac
     if trainer.enable_progress_bar is not False:
         callbacks.append(TokenProgress())
     if trainer.enable_checkpointing is not False:
-        named = {"auto_insert_metric_name": False, "enable_version_counter": False}
-        callbacks.append(ModelCheckpoint(filename="best", monitor="val/nats", **named))
-        callbacks.append(LastCheckpoint(config.checkpoint.every_n_steps))
+        root = Path(trainer.default_root_dir)
+        # A logger has its folder.
+        dirpath = next_run(root) / "checkpoints" if trainer.logger is False else None
+        callbacks.append(BestCheckpoint(root, dirpath))
+        callbacks.append(LastCheckpoint(config.checkpoint.every_n_steps, dirpath))
     return callbacks
 
 

@@ -134,6 +134,8 @@ def peak_memory(device: torch.device) -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
     """Whether a device or the host has no more memory to give."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(
+        error, (torch.OutOfMemoryError, MemoryError)
+    ) or "can't allocate memory" in str(error)

@@ -20,7 +20,7 @@ from .chunks import check_whole_segments, recount
 from .compiling import compile_in_place
 from .devices import data_mesh, recompute, shard
 from .guards import Guard, peak_memory
-from .optim import OptimConfig, make_optimizer, make_scheduler
+from .optim import OptimConfig, make_optimizer, make_scheduler, set_as_given
 from .ranks import Ranks
 
 
@@ -137,7 +137,10 @@ class LanguageModel(LightningModule):
         return [Guard(self.optim.skip_budget), Carry()]
 
     def on_train_start(self) -> None:
-        """After a resume, count the batches that are in whole segments."""
+        """After a resume, count batches in whole segments, and train by the settings given now."""
+        [config] = self.trainer.lr_scheduler_configs
+        if self.global_step:
+            set_as_given(config.scheduler, make_optimizer(self.optim, self.net))
         loader = self.trainer.train_dataloader
         counting = self.trainer.fit_loop.epoch_loop
         if counting.restarting and isinstance(loader, TrainingLoader):

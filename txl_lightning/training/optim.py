@@ -124,6 +124,23 @@ def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) ->
     return LambdaLR(optimizer, lambda step: lr_factor(step, config, max_steps))
 
 
+def set_as_given(scheduler: LambdaLR, fresh: Optimizer) -> None:
+    """Let the settings win over those that a checkpoint restored; momentum and moments stay.
+
+    Args:
+        scheduler: restored, with its optimiser.
+        fresh: an optimiser of the same network by the settings that are given now.
+    """
+    groups = scheduler.optimizer.param_groups
+    scheduler.base_lrs = [group["lr"] for group in fresh.param_groups]
+    for group, given, base, factor in zip(
+        groups, fresh.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True
+    ):
+        group.update({name: given[name] for name in given if name != "params"})
+        group["initial_lr"] = base
+        group["lr"] = base * factor(scheduler.last_epoch)
+
+
 def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
     """The optimiser of `net`; only the layers' matrices decay."""
     named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]

@@ -8,7 +8,7 @@ from typing import Literal
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..checkpoints import CheckpointError
-from ..checkpoints.files import newest, sweep
+from ..checkpoints.search import newest, sweep
 
 Resume = Literal["auto", "must", "never"]
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 from contextlib import ExitStack
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from lightning.fabric.plugins.io import CheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import ModelParallelStrategy
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from ..checkpoints import files
 from ..checkpoints.files import KEY
@@ -69,15 +70,17 @@ class LastCheckpoint(ModelCheckpoint):
 
     Args:
         every_n_steps: Steps between two of them; left out, only the other occasions.
+        dirpath: The folder; left out, the logger's.
     """
 
-    def __init__(self, every_n_steps: int | None = None) -> None:
-        super().__init__(filename="last", enable_version_counter=False)
+    def __init__(self, every_n_steps: int | None = None, dirpath: str | Path | None = None) -> None:
+        super().__init__(dirpath, filename="last", enable_version_counter=False)
         self.every_n_steps = every_n_steps
         self.signals = Waiting()
         self.handlers = ExitStack()
         self.before_validation: dict[str, Any] | None = None
         self.in_validation = False
+        self.validation_due = False
         self.saved_step = -1
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -93,9 +96,13 @@ class LastCheckpoint(ModelCheckpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """From here on a signal waits for the end of a step."""
+        if launcher := trainer.strategy.launcher:
+            self.signals.kill = partial(launcher.kill, signal.SIGKILL)
         self.handlers.enter_context(handling(self.signals.handlers()))
         if trainer.is_global_zero:
             warn_of_little_room(Path(self.dirpath), pl_module)
+        if self.validation_due:
+            validate(trainer)
 
     def on_train_batch_end(
         self,
@@ -108,6 +115,8 @@ class LastCheckpoint(ModelCheckpoint):
         """At the end of a step, save if it is time to, or somebody wants it, and stop."""
         if not pl_module.between_steps:
             return
+        loops = trainer.fit_loop
+        self.validation_due = loops.epoch_loop._should_check_val_fx(loops._data_fetcher)
         exit_code, wanted = pl_module.ranks.most(*self.signals.take())
         due = self.every_n_steps and trainer.global_step % self.every_n_steps == 0
         if exit_code or wanted or due:
@@ -133,6 +142,10 @@ class LastCheckpoint(ModelCheckpoint):
             self.in_validation = False
             self.stop(trainer, exit_code)
 
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """What is saved from here on has it behind it."""
+        self.validation_due = False
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save, unless gradients wait for more segments."""
         if self.before_validation is not None and pl_module.between_steps:
@@ -145,6 +158,14 @@ class LastCheckpoint(ModelCheckpoint):
         """In the midst of a validation, count as if it had not begun."""
         if self.in_validation:
             checkpoint["loops"]["fit_loop"] = self.before_validation
+
+    def state_dict(self) -> dict[str, Any]:
+        """Whether a validation is to be made before the next step."""
+        return super().state_dict() | {"validation_due": self.validation_due}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Make up for it."""
+        self.validation_due = state_dict.get("validation_due", False)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Nothing: an epoch has no meaning here."""
@@ -195,6 +216,41 @@ class LastCheckpoint(ModelCheckpoint):
                 requeue()
         if exit_code or to_come_again:
             raise SystemExit(0 if is_child() else exit_code or EXIT[signal.SIGTERM])
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """best.ckpt: the one with the lowest val/nats, of the whole run, however often it stopped.
+
+    Args:
+        root: The default_root_dir of the run.
+        dirpath: The folder; left out, the logger's.
+    """
+
+    def __init__(self, root: str | Path, dirpath: str | Path | None = None) -> None:
+        named = {"auto_insert_metric_name": False, "enable_version_counter": False}
+        super().__init__(dirpath, filename="best", monitor="val/nats", **named)
+        self.root = Path(root)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Bring the best so far along into this run's folder."""
+        before, here = Path(state_dict["best_model_path"]), Path(self.dirpath) / "best.ckpt"
+        if not before.is_file() or before == here:
+            return
+        if rank_zero_only.rank == 0:
+            files.copy(before, here, self.root)
+        score, path = state_dict["best_model_score"], str(here)
+        moved = {"best_model_path": path, "kth_best_model_path": path, "dirpath": self.dirpath}
+        super().load_state_dict(state_dict | moved | {"best_k_models": {path: score}})
+
+
+def validate(trainer: Trainer) -> None:
+    """A validation as Lightning makes one amid training."""
+    loop = trainer.fit_loop.epoch_loop.val_loop
+    # From its beginning, wherever it was.
+    loop.restarting = False
+    trainer.validating = True
+    loop.run()
+    trainer.training = True
 
 
 def requeue() -> None:
