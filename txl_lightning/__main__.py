@@ -1,6 +1,6 @@
 """The door: python -m txl_lightning VERB. Exit codes: 0 done, 2 wrong settings, 3 wrong data,
-4 damaged checkpoint or none to resume, 5 numbers that are not finite, 6 a place that cannot be written,
-7 out of memory, 130 interrupted (SIGINT), 143 terminated (SIGTERM, SIGHUP)."""
+4 damaged checkpoint or none to resume, 5 numbers that are not finite, 6 a place that cannot be
+written, 7 out of memory, 130 interrupted (SIGINT), 143 terminated (SIGTERM, SIGHUP)."""
 
 import errno
 import io
