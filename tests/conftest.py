@@ -21,6 +21,9 @@ SMALL = [
 
 os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
 os.environ.setdefault("WANDB_MODE", "offline")
+# Networks of the tests are too small to share; threads that wait for a busy core slow them down.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+torch.set_num_threads(1)
 
 
 def pytest_configure(config):
