@@ -37,7 +37,7 @@ def generate(
         ValueError: an empty prompt, or a number that cannot be.
     """
     check_options(len(prompt_L), length, temperature, top_k)
-    device = model.embedding.weight.device
+    device = model.probe.device
     generator = None if seed is None else torch.Generator(device).manual_seed(seed)
     drawn = [prompt_L.new_empty(0, device=device)]
     with evaluating(model):

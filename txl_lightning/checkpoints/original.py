@@ -1,117 +1,94 @@
-"""Weights of the original PyTorch code (kimiyoung/transformer-xl), under its own names."""
+"""Networks of the original PyTorch code (kimiyoung/transformer-xl)."""
 
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..model import TransformerXL, TransformerXLConfig
+from .names import from_original
 
-SAME_NAME = [
+SAME_NAME = (
     "n_token",
     "n_layer",
     "n_head",
     "d_model",
     "d_head",
     "d_inner",
+    "d_embed",
+    "div_val",
     "mem_len",
     "dropout",
     "dropatt",
     "tie_weight",
-]
+)
+"""Keywords that we have too."""
 
-ONLY = {
-    "attn_type": 0,
-    "div_val": 1,
-    "ext_len": 0,
-    "same_length": False,
-    "cutoffs": [],
-    "untie_r": False,
-}
-"""Keywords of the original with the one value that can be loaded so far."""
-
-UNUSED = {"pos_emb.inv_freq"}
-"""Tensors of the original that are computed here."""
-
-LAYER = {
-    "dec_attn.o_net.weight": "attention.o_net.weight",
-    "pos_ff.CoreNet.0.weight": "feed_forward.net.0.weight",
-    "pos_ff.CoreNet.0.bias": "feed_forward.net.0.bias",
-    "pos_ff.CoreNet.3.weight": "feed_forward.net.3.weight",
-    "pos_ff.CoreNet.3.bias": "feed_forward.net.3.bias",
-}
-"""Names inside a layer, theirs and ours."""
-
-NORM = {"dec_attn.layer_norm": "", "pos_ff.layer_norm": "feed_forward."}
-"""Normalisations, theirs, and the part of our layer they are in."""
+POSITIONS = {0: "sinusoidal", 1: "learned", 2: "absolute_sinusoidal", 3: "absolute_learned"}
+"""attn_type in words."""
 
 
 def load_original(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> TransformerXL:
     """A network of the original PyTorch code (kimiyoung/transformer-xl), in eval mode.
+
+    `ext_len` and `tgt_len` are not the network's here, but of how it reads. Of learned positions,
+    the size of the table is the tensor's.
 
     Args:
         state_dict: the original's tensors under its own names; their precision is kept.
         args: the keywords its constructor was called with.
 
     Raises:
-        ValueError: `args` asks for a part that is not here yet, or a tensor is missing.
+        ValueError: a keyword has a value that the original does not have, or a tensor is missing,
+            left over or of another shape; it is named.
     """
-    config = config_of_original(args)
-    model = TransformerXL(config).to(state_dict["word_emb.emb_layers.0.weight"].dtype)
+    return load_named(state_dict, config_of_original(args, state_dict.get("r_emb")))
+
+
+def load_named(state_dict: Mapping[str, Tensor], config: TransformerXLConfig) -> TransformerXL:
+    """A network in eval mode, from tensors under the original's names."""
+    ours = from_original(state_dict, config)
+    model = TransformerXL(config).to(ours["layers.0.attention.o_net.weight"].dtype)
     try:
-        model.load_state_dict(rename_original(state_dict, config))
-    except (KeyError, RuntimeError) as error:
-        raise ValueError(f"state_dict: not the tensors of {dict(args)}: {error}") from error
+        model.load_state_dict(ours)
+    except RuntimeError as error:
+        raise ValueError(f"state_dict: of other sizes than the settings say: {error}") from error
     return model.eval()
 
 
-def config_of_original(args: Mapping[str, Any]) -> TransformerXLConfig:
-    """Our words for the original's keywords."""
-    for key, only in ONLY.items():
-        given = args.get(key, only)
-        if (list(given) if isinstance(given, tuple) else given) != only:
-            raise ValueError(f"{key}: {given} cannot be loaded yet; it must be {only}")
-    if args.get("d_embed") not in (None, args["d_model"]):
-        raise ValueError(f"d_embed: {args['d_embed']} cannot be loaded yet; it must be d_model")
+def config_of_original(
+    args: Mapping[str, Any], table_NC: Tensor | None = None
+) -> TransformerXLConfig:
+    """Our words for the original's keywords, and its table of learned positions, if it has one."""
+    kind = args.get("attn_type", 0)
+    if kind not in POSITIONS:
+        raise ValueError(f"attn_type: {kind} is not possible; it must be 0, 1, 2 or 3")
+    cutoffs = tuple(args.get("cutoffs") or ())
+    tie_projs = [*(args.get("tie_projs") or ()), *[False] * (len(cutoffs) + 1)]
     return TransformerXLConfig(
         **{key: args[key] for key in SAME_NAME if key in args},
-        norm="pre" if args.get("pre_lnorm") else "post",
+        cutoffs=cutoffs,
+        tie_projs=tuple(tie_projs[: len(cutoffs) + 1]),
+        positions=POSITIONS[kind],
+        norm=norm_of_original(args),
         final_norm=False,
-        clamp_len=args["clamp_len"] if args.get("clamp_len", -1) > 0 else None,
+        clamp_len=clamp_of_original(args, table_NC),
+        same_length="mem_len" if args.get("same_length") else None,
     )
 
 
-def rename_original(
-    original: Mapping[str, Tensor], config: TransformerXLConfig
-) -> dict[str, Tensor]:
-    """The original's tensors under our names.
+def norm_of_original(args: Mapping[str, Any]) -> str:
+    """Where it normalises; of absolute positions, it leaves queries as they are."""
+    if not args.get("pre_lnorm"):
+        return "post"
+    return "pre" if args.get("attn_type", 0) in (0, 1) else "pre_keys"
 
-    Raises:
-        KeyError: one is missing, or one has no place here.
-    """
-    left = {name: tensor for name, tensor in original.items() if name not in UNUSED}
-    embedding = left.pop("word_emb.emb_layers.0.weight")
-    softmax = left.pop("crit.out_layers.0.weight", embedding if config.tie_weight else None)
-    ours = {
-        "embedding.weight": embedding,
-        "positions.u_NHK": left.pop("r_w_bias")[None],
-        "positions.v_NHK": left.pop("r_r_bias")[None],
-        "head.out.weight": softmax,
-        "head.out.bias": left.pop("crit.out_layers.0.bias"),
-    }
-    side = "norm_before" if config.norm == "pre" else "norm_after"
-    for n in range(config.n_layer):
-        layer = f"layers.{n}."
-        q, k, v = left.pop(layer + "dec_attn.qkv_net.weight").chunk(3)
-        ours[layer + "attention.q_net.weight"] = q
-        ours[layer + "attention.kv_net.weight"] = torch.cat([k, v])
-        ours[f"positions.r_nets.{n}.weight"] = left.pop(layer + "dec_attn.r_net.weight")
-        for their_name, our_name in LAYER.items():
-            ours[layer + our_name] = left.pop(layer + their_name)
-        for their_name, where in NORM.items():
-            for part in ("weight", "bias"):
-                ours[f"{layer}{where}{side}.{part}"] = left.pop(f"{layer}{their_name}.{part}")
-    if left or softmax is None:
-        raise KeyError(f"left over: {sorted(left)}" if left else "crit.out_layers.0.weight")
-    return ours
+
+def clamp_of_original(args: Mapping[str, Any], table_NC: Tensor | None) -> int | None:
+    """The greatest distance told apart; a table of learned positions begins with distance 0."""
+    clamp_len, kind = args.get("clamp_len", -1), args.get("attn_type", 0)
+    if kind in (0, 2):
+        return clamp_len if clamp_len > 0 else None
+    given = sum(args.get(name) or 0 for name in ("tgt_len", "ext_len", "mem_len"))
+    n_row = given if table_NC is None else table_NC.size(1)
+    return (min(n_row, clamp_len) if kind == 1 and clamp_len > 0 else n_row) - 1

@@ -1,8 +1,8 @@
 """The network. Imports torch and nothing of ours."""
 
-from .config import TransformerXLConfig, require
+from .config import SameLength, TransformerXLConfig, require
 from .memory import Memory
 from .mode import evaluating
 from .transformer_xl import TransformerXL
 
-__all__ = ["Memory", "TransformerXL", "TransformerXLConfig", "evaluating", "require"]
+__all__ = ["Memory", "SameLength", "TransformerXL", "TransformerXLConfig", "evaluating", "require"]

@@ -1,6 +1,7 @@
 """What a segment leaves behind for the next one, as a value (Section 3.2).
 
-B rows   L segment   M remembered   S = M + L   D width   N layers
+B rows   L segment   M remembered   S = M + L   T = S + 1   D width
+N layers
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .config import require
+from .config import SameLength, require
 
 
 @dataclass(frozen=True)
 class Memory:
-    """The last M hidden states that entered each layer, newest last, without gradient.
+    """The last M hidden states that each layer reads, newest last, without gradient.
 
     The shape is constant from the first segment on. Only the newest `filled_B` states of a row
-    have been written; the others are masked by position and contribute nothing.
+    have been written; the others are masked by position and contribute nothing. How far back a
+    text is read goes with what is remembered of it, and may differ from training.
     """
 
     h_NBMD: Tensor
     filled_B: Tensor
+    clamp_len: int | None = None
+    """Greatest distance told apart; None, all are."""
+    same_length: SameLength = None
+    """How many states each query sees; None, all that are there."""
 
     @staticmethod
     def empty(
@@ -58,6 +64,10 @@ class Memory:
         h_NBMD = self.h_NBMD.to(*args, **kwargs)
         return replace(self, h_NBMD=h_NBMD, filled_B=self.filled_B.to(h_NBMD.device))
 
+    def read_with(self, clamp_len: int | None, same_length: SameLength) -> Memory:
+        """The same states, read back as far as this."""
+        return replace(self, clamp_len=clamp_len, same_length=same_length)
+
     def resized(self, mem_len: int) -> Memory:
         """The newest of these states in `mem_len` places."""
         require(mem_len >= 0, "mem_len", mem_len, "0 (no memory) or more")
@@ -66,16 +76,22 @@ class Memory:
         kept = min(mem_len, self.mem_len)
         newest = self.h_NBMD.narrow(2, self.mem_len - kept, kept)
         h_NBMD = F.pad(newest, (0, 0, mem_len - kept, 0))
-        return Memory(h_NBMD, self.filled_B.clamp(max=mem_len))
+        return replace(self, h_NBMD=h_NBMD, filled_B=self.filled_B.clamp(max=mem_len))
+
+    @property
+    def span(self) -> int | None:
+        """Most states before itself that a query may see; None, all."""
+        spans = {None: None, "mem_len": max(self.mem_len - 1, 0), "mem_len+1": self.mem_len}
+        return spans[self.same_length]
 
     def reach(self, tgt_len: int, past_BL: Tensor | None = None) -> Tensor:
         """How many states back each query of a segment may look: reach_BL.
 
-        Over what is filled; and given `past_BL`, how many tokens of its own text stand before each
-        token, not over the start of that text.
+        Over what is filled, and no further than `span`; and given `past_BL`, how many tokens of its
+        own text stand before each token, not over the start of that text.
         """
         segment_L = torch.arange(tgt_len, device=self.filled_B.device)
-        held_BL = self.filled_B[:, None] + segment_L
+        held_BL = (self.filled_B[:, None] + segment_L).clamp(min=0, max=self.span)
         return held_BL if past_BL is None else torch.minimum(held_BL, past_BL)
 
     def visible(self, reach_BL: Tensor) -> Tensor:
@@ -84,6 +100,11 @@ class Memory:
         query_L1 = torch.arange(tgt_len, device=device)[:, None] + self.mem_len
         distance_LS = query_L1 - torch.arange(self.mem_len + tgt_len, device=device)
         return (distance_LS >= 0) & (distance_LS <= reach_BL[:, :, None])
+
+    def distances(self, tgt_len: int) -> Tensor:
+        """What each of the T = S + 1 distances is taken for, farthest first: distance_T."""
+        farthest, device = self.mem_len + tgt_len, self.filled_B.device
+        return torch.arange(farthest, -1, -1, device=device).clamp(min=0, max=self.clamp_len)
 
     def remember(self, h_NBLD: Tensor, reach_BL: Tensor) -> Memory:
         """The memory after a segment: the last M of what was remembered and what is new.
@@ -94,7 +115,5 @@ class Memory:
         new = min(tgt_len, mem_len)
         old_NBMD = self.h_NBMD.narrow(2, new, mem_len - new).to(h_NBLD.dtype)
         new_NBMD = h_NBLD.detach().narrow(2, tgt_len - new, new)
-        return Memory(
-            torch.cat([old_NBMD, new_NBMD], dim=2),
-            (reach_BL[:, -1] + 1).clamp(max=mem_len),
-        )
+        h_NBMD = torch.cat([old_NBMD, new_NBMD], dim=2)
+        return replace(self, h_NBMD=h_NBMD, filled_B=(reach_BL[:, -1] + 1).clamp(max=mem_len))

@@ -1,7 +1,10 @@
-"""What distance adds to an attention score: one small class for each scheme.
+"""How a query knows where a state is: one small class for each scheme.
+
+Of a text longer than those of training, the sinusoidal schemes go on by their formula, and the
+learned ones take every distance beyond clamp_len for clamp_len.
 
 B rows   L queries   H heads   K head width   D width   N layers
-S states seen   T = S + 1 distances
+M remembered   S = M + L states seen   T = S + 1 distances   C = clamp_len + 1 learned distances
 """
 
 from dataclasses import dataclass
@@ -10,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from .config import TransformerXLConfig
+from .dropout import dropout
 
 
 @dataclass(frozen=True)
 class DistanceTerms:
-    """The terms that one layer adds to q.k (a); those a scheme does not have are None.
+    """What one layer adds to q.k (a) or to the states; what a scheme does not have is None.
 
     Index T - 1 - d of a tensor over T holds distance d, farthest first. The first entry, distance
     S, is never seen: it is the spare column that lets a kernel shift without a copy.
@@ -28,6 +32,15 @@ class DistanceTerms:
     """Bias met by the distance's key: term (d)."""
     b_TH: Tensor | None = None
     """Term (d) already reduced to a number for each distance."""
+    p_SD: Tensor | None = None
+    """What absolute positions add to the states themselves, oldest first."""
+
+    def placed(self, memory_BMD: Tensor, h_BLD: Tensor) -> tuple[Tensor, Tensor]:
+        """Memory and segment with their absolute positions, if the scheme has any."""
+        if self.p_SD is None:
+            return memory_BMD, h_BLD
+        p_MD, p_LD = self.p_SD.split([memory_BMD.size(1), h_BLD.size(1)])
+        return memory_BMD + p_MD.to(memory_BMD.dtype), h_BLD + p_LD.to(h_BLD.dtype)
 
 
 def shift(score_BHLT: Tensor) -> Tensor:
@@ -48,27 +61,102 @@ class Sinusoidal(nn.Module):
         super().__init__()
         H, K = config.n_head, config.head_width
         self.d_model = config.d_model
-        self.clamp_len = config.clamp_len
         self.n_layer = config.n_layer
         n_bias = config.n_layer if config.untie_r else 1
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = dropout(config)
         self.r_nets = nn.ModuleList(
             nn.Linear(config.d_model, H * K, bias=False) for _ in range(config.n_layer)
         )
         self.u_NHK = nn.Parameter(torch.zeros(n_bias, H, K))
         self.v_NHK = nn.Parameter(torch.zeros(n_bias, H, K))
 
-    def forward(self, seen_len: int) -> list[DistanceTerms]:
-        """The terms of every layer, when `seen_len` (S) states can be seen."""
-        distance_T = torch.arange(seen_len, -1, -1, device=self.u_NHK.device)
-        R_TD = sinusoids(distance_T.clamp(min=0, max=self.clamp_len), self.d_model)
-        R_TD = self.drop(R_TD.to(self.u_NHK.dtype))
+    def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
+        """The terms of every layer, by what each distance is taken for, farthest first."""
+        R_TD = self.drop(sinusoids(distance_T, self.d_model).to(self.u_NHK.dtype))
         heads = self.u_NHK.shape[1:]
         u_NHK, v_NHK = (bias.expand(self.n_layer, -1, -1) for bias in (self.u_NHK, self.v_NHK))
         return [
             DistanceTerms(r_THK=r_net(R_TD).unflatten(-1, heads), u_HK=u_HK, v_HK=v_HK)
             for r_net, u_HK, v_HK in zip(self.r_nets, u_NHK, v_NHK, strict=True)
         ]
+
+
+class Learned(nn.Module):
+    """A key and a bias learned for each distance, beside u (labml; the original's attn_type 1)."""
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        N, C, H, K = config.n_layer, config.n_distance, config.n_head, config.head_width
+        self.r_NCHK = nn.Parameter(torch.zeros(N, C, H, K))
+        self.b_NCH = nn.Parameter(torch.zeros(N, C, H))
+        self.u_NHK = nn.Parameter(torch.zeros(N, H, K))
+
+    def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
+        """The terms of every layer, by what each distance is taken for, farthest first."""
+        row_T = rows(distance_T, self.r_NCHK)
+        return [
+            DistanceTerms(r_THK=r_CHK[row_T], u_HK=u_HK, b_TH=b_CH[row_T])
+            for r_CHK, u_HK, b_CH in zip(self.r_NCHK, self.u_NHK, self.b_NCH, strict=True)
+        ]
+
+
+class Shaw(nn.Module):
+    """Shaw et al. 2018: a key learned for each clipped distance, shared by a layer's heads."""
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        self.n_head = config.n_head
+        shape = (config.n_layer, config.n_distance, config.head_width)
+        self.r_NCK = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
+        """The terms of every layer, by what each distance is taken for, farthest first."""
+        row_T = rows(distance_T, self.r_NCK)
+        return [
+            DistanceTerms(r_THK=r_CK[row_T][:, None].expand(-1, self.n_head, -1))
+            for r_CK in self.r_NCK
+        ]
+
+
+class AbsoluteSinusoidal(nn.Module):
+    """Vaswani et al. 2017: sinusoids added before the first layer (the original's attn_type 2).
+
+    Positions count back from the segment's end, as in the original; a state that is remembered is
+    given its place anew by each segment.
+    """
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.drop = dropout(config)
+
+    def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
+        """The first layer's places, by distance from the end; nothing for the others."""
+        p_SD = self.drop(sinusoids(distance_T[1:], self.config.d_model))
+        return [DistanceTerms(p_SD=p_SD)] + [DistanceTerms()] * (self.config.n_layer - 1)
+
+
+class AbsoluteLearned(nn.Module):
+    """Al-Rfou et al. 2019: learned places added before every layer (the original's attn_type 3).
+
+    Positions count back from the segment's end, as in the original; a state that is remembered is
+    given its place anew by each segment.
+    """
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        shape = (config.n_layer, config.n_distance, config.d_model)
+        self.p_NCD = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
+        """The places of every layer, by distance from the end."""
+        row_S = rows(distance_T[1:], self.p_NCD)
+        return [DistanceTerms(p_SD=p_CD[row_S]) for p_CD in self.p_NCD]
+
+
+def rows(distance_T: Tensor, table_NC: Tensor) -> Tensor:
+    """The row of a learned table that each distance is given: row_T."""
+    return distance_T.clamp(max=table_NC.size(1) - 1)
 
 
 def sinusoids(distance_T: Tensor, d_model: int) -> Tensor:
@@ -83,4 +171,10 @@ def sinusoids(distance_T: Tensor, d_model: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
 
 
-SCHEMES = {"sinusoidal": Sinusoidal}
+SCHEMES = {
+    "sinusoidal": Sinusoidal,
+    "learned": Learned,
+    "shaw": Shaw,
+    "absolute_sinusoidal": AbsoluteSinusoidal,
+    "absolute_learned": AbsoluteLearned,
+}

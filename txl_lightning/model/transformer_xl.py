@@ -8,12 +8,15 @@ D width   F inner width   V vocabulary   N layers   (H heads and K: attention.py
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from .adaptive import AdaptiveEmbedding, AdaptiveSoftmax, downs
 from .attention import RelativeAttention, join
-from .config import TransformerXLConfig
+from .config import SameLength, TransformerXLConfig
+from .dropout import dropout
+from .initial import initialise
 from .memory import Memory
 from .positions import SCHEMES, DistanceTerms
+from .softmax import Softmax
 
 
 class TransformerXL(nn.Module):
@@ -22,13 +25,14 @@ class TransformerXL(nn.Module):
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.n_token, config.d_model)
+        self.embedding, head = vocabulary(config)
         self.positions = SCHEMES[config.positions](config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
         self.final_norm = output_norm(config)
-        self.head = Head(config, self.embedding)
-        self.drop = nn.Dropout(config.dropout)
-        initialise(self, config.init_std)
+        self.head = head
+        self.recurrence = RECURRENCES[config.recurrence]
+        self.drop = dropout(config)
+        initialise(self, config)
 
     def forward(
         self, tokens_BL: Tensor, memory: Memory | None = None, past_BL: Tensor | None = None
@@ -56,7 +60,7 @@ class TransformerXL(nn.Module):
     def hidden(
         self, tokens_BL: Tensor, memory: Memory | None = None, past_BL: Tensor | None = None
     ) -> tuple[Tensor, Memory]:
-        """The last layer's states h_BLD, and the memory: what entered each layer, without gradient.
+        """The last layer's states h_BLD, and the memory of what each layer reads, without gradient.
 
         Raises:
             ValueError: the memory has another number of rows than the tokens.
@@ -67,21 +71,34 @@ class TransformerXL(nn.Module):
             raise ValueError(f"memory has {memory.batch_size} rows, the tokens {batch_size}")
         reach_BL = memory.reach(tgt_len, past_BL)
         visible_BLS = memory.visible(reach_BL)
-        terms_N = self.positions(memory.mem_len + tgt_len)
+        terms_N = self.positions(memory.distances(tgt_len))
 
         h_BLD = self.drop(self.embedding(tokens_BL) * self.config.d_model**0.5)
-        entered = []
+        states = [h_BLD]
         for layer, memory_BMD, terms in zip(self.layers, memory.h_NBMD, terms_N, strict=True):
-            entered.append(h_BLD.detach().to(self.compute_dtype))
             h_BLD = layer(h_BLD, memory_BMD, terms, visible_BLS)
-        return self.drop(self.final_norm(h_BLD)), memory.remember(torch.stack(entered), reach_BL)
+            states.append(h_BLD)
+        kept = [state.detach().to(self.compute_dtype) for state in states[self.recurrence]]
+        return self.drop(self.final_norm(h_BLD)), memory.remember(torch.stack(kept), reach_BL)
 
-    def empty_memory(self, batch_size: int, mem_len: int | None = None) -> Memory:
-        """Nothing remembered yet; `mem_len` may differ from the one trained with."""
+    def empty_memory(
+        self,
+        batch_size: int,
+        mem_len: int | None = None,
+        clamp_len: int | None = None,
+        same_length: SameLength = None,
+    ) -> Memory:
+        """Nothing remembered yet; how far back is read may differ from how it was in training."""
         config = self.config
         mem_len = config.mem_len if mem_len is None else mem_len
-        place = {"dtype": self.compute_dtype, "device": self.embedding.weight.device}
-        return Memory.empty(config.n_layer, batch_size, mem_len, config.d_model, **place)
+        place = {"dtype": self.compute_dtype, "device": self.probe.device}
+        memory = Memory.empty(config.n_layer, batch_size, mem_len, config.d_model, **place)
+        return memory.read_with(clamp_len or config.clamp_len, same_length or config.same_length)
+
+    @property
+    def probe(self) -> Tensor:
+        """A weight that every network has, to ask for its device and precision."""
+        return self.layers[0].attention.q_net.weight
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -90,9 +107,10 @@ class TransformerXL(nn.Module):
         The residual sums of a network under autocast are wider; to remember them so would take
         twice the space, and the products narrow them anyway.
         """
-        weight = self.embedding.weight
-        kind = weight.device.type
-        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+        kind = self.probe.device.type
+        return (
+            torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.probe.dtype
+        )
 
 
 class Layer(nn.Module):
@@ -101,15 +119,17 @@ class Layer(nn.Module):
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
         self.norm_before, self.norm_after = norms(config)
+        self.query = QUERIES[config.norm]
         self.attention = RelativeAttention(config)
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = dropout(config)
         self.feed_forward = FeedForward(config)
 
     def forward(
         self, h_BLD: Tensor, memory_BMD: Tensor, terms: DistanceTerms, visible_BLS: Tensor
     ) -> Tensor:
+        memory_BMD, h_BLD = terms.placed(memory_BMD, h_BLD)
         seen_BSD = self.norm_before(join(memory_BMD, h_BLD))
-        query_BLD = seen_BSD.narrow(1, memory_BMD.size(1), h_BLD.size(1))
+        query_BLD = self.query(h_BLD, seen_BSD)
         read_BLD = self.attention(query_BLD, seen_BSD, terms, visible_BLS)
         h_BLD = self.norm_after(h_BLD + self.drop(read_BLD))
         return self.feed_forward(h_BLD)
@@ -124,62 +144,54 @@ class FeedForward(nn.Module):
         self.net = nn.Sequential(
             nn.Linear(config.d_model, config.inner_width),
             nn.ReLU(inplace=True),
-            nn.Dropout(config.dropout),
+            dropout(config),
             nn.Linear(config.inner_width, config.d_model),
-            nn.Dropout(config.dropout),
+            dropout(config),
         )
 
     def forward(self, h_BLD: Tensor) -> Tensor:
         return self.norm_after(h_BLD + self.net(self.norm_before(h_BLD)))
 
 
-class Head(nn.Module):
-    """The softmax over the vocabulary; its matrix is the embedding's when tied."""
-
-    def __init__(self, config: TransformerXLConfig, embedding: nn.Embedding) -> None:
-        super().__init__()
-        self.out = nn.Linear(config.d_model, config.n_token)
-        if config.tie_weight:
-            self.out.weight = embedding.weight
-
-    def forward(self, h_BLD: Tensor) -> Tensor:
-        """Unnormalised log-probabilities, logits_BLV."""
-        return self.out(h_BLD)
-
-    def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
-        """-log p of each target, nats_BL; half-precision logits are widened first."""
-        logits_BLV = self(h_BLD)
-        wide = torch.promote_types(logits_BLV.dtype, torch.float32)
-        logits_BVL = logits_BLV.to(wide).transpose(1, 2)
-        return F.cross_entropy(logits_BVL, targets_BL, reduction="none")
+def vocabulary(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
+    """Embedding and softmax: in clusters, or plain with embeddings as wide as the model or not."""
+    if config.cutoffs:
+        adaptive = AdaptiveEmbedding(config)
+        return adaptive, AdaptiveSoftmax(config, adaptive)
+    if config.embed_width != config.d_model:
+        narrow = AdaptiveEmbedding(config)
+        return narrow, Softmax(config, narrow.tables[0], downs(config, narrow)[0])
+    table = nn.Embedding(config.n_token, config.d_model)
+    return table, Softmax(config, table, nn.Identity())
 
 
 def norms(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
     """What stands before a part and after its residual sum: one of them normalises."""
-    norm = nn.LayerNorm(config.d_model)
-    return (norm, nn.Identity()) if config.norm == "pre" else (nn.Identity(), norm)
+    norm = nn.LayerNorm(config.d_model, config.norm_eps)
+    return (nn.Identity(), norm) if config.norm == "post" else (norm, nn.Identity())
+
+
+def newest(h_BLD: Tensor, seen_BSD: Tensor) -> Tensor:
+    """The segment's states among all that are seen, normalised like them."""
+    tgt_len = h_BLD.size(1)
+    return seen_BSD.narrow(1, seen_BSD.size(1) - tgt_len, tgt_len)
+
+
+def as_they_are(h_BLD: Tensor, seen_BSD: Tensor) -> Tensor:
+    """The segment's states."""
+    return h_BLD
+
+
+QUERIES = {"post": as_they_are, "pre": newest, "pre_keys": as_they_are}
+"""What queries are made of."""
 
 
 def output_norm(config: TransformerXLConfig) -> nn.Module:
     """What stands between the last layer and the softmax."""
-    return nn.LayerNorm(config.d_model) if config.normalises_output else nn.Identity()
+    if not config.normalises_output:
+        return nn.Identity()
+    return nn.LayerNorm(config.d_model, config.norm_eps)
 
 
-def initialise(model: TransformerXL, std: float) -> None:
-    """The original's initial weights.
-
-    matrices, embedding, u, v      normal(0, std)
-    layer-normalisation weights    normal(1, std)
-    every other bias               0
-    """
-    for module in model.modules():
-        match module:
-            case nn.Linear() | nn.Embedding():
-                nn.init.normal_(module.weight, 0.0, std)
-            case nn.LayerNorm():
-                nn.init.normal_(module.weight, 1.0, std)
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            nn.init.zeros_(parameter)
-        elif name.endswith(("u_NHK", "v_NHK")):
-            nn.init.normal_(parameter, 0.0, std)
+RECURRENCES = {"below": slice(None, -1), "same": slice(1, None)}
+"""What layers 1 to N read of the past, among the states that enter layer 1 and leave each."""

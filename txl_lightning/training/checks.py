@@ -8,7 +8,7 @@ from jsonargparse import Namespace
 from ..data.datamodule import check_numbers
 from ..data.text import PARTS, TextConfig
 from ..model import TransformerXLConfig
-from .module import check_eval_mem_len
+from .module import check_eval_lengths
 from .optim import OptimConfig, check_end
 from .resume import SavingConfig
 
@@ -25,7 +25,7 @@ def check_numbers_of(config: Namespace) -> None:
     with keys_under("checkpoint"):
         SavingConfig(**vars(config.checkpoint))
     with keys_under("model"):
-        check_eval_mem_len(config.model.eval_mem_len)
+        check_eval_lengths(config.model.eval_mem_len, config.model.eval_clamp_len)
     with keys_under("data"):
         check_numbers(**{name: config.data[name] for name in shape})
         TextConfig(split=config.data.split)

@@ -4,7 +4,6 @@ B rows   L segment
 """
 
 import math
-from dataclasses import asdict
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule
@@ -14,7 +13,7 @@ from torchmetrics import Metric
 from ..data.datamodule import CorpusDataModule
 from ..data.stream import Segment, TrainingLoader
 from ..evaluation import MeanNats, RightAnswers, readings, segment_answers, segment_nats
-from ..model import Memory, TransformerXL, TransformerXLConfig, require
+from ..model import Memory, SameLength, TransformerXL, TransformerXLConfig, require
 from .carry import Carry
 from .chunks import check_whole_segments, recount
 from .compiling import compile_in_place
@@ -35,6 +34,8 @@ class LanguageModel(LightningModule):
         net: Sizes and parts of the network.
         optim: How it is trained.
         eval_mem_len: States remembered in validate, test and predict; left out, as in training.
+        eval_clamp_len: Greatest distance told apart there; left out, as in training.
+        eval_same_length: How many states each query sees there; left out, as in training.
         compile: Whether to compile the network: some time before the first steps, less for each.
         recompute: Compute each layer twice instead of keeping its states: less memory, more time.
     """
@@ -44,16 +45,24 @@ class LanguageModel(LightningModule):
         net: TransformerXLConfig = TransformerXLConfig(),  # noqa: B008 (frozen)
         optim: OptimConfig = OptimConfig(),  # noqa: B008 (frozen)
         eval_mem_len: int | None = None,
+        eval_clamp_len: int | None = None,
+        eval_same_length: SameLength = None,
         compile: bool = False,
         recompute: bool = False,
     ) -> None:
         super().__init__()
         net = TransformerXLConfig(**net) if isinstance(net, dict) else net
         self.optim = OptimConfig.of(optim) if isinstance(optim, dict) else optim
-        check_eval_mem_len(eval_mem_len)
-        self.eval_mem_len = net.mem_len if eval_mem_len is None else eval_mem_len
+        check_eval_lengths(eval_mem_len, eval_clamp_len)
+        self.train_lengths = (net.mem_len, net.clamp_len, net.same_length)
+        self.eval_lengths = (
+            net.mem_len if eval_mem_len is None else eval_mem_len,
+            eval_clamp_len or net.clamp_len,
+            eval_same_length or net.same_length,
+        )
         self.recompute = recompute
-        given = {"net": asdict(net), "optim": self.optim.plain(), "eval_mem_len": eval_mem_len}
+        given = {"net": net.plain(), "optim": self.optim.plain(), "eval_mem_len": eval_mem_len}
+        given |= {"eval_clamp_len": eval_clamp_len, "eval_same_length": eval_same_length}
         self.save_hyperparameters(given | {"compile": compile, "recompute": recompute})
         self.net = TransformerXL(net)
         self.memories: dict[tuple[str, int], Memory] = {}
@@ -72,7 +81,7 @@ class LanguageModel(LightningModule):
 
     def training_step(self, segment: Segment, batch_idx: int) -> Tensor:
         """Mean nats of the segment; its memory waits until the step is done (`Carry`)."""
-        memory = self.memory("train", segment, self.net.config.mem_len, segment.chunk)
+        memory = self.memory("train", segment, self.train_lengths, segment.chunk)
         nats_BL, self.pending["train", segment.chunk] = segment_nats(self.net, segment, memory)
         self.train_nats.update(nats_BL, segment.scored_BL)
         if self.is_logged(self.global_step + 1, batch_idx):
@@ -159,17 +168,21 @@ class LanguageModel(LightningModule):
         if self.corpus and state is not None:
             self.corpus.load_state_dict(state)
 
-    def memory(self, stage: str, segment: Segment, mem_len: int, loader: int = 0) -> Memory:
+    def memory(
+        self, stage: str, segment: Segment, lengths: tuple[int, int | None, SameLength], loader: int
+    ) -> Memory:
         """What a stage remembers of a dataloader or chunk; nothing, at first or for other rows."""
         rows = len(segment.tokens_BL)
         memory = self.memories.get((stage, loader))
         if memory is None or memory.batch_size != rows:
-            return self.net.empty_memory(rows, mem_len)
-        return memory.resized(mem_len).to(self.device, self.net.compute_dtype)
+            return self.net.empty_memory(rows, *lengths)
+        mem_len, *how_far = lengths
+        memory = memory.resized(mem_len).read_with(*how_far)
+        return memory.to(self.device, self.net.compute_dtype)
 
     def evaluate(self, stage: str, segment: Segment, loader: int) -> Tensor:
         """Score one segment and remember it; nan where nothing is scored."""
-        memory = self.memory(stage, segment, self.eval_mem_len, loader)
+        memory = self.memory(stage, segment, self.eval_lengths, loader)
         if self.example_len:
             nats_BL, right_BL, memory = segment_answers(self.net, segment, memory)
             answers = self.meter(f"{stage}/{loader}/answers", RightAnswers, self.example_len)
@@ -266,7 +279,9 @@ class LanguageModel(LightningModule):
         return data if isinstance(data, CorpusDataModule) else None
 
 
-def check_eval_mem_len(mem_len: int | None) -> None:
-    """Refuse a memory of evaluation that cannot be."""
+def check_eval_lengths(mem_len: int | None, clamp_len: int | None) -> None:
+    """Refuse lengths of evaluation that cannot be."""
     possible = mem_len is None or mem_len >= 0
     require(possible, "eval_mem_len", mem_len, "0 (no memory) or more, or null")
+    possible = clamp_len is None or clamp_len >= 1
+    require(possible, "eval_clamp_len", clamp_len, "at least 1, or null")

@@ -1,0 +1,175 @@
+"""Large vocabularies: frequent tokens in the first cluster, the others in narrower ones.
+
+Adaptive input embeddings (Baevski and Auli 2019) and adaptive softmax (Grave et al. 2017), as the
+paper has them for WikiText-103 and One Billion Word. Ids go by frequency.
+
+B rows   L segment   Y tokens of any rows   D width   E width of a cluster's embeddings
+V vocabulary   X clusters but the first
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .config import TransformerXLConfig, require
+from .softmax import IGNORED, Down, by_chunk, wide
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Tokens `start` to `stop`, whose embeddings are rows `row` and following of a table."""
+
+    start: int
+    stop: int
+    table: int
+    row: int
+
+    def has(self, ids: Tensor) -> Tensor:
+        """Which ids are of this cluster."""
+        return (ids >= self.start) & (ids < self.stop)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Embeddings of one width, of the tokens from `start` on."""
+
+    start: int
+    size: int
+    width: int
+
+
+def clusters(config: TransformerXLConfig) -> list[Cluster]:
+    """The clusters, most frequent tokens first.
+
+    Raises:
+        ValueError: a cluster would be empty.
+    """
+    last = config.cutoffs[-1] if config.cutoffs else 0
+    smaller = f"smaller than the vocabulary, {config.n_token}"
+    require(last < config.n_token, "cutoffs", list(config.cutoffs), smaller)
+    bounds = [0, *config.cutoffs, config.n_token]
+    if config.div_val == 1:
+        return [Cluster(start, stop, 0, start) for start, stop in pairwise(bounds)]
+    return [Cluster(start, stop, i, 0) for i, (start, stop) in enumerate(pairwise(bounds))]
+
+
+def tables(config: TransformerXLConfig) -> list[Table]:
+    """One for each cluster; one for all, if they are equally wide."""
+    if config.div_val == 1:
+        return [Table(0, config.n_token, config.embed_width)]
+    return [
+        Table(cluster.start, cluster.stop - cluster.start, config.embed_width // config.div_val**i)
+        for i, cluster in enumerate(clusters(config))
+    ]
+
+
+class AdaptiveEmbedding(nn.Module):
+    """Vectors of each cluster's own width, projected to the width of the model.
+
+    As in the original, one table that is as wide as the model has no projection; several have one
+    each, also the first.
+    """
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        parts = tables(config)
+        self.starts = [part.start for part in parts]
+        self.tables = nn.ModuleList(nn.Embedding(part.size, part.width) for part in parts)
+        self.projections = nn.ModuleList(
+            nn.Linear(part.width, config.d_model, bias=False) for part in projected(config)
+        )
+
+    def forward(self, tokens_BL: Tensor) -> Tensor:
+        """h_BLD. Every table is asked for every token, so that shapes do not depend on ids."""
+        h_BLD = None
+        for start, table, project in zip(
+            self.starts, self.tables, self.projections or [nn.Identity()], strict=True
+        ):
+            row_BL = (tokens_BL - start).clamp(0, table.num_embeddings - 1)
+            part_BLD = project(table(row_BL))
+            later_BL1 = (tokens_BL >= start)[..., None]
+            h_BLD = part_BLD if h_BLD is None else torch.where(later_BL1, part_BLD, h_BLD)
+        return h_BLD
+
+
+def projected(config: TransformerXLConfig) -> list[Table]:
+    """The tables that have a projection."""
+    same = config.div_val == 1 and config.embed_width == config.d_model
+    return [] if same else tables(config)
+
+
+class AdaptiveSoftmax(nn.Module):
+    """Log-probabilities of the first cluster's tokens, and of each other cluster times its own.
+
+    Entry i of `cluster` belongs to cluster i + 1.
+    """
+
+    def __init__(self, config: TransformerXLConfig, embedding: AdaptiveEmbedding) -> None:
+        super().__init__()
+        self.loss_chunk = config.loss_chunk
+        self.clusters = clusters(config)
+        self.cluster = nn.Linear(config.embed_width, len(self.clusters) - 1)
+        self.outs = nn.ModuleList(nn.Linear(part.width, part.size) for part in tables(config))
+        self.downs = nn.ModuleList(downs(config, embedding))
+        if config.tie_weight:
+            for out, table in zip(self.outs, embedding.tables, strict=True):
+                out.weight = table.weight
+
+    def forward(self, h_BLD: Tensor) -> Tensor:
+        """Log-probabilities of the whole vocabulary, logp_BLV; they sum to one."""
+        token_BLV, cluster_BLX = self.first(h_BLD)
+        parts = [token_BLV]
+        for i, logp_BL in enumerate(cluster_BLX.unbind(-1), start=1):
+            parts.append(self.tail(i, h_BLD) + logp_BL[..., None])
+        return torch.cat(parts, dim=-1)
+
+    def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
+        """-log p of each target, nats_BL, in the order of the targets."""
+        return by_chunk(self._nats, h_BLD, targets_BL, self.loss_chunk)
+
+    def _nats(self, h_YD: Tensor, target_Y: Tensor) -> Tensor:
+        token_YV, cluster_YX = self.first(h_YD)
+        frequent_Y = target_Y.clamp(0, token_YV.size(1) - 1)
+        nats_Y = -token_YV.gather(1, frequent_Y[:, None]).squeeze(1)
+        for i, cluster in enumerate(self.clusters[1:], start=1):
+            at = cluster.has(target_Y).nonzero().squeeze(1)
+            logp_V = self.tail(i, h_YD[at]).gather(1, (target_Y[at] - cluster.start)[:, None])
+            nats_Y = nats_Y.index_copy(0, at, -logp_V.squeeze(1) - cluster_YX[at, i - 1])
+        return nats_Y.masked_fill(target_Y == IGNORED, 0.0)
+
+    def first(self, h_YD: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of the first cluster's tokens, and of each of the other clusters."""
+        h_YE = self.downs[0](h_YD)
+        score_YV = torch.cat([self.score(0, h_YE), self.cluster(h_YE)], dim=-1)
+        n_tail = len(self.clusters) - 1
+        return wide(score_YV).log_softmax(-1).tensor_split([-n_tail], dim=-1)
+
+    def tail(self, i: int, h_YD: Tensor) -> Tensor:
+        """Log-probabilities of a cluster's tokens among themselves."""
+        return wide(self.score(i, self.downs[i](h_YD))).log_softmax(-1)
+
+    def score(self, i: int, h_YE: Tensor) -> Tensor:
+        """Unnormalised log-probabilities of a cluster's tokens."""
+        cluster = self.clusters[i]
+        out, rows = self.outs[cluster.table], cluster.stop - cluster.start
+        weight_VE = out.weight.narrow(0, cluster.row, rows)
+        return F.linear(h_YE, weight_VE, out.bias.narrow(0, cluster.row, rows))
+
+
+def downs(config: TransformerXLConfig, embedding: AdaptiveEmbedding) -> list[nn.Module]:
+    """What each cluster's softmax projects with: the embedding's matrix where tie_projs says so."""
+    parts, shared = projected(config), embedding.projections
+    if not parts:
+        return [nn.Identity() for _ in clusters(config)]
+    tied = config.tie_projs or (False,) * len(clusters(config))
+    return [
+        Down(
+            config.d_model,
+            parts[cluster.table].width,
+            shared[cluster.table].weight if tie else None,
+        )
+        for cluster, tie in zip(clusters(config), tied, strict=True)
+    ]
