@@ -2,15 +2,23 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from jsonargparse import Namespace
 
 from ..data.datamodule import check_numbers
 from ..data.text import PARTS, TextConfig
 from ..model import TransformerXLConfig
+from ..model.config import LEARNED
 from .module import check_eval_lengths
 from .optim import OptimConfig, check_end
 from .resume import SavingConfig
+
+READ_OTHERWISE = {"mem_len", "clamp_len", "same_length", "kernel", "loss_chunk"}
+TRAINED_OTHERWISE = {"dropout", "dropout_mask", "dropatt"}
+DRAWN_OTHERWISE = {"init", "init_std", "init_range", "proj_init_std"}
+SHAPES_NO_WEIGHT = READ_OTHERWISE | TRAINED_OTHERWISE | DRAWN_OTHERWISE
+"""Fields of a checkpoint's network that may be given another value."""
 
 
 def check_numbers_of(config: Namespace) -> None:
@@ -69,3 +77,15 @@ def keys_under(prefix: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{prefix}.{error}") from error
+
+
+def check_same_network(given: Namespace, saved: dict[str, Any]) -> None:
+    """Refuse a setting that the checkpoint's weights would not fit."""
+    table = {"clamp_len"} if saved.get("positions") in LEARNED else set()
+    for name in saved.keys() - (SHAPES_NO_WEIGHT - table) - {"n_token"}:
+        value = list(given[name]) if isinstance(given[name], tuple) else given[name]
+        if value != saved[name]:
+            raise ValueError(
+                f"model.net.{name}: {value} is not the {saved[name]} of the "
+                "checkpoint; leave it out, or use the config.yaml saved with its run"
+            )

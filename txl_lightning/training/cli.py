@@ -14,7 +14,7 @@ from ..complaints import explain
 from ..data import StorageError
 from ..data.datamodule import CorpusDataModule
 from .callbacks import SaveNats, Throughput
-from .checks import as_counts, check_numbers_of
+from .checks import as_counts, check_numbers_of, check_same_network
 from .chunks import in_chunks
 from .curve import LearningCurve
 from .devices import register
@@ -29,9 +29,6 @@ IMPORTABLE = ["txl_lightning"] + [
     for part in ("callbacks", "loggers", "plugins", "profilers", "strategies")
 ]
 """What a config file may name in a class_path; nothing else is imported."""
-
-SHAPES_NO_WEIGHT = {"mem_len", "clamp_len", "kernel", "dropout", "dropatt", "init_std"}
-"""Fields of a checkpoint's network that may be given another value."""
 
 TRAINER_DEFAULTS = {
     "max_epochs": -1,
@@ -182,13 +179,7 @@ class TxlCLI(LightningCLI):
         self.config = self.parse()
         if verb == "fit":
             check_not_done(self.config.fit.trainer.max_steps, step, resume)
-        given = self.config[verb].model.net
-        for name in saved["net"].keys() - SHAPES_NO_WEIGHT - {"n_token"}:
-            if given[name] != saved["net"][name]:
-                raise ValueError(
-                    f"model.net.{name}: {given[name]} is not the {saved['net'][name]} of the "
-                    "checkpoint; leave it out, or use the config.yaml saved with its run"
-                )
+        check_same_network(self.config[verb].model.net, saved["net"])
 
 
 def with_files(given: Any, root: str) -> list[Logger]:
