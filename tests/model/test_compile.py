@@ -9,6 +9,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from txl_lightning import Memory, TransformerXL
 from txl_lightning.model.kernels import KERNELS
+from txl_lightning.model.positions import SCHEMES
 
 ROWS, TGT_LEN, SEGMENTS = 3, 4, 6
 
@@ -61,6 +62,26 @@ def test_the_way_back_is_one_graph_too(make_net, kernel):
 @pytest.mark.parametrize("mem_len", [0, 2, 9])
 def test_one_graph_serves_a_memory_of_any_length_without_documents(make_net, mem_len):
     check_one_graph(make_net(mem_len=mem_len), past=False)
+
+
+@pytest.mark.parametrize("positions", sorted(set(SCHEMES) - {"sinusoidal"}))
+def test_one_graph_serves_every_position_scheme(make_net, positions):
+    check_one_graph(make_net(positions=positions, clamp_len=5, n_layer=1))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"same_length": "mem_len", "clamp_len": 3}, {"loss_chunk": 5}, {"d_embed": 4}]
+)
+def test_one_graph_serves_lengths_chunks_and_narrow_embeddings(make_net, changes):
+    check_one_graph(make_net(n_layer=1, **changes))
+
+
+def test_an_adaptive_vocabulary_compiles_to_the_same_numbers(make_net):
+    net = make_net(cutoffs=(3, 6), div_val=2, n_layer=1)
+    empty, compiled = net.empty_memory(ROWS), torch.compile(net.nats, backend="aot_eager")
+    expected = trained(net, net.nats, empty, True)
+    for segment, found in zip(expected, trained(net, compiled, empty, True), strict=True):
+        torch.testing.assert_close(found, segment)
 
 
 def test_one_graph_serves_weights_in_half_precision(make_net):

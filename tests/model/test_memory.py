@@ -62,6 +62,36 @@ def test_what_stands_before_the_start_of_a_text_is_forgotten(mem_len):
     assert after.filled_B.tolist() == [min(n, mem_len) for n in (8, 3, 1)]
 
 
+@pytest.mark.parametrize("past", [None, "long"])
+@pytest.mark.parametrize("lengths", [[4, 4, 4, 4], [1] * 9, [9, 1, 5], [2, 8]])
+@pytest.mark.parametrize(("same_length", "count"), [("mem_len", 6), ("mem_len+1", 7)])
+def test_with_same_length_each_query_sees_as_many_states_once_there_are(
+    same_length, count, lengths, past
+):
+    memory, time = Memory.empty(2, 3, 6, 1).read_with(None, same_length), 0
+    for length in lengths:
+        far = torch.full((3, length), 99) if past else None
+        visible_BLS = memory.visible(memory.reach(length, far))
+        expected = [min(time + place + 1, count) for place in range(length)]
+        assert visible_BLS.sum(-1).tolist() == [expected] * 3
+        memory = remembering(memory, states(time, time + length), far)
+        time += length
+
+
+@pytest.mark.parametrize("same_length", ["mem_len", "mem_len+1"])
+def test_with_same_length_and_no_memory_a_query_sees_itself(same_length):
+    memory = Memory.empty(2, 3, 0, 1).read_with(None, same_length)
+    expected = torch.eye(4, dtype=torch.bool).expand(3, -1, -1)
+    assert torch.equal(memory.visible(memory.reach(4)), expected)
+
+
+def test_how_far_back_is_read_is_kept_from_segment_to_segment():
+    memory = Memory.empty(2, 3, 6, 1).read_with(4, "mem_len")
+    after = remembering(memory, states(0, 5)).resized(3).to(torch.float64)
+    assert (after.clamp_len, after.same_length, after.mem_len) == (4, "mem_len", 3)
+    assert after.distances(2).tolist() == [4, 4, 3, 2, 1, 0]
+
+
 def test_it_holds_no_gradient():
     h = states(0, 4).clone().requires_grad_()
     memory = remembering(Memory.empty(2, 3, 2, 1, dtype=torch.float64), h * 2)

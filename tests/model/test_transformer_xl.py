@@ -7,6 +7,7 @@ import torch
 
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.model.kernels import KERNELS
+from txl_lightning.model.positions import SCHEMES
 
 
 def in_segments(net, tokens_BL, lengths, mem_len):
@@ -127,6 +128,8 @@ def test_dropout_is_of_training_only(make_net):
         ({"tie_weight": False}, 2 * 11 * 8 + 11 + 2 * 8 + 2 * (5 * 64 + 2 * 8 * 32 + 40 + 2 * 16)),
         ({"norm": "pre"}, 11 * 8 + 11 + 2 * 8 + 2 * (5 * 64 + 2 * 8 * 32 + 40 + 2 * 16) + 16),
         ({"untie_r": True}, 11 * 8 + 11 + 4 * 8 + 2 * (5 * 64 + 2 * 8 * 32 + 40 + 2 * 16)),
+        # narrow embeddings; a projection up, one down
+        ({"d_embed": 3}, 11 * 3 + 11 + 2 * 24 + 2 * 8 + 2 * (5 * 64 + 2 * 8 * 32 + 40 + 2 * 16)),
     ],
 )
 def test_it_has_the_parameters_of_the_paper(make_net, changes, expected):
@@ -144,11 +147,72 @@ def test_initial_weights_are_the_published_ones():
             assert abs(parameter.std().item() - 0.02) < 0.004, name
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("kernel", sorted(KERNELS))
-def test_one_batch_can_be_learnt_by_heart(norm, kernel):
-    config = TransformerXLConfig(n_token=11, n_layer=2, n_head=2, d_model=32, norm=norm, mem_len=8)
-    net = TransformerXL(config)
+@pytest.mark.parametrize("positions", ["learned", "shaw", "absolute_learned"])
+def test_learned_positions_begin_as_matrices_do_and_their_biases_at_zero(positions):
+    config = TransformerXLConfig(d_model=64, positions=positions, clamp_len=99)
+    for name, parameter in TransformerXL(config).positions.named_parameters():
+        expected = 0.0 if name == "b_NCH" else 0.02
+        assert parameter.std().item() == pytest.approx(expected, abs=0.002), name
+
+
+def test_projections_of_embeddings_have_a_deviation_of_their_own():
+    changes = {"d_model": 64, "n_token": 90, "cutoffs": (30, 60), "div_val": 2, "init_std": 0.1}
+    net = TransformerXL(TransformerXLConfig(**changes))
+    for name, parameter in net.named_parameters():
+        if "projections" in name or "downs" in name:
+            assert parameter.std().item() == pytest.approx(0.01, abs=0.002), name
+        elif "tables" in name:
+            assert parameter.std().item() == pytest.approx(0.1, abs=0.02), name
+
+
+def test_uniform_weights_fill_their_range():
+    net = TransformerXL(TransformerXLConfig(init="uniform", init_range=0.2))
+    for name, parameter in net.named_parameters():
+        if name.endswith(("net.weight", "embedding.weight", "u_NHK")):
+            assert 0.19 < parameter.abs().max() <= 0.2, name
+            assert parameter.std().item() == pytest.approx(0.2 / 3**0.5, abs=0.01), name
+
+
+def test_recurrence_reads_the_layer_below_or_its_own(make_net):
+    tokens = torch.randint(11, (2, 6))
+    below, same = make_net(), make_net(recurrence="same")
+    same.load_state_dict(below.state_dict())
+    _, memory = below(tokens)
+    _, above = same(tokens)
+    torch.testing.assert_close(above.h_NBMD[0], memory.h_NBMD[1])
+    last, _ = below.hidden(tokens)
+    torch.testing.assert_close(above.h_NBMD[1], last.detach())
+    assert not torch.allclose(same(tokens, above)[0], below(tokens, memory)[0])
+
+
+def test_queries_are_normalised_with_pre_and_not_with_pre_keys(make_net):
+    tokens = torch.randint(11, (2, 6))
+    nets = {norm: make_net(norm=norm, n_layer=1) for norm in ("pre", "pre_keys")}
+    nets["pre_keys"].load_state_dict(nets["pre"].state_dict())
+    assert not torch.allclose(nets["pre"](tokens)[0], nets["pre_keys"](tokens)[0])
+    for net in nets.values():
+        # Without a query every score of (a) and (b) is 0.
+        net.layers[0].attention.q_net.weight.data.zero_()
+    torch.testing.assert_close(nets["pre"](tokens)[0], nets["pre_keys"](tokens)[0])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(
+            {"kernel": kernel, "norm": norm}
+            for kernel in sorted(KERNELS)
+            for norm in ("post", "pre")
+        ),
+        *({"positions": name, "clamp_len": 16} for name in sorted(SCHEMES)),
+        {"cutoffs": (3, 6), "div_val": 2, "proj_init_std": 0.1},
+        {"d_embed": 8, "loss_chunk": 5, "proj_init_std": 0.1},
+    ],
+    ids=str,
+)
+def test_one_batch_can_be_learnt_by_heart(changes):
+    sizes = {"n_token": 11, "n_layer": 2, "n_head": 2, "d_model": 32, "mem_len": 8}
+    net = TransformerXL(TransformerXLConfig(**sizes | changes))
     tokens = torch.randint(11, (2, 17))
     optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
     for _ in range(150):

@@ -58,12 +58,11 @@ def clusters(config: TransformerXLConfig) -> list[Cluster]:
 
 def tables(config: TransformerXLConfig) -> list[Table]:
     """One for each cluster; one for all, if they are equally wide."""
-    if config.div_val == 1:
-        return [Table(0, config.n_token, config.embed_width)]
-    return [
+    each = [
         Table(cluster.start, cluster.stop - cluster.start, config.embed_width // config.div_val**i)
         for i, cluster in enumerate(clusters(config))
     ]
+    return each if config.div_val > 1 else [Table(0, config.n_token, config.embed_width)]
 
 
 class AdaptiveEmbedding(nn.Module):

@@ -1,0 +1,186 @@
+"""Adaptive vocabularies: a slow truth beside them, and what a softmax must be."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from txl_lightning import TransformerXLConfig
+from txl_lightning.model.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, clusters
+from txl_lightning.model.softmax import IGNORED
+
+CUTOFFS = (4, 7, 15)
+KINDS = [
+    {},
+    {"d_embed": 6},
+    {"d_embed": 6, "tie_projs": (False, True, True, True)},
+    {"div_val": 2},
+    {"div_val": 2, "tie_projs": (False, True, True, True), "tie_weight": False},
+    {"div_val": 2, "d_embed": 12},
+]
+
+
+def config(**changes):
+    sizes = {"n_token": 23, "n_layer": 1, "n_head": 2, "d_model": 8, "cutoffs": CUTOFFS}
+    return TransformerXLConfig(**sizes | changes)
+
+
+def parts(**changes):
+    """Embedding and softmax in float64, with weights that are not small."""
+    settings = config(**changes)
+    embedding = AdaptiveEmbedding(settings)
+    softmax = AdaptiveSoftmax(settings, embedding)
+    for parameter in {*embedding.parameters(), *softmax.parameters()}:
+        torch.nn.init.normal_(parameter)
+    return embedding.double(), softmax.double()
+
+
+def slow_embedding(embedding, settings, token):
+    """One token's vector, by its cluster."""
+    number = next(i for i, c in enumerate(clusters(settings)) if c.start <= token < c.stop)
+    cluster = clusters(settings)[number]
+    vector = embedding.tables[cluster.table].weight[token - cluster.start + cluster.row]
+    projections = embedding.projections
+    return projections[cluster.table].weight @ vector if projections else vector
+
+
+def slow_log_probability(softmax, settings, h_D, token):
+    """One token's log-probability: its cluster's, plus its own in the cluster."""
+
+    def scores(i):
+        cluster = clusters(settings)[i]
+        out = softmax.outs[cluster.table]
+        rows = slice(cluster.row, cluster.row + cluster.stop - cluster.start)
+        down = getattr(softmax.downs[i], "weight", torch.eye(8, dtype=torch.float64))
+        return out.weight[rows] @ (down.t() @ h_D) + out.bias[rows], down.t() @ h_D
+
+    number = next(i for i, c in enumerate(clusters(settings)) if c.start <= token < c.stop)
+    frequent, h_E = scores(0)
+    rest = softmax.cluster.weight @ h_E + softmax.cluster.bias
+    first = torch.cat([frequent, rest]).log_softmax(0)
+    if number == 0:
+        return first[token]
+    inside = scores(number)[0].log_softmax(0)
+    return first[len(frequent) + number - 1] + inside[token - clusters(settings)[number].start]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_token_has_the_vector_of_its_cluster(kind):
+    embedding, _ = parts(**kind)
+    tokens = torch.arange(23).flip(0).view(1, 23)
+    found = embedding(tokens)
+    for place, token in enumerate(tokens[0].tolist()):
+        expected = slow_embedding(embedding, config(**kind), token)
+        torch.testing.assert_close(found[0, place], expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_probabilities_are_those_of_the_definition_and_sum_to_one(kind):
+    _, softmax = parts(**kind)
+    h_1LD = torch.randn(1, 3, 8, dtype=torch.float64)
+    logp = softmax(h_1LD)
+    assert logp.shape == (1, 3, 23)
+    torch.testing.assert_close(logp.exp().sum(-1), torch.ones(1, 3, dtype=torch.float64))
+    for place in range(3):
+        for token in range(23):
+            expected = slow_log_probability(softmax, config(**kind), h_1LD[0, place], token)
+            torch.testing.assert_close(logp[0, place, token], expected)
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 4, 63])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nats_are_those_of_the_targets_in_their_order_with_every_gradient(kind, chunk):
+    embedding, softmax = parts(**kind, loss_chunk=chunk)
+    targets = torch.randint(23, (3, 5))
+    h_BLD = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
+    weight_BL = torch.rand(3, 5, dtype=torch.float64)
+    leaves = [h_BLD, *{*embedding.parameters(), *softmax.parameters()}]
+    slow = -softmax(h_BLD).gather(-1, targets[..., None])[..., 0]
+    fast = softmax.nats(h_BLD, targets)
+    torch.testing.assert_close(fast, slow)
+    slow_gradients = torch.autograd.grad((slow * weight_BL).sum(), leaves, allow_unused=True)
+    fast_gradients = torch.autograd.grad((fast * weight_BL).sum(), leaves, allow_unused=True)
+    for expected, found in zip(slow_gradients, fast_gradients, strict=True):
+        assert (expected is None) == (found is None)
+        if expected is not None:
+            torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_a_cluster_without_a_target_the_gradient_is_zero_not_missing(kind):
+    _, softmax = parts(**kind)
+    softmax.nats(torch.randn(1, 2, 8, dtype=torch.float64), torch.tensor([[0, 3]])).sum().backward()
+    for name, parameter in softmax.named_parameters():
+        assert parameter.grad is not None, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_ignored_target_has_no_nats_and_no_gradient(kind):
+    _, softmax = parts(**kind)
+    h = torch.randn(2, 2, 8, dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([[20, IGNORED], [IGNORED, 2]])
+    nats = softmax.nats(h, targets)
+    assert (nats[0, 1], nats[1, 0]) == (0, 0)
+    nats.sum().backward()
+    assert h.grad[0, 1].abs().sum() == 0
+    assert h.grad[0, 0].abs().sum() > 0
+    kept = softmax.nats(h, torch.tensor([[20, 1], [1, 2]]))
+    torch.testing.assert_close(nats.diagonal(), kept.diagonal())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_bfloat16_nats_are_summed_in_float32(kind):
+    _, exact = parts(**kind)
+    h, targets = torch.randn(2, 40, 8, dtype=torch.float64), torch.randint(23, (2, 40))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = exact.float().nats(h.float(), targets)
+    assert found.dtype == torch.float32
+    expected = exact.double().nats(h, targets)
+    assert (found - expected).abs().max() < 0.03 * expected.abs().max()
+
+
+@pytest.mark.parametrize("tie", [False, True])
+def test_projections_and_tables_are_shared_as_it_is_said(tie):
+    embedding, softmax = parts(div_val=2, tie_projs=(False, tie, tie, tie), tie_weight=tie)
+    for i, (out, down) in enumerate(zip(softmax.outs, softmax.downs, strict=True)):
+        assert (out.weight is embedding.tables[i].weight) == tie
+        assert (down.weight is embedding.projections[i].weight) == (tie and i > 0)
+
+
+def test_the_plain_softmax_is_the_adaptive_one_of_a_single_cluster(make_net):
+    plain = make_net(d_embed=6)
+    h, targets = torch.randn(2, 3, 8, dtype=torch.float64), torch.randint(11, (2, 3))
+    logits = (h @ plain.head.down.weight) @ plain.head.out.weight.t() + plain.head.out.bias
+    expected = F.cross_entropy(logits.mT, targets, reduction="none")
+    torch.testing.assert_close(plain.head.nats(h, targets), expected)
+
+
+@pytest.mark.parametrize("changes", [{}, {"div_val": 2, "d_embed": 4}])
+def test_a_network_with_clusters_reads_in_segments_what_it_reads_at_once(make_net, changes):
+    net = make_net(cutoffs=(3, 6), mem_len=9, **changes)
+    tokens, targets = torch.randint(11, (2, 2, 9))
+    whole, _ = net.nats(tokens, targets)
+    first, memory = net.nats(tokens[:, :4], targets[:, :4])
+    second, _ = net.nats(tokens[:, 4:], targets[:, 4:], memory)
+    torch.testing.assert_close(torch.cat([first, second], dim=1), whole)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cutoffs": (5, 5)}, r"cutoffs: \[5, 5\] is not possible; it must be growing"),
+        ({"cutoffs": (0, 5)}, r"cutoffs: \[0, 5\] is not possible"),
+        ({"div_val": 9}, "div_val: 9 is not possible; it must be small enough"),
+        ({"cutoffs": (), "div_val": 2}, "div_val: 2 is not possible; it must be 1 without cutoffs"),
+        ({"tie_projs": (True,)}, r"tie_projs: \[True\] is not possible; .* 4 clusters, or none"),
+    ],
+)
+def test_clusters_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        config(**changes)
+
+
+def test_cutoffs_beyond_the_vocabulary_are_refused_when_it_is_known():
+    with pytest.raises(
+        ValueError, match=r"cutoffs: \[4, 7, 15\] .* smaller than the vocabulary, 15"
+    ):
+        AdaptiveEmbedding(config(n_token=15))
