@@ -7,7 +7,9 @@ B rows   L segment   Y tokens of any rows   D width   E width of a cluster's emb
 V vocabulary   X clusters but the first
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import TransformerXLConfig, require
-from .softmax import IGNORED, Down, by_chunk, wide
+from .softmax import Down, nats_by_chunk, wide
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,10 @@ class AdaptiveSoftmax(nn.Module):
         super().__init__()
         self.loss_chunk = config.loss_chunk
         self.clusters = clusters(config)
+        self.sizes = [
+            [c.stop - c.start for c in self.clusters if c.table == number]
+            for number in range(len(tables(config)))
+        ]
         self.cluster = nn.Linear(config.embed_width, len(self.clusters) - 1)
         self.outs = nn.ModuleList(nn.Linear(part.width, part.size) for part in tables(config))
         self.downs = nn.ModuleList(downs(config, embedding))
@@ -119,43 +125,54 @@ class AdaptiveSoftmax(nn.Module):
 
     def forward(self, h_BLD: Tensor) -> Tensor:
         """Log-probabilities of the whole vocabulary, logp_BLV; they sum to one."""
-        token_BLV, cluster_BLX = self.first(h_BLD)
-        parts = [token_BLV]
-        for i, logp_BL in enumerate(cluster_BLX.unbind(-1), start=1):
-            parts.append(self.tail(i, h_BLD) + logp_BL[..., None])
-        return torch.cat(parts, dim=-1)
+        frequent, *others = self.scores()
+        logp_BLV = wide(frequent(h_BLD)).log_softmax(-1)
+        token_BLV, *cluster_N = logp_BLV.tensor_split([-i for i in range(len(others), 0, -1)], -1)
+        tails = [
+            wide(tail(h_BLD)).log_softmax(-1) + logp_BL1
+            for tail, logp_BL1 in zip(others, cluster_N, strict=True)
+        ]
+        return torch.cat([token_BLV, *tails], dim=-1)
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         """-log p of each target, nats_BL, in the order of the targets."""
-        return by_chunk(self._nats, h_BLD, targets_BL, self.loss_chunk)
-
-    def _nats(self, h_YD: Tensor, target_Y: Tensor) -> Tensor:
-        token_YV, cluster_YX = self.first(h_YD)
-        frequent_Y = target_Y.clamp(0, token_YV.size(1) - 1)
-        nats_Y = -token_YV.gather(1, frequent_Y[:, None]).squeeze(1)
-        for i, cluster in enumerate(self.clusters[1:], start=1):
+        h_YD, target_Y = h_BLD.flatten(0, -2), targets_BL.flatten()
+        frequent, *others = self.scores()
+        nats_Y = nats_by_chunk(frequent, h_YD, self.first(target_Y), self.loss_chunk)
+        for cluster, tail in zip(self.clusters[1:], others, strict=True):
             at = cluster.has(target_Y).nonzero().squeeze(1)
-            logp_V = self.tail(i, h_YD[at]).gather(1, (target_Y[at] - cluster.start)[:, None])
-            nats_Y = nats_Y.index_copy(0, at, -logp_V.squeeze(1) - cluster_YX[at, i - 1])
-        return nats_Y.masked_fill(target_Y == IGNORED, 0.0)
+            inside_Y = nats_by_chunk(tail, h_YD[at], target_Y[at] - cluster.start, self.loss_chunk)
+            nats_Y = nats_Y.index_add(0, at, inside_Y)
+        return nats_Y.view_as(targets_BL)
 
-    def first(self, h_YD: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of the first cluster's tokens, and of each of the other clusters."""
-        h_YE = self.downs[0](h_YD)
-        score_YV = torch.cat([self.score(0, h_YE), self.cluster(h_YE)], dim=-1)
-        n_tail = len(self.clusters) - 1
-        return wide(score_YV).log_softmax(-1).tensor_split([-n_tail], dim=-1)
+    def first(self, target_Y: Tensor) -> Tensor:
+        """What the first softmax is to choose: a frequent token, or a cluster after them."""
+        for i, cluster in enumerate(self.clusters[1:]):
+            target_Y = target_Y.where(~cluster.has(target_Y), self.clusters[0].stop + i)
+        return target_Y
 
-    def tail(self, i: int, h_YD: Tensor) -> Tensor:
-        """Log-probabilities of a cluster's tokens among themselves."""
-        return wide(self.score(i, self.downs[i](h_YD))).log_softmax(-1)
+    def scores(self) -> list[Callable[[Tensor], Tensor]]:
+        """What scores the tokens of each cluster; of the first, and the others as a whole."""
+        # A matrix is cut once, because the gradient of every cut has the size of the whole.
+        parts = [
+            part
+            for out, sizes in zip(self.outs, self.sizes, strict=True)
+            for part in zip(out.weight.split(sizes), out.bias.split(sizes), strict=True)
+        ]
+        first, *tails = [
+            partial(score, down, weight_VE, bias_V)
+            for down, (weight_VE, bias_V) in zip(self.downs, parts, strict=True)
+        ]
+        return [lambda h_YD: torch.cat([first(h_YD), self.others(h_YD)], dim=-1), *tails]
 
-    def score(self, i: int, h_YE: Tensor) -> Tensor:
-        """Unnormalised log-probabilities of a cluster's tokens."""
-        cluster = self.clusters[i]
-        out, rows = self.outs[cluster.table], cluster.stop - cluster.start
-        weight_VE = out.weight.narrow(0, cluster.row, rows)
-        return F.linear(h_YE, weight_VE, out.bias.narrow(0, cluster.row, rows))
+    def others(self, h_YD: Tensor) -> Tensor:
+        """Unnormalised log-probabilities of the clusters after the first."""
+        return self.cluster(self.downs[0](h_YD))
+
+
+def score(down: nn.Module, weight_VE: Tensor, bias_V: Tensor, h_YD: Tensor) -> Tensor:
+    """Unnormalised log-probabilities of some tokens."""
+    return F.linear(down(h_YD), weight_VE, bias_V)
 
 
 def downs(config: TransformerXLConfig, embedding: AdaptiveEmbedding) -> list[nn.Module]:

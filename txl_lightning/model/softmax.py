@@ -39,11 +39,8 @@ class Softmax(nn.Module):
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         """-log p of each target, nats_BL; half-precision logits are widened first."""
-        return by_chunk(self._nats, h_BLD, targets_BL, self.loss_chunk)
-
-    def _nats(self, h_YD: Tensor, target_Y: Tensor) -> Tensor:
-        logits_YV = wide(self(h_YD))
-        return F.cross_entropy(logits_YV, target_Y, reduction="none", ignore_index=IGNORED)
+        h_YD, target_Y = h_BLD.flatten(0, -2), targets_BL.flatten()
+        return nats_by_chunk(self, h_YD, target_Y, self.loss_chunk).view_as(targets_BL)
 
 
 class Down(nn.Module):
@@ -67,21 +64,21 @@ def wide(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def by_chunk(
-    nats_of: Callable[[Tensor, Tensor], Tensor],
-    h_BLD: Tensor,
-    targets_BL: Tensor,
-    chunk: int | None,
+def nats_by_chunk(
+    scores: Callable[[Tensor], Tensor], h_YD: Tensor, target_Y: Tensor, chunk: int | None
 ) -> Tensor:
-    """nats_BL of `nats_of(h_YD, target_Y)`, called with at most `chunk` tokens.
+    """-log p of each target, nats_Y, by unnormalised log-probabilities `scores(h_YD)`.
 
-    No more logits than those of a chunk are ever held: the gradients compute them again.
+    No more than those of `chunk` tokens are ever held: the gradients compute them again.
     """
-    h_YD, target_Y = h_BLD.flatten(0, -2), targets_BL.flatten()
     if chunk is None or chunk >= len(target_Y):
-        return nats_of(h_YD, target_Y).view_as(targets_BL)
-    nats = [
-        checkpoint(nats_of, *part, use_reentrant=False, preserve_rng_state=False)
-        for part in zip(h_YD.split(chunk), target_Y.split(chunk), strict=True)
-    ]
-    return torch.cat(nats).view_as(targets_BL)
+        return nats(scores, h_YD, target_Y)
+    parts = zip(h_YD.split(chunk), target_Y.split(chunk), strict=True)
+    again = {"use_reentrant": False, "preserve_rng_state": False}
+    return torch.cat([checkpoint(nats, scores, *part, **again) for part in parts])
+
+
+def nats(scores: Callable[[Tensor], Tensor], h_YD: Tensor, target_Y: Tensor) -> Tensor:
+    """-log p of each target, nats_Y."""
+    score_YV = wide(scores(h_YD))
+    return F.cross_entropy(score_YV, target_Y, reduction="none", ignore_index=IGNORED)
