@@ -85,16 +85,15 @@ class Memory:
         distance_LS = query_L1 - torch.arange(self.mem_len + tgt_len, device=device)
         return (distance_LS >= 0) & (distance_LS <= reach_BL[:, :, None])
 
-    def remember(self, h_NBLD: Tensor, reach_BL: Tensor) -> Memory:
+    def remember(self, h_NBLD: Tensor, reach_BL: Tensor, again: int = 0) -> Memory:
         """The memory after a segment: the last M of what was remembered and what is new.
 
-        What the segment's last query could not see, no later one will.
+        The last `again` tokens are left out, because the next segment reads them again. What the
+        first of these could not see, or else the segment's last query, no later one will.
         """
-        tgt_len, mem_len = h_NBLD.size(2), self.mem_len
-        new = min(tgt_len, mem_len)
+        end, mem_len = h_NBLD.size(2) - again, self.mem_len
+        new = min(end, mem_len)
         old_NBMD = self.h_NBMD.narrow(2, new, mem_len - new).to(h_NBLD.dtype)
-        new_NBMD = h_NBLD.detach().narrow(2, tgt_len - new, new)
-        return Memory(
-            torch.cat([old_NBMD, new_NBMD], dim=2),
-            (reach_BL[:, -1] + 1).clamp(max=mem_len),
-        )
+        new_NBMD = h_NBLD.detach().narrow(2, end - new, new)
+        before_B = reach_BL[:, end] if again else reach_BL[:, -1] + 1
+        return Memory(torch.cat([old_NBMD, new_NBMD], dim=2), before_B.clamp(max=mem_len))

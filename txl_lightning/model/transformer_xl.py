@@ -31,15 +31,20 @@ class TransformerXL(nn.Module):
         initialise(self, config.init_std)
 
     def forward(
-        self, tokens_BL: Tensor, memory: Memory | None = None, past_BL: Tensor | None = None
+        self,
+        tokens_BL: Tensor,
+        memory: Memory | None = None,
+        past_BL: Tensor | None = None,
+        again: int = 0,
     ) -> tuple[Tensor, Memory]:
         """Scores of the token after each of `tokens_BL`, and the memory for the next segment.
 
         Without a memory, nothing is remembered yet. The one given is left as it was. Where a row
         holds several texts, `past_BL` counts the tokens of its own text before each token: nothing
-        before them is seen, in the segment or the memory.
+        before them is seen, in the segment or the memory. The last `again` tokens are not
+        remembered: the next segment begins with them.
         """
-        h_BLD, memory = self.hidden(tokens_BL, memory, past_BL)
+        h_BLD, memory = self.hidden(tokens_BL, memory, past_BL, again)
         return self.head(h_BLD), memory
 
     def nats(
@@ -48,13 +53,18 @@ class TransformerXL(nn.Module):
         targets_BL: Tensor,
         memory: Memory | None = None,
         past_BL: Tensor | None = None,
+        again: int = 0,
     ) -> tuple[Tensor, Memory]:
         """-log p(target) of each of `targets_BL`, in nats and at least float32, and the memory."""
-        h_BLD, memory = self.hidden(tokens_BL, memory, past_BL)
+        h_BLD, memory = self.hidden(tokens_BL, memory, past_BL, again)
         return self.head.nats(h_BLD, targets_BL), memory
 
     def hidden(
-        self, tokens_BL: Tensor, memory: Memory | None = None, past_BL: Tensor | None = None
+        self,
+        tokens_BL: Tensor,
+        memory: Memory | None = None,
+        past_BL: Tensor | None = None,
+        again: int = 0,
     ) -> tuple[Tensor, Memory]:
         """The last layer's states h_BLD, and the memory: what entered each layer, without gradient.
 
@@ -74,7 +84,8 @@ class TransformerXL(nn.Module):
         for layer, memory_BMD, terms in zip(self.layers, memory.h_NBMD, terms_N, strict=True):
             entered.append(h_BLD.detach().to(self.compute_dtype))
             h_BLD = layer(h_BLD, memory_BMD, terms, visible_BLS)
-        return self.drop(self.final_norm(h_BLD)), memory.remember(torch.stack(entered), reach_BL)
+        memory = memory.remember(torch.stack(entered), reach_BL, again)
+        return self.drop(self.final_norm(h_BLD)), memory
 
     def empty_memory(self, batch_size: int, mem_len: int | None = None) -> Memory:
         """Nothing remembered yet; `mem_len` may differ from the one trained with."""

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from jsonargparse import Namespace
 
-from ..data.datamodule import check_numbers
+from ..data.numbers import check_numbers
 from ..data.text import PARTS, TextConfig
 from ..model import TransformerXLConfig
 from .module import check_eval_mem_len
@@ -16,8 +16,8 @@ from .resume import SavingConfig
 def check_numbers_of(config: Namespace) -> None:
     """Refuse numbers that cannot be, with the whole key."""
     net = {name: value for name, value in vars(config.model.net).items() if name != "n_token"}
-    shape = ("tgt_len", "batch_size", "batch_chunks", "segments")
-    shape += ("eval_tgt_len", "eval_batch_size", "eval_warmup_len")
+    shape = ("tgt_len", "batch_size", "ext_len", "batch_chunks", "segments")
+    shape += ("eval_tgt_len", "eval_batch_size", "eval_ext_len", "eval_warmup_len")
     with keys_under("model.net"):
         TransformerXLConfig(**net)
     with keys_under("model.optim"):
