@@ -16,9 +16,7 @@ def segment_nats(net: TransformerXL, segment: Segment, memory: Memory) -> tuple[
 
     Those that are not `segment.scored_BL` mean nothing.
     """
-    return net.nats(
-        segment.tokens_BL, segment.targets_BL, memory, segment.past_BL, segment.again
-    )
+    return net.nats(segment.tokens_BL, segment.targets_BL, memory, segment.past_BL, segment.again)
 
 
 def segment_answers(
