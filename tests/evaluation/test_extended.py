@@ -11,7 +11,7 @@ from txl_lightning.data.lengths import Fixed, Varied
 from txl_lightning.data.orders import InOrder, Rolled, Shuffled
 from txl_lightning.data.stream import Repeated, Stream
 from txl_lightning.data.tokens import Text
-from txl_lightning.evaluation import segment_nats
+from txl_lightning.evaluation import segment_answers, segment_nats
 
 SIZES = [(1, 1), (1, 7), (5, 1), (5, 5), (4, 6), (6, 4), (3, 63), (63, 9)]
 STARTS = np.array([0, 4, 5, 19, 20, 21, 45, 58])
@@ -97,6 +97,16 @@ def test_documents_are_read_as_if_each_were_alone(make_net, order, lengths, ext_
             torch.testing.assert_close(nats_BL[row, column], expected[0, -1])
             n_scored += 1
     assert n_scored > 80
+
+
+def test_answers_are_read_as_nats_are(make_net):
+    net, stream = make_net(), Stream.of(np.arange(44) % 11, 2, 4, ext_len=3)
+    memory = other = net.empty_memory(2)
+    for index in range(len(stream)):
+        segment = stream.segment(index)
+        nats_BL, memory = segment_nats(net, segment, memory)
+        found_BL, _, other = segment_answers(net, segment, other)
+        assert torch.equal(found_BL, nats_BL)
 
 
 def test_gradients_flow_into_what_is_read_again_and_not_into_memory(make_net):

@@ -80,7 +80,7 @@ READINGS = [
     {"order": "rolled", "segments": "varied"},
     {"order": "shuffled", "documents": "lines"},
     {"overfit_batches": 3},
-    {"ext_len": 5, "segments": "varied", "documents": "lines"},
+    {"order": "rolled", "segments": "varied", "ext_len": 5},
 ]
 
 
