@@ -59,7 +59,8 @@ def test_chunks_change_no_number_of_a_run(txl, run_folder, tmp_path):
     config = run_folder / "config.yaml"
     runs = "--trainer.default_root_dir=chunks"
     for chunks in ("--data.batch_chunks=1", "--data.batch_chunks=2"):
-        code, output = txl("fit", "--config", config, runs, "--model.net.dropout=0", chunks)
+        given = (runs, chunks, "--model.net.dropout=0", "--data.ext_len=3")
+        code, output = txl("fit", "--config", config, *given)
         assert code == 0, output.err
     assert txl("fit", "--config", "chunks/version_1/config.yaml")[0] == 0
     whole, chunked, again = (Path("chunks", f"version_{n}") for n in range(3))
@@ -75,6 +76,7 @@ def test_chunks_change_no_number_of_a_run(txl, run_folder, tmp_path):
     assert second["data"].pop("batch_chunks") == 2
     assert first["data"].pop("batch_chunks") == 1
     assert second == first
+    assert first["data"]["ext_len"] == 3
 
 
 def test_a_run_continues_from_its_last_checkpoint(txl, run_folder, again):
@@ -204,6 +206,8 @@ def test_the_door_lists_its_verbs(txl, arguments):
         ("--model.net.mem_len=-1", "model.net.mem_len: -1 is not possible"),
         ("--model.optim.lr=0", "model.optim.lr: 0.0 is not possible; it must be greater than 0"),
         ("--data.tgt_len=-5", "data.tgt_len: -5 is not possible; it must be at least 1"),
+        ("--data.ext_len=-1", "data.ext_len: -1 is not possible; it must be at least 0"),
+        ("--data.eval_ext_len=-1", "data.eval_ext_len: -1 is not possible"),
         ("--data.batch_chunks=0", "data.batch_chunks: 0 is not possible; it must be at least 1"),
         ("--data.batch_chunks=3", "data.batch_size: 4 rows cannot be read in 3 data.batch_chunks"),
         ("--data.split=[1,1,1]", "data.split: [1.0, 1.0, 1.0] is not possible"),

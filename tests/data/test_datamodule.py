@@ -29,6 +29,18 @@ def test_evaluation_may_have_its_own_shape(text_file):
     assert next(iter(data.train_dataloader())).tokens_BL.shape == (4, 8)
 
 
+@pytest.mark.parametrize(("given", "evaluated"), [({}, 3), ({"eval_ext_len": 0}, 0)])
+def test_evaluation_reads_again_what_training_does_unless_given(text_file, given, evaluated):
+    data = own(text_file, ext_len=3, **given)
+    again = [next(iter(loader())).again for loader in (data.train_dataloader, data.val_dataloader)]
+    assert again == [3, evaluated]
+
+
+def test_the_position_means_something_with_what_is_read_again(text_file):
+    assert own(text_file, ext_len=3).read_as() != own(text_file).read_as()
+    assert own(text_file, eval_ext_len=3).read_as() == own(text_file).read_as()
+
+
 def test_the_vocabulary_is_the_corpuss_own_unless_named(text_file):
     assert own(text_file).unit == "byte"
     assert own(text_file, vocab="characters").n_token == 26
@@ -135,6 +147,8 @@ def test_every_order_and_length_is_a_choice(text_file, order, segments):
         ({"tgt_len": -3}, "tgt_len: -3 is not possible"),
         ({"batch_size": 0}, "batch_size: 0 is not possible"),
         ({"eval_batch_size": 0}, "eval_batch_size: 0 is not possible"),
+        ({"ext_len": -1}, "ext_len: -1 is not possible; it must be at least 0"),
+        ({"eval_ext_len": -2}, "eval_ext_len: -2 is not possible"),
         ({"eval_warmup_len": -1}, "eval_warmup_len: -1 is not possible"),
         ({"tgt_len": 4, "segments": "varied"}, "tgt_len: 4 is not possible; .* at least 5"),
         ({"batch_chunks": 0}, "batch_chunks: 0 is not possible; it must be at least 1"),

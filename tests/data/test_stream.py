@@ -24,36 +24,41 @@ from txl_lightning.data.tokens import Text
 SIZES = [(9, 1, 4), (41, 4, 3), (43, 4, 3), (120, 2, 63), (130, 2, 1), (10, 5, 8)]
 
 
-def as_the_original(ids, batch_size, tgt_len):
-    """The original's rule, one token at a time: (row, token, target) for each segment."""
+def as_the_original(ids, batch_size, tgt_len, ext_len):
+    """The original's rule, one token at a time: each row's tokens and targets in each segment."""
     n_step = len(ids) // batch_size
     for start in range(0, n_step - 1, tgt_len):
         length = min(tgt_len, n_step - 1 - start)
         yield [
-            [
-                (ids[row * n_step + start + i], ids[row * n_step + start + i + 1])
-                for i in range(length)
-            ]
+            (
+                [
+                    int(ids[row * n_step + i])
+                    for i in range(max(0, start - ext_len), start + length)
+                ],
+                [int(ids[row * n_step + start + i + 1]) for i in range(length)],
+            )
             for row in range(batch_size)
         ]
 
 
+@pytest.mark.parametrize("ext_len", [0, 1, 4, 63, 99])
 @pytest.mark.parametrize(("n_token", "batch_size", "tgt_len"), SIZES)
-def test_it_is_the_originals_iterator(n_token, batch_size, tgt_len):
+def test_it_is_the_originals_iterator(n_token, batch_size, tgt_len, ext_len):
     ids = np.arange(n_token)
-    stream = Stream.of(ids, batch_size, tgt_len)
-    expected = list(as_the_original(ids, batch_size, tgt_len))
+    stream = Stream.of(ids, batch_size, tgt_len, ext_len)
+    expected = list(as_the_original(ids, batch_size, tgt_len, ext_len))
     assert len(stream) == len(expected)
     for index, rows in enumerate(expected):
         segment = stream.segment(index)
-        pairs = torch.stack([segment.tokens_BL, segment.targets_BL], dim=-1)
-        assert pairs.tolist() == [[list(map(int, pair)) for pair in row] for row in rows]
-        assert segment.scored_BL.all()
-        assert segment.n_scored == segment.targets_BL.numel()
+        tokens, targets = map(list, zip(*rows, strict=True))
+        assert segment.tokens_BL.tolist() == tokens
+        scored = segment.targets_BL[segment.scored_BL]
+        assert scored.view(batch_size, -1).tolist() == targets
+        assert segment.n_scored == batch_size * segment.new_len == scored.numel()
 
 
 @st.composite
-def streams(draw, warm=True):
+def streams(draw):
     """Any way of reading any text of documents; every token is its own place."""
     n_token = draw(st.integers(40, 200))
     cuts = draw(st.sets(st.integers(1, n_token - 1), max_size=12))
@@ -63,8 +68,9 @@ def streams(draw, warm=True):
     batch_size = draw(st.sampled_from([1, 2, 6]))
     orders = [InOrder(text), Rolled(text, seed), Shuffled(text, seed)]
     order = draw(st.sampled_from(orders))
-    warmup_len = draw(st.integers(0, 30)) if warm and order is orders[0] else 0
-    return Stream(text, batch_size, lengths, order, warmup_len)
+    warmup_len = draw(st.integers(0, 30)) if order is orders[0] else 0
+    ext_len = draw(st.sampled_from([0, 1, 7, 60]))
+    return Stream(text, batch_size, lengths, order, warmup_len, ext_len)
 
 
 def segments_of(stream: Stream, n_pass: int = 1) -> list:
@@ -74,8 +80,8 @@ def segments_of(stream: Stream, n_pass: int = 1) -> list:
 
 
 def joined(segments, name: str) -> torch.Tensor:
-    """One field of all segments, in rows."""
-    return torch.cat([getattr(segment, name) for segment in segments], dim=1)
+    """One field of all segments, in rows, without what is read again."""
+    return torch.cat([getattr(segment, name)[:, segment.reread :] for segment in segments], dim=1)
 
 
 @settings(deadline=None, max_examples=150)
@@ -89,9 +95,24 @@ def test_rows_continue_from_segment_to_segment(stream):
 
 @settings(deadline=None, max_examples=150)
 @given(streams())
+def test_a_segment_begins_with_the_last_tokens_of_the_one_before_unscored(stream):
+    segments = segments_of(stream, 2)
+    assert segments[0].reread == segments[-1].again == 0
+    for before, segment in itertools.pairwise(segments):
+        n_read = before.n_target // stream.batch_size % stream.total
+        assert before.again == segment.reread == min(stream.ext_len, n_read)
+        assert not segment.scored_BL[:, : segment.reread].any()
+        held = before.tokens_BL.size(1)
+        for name in ("tokens_BL", "targets_BL", "past_BL"):
+            found = getattr(segment, name)[:, : segment.reread]
+            assert torch.equal(found, getattr(before, name)[:, held - before.again :])
+
+
+@settings(deadline=None, max_examples=150)
+@given(streams())
 def test_every_token_is_scored_once_but_those_that_nothing_stands_before(stream):
     segments = segments_of(stream)
-    scored = joined(segments, "targets_BL")[joined(segments, "scored_BL")].tolist()
+    scored = torch.cat([s.targets_BL[s.scored_BL] for s in segments]).tolist()
     assert len(scored) == len(set(scored))
     read = set(range(stream.row_len * stream.batch_size))
     text, row_len = stream.tokens, stream.row_len
@@ -129,8 +150,7 @@ def test_past_counts_the_tokens_of_the_same_text_before_each(stream):
 def test_ranks_together_read_what_one_process_reads(stream, world_size):
     if stream.batch_size % world_size:
         world_size = 1
-    shape = (stream.tokens, stream.batch_size, stream.lengths, stream.order, stream.warmup_len)
-    ranks = [Stream(*shape, rank, world_size) for rank in range(world_size)]
+    ranks = [replace(stream, rank=rank, world_size=world_size) for rank in range(world_size)]
     for index, whole in enumerate(segments_of(stream, 2)):
         parts = [rank.segment(index) for rank in ranks]
         for name in ("tokens_BL", "targets_BL", "past_BL", "scored_BL"):
@@ -158,10 +178,11 @@ def test_chunks_of_all_ranks_together_are_what_one_process_reads(stream, shared,
         assert {len(part.tokens_BL) for part in parts} == {stream.batch_size // len(parts)}
         assert all(part.n_scored == pytest.approx(whole.n_scored / len(parts)) for part in parts)
         for together in zip(*chunks, strict=True):
-            n_target += sum(part.targets_BL.numel() for part in together)
+            n_target += sum(len(part.targets_BL) * part.new_len for part in together)
             assert {part.n_target for part in together} == {n_target}
         assert n_target == whole.n_target
         assert {part.index for part in parts} == {index}
+        assert {(part.reread, part.again) for part in parts} == {(whole.reread, whole.again)}
         assert [part.chunk for part in chunks[0]] == list(range(n_chunk))
         assert [part.is_whole for part in chunks[0]] == [False] * (n_chunk - 1) + [True]
 
@@ -210,21 +231,21 @@ def test_any_interruption_gives_the_same_segments(stream, stops):
     for a, b in zip(expected, found, strict=True):
         assert torch.equal(a.tokens_BL, b.tokens_BL)
         assert torch.equal(a.past_BL, b.past_BL)
-        assert (a.index, a.n_target) == (b.index, b.n_target)
+        assert (a.index, a.n_target, a.again) == (b.index, b.n_target, b.again)
 
 
 @settings(deadline=None, max_examples=60)
 @given(streams())
 def test_targets_are_counted_exactly(stream):
     segments = segments_of(stream, 2)
-    counts = np.cumsum([segment.targets_BL.numel() for segment in segments])
+    counts = np.cumsum([len(s.targets_BL) * s.new_len for s in segments])
     assert [segment.n_target for segment in segments] == counts.tolist()
 
 
 @settings(deadline=None, max_examples=60)
-@given(streams(warm=False), st.integers(0, 40))
+@given(streams(), st.integers(0, 40))
 def test_a_segment_is_the_same_however_it_is_come_upon(stream, index):
-    fresh = Stream(stream.tokens, stream.batch_size, stream.lengths, stream.order)
+    fresh = replace(stream)
     later = stream.segment(index + 7)
     assert torch.equal(fresh.segment(index).tokens_BL, stream.segment(index).tokens_BL)
     assert torch.equal(fresh.segment(index + 7).tokens_BL, later.tokens_BL)
@@ -312,7 +333,9 @@ def test_a_text_that_is_too_short_is_refused_with_the_arithmetic():
     assert check_length("a.txt, train", Stream.of(np.arange(80), 8, 9), 9, "give more") is None
 
 
-@pytest.mark.parametrize("changes", [{"tgt_len": 5}, {"order": "rolled", "seed": 1}])
+@pytest.mark.parametrize(
+    "changes", [{"tgt_len": 5}, {"ext_len": 2}, {"order": "rolled", "seed": 1}], ids=str
+)
 def test_a_text_read_in_another_way_starts_from_its_beginning(changes):
     stream, how = Stream.of(np.arange(50), 3, 4), {"tgt_len": 4, "order": "ordered"}
     loader = TrainingLoader(stream, how)
@@ -321,6 +344,19 @@ def test_a_text_read_in_another_way_starts_from_its_beginning(changes):
     with pytest.warns(UserWarning, match="reading from the start of the text"):
         other.load_state_dict(loader.state_dict())
     assert next(iter(other)).index == 0
+
+
+def test_a_state_that_knows_of_nothing_read_again_goes_on():
+    loader = TrainingLoader(Stream.of(np.arange(50), 3, 4), {"tgt_len": 4, "ext_len": 0})
+    loader.load_state_dict({"consumed": 2, "read_as": {"tgt_len": 4}})
+    assert next(iter(loader)).index == 2
+
+
+def test_the_last_of_repeated_segments_is_followed_by_the_first():
+    repeated = Repeated(Stream.of(np.arange(50), 3, 4, ext_len=3), 2)
+    segments = [repeated.segment(index) for index in range(5)]
+    assert [segment.reread for segment in segments] == [0, 3, 0, 3, 0]
+    assert [segment.again for segment in segments] == [3, 0, 3, 0, 3]
 
 
 def test_repeated_segments_come_again_and_count_on():

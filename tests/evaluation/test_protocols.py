@@ -35,6 +35,11 @@ def test_without_memory_every_segment_starts_afresh(make_net):
         torch.testing.assert_close(found[:, start : start + 5], expected)
 
 
+def test_a_length_that_cannot_be_is_refused(make_net):
+    with pytest.raises(ValueError, match="ext_len: -1 is not possible"):
+        stream_nats(make_net(), torch.zeros(40), batch_size=2, tgt_len=5, ext_len=-1)
+
+
 def test_the_model_stays_in_the_mode_it_was_in(make_net):
     net = make_net(dropout=0.5).train()
     tokens = torch.randint(11, (21,))

@@ -6,9 +6,9 @@ import torch
 from txl_lightning import Memory
 
 
-def remembering(memory: Memory, h: torch.Tensor, past=None) -> Memory:
+def remembering(memory: Memory, h: torch.Tensor, past=None, again=0) -> Memory:
     """The memory after a segment of these states."""
-    return memory.remember(h, memory.reach(h.size(2), past))
+    return memory.remember(h, memory.reach(h.size(2), past), again)
 
 
 def states(start: int, stop: int) -> torch.Tensor:
@@ -28,6 +28,21 @@ def test_it_holds_the_last_states_in_order(mem_len, lengths):
         assert memory.h_NBMD.shape == (2, 3, mem_len, 1)
         newest = memory.h_NBMD[:, :, mem_len - filled :]
         assert torch.equal(newest, states(time - filled, time).to(newest.dtype))
+
+
+@pytest.mark.parametrize("mem_len", [0, 1, 6, 63])
+@pytest.mark.parametrize(("tgt_len", "ext_len"), [(4, 6), (6, 1), (1, 3), (5, 5), (9, 63)])
+def test_memory_and_what_is_read_again_are_one_stretch(mem_len, tgt_len, ext_len):
+    """The original's swapped arguments left 4, 6, 6 states of M = 6, and the last ones twice."""
+    memory = Memory.empty(2, 3, mem_len, 1)
+    for start in range(0, 9 * tgt_len, tgt_len):
+        first, stop = max(start - ext_len, 0), start + tgt_len
+        filled = min(first, mem_len)
+        assert memory.filled_B.tolist() == [filled] * 3
+        newest = memory.h_NBMD[:, :, mem_len - filled :]
+        assert torch.equal(newest, states(first - filled, first).to(newest.dtype))
+        memory = remembering(memory, states(first, stop), again=min(ext_len, stop))
+        assert memory.h_NBMD.shape == (2, 3, mem_len, 1)
 
 
 def test_of_length_zero_remembers_nothing():
@@ -60,6 +75,8 @@ def test_what_stands_before_the_start_of_a_text_is_forgotten(mem_len):
     past = torch.tensor([[5, 6, 7], [0, 1, 2], [5, 6, 0]])
     after = remembering(memory, states(5, 8)[:1], past)
     assert after.filled_B.tolist() == [min(n, mem_len) for n in (8, 3, 1)]
+    after = remembering(memory, states(5, 8)[:1], past, again=1)
+    assert after.filled_B.tolist() == [min(n, mem_len) for n in (7, 2, 0)]
 
 
 @pytest.mark.parametrize("past", [None, "long"])

@@ -80,6 +80,7 @@ READINGS = [
     {"order": "rolled", "segments": "varied"},
     {"order": "shuffled", "documents": "lines"},
     {"overfit_batches": 3},
+    {"order": "rolled", "segments": "varied", "ext_len": 5},
 ]
 
 

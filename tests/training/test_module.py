@@ -57,7 +57,9 @@ def by_hand(model, data, steps: int) -> list[float]:
             group["lr"] = 3e-3 * 0.5 * (1 + math.cos(math.pi * step / steps))
         segment = next(reading)
         memory = None if (segment.past_BL[:, 0] == 0).all() else memory
-        nats, memory = net.nats(segment.tokens_BL, segment.targets_BL, memory)
+        again = {"again": segment.again}
+        nats, memory = net.nats(segment.tokens_BL, segment.targets_BL, memory, **again)
+        nats = nats[:, segment.reread :]
         optimizer.zero_grad()
         nats.mean().backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 0.25)
@@ -66,8 +68,9 @@ def by_hand(model, data, steps: int) -> list[float]:
     return losses
 
 
-def test_it_takes_the_steps_of_a_loop_written_by_hand(make_model, make_data, make_trainer):
-    data = make_data(split=(0.1, 0.45, 0.45))
+@pytest.mark.parametrize("ext_len", [0, 3, 20])
+def test_it_takes_the_steps_of_a_loop_written_by_hand(make_model, make_data, make_trainer, ext_len):
+    data = make_data(split=(0.1, 0.45, 0.45), ext_len=ext_len)
     steps = 2 * len(data.train_dataloader().stream) + 3
     options = {"max_steps": steps, "gradient_clip_val": 0.25, "precision": "64-true"}
     found = fit(seeded(make_model).double(), data, make_trainer(**options))
@@ -99,11 +102,19 @@ def test_the_sanity_check_leaves_no_memory(make_model, make_data, make_trainer):
     assert look.found == ({}, {})
 
 
-def test_validation_is_the_protocol_of_the_final_table(make_model, make_data, make_trainer):
-    model, data = make_model(), make_data(eval_tgt_len=5)
+@pytest.mark.parametrize(
+    ("lengths", "ext_len"),
+    [({}, 0), ({"ext_len": 7}, 7), ({"ext_len": 3, "eval_ext_len": 0}, 0)],
+    ids=str,
+)
+def test_validation_is_the_protocol_of_the_final_table(
+    make_model, make_data, make_trainer, lengths, ext_len
+):
+    model, data = make_model(), make_data(eval_tgt_len=5, **lengths)
     trainer = make_trainer(limit_val_batches=1.0, precision="64-true")
     found = trainer.validate(model, datamodule=data, verbose=False)[0]
-    nats = stream_nats(model.net, data.store.ids("val"), batch_size=4, tgt_len=5)
+    how = {"batch_size": 4, "tgt_len": 5, "ext_len": ext_len}
+    nats = stream_nats(model.net, data.store.ids("val"), **how)
     assert found["val/nats"] == pytest.approx(nats.mean().item(), rel=1e-6)
     assert found["val/bits_per_byte"] == pytest.approx(nats.mean().item() / math.log(2), rel=1e-6)
     assert found["val/perplexity"] == pytest.approx(nats.mean().exp().item(), rel=1e-6)
@@ -282,17 +293,23 @@ def test_checkpoints_load_without_running_anything(make_model, make_data, make_t
         assert torch.equal(a, b)
 
 
-def test_predict_writes_the_nats_of_every_token(make_model, make_data, make_trainer, tmp_path):
-    model, data = make_model(), make_data()
+@pytest.mark.parametrize("ext_len", [0, 5])
+def test_predict_writes_the_nats_of_every_token_once(
+    make_model, make_data, make_trainer, tmp_path, ext_len
+):
+    model, data = make_model(), make_data(eval_ext_len=ext_len)
     trainer = make_trainer(callbacks=[SaveNats()])
-    trainer.predict(model, datamodule=data, return_predictions=False)
+    returned = trainer.predict(model, datamodule=data)
     found = np.load(tmp_path / "runs" / "nats.npy")
-    nats = stream_nats(model.net, data.store.ids("test"), batch_size=4, tgt_len=8)
+    np.testing.assert_array_equal(found, torch.cat(returned, dim=1).numpy())
+    how = {"batch_size": 4, "tgt_len": 8, "ext_len": ext_len}
+    nats = stream_nats(model.net, data.store.ids("test"), **how)
     np.testing.assert_allclose(found, nats.numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_throughput_counts_training_and_not_validation(
-    make_model, make_data, make_trainer, monkeypatch
+@pytest.mark.parametrize("ext_len", [0, 5])
+def test_throughput_counts_what_training_reads_first_and_not_validation(
+    make_model, make_data, make_trainer, monkeypatch, ext_len
 ):
     class Clock(Callback):
         now = 0.0
@@ -307,7 +324,7 @@ def test_throughput_counts_training_and_not_validation(
     monkeypatch.setattr(callbacks.time, "perf_counter", lambda: clock.now)
     options = {"log_every_n_steps": 4, "val_check_interval": 3, "max_steps": 8}
     trainer = make_trainer(callbacks=[clock, Throughput()], **options)
-    trainer.fit(make_model(), datamodule=make_data())
+    trainer.fit(make_model(), datamodule=make_data(ext_len=ext_len))
     assert trainer.callback_metrics["train/tokens_per_second"] == 4 * 8
 
 
@@ -431,6 +448,8 @@ def test_asking_for_the_number_of_steps_does_not_lose_the_position(
         {"segments": "varied"},
         {"order": "rolled", "segments": "varied", "seed": 5},
         {"order": "shuffled", "documents": "lines"},
+        {"ext_len": 5},
+        {"ext_len": 20, "order": "rolled", "segments": "varied"},
     ],
     ids=str,
 )
@@ -467,10 +486,11 @@ def test_the_loss_is_the_mean_of_what_is_scored(make_model, make_trainer):
     assert loss == pytest.approx(nats[segment.scored_BL].mean().item(), rel=1e-6)
 
 
-def test_a_task_reports_how_many_answers_are_right(make_trainer):
+@pytest.mark.parametrize("ext_len", [0, 1, 4, 20])
+def test_a_task_reports_how_many_answers_are_right(make_trainer, ext_len):
     """A network that has learnt nothing but zeros always says the first symbol."""
     task = TaskConfig(length=2, n_symbol=2, n_eval=64)
-    data = CorpusDataModule(corpus="copy", task=task, tgt_len=3, batch_size=4)
+    data = CorpusDataModule(corpus="copy", task=task, tgt_len=3, batch_size=4, ext_len=ext_len)
     sizes = {"n_token": 4, "n_layer": 1, "n_head": 1, "d_model": 4, "mem_len": 8}
     model = LanguageModel(TransformerXLConfig(**sizes))
     for parameter in model.parameters():

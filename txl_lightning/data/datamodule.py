@@ -9,6 +9,7 @@ from lightning.pytorch import LightningDataModule
 
 from .errors import DataError
 from .lengths import Fixed, Lengths, Varied
+from .numbers import check_numbers
 from .orders import InOrder, Order, Rolled, Shuffled
 from .store import Store
 from .stream import (
@@ -32,8 +33,11 @@ class CorpusDataModule(LightningDataModule):
     Args:
         tgt_len: Tokens in a segment.
         batch_size: Rows read in parallel, over all devices together.
+        ext_len: Tokens of the segments before that each reads again before its own: context with
+            gradients that is not scored. Memory holds what stands before them.
         eval_tgt_len: Tokens in a segment of validation, test and predict; left out, tgt_len.
         eval_batch_size: Rows in validation, test and predict; left out, batch_size.
+        eval_ext_len: Tokens read again in validation, test and predict; left out, ext_len.
         eval_warmup_len: Tokens that each row of them but the first reads before its own, unscored.
         order: How training reads: ordered; rolled, each row from another place in each pass; or
             shuffled, the documents in another order in each pass.
@@ -53,8 +57,10 @@ class CorpusDataModule(LightningDataModule):
         self,
         tgt_len: int = 64,
         batch_size: int = 16,
+        ext_len: int = 0,
         eval_tgt_len: int | None = None,
         eval_batch_size: int | None = None,
+        eval_ext_len: int | None = None,
         eval_warmup_len: int = 0,
         order: Literal["ordered", "rolled", "shuffled"] = "ordered",
         segments: Literal["fixed", "varied"] = "fixed",
@@ -64,11 +70,13 @@ class CorpusDataModule(LightningDataModule):
         **text: Any,
     ) -> None:
         super().__init__()
-        evaluated = (eval_tgt_len, eval_batch_size, eval_warmup_len)
-        check_numbers(tgt_len, batch_size, *evaluated, segments, batch_chunks)
+        evaluated = (eval_tgt_len, eval_batch_size, eval_ext_len, eval_warmup_len)
+        check_numbers(tgt_len, batch_size, ext_len, *evaluated, segments, batch_chunks)
         self.text = TextConfig(**text)
         self.train_shape = (batch_size, tgt_len)
         self.eval_shape = (eval_batch_size or batch_size, eval_tgt_len or tgt_len)
+        self.ext_len = ext_len
+        self.eval_ext_len = ext_len if eval_ext_len is None else eval_ext_len
         self.eval_warmup_len = eval_warmup_len
         self.batch_chunks = batch_chunks
         self.order, self.segments, self.seed = order, segments, seed
@@ -120,8 +128,10 @@ class CorpusDataModule(LightningDataModule):
             "python": platform.python_version(),
             "batch_size": self.train_shape[0],
             "tgt_len": self.train_shape[1],
+            "ext_len": self.ext_len,
             "eval_batch_size": self.eval_shape[0],
             "eval_tgt_len": self.eval_shape[1],
+            "eval_ext_len": self.eval_ext_len,
         }
         self.save_hyperparameters({"data": data})
 
@@ -133,7 +143,7 @@ class CorpusDataModule(LightningDataModule):
         lengths = LENGTHS[self.segments](tgt_len, self.seed)
         order = ORDERS[self.order](tokens, self.seed)
         share = self._share(batch_size, self.batch_chunks)
-        stream = Stream(tokens, batch_size, lengths, order, **share)
+        stream = Stream(tokens, batch_size, lengths, order, ext_len=self.ext_len, **share)
         fix = "lower data.batch_size or data.tgt_len, or give more text"
         check_length(f"{self.text.name}, train", stream, tgt_len, fix)
         return TrainingLoader(self._chunked(self._overfit(stream)), self.read_as())
@@ -154,7 +164,7 @@ class CorpusDataModule(LightningDataModule):
         """What the position in the training text means something with."""
         batch_size, tgt_len = self.train_shape
         described = {"text": self.store.fingerprint, "batch_size": batch_size, "tgt_len": tgt_len}
-        described |= {"order": self.order, "segments": self.segments}
+        described |= {"ext_len": self.ext_len, "order": self.order, "segments": self.segments}
         drawn = self.order != "ordered" or self.segments != "fixed"
         return described | ({"seed": self.seed} if drawn else {})
 
@@ -192,8 +202,8 @@ class CorpusDataModule(LightningDataModule):
         """One pass; a segment may be shorter than tgt_len, but not without a target."""
         batch_size, tgt_len = self.eval_shape
         tokens = self.store.text(split)
-        shape = {"warmup_len": self.eval_warmup_len, **self._share(batch_size)}
-        stream = Stream(tokens, batch_size, Fixed(tgt_len), **shape)
+        context = {"warmup_len": self.eval_warmup_len, "ext_len": self.eval_ext_len}
+        stream = Stream(tokens, batch_size, Fixed(tgt_len), **context, **self._share(batch_size))
         fix = "lower data.eval_batch_size, change data.split, or give more text"
         check_length(f"{self.text.name}, {split}", stream, 1, fix)
         return EvaluationLoader(stream)
@@ -258,36 +268,3 @@ LENGTHS: dict[str, Callable[[int, int], Lengths]] = {
     "fixed": lambda tgt_len, _: Fixed(tgt_len),
     "varied": Varied,
 }
-
-
-def check_numbers(
-    tgt_len: int,
-    batch_size: int,
-    eval_tgt_len: int | None,
-    eval_batch_size: int | None,
-    eval_warmup_len: int,
-    segments: str,
-    batch_chunks: int,
-) -> None:
-    """Refuse numbers that no stream can have, before anything is read.
-
-    Raises:
-        ValueError: it starts with the setting's name.
-    """
-    shortest = Varied.SHORTEST if segments == "varied" else 1
-    least = {
-        "tgt_len": (tgt_len, shortest),
-        "batch_size": (batch_size, 1),
-        "eval_tgt_len": (eval_tgt_len, 1),
-        "eval_batch_size": (eval_batch_size, 1),
-        "eval_warmup_len": (eval_warmup_len, 0),
-        "batch_chunks": (batch_chunks, 1),
-    }
-    for name, (value, minimum) in least.items():
-        if value is not None and value < minimum:
-            raise ValueError(f"{name}: {value} is not possible; it must be at least {minimum}")
-    if batch_size % batch_chunks:
-        raise ValueError(
-            f"batch_size: {batch_size} rows cannot be read in {batch_chunks} data.batch_chunks; it "
-            f"must be a multiple of {batch_chunks}"
-        )

@@ -43,6 +43,15 @@ class Segment(NamedTuple):
     """Which of its rows these are, where a segment is read in chunks."""
     n_chunk: int = 1
     """How many chunks there are."""
+    reread: int = 0
+    """How many of its first tokens the segment before has read: unscored, they are context."""
+    again: int = 0
+    """How many of its last tokens the next segment reads again."""
+
+    @property
+    def new_len(self) -> int:
+        """Targets of a row that no segment before has read."""
+        return self.targets_BL.size(1) - self.reread
 
     @property
     def is_whole(self) -> bool:
@@ -73,6 +82,8 @@ class Stream:
         order: which token stands where; left out, the text's own order.
         warmup_len: tokens before its own that a row reads first without being scored. Before the
             text's beginning there are none: the first row starts with an empty memory.
+        ext_len: tokens of the segments before that each reads again before its own, unscored; at
+            the beginning of a pass there are none.
         rank, world_size: this process reads rows rank * B / world_size and following.
     """
 
@@ -81,14 +92,15 @@ class Stream:
     lengths: Lengths
     order: Order | None = None
     warmup_len: int = 0
+    ext_len: int = 0
     rank: int = 0
     world_size: int = 1
     n_chunk: ClassVar[int] = 1
 
     @staticmethod
-    def of(ids: np.ndarray, batch_size: int, tgt_len: int) -> Stream:
+    def of(ids: np.ndarray, batch_size: int, tgt_len: int, ext_len: int = 0) -> Stream:
         """One text in order, in segments of tgt_len."""
-        return Stream(Text(ids), batch_size, Fixed(tgt_len))
+        return Stream(Text(ids), batch_size, Fixed(tgt_len), ext_len=ext_len)
 
     @property
     def row_len(self) -> int:
@@ -108,13 +120,15 @@ class Stream:
     def segment(self, index: int) -> Segment:
         """Segment `index` of an endless reading that starts over after each pass."""
         n_pass, start, stop = self.lengths.find(self.total, index)
-        place_1T = np.arange(start, stop + 1)[None] - self.warmup_len
+        reread = min(self.ext_len, start)
+        place_1T = np.arange(start - reread, stop + 1)[None] - self.warmup_len
         row_B1 = np.arange(self.batch_size)[:, None]
         order = self.order or InOrder(self.tokens)
         at_BT, depth_BT = order.locate(n_pass, row_B1, place_1T, self.row_len)
         past_BT = np.minimum(depth_BT, place_1T + self.warmup_len)
         target_BL = at_BT[:, 1:]
         scored_BL = (past_BT[:, 1:] > 0) & (place_1T[:, 1:] >= 0) & self.tokens.scored(target_BL)
+        scored_BL[:, :reread] = False
         ids_BT = self.tokens.read(at_BT[self._rows])
         return Segment(
             tokens_BL=tensor(ids_BT[:, :-1]),
@@ -124,6 +138,8 @@ class Stream:
             index=index,
             n_target=self.batch_size * (n_pass * self.total + stop),
             n_scored=int(scored_BL.sum()) / self.world_size,
+            reread=reread,
+            again=min(self.ext_len, stop) if stop < self.total else 0,
         )
 
     @property
@@ -146,7 +162,8 @@ class Repeated:
         n_pass, nth = divmod(index, self.n_segment)
         segment, last = self.stream.segment(nth), self.stream.segment(self.n_segment - 1)
         n_target = n_pass * last.n_target + segment.n_target
-        return segment._replace(index=index, n_target=n_target)
+        again = segment.again if nth + 1 < self.n_segment else 0
+        return segment._replace(index=index, n_target=n_target, again=again)
 
 
 class Chunked:
@@ -175,7 +192,7 @@ class Chunked:
         n_left = (self.n_chunk - 1 - chunk) * self.batch_size // self.n_chunk
         return whole._replace(
             **{name: getattr(whole, name)[rows] for name in TENSORS},
-            n_target=whole.n_target - n_left * whole.targets_BL.size(1),
+            n_target=whole.n_target - n_left * whole.new_len,
             n_scored=whole.n_scored / self.n_chunk,
             chunk=chunk,
             n_chunk=self.n_chunk,
@@ -234,7 +251,7 @@ class TrainingLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue there; a text that is read in another way starts from its beginning."""
-        was = state["read_as"]
+        was = {"ext_len": 0} | state["read_as"]
         self.saved_chunks = state.get("n_chunk", 1)
         changed = [
             f"{name} was {was.get(name)}, is {value}"

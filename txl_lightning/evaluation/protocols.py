@@ -16,14 +16,14 @@ def segment_nats(net: TransformerXL, segment: Segment, memory: Memory) -> tuple[
 
     Those that are not `segment.scored_BL` mean nothing.
     """
-    return net.nats(segment.tokens_BL, segment.targets_BL, memory, segment.past_BL)
+    return net.nats(segment.tokens_BL, segment.targets_BL, memory, segment.past_BL, segment.again)
 
 
 def segment_answers(
     net: TransformerXL, segment: Segment, memory: Memory
 ) -> tuple[Tensor, Tensor, Memory]:
     """Nats of a segment's targets; whether each is the likeliest token, right_BL; the memory."""
-    h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.past_BL)
+    h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.past_BL, segment.again)
     right_BL = net.head(h_BLD).argmax(dim=-1) == segment.targets_BL
     return net.head.nats(h_BLD, segment.targets_BL), right_BL, memory
 
@@ -36,6 +36,7 @@ def stream_nats(
     batch_size: int,
     tgt_len: int,
     mem_len: int | None = None,
+    ext_len: int = 0,
 ) -> Tensor:
     """Nats of every scored token of a text, in input order: nats_BT.
 
@@ -48,20 +49,22 @@ def stream_nats(
         batch_size: rows B.
         tgt_len: tokens L in a segment; with enough memory it changes nothing but the speed.
         mem_len: states M remembered; left out, what the model was trained with.
+        ext_len: tokens that a segment reads again before its own; they are scored once.
 
     Raises:
-        ValueError: a length below 1, or fewer than two tokens for each row.
+        ValueError: a length that cannot be, or fewer than two tokens for each row.
     """
     ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else tokens
     require(batch_size >= 1, "batch_size", batch_size, "at least 1")
     require(tgt_len >= 1, "tgt_len", tgt_len, "at least 1")
+    require(ext_len >= 0, "ext_len", ext_len, "0 or more")
     require(len(ids) >= 2 * batch_size, "tokens", len(ids), f"at least 2 * {batch_size} rows")
-    stream = Stream.of(ids, batch_size, tgt_len)
+    stream = Stream.of(ids, batch_size, tgt_len, ext_len)
     memory = model.empty_memory(batch_size, mem_len)
     parts = []
     with evaluating(model):
         for index in range(len(stream)):
             segment = stream.segment(index).to(memory.h_NBMD.device)
             nats_BL, memory = segment_nats(model, segment, memory)
-            parts.append(nats_BL)
+            parts.append(nats_BL[:, segment.reread :])
     return torch.cat(parts, dim=1)

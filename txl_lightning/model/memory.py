@@ -106,14 +106,16 @@ class Memory:
         farthest, device = self.mem_len + tgt_len, self.filled_B.device
         return torch.arange(farthest, -1, -1, device=device).clamp(min=0, max=self.clamp_len)
 
-    def remember(self, h_NBLD: Tensor, reach_BL: Tensor) -> Memory:
+    def remember(self, h_NBLD: Tensor, reach_BL: Tensor, again: int = 0) -> Memory:
         """The memory after a segment: the last M of what was remembered and what is new.
 
-        What the segment's last query could not see, no later one will.
+        The last `again` tokens are left out, because the next segment reads them again. What the
+        first of these could not see, or else the segment's last query, no later one will.
         """
-        tgt_len, mem_len = h_NBLD.size(2), self.mem_len
-        new = min(tgt_len, mem_len)
+        end, mem_len = h_NBLD.size(2) - again, self.mem_len
+        new = min(end, mem_len)
         old_NBMD = self.h_NBMD.narrow(2, new, mem_len - new).to(h_NBLD.dtype)
-        new_NBMD = h_NBLD.detach().narrow(2, tgt_len - new, new)
+        new_NBMD = h_NBLD.detach().narrow(2, end - new, new)
         h_NBMD = torch.cat([old_NBMD, new_NBMD], dim=2)
-        return replace(self, h_NBMD=h_NBMD, filled_B=(reach_BL[:, -1] + 1).clamp(max=mem_len))
+        before_B = reach_BL[:, end] if again else reach_BL[:, -1] + 1
+        return replace(self, h_NBMD=h_NBMD, filled_B=before_B.clamp(max=mem_len))

@@ -35,15 +35,20 @@ class TransformerXL(nn.Module):
         initialise(self, config)
 
     def forward(
-        self, tokens_BL: Tensor, memory: Memory | None = None, past_BL: Tensor | None = None
+        self,
+        tokens_BL: Tensor,
+        memory: Memory | None = None,
+        past_BL: Tensor | None = None,
+        again: int = 0,
     ) -> tuple[Tensor, Memory]:
         """Scores of the token after each of `tokens_BL`, and the memory for the next segment.
 
         Without a memory, nothing is remembered yet. The one given is left as it was. Where a row
         holds several texts, `past_BL` counts the tokens of its own text before each token: nothing
-        before them is seen, in the segment or the memory.
+        before them is seen, in the segment or the memory. The last `again` tokens are not
+        remembered: the next segment begins with them.
         """
-        h_BLD, memory = self.hidden(tokens_BL, memory, past_BL)
+        h_BLD, memory = self.hidden(tokens_BL, memory, past_BL, again)
         return self.head(h_BLD), memory
 
     def nats(
@@ -52,13 +57,18 @@ class TransformerXL(nn.Module):
         targets_BL: Tensor,
         memory: Memory | None = None,
         past_BL: Tensor | None = None,
+        again: int = 0,
     ) -> tuple[Tensor, Memory]:
         """-log p(target) of each of `targets_BL`, in nats and at least float32, and the memory."""
-        h_BLD, memory = self.hidden(tokens_BL, memory, past_BL)
+        h_BLD, memory = self.hidden(tokens_BL, memory, past_BL, again)
         return self.head.nats(h_BLD, targets_BL), memory
 
     def hidden(
-        self, tokens_BL: Tensor, memory: Memory | None = None, past_BL: Tensor | None = None
+        self,
+        tokens_BL: Tensor,
+        memory: Memory | None = None,
+        past_BL: Tensor | None = None,
+        again: int = 0,
     ) -> tuple[Tensor, Memory]:
         """The last layer's states h_BLD, and the memory of what each layer reads, without gradient.
 
@@ -79,7 +89,8 @@ class TransformerXL(nn.Module):
             h_BLD = layer(h_BLD, memory_BMD, terms, visible_BLS)
             states.append(h_BLD)
         kept = [state.detach().to(self.compute_dtype) for state in states[self.recurrence]]
-        return self.drop(self.final_norm(h_BLD)), memory.remember(torch.stack(kept), reach_BL)
+        memory = memory.remember(torch.stack(kept), reach_BL, again)
+        return self.drop(self.final_norm(h_BLD)), memory
 
     def empty_memory(
         self,

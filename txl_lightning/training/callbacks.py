@@ -36,7 +36,7 @@ class Throughput(Callback):
         batch_idx: int,
     ) -> None:
         """Count; log as seldom as everything else is logged."""
-        self.tokens += batch.targets_BL.numel() * trainer.world_size
+        self.tokens += len(batch.targets_BL) * batch.new_len * trainer.world_size
         if pl_module.is_logged(trainer.global_step, batch_idx):
             self.pause()
             pl_module.log("train/tokens_per_second", self.tokens / max(self.seconds, 1e-9))

@@ -6,7 +6,7 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from ..data.datamodule import check_numbers
+from ..data.numbers import check_numbers
 from ..data.text import PARTS, TextConfig
 from ..model import TransformerXLConfig
 from ..model.config import LEARNED
@@ -24,8 +24,8 @@ SHAPES_NO_WEIGHT = READ_OTHERWISE | TRAINED_OTHERWISE | DRAWN_OTHERWISE
 def check_numbers_of(config: Namespace) -> None:
     """Refuse numbers that cannot be, with the whole key."""
     net = {name: value for name, value in vars(config.model.net).items() if name != "n_token"}
-    shape = ("tgt_len", "batch_size", "batch_chunks", "segments")
-    shape += ("eval_tgt_len", "eval_batch_size", "eval_warmup_len")
+    shape = ("tgt_len", "batch_size", "ext_len", "batch_chunks", "segments")
+    shape += ("eval_tgt_len", "eval_batch_size", "eval_ext_len", "eval_warmup_len")
     with keys_under("model.net"):
         TransformerXLConfig(**net)
     with keys_under("model.optim"):

@@ -181,7 +181,7 @@ class LanguageModel(LightningModule):
         return memory.to(self.device, self.net.compute_dtype)
 
     def evaluate(self, stage: str, segment: Segment, loader: int) -> Tensor:
-        """Score one segment and remember it; nan where nothing is scored."""
+        """Score one segment and remember it; nan where nothing is scored, nothing twice."""
         memory = self.memory(stage, segment, self.eval_lengths, loader)
         if self.example_len:
             nats_BL, right_BL, memory = segment_answers(self.net, segment, memory)
@@ -191,7 +191,7 @@ class LanguageModel(LightningModule):
             nats_BL, memory = segment_nats(self.net, segment, memory)
         self.memories[stage, loader] = memory
         self.meter(f"{stage}/{loader}/nats", MeanNats).update(nats_BL, segment.scored_BL)
-        return nats_BL.masked_fill(~segment.scored_BL, math.nan)
+        return nats_BL.masked_fill(~segment.scored_BL, math.nan)[:, segment.reread :]
 
     def meter(self, name: str, kind: type[Metric], *args: Any) -> Metric:
         """The metric of a stage and dataloader, made when it is first needed."""
