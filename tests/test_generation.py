@@ -25,6 +25,30 @@ def test_a_prompt_longer_than_the_memory_is_read_in_order(make_net):
     assert generate(net, prompt, 1, temperature=0) == logits[0, -1].argmax()
 
 
+@pytest.mark.parametrize("positions", ["absolute_sinusoidal", "absolute_learned", "sinusoidal"])
+def test_without_a_memory_each_token_is_drawn_from_the_last_few(make_net, positions):
+    net = make_net(positions=positions, clamp_len=9, mem_len=0)
+    prompt = torch.randint(11, (140,))
+    text = prompt
+    for _ in range(6):
+        logits, _ = net(text[None, -5:])
+        text = torch.cat([text, logits[0, -1:].argmax(-1)])
+    assert torch.equal(generate(net, prompt, 6, temperature=0, ext_len=4), text[140:])
+
+
+@pytest.mark.parametrize("prompt_len", [1, 3, 140])
+def test_with_enough_memory_reading_again_changes_nothing(make_net, prompt_len):
+    net, prompt = make_net(mem_len=200), torch.randint(11, (prompt_len,))
+    expected = generate(net, prompt, 12, temperature=0)
+    assert torch.equal(generate(net, prompt, 12, temperature=0, ext_len=5), expected)
+
+
+def test_absolute_positions_must_have_something_to_read_again(make_net):
+    net = make_net(positions="absolute_sinusoidal")
+    with pytest.raises(ValueError, match=r"ext_len: 0 .* at least 1, because positions are absol"):
+        generate(net, torch.tensor([1]), 1)
+
+
 def test_the_same_seed_draws_the_same_text(make_net):
     net, prompt = make_net(), torch.tensor([1])
     first, again, other = (generate(net, prompt, 30, seed=seed) for seed in (1, 1, 2))

@@ -3,6 +3,8 @@
 L prompt   V vocabulary
 """
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,7 @@ def generate(
     top_k: int | None = None,
     seed: int | None = None,
     mem_len: int | None = None,
+    ext_len: int = 0,
 ) -> Tensor:
     """`length` tokens that follow the prompt, without the prompt.
 
@@ -32,29 +35,46 @@ def generate(
         top_k: how many of the likeliest tokens may be drawn; left out, all.
         seed: of the draws; left out, torch's own generator is used.
         mem_len: states remembered; left out, what the model was trained with.
+        ext_len: tokens that are read again with each new one, beside what is remembered. Absolute
+            positions need them, because a token's place is counted from the end of what is read,
+            and so does a model without a memory.
 
     Raises:
         ValueError: an empty prompt, or a number that cannot be.
     """
     check_options(len(prompt_L), length, temperature, top_k)
+    check_context(model, ext_len)
     device = model.probe.device
     generator = None if seed is None else torch.Generator(device).manual_seed(seed)
-    drawn = [prompt_L.new_empty(0, device=device)]
+    text_L = prompt_L.to(device)
     with evaluating(model):
-        logits_V, memory = read(model, prompt_L.to(device), mem_len)
+        memory = model.empty_memory(1, mem_len)
+        # The last token by itself, as those that are drawn: its place is the same as theirs.
+        last = len(text_L) - 1
+        starts = [*range(0, last, PROMPT_SEGMENT), last]
+        for start, stop in pairwise([*starts, len(text_L)]):
+            scores_V, memory = read(model, text_L[:stop], start, memory, ext_len)
         for _ in range(length):
-            drawn.append(draw(logits_V, temperature, top_k, generator))
-            logits_1LV, memory = model(drawn[-1].view(1, 1), memory)
-            logits_V = logits_1LV[0, -1]
-    return torch.cat(drawn)
+            drawn_1 = draw(scores_V, temperature, top_k, generator)
+            text_L = torch.cat([text_L, drawn_1])
+            scores_V, memory = read(model, text_L, len(text_L) - 1, memory, ext_len)
+    return text_L[len(prompt_L) :]
 
 
-def read(model: TransformerXL, prompt_L: Tensor, mem_len: int | None) -> tuple[Tensor, Memory]:
-    """The scores after the prompt's last token, and what is remembered of it."""
-    memory = model.empty_memory(1, mem_len)
-    for segment_L in prompt_L.split(PROMPT_SEGMENT):
-        logits_1LV, memory = model(segment_L[None], memory)
-    return logits_1LV[0, -1], memory
+def read(
+    model: TransformerXL, text_L: Tensor, start: int, memory: Memory, ext_len: int
+) -> tuple[Tensor, Memory]:
+    """The scores after a text of which all before `start` is read, and what is remembered of it."""
+    window_L = text_L[max(start - ext_len, 0) :]
+    h_1LD, memory = model.hidden(window_L[None], memory, again=min(ext_len, len(text_L)))
+    return model.head(h_1LD[0, -1]), memory
+
+
+def check_context(model: TransformerXL, ext_len: int) -> None:
+    """Refuse to read a token after the other where each would be the first."""
+    absolute = model.config.positions.startswith("absolute")
+    least = "at least 1, because positions are absolute" if absolute else "0 or more"
+    require(ext_len >= int(absolute), "ext_len", ext_len, least)
 
 
 def draw(
