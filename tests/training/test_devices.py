@@ -32,6 +32,7 @@ COMMON = [
 ]  # fmt: skip
 FOUR = ["--trainer.max_steps=4"]
 ADAMW = ["--model.optim.name=adamw"]
+LAMB = ["--model.optim.name=lamb"]
 TWO_NODES = ["--trainer.num_nodes=2", "--trainer.devices=1"]
 DDP = [*TWO_NODES, "--trainer.strategy=ddp"]
 FSDP = [*TWO_NODES, "--trainer.strategy=fsdp2"]
@@ -63,6 +64,7 @@ def runs(letters, memory_NBMD) -> Path:
         "ddp": DDP,
         "fsdp": [*FSDP, *FOUR, "--model.recompute=true"],
         "fsdp_on": [*FSDP, *going_on(letters, "fsdp")],
+        "fsdp_lamb": [*FSDP, *FOUR, *LAMB],
         "cut": CUT,
     }
     on_two_nodes(letters, {name: command_line(letters, name, *two[name]) for name in two})
@@ -135,6 +137,11 @@ def test_two_nodes_take_the_steps_of_one_process(runs):
 def test_a_sharded_model_takes_the_steps_of_a_whole_one_and_so_does_its_continuation(runs):
     both = losses(runs, "fsdp") + losses(runs, "fsdp_on")
     assert both == pytest.approx(losses(runs, "one"), rel=1e-5)
+
+
+def test_lamb_measures_whole_weights_where_each_device_has_a_part(runs):
+    TxlCLI(command_line(runs, "one_lamb", *FOUR, *LAMB))
+    assert losses(runs, "fsdp_lamb") == pytest.approx(losses(runs, "one_lamb"), rel=1e-5)
 
 
 @pytest.mark.parametrize("run", ["ddp", "fsdp_on"])
