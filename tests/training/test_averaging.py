@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Callback, callbacks, seed_everything
+from lightning.pytorch import Callback, seed_everything
+from lightning.pytorch.callbacks import (
+    EMAWeightAveraging,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 from torch._dynamo.testing import CompileCounter
 
 from txl_lightning import LanguageModel
@@ -153,6 +158,7 @@ def test_what_follows_fit_measures_the_average_and_saves_both(fit, last, make_da
     for _ in range(2):
         [found] = trainer.validate(trainer.lightning_module, make_data(), verbose=False)
         assert found["val/nats"] == record.found[-1]
+        assert same(weights_of(trainer.lightning_module.net), before)
     trainer.save_checkpoint(last("after"))
     assert same(saved(last("after")), before)
     assert same(saved(last("after"), "trained"), record.weights[-1])
@@ -241,10 +247,13 @@ def test_only_the_network_is_copied(fit):
         assert copied.head.out.weight is copied.embedding.weight
 
 
-@pytest.mark.parametrize("kind", ["EMAWeightAveraging", "WeightAveraging"])
-def test_lightnings_own_is_refused(fit, kind):
-    with pytest.raises(ValueError, match=rf"{kind} is not possible; it must be .*WeightAverage"):
-        fit(getattr(callbacks, kind)())
+@pytest.mark.parametrize(
+    "other", [EMAWeightAveraging(), WeightAveraging(), StochasticWeightAveraging(1e-3)]
+)
+def test_lightnings_own_is_refused(fit, other):
+    said = rf"{type(other).__name__} is not possible; it must be .*WeightAverage"
+    with pytest.raises(ValueError, match=said):
+        fit(other)
 
 
 @pytest.mark.parametrize(
