@@ -135,7 +135,7 @@ class LanguageModel(LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         """What keeps memory, position and random numbers together, and bad numbers out."""
-        refuse_others(self.trainer.callbacks)
+        refuse_others(getattr(self._trainer, "callbacks", []))
         return [Guard(self.optim.skip_budget), Carry()]
 
     def on_train_start(self) -> None:
