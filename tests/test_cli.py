@@ -217,6 +217,10 @@ def test_the_door_lists_its_verbs(txl, arguments):
         ),
         ("--ckpt_path=none.ckpt", "ckpt_path: none.ckpt: no such file"),
         ("--config=none.yaml", "File does not exist"),
+        (
+            "--trainer.callbacks={class_path: WeightAverage, init_args: {decay: 2}}",
+            "decay: 2.0 is not possible; it must be at least 0 and less than 1, or null",
+        ),
         ("--trainer.logger=os.system", "trainer.logger: a config may not import os.system"),
         ("--model.net.d_head=wide", "model.net.d_head: wide is not possible; it must be a whole"),
         ("--max-steps=5", "max-steps: unknown key"),

@@ -15,7 +15,7 @@ from importlib import import_module
 import jsonargparse
 
 from . import signals
-from .complaints import explain
+from .complaints import explain, innermost
 from .data import StorageError
 
 UNHEARD = (
@@ -118,7 +118,7 @@ def in_words(error: Exception) -> str:
     """What is wrong; of a file, without the number that Python's own words start with."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    return str(error)
+    return innermost(str(error))
 
 
 def run(arguments: list[str]) -> None:

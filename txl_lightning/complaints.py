@@ -8,6 +8,7 @@ UNKNOWN = re.compile(r"unrecognized arguments: --([\w.+-]+)|does not accept opti
 REFUSED = re.compile(r'Parser key "([\w.]+)":.*Importing \'([\w.]+)\' is not allowed', re.DOTALL)
 EXPECTED = re.compile(r'Parser key "([\w.]+)":\s+Expected a (.+)\. Got value: (.*)', re.DOTALL)
 UNION = re.compile(r'Parser key "([\w.]+)":.*Subtypes: \[(.*?)\]\n.*Given value: (.*)', re.DOTALL)
+INNER = re.compile(r"^ +- (.+ is not possible; .+)$", re.MULTILINE)
 KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -34,6 +35,12 @@ def explain(message: str, known: Iterable[str]) -> str:
         words = [allowed(kind) for kind in kinds.split(", ")]
         return f"{key}: {value.strip()} is not possible; it must be {' or '.join(words)}"
     return " ".join(message.split())
+
+
+def innermost(message: str) -> str:
+    """What we refused, in jsonargparse's list of all that a callback's or plugin's value is not."""
+    found = INNER.search(message)
+    return found[1] if found else message
 
 
 def unknown_key(key: str, known: list[str]) -> str:

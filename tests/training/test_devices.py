@@ -32,6 +32,8 @@ COMMON = [
 ]  # fmt: skip
 FOUR = ["--trainer.max_steps=4"]
 ADAMW = ["--model.optim.name=adamw"]
+LAMB = ["--model.optim.name=lamb"]
+AVERAGE = ["--trainer.callbacks=txl_lightning.training.averaging.WeightAverage"]
 TWO_NODES = ["--trainer.num_nodes=2", "--trainer.devices=1"]
 DDP = [*TWO_NODES, "--trainer.strategy=ddp"]
 FSDP = [*TWO_NODES, "--trainer.strategy=fsdp2"]
@@ -59,10 +61,15 @@ def memory_NBMD(letters) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def runs(letters, memory_NBMD) -> Path:
     """The folder of runs of two processes, each to be compared with `one`."""
+    TxlCLI(command_line(letters, "averaged", *FOUR, *AVERAGE))
     two = {
         "ddp": DDP,
+        "ddp_averaged": [*DDP, *FOUR, *AVERAGE],
         "fsdp": [*FSDP, *FOUR, "--model.recompute=true"],
         "fsdp_on": [*FSDP, *going_on(letters, "fsdp")],
+        "fsdp_lamb": [*FSDP, *FOUR, *LAMB],
+        "fsdp_no_more": [*FSDP, *going_on(letters, "averaged")],
+        "fsdp_averaged": [*FSDP, *AVERAGE],
         "cut": CUT,
     }
     on_two_nodes(letters, {name: command_line(letters, name, *two[name]) for name in two})
@@ -137,6 +144,11 @@ def test_a_sharded_model_takes_the_steps_of_a_whole_one_and_so_does_its_continua
     assert both == pytest.approx(losses(runs, "one"), rel=1e-5)
 
 
+def test_lamb_measures_whole_weights_where_each_device_has_a_part(runs):
+    TxlCLI(command_line(runs, "one_lamb", *FOUR, *LAMB))
+    assert losses(runs, "fsdp_lamb") == pytest.approx(losses(runs, "one_lamb"), rel=1e-5)
+
+
 @pytest.mark.parametrize("run", ["ddp", "fsdp_on"])
 def test_each_process_remembers_its_own_rows(runs, memory_NBMD, run):
     """None has the memory of the first, which is what happens to a buffer under DDP."""
@@ -165,6 +177,21 @@ def test_one_process_measures_what_two_have_trained(runs):
     cli = TxlCLI(["validate", *options])
     found = cli.trainer.callback_metrics["val/nats"].item()
     assert found == pytest.approx(losses(runs, "fsdp_on")[-1], rel=1e-5)
+
+
+def test_two_nodes_measure_and_save_the_average_of_one_process(runs):
+    assert losses(runs, "ddp_averaged") == pytest.approx(losses(runs, "averaged"), rel=1e-5)
+    assert losses(runs, "ddp_averaged") != pytest.approx(losses(runs, "one")[:10], rel=1e-5)
+    a, b = (torch.load(last(runs, run), weights_only=True) for run in ("averaged", "ddp_averaged"))
+    for key in ("state_dict", "trained"):
+        for name, weight in a[key].items():
+            assert torch.allclose(weight, b[key][name], atol=1e-4), name
+
+
+def test_a_sharded_model_is_not_averaged_but_goes_on_from_what_was(runs):
+    for refused in of_each_rank(runs, "fsdp_averaged", "refused"):
+        assert refused.startswith("trainer.strategy: fsdp2 is not possible with WeightAverage")
+    assert losses(runs, "fsdp_no_more") == pytest.approx(losses(runs, "one")[10:], rel=1e-5)
 
 
 def test_matrices_are_not_cut_for_tensor_parallelism(runs):

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..checkpoints.files import read
 from ..model import TransformerXL
+from .averaging import go_on_from
 
 
 def shard(net: TransformerXL, mesh: DeviceMesh) -> None:
@@ -62,6 +63,8 @@ class Sharded(ModelParallelStrategy):
     ) -> dict[str, Any]:
         """Each device takes its part of what the file holds; nothing in it is executed."""
         checkpoint = read(Path(checkpoint_path))
+        # The hook of other strategies comes too late: the weights are loaded here.
+        go_on_from(checkpoint, self.lightning_module.trainer)
         whole = distributed.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
         distributed.set_model_state_dict(self.model, checkpoint["state_dict"], options=whole)
         states = checkpoint.get("optimizer_states", [])

@@ -15,6 +15,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from ..data.stream import Segment
+from .ranks import whole
 
 
 class NonFiniteError(ValueError):
@@ -116,8 +117,7 @@ class Guard(Callback):
 def gradient_norm(parameters: Iterable[Parameter]) -> Tensor:
     """The norm of all gradients together, also where each rank has a part of each."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return whole(torch.nn.utils.get_total_norm(gradients))
 
 
 def finite_weights(module: LightningModule) -> bool:

@@ -14,6 +14,7 @@ from ..data.datamodule import CorpusDataModule
 from ..data.stream import Segment, TrainingLoader
 from ..evaluation import MeanNats, RightAnswers, readings, segment_answers, segment_nats
 from ..model import Memory, SameLength, TransformerXL, TransformerXLConfig, require
+from .averaging import go_on_from, refuse_others
 from .carry import Carry
 from .chunks import check_whole_segments, recount
 from .compiling import compile_in_place
@@ -143,6 +144,7 @@ class LanguageModel(LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         """What keeps memory, position and random numbers together, and bad numbers out."""
+        refuse_others(getattr(self._trainer, "callbacks", []))
         return [Guard(self.optim.skip_budget), Carry()]
 
     def on_train_start(self) -> None:
@@ -162,6 +164,7 @@ class LanguageModel(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights whose ids mean something else in this text, before they are loaded."""
         if self._trainer is not None:
+            go_on_from(checkpoint, self.trainer)
             # Lightning loads them first, and would round 64-true to the float32 of a new network.
             self.trainer.precision_plugin.convert_module(self)
         state = checkpoint.get(CorpusDataModule.__qualname__)

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW, Optimizer
 
+from .ranks import whole
+
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of x, x^3 and x^5 that bring small singular values near 1 fastest."""
 
@@ -67,6 +69,7 @@ class Muon(Optimizer):
             if parameter.grad is not None:
                 by_shape[parameter.shape].append(parameter)
         for shape, parameters in by_shape.items():
+            # A part of a matrix cannot be made orthogonal.
             updates = torch.stack([whole(self.nesterov(p, group["momentum"])) for p in parameters])
             scale = group["lr"] * ADAM_RMS * max(shape) ** 0.5
             for parameter, update in zip(
@@ -82,11 +85,6 @@ class Muon(Optimizer):
             state["mean"] = torch.zeros_like(parameter)
         state["mean"].lerp_(parameter.grad, 1 - momentum)
         return parameter.grad.lerp(state["mean"], momentum)
-
-
-def whole(matrix: Tensor) -> Tensor:
-    """All of a matrix, on every device: a part of it cannot be made orthogonal."""
-    return matrix.full_tensor() if isinstance(matrix, DTensor) else matrix
 
 
 def divided_as(parameter: Tensor, update: Tensor) -> Tensor:

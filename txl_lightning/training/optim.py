@@ -6,10 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from torch import nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ..model import require
+from .lamb import Lamb
 from .muon import Muon
 
 
@@ -21,29 +22,29 @@ class OptimConfig:
         ValueError: a number that no training can have; the message starts with the field's name.
     """
 
-    name: Literal["adam", "adamw", "sgd", "muon"] = "adamw"
+    name: Literal["adam", "adamw", "adagrad", "lamb", "muon", "sgd"] = "adamw"
     """The optimiser; muon is for the layers' matrices and leaves the rest to adamw."""
     lr: float = 1e-3
     """Peak learning rate, whatever the schedule."""
     matrix_lr: float | None = None
     """With muon, the peak learning rate of the layers' matrices; left out, lr."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay rates of Adam's moments."""
+    """Decay rates of the moments of adam, adamw, lamb and, outside the matrices, muon."""
     eps: float = 1e-8
-    """Added to Adam's denominator."""
+    """Added to denominators; NVIDIA's lamb has 1e-6."""
     momentum: float = 0.95
     """Of sgd and muon."""
     weight_decay: float = 0.0
     """Decay of the layers' matrices; nothing else decays."""
-    schedule: Literal["constant", "cosine", "inverse_sqrt", "wsd"] = "cosine"
-    """What follows the warm-up: no change, half a cosine to min_lr_ratio, 1 / sqrt(step), or no
-    change and then a linear decay."""
+    schedule: Literal["constant", "cosine", "inverse_sqrt", "linear", "wsd"] = "cosine"
+    """What follows the warm-up: no change, half a cosine to min_lr_ratio, 1 / sqrt(step), a line to
+    min_lr_ratio, or no change and then such a line."""
     warmup_steps: int = 0
     """Steps in which the learning rate grows linearly; step 1 has 1 / warmup_steps of it."""
     decay_fraction: float = 0.2
     """The last part of the steps, in which wsd decays."""
     min_lr_ratio: float = 0.0
-    """Where cosine and wsd end, as a fraction of the peak."""
+    """Where cosine, linear and wsd end, as a fraction of the peak."""
     skip_budget: int = 0
     """Updates with a loss or gradient that is not finite, before the one that stops training."""
 
@@ -82,6 +83,12 @@ def cosine(progress: float, config: OptimConfig) -> float:
     return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
+def linear(progress: float, config: OptimConfig) -> float:
+    """A line from 1 to min_lr_ratio."""
+    low = config.min_lr_ratio
+    return low + (1 - low) * (1 - progress)
+
+
 def wsd(progress: float, config: OptimConfig) -> float:
     """Stable, then linear to min_lr_ratio in the last decay_fraction (Hu et al. 2024)."""
     low, span = config.min_lr_ratio, config.decay_fraction
@@ -89,14 +96,17 @@ def wsd(progress: float, config: OptimConfig) -> float:
     return 1.0 if left >= span else low + (1 - low) * left / span
 
 
-AFTER_WARMUP = {"constant": constant, "cosine": cosine, "wsd": wsd}
+AFTER_WARMUP = {"constant": constant, "cosine": cosine, "linear": linear, "wsd": wsd}
 
 
 def lr_factor(step: int, config: OptimConfig, max_steps: int) -> float:
     """What the peak learning rate is multiplied by in update `step` + 1.
 
     inverse_sqrt is sqrt(warmup_steps / (step + 1)), so that it leaves the warm-up at the peak
-    (Vaswani et al. 2017, Section 5.3); the others spread over the steps that remain.
+    (Vaswani et al. 2017, Section 5.3); the others spread over the steps that remain, as the
+    original's in TensorFlow and NVIDIA's do. The original's in PyTorch spreads its cosine over all
+    steps: it leaves the warm-up a little under the peak. Both in PyTorch make update 1 at the peak
+    and then lag a step behind in the warm-up; the one in TensorFlow makes update 1 at 0.
     """
     warmup = config.warmup_steps
     if step < warmup:
@@ -109,7 +119,7 @@ def lr_factor(step: int, config: OptimConfig, max_steps: int) -> float:
 
 def check_end(config: OptimConfig, max_steps: int) -> None:
     """Refuse endless training with a schedule that must know its end."""
-    if max_steps < 0 and config.schedule in ("cosine", "wsd"):
+    if max_steps < 0 and config.schedule in ("cosine", "linear", "wsd"):
         message = f"trainer.max_steps: {config.schedule} must know where it ends; give a number"
         raise ValueError(message)
 
@@ -142,11 +152,20 @@ def set_as_given(scheduler: LambdaLR, fresh: Optimizer) -> None:
 
 
 def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
-    """The optimiser of `net`; only the layers' matrices decay."""
-    named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
-    outer = ("embedding", "head")
-    inner = [p for name, p in named if p.ndim == 2 and not name.startswith(outer)]
-    rest = [p for name, p in named if p.ndim != 2 or name.startswith(outer)]
+    """The optimiser of `net`.
+
+    Only the layers' matrices decay, and are what muon makes orthogonal: the weights of linear maps
+    in the layers, and of those that make keys of distances. Embeddings and their projections, the
+    softmax, tables of positions, u, v, biases and normalisations do neither, whatever their shape.
+    """
+    matrices = {
+        module.weight
+        for name, module in net.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith(("embedding.", "head."))
+    }
+    trained = [p for p in net.parameters() if p.requires_grad]
+    inner = [p for p in trained if p in matrices]
+    rest = [p for p in trained if p not in matrices]
     groups = [
         {"params": inner, "weight_decay": config.weight_decay},
         {"params": rest, "weight_decay": 0.0},
@@ -164,8 +183,18 @@ def adamw(groups: list[dict], config: OptimConfig) -> Optimizer:
     return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps)
 
 
+def adagrad(groups: list[dict], config: OptimConfig) -> Optimizer:
+    """Duchi et al. 2011; weight decay is added to the gradient."""
+    return Adagrad(groups, lr=config.lr, eps=config.eps)
+
+
+def lamb(groups: list[dict], config: OptimConfig) -> Optimizer:
+    """You et al. 2020, as NVIDIA has it; weight decay is added to the update."""
+    return Lamb(groups, config.lr, betas=config.betas, eps=config.eps)
+
+
 def sgd(groups: list[dict], config: OptimConfig) -> Optimizer:
-    """Gradient descent with momentum."""
+    """Gradient descent with momentum; weight decay is added to the gradient."""
     return SGD(groups, lr=config.lr, momentum=config.momentum)
 
 
@@ -184,6 +213,8 @@ def muon(groups: list[dict], config: OptimConfig) -> Optimizer:
 OPTIMIZERS: dict[str, Callable[[list[dict], OptimConfig], Optimizer]] = {
     "adam": adam,
     "adamw": adamw,
-    "sgd": sgd,
+    "adagrad": adagrad,
+    "lamb": lamb,
     "muon": muon,
+    "sgd": sgd,
 }

@@ -3,7 +3,8 @@
 from typing import Any
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
+from torch.distributed.tensor import DTensor
 
 
 class Ranks:
@@ -31,3 +32,8 @@ class Ranks:
         values = [None] * self.world_size if self.rank == 0 else None
         distributed.gather_object(value, values, dst=0, group=self.group)
         return values
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of it, on every device, where each may have a part."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

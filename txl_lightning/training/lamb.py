@@ -1,0 +1,69 @@
+"""LAMB: Adam whose update of each weight is as long as the weight (You et al. 2020)."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from .ranks import whole
+
+LONGEST = 10.0
+"""What the norm of a weight counts for at most."""
+
+
+class Lamb(Optimizer):
+    """LAMB as NVIDIA trains Transformer-XL with it (jitlamb in their lamb.py).
+
+    Each weight moves by lr * min(||w||, 10) / (||update|| + eps) * update, or by lr * update while
+    it is zero. The update is Adam's with the decay added; as NVIDIA's, and unlike Algorithm 2 of
+    the paper, it does not correct the bias that the moments have from starting at zero.
+
+    Args:
+        groups: parameters, or groups of them.
+        lr: learning rate.
+        betas: decay rates of the moments.
+        eps: added to both denominators; NVIDIA's is 1e-6.
+        weight_decay: what is added to the update, as a fraction of the weight.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[dict] | Iterable[Tensor],
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        own = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(groups, own)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """One update."""
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    update = self.adam(parameter, group)
+                    update.add_(parameter, alpha=group["weight_decay"])
+                    update.mul_(trust(parameter, update, group["eps"]))
+                    parameter.add_(update, alpha=-group["lr"])
+        return loss
+
+    def adam(self, parameter: Tensor, group: dict) -> Tensor:
+        """The mean gradient over the root of the mean square."""
+        state, (beta1, beta2) = self.state[parameter], group["betas"]
+        if not state:
+            state |= {name: torch.zeros_like(parameter) for name in ("mean", "square")}
+        state["mean"].lerp_(parameter.grad, 1 - beta1)
+        state["square"].mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
+        return state["mean"] / (state["square"].sqrt() + group["eps"])
+
+
+def trust(parameter: Tensor, update: Tensor, eps: float) -> Tensor:
+    """What brings the update to the length of the weight, on however many devices they are."""
+    length = whole(parameter.norm()).clamp(max=LONGEST)
+    return torch.where(length > 0, length / (whole(update.norm()) + eps), 1.0)
