@@ -1,59 +1,233 @@
-"""Every configuration that is shipped parses and builds."""
+"""Every configuration that is shipped parses, builds, and has the parameters that are published."""
 
+import re
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig, TransformerXLConfig
+from txl_lightning.model import TransformerXL
+from txl_lightning.training.checks import check_numbers_of
 from txl_lightning.training.cli import TxlCLI
 
 FOLDER = Path(__file__).parents[1] / "configs"
 HARDWARE = sorted((FOLDER / "hardware").glob("*.yaml"))
 CONFIGS = sorted(set(FOLDER.rglob("*.yaml")) - set(HARDWARE))
+ABLATIONS = sorted((FOLDER / "paper" / "ablation").glob("*.yaml"))
+RUN_ELSEWHERE = sorted(
+    path
+    for name in ("paper", "nvidia", "fairseq", "labml")
+    for path in (FOLDER / name).rglob("*.yaml")
+)
+
+COUNTED = {
+    # Run and seen in the code of each: the paper's, NVIDIA's, fairseq's.
+    "paper/enwik8_base": (204, 41_055_436),
+    "paper/enwik8_large": (204, 277_231_820),
+    "paper/text8_base": (27, 40_964_635),
+    "paper/wt103_base": (267_735, 151_107_538),
+    "paper/wt103_large": (267_735, 285_170_506),
+    "paper/lm1b_base": (793_471, 357_812_082),
+    "paper/lm1b_large": (793_471, 841_295_982),
+    "nvidia/wt103_base": (267_735, 191_950_298),
+    "fairseq/wt103_base": (267_744, 151_123_537),
+}
+ROUNDED = {
+    # Published in millions.
+    "paper/text8_large": (27, 277),
+    "paper/ptb": (10_000, 24),
+    "nvidia/wt103_large": (267_735, 285),
+    "nvidia/wt103_large_8nodes": (267_735, 285),
+}
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_a_configuration_parses(path, capsys):
-    with pytest.raises(SystemExit) as stop:
-        TxlCLI(["fit", "--config", str(path), "--print_config"])
-    assert stop.value.code == 0
-    parsed = yaml.safe_load(capsys.readouterr().out)
+def config_id(path: Path) -> str:
+    return path.relative_to(FOLDER).with_suffix("").as_posix()
+
+
+def header(path: Path) -> str:
+    lines = path.read_text().splitlines()
+    return " ".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
+
+
+def as_written(value: Any) -> Any:
+    """A setting as a YAML file has it: no tuples."""
+    if isinstance(value, dict):
+        return {key: as_written(inner) for key, inner in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def setting(config: dict, key: str) -> Any:
+    for name in key.split("."):
+        config = config[name]
+    return config
+
+
+@cache
+def n_parameters(path: Path, n_token: int, **changes: int) -> int:
+    """What a configuration's network has, counted without making it; what is tied counts once."""
+    net = yaml.safe_load(path.read_text())["model"]["net"]
+    with torch.device("meta"):
+        model = TransformerXL(TransformerXLConfig(**net | changes, n_token=n_token))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.fixture(scope="module")
+def read():
+    """What the command line makes of its arguments; its parser takes long to build."""
+    cli = TxlCLI.__new__(TxlCLI)
+    with pytest.raises(SystemExit):
+        cli.__init__(["fit", "--print_config"])
+
+    @cache
+    def read(*arguments: str) -> dict:
+        cli.arguments = ["fit", *arguments]
+        config = cli.parse().fit
+        check_numbers_of(config)
+        return as_written(config.as_dict())
+
+    return read
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=config_id)
+def test_a_configuration_parses(path, read):
+    parsed = read("--config", str(path))
     written = yaml.safe_load(path.read_text())
     for key, value in written["model"]["net"].items():
         assert parsed["model"]["net"][key] == value
+    for key, value in written["trainer"].items():
+        if key != "callbacks":
+            assert parsed["trainer"][key] == value
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_a_configuration_builds_and_says_what_it_is(path):
-    text = path.read_text()
-    assert text.startswith("# ")
-    written = yaml.safe_load(text)
-    optim = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in written["model"]["optim"].items()
-    }
-    model = LanguageModel(TransformerXLConfig(**written["model"]["net"]), OptimConfig(**optim))
+@pytest.mark.parametrize("path", CONFIGS, ids=config_id)
+def test_a_configuration_says_what_it_is_and_reads_segments_of_its_length(path):
+    assert path.read_text().startswith("# ")
+    written = yaml.safe_load(path.read_text())
     data = CorpusDataModule(**written["data"])
     assert data.train_shape[1] == written["data"]["tgt_len"]
-    assert model.net.config.n_layer == written["model"]["net"]["n_layer"]
 
 
-@pytest.mark.parametrize("path", HARDWARE, ids=lambda path: path.name)
-def test_a_file_for_a_machine_changes_where_a_run_is_done_and_nothing_else(path, capsys):
-    def parsed(*options: str) -> dict:
-        arguments = ["fit", "--config", str(FOLDER / "smoke.yaml"), *options, "--print_config"]
-        with pytest.raises(SystemExit) as stop:
-            TxlCLI(arguments)
-        assert stop.value.code == 0
-        return yaml.safe_load(capsys.readouterr().out)
+@pytest.mark.parametrize("path", sorted(set(CONFIGS) - set(RUN_ELSEWHERE)), ids=config_id)
+def test_a_configuration_of_ours_builds(path):
+    written = yaml.safe_load(path.read_text())["model"]
+    optim = {k: tuple(v) if isinstance(v, list) else v for k, v in written["optim"].items()}
+    model = LanguageModel(TransformerXLConfig(**written["net"]), OptimConfig(**optim))
+    assert model.net.config.n_layer == written["net"]["n_layer"]
 
-    before, after = parsed(), parsed("--config", str(path))
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_published_network_has_the_parameters_of_its_code(name):
+    n_token, count = COUNTED[name]
+    assert n_parameters(FOLDER / f"{name}.yaml", n_token) == count
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_published_network_has_as_many_million_parameters_as_are_told(name):
+    n_token, millions = ROUNDED[name]
+    assert round(n_parameters(FOLDER / f"{name}.yaml", n_token) / 1e6) == millions
+
+
+def test_the_base_of_one_billion_word_is_as_large_as_the_paper_says_with_its_authors_sizes():
+    path = FOLDER / "paper" / "tf" / "lm1b_base.yaml"
+    count = n_parameters(path, 793_471, n_layer=20, d_inner=6144)
+    assert count == 469_059_442
+    assert int(count / 1e7) == 46
+
+
+@pytest.mark.parametrize("path", ABLATIONS, ids=config_id)
+def test_an_ablation_has_about_as_many_parameters_as_the_paper_says(path):
+    if path.name.startswith("lm1b"):
+        assert round(n_parameters(path, 793_471) / 1e9, 1) == 0.3
+    else:
+        assert n_parameters(path, 267_735) / 1e6 == pytest.approx(128, rel=0.02)
+
+
+@pytest.mark.parametrize("path", RUN_ELSEWHERE, ids=config_id)
+def test_the_parameters_that_a_header_tells_are_those_of_its_network(path):
+    written = yaml.safe_load(path.read_text())
+    sizes = {
+        "enwik8": (204, 256),
+        "text8": (27,),
+        "tiny_shakespeare": (65,),
+        "ptb": (10_000,),
+        "wikitext103": (267_735, 267_744),
+        "lm1b": (793_471,),
+    }[written["data"]["corpus"]]
+    told = {
+        int(number.replace(",", ""))
+        for number in re.findall(r"([\d,]{9,}) parameters", header(path))
+    }
+    if told:
+        assert told & {n_parameters(path, n_token) for n_token in sizes}
+    else:
+        assert path in ABLATIONS or path.name == "wt103_large_8nodes.yaml"
+
+
+@pytest.mark.parametrize("path", RUN_ELSEWHERE, ids=config_id)
+def test_a_published_run_says_whether_it_was_measured_and_fixes_no_machine(path):
+    assert re.search(r"[Mm]easured here", header(path))
+    trainer = yaml.safe_load(path.read_text())["trainer"]
+    assert not {"accelerator", "devices", "num_nodes", "strategy"} & set(trainer)
+    assert trainer["default_root_dir"].startswith("runs/")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=config_id)
+def test_the_flags_that_a_header_tells_of_are_understood(path, read):
+    flags = re.findall(r"--((?:data|model|trainer)\.[\w.]+) ([^\s;,)]*[^\s;,).])", header(path))
+    if not flags:
+        return
+    before = read("--config", str(path))
+    changed = read("--config", str(path), *(f"--{key}={value}" for key, value in flags))
+    for key, _ in flags:
+        assert setting(changed, key) != setting(before, key)
+
+
+def test_the_rows_of_an_ablation_differ_in_nothing_else():
+    for corpus in ("wt103", "lm1b"):
+        runs = [yaml.safe_load(p.read_text()) for p in ABLATIONS if p.name.startswith(corpus)]
+        for run in runs:
+            for key in ("mem_len", "positions", "clamp_len"):
+                run["model"]["net"].pop(key, None)
+            for key in ("tgt_len", "ext_len", "eval_ext_len"):
+                run["data"].pop(key, None)
+            del run["trainer"]["default_root_dir"]
+        assert all(run == runs[0] for run in runs)
+
+
+@pytest.mark.parametrize("path", ABLATIONS, ids=config_id)
+def test_an_ablation_is_what_its_name_says(path):
+    parts = path.stem.split("_")
+    written = yaml.safe_load(path.read_text())
+    net, data = written["model"]["net"], written["data"]
+    positions = {"ours": "sinusoidal", "shaw": "shaw", "vaswani": "absolute_sinusoidal"}
+    positions |= {"al": "absolute_learned"}
+    assert net["positions"] == positions[parts[2]]
+    assert (net["mem_len"] > 0) == (parts[1] == "recurrence")
+    again = data.get("ext_len", 0)
+    assert again == (data["tgt_len"] if "half" in parts else 0)
+    if "clamp_len" in net:
+        assert net["clamp_len"] == net["mem_len"] + again + data["tgt_len"] - 1
+    if path.name.startswith("wt103"):
+        length = int(parts[-1]) if parts[-1].isdigit() else 128
+        assert again + data["tgt_len"] == length
+        assert net["mem_len"] in (0, length)
+
+
+@pytest.mark.parametrize("path", HARDWARE, ids=config_id)
+def test_a_file_for_a_machine_changes_where_a_run_is_done_and_nothing_else(path, read):
+    smoke = ["--config", str(FOLDER / "smoke.yaml")]
+    before, after = read(*smoke), read(*smoke, "--config", str(path))
     assert after["trainer"] == before["trainer"] | yaml.safe_load(path.read_text())["trainer"]
     assert after["model"] == before["model"]
     assert after["data"] == before["data"]
 
 
-@pytest.mark.parametrize("path", HARDWARE, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", HARDWARE, ids=config_id)
 def test_a_file_for_a_machine_says_what_it_is_for_and_shows_a_command_that_uses_it(path):
     header = [line for line in path.read_text().splitlines() if line.startswith("#")]
     assert f"--config configs/hardware/{path.name}" in header[-1]
