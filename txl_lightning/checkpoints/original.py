@@ -1,11 +1,11 @@
 """Networks of the original PyTorch code (kimiyoung/transformer-xl)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from ..model import TransformerXL, TransformerXLConfig
+from ..model import TransformerXL, TransformerXLConfig, require
 from .names import Names, names_of_original, read_as
 
 SAME_NAME = (
@@ -71,7 +71,7 @@ def config_of_original(
     cutoffs = tuple(args.get("cutoffs") or ())
     tie_projs = [*(args.get("tie_projs") or ()), *[False] * (len(cutoffs) + 1)]
     return TransformerXLConfig(
-        **{key: args[key] for key in SAME_NAME if args.get(key) is not None},
+        **numbers(args, [key for key in SAME_NAME if args.get(key) is not None]),
         cutoffs=cutoffs,
         tie_projs=tuple(tie_projs[: len(cutoffs) + 1]),
         positions=POSITIONS[kind],
@@ -80,6 +80,17 @@ def config_of_original(
         clamp_len=clamp_of_original(args, table_NC),
         same_length="mem_len" if args.get("same_length") else None,
     )
+
+
+def numbers(given: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """These settings, which a file may hold as something else.
+
+    Raises:
+        ValueError: one is no number.
+    """
+    for key in keys:
+        require(isinstance(given[key], int | float), key, repr(given[key]), "a number")
+    return {key: given[key] for key in keys}
 
 
 def norm_of_original(args: Mapping[str, Any]) -> str:

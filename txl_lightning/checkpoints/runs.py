@@ -1,4 +1,4 @@
-"""The checkpoints of our own runs."""
+"""The checkpoints of our own runs, and the folders that convert wrote."""
 
 from pathlib import Path
 from typing import Any
@@ -6,15 +6,20 @@ from typing import Any
 from ..data import vocab
 from ..model import TransformerXL, TransformerXLConfig
 from .files import CheckpointError, read
+from .folder import load_folder
 
 
-def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary]:
-    """The network, in eval mode, and the vocabulary of a checkpoint that fit wrote.
+def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary | None]:
+    """The network, in eval mode, and the vocabulary of what fit or convert wrote.
+
+    Only a folder of convert's may have no vocabulary.
 
     Raises:
         ValueError: there is no such file.
         CheckpointError: it is not such a checkpoint, or it is damaged.
     """
+    if Path(path).is_dir():
+        return load_folder(Path(path))
     checkpoint = read_checkpoint(path)
     try:
         model = TransformerXL(TransformerXLConfig(**checkpoint["hyper_parameters"]["net"]))
