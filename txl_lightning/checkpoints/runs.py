@@ -6,7 +6,7 @@ from typing import Any
 from ..data import vocab
 from ..model import TransformerXL, TransformerXLConfig
 from .files import CheckpointError, read
-from .folder import load_folder
+from .folder import load_folder, read_config
 
 
 def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary | None]:
@@ -31,16 +31,18 @@ def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary | None]:
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """What a checkpoint of fit holds; nothing in it is executed.
+    """What a checkpoint of fit holds, or a folder of convert's says; nothing in it is executed.
 
     Raises:
         ValueError: there is no such file.
         CheckpointError: it is not such a checkpoint, or it is damaged.
     """
+    if Path(path).is_dir():
+        return {"hyper_parameters": {"net": read_config(Path(path)).plain()}}
     if not Path(path).is_file():
         beside = ", ".join(sorted(found.name for found in Path(path).parent.glob("*.ckpt")))
         there = f" (there is {beside})" if beside else ""
-        allowed = "it must be a checkpoint written by fit"
+        allowed = "it must be a checkpoint written by fit, or a folder written by convert"
         raise ValueError(f"ckpt_path: {path}: no such file{there}; {allowed}")
     checkpoint = read(Path(path))
     try:

@@ -21,7 +21,7 @@ from .devices import register
 from .guards import OutOfMemory, is_out_of_memory
 from .module import LanguageModel
 from .progress import TokenProgress
-from .resume import Resume, SavingConfig, note, starting_point
+from .resume import Resume, SavingConfig, begin_with, note, starting_point, vocabulary_in
 from .saving import BestCheckpoint, LastCheckpoint, WholeFiles, take_over_signals, unwritable
 
 IMPORTABLE = ["txl_lightning"] + [
@@ -140,7 +140,11 @@ class TxlCLI(LightningCLI):
     def after_instantiate_classes(self) -> None:
         """Start where it was found to; predict writes a file instead of returning all nats."""
         if self.start is not None:
-            self.config_init[self.subcommand]["ckpt_path"] = str(self.start)
+            weights_only = self.start.is_dir()
+            if weights_only:
+                begin_with(self.start, self.model, self.datamodule)
+            given = self.config_init[self.subcommand]
+            given["ckpt_path"] = None if weights_only else str(self.start)
         if self.subcommand == "predict":
             self.config_init["predict"]["return_predictions"] = False
 
@@ -172,7 +176,7 @@ class TxlCLI(LightningCLI):
             return
         checkpoint = read_checkpoint(self.start)
         saved, step = checkpoint["hyper_parameters"], checkpoint.get("global_step", 0)
-        settings = flat("model", saved)
+        settings = flat("model", saved) | vocabulary_in(self.start)
         settings.pop("model.net.n_token")
         try:
             self._subcommand_parsers[verb].set_defaults(settings)
@@ -184,9 +188,11 @@ class TxlCLI(LightningCLI):
             check_not_done(self.config.fit.trainer.max_steps, step, resume)
         given = self.config[verb].model.net
         for name in saved["net"].keys() - SHAPES_NO_WEIGHT - {"n_token"}:
-            if given[name] != saved["net"][name]:
+            # A YAML file's lists become tuples, a checkpoint's do not.
+            value = list(given[name]) if isinstance(given[name], tuple) else given[name]
+            if value != saved["net"][name]:
                 raise ValueError(
-                    f"model.net.{name}: {given[name]} is not the {saved['net'][name]} of the "
+                    f"model.net.{name}: {value} is not the {saved['net'][name]} of the "
                     "checkpoint; leave it out, or use the config.yaml saved with its run"
                 )
 
