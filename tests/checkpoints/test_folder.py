@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from txl_lightning import TransformerXLConfig
 from txl_lightning.checkpoints import CheckpointError, load_folder, load_run, save_folder
+from txl_lightning.data import StorageError
 from txl_lightning.data.vocab import Characters, WordOptions, Words
 
 VOCAB = Characters("abcdefghijk")
@@ -128,3 +130,22 @@ def test_another_folder_is_to_be_converted_first(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "transfo-xl"}')
     with pytest.raises(CheckpointError, match=r"config\.json: not written by convert; convert "):
         load_folder(tmp_path)
+
+
+def test_a_full_disk_is_said_so_and_leaves_nothing(make_net, tmp_path):
+    net = make_net(d_model=64)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        said = r"model\.safetensors: cannot be written \(File too large; "
+        with pytest.raises(StorageError, match=said):
+            save_folder(net, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_is_named(make_net, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"cannot be written \(Not a directory; "):
+        save_folder(make_net(), tmp_path / "file" / "folder")

@@ -109,6 +109,9 @@ def test_words_go_with_it_one_in_a_line(make_net, tmp_path):
     words = Words(("<unk>", "<eos>", *"abcdefghi"), WordOptions())
     save_huggingface(make_net(), tmp_path, words)
     assert load_huggingface(tmp_path)[1] == words
+    assert (tmp_path / "vocab.txt").read_text().split("\n") == [*words.words, ""]
+    (tmp_path / "vocab.json").unlink()
+    assert load_huggingface(tmp_path)[1].words == words.words
     assert json.loads((tmp_path / "config.json").read_text())["eos_token_id"] == 1
 
 

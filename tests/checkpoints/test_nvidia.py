@@ -7,7 +7,7 @@ import torch
 
 from txl_lightning.checkpoints import CheckpointError, load_nvidia, load_nvidia_state
 from txl_lightning.checkpoints.names import read_as, write_as
-from txl_lightning.checkpoints.nvidia import names_of_nvidia
+from txl_lightning.checkpoints.nvidia import Vocab, names_of_nvidia, vocabulary_of
 
 FOLDER = Path(__file__).parents[1] / "golden" / "nvidia"
 CHECKPOINT = FOLDER / "checkpoint_best.pt"
@@ -73,8 +73,22 @@ def test_what_is_wrong_with_a_checkpoint_is_said_of_its_file(tmp_path, golden_of
     }
     for said, change in cases.items():
         torch.save(whole | change, path)
-        with pytest.raises(CheckpointError, match=said):
+        with pytest.raises(CheckpointError, match=said) as refusal:
             load_nvidia(path)
+        assert str(refusal.value).count("a.pt") == 1
     torch.save({"weights": {}}, path)
     with pytest.raises(CheckpointError, match=r"a\.pt: not a checkpoint of NVIDIA's"):
         load_nvidia(path)
+
+
+def test_words_are_told_apart_as_its_vocabulary_does():
+    held = Vocab()
+    held.idx2sym, held.delimiter, held.lower_case = ["<eos>", "the", "<unk>"], None, True
+    assert vocabulary_of(held, 3).encode_text("The").tolist() == [1]
+    held.lower_case = False
+    assert vocabulary_of(held, 3).encode_text("The").tolist() == [2]
+    for wrong in ({"delimiter": ""}, {"idx2sym": {"the": 0}}):
+        other = Vocab()
+        vars(other).update(vars(held) | wrong)
+        with pytest.raises(ValueError, match="vocab: it must be words between white space"):
+            vocabulary_of(other, 3)

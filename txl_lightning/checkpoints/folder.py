@@ -8,7 +8,7 @@ from ..data.vocab import Vocabulary
 from ..model import TransformerXL, TransformerXLConfig
 from .files import FORMAT, KEY, CheckpointError
 from .names import listed
-from .tensors import of, read_json, read_safetensors, write, write_json, write_tensors
+from .tensors import of, read_json, read_safetensors, write_json, write_tensors, write_text
 from .words import beside
 
 CONFIG, WEIGHTS, VOCAB = "config.json", "model.safetensors", "vocab.json"
@@ -25,8 +25,7 @@ def save_folder(model: TransformerXL, folder: Path, vocab: Vocabulary | None = N
     """
     write_tensors(dict(model.named_parameters()), folder / WEIGHTS)
     if vocab is not None:
-        text = vocab.to_json()
-        write(folder / VOCAB, lambda part: part.write_text(text, encoding="utf-8"))
+        write_text(vocab.to_json(), folder / VOCAB)
     write_json({KEY: {"format": FORMAT}, "net": model.config.plain()}, folder / CONFIG)
 
 

@@ -10,7 +10,7 @@ from ..data.vocab import Vocabulary, Words
 from ..model import TransformerXL, TransformerXLConfig, require
 from .names import Names, Part, names_of_original, same, write_as
 from .original import load_named, numbers
-from .tensors import of, read_json, read_tensors, write, write_json, write_tensors
+from .tensors import of, read_json, read_tensors, write_json, write_tensors, write_text
 from .words import beside
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -57,7 +57,8 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
 def save_huggingface(model: TransformerXL, folder: Path, vocab: Vocabulary | None = None) -> None:
     """config.json, model.safetensors and, of words, vocab.txt, for from_pretrained.
 
-    Settings of training that it does not have are left out; they change no output.
+    For us there is vocab.json beside. Settings of training that it does not have are left out; they
+    change no output.
 
     Raises:
         ValueError: Hugging Face cannot have such a network; the setting is named.
@@ -72,9 +73,10 @@ def save_huggingface(model: TransformerXL, folder: Path, vocab: Vocabulary | Non
     theirs["transformer.pos_emb.inv_freq"] = inv_freq(config.d_model)
     write_tensors({name: theirs[name] for name in theirs if name not in tied}, folder / WEIGHTS[0])
     held = huggingface_of_config(config) | {"dtype": str(model.probe.dtype).removeprefix("torch.")}
+    if vocab is not None:
+        write_text(vocab.to_json(), folder / "vocab.json")
     if isinstance(vocab, Words):
-        text = "".join(f"{word}\n" for word in vocab.words)
-        write(folder / "vocab.txt", lambda part: part.write_text(text, encoding="utf-8"))
+        write_text("".join(f"{word}\n" for word in vocab.words), folder / "vocab.txt")
         held["eos_token_id"] = vocab.words.index("<eos>") if "<eos>" in vocab.words else None
     write_json(held, folder / "config.json")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -16,6 +17,9 @@ from .files import CheckpointError, part_of, storing
 
 REFUSED = re.compile(r"GLOBAL (\S+)")
 """How torch names what a file wants to import."""
+
+SYSTEM = re.compile(r"os error (\d+)")
+"""How safetensors names the system's error."""
 
 INSTEAD = (
     "save its tensors with the code that wrote it, torch.save(model.state_dict(), 'sd.pt'), and "
@@ -123,12 +127,26 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """A safetensors file, whole or not at all; its metadata are those that others expect."""
     whole = {"memory_format": torch.contiguous_format}
     apart = {name: tensor.detach().cpu().clone(**whole) for name, tensor in tensors.items()}
-    write(path, lambda part: save_file(apart, part, {"format": "pt"}))
+
+    def save(part: Path) -> None:
+        try:
+            save_file(apart, part, {"format": "pt"})
+        except SafetensorError as error:
+            # It keeps what the system has said in its text only.
+            if found := SYSTEM.search(str(error)):
+                raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
+            raise
+
+    write(path, save)
 
 
 def write_json(held: Mapping[str, Any], path: Path) -> None:
     """A JSON file, whole or not at all."""
-    text = json.dumps(held, indent=2, sort_keys=True) + "\n"
+    write_text(json.dumps(held, indent=2, sort_keys=True) + "\n", path)
+
+
+def write_text(text: str, path: Path) -> None:
+    """A text file, whole or not at all."""
     write(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
