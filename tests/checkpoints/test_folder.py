@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from txl_lightning import TransformerXLConfig
 from txl_lightning.checkpoints import CheckpointError, load_folder, load_run, save_folder
+from txl_lightning.checkpoints.tensors import write
 from txl_lightning.data import StorageError
 from txl_lightning.data.vocab import Characters, WordOptions, Words
 
@@ -149,3 +150,13 @@ def test_a_place_that_cannot_be_is_named(make_net, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"cannot be written \(Not a directory; "):
         save_folder(make_net(), tmp_path / "file" / "folder")
+
+
+def test_a_file_that_is_cut_off_takes_no_place(tmp_path):
+    def cut_off(part):
+        part.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(StorageError, match=r"a\.json: cannot be written \(No space left"):
+        write(tmp_path / "a.json", cut_off)
+    assert list(tmp_path.iterdir()) == []
