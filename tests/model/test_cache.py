@@ -41,7 +41,9 @@ def both(net, lengths, *, mem_len, rows=3, how=(None, None), **more):
     slow, memory = read(net, net.empty_memory(rows, mem_len, *how), tokens, lengths, **more)
     fast, cache = read(net, net.empty_cache(rows, mem_len, *how), tokens, lengths, **more)
     assert isinstance(cache, KeyValueCache)
-    assert cache.filled_B.tolist() == memory.filled_B.tolist()
+    # What is read again can see one state less with same_length.
+    one = int(how[1] == "mem_len" and "again" in more)
+    assert set((cache.filled_B - memory.filled_B).tolist()) <= {0, one}
     return slow, fast
 
 
