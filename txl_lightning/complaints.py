@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 UNKNOWN = re.compile(r"unrecognized arguments: --([\w.+-]+)|does not accept option '([\w.]+)'")
 REFUSED = re.compile(r'Parser key "([\w.]+)":.*Importing \'([\w.]+)\' is not allowed', re.DOTALL)
-EXPECTED = re.compile(r'Parser key "([\w.]+)":\s+Expected a (.+)\. Got value: (.*)', re.DOTALL)
+EXPECTED = re.compile(
+    r'Parser key "([\w.]+)"(?: element \d+)?:\s+Expected a (.+)\. Got value: (.*)', re.DOTALL
+)
 UNION = re.compile(r'Parser key "([\w.]+)":.*Subtypes: \[(.*?)\]\n.*Given value: (.*)', re.DOTALL)
 INNER = re.compile(r"^ +- (.+ is not possible; .+)$", re.MULTILINE)
 KINDS = {
