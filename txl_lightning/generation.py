@@ -72,7 +72,7 @@ def read(
 
 def check_context(model: TransformerXL, ext_len: int) -> None:
     """Refuse to read a token after the other where each would be the first."""
-    absolute = model.config.positions.startswith("absolute")
+    absolute = model.config.is_absolute
     least = "at least 1, because positions are absolute" if absolute else "0 or more"
     require(ext_len >= int(absolute), "ext_len", ext_len, least)
 

@@ -136,7 +136,7 @@ def layer(n: int, config: TransformerXLConfig) -> Iterator[Part]:
     """Attention and feed-forward of layer `n`."""
     attention, theirs = f"layers.{n}.attention.", f"layers.{n}.dec_attn."
     nets = (attention + "q_net.weight", attention + "kv_net.weight")
-    if config.positions.startswith("absolute"):
+    if config.is_absolute:
         yield same(theirs + "q_net.weight", nets[0])
         yield same(theirs + "kv_net.weight", nets[1])
     else:

@@ -124,7 +124,7 @@ def window_segment(
     Where all of it is seen that changes nothing, unless positions are absolute: they count from the
     end of what is read at once.
     """
-    whole = mem_len is None and model.config.positions.startswith("absolute")
+    whole = mem_len is None and model.config.is_absolute
     return context if whole else min(context, tgt_len or SEGMENT)
 
 

@@ -8,6 +8,9 @@ SameLength = Literal["mem_len", "mem_len+1"] | None
 LEARNED = ("learned", "shaw", "absolute_learned")
 """Position schemes with a row for each distance up to clamp_len."""
 
+ABSOLUTE = ("absolute_sinusoidal", "absolute_learned")
+"""Position schemes whose states are given other places by each segment that reads them."""
+
 
 def require(holds: bool, field: str, value: object, allowed: str) -> None:
     """Refuse a user's value in one line.
@@ -134,6 +137,11 @@ class TransformerXLConfig:
     def plain(self) -> dict[str, Any]:
         """As a checkpoint and a YAML file hold it: no tuples."""
         return asdict(self) | {"cutoffs": list(self.cutoffs), "tie_projs": list(self.tie_projs)}
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether a state's place depends on the segment that reads it."""
+        return self.positions in ABSOLUTE
 
     @property
     def n_distance(self) -> int:
