@@ -7,12 +7,16 @@ N layers
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from .config import SameLength, require
+
+SAME_LENGTHS = (None, *get_args(get_args(SameLength)[0]))
+"""What `same_length` may be; a saved memory has the place in this list."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,28 @@ class Memory:
     def read_with(self, clamp_len: int | None, same_length: SameLength) -> Memory:
         """The same states, read back as far as this."""
         return replace(self, clamp_len=clamp_len, same_length=same_length)
+
+    def rows(self, index_B: Tensor) -> Memory:
+        """What these rows remember, in this order; one may be asked for twice."""
+        return replace(self, h_NBMD=self.h_NBMD[:, index_B], filled_B=self.filled_B[index_B])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it is, to be saved."""
+        clamp_len = -1 if self.clamp_len is None else self.clamp_len
+        return {
+            "h_NBMD": self.h_NBMD,
+            "filled_B": self.filled_B,
+            "clamp_len": torch.tensor(clamp_len),
+            "same_length": torch.tensor(SAME_LENGTHS.index(self.same_length)),
+        }
+
+    @staticmethod
+    def of_tensors(tensors: dict[str, Tensor]) -> Memory:
+        """The memory that `tensors` gave."""
+        clamp_len = int(tensors["clamp_len"])
+        same_length = SAME_LENGTHS[int(tensors["same_length"])]
+        memory = Memory(tensors["h_NBMD"], tensors["filled_B"])
+        return memory.read_with(None if clamp_len < 0 else clamp_len, same_length)
 
     def resized(self, mem_len: int) -> Memory:
         """The newest of these states in `mem_len` places."""
