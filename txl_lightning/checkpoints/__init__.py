@@ -2,7 +2,7 @@
 
 from .files import CheckpointError
 from .original import config_of_original, load_original
-from .runs import load_run, read_checkpoint
+from .runs import load_run, read_checkpoint, trained_tgt_len
 
 __all__ = [
     "CheckpointError",
@@ -10,4 +10,5 @@ __all__ = [
     "load_original",
     "load_run",
     "read_checkpoint",
+    "trained_tgt_len",
 ]
