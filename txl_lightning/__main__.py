@@ -78,8 +78,9 @@ VERBS = {
     "predict": (by_lightning, "write the nats of every token of the test text"),
     "prepare": (plain, "download and encode a corpus, or your text"),
     "generate": (plain, "continue a prompt"),
+    "convert": (plain, "read other people's checkpoints, and write them"),
 }
-NAMELESS = {"prepare"}
+NAMELESS = {"prepare", "convert"}
 """Verbs whose first word is what they are about."""
 
 

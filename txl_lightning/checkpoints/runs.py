@@ -1,4 +1,4 @@
-"""The checkpoints of our own runs."""
+"""The checkpoints of our own runs, and the folders that convert wrote."""
 
 from pathlib import Path
 from typing import Any
@@ -6,15 +6,20 @@ from typing import Any
 from ..data import vocab
 from ..model import TransformerXL, TransformerXLConfig
 from .files import CheckpointError, read
+from .folder import load_folder, read_config
 
 
-def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary]:
-    """The network, in eval mode, and the vocabulary of a checkpoint that fit wrote.
+def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary | None]:
+    """The network, in eval mode, and the vocabulary of what fit or convert wrote.
+
+    Only a folder of convert's may have no vocabulary.
 
     Raises:
         ValueError: there is no such file.
         CheckpointError: it is not such a checkpoint, or it is damaged.
     """
+    if Path(path).is_dir():
+        return load_folder(Path(path))
     checkpoint = read_checkpoint(path)
     try:
         model = TransformerXL(TransformerXLConfig(**checkpoint["hyper_parameters"]["net"]))
@@ -26,16 +31,18 @@ def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary]:
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """What a checkpoint of fit holds; nothing in it is executed.
+    """What a checkpoint of fit holds, or a folder of convert's says; nothing in it is executed.
 
     Raises:
         ValueError: there is no such file.
         CheckpointError: it is not such a checkpoint, or it is damaged.
     """
+    if Path(path).is_dir():
+        return {"hyper_parameters": {"net": read_config(Path(path)).plain()}}
     if not Path(path).is_file():
         beside = ", ".join(sorted(found.name for found in Path(path).parent.glob("*.ckpt")))
         there = f" (there is {beside})" if beside else ""
-        allowed = "it must be a checkpoint written by fit"
+        allowed = "it must be a checkpoint written by fit, or a folder written by convert"
         raise ValueError(f"ckpt_path: {path}: no such file{there}; {allowed}")
     checkpoint = read(Path(path))
     try:
@@ -47,8 +54,6 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 def trained_tgt_len(path: str | Path) -> int | None:
     """Tokens in a segment of the training; None where a checkpoint does not say."""
-    if not Path(path).is_file():
-        return None
     data = read_checkpoint(path).get("datamodule_hyper_parameters", {}).get("data", {})
     return data.get("tgt_len")
 

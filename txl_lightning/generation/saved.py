@@ -17,9 +17,6 @@ from .texts import Texts, unread
 FORMAT = "txl_lightning memory 1"
 """What the file says that it is; the number is raised when what it holds changes."""
 
-OURS = ("tokens_BL", "length_B", "read")
-"""The tensors that are not the memory's own."""
-
 
 def save(path: str | Path, model: TransformerXL, texts: Texts, ext_len: int) -> None:
     """Put texts in a file, whole or not at all.
@@ -60,8 +57,9 @@ def load(
         raise DataError(
             f"memory: {path}: of other weights; it needs the checkpoint it was made with"
         )
+    length_B, read = tensors.pop("length_B"), int(tensors.pop("read"))
     tensors = {name: tensor.to(model.probe.device) for name, tensor in tensors.items()}
-    tokens_BL, length_B, read = (tensors.pop(name) for name in OURS)
+    tokens_BL = tensors.pop("tokens_BL")
     memory = type(unread(model, 1, 0)).of_tensors(tensors)
     saved_ext_len = int(about["ext_len"])
     for name, asked, saved in (
@@ -69,7 +67,7 @@ def load(
         ("ext_len", ext_len, saved_ext_len),
     ):
         require(asked in (None, saved), name, asked, f"the {saved} of {path}")
-    return Texts(tokens_BL, length_B, memory, int(read)), saved_ext_len
+    return Texts(tokens_BL, length_B, memory, read), saved_ext_len
 
 
 def contents(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:

@@ -24,7 +24,7 @@ class Texts:
 
     tokens_BL: Tensor
     length_B: Tensor
-    """Tokens of each text, without its padding."""
+    """Tokens of each text, without its padding; always in the main memory."""
     memory: Memory
     read: int = 0
     """How many of the L columns have been read; their last tokens never have, or not yet."""
@@ -39,7 +39,7 @@ class Texts:
 
     def rows(self, index_B: Tensor) -> Texts:
         """These rows, in this order; one may be asked for twice."""
-        rows = {"tokens_BL": self.tokens_BL[index_B], "length_B": self.length_B[index_B]}
+        rows = {"tokens_BL": self.tokens_BL[index_B], "length_B": self.length_B[index_B.cpu()]}
         return replace(self, **rows, memory=self.memory.rows(index_B))
 
     def followed_by(self, tokens_BL: Tensor) -> Texts:
@@ -48,17 +48,28 @@ class Texts:
         tokens_BL = torch.cat([self.tokens_BL, tokens_BL.to(self.tokens_BL)], dim=1)
         return replace(self, tokens_BL=tokens_BL, length_B=length_B)
 
-    def past(self, start: int, stop: int) -> Tensor:
-        """How many tokens of its own text stand before each token of some columns: past_BL."""
-        column_L = torch.arange(start, stop, device=self.length_B.device)
-        return (column_L - len(self) + self.length_B[:, None]).clamp(min=0)
+    @property
+    def is_padded(self) -> bool:
+        """Whether one text is shorter than another."""
+        return bool((self.length_B < len(self)).any())
+
+    def past(self, start: int, stop: int) -> Tensor | None:
+        """How many tokens of its own text stand before each token of some columns: past_BL.
+
+        None without padding: then memory alone says what there is to be seen, and may be faster.
+        """
+        if not self.is_padded:
+            return None
+        past_BL = torch.arange(start, stop) - len(self) + self.length_B[:, None]
+        return past_BL.clamp(min=0).to(self.tokens_BL.device)
 
     def recent(self, count: int) -> Tensor:
         """The last tokens of each text; where it has fewer, its last one again."""
-        start = max(len(self) - count, 0)
-        column_L = torch.arange(start, len(self), device=self.length_B.device)
-        is_text_BL = column_L >= len(self) - self.length_B[:, None]
-        return self.tokens_BL[:, start:].where(is_text_BL, self.tokens_BL[:, -1:])
+        recent_BW = self.tokens_BL[:, max(len(self) - count, 0) :]
+        if not self.is_padded:
+            return recent_BW
+        is_text_BW = torch.arange(-recent_BW.size(1), 0) >= -self.length_B[:, None]
+        return recent_BW.where(is_text_BW.to(recent_BW.device), recent_BW[:, -1:])
 
 
 def begun(model: TransformerXL, prompts: Sequence[Tensor], mem_len: int | None) -> Texts:
@@ -74,9 +85,7 @@ def begun(model: TransformerXL, prompts: Sequence[Tensor], mem_len: int | None) 
     tokens_BL = torch.zeros(len(prompts), max(length), dtype=torch.long, device=device)
     for tokens_L, prompt_L in zip(tokens_BL, prompts, strict=True):
         tokens_L[len(tokens_L) - len(prompt_L) :] = prompt_L
-    return Texts(
-        tokens_BL, torch.tensor(length, device=device), unread(model, len(prompts), mem_len)
-    )
+    return Texts(tokens_BL, torch.tensor(length), unread(model, len(prompts), mem_len))
 
 
 def unread(model: TransformerXL, batch_size: int, mem_len: int | None) -> Memory:
@@ -84,6 +93,7 @@ def unread(model: TransformerXL, batch_size: int, mem_len: int | None) -> Memory
     return model.empty_memory(batch_size, mem_len)
 
 
+@torch.inference_mode()
 def read(model: TransformerXL, texts: Texts, ext_len: int) -> tuple[Tensor, Texts]:
     """The scores after each text, logits_BV, and the texts read to their ends.
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checkpoints import load_run, trained_tgt_len
+from ..checkpoints import CheckpointError, load_run, trained_tgt_len
 from ..data.vocab import Vocabulary
 from ..generation import Sampling, Texts, TextStream, begun, continued, load, save, search
 from ..model import TransformerXL, require
@@ -37,7 +37,7 @@ def generate_verb(
     """Print text that a trained model continues the prompt with, as it comes.
 
     Args:
-        ckpt_path: A checkpoint written by fit.
+        ckpt_path: A checkpoint written by fit, or a folder written by convert.
         prompt: What to continue; left out, what is piped in, or else the end of a line.
         prompt_file: The file that it is in; - is what is piped in.
         length: Tokens to sample at most.
@@ -105,6 +105,8 @@ def opened(
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
     model, vocab = load_run(ckpt_path)
+    if vocab is None:
+        raise CheckpointError(f"ckpt_path: {ckpt_path} has no vocabulary; convert with --vocab")
     stops = [stop] if isinstance(stop, str) else stop
     if memory and Path(memory).exists():
         texts, ext_len = load(memory, model, mem_len, ext_len)
