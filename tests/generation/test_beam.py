@@ -73,6 +73,18 @@ def test_more_beams_find_something_likelier_than_the_likeliest_tokens(make_net):
     assert max(gains) > 0.01
 
 
+def test_a_text_that_is_whole_takes_no_beam_from_those_that_go_on(make_net):
+    """One beam, and the likeliest token always ends the text: the next likeliest goes on."""
+    net = make_net(n_token=4, mem_len=9)
+    net.head.out.bias.data[0] += 20
+    options = {"n_beam": 1, "ended": lambda ids: ids[-1] == 0}
+    assert beam_search(net, PROMPT, 3, **options).tolist() == [0]
+    net.head.out.bias.data[0] -= 20
+    likeliest = int(generate(net, PROMPT, 1, temperature=0))
+    options = {"n_beam": 1, "ended": lambda ids: ids[-1] == likeliest, "length_penalty": 9.0}
+    assert len(beam_search(net, PROMPT, 3, **options)) > 1
+
+
 def test_the_memory_goes_with_its_beam(net):
     """What comes after the text that is found is what comes after it when it is read alone."""
     texts = search(net, begun(net, [PROMPT], None), 6, n_beam=5)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,9 @@ import torch
 
 from txl_lightning import __main__ as door
 from txl_lightning.checkpoints import trained_tgt_len
+from txl_lightning.data.vocab import Characters
+from txl_lightning.generation import begun
+from txl_lightning.verbs.generate import Work, finish
 from txl_lightning.verbs.prompts import given
 
 
@@ -193,14 +195,18 @@ def test_text_comes_while_it_is_written_and_ctrl_c_keeps_what_has_come(launch, t
     assert text + further == whole
 
 
-def test_samples_that_a_signal_stops_are_printed_as_far_as_they_are(launch):
-    process = launch("--prompt=abc", "--length=1000000", "--samples=2")
-    time.sleep(6)
-    process.send_signal(signal.SIGTERM)
-    text, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (143, b"")
-    assert text.startswith(b"--- 1 ---\nabc")
-    assert b"\n--- 2 ---\nabc" in text
+def test_samples_that_a_signal_stops_are_printed_as_far_as_they_are(make_net, capsys):
+    net, vocab = make_net(n_token=3), Characters("abc")
+    texts = begun(net, [torch.tensor([1])] * 2, None)
+
+    def steps():
+        yield texts.followed_by(torch.tensor([[0], [2]]))
+        raise SystemExit(143)
+
+    work = Work(net, vocab, texts, ext_len=0, shown=0, stops=["cb"])
+    with pytest.raises(SystemExit, match="143"):
+        finish(work, steps(), samples=2, memory=None)
+    assert capsys.readouterr().out == "--- 1 ---\nba\n\n--- 2 ---\nbc\n\n"
 
 
 def test_a_reader_that_has_enough_is_no_mistake(launch):
