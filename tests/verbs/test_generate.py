@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from txl_lightning import __main__ as door
-from txl_lightning.checkpoints import trained_tgt_len
+from txl_lightning.checkpoints import save_folder, trained_tgt_len
 from txl_lightning.data.vocab import Characters
 from txl_lightning.generation import begun
 from txl_lightning.verbs.generate import Work, finish
@@ -239,10 +239,11 @@ def test_what_memory_does_not_do_is_read_again_as_in_training(
     assert f"ext_len: 99 is not possible; it must be the {ext_len} of m" in output.err
 
 
-def test_a_checkpoint_may_not_say_how_long_its_segments_were(run_folder, tmp_path):
+def test_a_checkpoint_may_not_say_how_long_its_segments_were(run_folder, make_net, tmp_path):
     path = run_folder / "checkpoints" / "last.ckpt"
     assert trained_tgt_len(path) == 8
-    assert trained_tgt_len(tmp_path) is None
+    save_folder(make_net(), tmp_path / "folder")
+    assert trained_tgt_len(tmp_path / "folder") is None
     held = torch.load(path, weights_only=True)
     del held["datamodule_hyper_parameters"]
     torch.save(held, tmp_path / "a.ckpt")
