@@ -12,7 +12,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..model import Memory, TransformerXL, require
+from ..model import KeyValueCache, Memory, TransformerXL, require
+
+Past = Memory | KeyValueCache
 
 SEGMENT = 128
 """Tokens of a prompt that are read at once."""
@@ -25,7 +27,7 @@ class Texts:
     tokens_BL: Tensor
     length_B: Tensor
     """Tokens of each text, without its padding; always in the main memory."""
-    memory: Memory
+    memory: Past
     read: int = 0
     """How many of the L columns have been read; their last tokens never have, or not yet."""
 
@@ -88,9 +90,9 @@ def begun(model: TransformerXL, prompts: Sequence[Tensor], mem_len: int | None) 
     return Texts(tokens_BL, torch.tensor(length), unread(model, len(prompts), mem_len))
 
 
-def unread(model: TransformerXL, batch_size: int, mem_len: int | None) -> Memory:
+def unread(model: TransformerXL, batch_size: int, mem_len: int | None) -> Past:
     """What is remembered before anything is read."""
-    return model.empty_memory(batch_size, mem_len)
+    return model.empty_cache(batch_size, mem_len)
 
 
 @torch.inference_mode()
