@@ -1,6 +1,7 @@
 """The door: python -m txl_lightning VERB. Exit codes: 0 done, 2 wrong settings, 3 wrong data,
 4 damaged checkpoint or none to resume, 5 numbers that are not finite, 6 a place that cannot be
-written, 7 out of memory, 130 interrupted (SIGINT), 143 terminated (SIGTERM, SIGHUP)."""
+written, 7 out of memory, 130 interrupted (SIGINT), 141 nobody reads the output (| head), 143
+terminated (SIGTERM, SIGHUP)."""
 
 import argparse
 import errno
@@ -102,6 +103,10 @@ def main() -> None:
     try:
         with signals.ending():
             run(sys.argv[1:])
+    except BrokenPipeError:
+        # Python would write what is left when it ends, and fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(141)
     except (ValueError, OSError) as error:
         if os.environ.get("TXL_DEBUG"):
             raise

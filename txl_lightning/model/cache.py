@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .config import SameLength, require
 from .kernels import inference
 from .kernels.inference import Band
-from .memory import filled, reach, span, visible
+from .memory import SAME_LENGTHS, filled, reach, span, visible
 from .positions import DistanceTerms
 
 SLACK = 256
@@ -123,6 +123,31 @@ class KeyValueCache:
         """The rows that are named, in that order."""
         buffer = self.buffer.copied(self.end - self.held, self.end, self.n_place(1), index_B)
         return replace(self, buffer=buffer, end=self.held, filled_B=self.filled_B[index_B])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it is, to be saved."""
+        start, buffer = self.end - self.held, self.buffer
+        k, v = (whole[..., start : self.end, :] for whole in (buffer.k_NHBCK, buffer.v_NHBCK))
+        clamp_len = -1 if self.clamp_len is None else self.clamp_len
+        return {
+            "k_NHBMK": k,
+            "v_NHBMK": v,
+            "filled_B": self.filled_B,
+            "mem_len": torch.tensor(self.mem_len),
+            "clamp_len": torch.tensor(clamp_len),
+            "same_length": torch.tensor(SAME_LENGTHS.index(self.same_length)),
+        }
+
+    @staticmethod
+    def of_tensors(tensors: dict[str, Tensor]) -> KeyValueCache:
+        """The cache that `tensors` gave; its buffer is full."""
+        k, v, filled_B = (tensors[name] for name in ("k_NHBMK", "v_NHBMK", "filled_B"))
+        held, mem_len, clamp_len = k.size(3), int(tensors["mem_len"]), int(tensors["clamp_len"])
+        is_even = bool((filled_B == held).all())
+        buffer = Buffer(k, v, held)
+        cache = KeyValueCache(buffer, held, held, filled_B, mem_len, is_even=is_even)
+        same_length = SAME_LENGTHS[int(tensors["same_length"])]
+        return cache.read_with(None if clamp_len < 0 else clamp_len, same_length)
 
     def n_place(self, tgt_len: int) -> int:
         """Places of a buffer: for what is remembered and some segments."""
