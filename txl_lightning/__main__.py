@@ -75,10 +75,11 @@ VERBS = {
     "validate": (by_lightning, "measure a checkpoint on the validation text"),
     "test": (by_lightning, "measure a checkpoint on the test text"),
     "predict": (by_lightning, "write the nats of every token of the test text"),
+    "evaluate": (plain, "measure a checkpoint on any text, as was published"),
     "prepare": (plain, "download and encode a corpus, or your text"),
     "generate": (plain, "continue a prompt"),
 }
-NAMELESS = {"prepare"}
+NAMELESS = {"evaluate", "prepare"}
 """Verbs whose first word is what they are about."""
 
 
