@@ -53,12 +53,12 @@ class Tally:
         A block bootstrap (Kuensch 1989): blocks are drawn with replacement.
         """
         there = self.count > 0
-        n_block = int(there.sum())
-        if n_block < 2:
+        nats, count = self.nats[there], self.count[there]
+        if len(nats) < 2:
             return None
-        equally = np.full(n_block, 1 / n_block)
-        drawn = np.random.default_rng(SEED).multinomial(n_block, equally, size=RESAMPLES)
-        means = (drawn @ self.nats[there]) / (drawn @ self.count[there])
+        random, equally = np.random.default_rng(SEED), np.full(len(nats), 1 / len(nats))
+        drawn = (random.multinomial(len(nats), equally) for _ in range(RESAMPLES))
+        means = [(times @ nats) / (times @ count) for times in drawn]
         low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         return float(low), float(high)
 
