@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
+THEIRS := .venv-reference
 
-.PHONY: help setup quickstart test test-faults lint format clean
+.PHONY: help setup quickstart test test-faults test-reference lint format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 setup: $(READY)  ## make .venv with the pinned packages and this one
 
@@ -27,6 +28,14 @@ test: $(READY)  ## run the tests
 test-faults: $(READY)  ## kill, starve and damage runs, and see what is left (seven minutes)
 	$(BIN)/python -m pytest -q -m faults
 
+test-reference: $(READY) $(THEIRS)/ready  ## compare with Hugging Face's TransfoXL, in a virtual environment of its own
+	TXL_REFERENCE_PYTHON=$(CURDIR)/$(THEIRS)/bin/python $(BIN)/python -m pytest -q -m reference
+
+$(THEIRS)/ready: tests/reference/requirements.txt
+	$(PYTHON) -m venv $(THEIRS)
+	$(THEIRS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/reference/requirements.txt
+	@touch $@
+
 lint: $(READY)  ## check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,5 +45,5 @@ format: $(READY)  ## put style right
 	$(BIN)/ruff format .
 
 clean:  ## remove what was made here, except data and runs
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(THEIRS) build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,6 +5,7 @@ from typing import Any
 
 HOMES = {
     "CorpusDataModule": "data.datamodule",
+    "KeyValueCache": "model",
     "LanguageModel": "training",
     "Memory": "model",
     "OptimConfig": "training",

@@ -78,8 +78,9 @@ VERBS = {
     "evaluate": (plain, "measure a checkpoint on any text, as was published"),
     "prepare": (plain, "download and encode a corpus, or your text"),
     "generate": (plain, "continue a prompt"),
+    "convert": (plain, "read other people's checkpoints, and write them"),
 }
-NAMELESS = {"evaluate", "prepare"}
+NAMELESS = {"prepare", "evaluate", "convert"}
 """Verbs whose first word is what they are about."""
 
 

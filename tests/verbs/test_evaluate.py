@@ -192,6 +192,20 @@ def test_a_task_is_measured_without_bytes(txl, small):
     assert record["tokens_scored"] == 40
 
 
+def test_a_folder_that_convert_wrote_is_measured_like_its_checkpoint(
+    txl, measure, checkpoint, text_file
+):
+    options = ("--path", text_file, "--limit=99", *LENGTHS)
+    expected = measure(*options)
+    assert txl("convert", checkpoint, "--out=folder")[0] == 0
+    code, output = txl("evaluate", "folder", *options)
+    assert code == 0, output.err
+    found = json.loads(output.out)
+    assert found["nats"] == expected["nats"]
+    weights = Path("folder", "model.safetensors").read_bytes()
+    assert found["checkpoint_sha256"] == hashlib.sha256(weights).hexdigest()
+
+
 def test_a_text_that_has_changed_is_refused(refused, run_folder, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(run_folder, moved)

@@ -1,12 +1,12 @@
 """Networks of the original PyTorch code (kimiyoung/transformer-xl)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from ..model import TransformerXL, TransformerXLConfig
-from .names import from_original
+from ..model import TransformerXL, TransformerXLConfig, require
+from .names import Names, names_of_original, read_as
 
 SAME_NAME = (
     "n_token",
@@ -23,6 +23,9 @@ SAME_NAME = (
     "tie_weight",
 )
 """Keywords that we have too."""
+
+REQUIRED = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner")
+"""Keywords without which no network can be built."""
 
 POSITIONS = {0: "sinusoidal", 1: "learned", 2: "absolute_sinusoidal", 3: "absolute_learned"}
 """attn_type in words."""
@@ -42,17 +45,17 @@ def load_original(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> 
         ValueError: a keyword has a value that the original does not have, or a tensor is missing,
             left over or of another shape; it is named.
     """
-    return load_named(state_dict, config_of_original(args, state_dict.get("r_emb")))
+    config = config_of_original(args, state_dict.get("r_emb"))
+    return load_named(state_dict, names_of_original(config), config)
 
 
-def load_named(state_dict: Mapping[str, Tensor], config: TransformerXLConfig) -> TransformerXL:
-    """A network in eval mode, from tensors under the original's names."""
-    ours = from_original(state_dict, config)
+def load_named(
+    state_dict: Mapping[str, Tensor], names: Names, config: TransformerXLConfig
+) -> TransformerXL:
+    """A network in eval mode and the precision of its weights, from tensors under their names."""
+    ours = read_as(state_dict, names, config)
     model = TransformerXL(config).to(ours["layers.0.attention.o_net.weight"].dtype)
-    try:
-        model.load_state_dict(ours)
-    except RuntimeError as error:
-        raise ValueError(f"state_dict: of other sizes than the settings say: {error}") from error
+    model.load_state_dict(ours)
     return model.eval()
 
 
@@ -60,13 +63,15 @@ def config_of_original(
     args: Mapping[str, Any], table_NC: Tensor | None = None
 ) -> TransformerXLConfig:
     """Our words for the original's keywords, and its table of learned positions, if it has one."""
+    if missing := [key for key in REQUIRED if key not in args]:
+        raise ValueError(f"args: {', '.join(missing)} missing; they must be the constructor's own")
     kind = args.get("attn_type", 0)
     if kind not in POSITIONS:
         raise ValueError(f"attn_type: {kind} is not possible; it must be 0, 1, 2 or 3")
     cutoffs = tuple(args.get("cutoffs") or ())
     tie_projs = [*(args.get("tie_projs") or ()), *[False] * (len(cutoffs) + 1)]
     return TransformerXLConfig(
-        **{key: args[key] for key in SAME_NAME if key in args},
+        **numbers(args, [key for key in SAME_NAME if args.get(key) is not None]),
         cutoffs=cutoffs,
         tie_projs=tuple(tie_projs[: len(cutoffs) + 1]),
         positions=POSITIONS[kind],
@@ -75,6 +80,17 @@ def config_of_original(
         clamp_len=clamp_of_original(args, table_NC),
         same_length="mem_len" if args.get("same_length") else None,
     )
+
+
+def numbers(given: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """These settings, which a file may hold as something else.
+
+    Raises:
+        ValueError: one is no number.
+    """
+    for key in keys:
+        require(isinstance(given[key], int | float), key, repr(given[key]), "a number")
+    return {key: given[key] for key in keys}
 
 
 def norm_of_original(args: Mapping[str, Any]) -> str:

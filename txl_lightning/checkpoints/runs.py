@@ -1,4 +1,4 @@
-"""The checkpoints of our own runs."""
+"""The checkpoints of our own runs, and the folders that convert wrote."""
 
 from pathlib import Path
 from typing import Any
@@ -6,15 +6,20 @@ from typing import Any
 from ..data import vocab
 from ..model import TransformerXL, TransformerXLConfig
 from .files import CheckpointError, read
+from .folder import load_folder, read_config
 
 
-def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary]:
-    """The network, in eval mode, and the vocabulary of a checkpoint that fit wrote.
+def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary | None]:
+    """The network, in eval mode, and the vocabulary of what fit or convert wrote.
+
+    Only a folder of convert's may have no vocabulary.
 
     Raises:
         ValueError: there is no such file.
         CheckpointError: it is not such a checkpoint, or it is damaged.
     """
+    if Path(path).is_dir():
+        return load_folder(Path(path))
     checkpoint = read_checkpoint(path)
     try:
         model = TransformerXL(TransformerXLConfig(**checkpoint["hyper_parameters"]["net"]))
@@ -25,17 +30,31 @@ def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary]:
         raise not_ours(path) from error
 
 
+def load_readable(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary]:
+    """As `load_run`, and there is a vocabulary.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    model, known = load_run(path)
+    if known is None:
+        raise CheckpointError(f"ckpt_path: {path} has no vocabulary; convert with --vocab")
+    return model, known
+
+
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """What a checkpoint of fit holds; nothing in it is executed.
+    """What a checkpoint of fit holds, or a folder of convert's says; nothing in it is executed.
 
     Raises:
         ValueError: there is no such file.
         CheckpointError: it is not such a checkpoint, or it is damaged.
     """
+    if Path(path).is_dir():
+        return {"hyper_parameters": {"net": read_config(Path(path)).plain()}}
     if not Path(path).is_file():
         beside = ", ".join(sorted(found.name for found in Path(path).parent.glob("*.ckpt")))
         there = f" (there is {beside})" if beside else ""
-        allowed = "it must be a checkpoint written by fit"
+        allowed = "it must be a checkpoint written by fit, or a folder written by convert"
         raise ValueError(f"ckpt_path: {path}: no such file{there}; {allowed}")
     checkpoint = read(Path(path))
     try:

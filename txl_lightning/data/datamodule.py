@@ -175,14 +175,15 @@ class CorpusDataModule(LightningDataModule):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Refuse a checkpoint of another text or vocabulary, unless it is accepted.
 
+        One that does not say of which text it is may be of any.
+
         Raises:
             DataError: with both fingerprints.
         """
         was = load(state["vocab"])
-        identities = {
-            "data.vocab": (fingerprint(was), fingerprint(self.vocab)),
-            f"data ({self.text.name})": (state["fingerprint"], self.store.fingerprint),
-        }
+        identities = {"data.vocab": (fingerprint(was), fingerprint(self.vocab))}
+        if text := state.get("fingerprint"):
+            identities[f"data ({self.text.name})"] = (text, self.store.fingerprint)
         changed = [
             f"{key}: the checkpoint's is {before}, this text's {now}"
             for key, (before, now) in identities.items()

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from ..data.stream import Segment, Stream
 from ..data.tokens import Text, Tokens
-from ..model import Memory, SameLength, TransformerXL, evaluating
+from ..model import KeyValueCache, Memory, SameLength, TransformerXL, evaluating
 from .protocols import Protocol
+
+Remembered = Memory | KeyValueCache
 
 
 class Part(NamedTuple):
@@ -40,7 +42,9 @@ def segment_answers(
     return net.head.nats(h_BLD, segment.targets_BL), right_BL, memory
 
 
-def scored_nats(net: TransformerXL, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
+def scored_nats(
+    net: TransformerXL, segment: Segment, memory: Remembered
+) -> tuple[Tensor, Remembered]:
     """Nats of the targets that are scored, row by row, nats_K, and the memory.
 
     The logits of the others, of a sliding window all but one, are never computed.
@@ -50,10 +54,10 @@ def scored_nats(net: TransformerXL, segment: Segment, memory: Memory) -> tuple[T
     return net.head.nats(h_BLD[scored_BL], segment.targets_BL[scored_BL]), memory
 
 
-def starting_memory(model: TransformerXL, protocol: Protocol) -> Memory:
+def starting_memory(model: TransformerXL, protocol: Protocol) -> Remembered:
     """Where scoring starts from: nothing remembered, to be read back as far as a protocol says."""
     lengths = (protocol.mem_len, protocol.clamp_len, protocol.same_length)
-    return model.empty_memory(protocol.batch_size, *lengths)
+    return model.empty_cache(protocol.batch_size, *lengths)
 
 
 def remembered_len(model: TransformerXL, protocol: Protocol) -> int:

@@ -1,8 +1,17 @@
 """The network. Imports torch and nothing of ours."""
 
+from .cache import KeyValueCache
 from .config import SameLength, TransformerXLConfig, require
 from .memory import Memory
 from .mode import evaluating
 from .transformer_xl import TransformerXL
 
-__all__ = ["Memory", "SameLength", "TransformerXL", "TransformerXLConfig", "evaluating", "require"]
+__all__ = [
+    "KeyValueCache",
+    "Memory",
+    "SameLength",
+    "TransformerXL",
+    "TransformerXLConfig",
+    "evaluating",
+    "require",
+]

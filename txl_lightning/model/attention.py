@@ -3,11 +3,13 @@
 B rows   L segment   S = M + L seen   H heads   K head width   D width
 """
 
-import torch
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from .config import TransformerXLConfig
 from .kernels import KERNELS
+from .kernels.inference import Band
 from .positions import DistanceTerms
 
 
@@ -24,17 +26,22 @@ class RelativeAttention(nn.Module):
         self.kv_net = nn.Linear(D, 2 * inner, bias=False)
         self.o_net = nn.Linear(inner, D, bias=False)
 
-    def forward(
-        self, h_BLD: Tensor, seen_BSD: Tensor, terms: DistanceTerms, visible_BLS: Tensor
-    ) -> Tensor:
-        """What the L states read from the S states they may see: out_BLD."""
-        q_BLHK = self.q_net(h_BLD).unflatten(-1, self.heads)
+    def keys_and_values(self, seen_BSD: Tensor) -> tuple[Tensor, Tensor]:
+        """What states are found by, and what is read of them: k_BSHK, value_BSHK."""
         k_BSHK, value_BSHK = self.kv_net(seen_BSD).unflatten(-1, (2, *self.heads)).unbind(2)
+        return k_BSHK, value_BSHK
+
+    def forward(
+        self,
+        h_BLD: Tensor,
+        k_BSHK: Tensor,
+        value_BSHK: Tensor,
+        terms: DistanceTerms,
+        visible: Tensor | Band,
+        attend: Callable[..., Tensor],
+    ) -> Tensor:
+        """What the L states read from those of the S states that they may see: out_BLD."""
+        q_BLHK = self.q_net(h_BLD).unflatten(-1, self.heads)
         dropatt = self.dropatt if self.training else 0.0
-        out_BLHK = self.attend(q_BLHK, k_BSHK, value_BSHK, terms, visible_BLS, dropatt)
+        out_BLHK = attend(q_BLHK, k_BSHK, value_BSHK, terms, visible, dropatt)
         return self.o_net(out_BLHK.flatten(-2))
-
-
-def join(memory_BMD: Tensor, h_BLD: Tensor) -> Tensor:
-    """All that the segment can see, [SG(memory) o h] (Section 3.2): seen_BSD."""
-    return torch.cat([memory_BMD.to(h_BLD.dtype), h_BLD], dim=1)

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from .adaptive import AdaptiveEmbedding, AdaptiveSoftmax, downs
-from .attention import RelativeAttention, join
+from .attention import RelativeAttention
+from .cache import CachedLayer, KeyValueCache
 from .config import SameLength, TransformerXLConfig
 from .dropout import dropout
 from .initial import initialise
-from .memory import Memory
+from .kernels.inference import Band
+from .memory import Memory, Remembered
 from .positions import SCHEMES, DistanceTerms
 from .softmax import Softmax
 
@@ -79,18 +81,18 @@ class TransformerXL(nn.Module):
         memory = self.empty_memory(batch_size) if memory is None else memory
         if memory.batch_size != batch_size:
             raise ValueError(f"memory has {memory.batch_size} rows, the tokens {batch_size}")
+        memory = memory.ready(tgt_len, self.positions)
         reach_BL = memory.reach(tgt_len, past_BL)
         visible_BLS = memory.visible(reach_BL)
-        terms_N = self.positions(memory.distances(tgt_len))
+        terms_N = memory.terms(tgt_len, self.positions)
 
         h_BLD = self.drop(self.embedding(tokens_BL) * self.config.d_model**0.5)
         states = [h_BLD]
-        for layer, memory_BMD, terms in zip(self.layers, memory.h_NBMD, terms_N, strict=True):
-            h_BLD = layer(h_BLD, memory_BMD, terms, visible_BLS)
+        for layer, past, terms in zip(self.layers, memory.layers(tgt_len), terms_N, strict=True):
+            h_BLD = layer(h_BLD, past, terms, visible_BLS)
             states.append(h_BLD)
-        kept = [state.detach().to(self.compute_dtype) for state in states[self.recurrence]]
-        memory = memory.remember(torch.stack(kept), reach_BL, again)
-        return self.drop(self.final_norm(h_BLD)), memory
+        kept = [state.to(self.compute_dtype) for state in states[self.recurrence]]
+        return self.drop(self.final_norm(h_BLD)), memory.remember(kept, reach_BL, again)
 
     def empty_memory(
         self,
@@ -105,6 +107,25 @@ class TransformerXL(nn.Module):
         place = {"dtype": self.compute_dtype, "device": self.probe.device}
         memory = Memory.empty(config.n_layer, batch_size, mem_len, config.d_model, **place)
         return memory.read_with(clamp_len or config.clamp_len, same_length or config.same_length)
+
+    def empty_cache(
+        self,
+        batch_size: int,
+        mem_len: int | None = None,
+        clamp_len: int | None = None,
+        same_length: SameLength = None,
+    ) -> KeyValueCache | Memory:
+        """`empty_memory` for evaluation: keys and values are kept, unless a later segment would
+        make others of the same states (absolute positions, recurrence within a layer)."""
+        config = self.config
+        lengths = (mem_len, clamp_len, same_length)
+        if config.positions.startswith("absolute") or config.recurrence == "same":
+            return self.empty_memory(batch_size, *lengths)
+        mem_len = config.mem_len if mem_len is None else mem_len
+        shape = (config.n_layer, batch_size, config.n_head, config.head_width)
+        place = {"dtype": self.compute_dtype, "device": self.probe.device}
+        cache = KeyValueCache.empty(shape, mem_len, **place)
+        return cache.read_with(clamp_len or config.clamp_len, same_length or config.same_length)
 
     @property
     def probe(self) -> Tensor:
@@ -124,6 +145,10 @@ class TransformerXL(nn.Module):
         )
 
 
+Past = Remembered | CachedLayer
+"""What a layer reads of the segments before."""
+
+
 class Layer(nn.Module):
     """Attention over memory and segment, then the feed-forward, each inside a residual sum."""
 
@@ -136,12 +161,13 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
 
     def forward(
-        self, h_BLD: Tensor, memory_BMD: Tensor, terms: DistanceTerms, visible_BLS: Tensor
+        self, h_BLD: Tensor, past: Past, terms: DistanceTerms, visible: Tensor | Band
     ) -> Tensor:
-        memory_BMD, h_BLD = terms.placed(memory_BMD, h_BLD)
-        seen_BSD = self.norm_before(join(memory_BMD, h_BLD))
-        query_BLD = self.query(h_BLD, seen_BSD)
-        read_BLD = self.attention(query_BLD, seen_BSD, terms, visible_BLS)
+        project = self.attention.keys_and_values
+        h_BLD, normed_BLD, *seen = past.seen(h_BLD, terms, self.norm_before, project)
+        query_BLD = self.query(h_BLD, normed_BLD)
+        attend = past.kernel(self.attention.attend)
+        read_BLD = self.attention(query_BLD, *seen, terms, visible, attend)
         h_BLD = self.norm_after(h_BLD + self.drop(read_BLD))
         return self.feed_forward(h_BLD)
 
@@ -182,18 +208,17 @@ def norms(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
     return (nn.Identity(), norm) if config.norm == "post" else (norm, nn.Identity())
 
 
-def newest(h_BLD: Tensor, seen_BSD: Tensor) -> Tensor:
-    """The segment's states among all that are seen, normalised like them."""
-    tgt_len = h_BLD.size(1)
-    return seen_BSD.narrow(1, seen_BSD.size(1) - tgt_len, tgt_len)
-
-
-def as_they_are(h_BLD: Tensor, seen_BSD: Tensor) -> Tensor:
+def as_they_are(h_BLD: Tensor, normed_BLD: Tensor) -> Tensor:
     """The segment's states."""
     return h_BLD
 
 
-QUERIES = {"post": as_they_are, "pre": newest, "pre_keys": as_they_are}
+def normed(h_BLD: Tensor, normed_BLD: Tensor) -> Tensor:
+    """The segment's states, normalised."""
+    return normed_BLD
+
+
+QUERIES = {"post": as_they_are, "pre": normed, "pre_keys": as_they_are}
 """What queries are made of."""
 
 

@@ -21,7 +21,7 @@ from .devices import register
 from .guards import OutOfMemory, is_out_of_memory
 from .module import LanguageModel
 from .progress import TokenProgress
-from .resume import Resume, SavingConfig, note, starting_point
+from .resume import Resume, SavingConfig, begin_with, note, starting_point, vocabulary_in
 from .saving import BestCheckpoint, LastCheckpoint, WholeFiles, take_over_signals, unwritable
 
 IMPORTABLE = ["txl_lightning"] + [
@@ -137,7 +137,11 @@ class TxlCLI(LightningCLI):
     def after_instantiate_classes(self) -> None:
         """Start where it was found to; predict writes a file instead of returning all nats."""
         if self.start is not None:
-            self.config_init[self.subcommand]["ckpt_path"] = str(self.start)
+            weights_only = self.start.is_dir()
+            if weights_only:
+                begin_with(self.start, self.model, self.datamodule)
+            given = self.config_init[self.subcommand]
+            given["ckpt_path"] = None if weights_only else str(self.start)
         if self.subcommand == "predict":
             self.config_init["predict"]["return_predictions"] = False
 
@@ -169,7 +173,7 @@ class TxlCLI(LightningCLI):
             return
         checkpoint = read_checkpoint(self.start)
         saved, step = checkpoint["hyper_parameters"], checkpoint.get("global_step", 0)
-        settings = flat("model", saved)
+        settings = flat("model", saved) | vocabulary_in(self.start)
         settings.pop("model.net.n_token")
         try:
             self._subcommand_parsers[verb].set_defaults(settings)

@@ -7,8 +7,12 @@ from typing import Literal
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from ..checkpoints import CheckpointError
+from ..checkpoints import CheckpointError, load_folder
+from ..checkpoints.folder import VOCAB
 from ..checkpoints.search import newest, sweep
+from ..data import DataError
+from ..data.datamodule import CorpusDataModule
+from .module import LanguageModel
 
 Resume = Literal["auto", "must", "never"]
 
@@ -32,7 +36,7 @@ def starting_point(resume: Resume, ckpt_path: str | None, root: Path) -> Path | 
 
     Args:
         resume: auto, must or never.
-        ckpt_path: a file, or "last": what resume would find.
+        ckpt_path: a file, a folder of convert's, or "last": what resume would find.
         root: the default_root_dir of the runs to look at.
 
     Raises:
@@ -57,6 +61,28 @@ def starting_point(resume: Resume, ckpt_path: str | None, root: Path) -> Path | 
         raise CheckpointError(f"{setting}: there is no whole checkpoint of a run under {root}")
     note(f"resume: {found or f'nothing under {root}; training starts from the beginning'}")
     return found
+
+
+def vocabulary_in(start: Path) -> dict[str, str]:
+    """The setting by which a text is read with the vocabulary of a folder, if it has one."""
+    vocab = start / VOCAB
+    return {"data.vocab": str(vocab)} if vocab.is_file() else {}
+
+
+def begin_with(folder: Path, model: LanguageModel, data: CorpusDataModule) -> None:
+    """Take a folder's weights, whatever text they learned from, if its ids mean the same.
+
+    Raises:
+        CheckpointError: it is damaged.
+        DataError: the text has another vocabulary.
+    """
+    found, vocab = load_folder(folder)
+    if vocab is not None:
+        data.load_state_dict({"vocab": vocab.to_json()})
+    elif found.config.n_token != data.n_token:
+        sizes = f"{data.n_token} tokens are not the {found.config.n_token} of {folder}"
+        raise DataError(f"data.vocab: {sizes}; give the vocabulary that it was trained with")
+    model.net.load_state_dict(found.state_dict())
 
 
 @rank_zero_only

@@ -14,8 +14,9 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from ..checkpoints import load_run
+from ..checkpoints import load_readable
 from ..checkpoints.files import digest
+from ..checkpoints.folder import WEIGHTS
 from ..checkpoints.texts import own_text
 from ..data.corpora import CORPORA
 from ..data.measured import ALL_IS_TEST, Measured, of_store, with_vocabulary
@@ -44,7 +45,7 @@ def evaluate_verb(
     """Print what a model makes of a text: one line of JSON, and a table on stderr.
 
     Args:
-        ckpt_path: A checkpoint written by fit.
+        ckpt_path: A checkpoint written by fit, or a folder written by convert.
         protocol: How the text is read: segments, single-pass, sliding-window, or as was published:
             paper-, nvidia- or fairseq- and the corpus, with -large for the large models.
         path: The text: a file, a folder or tar of documents, or - for what is piped in; left out,
@@ -61,7 +62,7 @@ def evaluate_verb(
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
     how = chosen(protocol, **lengths)
-    model, vocab = load_run(ckpt_path)
+    model, vocab = load_readable(ckpt_path)
     model.to(there_is(device))
     with TemporaryDirectory(prefix="txl-") as folder, lines(out) as written:
         if path is None and corpus is None:
@@ -70,10 +71,16 @@ def evaluate_verb(
             config = named(path, corpus, Path(folder), documents=documents, root=root)
             text = with_vocabulary(config, split, vocab, Path(folder))
         record = scored(model, replace(text, name=path or text.name), how, per_token)
-        record |= {"checkpoint": ckpt_path, "checkpoint_sha256": digest(Path(ckpt_path))}
+        record |= {"checkpoint": ckpt_path, "checkpoint_sha256": digest(weights_of(ckpt_path))}
         for file in (sys.stdout, *written):
             print(json.dumps(record), file=file)
     print(table(record, how), file=sys.stderr)
+
+
+def weights_of(ckpt_path: str) -> Path:
+    """The file with the weights."""
+    path = Path(ckpt_path)
+    return path / WEIGHTS if path.is_dir() else path
 
 
 def there_is(device: str | None) -> str:

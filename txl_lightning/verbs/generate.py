@@ -2,7 +2,7 @@
 
 import torch
 
-from ..checkpoints import load_run
+from ..checkpoints import load_readable
 from ..generation import generate
 
 
@@ -18,7 +18,7 @@ def generate_verb(
     """Print text that a trained model continues the prompt with.
 
     Args:
-        ckpt_path: A checkpoint written by fit.
+        ckpt_path: A checkpoint written by fit, or a folder written by convert.
         prompt: What to continue.
         length: Tokens to sample.
         temperature: What logits are divided by; 0 always takes the likeliest token.
@@ -28,7 +28,7 @@ def generate_verb(
     """
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
-    model, vocab = load_run(ckpt_path)
+    model, vocab = load_readable(ckpt_path)
     prompt_L = torch.from_numpy(vocab.encode_text(prompt, where="prompt").astype("int64"))
     options = {"temperature": temperature, "top_k": top_k, "seed": seed, "mem_len": mem_len}
     ids_L = generate(model, prompt_L, length, **options)

@@ -1,0 +1,65 @@
+"""Outputs of other people's code, as files of tests/golden."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+
+class Golden:
+    """A file of another code's outputs."""
+
+    def __init__(self, path):
+        with np.load(path) as held:
+            arrays = {n: held[n] for n in held.files if held[n].dtype.kind != "U"}
+            self.args = json.loads(str(held["config"]))
+            self.words = json.loads(str(held["idx2sym"])) if "idx2sym" in held else None
+        self.arrays = {name: torch.from_numpy(arrays[name]) for name in arrays}
+        self.weights = {n[3:]: self.arrays[n] for n in self.arrays if n.startswith("sd.")}
+        as_made = [self.args.get("tgt_len") or self.arrays["tgt_len"], self.args.get("ext_len", 0)]
+        lengths = torch.tensor([*as_made, self.args["mem_len"]])
+        self.tgt_len, self.ext_len, self.mem_len = self.arrays.get("reset_length", lengths).tolist()
+        # Only the original and NVIDIA without keep_order give nats in the order of clusters.
+        self.by_cluster = bool(self.args.get("cutoffs")) and bool(self.weights)
+        flat = self.arrays["data"].long().flatten()
+        self.rows = flat[: len(flat) // 3 * 3].view(3, -1)
+
+    def segments(self):
+        """Tokens, targets and how many are scored, as the original's iterator gives them."""
+        for start in range(0, self.rows.size(1) - 1, self.tgt_len):
+            window = self.rows[:, max(start - self.ext_len, 0) : start + self.tgt_len + 1]
+            yield window[:, :-1], window[:, 1:], min(self.tgt_len, self.rows.size(1) - 1 - start)
+
+    def check(self, net):
+        """A network gives these nats and remembers these states, to 1e-5."""
+        memory = net.empty_memory(3, self.mem_len)
+        for index, (tokens, targets, scored) in enumerate(self.segments()):
+            nats, memory = net.nats(tokens, targets, memory)
+            found, expected = nats[:, -scored:], self.arrays[f"nll.{index}"].t()
+            if f"ordered.{index}" in self.arrays:
+                expected = self.arrays[f"ordered.{index}"].t()
+            elif self.by_cluster:
+                found, expected = found.flatten().sort().values, expected.flatten().sort().values
+            torch.testing.assert_close(found, expected.to(found.dtype), rtol=0, atol=1e-5)
+        assert f"nll.{index + 1}" not in self.arrays
+        for n, h_BMD in enumerate(memory.h_NBMD if self.mem_len else []):
+            expected = self.arrays[f"mem.{n}"].transpose(0, 1)
+            torch.testing.assert_close(h_BMD, expected.to(h_BMD.dtype), rtol=0, atol=1e-5)
+
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.fixture(scope="session")
+def golden_of():
+    """The outputs in a file of tests/golden."""
+
+    def open_golden(name, **changes):
+        golden = Golden(GOLDEN / f"{name}.npz")
+        for key, value in changes.items():
+            setattr(golden, key, value)
+        return golden
+
+    return open_golden

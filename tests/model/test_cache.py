@@ -1,0 +1,137 @@
+"""Keys and values that are kept give what the hidden states that are kept give."""
+
+import pytest
+import torch
+
+from txl_lightning import KeyValueCache, Memory
+from txl_lightning.model import cache as cache_module
+from txl_lightning.model.positions import SCHEMES
+
+CACHED = ["sinusoidal", "learned", "shaw"]
+TEXTS = [[4, 4, 4, 1], [1] * 9, [63, 5, 2], [2, 7, 3, 9, 1]]
+
+
+def read(net, memory, tokens, lengths, past=None, again=0):
+    """Logits of a text read in segments, and what is remembered of it."""
+    found, start = [], 0
+    for length in lengths:
+        window = slice(max(start - again, 0), start + length)
+        count = window.stop - window.start
+        here = None if past is None else past[:, window]
+        h, memory = net.hidden(tokens[:, window], memory, here, min(again, window.stop))
+        found.append(net.head(h)[:, count - length :])
+        start += length
+    return torch.cat(found, dim=1), memory
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients():
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture(params=[0, 3, 8, 200], ids=lambda mem_len: f"mem{mem_len}")
+def mem_len(request):
+    return request.param
+
+
+def both(net, lengths, *, mem_len, rows=3, how=(None, None), **more):
+    """What the memory and the cache make of the same text."""
+    tokens = torch.randint(11, (rows, sum(lengths)))
+    slow, memory = read(net, net.empty_memory(rows, mem_len, *how), tokens, lengths, **more)
+    fast, cache = read(net, net.empty_cache(rows, mem_len, *how), tokens, lengths, **more)
+    assert isinstance(cache, KeyValueCache)
+    # What is read again can see one state less with same_length.
+    one = int(how[1] == "mem_len" and "again" in more)
+    assert set((cache.filled_B - memory.filled_B).tolist()) <= {0, one}
+    return slow, fast
+
+
+@pytest.mark.parametrize("lengths", TEXTS, ids=str)
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("positions", CACHED)
+def test_it_reads_what_a_memory_reads(make_net, positions, norm, lengths, mem_len):
+    net = make_net(
+        positions=positions, norm=norm, clamp_len=None if positions == "sinusoidal" else 9
+    )
+    torch.testing.assert_close(*both(net, lengths, mem_len=mem_len), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("lengths", TEXTS, ids=str)
+@pytest.mark.parametrize("clamp_len", [None, 4])
+@pytest.mark.parametrize("same_length", [None, "mem_len", "mem_len+1"])
+def test_it_reads_as_far_back_as_a_memory(make_net, same_length, clamp_len, lengths, mem_len):
+    how = (clamp_len, same_length)
+    found = both(make_net(untie_r=True), lengths, mem_len=mem_len, how=how)
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("lengths", TEXTS, ids=str)
+@pytest.mark.parametrize("same_length", [None, "mem_len"])
+def test_rows_begin_new_documents_where_they_do(make_net, same_length, lengths, mem_len):
+    place = torch.arange(sum(lengths))
+    # One row goes on, one begins twice, one begins with the last token.
+    past = torch.stack([place, place % 7, torch.where(place == place[-1], 0, place)])
+    found = both(make_net(), lengths, mem_len=mem_len, how=(None, same_length), past=past)
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("again", [1, 3, 20])
+@pytest.mark.parametrize("lengths", TEXTS, ids=str)
+@pytest.mark.parametrize("same_length", [None, "mem_len"])
+def test_tokens_may_be_read_again(make_net, same_length, lengths, again, mem_len):
+    found = both(make_net(), lengths, mem_len=mem_len, how=(None, same_length), again=again)
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+
+
+def test_it_moves_seldom_and_nothing_is_lost(make_net, monkeypatch):
+    moves = []
+    copied = cache_module.Buffer.copied
+
+    def counted(self, *args):
+        moves.append(args)
+        return copied(self, *args)
+
+    monkeypatch.setattr(cache_module, "SLACK", 16)
+    monkeypatch.setattr(cache_module.Buffer, "copied", counted)
+    found = both(make_net(), [1] * 80, mem_len=5)
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+    assert len(moves) <= 1 + 80 / 16
+
+
+def test_a_cache_that_was_gone_on_from_is_still_what_it_was(make_net):
+    net = make_net(mem_len=9)
+    tokens, first, second = torch.randint(11, (3, 2, 5))
+    _, cache = net(tokens, net.empty_cache(2))
+    _, memory = net(tokens, net.empty_memory(2))
+    before = cache.buffer.k_NHBCK[..., : cache.end, :].clone()
+    for text in (first, second, first):
+        torch.testing.assert_close(net(text, cache)[0], net(text, memory)[0], rtol=0, atol=1e-12)
+    assert torch.equal(cache.buffer.k_NHBCK[..., : cache.end, :], before)
+
+
+def test_rows_are_chosen_and_repeated(make_net):
+    net = make_net(mem_len=9)
+    tokens, chosen = torch.randint(11, (3, 5)), torch.tensor([2, 0, 2, 2])
+    _, cache = net(tokens, net.empty_cache(3))
+    following = torch.randint(11, (4, 3))
+    found, _ = net(following, cache.rows(chosen))
+    _, memory = net(tokens[chosen], net.empty_memory(4))
+    torch.testing.assert_close(found, net(following, memory)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("positions", sorted(set(SCHEMES) - set(CACHED)))
+def test_places_that_change_with_each_segment_are_read_from_hidden_states(make_net, positions):
+    assert isinstance(make_net(positions=positions, clamp_len=9).empty_cache(2), Memory)
+    assert isinstance(make_net(recurrence="same").empty_cache(2), Memory)
+
+
+def test_in_half_precision_it_holds_what_the_network_computes_in(make_net):
+    net = make_net().to(torch.bfloat16)
+    _, cache = net(torch.randint(11, (2, 5)), net.empty_cache(2))
+    assert cache.buffer.k_NHBCK.dtype == torch.bfloat16
+
+
+def test_a_negative_length_is_refused(make_net):
+    with pytest.raises(ValueError, match="mem_len: -1 is not possible"):
+        make_net().empty_cache(2, -1)

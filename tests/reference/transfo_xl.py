@@ -1,0 +1,67 @@
+"""Hugging Face's TransfoXL, run by a Python that has it: see requirements.txt.
+
+python transfo_xl.py make ROOT      for each setting in ROOT/settings.json, a random network
+python transfo_xl.py measure ROOT   of each network in ROOT, the nats of ROOT/tokens.npy
+"""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+warnings.simplefilter("ignore")
+
+import torch  # noqa: E402
+from transformers import TransfoXLConfig, TransfoXLLMHeadModel  # noqa: E402
+
+TGT_LEN = 7
+
+
+def type_as(self, other=None, dtype=None, of=torch.Tensor.type_as):
+    """The model calls it with a dtype, which no torch allows; what is meant is `to`."""
+    return of(self, other) if dtype is None else self.to(dtype)
+
+
+def make(root: Path) -> None:
+    """Networks whose every weight is away from its start, as save_pretrained writes them."""
+    for name, settings in json.loads((root / "settings.json").read_text()).items():
+        torch.manual_seed(0)
+        model = TransfoXLLMHeadModel(TransfoXLConfig(**settings))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+        # Biases that all layers share are refused by safetensors.
+        model.save_pretrained(root / name, safe_serialization=model.config.untie_r)
+
+
+@torch.no_grad()
+def measure(root: Path) -> None:
+    """Nats of every token but a row's first, read in segments; what did not fit is an error."""
+    tokens_BT = torch.from_numpy(np.load(root / "tokens.npy"))
+    for folder in sorted(path.parent for path in root.glob("*/config.json")):
+        model, info = TransfoXLLMHeadModel.from_pretrained(folder, output_loading_info=True)
+        assert not any(info.values()), (folder, info)
+        nats_BT = nats(model.eval(), tokens_BT % model.config.vocab_size)
+        np.save(folder / "nats.npy", nats_BT.numpy())
+
+
+def nats(model: TransfoXLLMHeadModel, tokens_BT: torch.Tensor) -> torch.Tensor:
+    """-log p of each row's tokens after its first."""
+    rows, config = len(tokens_BT), model.config
+    empty = [torch.zeros(0, rows, config.d_model) for _ in range(config.n_layer)]
+    memories, parts = (empty if config.mem_len else None), []
+    inputs_BT, targets_BT = tokens_BT[:, :-1], tokens_BT[:, 1:]
+    for segment, target in zip(
+        inputs_BT.split(TGT_LEN, dim=1), targets_BT.split(TGT_LEN, dim=1), strict=True
+    ):
+        found = model(input_ids=segment.contiguous(), mems=memories)
+        parts.append(-found.prediction_scores.gather(2, target[..., None]).squeeze(2))
+        memories = found.mems
+    return torch.cat(parts, dim=1)
+
+
+if __name__ == "__main__":
+    torch.Tensor.type_as = type_as
+    {"make": make, "measure": measure}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,0 +1,53 @@
+"""convert: other people's checkpoints into ours, and ours into Hugging Face's."""
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+from ..checkpoints import load_any, save_folder, save_huggingface
+
+WRITERS = {"txl": save_folder, "huggingface": save_huggingface}
+
+
+def convert_verb(
+    source: str,
+    out: str | None = None,
+    to: Literal["txl", "huggingface"] = "txl",
+    args: str | None = None,
+    vocab: str | None = None,
+) -> None:
+    """Write a network, by whomever it was trained, as a folder of safetensors and JSON.
+
+    Nothing in a checkpoint is executed; one that would be is refused.
+
+    Args:
+        source: A checkpoint of fit, a folder of convert's, a folder of Hugging Face's TransfoXL, a
+            checkpoint_*.pt of NVIDIA's, or a state_dict of the original code (.pt, .safetensors).
+        out: The folder to write; new, or empty.
+        to: txl, for generate, and for fit, validate and test as ckpt_path; or huggingface, for
+            TransfoXLLMHeadModel.from_pretrained of transformers 4.57.
+        args: A JSON file of the keywords of the original's constructor, for a state_dict of it.
+        vocab: A file of words, one in a line, or JSON of them in a list or with their ids; a saved
+            vocab.json; a Hugging Face tokenizer.json; or bytes. Left out, the checkpoint's own.
+    """
+    folder = new_folder(out)
+    model, vocabulary = load_any(source, args, vocab)
+    WRITERS[to](model, folder, vocabulary)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    print(f"{folder}: {size:,} parameters, {model.config.n_token:,} tokens")
+    if vocabulary is None:
+        print("warning: no vocabulary came with it; give one with --vocab", file=sys.stderr)
+
+
+def new_folder(out: str | None) -> Path:
+    """Where to write.
+
+    Raises:
+        ValueError: nothing is said, or something is there.
+    """
+    if out is None:
+        raise ValueError("out: missing; it must be the folder to write")
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"out: {out} is not possible; it must be new, or an empty folder")
+    return folder
