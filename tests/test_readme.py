@@ -19,14 +19,14 @@ COMMANDS = [
     if line.strip() and not line.startswith("#")
 ]
 OURS = [command for command in COMMANDS if "-m txl_lightning" in command]
-PLAIN = re.compile(r"txl_lightning (prepare|generate|convert|inspect|recl) ")
+PLAIN = re.compile(r"txl_lightning (prepare|generate|evaluate|convert|inspect|recl) ")
 MAKE = [command for command in COMMANDS if command.startswith("make ")]
 
 
 def test_the_readme_has_commands():
     assert {"make quickstart", "make test"} <= set(MAKE)
     verbs = {command.split("txl_lightning ")[1].split()[0] for command in OURS}
-    assert {"fit", "validate", "test", "prepare", "generate", "convert"} <= verbs
+    assert {"fit", "validate", "test", "prepare", "generate", "evaluate", "convert"} <= verbs
 
 
 @pytest.mark.parametrize("command", [c for c in OURS if not PLAIN.search(c)])

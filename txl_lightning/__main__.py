@@ -88,13 +88,14 @@ VERBS = {
     "validate": (by_lightning, "measure a checkpoint on the validation text"),
     "test": (by_lightning, "measure a checkpoint on the test text"),
     "predict": (by_lightning, "write the nats of every token of the test text"),
+    "evaluate": (plain, "measure a checkpoint on any text, as was published"),
     "prepare": (plain, "download and encode a corpus, or your text"),
     "generate": (plain, "continue a prompt"),
     "convert": (plain, "read other people's checkpoints, and write them"),
     "inspect": (plain, "measure what a model does with its memory, as tables and pictures"),
     "recl": (plain, "measure how much context is of use to models"),
 }
-NAMELESS = {"prepare", "convert", "inspect", "recl"}
+NAMELESS = {"prepare", "evaluate", "convert", "inspect", "recl"}
 """Verbs whose first word is what they are about."""
 
 

@@ -1,53 +1,115 @@
-"""How a text is scored."""
+"""How a text is read when it is scored."""
 
+import re
+from pathlib import Path
+
+import numpy as np
 import pytest
-import torch
+import yaml
 
-from txl_lightning import stream_nats
+from txl_lightning.data.tokens import Text
+from txl_lightning.evaluation import ALIASES, PROTOCOLS, Protocol, chosen
 
-
-def test_nats_of_a_stream_are_those_of_one_reading(make_net):
-    net = make_net()
-    tokens = torch.randint(11, (3 * 20 + 2,))
-    rows = tokens[:60].view(3, 20)
-    expected, _ = net.nats(rows[:, :-1], rows[:, 1:])
-    for tgt_len in (1, 6, 19, 63):
-        found = stream_nats(net, tokens, batch_size=3, tgt_len=tgt_len, mem_len=20)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
-
-
-def test_with_a_memory_the_batch_size_changes_only_where_rows_start(make_net):
-    net = make_net(n_layer=1)
-    tokens = torch.randint(11, (40,))
-    one = stream_nats(net, tokens, batch_size=1, tgt_len=1, mem_len=4)[0]
-    two = stream_nats(net, tokens, batch_size=2, tgt_len=1, mem_len=4)
-    torch.testing.assert_close(two[0], one[:19])
-    torch.testing.assert_close(two[1, 4:], one[24:])
-
-
-def test_without_memory_every_segment_starts_afresh(make_net):
-    net = make_net()
-    tokens = torch.randint(11, (21,))
-    found = stream_nats(net, tokens, batch_size=1, tgt_len=5, mem_len=0)
-    for start in range(0, 20, 5):
-        window = tokens[None, start : start + 6]
-        expected, _ = net.nats(window[:, :-1], window[:, 1:])
-        torch.testing.assert_close(found[:, start : start + 5], expected)
+CONFIGS = Path(__file__).parents[2] / "configs"
+OF_CONFIGS = {
+    f"{group}-{stem.replace('_', '-')}": CONFIGS / group / f"{stem}.yaml"
+    for group, stems in {
+        "paper": [f"{corpus}_{size}" for corpus in ("enwik8", "text8", "wt103", "lm1b")
+                  for size in ("base", "large")],
+        "nvidia": ["wt103_base", "wt103_large"],
+    }.items()
+    for stem in stems
+} | {"fairseq-wt103": CONFIGS / "fairseq" / "wt103_base.yaml"}  # fmt: skip
+SETTINGS = {
+    "data.eval_tgt_len": "tgt_len",
+    "data.eval_batch_size": "batch_size",
+    "data.eval_warmup_len": "warmup_len",
+    "model.eval_mem_len": "mem_len",
+    "model.eval_clamp_len": "clamp_len",
+    "model.eval_same_length": "same_length",
+}
 
 
-def test_a_length_that_cannot_be_is_refused(make_net):
-    with pytest.raises(ValueError, match="ext_len: -1 is not possible"):
-        stream_nats(make_net(), torch.zeros(40), batch_size=2, tgt_len=5, ext_len=-1)
+def settings_of(config: Path) -> dict[str, str]:
+    """Lengths of the test that a config's header tells of; its own, where that does not say."""
+    text = config.read_text()
+    data = yaml.safe_load(text)["data"]
+    own = {"data.eval_tgt_len": data.get("eval_tgt_len", data["tgt_len"])}
+    own["data.eval_batch_size"] = data.get("eval_batch_size", data["batch_size"])
+    header = "".join(line.lstrip("#") for line in text.splitlines() if line.startswith("#"))
+    command = header[header.index("txl_lightning test") :]
+    own |= re.findall(r"--((?:data|model)\.\w+) (\S+)", command)
+    return {SETTINGS[name]: str(value) for name, value in own.items()}
 
 
-def test_the_model_stays_in_the_mode_it_was_in(make_net):
-    net = make_net(dropout=0.5).train()
-    tokens = torch.randint(11, (21,))
-    first, second = (stream_nats(net, tokens, batch_size=1, tgt_len=5) for _ in range(2))
-    assert torch.equal(first, second)
-    assert net.training
+@pytest.mark.parametrize("name", OF_CONFIGS)
+def test_a_published_protocol_is_the_test_of_its_config(name):
+    protocol = PROTOCOLS[name]
+    said = {field: str(getattr(protocol, field)) for field in SETTINGS.values()}
+    unsaid = {"warmup_len": "0", "clamp_len": "None"}
+    assert said == unsaid | settings_of(OF_CONFIGS[name])
+    assert (protocol.rest, protocol.ext_len) == ("dropped", 0)
 
 
-def test_a_text_too_short_is_refused(make_net):
-    with pytest.raises(ValueError, match=r"tokens: 7 is not possible; .* at least 2 \* 4 rows"):
-        stream_nats(make_net(), torch.zeros(7), batch_size=4, tgt_len=5)
+def test_every_published_protocol_has_a_config():
+    assert PROTOCOLS.keys() - OF_CONFIGS.keys() == {"segments", "single-pass", "sliding-window"}
+
+
+@pytest.mark.parametrize("name", ["paper-enwik8", "paper-wt103", "nvidia-wt103"])
+def test_the_short_name_is_the_base_models(name):
+    assert chosen(name) == PROTOCOLS[f"{name}-base"] == PROTOCOLS[ALIASES[name]]
+
+
+def test_what_is_given_wins_over_the_protocol():
+    given = {"tgt_len": 3, "mem_len": 0, "clamp_len": 4, "same_length": "mem_len+1"}
+    given |= {"batch_size": 2, "ext_len": 1, "warmup_len": 6, "limit": 9, "rest": "scored"}
+    for name in PROTOCOLS:
+        protocol = chosen(name, **given)
+        assert {field: getattr(protocol, field) for field in given} == given
+        assert protocol.name == name
+
+
+def test_a_window_is_as_many_tokens_before_each():
+    protocol = chosen("sliding-window", window=100, batch_size=3)
+    lengths = (protocol.tgt_len, protocol.mem_len, protocol.ext_len, protocol.warmup_len)
+    assert lengths == (1, 0, 99, 100)
+    assert (protocol.batch_size, protocol.limit) == (3, 1000)
+
+
+@pytest.mark.parametrize(("n_token", "limit", "scored"), [(103, None, 102), (103, 50, 50)])
+@pytest.mark.parametrize("batch_size", [1, 4, 10])
+def test_what_is_left_over_is_scored_or_dropped(n_token, limit, scored, batch_size):
+    text = Text(np.arange(n_token))
+    how = {"tgt_len": 8, "batch_size": batch_size, "limit": limit, "warmup_len": 5}
+    found = {}
+    for rest in ("scored", "dropped"):
+        stream = Protocol(rest=rest, **how).stream(text)
+        segments = [stream.segment(index) for index in range(len(stream))]
+        found[rest] = [t for s in segments for t in s.targets_BL[s.scored_BL].tolist()]
+    n_read = (scored + 1) // batch_size * batch_size
+    assert sorted(found["scored"]) == list(range(1, scored + 1))
+    assert sorted(found["dropped"]) == list(range(1, n_read))
+
+
+def test_cold_starts_are_the_rows_that_are_not_warmed():
+    def count(mem_len=4, **how):
+        how = Protocol(batch_size=3, tgt_len=8, **how)
+        return how.cold_starts(how.stream(Text(np.arange(99))), mem_len)
+
+    assert (count(), count(warmup_len=4)) == (3, 1)
+    assert (count(0), count(0, ext_len=2)) == (12, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"protocol": "paper"}, "protocol: paper is not possible; it must be one of segments, "),
+        ({"mem_len": -1}, "mem_len: -1 is not possible; it must be at least 0"),
+        ({"tgt_len": 0}, "tgt_len: 0 is not possible; it must be at least 1"),
+        ({"limit": 0}, "limit: 0 is not possible; it must be at least 1"),
+        ({"window": 0}, "window: 0 is not possible; it must be at least 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(given, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        chosen(**given)

@@ -5,7 +5,7 @@ from .folder import load_folder, save_folder
 from .huggingface import load_huggingface, save_huggingface
 from .nvidia import load_nvidia, load_nvidia_state
 from .original import config_of_original, load_original
-from .runs import load_run, read_checkpoint, trained_tgt_len
+from .runs import load_readable, load_run, read_checkpoint, trained_tgt_len
 from .sources import load_any
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "load_nvidia",
     "load_nvidia_state",
     "load_original",
+    "load_readable",
     "load_run",
     "read_checkpoint",
     "save_folder",

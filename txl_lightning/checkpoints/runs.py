@@ -30,6 +30,18 @@ def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary | None]:
         raise not_ours(path) from error
 
 
+def load_readable(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary]:
+    """As `load_run`, and there is a vocabulary.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    model, known = load_run(path)
+    if known is None:
+        raise CheckpointError(f"ckpt_path: {path} has no vocabulary; convert with --vocab")
+    return model, known
+
+
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """What a checkpoint of fit holds, or a folder of convert's says; nothing in it is executed.
 

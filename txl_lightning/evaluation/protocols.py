@@ -1,75 +1,193 @@
-"""How a text is scored. Training's validation and the final table call the same functions.
+"""How a text is read when it is scored: the published ways and one's own, as data."""
 
-B rows   L segment   T tokens scored in each row
-"""
+from __future__ import annotations
 
-import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from ..data.stream import Segment, Stream
-from ..model import Memory, TransformerXL, evaluating, require
-
-
-def segment_nats(net: TransformerXL, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
-    """Nats of a segment's targets, nats_BL, and the memory for the next one.
-
-    Those that are not `segment.scored_BL` mean nothing.
-    """
-    new_BL = segment.targets_BL[:, segment.reread :]
-    nats_BL, memory = net.nats(segment.tokens_BL, new_BL, memory, segment.past_BL, segment.again)
-    return F.pad(nats_BL, (segment.reread, 0)), memory
+from ..data.lengths import Fixed
+from ..data.portion import Portion
+from ..data.stream import Stream
+from ..data.tokens import Tokens
+from ..model import SameLength, require
 
 
-def segment_answers(
-    net: TransformerXL, segment: Segment, memory: Memory
-) -> tuple[Tensor, Tensor, Memory]:
-    """Nats of a segment's targets; whether each is the likeliest token, right_BL; the memory."""
-    h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.past_BL, segment.again)
-    again, h_BLD = segment.reread, h_BLD[:, segment.reread :]
-    new_BL = segment.targets_BL[:, again:]
-    right_BL = F.pad(net.head(h_BLD).argmax(dim=-1) == new_BL, (again, 0))
-    return F.pad(net.head.nats(h_BLD, new_BL), (again, 0)), right_BL, memory
-
-
-@torch.no_grad()
-def stream_nats(
-    model: TransformerXL,
-    tokens: Tensor | np.ndarray,
-    *,
-    batch_size: int,
-    tgt_len: int,
-    mem_len: int | None = None,
-    ext_len: int = 0,
-) -> Tensor:
-    """Nats of every scored token of a text, in input order: nats_BT.
-
-    The text is read in `batch_size` rows, each with an empty memory at first; a row's first token
-    is not scored. The model is used in eval mode and left in the mode it was in.
-
-    Args:
-        model: the network.
-        tokens: the text's ids, one dimension.
-        batch_size: rows B.
-        tgt_len: tokens L in a segment; with enough memory it changes nothing but the speed.
-        mem_len: states M remembered; left out, what the model was trained with.
-        ext_len: tokens that a segment reads again before its own; they are scored once.
+@dataclass(frozen=True)
+class Protocol:
+    """A way to read a text in rows and segments.
 
     Raises:
-        ValueError: a length that cannot be, or fewer than two tokens for each row.
+        ValueError: a length that cannot be.
     """
-    ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else tokens
-    require(batch_size >= 1, "batch_size", batch_size, "at least 1")
-    require(tgt_len >= 1, "tgt_len", tgt_len, "at least 1")
-    require(ext_len >= 0, "ext_len", ext_len, "0 or more")
-    require(len(ids) >= 2 * batch_size, "tokens", len(ids), f"at least 2 * {batch_size} rows")
-    stream = Stream.of(ids, batch_size, tgt_len, ext_len)
-    memory = model.empty_memory(batch_size, mem_len)
-    parts = []
-    with evaluating(model):
-        for index in range(len(stream)):
-            segment = stream.segment(index).to(memory.h_NBMD.device)
-            nats_BL, memory = segment_nats(model, segment, memory)
-            parts.append(nats_BL[:, segment.reread :])
-    return torch.cat(parts, dim=1)
+
+    name: str = "segments"
+    source: str = "lengths given one by one"
+    """Where its values come from."""
+    unit: Literal["bits", "perplexity"] = "bits"
+    """What is published of it."""
+    batch_size: int = 1
+    """Rows B; the text is cut into as many parts, which are read at the same time."""
+    tgt_len: int | None = 128
+    """Tokens in a segment; None, all of the text are one."""
+    mem_len: int | None = None
+    """States remembered; None, as in training."""
+    clamp_len: int | None = None
+    """Greatest distance told apart; None, as in training."""
+    same_length: SameLength = None
+    """How many states each query sees; None, as in training."""
+    ext_len: int = 0
+    """Tokens that a segment reads again before its own; they are scored once."""
+    warmup_len: int = 0
+    """Tokens that each row but the first reads before its own, unscored."""
+    limit: int | None = None
+    """Tokens scored at most, from the text's beginning; None, all."""
+    rest: Literal["scored", "dropped"] = "scored"
+    """What becomes of the last tokens when the rows cannot share them equally."""
+
+    def __post_init__(self) -> None:
+        for field, least in LEAST.items():
+            value = getattr(self, field)
+            require(value is None or value >= least, field, value, f"at least {least}")
+
+    def portion(self, tokens: Tokens) -> Portion:
+        """The part of a text that is read.
+
+        Raises:
+            ValueError: it has fewer than two tokens for each row.
+        """
+        n_token = len(tokens) if self.limit is None else min(len(tokens), self.limit + 1)
+        fewest = 2 * self.batch_size
+        require(n_token >= fewest, "tokens", n_token, f"at least 2 * {self.batch_size} rows")
+        whole_rows = self.batch_size * tokens.grain
+        n_place = -(-n_token // whole_rows) * whole_rows if self.rest == "scored" else n_token
+        return Portion(tokens, n_token, n_place)
+
+    def stream(self, tokens: Tokens) -> Stream:
+        """A text in rows and segments."""
+        read = self.portion(tokens)
+        lengths = Fixed(self.tgt_len or len(read))
+        context = {"warmup_len": self.warmup_len, "ext_len": self.ext_len}
+        return Stream(read, self.batch_size, lengths, **context)
+
+    def cold_starts(self, stream: Stream, mem_len: int) -> int:
+        """How many times a token is scored first of all, with nothing before it to be seen.
+
+        The text's own beginning is one of them; beginnings of documents are not counted.
+        """
+        if not mem_len and not self.ext_len:
+            return len(stream) * self.batch_size
+        return 1 if self.warmup_len else self.batch_size
+
+
+LEAST = {
+    "batch_size": 1,
+    "tgt_len": 1,
+    "mem_len": 0,
+    "clamp_len": 1,
+    "ext_len": 0,
+    "warmup_len": 0,
+    "limit": 1,
+}
+"""The smallest value of each number."""
+
+
+def published(
+    source: str, unit: str, rows: int, tgt_len: int, mem_len: int, clamp_len: int | None, **more
+) -> Protocol:
+    """A published way to read: its last tokens are dropped, as by the original's iterator."""
+    lengths = {"batch_size": rows, "tgt_len": tgt_len, "mem_len": mem_len, "clamp_len": clamp_len}
+    rest = {"same_length": "mem_len", "rest": "dropped"} | more
+    return Protocol(source=source, unit=unit, **lengths, **rest)
+
+
+def windows(window: int) -> dict[str, int]:
+    """Each token predicted from the last `window` tokens alone, none of which is remembered."""
+    require(window >= 1, "window", window, "at least 1")
+    return {"tgt_len": 1, "mem_len": 0, "ext_len": window - 1, "warmup_len": window}
+
+
+def nvidia(tgt_len: int, mem_len: int, clamp_len: int) -> Protocol:
+    """NVIDIA's: whole segments of the row before warm the memory; the first row starts cold."""
+    warmup_len = -(-mem_len // tgt_len) * tgt_len
+    changes = {"same_length": "mem_len+1", "warmup_len": warmup_len}
+    source = "DeepLearningExamples, Transformer-XL, eval.py"
+    return published(source, "perplexity", 16, tgt_len, mem_len, clamp_len, **changes)
+
+
+TABLE = {
+    "segments": Protocol(),
+    "single-pass": Protocol(
+        source="all in one segment", tgt_len=None, mem_len=0, limit=4096
+    ),
+    "sliding-window": Protocol(
+        source="Al-Rfou et al. 2019", batch_size=32, limit=1000, **windows(512)
+    ),
+    "paper-enwik8-base": published("pytorch/run_enwik8_base.sh", "bits", 10, 80, 2100, 820),
+    "paper-enwik8-large": published("pytorch/run_enwik8_large.sh", "bits", 10, 128, 3800, 1000),
+    "paper-text8-base": published("pytorch/run_text8_base.sh", "bits", 10, 80, 2100, 820),
+    "paper-text8-large": published("pytorch/run_text8_large.sh", "bits", 10, 128, 3800, 1000),
+    "paper-wt103-base": published("pytorch/run_wt103_base.sh", "perplexity", 10, 64, 640, 400),
+    "paper-wt103-large": published("pytorch/run_wt103_large.sh", "perplexity", 10, 128, 1600, 1000),
+    "paper-lm1b-base": published("pytorch/run_lm1b_base.sh", "perplexity", 64, 32, 128, None),
+    "paper-lm1b-large": published("pytorch/run_lm1b_large.sh", "perplexity", 8, 32, 128, None),
+    "nvidia-wt103-base": nvidia(64, 640, 400),
+    "nvidia-wt103-large": nvidia(128, 1600, 1000),
+    "fairseq-wt103": published("examples/truncated_bptt", "perplexity", 1, 64, 640, 400),
+}  # fmt: skip
+ALIASES = {name.removesuffix("-base"): name for name in TABLE if name.endswith("-base")}
+"""Shorter names for the base models' protocols."""
+
+PROTOCOLS = {name: replace(protocol, name=name) for name, protocol in TABLE.items()}
+"""Every protocol by name."""
+
+
+def chosen(
+    protocol: str = "segments",
+    *,
+    window: int | None = None,
+    batch_size: int | None = None,
+    tgt_len: int | None = None,
+    mem_len: int | None = None,
+    clamp_len: int | None = None,
+    same_length: SameLength = None,
+    ext_len: int | None = None,
+    warmup_len: int | None = None,
+    limit: int | None = None,
+    rest: Literal["scored", "dropped"] | None = None,
+) -> Protocol:
+    """A protocol by name, with what is given in place of its own.
+
+    Args:
+        protocol: One of the names in PROTOCOLS or ALIASES.
+        window: Tokens that each token is predicted from, and nothing else: tgt_len 1, mem_len 0,
+            warmup_len as long, ext_len one less.
+        batch_size: Rows that the text is read in at the same time.
+        tgt_len: Tokens in a segment.
+        mem_len: States remembered.
+        clamp_len: Greatest distance told apart.
+        same_length: How many states each query sees.
+        ext_len: Tokens that each segment reads again before its own, unscored.
+        warmup_len: Tokens that each row but the first reads before its own, unscored.
+        limit: Tokens scored at most, from the beginning of the text.
+        rest: What becomes of the last tokens when the rows cannot share them equally.
+
+    Raises:
+        ValueError: there is no such protocol, or a length cannot be.
+    """
+    known = ", ".join([*PROTOCOLS, *ALIASES])
+    name = ALIASES.get(protocol, protocol)
+    require(name in PROTOCOLS, "protocol", protocol, f"one of {known}")
+    given: dict[str, Any] = {
+        "batch_size": batch_size,
+        "tgt_len": tgt_len,
+        "mem_len": mem_len,
+        "clamp_len": clamp_len,
+        "same_length": same_length,
+        "ext_len": ext_len,
+        "warmup_len": warmup_len,
+        "limit": limit,
+        "rest": rest,
+    }
+    changes = {} if window is None else windows(window)
+    changes |= {field: value for field, value in given.items() if value is not None}
+    return replace(PROTOCOLS[name], **changes)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..model import TransformerXL, require
-from .protocols import stream_nats
+from .scoring import stream_nats
 
 
 def nats_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:

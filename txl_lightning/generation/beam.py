@@ -79,7 +79,7 @@ def search(
     require(n_beam >= 1, "n_beam", n_beam, "at least 1")
     require(length_penalty >= 0, "length_penalty", length_penalty, "0 or more")
     require(length >= 0, "length", length, "0 or more")
-    check_context(model, ext_len)
+    check_context(model, ext_len, texts.memory.mem_len)
     before, best = len(texts), Found(texts, float("-inf"))
     logp_B = torch.zeros(1, dtype=torch.float64, device=texts.tokens_BL.device)
     with evaluating(model):

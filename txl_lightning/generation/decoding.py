@@ -75,7 +75,7 @@ def continued(
         ValueError: a number that cannot be.
     """
     require(length >= 0, "length", length, "0 or more")
-    check_context(model, ext_len)
+    check_context(model, ext_len, texts.memory.mem_len)
     seed = int(torch.randint(2**62, ())) if seed is None else seed
     with evaluating(model):
         for _ in range(length):

@@ -121,8 +121,9 @@ def cuts(read: int, end: int) -> list[int]:
     return [*sorted({read, *range(end - 1, read, -SEGMENT)}), end]
 
 
-def check_context(model: TransformerXL, ext_len: int) -> None:
+def check_context(model: TransformerXL, ext_len: int, mem_len: int) -> None:
     """Refuse to read a token after the other where each would be the first."""
-    absolute = model.config.positions.startswith("absolute")
-    least = "at least 1, because positions are absolute" if absolute else "0 or more"
-    require(ext_len >= int(absolute), "ext_len", ext_len, least)
+    require(ext_len >= 0, "ext_len", ext_len, "0 or more")
+    why = "positions are absolute" if model.config.is_absolute else "mem_len is 0"
+    needed = model.config.is_absolute or mem_len == 0
+    require(ext_len > 0 or not needed, "ext_len", ext_len, f"at least 1, because {why}")

@@ -188,9 +188,14 @@ class KeyValueCache:
     def reach(self, tgt_len: int, past_BL: Tensor | None = None) -> Band | Tensor:
         """How many states back each query may look: reach_BL, or a band if all rows' look alike."""
         far = span(self.same_length, self.mem_len)
-        if past_BL is None and self.is_even:
+        if self.is_even and (past_BL is None or self._is_within(past_BL)):
             return Band(tgt_len, self.held + tgt_len, far)
         return reach(self.filled_B, tgt_len, far, past_BL)
+
+    def _is_within(self, past_BL: Tensor) -> bool:
+        """Whether no row's text begins within what is held."""
+        held_L = torch.arange(past_BL.size(1), device=past_BL.device) + self.held
+        return bool((past_BL >= held_L).all())
 
     def visible(self, reach_BL: Band | Tensor) -> Band | Tensor:
         """Which of the S states each of the L queries may see."""

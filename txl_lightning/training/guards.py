@@ -1,7 +1,5 @@
 """What must not happen unseen: numbers that are not finite, and memory that is used up."""
 
-import resource
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -124,14 +122,6 @@ def finite_weights(module: LightningModule) -> bool:
     """Whether all numbers are finite in the part of the weights that this rank has."""
     parts = [p.to_local() if isinstance(p, DTensor) else p for p in module.parameters()]
     return all(bool(part.isfinite().all()) for part in parts)
-
-
-def peak_memory(device: torch.device) -> int:
-    """Bytes of the device, or of this process on a CPU, that were in use at most."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def is_out_of_memory(error: RuntimeError | MemoryError) -> bool:

@@ -12,14 +12,21 @@ from torchmetrics import Metric
 
 from ..data.datamodule import CorpusDataModule
 from ..data.stream import Segment, TrainingLoader
-from ..evaluation import MeanNats, RightAnswers, readings, segment_answers, segment_nats
+from ..evaluation import (
+    MeanNats,
+    RightAnswers,
+    peak_memory,
+    readings,
+    segment_answers,
+    segment_nats,
+)
 from ..model import Memory, SameLength, TransformerXL, TransformerXLConfig, require
 from .averaging import go_on_from, refuse_others
 from .carry import Carry
 from .chunks import check_whole_segments, recount
 from .compiling import compile_in_place
 from .devices import data_mesh, recompute, shard
-from .guards import Guard, peak_memory
+from .guards import Guard
 from .optim import OptimConfig, make_optimizer, make_scheduler, set_as_given
 from .ranks import Ranks
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checkpoints import CheckpointError, load_run, trained_tgt_len
+from ..checkpoints import load_readable, trained_tgt_len
 from ..data.vocab import Vocabulary
 from ..generation import Sampling, Texts, TextStream, begun, continued, load, save, search
 from ..model import TransformerXL, require
@@ -104,9 +104,7 @@ def opened(
     """The text of a memory file, with the prompt after it, or the prompt."""
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
-    model, vocab = load_run(ckpt_path)
-    if vocab is None:
-        raise CheckpointError(f"ckpt_path: {ckpt_path} has no vocabulary; convert with --vocab")
+    model, vocab = load_readable(ckpt_path)
     stops = [stop] if isinstance(stop, str) else stop
     if memory and Path(memory).exists():
         texts, ext_len = load(memory, model, mem_len, ext_len)
@@ -123,7 +121,7 @@ def opened(
 
 def usual_ext_len(model: TransformerXL, ckpt_path: str, mem_len: int) -> int:
     """What must be read again where memory does not do: as much as in training."""
-    if mem_len and not model.config.positions.startswith("absolute"):
+    if mem_len and not model.config.is_absolute:
         return 0
     return max((trained_tgt_len(ckpt_path) or USUAL_TGT_LEN) - 1, 1)
 

@@ -1,0 +1,93 @@
+"""One evaluation in plain values."""
+
+import json
+import subprocess
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+from txl_lightning.data.measured import Measured
+from txl_lightning.data.tokens import Text
+from txl_lightning.data.vocab import Characters
+from txl_lightning.evaluation import Protocol, evaluate, machine
+
+LETTERS = Characters("abcdefghijk")
+
+
+def measured(ids: np.ndarray, starts: tuple[int, ...] = (0,)) -> Measured:
+    return Measured("a", "test", "f", Text(ids, np.array(starts)), LETTERS, 1.0)
+
+
+def test_documents_are_scored_as_if_each_were_alone(make_net):
+    net, ids = make_net(), np.random.default_rng(0).integers(11, size=50)
+    starts, expected = (0, 4, 21, 22), []
+    for start, stop in zip(starts, (*starts[1:], 50), strict=True):
+        part = torch.from_numpy(ids[None, start:stop])
+        if stop - start > 1:
+            expected.append(net.nats(part[:, :-1], part[:, 1:], net.empty_memory(1, 50))[0])
+    record = evaluate(net, measured(ids, starts), Protocol(tgt_len=5, mem_len=50))
+    assert record["nats"] == pytest.approx(torch.cat(expected, dim=1).mean().item())
+    assert (record["tokens"], record["tokens_scored"]) == (50, 46)
+
+
+def test_a_record_is_one_line_of_json(make_net):
+    record = evaluate(make_net(), measured(np.arange(90) % 11), Protocol(batch_size=2, tgt_len=9))
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
+
+
+def test_a_text_of_any_length_is_scored_in_constant_memory(make_net):
+    """What torch holds, a memory and a segment, has a fixed shape; numpy is watched here."""
+    n_token, net = 60_000, make_net()
+    text = measured(np.arange(n_token, dtype=np.uint8) % 11)
+    tracemalloc.start()
+    evaluate(net, text, Protocol(batch_size=4, tgt_len=250))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < n_token * np.float32().nbytes
+
+
+def test_those_who_watch_are_given_every_part(make_net):
+    seen = []
+    text, how = measured(np.arange(90) % 11), Protocol(tgt_len=20)
+    record = evaluate(make_net(), text, how, [seen.append])
+    assert np.concatenate([part.at_K for part in seen]).tolist() == list(range(1, 90))
+    nats_K = torch.cat([part.nats_K for part in seen])
+    assert record["nats"] == pytest.approx(nats_K.mean().item())
+
+
+def test_a_text_with_nothing_to_score_is_refused(make_net):
+    with pytest.raises(ValueError, match="a: nothing in it is scored; it must have two tokens"):
+        evaluate(make_net(), measured(np.arange(3), (0, 1, 2)), Protocol(tgt_len=5))
+
+
+def test_the_commit_is_that_of_the_code_and_says_when_files_differ(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "REPOSITORY", tmp_path)
+    assert machine.commit() is None
+
+    def git(*words: str) -> str:
+        name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        command = ["git", *name, "-C", str(tmp_path), *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init")
+    assert machine.commit() is None
+    (tmp_path / "a").write_text("a")
+    git("add", "a")
+    git("commit", "-m", "a")
+    git("tag", "v1")
+    assert machine.commit() == git("rev-parse", "HEAD")
+    (tmp_path / "a").write_text("b")
+    assert machine.commit() == git("rev-parse", "HEAD") + "-dirty"
+
+
+def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(machine, "REPOSITORY", tmp_path)
+    monkeypatch.setenv("PATH", "")
+    assert machine.commit() is None
+
+
+def test_a_processor_has_a_name():
+    assert machine.cpu_name()

@@ -1,0 +1,92 @@
+"""All that there is to say of one evaluation, in plain values."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from ..data.measured import Measured
+from ..model import TransformerXL
+from .machine import commit, machine, peak_memory, release
+from .metrics import readings
+from .protocols import Protocol
+from .scoring import Part, remembered_len, text_parts
+from .tally import Tally
+
+
+def evaluate(
+    model: TransformerXL,
+    text: Measured,
+    protocol: Protocol,
+    watchers: Sequence[Callable[[Part], None]] = (),
+) -> dict[str, Any]:
+    """Score a text in constant memory.
+
+    Args:
+        model: the network.
+        text: what is read.
+        protocol: how.
+        watchers: are given each part when it is scored.
+
+    Raises:
+        ValueError: a length that cannot be, or a text with nothing to score.
+    """
+    n_token, n_byte = protocol.portion(text.tokens).n_token, 0.0
+    tally, began = Tally(n_token), time.perf_counter()
+    for part in text_parts(model, text.tokens, protocol):
+        n_byte += text.n_byte(part.at_K) or 0.0
+        for watch in (tally.add, *watchers):
+            watch(part)
+    if not tally.n_scored:
+        raise ValueError(f"{text.name}: nothing in it is scored; it must have two tokens or more")
+    seconds = time.perf_counter() - began
+    said = described(model, text, protocol) | counted(tally, text, n_byte, n_token)
+    device = model.probe.device
+    return said | {
+        "seconds": seconds,
+        "tokens_per_second": tally.n_scored / seconds,
+        "peak_memory_bytes": peak_memory(device),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "release": release(),
+        "commit": commit(),
+        "machine": machine(device),
+    }
+
+
+def described(model: TransformerXL, text: Measured, protocol: Protocol) -> dict[str, Any]:
+    """What is read, and how: lengths as they are used, also where the protocol leaves them."""
+    config, how = model.config, asdict(protocol)
+    lengths = {name: how[name] for name in how if name not in ("name", "source", "unit")}
+    mem_len = remembered_len(model, protocol)
+    lengths["mem_len"] = mem_len
+    lengths["clamp_len"] = protocol.clamp_len or config.clamp_len
+    lengths["same_length"] = protocol.same_length or config.same_length
+    stream = protocol.stream(text.tokens)
+    lengths["tgt_len"] = protocol.tgt_len or len(stream.tokens)
+    return {
+        "protocol": protocol.name,
+        "source": protocol.source,
+        "text": text.name,
+        "split": text.split,
+        "fingerprint": text.fingerprint,
+        "lengths": lengths,
+        "cold_starts": protocol.cold_starts(stream, mem_len),
+    }
+
+
+def counted(tally: Tally, text: Measured, n_byte: float, n_token: int) -> dict[str, Any]:
+    """What came out; of the means, where they would lie for texts like this one."""
+    unit = text.vocab.unit
+    size = n_byte / tally.n_scored if n_byte else None
+    means = readings(tally.mean, unit, size)
+    ends = tally.interval()
+    both = [readings(nats, unit, size) for nats in ends] if ends else []
+    interval = {name: [end[name] for end in both] or None for name in means}
+    return {
+        "tokens": n_token,
+        "tokens_scored": tally.n_scored,
+        "bytes_scored": n_byte or None,
+        **means,
+        "interval": interval | tally.described(),
+    }

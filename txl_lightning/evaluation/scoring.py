@@ -1,0 +1,143 @@
+"""Nats of a text. Training's validation and the final table call the same functions.
+
+B rows   L segment   K targets that are scored   T tokens of a row   D width
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..data.stream import Segment, Stream
+from ..data.tokens import Text, Tokens
+from ..model import KeyValueCache, Memory, SameLength, TransformerXL, evaluating
+from .protocols import Protocol
+
+Remembered = Memory | KeyValueCache
+
+
+class Part(NamedTuple):
+    """Some scored tokens of a text: where they stand in it, and the nats of each."""
+
+    at_K: np.ndarray
+    nats_K: Tensor
+
+
+def segment_nats(net: TransformerXL, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
+    """Nats of a segment's targets, nats_BL, and the memory for the next one.
+
+    Those that are not `segment.scored_BL` mean nothing.
+    """
+    new_BL = segment.targets_BL[:, segment.reread :]
+    nats_BL, memory = net.nats(segment.tokens_BL, new_BL, memory, segment.past_BL, segment.again)
+    return F.pad(nats_BL, (segment.reread, 0)), memory
+
+
+def segment_answers(
+    net: TransformerXL, segment: Segment, memory: Memory
+) -> tuple[Tensor, Tensor, Memory]:
+    """Nats of a segment's targets; whether each is the likeliest token, right_BL; the memory."""
+    h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.past_BL, segment.again)
+    again, h_BLD = segment.reread, h_BLD[:, segment.reread :]
+    new_BL = segment.targets_BL[:, again:]
+    right_BL = F.pad(net.head(h_BLD).argmax(dim=-1) == new_BL, (again, 0))
+    return F.pad(net.head.nats(h_BLD, new_BL), (again, 0)), right_BL, memory
+
+
+def scored_nats(
+    net: TransformerXL, segment: Segment, memory: Remembered
+) -> tuple[Tensor, Remembered]:
+    """Nats of the targets that are scored, row by row, nats_K, and the memory.
+
+    The logits of the others, of a sliding window all but one, are never computed.
+    """
+    h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.past_BL, segment.again)
+    scored_BL = segment.scored_BL
+    return net.head.nats(h_BLD[scored_BL], segment.targets_BL[scored_BL]), memory
+
+
+def starting_memory(model: TransformerXL, protocol: Protocol) -> Remembered:
+    """Where scoring starts from: nothing remembered, to be read back as far as a protocol says."""
+    lengths = (protocol.mem_len, protocol.clamp_len, protocol.same_length)
+    return model.empty_cache(protocol.batch_size, *lengths)
+
+
+def remembered_len(model: TransformerXL, protocol: Protocol) -> int:
+    """How many states a protocol's memory has."""
+    return model.config.mem_len if protocol.mem_len is None else protocol.mem_len
+
+
+@torch.inference_mode()
+def text_parts(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iterator[Part]:
+    """Every scored token of a text, a segment at a time; no more than that is held.
+
+    The model is in eval mode until the last part is taken, and then in the mode it was in.
+    """
+    stream, memory = protocol.stream(tokens), starting_memory(model, protocol)
+    forgets = remembered_len(model, protocol) == 0
+    with evaluating(model):
+        for index in range(len(stream)):
+            segment = stream.segment(index)
+            # A window before the first one that is scored leaves nothing behind.
+            if forgets and not segment.scored_BL.any():
+                continue
+            at_K = places(stream, segment)
+            nats_K, memory = scored_nats(model, segment.to(model.probe.device), memory)
+            yield Part(at_K, nats_K.cpu())
+
+
+def places(stream: Stream, segment: Segment) -> np.ndarray:
+    """Where in the text a segment's scored targets stand, row by row."""
+    _, _, stop = stream.lengths.find(stream.total, segment.index)
+    tgt_len = segment.targets_BL.size(1)
+    place_L = np.arange(stop - tgt_len, stop) + 1 - stream.warmup_len
+    row_B1 = np.arange(stream.batch_size)[:, None]
+    return (row_B1 * stream.row_len + place_L)[segment.scored_BL.numpy()]
+
+
+def stream_nats(
+    model: TransformerXL,
+    tokens: Tensor | np.ndarray,
+    *,
+    batch_size: int,
+    tgt_len: int,
+    mem_len: int | None = None,
+    clamp_len: int | None = None,
+    same_length: SameLength = None,
+    ext_len: int = 0,
+    warmup_len: int = 0,
+) -> Tensor:
+    """Nats of every scored token of a text, in input order: nats_BT.
+
+    The text is read in `batch_size` rows, each with an empty memory at first; a row's first token
+    is not scored. The model is used in eval mode and left in the mode it was in.
+
+    Args:
+        model: the network.
+        tokens: the text's ids, one dimension.
+        batch_size: rows B.
+        tgt_len: tokens L in a segment; with enough memory it changes nothing but the speed.
+        mem_len: states M remembered; left out, what the model was trained with.
+        clamp_len: greatest distance told apart; left out, as in training.
+        same_length: how many states each query sees; left out, as in training.
+        ext_len: tokens that a segment reads again before its own; they are scored once.
+        warmup_len: tokens that each row but the first reads before its own. The first token of a
+            row is then scored like the others; of the text's own first token the nats are nan.
+
+    Raises:
+        ValueError: a length that cannot be, or fewer than two tokens for each row.
+    """
+    lengths = {"tgt_len": tgt_len, "mem_len": mem_len, "clamp_len": clamp_len}
+    lengths |= {"same_length": same_length, "ext_len": ext_len, "warmup_len": warmup_len}
+    protocol = Protocol(batch_size=batch_size, rest="dropped", **lengths)
+    ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else tokens
+    parts = list(text_parts(model, Text(ids), protocol))
+    nats_K = torch.cat([part.nats_K for part in parts])
+    row_len = len(ids) // batch_size
+    nats_N = nats_K.new_full((batch_size * row_len,), torch.nan)
+    nats_N[torch.from_numpy(np.concatenate([part.at_K for part in parts]))] = nats_K
+    first = 0 if warmup_len else 1
+    return nats_N.view(batch_size, row_len)[:, first:].to(model.probe.device)

@@ -1,0 +1,155 @@
+"""evaluate: measure a checkpoint, as a protocol says."""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, TextIO
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from ..checkpoints import load_readable
+from ..checkpoints.files import digest
+from ..checkpoints.folder import WEIGHTS
+from ..checkpoints.texts import own_text
+from ..data.corpora import CORPORA
+from ..data.measured import ALL_IS_TEST, Measured, of_store, with_vocabulary
+from ..data.text import TextConfig
+from ..evaluation import PerToken, Protocol, chosen, evaluate
+from ..evaluation.scoring import Part
+from ..model import TransformerXL, require
+
+PIPED = "-"
+"""The path of what is piped in."""
+
+
+def evaluate_verb(
+    ckpt_path: str,
+    protocol: str = "segments",
+    path: str | None = None,
+    corpus: str | None = None,
+    split: Literal["train", "val", "test"] = "test",
+    documents: Literal["none", "files", "lines"] | None = None,
+    root: str | None = None,
+    per_token: str | None = None,
+    out: str | None = None,
+    device: Literal["cpu", "cuda"] | None = None,
+    **lengths: Any,
+) -> None:
+    """Print what a model makes of a text: one line of JSON, and a table on stderr.
+
+    Args:
+        ckpt_path: A checkpoint written by fit, or a folder written by convert.
+        protocol: How the text is read: segments, single-pass, sliding-window, or as was published:
+            paper-, nvidia- or fairseq- and the corpus, with -large for the large models.
+        path: The text: a file, a folder or tar of documents, or - for what is piped in; left out,
+            the text that the checkpoint was trained on.
+        corpus: The text by name, in place of path.
+        split: Which part of it; your own text is test as a whole, unless names in it say otherwise.
+        documents: What is a text of its own in path or corpus, before which nothing is seen.
+        root: The folder where data lives; left out, $TXL_DATA, or data, or where the run had it.
+        per_token: A .npy file for the nats of every token in input order; nan where not scored.
+        out: A file that the line of JSON is added to.
+        device: Where the model runs; left out, on a GPU if there is one.
+        **lengths: In place of the protocol's own.
+    """
+    # Numbers too small to be normal slow a CPU's step several-fold.
+    torch.set_flush_denormal(True)
+    how = chosen(protocol, **lengths)
+    model, vocab = load_readable(ckpt_path)
+    model.to(there_is(device))
+    with TemporaryDirectory(prefix="txl-") as folder, lines(out) as written:
+        if path is None and corpus is None:
+            text = of_store(*own_text(ckpt_path, root), split)
+        else:
+            config = named(path, corpus, Path(folder), documents=documents, root=root)
+            text = with_vocabulary(config, split, vocab, Path(folder))
+        record = scored(model, replace(text, name=path or text.name), how, per_token)
+        record |= {"checkpoint": ckpt_path, "checkpoint_sha256": digest(weights_of(ckpt_path))}
+        for file in (sys.stdout, *written):
+            print(json.dumps(record), file=file)
+    print(table(record, how), file=sys.stderr)
+
+
+def weights_of(ckpt_path: str) -> Path:
+    """The file with the weights."""
+    path = Path(ckpt_path)
+    return path / WEIGHTS if path.is_dir() else path
+
+
+def there_is(device: str | None) -> str:
+    """The device that is asked for, or the best one.
+
+    Raises:
+        ValueError: it is not there.
+    """
+    gpu = torch.cuda.is_available()
+    require(device != "cuda" or gpu, "device", device, "cpu, because torch finds no GPU")
+    return device or ("cuda" if gpu else "cpu")
+
+
+def named(path: str | None, corpus: str | None, folder: Path, **options: Any) -> TextConfig:
+    """The text that is asked for; what is piped in is kept in `folder`.
+
+    Raises:
+        ValueError: there is no such corpus, or both are given.
+    """
+    if path is None:
+        require(corpus in CORPORA, "corpus", corpus, f"one of {', '.join(CORPORA)}")
+        return TextConfig(corpus=corpus, **options)
+    require(corpus is None, "corpus", corpus, "left out where path is given")
+    if path == PIPED:
+        path = str(folder / "stdin")
+        with open(path, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+    return TextConfig(path=path, split=ALL_IS_TEST, **options)
+
+
+@contextmanager
+def lines(path: str | None) -> Iterator[list[TextIO]]:
+    """The file that a line is added to, if any; opened before the work that it is to hold."""
+    if path is None:
+        yield []
+        return
+    with open(path, "a", encoding="utf-8") as file:
+        yield [file]
+
+
+def scored(
+    model: TransformerXL, text: Measured, how: Protocol, per_token: str | None
+) -> dict[str, Any]:
+    """The record of an evaluation, with a bar where stderr is a terminal."""
+    n_token = how.portion(text.tokens).n_token
+    kept = [PerToken(Path(per_token), n_token).add] if per_token else []
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(how.name, total=n_token)
+
+        def advance(part: Part) -> None:
+            bar.advance(task, len(part.at_K))
+
+        return evaluate(model, text, how, [*kept, advance])
+
+
+def table(record: dict[str, Any], how: Protocol) -> str:
+    """What a person wants to know of it, what is published of such texts first."""
+    interval = record["interval"]
+    names = [name for name in interval if name in record]
+    names.sort(key=lambda name: not name.startswith(how.unit))
+    counts = f"{record['tokens_scored']:,} of {record['tokens']:,} tokens scored"
+    rows = [
+        f"{record['protocol']}: {record['text']}, {record['split']}",
+        f"{counts}, {record['cold_starts']:,} cold starts",
+    ]
+    for name in names:
+        between = "  {:.4f} to {:.4f}".format(*interval[name]) if interval[name] else ""
+        rows.append(f"{name:>20}  {record[name]:.4f}{between}")
+    peak = record["peak_memory_bytes"] / 2**20
+    speed = f"{record['tokens_per_second']:,.0f} tokens per second"
+    return "\n".join([*rows, f"{record['seconds']:.1f} s, {speed}, {peak:,.0f} MiB at most"])
