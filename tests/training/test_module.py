@@ -359,6 +359,13 @@ def test_a_negative_evaluation_memory_is_refused():
         LanguageModel(eval_mem_len=-1)
 
 
+def test_a_clamp_len_of_0_is_that_of_evaluation_too():
+    model = LanguageModel(TransformerXLConfig(positions="learned", clamp_len=0))
+    assert (model.train_lengths[1], model.eval_lengths[1]) == (0, 0)
+    model = LanguageModel(TransformerXLConfig(positions="learned", clamp_len=0), eval_clamp_len=1)
+    assert model.eval_lengths[1] == 1
+
+
 def seen_by_fit(model, data, trainer) -> list[tuple[int, int]]:
     """For each step, which segment it was and how much of it was remembered before."""
 

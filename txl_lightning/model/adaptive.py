@@ -53,18 +53,18 @@ def clusters(config: TransformerXLConfig) -> list[Cluster]:
     smaller = f"smaller than the vocabulary, {config.n_token}"
     require(last < config.n_token, "cutoffs", list(config.cutoffs), smaller)
     bounds = [0, *config.cutoffs, config.n_token]
-    if config.div_val == 1:
+    if config.n_table == 1:
         return [Cluster(start, stop, 0, start) for start, stop in pairwise(bounds)]
     return [Cluster(start, stop, i, 0) for i, (start, stop) in enumerate(pairwise(bounds))]
 
 
 def tables(config: TransformerXLConfig) -> list[Table]:
-    """One for each cluster; one for all, if they are equally wide."""
+    """Those of `config.n_table`."""
     each = [
         Table(cluster.start, cluster.stop - cluster.start, config.embed_width // config.div_val**i)
         for i, cluster in enumerate(clusters(config))
     ]
-    return each if config.div_val > 1 else [Table(0, config.n_token, config.embed_width)]
+    return each if config.n_table > 1 else [Table(0, config.n_token, config.embed_width)]
 
 
 class AdaptiveEmbedding(nn.Module):
@@ -106,8 +106,7 @@ class AdaptiveEmbedding(nn.Module):
 
 def projected(config: TransformerXLConfig) -> list[Table]:
     """The tables that have a projection."""
-    same = config.div_val == 1 and config.embed_width == config.d_model
-    return [] if same else tables(config)
+    return tables(config) if config.has_projections else []
 
 
 class AdaptiveSoftmax(nn.Module):

@@ -110,7 +110,8 @@ class TransformerXL(nn.Module):
         mem_len = config.mem_len if mem_len is None else mem_len
         place = {"dtype": self.compute_dtype, "device": self.probe.device}
         memory = Memory.empty(config.n_layer, batch_size, mem_len, config.d_model, **place)
-        return memory.read_with(clamp_len or config.clamp_len, same_length or config.same_length)
+        clamp_len = config.clamp_len if clamp_len is None else clamp_len
+        return memory.read_with(clamp_len, same_length or config.same_length)
 
     def empty_cache(
         self,
@@ -129,7 +130,8 @@ class TransformerXL(nn.Module):
         shape = (config.n_layer, batch_size, config.n_head, config.head_width)
         place = {"dtype": self.compute_dtype, "device": self.probe.device}
         cache = KeyValueCache.empty(shape, mem_len, **place)
-        return cache.read_with(clamp_len or config.clamp_len, same_length or config.same_length)
+        clamp_len = config.clamp_len if clamp_len is None else clamp_len
+        return cache.read_with(clamp_len, same_length or config.same_length)
 
     @property
     def probe(self) -> Tensor:
@@ -199,7 +201,7 @@ def vocabulary(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
     if config.cutoffs:
         adaptive = AdaptiveEmbedding(config)
         return adaptive, AdaptiveSoftmax(config, adaptive)
-    if config.embed_width != config.d_model:
+    if config.has_projections:
         narrow = AdaptiveEmbedding(config)
         return narrow, Softmax(config, narrow.tables[0], downs(config, narrow)[0])
     table = nn.Embedding(config.n_token, config.d_model)

@@ -65,7 +65,7 @@ class LanguageModel(LightningModule):
         self.train_lengths = (net.mem_len, net.clamp_len, net.same_length)
         self.eval_lengths = (
             net.mem_len if eval_mem_len is None else eval_mem_len,
-            eval_clamp_len or net.clamp_len,
+            net.clamp_len if eval_clamp_len is None else eval_clamp_len,
             eval_same_length or net.same_length,
         )
         self.recompute = recompute
