@@ -89,6 +89,13 @@ def test_the_bytes_of_words_are_those_of_average_ones(measured):
     assert measured(b"ab cdcdcdcd\n", WORDS).n_byte(np.array([0])) == 12 / 3
 
 
+def test_symbols_that_begin_a_text_stand_for_none_of_its_bytes(measured):
+    words = Words.listed(["ab"], WordOptions(line_end="double_eos"))
+    text = measured(b"ab ab\nab\n", words, documents="lines")
+    assert len(text.tokens) == 7
+    assert text.bytes_per_token == 9 / 5
+
+
 def test_the_same_text_has_the_same_name(measured):
     one, two = measured(b"abab", Bytes()), measured(b"abab", Bytes(), name="other.txt")
     assert one.fingerprint == two.fingerprint != measured(b"abba", Bytes()).fingerprint
