@@ -195,3 +195,10 @@ def test_answers_in_the_warm_up_are_not_counted(make_model, make_trainer):
         trainer = make_trainer(limit_val_batches=1.0)
         found.append(trainer.validate(model, datamodule=data, verbose=False)[0])
     assert [values["val/answer_accuracy"] for values in found] == [0.0] * 3
+
+
+def test_a_clamp_len_of_0_is_that_of_evaluation_too():
+    model = LanguageModel(TransformerXLConfig(positions="learned", clamp_len=0))
+    assert (model.train_lengths[1], model.eval_lengths[1]) == (0, 0)
+    model = LanguageModel(TransformerXLConfig(positions="learned", clamp_len=0), eval_clamp_len=1)
+    assert model.eval_lengths[1] == 1

@@ -307,21 +307,6 @@ def test_logged_tokens_and_means_are_those_of_the_steps_since(
     assert len(logged.found) == 3
 
 
-<<<<<<< HEAD
-def test_a_negative_evaluation_memory_is_refused():
-    with pytest.raises(ValueError, match="eval_mem_len: -1 is not possible"):
-        LanguageModel(eval_mem_len=-1)
-
-
-def test_a_clamp_len_of_0_is_that_of_evaluation_too():
-    model = LanguageModel(TransformerXLConfig(positions="learned", clamp_len=0))
-    assert (model.train_lengths[1], model.eval_lengths[1]) == (0, 0)
-    model = LanguageModel(TransformerXLConfig(positions="learned", clamp_len=0), eval_clamp_len=1)
-    assert model.eval_lengths[1] == 1
-
-
-=======
->>>>>>> 581a4ade9d098a447ff080bb613647afe8ce2173
 def seen_by_fit(model, data, trainer) -> list[tuple[int, int]]:
     """For each step, which segment it was and how much of it was remembered before."""
 
