@@ -32,6 +32,11 @@ class Band:
             score_XLS[..., :too_far].masked_fill_(before, float("-inf"))
 
 
+BATCHED = 1 << 16
+"""Scores of one head and row, above which matrices are computed one by one: all that is done to so
+many is then done while a core's cache holds them."""
+
+
 def attend(
     q_BLHK: Tensor,
     k_BSHK: Tensor,
@@ -42,30 +47,86 @@ def attend(
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     assert dropatt == 0, "evaluation drops nothing"
-    B, L, H, K = q_BLHK.shape
-    q_HBLK = (q_BLHK * K**-0.5).permute(2, 0, 1, 3)
-    query_HBLK = q_HBLK if terms.u_HK is None else q_HBLK + (terms.u_HK * K**-0.5)[:, None, None]
-    score_XLS = distance(q_HBLK, k_BSHK.size(1), terms).flatten(0, 1)
-    key_XSK, value_XSK = (part.permute(2, 0, 1, 3).flatten(0, 1) for part in (k_BSHK, value_BSHK))
-    score_XLS = torch.baddbmm(score_XLS, query_HBLK.flatten(0, 1), key_XSK.mT)
+    q_HBLK = (q_BLHK * q_BLHK.size(-1) ** -0.5).permute(2, 0, 1, 3)
+    heads = [part.permute(2, 0, 1, 3) for part in (k_BSHK, value_BSHK)]
+    n_score = q_BLHK.size(1) * k_BSHK.size(1)
+    compute = one_by_one if n_score > BATCHED else together
+    return compute(q_HBLK, *heads, terms, visible).permute(1, 2, 0, 3)
+
+
+def together(
+    q_HBLK: Tensor,
+    k_HBSK: Tensor,
+    value_HBSK: Tensor,
+    terms: DistanceTerms,
+    visible: Band | Tensor,
+) -> Tensor:
+    """Every head and row in one product: few calls, where matrices are small."""
+    H, B, L, K = q_HBLK.shape
+    score_XLS = distance(q_HBLK, k_HBSK.size(2), terms).flatten(0, 1)
+    content_XLK = plus(q_HBLK, terms.u_HK).flatten(0, 1)
+    score_XLS = torch.baddbmm(score_XLS, content_XLK, k_HBSK.flatten(0, 1).mT)
+    hide_(score_XLS.view(H, B, L, -1), visible)
+    out_XLK = torch.bmm(score_XLS.softmax(dim=-1), value_HBSK.flatten(0, 1))
+    return out_XLK.view(H, B, L, K)
+
+
+def one_by_one(
+    q_HBLK: Tensor,
+    k_HBSK: Tensor,
+    value_HBSK: Tensor,
+    terms: DistanceTerms,
+    visible: Band | Tensor,
+) -> Tensor:
+    """A head and row after the other, in the same place."""
+    H, B, L, _ = q_HBLK.shape
+    S = k_HBSK.size(2)
+    content_HBLK, out_HBLK = plus(q_HBLK, terms.u_HK), torch.empty_like(q_HBLK)
+    by_distance, by_number = plus(q_HBLK, terms.v_HK), numbers(terms, q_HBLK)
+    place = q_HBLK.new_empty(L * (S + 1))
+    score_LT, score_LS = place.view(L, S + 1), place[L:].view(L, S)
+    weight_LS = torch.empty_like(score_LS)
+    for h in range(H):
+        for b in range(B):
+            score_LT.copy_(by_number[h])
+            if terms.r_THK is not None:
+                score_LT.addmm_(by_distance[h, b], terms.r_THK[:, h].mT)
+            score_LS.addmm_(content_HBLK[h, b], k_HBSK[h, b].mT)
+            hide_(score_LS, visible if isinstance(visible, Band) else visible[b])
+            torch.softmax(score_LS, dim=-1, out=weight_LS)
+            torch.mm(weight_LS, value_HBSK[h, b], out=out_HBLK[h, b])
+    return out_HBLK
+
+
+def plus(q_HBLK: Tensor, bias_HK: Tensor | None) -> Tensor:
+    """Queries that are already over sqrt(K), and a bias over it."""
+    if bias_HK is None:
+        return q_HBLK
+    return q_HBLK + (bias_HK * q_HBLK.size(-1) ** -0.5)[:, None, None]
+
+
+def numbers(terms: DistanceTerms, q_HBLK: Tensor) -> Tensor:
+    """(d) where it is a number for each distance: number_HT, or zeros that fit."""
+    if terms.b_TH is None:
+        return q_HBLK.new_zeros(1, 1).expand(q_HBLK.size(0), 1)
+    return (terms.b_TH * q_HBLK.size(-1) ** -0.5).t()
+
+
+def hide_(score: Tensor, visible: Band | Tensor) -> None:
+    """Set to -inf what a query may not see."""
     if isinstance(visible, Band):
-        visible.hide_(score_XLS)
+        visible.hide_(score)
     else:
-        score_XLS.view(H, B, L, -1).masked_fill_(~visible, float("-inf"))
-    out_XLK = torch.bmm(score_XLS.softmax(dim=-1), value_XSK)
-    return out_XLK.view(H, B, L, K).permute(1, 2, 0, 3)
+        score.masked_fill_(~visible, float("-inf"))
 
 
 def distance(q_HBLK: Tensor, seen_len: int, terms: DistanceTerms) -> Tensor:
-    """(b) + (d), for queries that are already over sqrt(K), shifted to the states they meet."""
-    H, B, L, K = q_HBLK.shape
-    score_HBLT = q_HBLK.new_zeros(1, 1, 1, 1).expand(H, B, L, seen_len + 1)
-    if terms.r_THK is not None:
-        query_HBLK = (
-            q_HBLK if terms.v_HK is None else q_HBLK + (terms.v_HK * K**-0.5)[:, None, None]
-        )
-        score_HYT = torch.bmm(query_HBLK.flatten(1, 2), terms.r_THK.permute(1, 2, 0))
-        score_HBLT = score_HYT.view(H, B, L, -1)
-    if terms.b_TH is not None:
-        score_HBLT = score_HBLT + (terms.b_TH * K**-0.5).t()[:, None, None]
-    return shift(score_HBLT)
+    """(b) + (d), shifted to the states they meet."""
+    H, B, L, _ = q_HBLK.shape
+    number_H11T = numbers(terms, q_HBLK)[:, None, None]
+    if terms.r_THK is None:
+        return shift(number_H11T.expand(H, B, L, seen_len + 1))
+    query_HYK = plus(q_HBLK, terms.v_HK).flatten(1, 2)
+    score_HYT = torch.bmm(query_HYK, terms.r_THK.permute(1, 2, 0))
+    score_HBLT = score_HYT.view(H, B, L, -1)
+    return shift(score_HBLT if terms.b_TH is None else score_HBLT + number_H11T)
