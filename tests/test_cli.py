@@ -225,6 +225,14 @@ def test_the_door_lists_its_verbs(txl, arguments):
         ("--model.net.d_head=wide", "model.net.d_head: wide is not possible; it must be a whole"),
         ("--max-steps=5", "max-steps: unknown key"),
         ("--model.eval_mem_len=-1", "model.eval_mem_len: -1 is not possible"),
+        (
+            "--model.eval_same_length=foo",
+            "model.eval_same_length: foo is not possible; it must be mem_len, mem_len+1 or null",
+        ),
+        (
+            "--model.net.cutoffs=[10, 300]",
+            "model.net.cutoffs: [10, 300] is not possible; it must be smaller than the vocabulary",
+        ),
         ("--trainer.max_steps=-1", "trainer.max_steps: cosine must know where it ends"),
         ("--trainer.accelerator=gpu", "No supported gpu backend found"),
     ],
@@ -408,6 +416,23 @@ def test_a_run_cannot_continue_to_where_it_has_been(txl, run_folder):
     code, output = txl("fit", *arguments, run_folder / "checkpoints" / "last.ckpt")
     assert code == 2
     assert "trainer.max_steps: 4 is not possible; it must be more than the 4" in complaint(output)
+
+
+@pytest.mark.parametrize("name", ["lamb", "muon", "sgd", "adagrad"])
+def test_another_optimiser_does_not_go_on_from_what_one_has_kept(txl, run_folder, again, name):
+    arguments = ("--config", run_folder / "config.yaml", again, "--trainer.max_steps=6")
+    arguments = (*arguments, "--ckpt_path", run_folder / "checkpoints" / "last.ckpt")
+    code, output = txl("fit", *arguments, f"--model.optim.name={name}")
+    assert code == 2
+    assert f"model.optim.name: {name} is not the adamw of the checkpoint" in complaint(output)
+
+
+def test_another_optimiser_begins_anew_from_converted_weights(txl, run_folder, again):
+    last = run_folder / "checkpoints" / "last.ckpt"
+    arguments = ("fit", "--config", run_folder / "config.yaml", again, "--trainer.max_steps=6")
+    assert txl("convert", last, "--out=weights")[0] == 0
+    assert txl(*arguments, "--ckpt_path=weights", "--model.optim.name=lamb")[0] == 0
+    assert txl(*arguments, "--ckpt_path", last, "--model.optim.name=adam")[0] == 0
 
 
 def test_prepare_makes_a_text_ready_and_says_where_it_is(txl, text_file):

@@ -11,6 +11,7 @@ HOMES = {
     "OptimConfig": "training",
     "TransformerXL": "model",
     "TransformerXLConfig": "model",
+    "beam_search": "generation",
     "generate": "generation",
     "stream_nats": "evaluation",
 }

@@ -1,7 +1,9 @@
 """The door: python -m txl_lightning VERB. Exit codes: 0 done, 2 wrong settings, 3 wrong data,
 4 damaged checkpoint or none to resume, 5 numbers that are not finite, 6 a place that cannot be
-written, 7 out of memory, 130 interrupted (SIGINT), 143 terminated (SIGTERM, SIGHUP)."""
+written, 7 out of memory, 130 interrupted (SIGINT), 141 nobody reads the output (| head), 143
+terminated (SIGTERM, SIGHUP)."""
 
+import argparse
 import errno
 import io
 import logging
@@ -11,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable
 from importlib import import_module
+from typing import get_args
 
 import jsonargparse
 
@@ -49,7 +52,17 @@ def function_of(verb: str) -> tuple[Callable[..., None], jsonargparse.ArgumentPa
     prog = f"python -m txl_lightning {verb}"
     parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False)
     parser.add_function_arguments(function, as_group=False, as_positional=verb in NAMELESS)
+    for action in parser._actions:
+        take_several(action)
     return function, parser
+
+
+def take_several(action: argparse.Action) -> None:
+    """Let a verb's own option of any number of values take them as words: --r 0.1 0.5."""
+    kind, *more = get_args(getattr(action, "_typehint", None)) or (None,)
+    if more == [...] and "." not in action.dest:
+        action._typehint, action.nargs, action.metavar = kind, "+", action.dest
+        action.default = list(action.default) if isinstance(action.default, tuple) else None
 
 
 def by_lightning(verb: str, options: list[str]) -> None:
@@ -79,8 +92,10 @@ VERBS = {
     "prepare": (plain, "download and encode a corpus, or your text"),
     "generate": (plain, "continue a prompt"),
     "convert": (plain, "read other people's checkpoints, and write them"),
+    "inspect": (plain, "measure what a model does with its memory, as tables and pictures"),
+    "recl": (plain, "measure how much context is of use to models"),
 }
-NAMELESS = {"prepare", "evaluate", "convert"}
+NAMELESS = {"prepare", "evaluate", "convert", "inspect", "recl"}
 """Verbs whose first word is what they are about."""
 
 
@@ -89,6 +104,10 @@ def main() -> None:
     try:
         with signals.ending():
             run(sys.argv[1:])
+    except BrokenPipeError:
+        # Python would write what is left when it ends, and fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(141)
     except (ValueError, OSError) as error:
         if os.environ.get("TXL_DEBUG"):
             raise

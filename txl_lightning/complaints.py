@@ -2,13 +2,17 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 UNKNOWN = re.compile(r"unrecognized arguments: --([\w.+-]+)|does not accept option '([\w.]+)'")
 REFUSED = re.compile(r'Parser key "([\w.]+)":.*Importing \'([\w.]+)\' is not allowed', re.DOTALL)
-EXPECTED = re.compile(r'Parser key "([\w.]+)":\s+Expected a (.+)\. Got value: (.*)', re.DOTALL)
+EXPECTED = re.compile(
+    r'Parser key "([\w.]+)"(?: element \d+)?:\s+Expected a (.+)\. Got value: (.*)', re.DOTALL
+)
 UNION = re.compile(r'Parser key "([\w.]+)":.*Subtypes: \[(.*?)\]\n.*Given value: (.*)', re.DOTALL)
 INNER = re.compile(r"^ +- (.+ is not possible; .+)$", re.MULTILINE)
+KIND = re.compile(r"typing\.Literal\[(.*?)\](?:, |$)|(.+?)(?:, |$)")
 KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -32,9 +36,17 @@ def explain(message: str, known: Iterable[str]) -> str:
         return f"{key}: {value.strip()} is not possible; it must be {allowed(kind)}"
     if found := UNION.search(message):
         key, kinds, value = found.groups()
-        words = [allowed(kind) for kind in kinds.split(", ")]
-        return f"{key}: {value.strip()} is not possible; it must be {' or '.join(words)}"
+        return f"{key}: {value.strip()} is not possible; it must be {any_of(kinds)}"
     return " ".join(message.split())
+
+
+@contextmanager
+def keys_under(prefix: str) -> Iterator[None]:
+    """Put the prefix before the field that an error starts with."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{prefix}.{error}") from error
 
 
 def innermost(message: str) -> str:
@@ -50,6 +62,15 @@ def unknown_key(key: str, known: list[str]) -> str:
     meant = (same or near)[:1]
     hint = f"did you mean {meant[0]}?" if meant else "see --help for those there are"
     return f"{key}: unknown key; {hint}"
+
+
+def any_of(kinds: str) -> str:
+    """A union's types in words; choices stand beside the others."""
+    words: list[str] = []
+    for choices, kind in KIND.findall(kinds):
+        words += choices.replace("'", "").split(", ") if choices else [allowed(kind)]
+    *others, last = dict.fromkeys(words)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def allowed(kind: str) -> str:

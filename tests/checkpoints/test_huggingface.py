@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from txl_lightning.checkpoints import CheckpointError, load_huggingface, save_huggingface
+from txl_lightning.checkpoints.huggingface import DEFAULTS, config_of_huggingface
 from txl_lightning.data.vocab import WordOptions, Words
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "huggingface").glob("*.npz"))
@@ -161,7 +162,11 @@ def test_biases_that_all_layers_share_must_be_the_same(small):
         ({"attn_type": 1}, r"config\.json: attn_type: 1 is not possible"),
         ({"sample_softmax": 5}, r"config\.json: sample_softmax: 5 is not possible"),
         ({"n_layer": "2"}, r"config\.json: n_layer: '2' is not possible; it must be a number"),
-        ({"clamp_len": "2"}, r"config\.json: a setting is of a wrong kind"),
+        ({"attn_type": "0"}, r"config\.json: attn_type: '0' is not possible; it must be 0"),
+        ({"clamp_len": "2"}, r"config\.json: clamp_len: '2' is not possible; it must be a number"),
+        ({"cutoffs": "3,5"}, r"config\.json: cutoffs: '3,5' is not possible; it must be a list"),
+        ({"pre_lnorm": "false"}, r"config\.json: pre_lnorm: 'false' is not possible"),
+        ({"layer_norm_epsilon": "2"}, r"config\.json: a setting is of a wrong kind"),
     ],
 )
 def test_a_setting_that_cannot_be_is_named(small, change, said):
@@ -186,3 +191,10 @@ def test_a_folder_without_weights_is_refused(small):
     said = r"no weights; there must be model\.safetensors or pytorch_model\.bin"
     with pytest.raises(ValueError, match=said):
         load_huggingface(small)
+
+
+def test_a_setting_that_is_null_is_as_if_left_out():
+    nulls = dict.fromkeys([*DEFAULTS, "n_token", "tie_projs", "tie_word_embeddings"])
+    left_out = config_of_huggingface({"model_type": "transfo-xl"})
+    assert config_of_huggingface({"model_type": "transfo-xl"} | nulls) == left_out
+    assert left_out.clamp_len == 1000

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from txl_lightning import TransformerXL
 from txl_lightning.checkpoints import CheckpointError, load_nvidia, load_nvidia_state
 from txl_lightning.checkpoints.names import read_as, write_as
 from txl_lightning.checkpoints.nvidia import Vocab, names_of_nvidia, vocabulary_of
+from txl_lightning.checkpoints.original import config_of_keywords
 
 FOLDER = Path(__file__).parents[1] / "golden" / "nvidia"
 CHECKPOINT = FOLDER / "checkpoint_best.pt"
@@ -92,3 +94,11 @@ def test_words_are_told_apart_as_its_vocabulary_does():
         vars(other).update(vars(held) | wrong)
         with pytest.raises(ValueError, match="vocab: it must be words between white space"):
             vocabulary_of(other, 3)
+
+
+def test_heads_beside_learned_places_need_not_be_as_wide_as_the_model(golden_of):
+    args = golden_of("nvidia/absolute_learned").args | {"d_head": 5}
+    net = TransformerXL(config_of_keywords(args, None))
+    theirs = write_as(net.state_dict(), names_of_nvidia(net.config))
+    assert theirs["r_emb"].shape == (2, 7, 18)
+    assert load_nvidia_state(theirs, args).config == net.config

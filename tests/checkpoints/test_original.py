@@ -17,6 +17,20 @@ ARGS = {
 }  # fmt: skip
 
 
+OPTIONS = """
+    adaptive affinity amp apex_amp_opt_level append_dataset append_time batch_chunk batch_size clip
+    clip_nonemb config config_file cuda data dataset debug decay_rate dist_backend dist_url
+    distributed dllog_file dynamic_loss_scale emb_init emb_init_range eta_min eval_batch_size
+    eval_interval eval_max_steps eval_tgt_len finetune_v2 finetune_v3 fp16 gpu0_bsz init init_range
+    init_std local_batch_size local_rank log_all_ranks log_interval lr lr_min max_eval_steps
+    max_step max_step_scheduler mom multi_gpu n_all_param n_nonemb_param no_env no_eval not_tied
+    optim patience profile proj_init_std restart restart_dir roll save_all scheduler seed
+    static_loss_scale swap_mem target_perplexity target_throughput tied txtlog_file varlen vocab
+    warmup_step weight_decay work_dir
+"""
+"""What the original's train.py and NVIDIA's have beside the constructor's keywords."""
+
+
 @pytest.fixture(params=GOLDEN, ids=lambda path: path.stem)
 def golden(request, golden_of):
     return golden_of(f"original/{request.param.stem}")
@@ -52,14 +66,63 @@ def test_every_tensor_goes_there_and_back(golden):
         assert torch.equal(tensor, used), name
 
 
-def test_a_kind_of_attention_that_nobody_has_is_refused():
-    with pytest.raises(ValueError, match="attn_type: 4 is not possible"):
-        config_of_original(ARGS | {"attn_type": 4})
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"attn_type": 4}, "attn_type: 4 is not possible; it must be 0, 1, 2 or 3"),
+        ({"attn_type": "0"}, "attn_type: '0' is not possible"),
+        ({"attn_type": [0]}, r"attn_type: \[0\] is not possible"),
+        ({"pre_lnorm": "false"}, "pre_lnorm: 'false' is not possible; it must be true or false"),
+        ({"same_length": "false"}, "same_length: 'false' is not possible"),
+        ({"cutoffs": "3,5"}, "cutoffs: '3,5' is not possible; it must be a list"),
+        ({"cutoffs": ["3", "5"]}, r"cutoffs: \['3', '5'\] is not possible"),
+        ({"tie_projs": "false"}, "tie_projs: 'false' is not possible"),
+        ({"clamp_len": "3"}, "clamp_len: '3' is not possible; it must be a number"),
+        ({"attn_type": 1, "mem_len": 0}, "tgt_len: None is not possible; it must be given"),
+        (
+            {"attn_type": 3, "d_head": 3},
+            r"d_head: 3 is not possible; .* \(4 / 2\), as attn_type is 3",
+        ),
+        ({"clamp_length": 2}, "args: clamp_length is no keyword; it must be clamp_len$"),
+        ({"same_lenght": True}, "args: same_lenght is no keyword; it must be same_length$"),
+    ],
+)
+def test_a_keyword_that_cannot_be_is_named(change, said):
+    with pytest.raises(ValueError, match=said):
+        config_of_original(ARGS | change)
 
 
 def test_keywords_without_which_there_is_no_network_are_named():
-    with pytest.raises(ValueError, match="args: n_head, d_inner missing"):
-        config_of_original({key: ARGS[key] for key in ARGS if key not in ("n_head", "d_inner")})
+    with pytest.raises(ValueError, match="args: n_head, mem_len missing"):
+        config_of_original({key: ARGS[key] for key in ARGS if key != "n_head"} | {"mem_len": None})
+
+
+def test_a_keyword_that_is_null_is_as_if_left_out():
+    nulls = dict.fromkeys(["clamp_len", "cutoffs", "same_length", "pre_lnorm", "tgt_len", "dtype"])
+    assert config_of_original(ARGS | nulls) == config_of_original(ARGS)
+
+
+def test_all_options_of_their_train_py_are_taken():
+    others = OPTIONS.split()
+    assert config_of_original(ARGS | dict.fromkeys(others, 1)) == config_of_original(ARGS)
+
+
+@pytest.mark.parametrize("kind", [1, 3])
+def test_a_table_of_learned_positions_may_have_one_row(kind):
+    config = config_of_original(ARGS | {"attn_type": kind}, torch.zeros(1, 1, 2, 2))
+    assert config.clamp_len == 0
+    ours = TransformerXL(config).state_dict()
+    args = ARGS | {"attn_type": kind, "mem_len": 3}
+    again = load_original(to_original(ours, config), args)
+    assert again.empty_memory(1).clamp_len == again.empty_cache(1).clamp_len == 0
+    tokens = torch.randint(7, (2, 1, 5))
+    _, memory = again.nats(*tokens, again.empty_memory(1))
+    assert again.nats(*tokens, memory)[0].isfinite().all()
+
+
+def test_clamp_len_1_of_learned_positions_leaves_one_row():
+    args = ARGS | {"attn_type": 1, "clamp_len": 1, "tgt_len": 4}
+    assert config_of_original(args).clamp_len == 0
 
 
 def test_missing_foreign_and_misshapen_tensors_are_named(weights_and_args):

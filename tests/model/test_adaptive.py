@@ -73,6 +73,14 @@ def test_every_token_has_the_vector_of_its_cluster(kind):
         torch.testing.assert_close(found[0, place], expected)
 
 
+@pytest.mark.parametrize("kind", [*KINDS, {"cutoffs": (), "d_embed": 3}])
+@pytest.mark.parametrize("token", [-1, 23])
+def test_an_id_beyond_the_vocabulary_is_an_error(make_net, kind, token):
+    net = make_net(n_token=23, **{"cutoffs": CUTOFFS} | kind)
+    with pytest.raises(IndexError):
+        net(torch.tensor([[0, token]]))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_log_probabilities_are_those_of_the_definition_and_sum_to_one(kind):
     _, softmax = parts(**kind)

@@ -135,3 +135,17 @@ def test_in_half_precision_it_holds_what_the_network_computes_in(make_net):
 def test_a_negative_length_is_refused(make_net):
     with pytest.raises(ValueError, match="mem_len: -1 is not possible"):
         make_net().empty_cache(2, -1)
+
+
+@pytest.mark.parametrize("even", [True, False])
+@pytest.mark.parametrize("how", [(None, None), (2, "mem_len"), (1, "mem_len+1")])
+def test_its_tensors_are_all_that_it_is(make_net, how, even, mem_len):
+    net, tokens = make_net(), torch.randint(11, (3, 9))
+    past = None if even else (torch.arange(9) - torch.tensor([[0], [3], [7]])).clamp(min=0)
+    _, cache = read(net, net.empty_cache(3, mem_len, *how), tokens, [4, 5], past)
+    again = KeyValueCache.of_tensors({name: t.clone() for name, t in cache.tensors().items()})
+    assert (again.mem_len, again.clamp_len, again.same_length) == (mem_len, *how)
+    assert torch.equal(again.filled_B, cache.filled_B)
+    assert again.is_even == (cache.is_even or mem_len == 0)
+    expected, found = (read(net, each, tokens, [1, 6, 2])[0] for each in (cache, again))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from txl_lightning import TransformerXLConfig
+from txl_lightning import TransformerXL, TransformerXLConfig
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,8 @@ from txl_lightning import TransformerXLConfig
         ({"d_model": 31, "n_head": 1}, "d_model: 31 is not possible; it must be an even number"),
         ({"d_model": 10, "n_head": 4}, r"d_model: 10 .* a multiple of n_head \(4\)"),
         ({"dropout": 1.0}, "dropout: 1.0 is not possible"),
-        ({"clamp_len": 0}, "clamp_len: 0 is not possible"),
+        ({"clamp_len": 0}, "clamp_len: 0 is not possible; it must be at least 1, or null"),
+        ({"positions": "shaw", "clamp_len": -1}, "clamp_len: -1 is not possible; .* at least 0"),
         ({"d_head": 0}, "d_head: 0 is not possible"),
         ({"init_std": 0.0}, "init_std: 0.0 is not possible"),
     ],
@@ -30,3 +31,17 @@ def test_widths_left_out_are_derived():
 
 def test_a_given_head_width_needs_no_divisible_d_model():
     assert TransformerXLConfig(d_model=10, n_head=4, d_head=5).head_width == 5
+
+
+def test_embeddings_as_wide_as_the_model_in_one_table_are_not_projected():
+    cases = [
+        ({}, False, 1),
+        ({"d_embed": 4}, True, 1),
+        ({"cutoffs": (3, 7)}, False, 1),
+        ({"cutoffs": (3, 7), "div_val": 2}, True, 3),
+    ]
+    for changes, projected, n_table in cases:
+        config = TransformerXLConfig(n_token=11, d_model=8, n_head=2, **changes)
+        assert (config.has_projections, config.n_table) == (projected, n_table)
+        names = [name for name in TransformerXL(config).state_dict() if "projections" in name]
+        assert len(names) == projected * n_table

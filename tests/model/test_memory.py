@@ -128,3 +128,28 @@ def test_resized_it_holds_the_newest_states(mem_len):
     assert memory.mem_len == mem_len
     assert memory.filled_B.tolist() == [kept] * 3
     assert torch.equal(memory.h_NBMD[:, :, mem_len - kept :], states(3 - kept, 3))
+
+
+def filled_memory() -> Memory:
+    """One whose rows differ, and whose every setting is away from its default."""
+    memory = Memory.empty(2, 3, 4, 1).read_with(7, "mem_len+1")
+    h = states(0, 5) + 100 * torch.arange(3.0)[None, :, None, None]
+    return remembering(memory, h, past=torch.tensor([[0, 1, 2, 3, 4], [0] * 5, [0, 0, 0, 0, 1]]))
+
+
+def test_rows_are_taken_in_any_order_and_more_than_once():
+    memory = filled_memory()
+    taken = memory.rows(torch.tensor([2, 0, 2, 1]))
+    assert taken.filled_B.tolist() == [2, 4, 2, 1]
+    assert torch.equal(taken.h_NBMD[:, [3, 1]], memory.h_NBMD[:, [1, 0]])
+    assert torch.equal(taken.h_NBMD[:, 0], taken.h_NBMD[:, 2])
+    assert (taken.clamp_len, taken.same_length) == (7, "mem_len+1")
+
+
+@pytest.mark.parametrize("settings", [(None, None), (7, "mem_len"), (0, "mem_len+1")])
+def test_its_tensors_are_all_that_it_is(settings):
+    memory = filled_memory().read_with(*settings)
+    again = Memory.of_tensors(memory.tensors())
+    assert (again.clamp_len, again.same_length) == settings
+    assert torch.equal(again.h_NBMD, memory.h_NBMD)
+    assert torch.equal(again.filled_B, memory.filled_B)

@@ -46,6 +46,18 @@ class Record(Callback):
             self.graphs[stage].append(self.counter.frame_count)
 
 
+def test_an_adaptive_vocabulary_is_compiled_but_for_its_loss(counter):
+    sizes = {"n_token": 12, "n_layer": 1, "n_head": 1, "d_model": 4, "mem_len": 4}
+    net = TransformerXL(TransformerXLConfig(cutoffs=(3, 6), div_val=2, **sizes))
+    compile_in_place(net)
+    memory = net.empty_memory(2)
+    for _ in range(5):
+        tokens = torch.randint(12, (2, 3))
+        nats, memory = net.nats(tokens, tokens, memory)
+        nats.sum().backward()
+    assert counter.frame_count == 1
+
+
 def model_of(make_model, compile=True, **changes) -> LanguageModel:
     seed_everything(3, verbose=False)
     made = make_model(**changes)

@@ -33,6 +33,10 @@ COMMON = [
 FOUR = ["--trainer.max_steps=4"]
 ADAMW = ["--model.optim.name=adamw"]
 LAMB = ["--model.optim.name=lamb"]
+CLUSTERS = [
+    "--model.net.cutoffs=[100,110]", "--model.net.div_val=2",
+    "--model.net.tie_projs=[true,false,true]",
+]  # fmt: skip
 AVERAGE = ["--trainer.callbacks=txl_lightning.training.averaging.WeightAverage"]
 TWO_NODES = ["--trainer.num_nodes=2", "--trainer.devices=1"]
 DDP = [*TWO_NODES, "--trainer.strategy=ddp"]
@@ -67,7 +71,8 @@ def runs(letters, memory_NBMD) -> Path:
         "ddp_averaged": [*DDP, *FOUR, *AVERAGE],
         "fsdp": [*FSDP, *FOUR, "--model.recompute=true"],
         "fsdp_on": [*FSDP, *going_on(letters, "fsdp")],
-        "fsdp_lamb": [*FSDP, *FOUR, *LAMB],
+        "fsdp_lamb": [*FSDP, *FOUR, *LAMB, *CLUSTERS],
+        "ddp_lamb": [*DDP, *FOUR, *LAMB, *CLUSTERS],
         "fsdp_no_more": [*FSDP, *going_on(letters, "averaged")],
         "fsdp_averaged": [*FSDP, *AVERAGE],
         "cut": CUT,
@@ -144,9 +149,20 @@ def test_a_sharded_model_takes_the_steps_of_a_whole_one_and_so_does_its_continua
     assert both == pytest.approx(losses(runs, "one"), rel=1e-5)
 
 
-def test_lamb_measures_whole_weights_where_each_device_has_a_part(runs):
-    TxlCLI(command_line(runs, "one_lamb", *FOUR, *LAMB))
-    assert losses(runs, "fsdp_lamb") == pytest.approx(losses(runs, "one_lamb"), rel=1e-5)
+@pytest.fixture(scope="module")
+def lamb_and_clusters(runs) -> list[float]:
+    TxlCLI(command_line(runs, "one_lamb", *FOUR, *LAMB, *CLUSTERS))
+    return losses(runs, "one_lamb")
+
+
+def test_two_nodes_share_an_adaptive_vocabulary(runs, lamb_and_clusters):
+    assert losses(runs, "ddp_lamb") == pytest.approx(lamb_and_clusters, rel=1e-5)
+
+
+def test_lamb_measures_whole_weights_where_each_device_has_a_part_of_each_cluster(
+    runs, lamb_and_clusters
+):
+    assert losses(runs, "fsdp_lamb") == pytest.approx(lamb_and_clusters, rel=1e-5)
 
 
 @pytest.mark.parametrize("run", ["ddp", "fsdp_on"])

@@ -280,6 +280,47 @@ def test_an_evaluation_memory_may_be_longer_than_the_trained_one(
     assert found == pytest.approx(nats.mean().item(), rel=1e-5)
 
 
+EVAL_LENGTHS = [
+    {"eval_clamp_len": 9},
+    {"eval_same_length": "mem_len+1"},
+    {"eval_mem_len": 20, "eval_clamp_len": 2, "eval_same_length": "mem_len+1"},
+]
+
+
+def far_reading(make_model, **lengths) -> LanguageModel:
+    """A network to which distance matters, with the lengths of its evaluation."""
+    net = seeded(make_model, init_std=0.3, clamp_len=4, same_length="mem_len").net.config
+    return LanguageModel(net, **lengths)
+
+
+@pytest.mark.parametrize("lengths", EVAL_LENGTHS, ids=str)
+def test_validation_reads_as_far_as_its_own_lengths_say(
+    make_model, make_data, make_trainer, lengths
+):
+    model, data = far_reading(make_model, **lengths), make_data()
+    found = make_trainer().validate(model, datamodule=data, verbose=False)[0]["val/nats"]
+
+    def read(mem_len, clamp_len, same_length) -> float:
+        memory, nats = model.net.empty_memory(4, mem_len, clamp_len, same_length), []
+        for _, segment in zip(range(3), data.val_dataloader(), strict=False):
+            nats_BL, memory = model.net.nats(segment.tokens_BL, segment.targets_BL, memory)
+            nats.append(nats_BL)
+        return torch.cat(nats, dim=1).mean().item()
+
+    trained = {"eval_mem_len": 12, "eval_clamp_len": 4, "eval_same_length": "mem_len"}
+    assert found == pytest.approx(read(*(trained | lengths).values()), rel=1e-6)
+    assert found != pytest.approx(read(*trained.values()), rel=1e-5)
+
+
+@pytest.mark.parametrize("lengths", EVAL_LENGTHS, ids=str)
+def test_training_does_not_read_by_the_lengths_of_evaluation(
+    make_model, make_data, make_trainer, lengths
+):
+    expected = fit(far_reading(make_model), make_data(), make_trainer(val_check_interval=2))
+    found = fit(far_reading(make_model, **lengths), make_data(), make_trainer(val_check_interval=2))
+    assert found == expected
+
+
 def test_checkpoints_load_without_running_anything(make_model, make_data, make_trainer, tmp_path):
     model = make_model(mem_len=5)
     trainer = make_trainer()
@@ -357,6 +398,13 @@ def test_logged_tokens_and_means_are_those_of_the_steps_since(
 def test_a_negative_evaluation_memory_is_refused():
     with pytest.raises(ValueError, match="eval_mem_len: -1 is not possible"):
         LanguageModel(eval_mem_len=-1)
+
+
+def test_a_clamp_len_of_0_is_that_of_evaluation_too():
+    model = LanguageModel(TransformerXLConfig(positions="learned", clamp_len=0))
+    assert (model.train_lengths[1], model.eval_lengths[1]) == (0, 0)
+    model = LanguageModel(TransformerXLConfig(positions="learned", clamp_len=0), eval_clamp_len=1)
+    assert model.eval_lengths[1] == 1
 
 
 def seen_by_fit(model, data, trainer) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ from .folder import load_folder, save_folder
 from .huggingface import load_huggingface, save_huggingface
 from .nvidia import load_nvidia, load_nvidia_state
 from .original import config_of_original, load_original
-from .runs import load_readable, load_run, read_checkpoint
+from .runs import load_readable, load_run, read_checkpoint, trained_tgt_len
 from .sources import load_any
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "read_checkpoint",
     "save_folder",
     "save_huggingface",
+    "trained_tgt_len",
 ]

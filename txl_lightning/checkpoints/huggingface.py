@@ -9,7 +9,7 @@ import torch
 from ..data.vocab import Vocabulary, Words
 from ..model import TransformerXL, TransformerXLConfig, require
 from .names import Names, Part, names_of_original, same, write_as
-from .original import load_named, numbers
+from .original import flag, load_named, numbers, present, several
 from .tensors import of, read_json, read_tensors, write_json, write_tensors, write_text
 from .words import beside
 
@@ -87,25 +87,28 @@ def config_of_huggingface(held: Mapping[str, Any]) -> TransformerXLConfig:
     Raises:
         ValueError: one that its code cannot run either.
     """
+    held = present(held)
     given = DEFAULTS | held
     kind = held.get("model_type")
     require(kind == MODEL_TYPE, "model_type", kind, MODEL_TYPE)
-    require(given["attn_type"] == 0, "attn_type", given["attn_type"], "0")
+    require(given["attn_type"] == 0, "attn_type", repr(given["attn_type"]), "0")
+    cutoffs = several(given, "cutoffs")
     sampled = given["sample_softmax"]
     require(sampled <= 0, "sample_softmax", sampled, "-1")
+    clamp_len = numbers(given, ["clamp_len"])["clamp_len"]
     shared = held.get("proj_share_all_but_first", True)
-    tie_projs = held.get("tie_projs") or [False] + [shared] * len(given["cutoffs"])
+    tie_projs = held.get("tie_projs") or [False] + [shared] * len(cutoffs)
     return TransformerXLConfig(
         **numbers(given, SAME_NAME),
         init=given["init"],
         n_token=held.get("n_token", given["vocab_size"]),
-        cutoffs=tuple(given["cutoffs"]),
+        cutoffs=cutoffs,
         tie_projs=tuple(tie_projs),
-        norm="pre" if given["pre_lnorm"] else "post",
+        norm="pre" if flag(given, "pre_lnorm") else "post",
         final_norm=False,
         norm_eps=given["layer_norm_epsilon"],
-        clamp_len=given["clamp_len"] if given["clamp_len"] > 0 else None,
-        same_length="mem_len" if given["same_length"] else None,
+        clamp_len=clamp_len if clamp_len > 0 else None,
+        same_length="mem_len" if flag(given, "same_length") else None,
         tie_weight=held.get("tie_word_embeddings", held.get("tie_weight", True)),
     )
 
@@ -127,7 +130,7 @@ def huggingface_of_config(config: TransformerXLConfig) -> dict[str, Any]:
             "adaptive": True,
             "architectures": ["TransfoXLLMHeadModel"],
             "attn_type": 0,
-            "clamp_len": config.clamp_len or -1,
+            "clamp_len": -1 if config.clamp_len is None else config.clamp_len,
             "cutoffs": cutoffs,
             "eos_token_id": 0,
             "init": config.init,
@@ -178,7 +181,7 @@ def names_of_huggingface(config: TransformerXLConfig) -> Names:
 
 def stacked(theirs: tuple[str, ...], ours: str) -> Part:
     """One tensor of ours that is several of theirs."""
-    return Part(theirs, (ours,), lambda *each: (torch.stack(each),), lambda all: all.unbind(0))
+    return Part(theirs, (ours,), lambda *each: (torch.stack(each),), lambda whole: whole.unbind(0))
 
 
 def prefixed(name: str) -> str:

@@ -63,12 +63,12 @@ def parts(config: TransformerXLConfig) -> list[Part]:
 
 def embedding(config: TransformerXLConfig) -> Iterator[Part]:
     """The table or tables, and what projects them."""
-    if is_plain(config):
+    if not config.cutoffs and not config.has_projections:
         yield same("word_emb.emb_layers.0.weight", "embedding.weight")
         return
-    for i in range(n_table(config)):
+    for i in range(config.n_table):
         yield same(f"word_emb.emb_layers.{i}.weight", f"embedding.tables.{i}.weight")
-        if has_projections(config):
+        if config.has_projections:
             yield same(f"word_emb.emb_projs.{i}", f"embedding.projections.{i}.weight")
 
 
@@ -77,15 +77,15 @@ def softmax(config: TransformerXLConfig) -> Iterator[Part]:
     if not config.cutoffs:
         yield same("crit.out_layers.0.weight", "head.out.weight")
         yield same("crit.out_layers.0.bias", "head.out.bias")
-        if has_projections(config):
+        if config.has_projections:
             yield same("crit.out_projs.0", "head.down.weight")
         return
     yield flipped("crit.cluster_weight", "head.cluster.weight", 0)
     yield flipped("crit.cluster_bias", "head.cluster.bias", 0)
-    for i in range(n_table(config)):
+    for i in range(config.n_table):
         yield same(f"crit.out_layers.{i}.weight", f"head.outs.{i}.weight")
         yield same(f"crit.out_layers.{i}.bias", f"head.outs.{i}.bias")
-    if has_projections(config):
+    if config.has_projections:
         for i in range(len(config.cutoffs) + 1):
             yield same(f"crit.out_projs.{i}", f"head.downs.{i}.weight")
 
@@ -136,7 +136,7 @@ def layer(n: int, config: TransformerXLConfig) -> Iterator[Part]:
     """Attention and feed-forward of layer `n`."""
     attention, theirs = f"layers.{n}.attention.", f"layers.{n}.dec_attn."
     nets = (attention + "q_net.weight", attention + "kv_net.weight")
-    if config.positions.startswith("absolute"):
+    if config.is_absolute:
         yield same(theirs + "q_net.weight", nets[0])
         yield same(theirs + "kv_net.weight", nets[1])
     else:
@@ -159,31 +159,16 @@ def query_and_rest(qkv: Tensor) -> Tensors:
     return q, torch.cat([k, v])
 
 
-def is_plain(config: TransformerXLConfig) -> bool:
-    """Whether the embedding is one table as wide as the model."""
-    return not config.cutoffs and not has_projections(config)
-
-
-def has_projections(config: TransformerXLConfig) -> bool:
-    """Whether embeddings are projected."""
-    return config.div_val > 1 or config.embed_width != config.d_model
-
-
-def n_table(config: TransformerXLConfig) -> int:
-    """Tables of embeddings: one, or one for each cluster."""
-    return 1 if config.div_val == 1 else len(config.cutoffs) + 1
-
-
 def copies(config: TransformerXLConfig) -> dict[str, str]:
     """Tensors of theirs that are another one: their names, and what they are."""
     same_weight = {
         f"crit.out_layers.{i}.weight": f"word_emb.emb_layers.{i}.weight"
-        for i in range(n_table(config))
+        for i in range(config.n_table)
     }
     same_projection = {
-        f"crit.out_projs.{i}": f"word_emb.emb_projs.{min(i, n_table(config) - 1)}"
+        f"crit.out_projs.{i}": f"word_emb.emb_projs.{min(i, config.n_table - 1)}"
         for i, tie in enumerate(config.tie_projs)
-        if tie and has_projections(config)
+        if tie and config.has_projections
     }
     return (same_weight if config.tie_weight else {}) | same_projection
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..data.vocab import Vocabulary
 from ..model import TransformerXL, TransformerXLConfig
-from .names import Names, Part, flipped, has_projections, n_table, names_of_original
-from .original import config_of_original, load_named
+from .names import Names, Part, flipped, names_of_original
+from .original import config_of_keywords, load_named
 from .tensors import of, read_torch, tensors_of
 from .words import of_words
 
@@ -64,7 +64,7 @@ def load_nvidia_state(state_dict: Mapping[str, Tensor], args: Mapping[str, Any])
     Raises:
         ValueError: as of `load_original`.
     """
-    config = config_of_original(args, state_dict.get("r_emb"))
+    config = config_of_keywords(args, state_dict.get("r_emb"))
     # It lets each query see one state more than the original does.
     config = replace(config, same_length="mem_len+1" if config.same_length else None)
     return load_named(state_dict, names_of_nvidia(config), config)
@@ -74,10 +74,10 @@ def names_of_nvidia(config: TransformerXLConfig) -> Names:
     """NVIDIA's names."""
     parts, copies = names_of_original(config)
     copies = {renamed(name): source for name, source in copies.items()}
-    if has_projections(config):
+    if config.has_projections:
         # They are there also where the softmax uses none of them.
         shared = "crit.shared_out_projs.{}", "word_emb.emb_projs.{}"
-        tables = range(n_table(config))
+        tables = range(config.n_table)
         copies |= {shared[0].format(i): shared[1].format(i) for i in tables}
     return Names([named(part, config) for part in parts], copies)
 

@@ -64,6 +64,12 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return checkpoint
 
 
+def trained_tgt_len(path: str | Path) -> int | None:
+    """Tokens in a segment of the training; None where a checkpoint does not say."""
+    data = read_checkpoint(path).get("datamodule_hyper_parameters", {}).get("data", {})
+    return data.get("tgt_len")
+
+
 def not_ours(path: str | Path) -> CheckpointError:
     """What is said of a file that is something else."""
     return CheckpointError(f"ckpt_path: {path} is not a checkpoint written by fit")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..data.stream import Segment, Stream
 from ..data.tokens import Text, Tokens
@@ -30,7 +31,9 @@ def segment_nats(net: TransformerXL, segment: Segment, memory: Memory) -> tuple[
 
     Those that are not `segment.scored_BL` mean nothing.
     """
-    return net.nats(segment.tokens_BL, segment.targets_BL, memory, segment.past_BL, segment.again)
+    new_BL = segment.targets_BL[:, segment.reread :]
+    nats_BL, memory = net.nats(segment.tokens_BL, new_BL, memory, segment.past_BL, segment.again)
+    return F.pad(nats_BL, (segment.reread, 0)), memory
 
 
 def segment_answers(
@@ -38,8 +41,10 @@ def segment_answers(
 ) -> tuple[Tensor, Tensor, Memory]:
     """Nats of a segment's targets; whether each is the likeliest token, right_BL; the memory."""
     h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.past_BL, segment.again)
-    right_BL = net.head(h_BLD).argmax(dim=-1) == segment.targets_BL
-    return net.head.nats(h_BLD, segment.targets_BL), right_BL, memory
+    again, h_BLD = segment.reread, h_BLD[:, segment.reread :]
+    new_BL = segment.targets_BL[:, again:]
+    right_BL = F.pad(net.head(h_BLD).argmax(dim=-1) == new_BL, (again, 0))
+    return F.pad(net.head.nats(h_BLD, new_BL), (again, 0)), right_BL, memory
 
 
 def scored_nats(

@@ -53,18 +53,18 @@ def clusters(config: TransformerXLConfig) -> list[Cluster]:
     smaller = f"smaller than the vocabulary, {config.n_token}"
     require(last < config.n_token, "cutoffs", list(config.cutoffs), smaller)
     bounds = [0, *config.cutoffs, config.n_token]
-    if config.div_val == 1:
+    if config.n_table == 1:
         return [Cluster(start, stop, 0, start) for start, stop in pairwise(bounds)]
     return [Cluster(start, stop, i, 0) for i, (start, stop) in enumerate(pairwise(bounds))]
 
 
 def tables(config: TransformerXLConfig) -> list[Table]:
-    """One for each cluster; one for all, if they are equally wide."""
+    """Those of `config.n_table`."""
     each = [
         Table(cluster.start, cluster.stop - cluster.start, config.embed_width // config.div_val**i)
         for i, cluster in enumerate(clusters(config))
     ]
-    return each if config.div_val > 1 else [Table(0, config.n_token, config.embed_width)]
+    return each if config.n_table > 1 else [Table(0, config.n_token, config.embed_width)]
 
 
 class AdaptiveEmbedding(nn.Module):
@@ -85,21 +85,28 @@ class AdaptiveEmbedding(nn.Module):
 
     def forward(self, tokens_BL: Tensor) -> Tensor:
         """h_BLD. Every table is asked for every token, so that shapes do not depend on ids."""
-        h_BLD = None
-        for start, table, project in zip(
-            self.starts, self.tables, self.projections or [nn.Identity()], strict=True
-        ):
-            row_BL = (tokens_BL - start).clamp(0, table.num_embeddings - 1)
-            part_BLD = project(table(row_BL))
-            later_BL1 = (tokens_BL >= start)[..., None]
-            h_BLD = part_BLD if h_BLD is None else torch.where(later_BL1, part_BLD, h_BLD)
+        h_BLD = self.vectors(0, self.within(0, tokens_BL))
+        for i in range(1, len(self.tables)):
+            part_BLD = self.vectors(i, self.within(i, tokens_BL))
+            h_BLD = torch.where((tokens_BL >= self.starts[i])[..., None], part_BLD, h_BLD)
         return h_BLD
+
+    def within(self, i: int, tokens_BL: Tensor) -> Tensor:
+        """Rows of a table; ids of other tables are given any, and those of none stay errors."""
+        low = 0 if i > 0 else None
+        high = self.tables[i].num_embeddings - 1 if i + 1 < len(self.tables) else None
+        row_BL = tokens_BL - self.starts[i]
+        return row_BL if low is high is None else row_BL.clamp(low, high)
+
+    def vectors(self, i: int, row_BL: Tensor) -> Tensor:
+        """A table's vectors, as wide as the model."""
+        vector_BLE = self.tables[i](row_BL)
+        return self.projections[i](vector_BLE) if self.projections else vector_BLE
 
 
 def projected(config: TransformerXLConfig) -> list[Table]:
     """The tables that have a projection."""
-    same = config.div_val == 1 and config.embed_width == config.d_model
-    return [] if same else tables(config)
+    return tables(config) if config.has_projections else []
 
 
 class AdaptiveSoftmax(nn.Module):
@@ -110,6 +117,7 @@ class AdaptiveSoftmax(nn.Module):
 
     def __init__(self, config: TransformerXLConfig, embedding: AdaptiveEmbedding) -> None:
         super().__init__()
+        self.has_fixed_shapes = False
         self.loss_chunk = config.loss_chunk
         self.clusters = clusters(config)
         self.sizes = [

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .config import SameLength, require
 from .kernels import inference
 from .kernels.inference import Band
-from .memory import filled, reach, span, visible
+from .memory import SAME_LENGTHS, filled, reach, span, visible
 from .positions import DistanceTerms
 
 SLACK = 256
@@ -124,6 +124,31 @@ class KeyValueCache:
         buffer = self.buffer.copied(self.end - self.held, self.end, self.n_place(1), index_B)
         return replace(self, buffer=buffer, end=self.held, filled_B=self.filled_B[index_B])
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it is, to be saved."""
+        start, buffer = self.end - self.held, self.buffer
+        k, v = (whole[..., start : self.end, :] for whole in (buffer.k_NHBCK, buffer.v_NHBCK))
+        clamp_len = -1 if self.clamp_len is None else self.clamp_len
+        return {
+            "k_NHBMK": k,
+            "v_NHBMK": v,
+            "filled_B": self.filled_B,
+            "mem_len": torch.tensor(self.mem_len),
+            "clamp_len": torch.tensor(clamp_len),
+            "same_length": torch.tensor(SAME_LENGTHS.index(self.same_length)),
+        }
+
+    @staticmethod
+    def of_tensors(tensors: dict[str, Tensor]) -> KeyValueCache:
+        """The cache that `tensors` gave; its buffer is full."""
+        k, v, filled_B = (tensors[name] for name in ("k_NHBMK", "v_NHBMK", "filled_B"))
+        held, mem_len, clamp_len = k.size(3), int(tensors["mem_len"]), int(tensors["clamp_len"])
+        is_even = bool((filled_B == held).all())
+        buffer = Buffer(k, v, held)
+        cache = KeyValueCache(buffer, held, held, filled_B, mem_len, is_even=is_even)
+        same_length = SAME_LENGTHS[int(tensors["same_length"])]
+        return cache.read_with(None if clamp_len < 0 else clamp_len, same_length)
+
     def n_place(self, tgt_len: int) -> int:
         """Places of a buffer: for what is remembered and some segments."""
         return self.mem_len + max(2 * tgt_len, SLACK)
@@ -163,9 +188,14 @@ class KeyValueCache:
     def reach(self, tgt_len: int, past_BL: Tensor | None = None) -> Band | Tensor:
         """How many states back each query may look: reach_BL, or a band if all rows' look alike."""
         far = span(self.same_length, self.mem_len)
-        if past_BL is None and self.is_even:
+        if self.is_even and (past_BL is None or self._is_within(past_BL)):
             return Band(tgt_len, self.held + tgt_len, far)
         return reach(self.filled_B, tgt_len, far, past_BL)
+
+    def _is_within(self, past_BL: Tensor) -> bool:
+        """Whether no row's text begins within what is held."""
+        held_L = torch.arange(past_BL.size(1), device=past_BL.device) + self.held
+        return bool((past_BL >= held_L).all())
 
     def visible(self, reach_BL: Band | Tensor) -> Band | Tensor:
         """Which of the S states each of the L queries may see."""

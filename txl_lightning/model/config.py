@@ -8,6 +8,9 @@ SameLength = Literal["mem_len", "mem_len+1"] | None
 LEARNED = ("learned", "shaw", "absolute_learned")
 """Position schemes with a row for each distance up to clamp_len."""
 
+ABSOLUTE = ("absolute_sinusoidal", "absolute_learned")
+"""Position schemes whose states are given other places by each segment that reads them."""
+
 
 def require(holds: bool, field: str, value: object, allowed: str) -> None:
     """Refuse a user's value in one line.
@@ -100,7 +103,12 @@ class TransformerXLConfig:
             object.__setattr__(self, field, tuple(getattr(self, field)))
         for field in ("n_token", "n_layer", "n_head", "d_model", "div_val"):
             require(getattr(self, field) >= 1, field, getattr(self, field), "at least 1")
-        for field in ("d_embed", "d_head", "d_inner", "clamp_len", "loss_chunk"):
+        learned = self.positions in LEARNED
+        possible = self.clamp_len is None or self.clamp_len >= (0 if learned else 1)
+        # A table may have one row, of distance 0.
+        allowed = "at least 0" if learned else "at least 1, or null"
+        require(possible, "clamp_len", self.clamp_len, allowed)
+        for field in ("d_embed", "d_head", "d_inner", "loss_chunk"):
             value = getattr(self, field)
             require(value is None or value >= 1, field, value, "at least 1, or null")
         for field in ("norm_eps", "init_std", "init_range", "proj_init_std"):
@@ -113,7 +121,7 @@ class TransformerXLConfig:
         if self.d_head is None:
             divides = f"a multiple of n_head ({self.n_head}), unless d_head is given"
             require(self.d_model % self.n_head == 0, "d_model", self.d_model, divides)
-        if self.positions in LEARNED:
+        if learned:
             given = f"the greatest distance told apart, because positions are {self.positions}"
             require(self.clamp_len is not None, "clamp_len", None, given)
         self._check_clusters()
@@ -136,6 +144,11 @@ class TransformerXLConfig:
         return asdict(self) | {"cutoffs": list(self.cutoffs), "tie_projs": list(self.tie_projs)}
 
     @property
+    def is_absolute(self) -> bool:
+        """Whether a state's place depends on the segment that reads it."""
+        return self.positions in ABSOLUTE
+
+    @property
     def n_distance(self) -> int:
         """Rows C of a learned table: distances 0 to clamp_len."""
         assert self.clamp_len is not None
@@ -145,6 +158,16 @@ class TransformerXLConfig:
     def embed_width(self) -> int:
         """Width of the first cluster's embeddings, given or derived."""
         return self.d_model if self.d_embed is None else self.d_embed
+
+    @property
+    def has_projections(self) -> bool:
+        """Whether embeddings are projected: one table that is as wide as the model is not."""
+        return self.div_val > 1 or self.embed_width != self.d_model
+
+    @property
+    def n_table(self) -> int:
+        """Tables of embeddings: one for each cluster; one for all, if they are equally wide."""
+        return 1 if self.div_val == 1 else len(self.cutoffs) + 1
 
     @property
     def normalises_output(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from torch.nn import functional as F
 
 from .config import SameLength, require
 from .positions import DistanceTerms
+
+SAME_LENGTHS = (None, *get_args(get_args(SameLength)[0]))
+"""What `same_length` may be; a saved memory has the place in this list."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,28 @@ class Memory:
     def layers(self, tgt_len: int) -> list[Remembered]:
         """What each layer reads of the past."""
         return [Remembered(h_BMD) for h_BMD in self.h_NBMD]
+
+    def rows(self, index_B: Tensor) -> Memory:
+        """What these rows remember, in this order; one may be asked for twice."""
+        return replace(self, h_NBMD=self.h_NBMD[:, index_B], filled_B=self.filled_B[index_B])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it is, to be saved."""
+        clamp_len = -1 if self.clamp_len is None else self.clamp_len
+        return {
+            "h_NBMD": self.h_NBMD,
+            "filled_B": self.filled_B,
+            "clamp_len": torch.tensor(clamp_len),
+            "same_length": torch.tensor(SAME_LENGTHS.index(self.same_length)),
+        }
+
+    @staticmethod
+    def of_tensors(tensors: dict[str, Tensor]) -> Memory:
+        """The memory that `tensors` gave."""
+        clamp_len = int(tensors["clamp_len"])
+        same_length = SAME_LENGTHS[int(tensors["same_length"])]
+        memory = Memory(tensors["h_NBMD"], tensors["filled_B"])
+        return memory.read_with(None if clamp_len < 0 else clamp_len, same_length)
 
     def resized(self, mem_len: int) -> Memory:
         """The newest of these states in `mem_len` places."""

@@ -27,6 +27,7 @@ class Softmax(nn.Module):
 
     def __init__(self, config: TransformerXLConfig, table: nn.Embedding, down: nn.Module) -> None:
         super().__init__()
+        self.has_fixed_shapes = True
         self.loss_chunk = config.loss_chunk
         self.down = down
         self.out = nn.Linear(config.embed_width, config.n_token)

@@ -61,9 +61,12 @@ class TransformerXL(nn.Module):
         past_BL: Tensor | None = None,
         again: int = 0,
     ) -> tuple[Tensor, Memory]:
-        """-log p(target) of each of `targets_BL`, in nats and at least float32, and the memory."""
+        """-log p(target) of each of `targets_BL`, in nats and at least float32, and the memory.
+
+        The targets are those of the last tokens, if there are fewer.
+        """
         h_BLD, memory = self.hidden(tokens_BL, memory, past_BL, again)
-        return self.head.nats(h_BLD, targets_BL), memory
+        return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
 
     def hidden(
         self,
@@ -78,6 +81,7 @@ class TransformerXL(nn.Module):
             ValueError: the memory has another number of rows than the tokens.
         """
         batch_size, tgt_len = tokens_BL.shape
+        assert 0 <= again <= tgt_len
         memory = self.empty_memory(batch_size) if memory is None else memory
         if memory.batch_size != batch_size:
             raise ValueError(f"memory has {memory.batch_size} rows, the tokens {batch_size}")
@@ -106,7 +110,8 @@ class TransformerXL(nn.Module):
         mem_len = config.mem_len if mem_len is None else mem_len
         place = {"dtype": self.compute_dtype, "device": self.probe.device}
         memory = Memory.empty(config.n_layer, batch_size, mem_len, config.d_model, **place)
-        return memory.read_with(clamp_len or config.clamp_len, same_length or config.same_length)
+        clamp_len = config.clamp_len if clamp_len is None else clamp_len
+        return memory.read_with(clamp_len, same_length or config.same_length)
 
     def empty_cache(
         self,
@@ -119,13 +124,14 @@ class TransformerXL(nn.Module):
         make others of the same states (absolute positions, recurrence within a layer)."""
         config = self.config
         lengths = (mem_len, clamp_len, same_length)
-        if config.positions.startswith("absolute") or config.recurrence == "same":
+        if config.is_absolute or config.recurrence == "same":
             return self.empty_memory(batch_size, *lengths)
         mem_len = config.mem_len if mem_len is None else mem_len
         shape = (config.n_layer, batch_size, config.n_head, config.head_width)
         place = {"dtype": self.compute_dtype, "device": self.probe.device}
         cache = KeyValueCache.empty(shape, mem_len, **place)
-        return cache.read_with(clamp_len or config.clamp_len, same_length or config.same_length)
+        clamp_len = config.clamp_len if clamp_len is None else clamp_len
+        return cache.read_with(clamp_len, same_length or config.same_length)
 
     @property
     def probe(self) -> Tensor:
@@ -195,7 +201,7 @@ def vocabulary(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
     if config.cutoffs:
         adaptive = AdaptiveEmbedding(config)
         return adaptive, AdaptiveSoftmax(config, adaptive)
-    if config.embed_width != config.d_model:
+    if config.has_projections:
         narrow = AdaptiveEmbedding(config)
         return narrow, Softmax(config, narrow.tables[0], downs(config, narrow)[0])
     table = nn.Embedding(config.n_token, config.d_model)

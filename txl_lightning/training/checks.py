@@ -1,11 +1,10 @@
 """Every number of a run is checked before anything is built."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from jsonargparse import Namespace
 
+from ..complaints import keys_under
 from ..data.numbers import check_numbers
 from ..data.text import PARTS, TextConfig
 from ..model import TransformerXLConfig
@@ -19,6 +18,8 @@ TRAINED_OTHERWISE = {"dropout", "dropout_mask", "dropatt"}
 DRAWN_OTHERWISE = {"init", "init_std", "init_range", "proj_init_std"}
 SHAPES_NO_WEIGHT = READ_OTHERWISE | TRAINED_OTHERWISE | DRAWN_OTHERWISE
 """Fields of a checkpoint's network that may be given another value."""
+SAME_STATE = {"adamw": "adam"}
+"""Optimisers that keep of each weight what another one keeps."""
 
 
 def check_numbers_of(config: Namespace) -> None:
@@ -70,15 +71,6 @@ def check_endless(trainer: Namespace) -> None:
             )
 
 
-@contextmanager
-def keys_under(prefix: str) -> Iterator[None]:
-    """Put the prefix before the field that an error starts with."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{prefix}.{error}") from error
-
-
 def check_same_network(given: Namespace, saved: dict[str, Any]) -> None:
     """Refuse a setting that the checkpoint's weights would not fit."""
     table = {"clamp_len"} if saved.get("positions") in LEARNED else set()
@@ -89,3 +81,12 @@ def check_same_network(given: Namespace, saved: dict[str, Any]) -> None:
                 f"model.net.{name}: {value} is not the {saved[name]} of the "
                 "checkpoint; leave it out, or use the config.yaml saved with its run"
             )
+
+
+def check_same_optimiser(given: str, saved: str) -> None:
+    """Refuse to go on with an optimiser that cannot read what the checkpoint's has kept."""
+    if SAME_STATE.get(given, given) != SAME_STATE.get(saved, saved):
+        raise ValueError(
+            f"model.optim.name: {given} is not the {saved} of the checkpoint; leave it out, or "
+            "begin anew from its weights: convert it, and give the folder as ckpt_path"
+        )

@@ -14,7 +14,7 @@ from ..complaints import explain
 from ..data import StorageError
 from ..data.datamodule import CorpusDataModule
 from .callbacks import SaveNats, Throughput
-from .checks import as_counts, check_numbers_of, check_same_network
+from .checks import as_counts, check_numbers_of, check_same_network, check_same_optimiser
 from .chunks import in_chunks
 from .curve import LearningCurve
 from .devices import register
@@ -183,7 +183,11 @@ class TxlCLI(LightningCLI):
         self.config = self.parse()
         if verb == "fit":
             check_not_done(self.config.fit.trainer.max_steps, step, resume)
-        check_same_network(self.config[verb].model.net, saved["net"])
+        model = self.config[verb].model
+        check_same_network(model.net, saved["net"])
+        # What convert writes has none.
+        if verb == "fit" and "optim" in saved:
+            check_same_optimiser(model.optim.name, saved["optim"]["name"])
 
 
 def with_files(given: Any, root: str) -> list[Logger]:

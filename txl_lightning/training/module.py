@@ -10,6 +10,7 @@ from lightning.pytorch import Callback, LightningModule
 from torch import Tensor, nn
 from torchmetrics import Metric
 
+from ..complaints import keys_under
 from ..data.datamodule import CorpusDataModule
 from ..data.stream import Segment, TrainingLoader
 from ..evaluation import (
@@ -41,9 +42,10 @@ class LanguageModel(LightningModule):
     Args:
         net: Sizes and parts of the network.
         optim: How it is trained.
-        eval_mem_len: States remembered in validate, test and predict; left out, as in training.
-        eval_clamp_len: Greatest distance told apart there; left out, as in training.
-        eval_same_length: How many states each query sees there; left out, as in training.
+        eval_mem_len: States remembered in validate, test and predict; null means as in training.
+        eval_clamp_len: Greatest distance told apart there; null means as in training. A
+            sinusoidal network is measured without a clamp by --model.net.clamp_len null.
+        eval_same_length: How many states each query sees there; null means as in training.
         compile: Whether to compile the network: some time before the first steps, less for each.
         recompute: Compute each layer twice instead of keeping its states: less memory, more time.
     """
@@ -65,14 +67,15 @@ class LanguageModel(LightningModule):
         self.train_lengths = (net.mem_len, net.clamp_len, net.same_length)
         self.eval_lengths = (
             net.mem_len if eval_mem_len is None else eval_mem_len,
-            eval_clamp_len or net.clamp_len,
+            net.clamp_len if eval_clamp_len is None else eval_clamp_len,
             eval_same_length or net.same_length,
         )
         self.recompute = recompute
         given = {"net": net.plain(), "optim": self.optim.plain(), "eval_mem_len": eval_mem_len}
         given |= {"eval_clamp_len": eval_clamp_len, "eval_same_length": eval_same_length}
         self.save_hyperparameters(given | {"compile": compile, "recompute": recompute})
-        self.net = TransformerXL(net)
+        with keys_under("model.net"):
+            self.net = TransformerXL(net)
         self.memories: dict[tuple[str, int], Memory] = {}
         self.pending: dict[tuple[str, int], Memory] = {}
         self.between_steps = True

@@ -64,6 +64,12 @@ class Vocabulary(Protocol):
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids."""
 
+    def pieces(self, ids: Iterable[int]) -> Iterator[str]:
+        """The same text, as one piece for each id as it comes, and perhaps a last one.
+
+        A character that begins in one token and ends in another is part of the latter's.
+        """
+
     def to_json(self) -> str:
         """All that is needed to build it again."""
 

@@ -1,5 +1,6 @@
 """Bytes and characters."""
 
+import codecs
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,6 +30,12 @@ class Bytes:
 
     def decode(self, ids: Iterable[int]) -> str:
         return bytes(ids).decode(errors="replace")
+
+    def pieces(self, ids: Iterable[int]) -> Iterator[str]:
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        for index in ids:
+            yield decoder.decode(bytes([index]))
+        yield decoder.decode(b"", final=True)
 
     def to_json(self) -> str:
         return json.dumps({"kind": "bytes"})
@@ -77,7 +84,10 @@ class Characters:
         return ids.astype(np.min_scalar_type(self.n_token - 1))
 
     def decode(self, ids: Iterable[int]) -> str:
-        return "".join(self.alphabet[index] for index in ids)
+        return "".join(self.pieces(ids))
+
+    def pieces(self, ids: Iterable[int]) -> Iterator[str]:
+        return (self.alphabet[index] for index in ids)
 
     def to_json(self) -> str:
         return json.dumps({"kind": "characters", "alphabet": self.alphabet})

@@ -26,6 +26,9 @@ LONGEST = 1_000_000
 SAMPLE = 1_000
 """Characters of a piece to train on; the trainer takes quadratic time for longer words."""
 
+REPLACED = "\ufffd"
+"""What the beginning of a character is shown as, which further bytes may yet complete."""
+
 
 @dataclass(frozen=True)
 class SubwordOptions:
@@ -95,6 +98,21 @@ class Subwords:
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)
+
+    def pieces(self, ids: Iterable[int]) -> Iterator[str]:
+        # What a token's text is may depend on the one before it; a character may need several.
+        before, held, said = [], [], 0
+        for index in ids:
+            held.append(index)
+            text = self.decode(before + held)
+            settled = text.rstrip(REPLACED)
+            new = settled[said:]
+            yield new
+            said += len(new)
+            if new and settled == text:
+                before, held = held, []
+                said = len(self.decode(before))
+        yield self.decode(before + held)[said:]
 
     def to_json(self) -> str:
         return json.dumps({"kind": "subwords", "tokenizer": json.loads(self.tokenizer)})

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import groupby, repeat
+from itertools import repeat
 from typing import Literal
 
 import numpy as np
@@ -45,18 +45,18 @@ class LineEnd:
         """A text with its symbols, whose last line goes on."""
         return self.start + text.replace("\n", self.between)
 
-    def unmarked(self, words: Iterable[str]) -> str:
-        """The text of words and symbols; it may begin and end inside a line."""
+    def unmarked(self, words: Iterable[str]) -> Iterator[str]:
+        """The text that each word or symbol adds; it may begin and end inside a line."""
         symbols = self.between.split()
-        parts: list[str] = []
-        for are_symbols, run in groupby(words, symbols.__contains__):
-            if are_symbols:
-                # Of an odd number of <S>, the first of a text ends no line; elsewhere one does.
-                spare = len(symbols) - 1 if parts else 0
-                parts.append("\n" * ((len(list(run)) + spare) // len(symbols)))
+        # Of an odd number of <S>, the first of a text ends no line; elsewhere one does.
+        run, spare, gap = 0, 0, ""
+        for word in words:
+            if word in symbols:
+                run, gap = run + 1, ""
+                yield "\n" if (run + spare) % len(symbols) == 0 else ""
             else:
-                parts.append(" ".join(run))
-        return "".join(parts)
+                yield gap + word
+                run, spare, gap = 0, len(symbols) - 1, " "
 
 
 LINE_ENDS = {
@@ -145,6 +145,9 @@ class Words:
         return self._ids(self._line_end.begun(cased), lambda _: where)
 
     def decode(self, ids: Iterable[int]) -> str:
+        return "".join(self.pieces(ids))
+
+    def pieces(self, ids: Iterable[int]) -> Iterator[str]:
         return self._line_end.unmarked(self.words[index] for index in ids)
 
     def to_json(self) -> str:

@@ -1,0 +1,111 @@
+"""Beam search finds the likeliest continuation, where it keeps enough of them."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from txl_lightning import generate
+from txl_lightning.generation import beam_search, begun, search
+from txl_lightning.generation.texts import read
+
+PROMPT = torch.tensor([1, 3, 0, 2])
+
+
+@pytest.fixture
+def net(make_net):
+    return make_net(n_token=4, mem_len=9)
+
+
+def logp(net, ids_BL: list[list[int]]) -> list[float]:
+    """The log-probability of continuations that are equally long, each read in one go."""
+    ids_BL = torch.tensor(ids_BL)
+    text_BL = torch.cat([PROMPT.expand(len(ids_BL), -1), ids_BL], dim=1)
+    logp_BLV = net(text_BL)[0][:, len(PROMPT) - 1 : -1].log_softmax(-1)
+    return logp_BLV.gather(2, ids_BL[..., None]).sum((1, 2)).tolist()
+
+
+def every(net, length: int, end: int | None) -> dict[tuple[int, ...], float]:
+    """Every continuation that has `end` only at its end, and ends with it or has the length."""
+    found = {}
+    for n in range(1, length + 1):
+        whole = [
+            ids
+            for ids in product(range(4), repeat=n)
+            if end not in ids[:-1] and (n == length or ids[-1] == end)
+        ]
+        if whole:
+            found.update(zip(whole, logp(net, whole), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("end", [None, 0])
+def test_with_enough_beams_it_is_exhaustive_search(make_net, end):
+    lengths = set()
+    for seed in range(6):
+        torch.manual_seed(seed)
+        net = make_net(n_token=4, mem_len=9)
+        known = every(net, 4, end)
+        for power in (0.0, 0.7, 1.0, 2.0):
+            best = max(known, key=lambda ids: known[ids] / len(ids) ** power)
+            options = {"n_beam": 64, "length_penalty": power}
+            found = beam_search(net, PROMPT, 4, ended=lambda ids: ids[-1] == end, **options)
+            assert tuple(found.tolist()) == best
+            lengths.add(len(best))
+    # Only then does it matter what lengths are worth.
+    assert lengths == {4} if end is None else len(lengths) > 1
+
+
+def test_one_beam_takes_the_likeliest_token_each_time(net):
+    expected = generate(net, PROMPT, 9, temperature=0)
+    assert torch.equal(beam_search(net, PROMPT, 9, n_beam=1), expected)
+
+
+def test_more_beams_find_something_likelier_than_the_likeliest_tokens(make_net):
+    gains = []
+    for seed in range(8):
+        torch.manual_seed(seed)
+        net = make_net(n_token=4, mem_len=9)
+        greedy, beam = (beam_search(net, PROMPT, 6, n_beam=n).tolist() for n in (1, 8))
+        likely, likelier = logp(net, [greedy, beam])
+        gains.append(likelier - likely)
+    assert min(gains) >= -1e-9
+    assert max(gains) > 0.01
+
+
+def test_a_text_that_is_whole_takes_no_beam_from_those_that_go_on(make_net):
+    """One beam, and the likeliest token always ends the text: the next likeliest goes on."""
+    net = make_net(n_token=4, mem_len=9)
+    net.head.out.bias.data[0] += 20
+    options = {"n_beam": 1, "ended": lambda ids: ids[-1] == 0}
+    assert beam_search(net, PROMPT, 3, **options).tolist() == [0]
+    net.head.out.bias.data[0] -= 20
+    likeliest = int(generate(net, PROMPT, 1, temperature=0))
+    options = {"n_beam": 1, "ended": lambda ids: ids[-1] == likeliest, "length_penalty": 9.0}
+    assert len(beam_search(net, PROMPT, 3, **options)) > 1
+
+
+def test_the_memory_goes_with_its_beam(net):
+    """What comes after the text that is found is what comes after it when it is read alone."""
+    texts = search(net, begun(net, [PROMPT], None), 6, n_beam=5)
+    assert texts.read == len(texts) - 1
+    expected, _ = read(net, begun(net, [texts.row(0).clone()], None), ext_len=0)
+    assert torch.allclose(read(net, texts, ext_len=0)[0], expected, rtol=0, atol=1e-12)
+
+
+def test_length_zero_adds_nothing(net):
+    assert len(beam_search(net, PROMPT, 0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"n_beam": 0}, "n_beam: 0 is not possible"),
+        ({"length_penalty": -1}, "length_penalty: -1 is not possible"),
+        ({"length": -1}, "length: -1 is not possible"),
+        ({"ext_len": -1}, "ext_len: -1 is not possible"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(net, given, said):
+    with pytest.raises(ValueError, match=said):
+        beam_search(net, PROMPT, **{"length": 3} | given)

@@ -1,0 +1,147 @@
+"""Filters of the scores, and draws."""
+
+import pytest
+import torch
+
+from txl_lightning.generation.sampling import (
+    Sampling,
+    drawn,
+    min_p,
+    penalised,
+    ranks,
+    top_k,
+    top_p,
+)
+
+INF = float("inf")
+
+
+def scores(*p: float) -> torch.Tensor:
+    """Logits of these probabilities, in one row."""
+    return torch.tensor([p], dtype=torch.float64).log()
+
+
+def left(logits_BV: torch.Tensor) -> list[int]:
+    """The tokens of the first row that may be drawn."""
+    return logits_BV[0].isfinite().nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"), [(1, [2]), (2, [0, 2]), (3, [0, 1, 2]), (9, [0, 1, 2, 3])]
+)
+def test_top_k_keeps_the_likeliest(limit, kept):
+    assert left(top_k(limit, scores(0.3, 0.15, 0.5, 0.05))) == kept
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"),
+    [
+        (1e-9, [2]),
+        (0.49, [2]),
+        (0.51, [0, 2]),
+        (0.79, [0, 2]),
+        (0.81, [0, 1, 2]),
+        (1, [0, 1, 2, 3]),
+    ],
+)
+def test_top_p_keeps_the_fewest_that_have_the_probability(limit, kept):
+    assert left(top_p(limit, scores(0.3, 0.15, 0.5, 0.05))) == kept
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"), [(0, [0, 1, 2, 3]), (0.2, [0, 1, 2]), (0.59, [0, 2]), (0.61, [2]), (1, [2])]
+)
+def test_min_p_is_relative_to_the_likeliest(limit, kept):
+    assert left(min_p(limit, scores(0.3, 0.15, 0.5, 0.05))) == kept
+
+
+def test_filters_leave_what_is_kept_as_it_was_in_every_row():
+    logits_BV = torch.randn(5, 40, dtype=torch.float64)
+    for found in (top_k(7, logits_BV), top_p(0.6, logits_BV), min_p(0.3, logits_BV)):
+        kept_BV = found.isfinite()
+        assert torch.equal(found[kept_BV], logits_BV[kept_BV])
+        assert kept_BV.any(1).all()
+        assert not kept_BV.all(1).any()
+        least_B = logits_BV.masked_fill(~kept_BV, INF).amin(1)
+        assert (least_B > logits_BV.masked_fill(kept_BV, -INF).amax(1)).all()
+
+
+def test_each_filter_sees_what_the_one_before_has_left():
+    logits_BV = scores(0.5, 0.2, 0.15, 0.1, 0.05)
+    assert left(top_p(0.65, logits_BV)) == [0, 1]
+    assert left(top_k(2, logits_BV)) == [0, 1]
+    for keep in Sampling(top_p=0.65, top_k=2).filters():
+        logits_BV = keep(logits_BV)
+    assert left(logits_BV) == [0]
+
+
+def test_what_is_not_asked_for_is_no_filter():
+    assert Sampling().filters() == []
+    assert len(Sampling(min_p=0.0, top_k=3).filters()) == 2
+
+
+def test_a_penalty_lowers_what_has_just_been_whatever_its_sign():
+    logits_BV = torch.tensor([[2.0, -2.0, 1.0, 0.0], [2.0, -2.0, 1.0, 0.0]])
+    recent_BW = torch.tensor([[0, 1, 1], [3, 3, 3]])
+    found = penalised(logits_BV, recent_BW, 2.0)
+    assert found.tolist() == [[1.0, -4.0, 1.0, 0.0], [2.0, -2.0, 1.0, 0.0]]
+
+
+def test_a_penalty_also_holds_where_the_likeliest_is_taken():
+    logits_BV, recent_BW = torch.tensor([[3.0, 2.9, 0.0]]), torch.tensor([[0]])
+    choose = Sampling(temperature=0, repetition_penalty=1.2).choose
+    assert choose(logits_BV, recent_BW, torch.ones(1)).tolist() == [1]
+
+
+def test_a_low_temperature_takes_the_likeliest_and_overflows_nowhere():
+    logits_BV, recent_BW = torch.tensor([[-3e4, 3e4, 2.99e4]]), torch.tensor([[0]])
+    for rank in (1e-300, 0.5, 1.0):
+        rank_B = torch.tensor([rank], dtype=torch.float64)
+        found = Sampling(temperature=1e-6).choose(logits_BV, recent_BW, rank_B)
+        assert found.tolist() == [1]
+
+
+def test_a_draw_is_where_the_probabilities_reach_the_rank():
+    p_BV = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]], dtype=torch.float64)
+    cases = [(1e-300, 1), (0.25, 1), (0.2501, 3), (0.75, 3), (0.7501, 4), (1.0, 4)]
+    for rank, token in cases:
+        assert drawn(p_BV, torch.tensor([rank], dtype=torch.float64)).tolist() == [token]
+
+
+def test_half_precision_scores_are_widened_before_they_are_drawn_from():
+    """Added up in bfloat16, a thousand equal probabilities stay at less than a half."""
+    logits_BV = torch.zeros(1, 1000, dtype=torch.bfloat16)
+    found = Sampling().choose(logits_BV, torch.tensor([[0]]), torch.tensor([0.75]))
+    assert found.tolist() == [749]
+
+
+def test_ranks_are_those_of_the_rows_own_seed_and_place():
+    rank_B = ranks(5, torch.tensor([3, 3, 9]))
+    assert ((rank_B > 0) & (rank_B <= 1)).all()
+    assert rank_B[1:].tolist() == ranks(6, torch.tensor([3, 9])).tolist()
+    assert len({*rank_B.tolist(), *ranks(5, torch.tensor([4])).tolist()}) == 4
+    assert ranks(-1, torch.tensor([1])).tolist() == ranks(2**64 - 1, torch.tensor([1])).tolist()
+
+
+def test_ranks_are_even():
+    rank_B = ranks(0, torch.arange(4000).fill_(7)).sort().values
+    along = torch.cat([ranks(3, torch.tensor([n])) for n in range(4000)]).sort().values
+    for found in (rank_B, along):
+        assert (found - torch.linspace(0, 1, 4000)).abs().max() < 1.6 / 4000**0.5
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("temperature", (-0.5, INF, float("nan"))),
+        ("top_k", (0, -1)),
+        ("top_p", (0, -0.1, 1.1)),
+        ("min_p", (-0.1, 1.1)),
+        ("repetition_penalty", (0.9, 0)),
+        ("penalty_window", (0,)),
+    ],
+)
+def test_what_cannot_be_is_refused(field, wrong):
+    for value in wrong:
+        with pytest.raises(ValueError, match=f"{field}: {value} is not possible; it must be"):
+            Sampling(**{field: value})

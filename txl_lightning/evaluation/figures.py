@@ -1,0 +1,115 @@
+"""Tables as pictures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .recl import THRESHOLD
+
+Rows = Sequence[dict[str, Any]]
+ROOM = 0.7
+"""What a layer's heads take of the way to the next layer."""
+LEAST = 0.01
+"""The least gain, in percent, that a picture tells from none."""
+
+
+def draw_positions(rows: Rows, path: Path, unit: str) -> None:
+    """A curve for each length of memory, in a band of one standard error."""
+    figure, (axes,) = panels(1)
+    for mem_len, curve in by(rows, "mem_len").items():
+        place, nats, error = columns(curve, "position", "nats", "standard_error")
+        label = f"memory of {mem_len:,}" if mem_len else "no memory"
+        (line,) = axes.plot(place, nats, label=label, linewidth=1.5)
+        ends = [(mean - away, mean + away) for mean, away in zip(nats, error, strict=True)]
+        low, high = zip(*ends, strict=True)
+        axes.fill_between(place, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}")
+    axes.set_title("Loss by position in the segment (band: one standard error)", size="medium")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)
+
+
+def draw_memory(rows: Rows, path: Path, unit: str, trained: int) -> None:
+    """Loss over the length of memory; bars are errors of what each saves."""
+    figure, (axes,) = panels(1)
+    mem_lens, nats, error = columns(rows, "mem_len", "nats", "saved_standard_error")
+    # Lengths double, and one may be 0: each has a place of its own.
+    axes.errorbar(range(len(mem_lens)), nats, yerr=error, fmt="o-", markersize=4, capsize=3)
+    axes.set_xticks(range(len(mem_lens)), [f"{mem_len:,}" for mem_len in mem_lens])
+    if trained in mem_lens:
+        axes.axvline(mem_lens.index(trained), color="gray", linestyle=":", label="as trained")
+        axes.legend(frameon=False)
+    axes.set(xlabel=f"memory when measured ({unit}s)", ylabel=f"nats per {unit}")
+    bars = f"bar: one standard error of the difference from {mem_lens[0]:,}"
+    axes.set_title(f"Loss by length of memory ({bars})", size="medium")
+    figure.savefig(path, dpi=120)
+
+
+def draw_attention(rows: Rows, path: Path, unit: str) -> None:
+    """A stroke for each head, layer by layer: where four fifths of its attention lie."""
+    figure, (axes,) = panels(1)
+    layers = by(rows, "layer")
+    for layer, heads in layers.items():
+        heads = sorted(heads, key=lambda row: row["mean"])
+        place = [layer + ROOM * ((nth + 0.5) / len(heads) - 0.5) for nth in range(len(heads))]
+        near, median, far = columns(heads, "nearest_tenth", "median", "farthest_tenth")
+        axes.vlines(place, near, far, color="lightgray", linewidth=4)
+        axes.plot(place, median, "_", color="black", markersize=7)
+        mean, share = columns(heads, "mean", "on_memory")
+        points = axes.scatter(place, mean, c=share, vmin=0, vmax=1, s=24, zorder=3)
+    figure.colorbar(points, label="share of attention on memory")
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_ylim(bottom=-0.2)
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.set_xticks(list(layers))
+    axes.grid(visible=False, axis="x")
+    axes.set(xlabel="layer, its heads from near to far", ylabel=f"distance ({unit}s)")
+    marks = "dot: mean, dash: median, stroke: 10-90 %"
+    axes.set_title(f"How far back each head looks ({marks})", size="medium")
+    figure.savefig(path, dpi=120)
+
+
+def draw_gains(steps: Rows, found: Rows, path: Path, unit: str) -> None:
+    """A panel for each share r: what a longer context gains each model, and where that ends."""
+    shares = by(steps, "r")
+    figure, all_axes = panels(len(shares))
+    step = steps[0]["longer"] - steps[0]["context"]
+    for axes, (r, rows) in zip(all_axes, shares.items(), strict=True):
+        recl = {row["model"]: row for row in found if row["r"] == r}
+        for model, curve in by(rows, "model").items():
+            context, gain = columns(curve, "context", "gain")
+            percent = [max(100 * share, LEAST) for share in gain]
+            least = "" if recl[model]["found"] else "at least "
+            label = f"{model}: {least}{recl[model]['recl']:,}"
+            axes.plot(context, percent, "o-", markersize=3, linewidth=1, label=label)
+        axes.axhline(100 * THRESHOLD, color="gray", linestyle=":")
+        axes.set(yscale="log", xlabel=f"context c ({unit}s)")
+        which = "all positions" if r == 1 else f"hardest {100 * r:g} % of positions"
+        axes.set_title(which, size="medium")
+        axes.legend(frameon=False, title="RECL", fontsize="small")
+    all_axes[0].yaxis.set_major_formatter("{x:g}")
+    all_axes[0].set_ylabel(f"gain in perplexity of {step:,} more (%)")
+    figure.savefig(path, dpi=120)
+
+
+def panels(count: int) -> tuple[Any, list[Any]]:
+    """A figure and the axes of its panels, side by side on one scale."""
+    # Slow to import, and of no use to who only measures.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.6 * count + 3.4 * (count == 1), 4), layout="constrained")
+    all_axes = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+    for axes in all_axes:
+        axes.grid(alpha=0.3)
+    return figure, all_axes
+
+
+def by(rows: Rows, name: str) -> dict[Any, list[dict[str, Any]]]:
+    """The rows of each value of a column."""
+    values = dict.fromkeys(row[name] for row in rows)
+    return {value: [row for row in rows if row[name] == value] for value in values}
+
+
+def columns(rows: Rows, *names: str) -> list[list[Any]]:
+    """Some columns of a table."""
+    return [[row[name] for row in rows] for name in names]
