@@ -218,6 +218,12 @@ def test_a_text_that_has_changed_is_refused(refused, run_folder, tmp_path):
     assert re.search(r"the checkpoint's is \w{16}, this text's \w{16}; give --path or", line)
 
 
+def test_the_text_is_found_from_the_folder_of_the_checkpoint_too(txl, checkpoint, monkeypatch):
+    monkeypatch.chdir(checkpoint.parent)
+    code, output = txl("evaluate", checkpoint.name, *LENGTHS)
+    assert code == 0, output.err
+
+
 def test_a_checkpoint_by_itself_must_be_told_the_text(refused, measure, checkpoint, tmp_path):
     (tmp_path / "sub").mkdir()
     alone = shutil.copy(checkpoint, tmp_path / "sub" / "alone.ckpt")

@@ -26,7 +26,7 @@ def own_text(ckpt_path: str | Path, root: str | None = None) -> tuple[str, Store
         DataError: nothing says which text it was, or it is another one by now.
     """
     state = read_checkpoint(ckpt_path).get("CorpusDataModule")
-    path = Path(ckpt_path).parent.parent / "config.yaml"
+    path = Path(ckpt_path).absolute().parents[1] / "config.yaml"
     if state is None or not path.is_file():
         raise DataError(
             f"ckpt_path: {ckpt_path}: no {path} says what it was trained on; {OTHERWISE}"
