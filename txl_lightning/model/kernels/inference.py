@@ -88,14 +88,24 @@ def one_by_one(
     weight_LS = torch.empty_like(score_LS)
     for h in range(H):
         for b in range(B):
-            score_LT.copy_(by_number[h])
-            if terms.r_THK is not None:
-                score_LT.addmm_(by_distance[h, b], terms.r_THK[:, h].mT)
+            fill_(score_LT, by_distance[h, b], by_number[h], h, terms)
             score_LS.addmm_(content_HBLK[h, b], k_HBSK[h, b].mT)
             hide_(score_LS, visible if isinstance(visible, Band) else visible[b])
             torch.softmax(score_LS, dim=-1, out=weight_LS)
             torch.mm(weight_LS, value_HBSK[h, b], out=out_HBLK[h, b])
     return out_HBLK
+
+
+def fill_(
+    score_LT: Tensor, query_LK: Tensor, number_T: Tensor, h: int, terms: DistanceTerms
+) -> None:
+    """(b) + (d) of a head, by distance."""
+    if terms.r_THK is None:
+        score_LT.copy_(number_T)
+        return
+    torch.mm(query_LK, terms.r_THK[:, h].mT, out=score_LT)
+    if terms.b_TH is not None:
+        score_LT += number_T
 
 
 def plus(q_HBLK: Tensor, bias_HK: Tensor | None) -> Tensor:
