@@ -5,6 +5,7 @@ import torch
 
 from txl_lightning import KeyValueCache, Memory
 from txl_lightning.model import cache as cache_module
+from txl_lightning.model.kernels import inference
 from txl_lightning.model.positions import SCHEMES
 
 CACHED = ["sinusoidal", "learned", "shaw"]
@@ -30,6 +31,13 @@ def _without_gradients():
         yield
 
 
+@pytest.fixture(params=["together", "one by one"])
+def _both_ways(request, monkeypatch):
+    """Large matrices are computed otherwise than small ones; here all are small."""
+    if request.param == "one by one":
+        monkeypatch.setattr(inference, "BATCHED", 0)
+
+
 @pytest.fixture(params=[0, 3, 8, 200], ids=lambda mem_len: f"mem{mem_len}")
 def mem_len(request):
     return request.param
@@ -47,6 +55,7 @@ def both(net, lengths, *, mem_len, rows=3, how=(None, None), **more):
     return slow, fast
 
 
+@pytest.mark.usefixtures("_both_ways")
 @pytest.mark.parametrize("lengths", TEXTS, ids=str)
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("positions", CACHED)
@@ -57,6 +66,7 @@ def test_it_reads_what_a_memory_reads(make_net, positions, norm, lengths, mem_le
     torch.testing.assert_close(*both(net, lengths, mem_len=mem_len), rtol=0, atol=1e-12)
 
 
+@pytest.mark.usefixtures("_both_ways")
 @pytest.mark.parametrize("lengths", TEXTS, ids=str)
 @pytest.mark.parametrize("clamp_len", [None, 4])
 @pytest.mark.parametrize("same_length", [None, "mem_len", "mem_len+1"])
@@ -66,6 +76,7 @@ def test_it_reads_as_far_back_as_a_memory(make_net, same_length, clamp_len, leng
     torch.testing.assert_close(*found, rtol=0, atol=1e-12)
 
 
+@pytest.mark.usefixtures("_both_ways")
 @pytest.mark.parametrize("lengths", TEXTS, ids=str)
 @pytest.mark.parametrize("same_length", [None, "mem_len"])
 def test_rows_begin_new_documents_where_they_do(make_net, same_length, lengths, mem_len):

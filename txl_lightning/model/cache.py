@@ -23,7 +23,7 @@ from .memory import SAME_LENGTHS, filled, reach, span, visible
 from .positions import DistanceTerms
 
 SLACK = 256
-"""Tokens for which a buffer has room before what is remembered is moved to another one."""
+"""Tokens at least for which a buffer has room, before what is remembered is moved to another."""
 
 
 class Buffer:
@@ -150,8 +150,8 @@ class KeyValueCache:
         return cache.read_with(None if clamp_len < 0 else clamp_len, same_length)
 
     def n_place(self, tgt_len: int) -> int:
-        """Places of a buffer: for what is remembered and some segments."""
-        return self.mem_len + max(2 * tgt_len, SLACK)
+        """Places of a buffer: it is moved when as much was read as it remembers, or more."""
+        return self.mem_len + max(self.mem_len, 2 * tgt_len, SLACK)
 
     def ready(self, tgt_len: int, positions: nn.Module) -> KeyValueCache:
         """The same, with room for a segment and with terms for its distances."""
@@ -189,7 +189,7 @@ class KeyValueCache:
         """How many states back each query may look: reach_BL, or a band if all rows' look alike."""
         far = span(self.same_length, self.mem_len)
         if self.is_even and (past_BL is None or self._is_within(past_BL)):
-            return Band(tgt_len, self.held + tgt_len, far)
+            return Band(tgt_len, self.held + tgt_len, far, self.filled_B.device)
         return reach(self.filled_B, tgt_len, far, past_BL)
 
     def _is_within(self, past_BL: Tensor) -> bool:

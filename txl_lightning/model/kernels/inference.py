@@ -5,6 +5,7 @@ X = H * B matrices in a batched product
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,17 +20,28 @@ class Band:
     tgt_len: int
     seen_len: int
     span: int | None
+    device: torch.device | str = "cpu"
 
     def hide_(self, score_XLS: Tensor) -> None:
         """Set to -inf what no query sees: a triangle at the end, and one at the beginning."""
-        L, S, device = self.tgt_len, self.seen_len, score_XLS.device
+        for first, hidden in self.triangles:
+            part = score_XLS.narrow(-1, first, hidden.size(1))
+            part.masked_fill_(hidden, float("-inf"))
+
+    @cached_property
+    def triangles(self) -> list[tuple[int, Tensor]]:
+        """What is hidden, each with the first state that it is of; made once for all layers."""
+        L, S = self.tgt_len, self.seen_len
+        too_far = 0 if self.span is None else max(S - 1 - self.span, 0)
+        triangles = []
         if L > 1:
-            after_LL = torch.ones(L, L, dtype=torch.bool, device=device).triu(1)
-            score_XLS[..., S - L :].masked_fill_(after_LL, float("-inf"))
-        too_far = 0 if self.span is None else S - 1 - self.span
+            triangles.append((S - L, self._ones(L).triu(1)))
         if too_far > 0:
-            before = torch.ones(L, too_far, dtype=torch.bool, device=device).tril(too_far - L)
-            score_XLS[..., :too_far].masked_fill_(before, float("-inf"))
+            triangles.append((0, self._ones(too_far).tril(too_far - L)))
+        return triangles
+
+    def _ones(self, count: int) -> Tensor:
+        return torch.ones(self.tgt_len, count, dtype=torch.bool, device=self.device)
 
 
 BATCHED = 1 << 16
@@ -79,20 +91,21 @@ def one_by_one(
     visible: Band | Tensor,
 ) -> Tensor:
     """A head and row after the other, in the same place."""
-    H, B, L, _ = q_HBLK.shape
-    S = k_HBSK.size(2)
-    content_HBLK, out_HBLK = plus(q_HBLK, terms.u_HK), torch.empty_like(q_HBLK)
-    by_distance, by_number = plus(q_HBLK, terms.v_HK), numbers(terms, q_HBLK)
+    B, L, S = *q_HBLK.shape[1:3], k_HBSK.size(2)
     place = q_HBLK.new_empty(L * (S + 1))
     score_LT, score_LS = place.view(L, S + 1), place[L:].view(L, S)
-    weight_LS = torch.empty_like(score_LS)
-    for h in range(H):
-        for b in range(B):
-            fill_(score_LT, by_distance[h, b], by_number[h], h, terms)
-            score_LS.addmm_(content_HBLK[h, b], k_HBSK[h, b].mT)
-            hide_(score_LS, visible if isinstance(visible, Band) else visible[b])
-            torch.softmax(score_LS, dim=-1, out=weight_LS)
-            torch.mm(weight_LS, value_HBSK[h, b], out=out_HBLK[h, b])
+    weight_LS, out_HBLK = torch.empty_like(score_LS), q_HBLK.new_empty(q_HBLK.shape)
+    parts = (plus(q_HBLK, terms.v_HK), plus(q_HBLK, terms.u_HK), k_HBSK, value_HBSK, out_HBLK)
+    number_HT = numbers(terms, q_HBLK)
+    for x, (by_distance, by_content, k_SK, value_SK, out_LK) in enumerate(
+        zip(*(part.flatten(0, 1).unbind() for part in parts), strict=True)
+    ):
+        h, b = divmod(x, B)
+        fill_(score_LT, by_distance, number_HT[h], h, terms)
+        score_LS.addmm_(by_content, k_SK.mT)
+        hide_(score_LS, visible if isinstance(visible, Band) else visible[b])
+        torch.softmax(score_LS, dim=-1, out=weight_LS)
+        torch.mm(weight_LS, value_SK, out=out_LK)
     return out_HBLK
 
 
