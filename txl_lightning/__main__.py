@@ -94,8 +94,9 @@ VERBS = {
     "convert": (plain, "read other people's checkpoints, and write them"),
     "inspect": (plain, "measure what a model does with its memory, as tables and pictures"),
     "recl": (plain, "measure how much context is of use to models"),
+    "speed": (plain, "time a model with its memory, and with a sliding window instead"),
 }
-NAMELESS = {"prepare", "evaluate", "convert", "inspect", "recl"}
+NAMELESS = {"prepare", "evaluate", "convert", "inspect", "recl", "speed"}
 """Verbs whose first word is what they are about."""
 
 

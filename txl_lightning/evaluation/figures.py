@@ -45,6 +45,26 @@ def draw_memory(rows: Rows, path: Path, unit: str, trained: int) -> None:
     figure.savefig(path, dpi=120)
 
 
+def draw_speed(rows: Rows, path: Path) -> None:
+    """What a token takes, over the attention length."""
+    figure, (axes,) = panels(1)
+    length, memory, window, speedup = columns(
+        rows, "attention_len", "memory_ms_per_token", "window_ms_per_token", "speedup"
+    )
+    axes.plot(length, window, "o-", markersize=4, label="sliding window")
+    axes.plot(length, memory, "o-", markersize=4, label="memory")
+    for at, low, high, times in zip(length, memory, window, speedup, strict=True):
+        middle = (low * high) ** 0.5
+        axes.annotate(f"{times:,.0f} times", (at, middle), ha="center", size="small")
+    axes.set_yscale("log")
+    axes.set_xticks(length, [f"{at:,}" for at in length])
+    axes.margins(x=0.1)
+    axes.set(xlabel="tokens that are seen", ylabel="ms per token")
+    axes.set_title("Time to evaluate a token (fastest of several)", size="medium")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)
+
+
 def draw_attention(rows: Rows, path: Path, unit: str) -> None:
     """A stroke for each head, layer by layer: where four fifths of its attention lie."""
     figure, (axes,) = panels(1)
