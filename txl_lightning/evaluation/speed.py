@@ -60,7 +60,7 @@ def with_window(model: TransformerXL, attention_len: int, positions: int) -> lis
     seconds = []
     for window_1L in window_X1L:
         began = clock(model)
-        h_1LD, _ = model.hidden(window_1L, model.empty_memory(1, 0))
+        h_1LD, _ = model.hidden(window_1L, model.empty_cache(1, 0))
         model.head(h_1LD[:, -1:])
         seconds.append(clock(model) - began)
     return seconds[1:]
