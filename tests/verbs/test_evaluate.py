@@ -215,7 +215,7 @@ def test_a_text_that_has_changed_is_refused(refused, run_folder, tmp_path):
     (moved / "config.yaml").write_text(yaml.safe_dump(config))
     code, line = refused(path=moved / "checkpoints" / "best.ckpt")
     assert code == 3
-    assert re.search(r"the checkpoint's is \w{16}, this text's \w{16}; give --path or", line)
+    assert re.search(r"the checkpoint's is \w{16}, this text's \w{16}; give a text with", line)
 
 
 def test_the_text_is_found_from_the_folder_of_the_checkpoint_too(txl, checkpoint, monkeypatch):
@@ -230,7 +230,7 @@ def test_a_checkpoint_by_itself_must_be_told_the_text(refused, measure, checkpoi
     code, line = refused(path=alone)
     assert code == 3
     assert line.endswith(f"no {tmp_path / 'config.yaml'} says what it was trained on; "
-                         "give --path or --corpus")  # fmt: skip
+                         "give a text with --path")  # fmt: skip
 
 
 @pytest.mark.parametrize(

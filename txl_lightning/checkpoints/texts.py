@@ -12,7 +12,7 @@ from ..data.tasks import TaskStore
 from ..data.text import TextConfig
 from .runs import read_checkpoint
 
-OTHERWISE = "give --path or --corpus"
+OTHERWISE = "give a text with --path"
 
 
 def own_text(ckpt_path: str | Path, root: str | None = None) -> tuple[str, Store | TaskStore]:
