@@ -42,8 +42,10 @@ def same_nats(found, expected) -> bool:
 
 @pytest.mark.parametrize("name", ["sd.pt", "sd.safetensors"])
 def test_the_originals_state_dict_goes_to_ours_and_to_hugging_faces(txl, original, name):
+    known = json.loads(Path("args.json").read_text())
     code, output = txl("convert", name, "--args=args.json", "--out=ours")
     assert (code, output.err.split(":")[0]) == (0, "warning")
+    assert f"it was made for --data.tgt_len {known['tgt_len']}" in output.out
     assert output.out.startswith("ours: ")
     assert same_nats(load_folder(Path("ours"))[0], original)
     assert txl("convert", "ours", "--out=theirs", "--to=huggingface")[0] == 0

@@ -1,10 +1,12 @@
 """convert: other people's checkpoints into ours, and ours into Hugging Face's."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ..checkpoints import load_any, save_folder, save_huggingface
+from ..checkpoints.tensors import read_json
 
 WRITERS = {"txl": save_folder, "huggingface": save_huggingface}
 
@@ -36,7 +38,16 @@ def convert_verb(
     size = sum(parameter.numel() for parameter in model.parameters())
     print(f"{folder}: {size:,} parameters, {model.config.n_token:,} tokens")
     if vocabulary is None:
-        print("warning: no vocabulary came with it; give one with --vocab", file=sys.stderr)
+        again = "give one with --vocab, and another --out"
+        print(f"warning: no vocabulary came with it; {again}", file=sys.stderr)
+    if args is not None:
+        print(segments_of(read_json(Path(args))))
+
+
+def segments_of(keywords: Mapping[str, Any]) -> str:
+    """What a network of the original knows of its segments, and a folder of ours does not."""
+    tgt_len, ext_len = keywords.get("tgt_len"), keywords.get("ext_len") or 0
+    return f"it was made for --data.tgt_len {tgt_len} --data.ext_len {ext_len}"
 
 
 def new_folder(out: str | None) -> Path:
