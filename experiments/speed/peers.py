@@ -34,13 +34,14 @@ BYTES = {"n_token": 256}
 BASE = {"n_layer": 12, "d_model": 512, "n_head": 8, "d_head": 64, "d_inner": 2048}
 WORDS = {"n_layer": 16, "d_model": 410, "n_head": 10, "d_head": 41, "d_inner": 2100}
 SETTINGS = {
-    "80/2100": (BASE, 80, 2100, 1),
+    "80/2100": (BASE | {"clamp_len": 820}, 80, 2100, 1),
     "decoding at 2100": (BASE, 1, 2100, 1),
-    "128/1600, heads of 41": (WORDS, 128, 1600, 1),
-    "128/3800": (BASE | {"n_layer": 6}, 128, 3800, 1),
-    "64/640, heads of 41": (WORDS, 64, 640, 4),
+    "128/1600, heads of 41": (WORDS | {"clamp_len": 1000}, 128, 1600, 1),
+    "128/3800": (BASE | {"n_layer": 6, "clamp_len": 1000}, 128, 3800, 1),
+    "64/640, heads of 41": (WORDS | {"clamp_len": 400}, 64, 640, 4),
 }
-"""Sizes, tokens in a segment, states remembered, rows."""
+"""Sizes, tokens in a segment, states remembered, rows; clamp_len and same_length as in the original's
+evaluation, of which one-token decoding has neither."""
 
 Step = Callable[[Tensor, Tensor], Tensor]
 
@@ -116,6 +117,7 @@ class Original:
         )
         keywords = {name: getattr(config, name) for name in sizes}
         lengths = {"tgt_len": tgt_len, "mem_len": mem_len, "ext_len": 0}
+        lengths |= {"clamp_len": config.clamp_len or -1, "same_length": bool(config.same_length)}
         self.model = MemTransformerLM(**keywords, **lengths, tie_weight=config.tie_weight).eval()
         found = write_as(net.state_dict(), names_of_original(config))
         self.model.load_state_dict(self.model.state_dict() | found)
@@ -156,7 +158,9 @@ def contestants(
 ) -> dict[str, Step]:
     """Who takes part."""
     torch.manual_seed(0)
-    config = TransformerXLConfig(**BYTES, **sizes, mem_len=mem_len, kernel="matmul")
+    same_length = "mem_len" if "clamp_len" in sizes else None
+    lengths = {"mem_len": mem_len, "same_length": same_length}
+    config = TransformerXLConfig(**BYTES, **sizes, **lengths, kernel="matmul")
     net = TransformerXL(config).eval()
     found: dict[str, Step] = {
         "ours": Ours(net, net.empty_cache(rows)),

@@ -167,12 +167,16 @@ class KeyValueCache:
         return replace(self, buffer=buffer, end=self.held)
 
     def _with_terms(self, tgt_len: int, positions: nn.Module) -> KeyValueCache:
-        if self.terms_N and self.terms_N[0].n_distance > self.held + tgt_len:
+        needed, kept = self._told_apart(self.held + tgt_len), self.terms_N
+        if kept and kept[0].n_distance > needed:
             return self
-        farthest = self.mem_len + tgt_len
+        farthest = self._told_apart(self.mem_len + tgt_len)
         distance_T = torch.arange(farthest, -1, -1, device=self.filled_B.device)
-        terms_N = positions(distance_T.clamp(min=0, max=self.clamp_len))
-        return replace(self, terms_N=tuple(terms.laid_out() for terms in terms_N))
+        return replace(self, terms_N=tuple(terms.laid_out() for terms in positions(distance_T)))
+
+    def _told_apart(self, distance: int) -> int:
+        """The greatest distance that has terms of its own, up to this one."""
+        return distance if self.clamp_len is None else min(distance, self.clamp_len)
 
     def terms(self, tgt_len: int, positions: nn.Module) -> list[DistanceTerms]:
         """What distance adds in each layer, for the states that can be seen."""

@@ -42,8 +42,8 @@ class DistanceTerms:
         return 0 if by_distance is None else by_distance.size(0)
 
     def nearest(self, count: int) -> "DistanceTerms":
-        """The terms of the nearest distances."""
-        first = self.n_distance - count
+        """The terms of so many distances, the nearest, or of all that there are."""
+        first = max(self.n_distance - count, 0)
         r_THK = None if self.r_THK is None else self.r_THK[first:]
         b_TH = None if self.b_TH is None else self.b_TH[first:]
         return replace(self, r_THK=r_THK, b_TH=b_TH)

@@ -1,5 +1,7 @@
 """Relative attention without gradients: scores are changed in place, and masked where they must be.
 
+Terms may be of fewer than T distances: all that are farther are then taken for the first of them.
+
 B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances
 X = H * B matrices in a batched product
 """
@@ -114,11 +116,15 @@ def fill_(
 ) -> None:
     """(b) + (d) of a head, by distance."""
     if terms.r_THK is None:
-        score_LT.copy_(number_T)
-        return
-    torch.mm(query_LK, terms.r_THK[:, h].mT, out=score_LT)
-    if terms.b_TH is not None:
-        score_LT += number_T
+        near_LT = score_LT.narrow(1, score_LT.size(1) - len(number_T), len(number_T))
+        near_LT.copy_(number_T)
+    else:
+        count = len(terms.r_THK)
+        near_LT = score_LT.narrow(1, score_LT.size(1) - count, count)
+        torch.mm(query_LK, terms.r_THK[:, h].mT, out=near_LT)
+        if terms.b_TH is not None:
+            near_LT += number_T
+    score_LT[:, : -near_LT.size(1)] = near_LT[:, :1]
 
 
 def plus(q_HBLK: Tensor, bias_HK: Tensor | None) -> Tensor:
@@ -148,8 +154,17 @@ def distance(q_HBLK: Tensor, seen_len: int, terms: DistanceTerms) -> Tensor:
     H, B, L, _ = q_HBLK.shape
     number_H11T = numbers(terms, q_HBLK)[:, None, None]
     if terms.r_THK is None:
-        return shift(number_H11T.expand(H, B, L, seen_len + 1))
+        return shift(beyond(number_H11T.expand(H, B, L, -1), seen_len))
     query_HYK = plus(q_HBLK, terms.v_HK).flatten(1, 2)
     score_HYT = torch.bmm(query_HYK, terms.r_THK.permute(1, 2, 0))
     score_HBLT = score_HYT.view(H, B, L, -1)
-    return shift(score_HBLT if terms.b_TH is None else score_HBLT + number_H11T)
+    score_HBLT = score_HBLT if terms.b_TH is None else score_HBLT + number_H11T
+    return shift(beyond(score_HBLT, seen_len))
+
+
+def beyond(score_HBLT: Tensor, seen_len: int) -> Tensor:
+    """The scores of the distances that are farther, too."""
+    farther = seen_len + 1 - score_HBLT.size(-1)
+    if not farther:
+        return score_HBLT
+    return torch.cat([score_HBLT[..., :1].expand(-1, -1, -1, farther), score_HBLT], dim=-1)
