@@ -40,8 +40,8 @@ SETTINGS = {
     "128/3800": (BASE | {"n_layer": 6, "clamp_len": 1000}, 128, 3800, 1),
     "64/640, heads of 41": (WORDS | {"clamp_len": 400}, 64, 640, 4),
 }
-"""Sizes, tokens in a segment, states remembered, rows; clamp_len and same_length as in the original's
-evaluation, of which one-token decoding has neither."""
+"""Sizes, tokens in a segment, states remembered, rows; clamp_len and same_length as the original
+evaluates with, but for one-token decoding."""
 
 Step = Callable[[Tensor, Tensor], Tensor]
 
