@@ -46,7 +46,7 @@ class Band:
         return torch.ones(self.tgt_len, count, dtype=torch.bool, device=self.device)
 
 
-BATCHED = 1 << 16
+BATCHED = 1 << 15
 """Scores of one head and row, above which matrices are computed one by one: all that is done to so
 many is then done while a core's cache holds them."""
 
