@@ -27,7 +27,6 @@ warnings.simplefilter("ignore")
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from txl_lightning.evaluation.speed import copy_bandwidth  # noqa: E402
 from txl_lightning.model import TransformerXL, TransformerXLConfig  # noqa: E402
 
 BYTES = {"n_token": 256}
@@ -210,6 +209,17 @@ def bytes_read(net: TransformerXL, mem_len: int) -> int:
     per_layer = config.n_head * config.head_width * (3 * mem_len + 1)
     layers = [*net.layers.parameters(), *net.head.parameters()]
     return 4 * (sum(parameter.numel() for parameter in layers) + config.n_layer * per_layer)
+
+
+def copy_bandwidth(repeats: int = 5) -> float:
+    """Bytes a second that a large copy reads and writes, at best."""
+    source = torch.ones(64 << 20)
+    target, seconds = torch.empty_like(source), []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        target.copy_(source)
+        seconds.append(time.perf_counter() - began)
+    return 2 * source.nbytes / min(seconds)
 
 
 @torch.inference_mode()

@@ -121,6 +121,17 @@ def test_a_cache_that_was_gone_on_from_is_still_what_it_was(make_net):
     assert torch.equal(cache.buffer.k_NHBCK[..., : cache.end, :], before)
 
 
+def test_two_caches_that_follow_one_do_not_write_over_each_other(make_net):
+    net = make_net(mem_len=9)
+    tokens, *texts = torch.randint(11, (4, 2, 5))
+    _, cache = net(tokens, net.empty_cache(2))
+    _, memory = net(tokens, net.empty_memory(2))
+    followers = [(net(text, cache)[1], net(text, memory)[1]) for text in texts]
+    for follows, slow in followers:
+        found, expected = net(tokens, follows)[0], net(tokens, slow)[0]
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
 def test_rows_are_chosen_and_repeated(make_net):
     net = make_net(mem_len=9)
     tokens, chosen = torch.randint(11, (3, 5)), torch.tensor([2, 0, 2, 2])
@@ -141,6 +152,16 @@ def test_in_half_precision_it_holds_what_the_network_computes_in(make_net):
     net = make_net().to(torch.bfloat16)
     _, cache = net(torch.randint(11, (2, 5)), net.empty_cache(2))
     assert cache.buffer.k_NHBCK.dtype == torch.bfloat16
+
+
+def test_gradients_are_refused(make_net):
+    net = make_net()
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        pytest.raises(ValueError, match="no grad"),
+    ):
+        net(torch.randint(11, (2, 5)), net.empty_cache(2))
 
 
 def test_a_negative_length_is_refused(make_net):

@@ -70,7 +70,7 @@ def same(a: dict, b: dict) -> bool:
     return all(torch.equal(a[name], b[name]) for name in a)
 
 
-def close(a: dict, b: dict, atol=1e-6) -> None:
+def assert_close(a: dict, b: dict, atol=1e-6) -> None:
     torch.testing.assert_close(dict(a), b, rtol=0, atol=atol)
 
 
@@ -109,7 +109,7 @@ def test_the_plain_mean_is_of_the_weights_after_every_step_from_the_first_that_c
 ):
     options = {"accumulate_grad_batches": accumulate, "val_check_interval": 8}
     record, _ = fit(WeightAverage(decay=None, start_step=3), **options)
-    close(saved(last()), mean(record.weights[3:]))
+    assert_close(saved(last()), mean(record.weights[3:]))
 
 
 def test_the_exponential_mean_starts_at_the_weights(fit, last):
@@ -117,7 +117,7 @@ def test_the_exponential_mean_starts_at_the_weights(fit, last):
     expected = record.weights[0]
     for now in record.weights[1:]:
         expected = {name: 0.7 * expected[name] + 0.3 * now[name] for name in now}
-    close(saved(last()), expected)
+    assert_close(saved(last()), expected)
 
 
 def test_training_is_as_it_is_without(fit):
@@ -147,7 +147,7 @@ def test_a_checkpoint_holds_the_average_for_all_verbs_and_the_weights_for_fit(fi
     record, trainer = fit(WeightAverage(decay=None), max_steps=steps)
     assert same(saved(last(), "trained"), record.weights[-1])
     average = saved(last())
-    close(average, mean(record.weights))
+    assert_close(average, mean(record.weights))
     assert same(load_run(last())[0].state_dict(), average)
     assert same(weights_of(trainer.lightning_module.net), average)
 
@@ -195,14 +195,14 @@ def test_in_half_precision_the_average_is_wider_than_the_weights(fit, last):
     """A small part of a difference would be rounded away, and validation would round the rest."""
     record, _ = fit(WeightAverage(decay=None), precision="bf16-true", val_check_interval=2)
     wide = [{name: w.float() for name, w in each.items()} for each in record.weights]
-    close(saved(last()), mean(wide))
+    assert_close(saved(last()), mean(wide))
     assert {weight.dtype for weight in saved(last(), "trained").values()} == {torch.bfloat16}
 
 
 def test_a_run_may_begin_to_average_when_it_goes_on(fit, last):
     fit(into="part", max_steps=4)
     record, _ = fit(WeightAverage(None), into="on", ckpt_path=last("part"))
-    close(saved(last("on")), mean(record.weights))
+    assert_close(saved(last("on")), mean(record.weights))
 
 
 def test_a_run_that_averages_no_more_goes_on_from_the_weights_and_says_so(fit, last):
@@ -219,7 +219,7 @@ def test_a_second_fit_begins_anew(fit, make_data, make_trainer):
     _, trainer = fit(average)
     model, record = trainer.lightning_module, Record()
     make_trainer(callbacks=[average, record], max_steps=2).fit(model, datamodule=make_data())
-    close(weights_of(model.net), mean(record.weights))
+    assert_close(weights_of(model.net), mean(record.weights))
 
 
 def test_a_compiled_network_computes_with_the_average(fit):

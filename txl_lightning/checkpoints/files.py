@@ -113,8 +113,10 @@ def read(path: Path) -> dict[str, Any]:
     check(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except MemoryError:
+        raise
     except Exception as error:
-        # Random bytes make torch.load raise anything: UnicodeDecodeError, struct.error, ...
+        # Random bytes make torch.load raise anything: UnicodeDecodeError, OSError, ...
         raise CheckpointError(f"ckpt_path: {path} is not a checkpoint written by fit") from error
     if not isinstance(checkpoint, dict):
         raise CheckpointError(f"ckpt_path: {path} is not a checkpoint written by fit")

@@ -85,8 +85,10 @@ def reading(path: Path, kind: str, load: Callable[[], Any]) -> Any:
         raise ValueError(f"{path}: no such file")
     try:
         return load()
+    except MemoryError:
+        raise
     except Exception as error:
-        # Random bytes make torch.load raise anything: UnicodeDecodeError, struct.error, ...
+        # Random bytes make torch.load raise anything: UnicodeDecodeError, OSError, ...
         if found := REFUSED.search(str(error)):
             said = f"{path}: refused: to read it would execute {found[1]}; {INSTEAD}"
             raise CheckpointError(said) from error

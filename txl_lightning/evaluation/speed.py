@@ -5,7 +5,6 @@ B rows   L segment   M remembered
 
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,8 +24,7 @@ def with_memory(
 ) -> list[float]:
     """Seconds of each of some segments of tgt_len tokens, when the memory is full.
 
-    A segment's last token can see attention_len tokens before it and no token sees fewer than
-    attention_len - tgt_len.
+    Each token sees attention_len tokens before its segment, and those of the segment before it.
     """
     memory = model.empty_cache(batch_size, attention_len)
     draw = torch.Generator().manual_seed(0)
@@ -71,7 +69,7 @@ def against_window(
 ) -> list[dict[str, Any]]:
     """A row for each attention length: what a token takes, and how many times less with memory.
 
-    Both are read in turn; what counts is the fastest of each.
+    One after the other; what counts is the fastest of each.
     """
     return [
         compared(
@@ -120,20 +118,3 @@ def clock(model: TransformerXL) -> float:
     if model.probe.is_cuda:
         torch.cuda.synchronize()
     return time.perf_counter()
-
-
-def copy_bandwidth(repeats: int = 5) -> float:
-    """Bytes a second that a large copy reads and writes on this machine's host, at best."""
-    source = torch.ones(64 << 20, dtype=torch.float32)
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / fastest(lambda: target.copy_(source), repeats)
-
-
-def fastest(work: Callable[[], Any], repeats: int) -> float:
-    """Seconds of the fastest of some times."""
-    seconds = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)

@@ -154,8 +154,13 @@ class KeyValueCache:
         return self.mem_len + max(self.mem_len, 2 * tgt_len, SLACK)
 
     def ready(self, tgt_len: int, positions: nn.Module) -> KeyValueCache:
-        """The same, with room for a segment and with terms for its distances."""
-        assert not torch.is_grad_enabled(), "a KeyValueCache has no gradient"
+        """The same, with room for a segment and with terms for its distances.
+
+        Raises:
+            ValueError: gradients are asked for.
+        """
+        if torch.is_grad_enabled():
+            raise ValueError("a KeyValueCache has no gradient; use torch.inference_mode or no_grad")
         return self._with_room(tgt_len)._with_terms(tgt_len, positions)
 
     def _with_room(self, tgt_len: int) -> KeyValueCache:

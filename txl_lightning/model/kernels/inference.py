@@ -22,7 +22,7 @@ class Band:
     tgt_len: int
     seen_len: int
     span: int | None
-    device: torch.device | str = "cpu"
+    device: torch.device
 
     def hide_(self, score_XLS: Tensor) -> None:
         """Set to -inf what no query sees: a triangle at the end, and one at the beginning."""
