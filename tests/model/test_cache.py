@@ -31,11 +31,11 @@ def _without_gradients():
         yield
 
 
-@pytest.fixture(params=["together", "one by one"])
+@pytest.fixture(params=["at once", "in pieces"])
 def _both_ways(request, monkeypatch):
-    """Large matrices are computed otherwise than small ones; here all are small."""
-    if request.param == "one by one":
-        monkeypatch.setattr(inference, "BATCHED", 0)
+    """What is too much to be computed at once is computed in pieces; here all is little."""
+    if request.param == "in pieces":
+        monkeypatch.setitem(inference.AT_ONCE, "cpu", 0)
 
 
 @pytest.fixture(params=[0, 3, 8, 200], ids=lambda mem_len: f"mem{mem_len}")
@@ -87,6 +87,16 @@ def test_rows_begin_new_documents_where_they_do(make_net, same_length, lengths, 
     torch.testing.assert_close(*found, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("at_once", [0, 200, 10_000])
+@pytest.mark.parametrize("rows", [1, 2, 7])
+@pytest.mark.parametrize("how", [(None, None), (4, "mem_len")])
+def test_some_heads_or_some_rows_are_computed_at_once(make_net, monkeypatch, how, rows, at_once):
+    monkeypatch.setitem(inference.AT_ONCE, "cpu", at_once)
+    net = make_net(n_head=5, d_head=3)
+    found = both(net, [5, 6, 1, 3], mem_len=8, rows=rows, how=how)
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("again", [1, 3, 20])
 @pytest.mark.parametrize("lengths", TEXTS, ids=str)
 @pytest.mark.parametrize("same_length", [None, "mem_len"])
@@ -115,10 +125,10 @@ def test_a_cache_that_was_gone_on_from_is_still_what_it_was(make_net):
     tokens, first, second = torch.randint(11, (3, 2, 5))
     _, cache = net(tokens, net.empty_cache(2))
     _, memory = net(tokens, net.empty_memory(2))
-    before = cache.buffer.k_NHBCK[..., : cache.end, :].clone()
+    before = cache.buffer.k_NHBKC[..., : cache.end].clone()
     for text in (first, second, first):
         torch.testing.assert_close(net(text, cache)[0], net(text, memory)[0], rtol=0, atol=1e-12)
-    assert torch.equal(cache.buffer.k_NHBCK[..., : cache.end, :], before)
+    assert torch.equal(cache.buffer.k_NHBKC[..., : cache.end], before)
 
 
 def test_two_caches_that_follow_one_do_not_write_over_each_other(make_net):
@@ -151,7 +161,7 @@ def test_places_that_change_with_each_segment_are_read_from_hidden_states(make_n
 def test_in_half_precision_it_holds_what_the_network_computes_in(make_net):
     net = make_net().to(torch.bfloat16)
     _, cache = net(torch.randint(11, (2, 5)), net.empty_cache(2))
-    assert cache.buffer.k_NHBCK.dtype == torch.bfloat16
+    assert cache.buffer.k_NHBKC.dtype == torch.bfloat16
 
 
 def test_gradients_are_refused(make_net):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .config import TransformerXLConfig
 from .kernels import KERNELS
-from .kernels.inference import Band
+from .kernels.inference import Band, Prepared
 from .positions import DistanceTerms
 
 
@@ -36,7 +36,7 @@ class RelativeAttention(nn.Module):
         h_BLD: Tensor,
         k_BSHK: Tensor,
         value_BSHK: Tensor,
-        terms: DistanceTerms,
+        terms: DistanceTerms | Prepared,
         visible: Tensor | Band,
         attend: Callable[..., Tensor],
     ) -> Tensor:

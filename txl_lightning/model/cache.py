@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .config import SameLength, require
-from .kernels import inference
-from .kernels.inference import Band
+from .kernels.inference import Band, Prepared, Scratch, attend
 from .memory import SAME_LENGTHS, filled, reach, span, visible
-from .positions import DistanceTerms
 
 SLACK = 256
 """Tokens at least for which a buffer has room, before what is remembered is moved to another."""
@@ -29,25 +28,33 @@ SLACK = 256
 class Buffer:
     """Where keys and values are written, each place once; `used` places are."""
 
-    def __init__(self, k_NHBCK: Tensor, v_NHBCK: Tensor, used: int) -> None:
-        self.k_NHBCK, self.v_NHBCK, self.used = k_NHBCK, v_NHBCK, used
+    def __init__(self, k_NHBKC: Tensor, v_NHBCK: Tensor, used: int) -> None:
+        self.k_NHBKC, self.v_NHBCK, self.used = k_NHBKC, v_NHBCK, used
+        self.scratch = Scratch()
 
     @staticmethod
     def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Buffer:
-        """Places that nothing is written to; they take no memory until it is."""
+        """Places that nothing is written to; they take no memory until it is. N, H, B, C, K."""
+        *NHB, C, K = shape
         # As a result of inference_mode, it could be written to in no other.
         with torch.inference_mode(False):
-            k_NHBCK, v_NHBCK = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
-        return Buffer(k_NHBCK, v_NHBCK, 0)
+            k_NHBKC = torch.empty(*NHB, K, C, dtype=dtype, device=device)
+            v_NHBCK = torch.empty(*NHB, C, K, dtype=dtype, device=device)
+        return Buffer(k_NHBKC, v_NHBCK, 0)
+
+    def places(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Keys and values in some places."""
+        return self.k_NHBKC[..., start:stop], self.v_NHBCK[..., start:stop, :]
 
     def copied(self, start: int, stop: int, n_place: int, rows_B: Tensor | None = None) -> Buffer:
         """What is in some places, of all rows or those that are named, in another buffer."""
-        parts = [whole[..., start:stop, :] for whole in (self.k_NHBCK, self.v_NHBCK)]
-        parts = parts if rows_B is None else [part.index_select(2, rows_B) for part in parts]
-        N, H, B, used, K = parts[0].shape
+        parts = self.places(start, stop)
+        if rows_B is not None:
+            parts = tuple(part.index_select(2, rows_B) for part in parts)
+        N, H, B, used, K = parts[1].shape
         buffer = Buffer.empty((N, H, B, n_place, K), parts[0].dtype, parts[0].device)
-        for whole, part in zip((buffer.k_NHBCK, buffer.v_NHBCK), parts, strict=True):
-            whole[..., :used, :] = part
+        for place, part in zip(buffer.places(0, used), parts, strict=True):
+            place.copy_(part)
         buffer.used = used
         return buffer
 
@@ -55,23 +62,23 @@ class Buffer:
 class CachedLayer(NamedTuple):
     """One layer's keys and values, with room for the segment's at the end."""
 
-    k_HBSK: Tensor
+    k_HBKS: Tensor
     v_HBSK: Tensor
+    scratch: Scratch
 
     def seen(
-        self, h_BLD: Tensor, terms: DistanceTerms, norm: nn.Module, project: Callable
+        self, h_BLD: Tensor, terms: Prepared, norm: nn.Module, project: Callable
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The segment's states, as they are and normalised; keys and values of all that is seen."""
         normed_BLD = norm(h_BLD)
-        new = [part_BLHK.permute(2, 0, 1, 3) for part_BLHK in project(normed_BLD)]
-        for whole_HBSK, part_HBLK in zip(self, new, strict=True):
-            whole_HBSK[:, :, -part_HBLK.size(2) :] = part_HBLK
-        k_BSHK, value_BSHK = (whole_HBSK.permute(1, 2, 0, 3) for whole_HBSK in self)
-        return h_BLD, normed_BLD, k_BSHK, value_BSHK
+        seen = self.k_HBKS.permute(1, 3, 0, 2), self.v_HBSK.permute(1, 2, 0, 3)
+        for seen_BSHK, new_BLHK in zip(seen, project(normed_BLD), strict=True):
+            seen_BSHK[:, -new_BLHK.size(1) :] = new_BLHK
+        return h_BLD, normed_BLD, *seen
 
-    def kernel(self, attend: Callable) -> Callable:
+    def kernel(self, _: Callable) -> Callable:
         """How it is attended to, whatever kernel the network trains with."""
-        return inference.attend
+        return partial(attend, scratch=self.scratch)
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,7 @@ class KeyValueCache:
     same_length: SameLength = None
     is_even: bool = True
     """Whether all rows remember `held` states."""
-    terms_N: tuple[DistanceTerms, ...] = ()
+    terms_N: tuple[Prepared, ...] = ()
     """What distance adds, for as many distances as were asked for so far."""
 
     @staticmethod
@@ -126,12 +133,11 @@ class KeyValueCache:
 
     def tensors(self) -> dict[str, Tensor]:
         """All that it is, to be saved."""
-        start, buffer = self.end - self.held, self.buffer
-        k, v = (whole[..., start : self.end, :] for whole in (buffer.k_NHBCK, buffer.v_NHBCK))
+        k_NHBKM, v_NHBMK = self.buffer.places(self.end - self.held, self.end)
         clamp_len = -1 if self.clamp_len is None else self.clamp_len
         return {
-            "k_NHBMK": k,
-            "v_NHBMK": v,
+            "k_NHBKM": k_NHBKM,
+            "v_NHBMK": v_NHBMK,
             "filled_B": self.filled_B,
             "mem_len": torch.tensor(self.mem_len),
             "clamp_len": torch.tensor(clamp_len),
@@ -141,10 +147,11 @@ class KeyValueCache:
     @staticmethod
     def of_tensors(tensors: dict[str, Tensor]) -> KeyValueCache:
         """The cache that `tensors` gave; its buffer is full."""
-        k, v, filled_B = (tensors[name] for name in ("k_NHBMK", "v_NHBMK", "filled_B"))
-        held, mem_len, clamp_len = k.size(3), int(tensors["mem_len"]), int(tensors["clamp_len"])
+        k_NHBKM, v_NHBMK, filled_B = (tensors[name] for name in ("k_NHBKM", "v_NHBMK", "filled_B"))
+        mem_len, clamp_len = int(tensors["mem_len"]), int(tensors["clamp_len"])
+        held = v_NHBMK.size(3)
         is_even = bool((filled_B == held).all())
-        buffer = Buffer(k, v, held)
+        buffer = Buffer(k_NHBKM, v_NHBMK, held)
         cache = KeyValueCache(buffer, held, held, filled_B, mem_len, is_even=is_even)
         same_length = SAME_LENGTHS[int(tensors["same_length"])]
         return cache.read_with(None if clamp_len < 0 else clamp_len, same_length)
@@ -164,7 +171,7 @@ class KeyValueCache:
         return self._with_room(tgt_len)._with_terms(tgt_len, positions)
 
     def _with_room(self, tgt_len: int) -> KeyValueCache:
-        fits = self.end + tgt_len <= self.buffer.k_NHBCK.size(3)
+        fits = self.end + tgt_len <= self.buffer.v_NHBCK.size(3)
         # Another cache that follows this one may have written beyond its end.
         if fits and self.buffer.used == self.end:
             return self
@@ -172,33 +179,39 @@ class KeyValueCache:
         return replace(self, buffer=buffer, end=self.held)
 
     def _with_terms(self, tgt_len: int, positions: nn.Module) -> KeyValueCache:
-        needed, kept = self._told_apart(self.held + tgt_len), self.terms_N
-        if kept and kept[0].n_distance > needed:
+        kept = self.terms_N
+        if kept and kept[0].n_distance >= self._n_distance(self.held, tgt_len):
             return self
-        farthest = self._told_apart(self.mem_len + tgt_len)
-        distance_T = torch.arange(farthest, -1, -1, device=self.filled_B.device)
-        return replace(self, terms_N=tuple(terms.laid_out() for terms in positions(distance_T)))
+        count = self._n_distance(self.mem_len, tgt_len)
+        distance_E = torch.arange(count - 1, -1, -1, device=self.filled_B.device)
+        if self.clamp_len is not None:
+            distance_E = distance_E.clamp(max=self.clamp_len)
+        head_width = self.buffer.v_NHBCK.size(-1)
+        terms_N = tuple(Prepared.of(terms, head_width) for terms in positions(distance_E))
+        return replace(self, terms_N=terms_N)
 
-    def _told_apart(self, distance: int) -> int:
-        """The greatest distance that has terms of its own, up to this one."""
-        return distance if self.clamp_len is None else min(distance, self.clamp_len)
+    def _n_distance(self, held: int, tgt_len: int) -> int:
+        """Distances that a kernel must have, the farthest L all beyond clamp_len."""
+        all_of_them = held + tgt_len + 1
+        return all_of_them if self.clamp_len is None else min(all_of_them, self.clamp_len + tgt_len)
 
-    def terms(self, tgt_len: int, positions: nn.Module) -> list[DistanceTerms]:
+    def terms(self, tgt_len: int, positions: nn.Module) -> list[Prepared]:
         """What distance adds in each layer, for the states that can be seen."""
-        return [terms.nearest(self.held + tgt_len + 1) for terms in self.terms_N]
+        count = self._n_distance(self.held, tgt_len)
+        return [terms.nearest(count) for terms in self.terms_N]
 
     def layers(self, tgt_len: int) -> list[CachedLayer]:
         """What each layer reads, with room for the segment."""
         start, stop = self.end - self.held, self.end + tgt_len
         self.buffer.used = stop
-        k, v = (whole[..., start:stop, :] for whole in (self.buffer.k_NHBCK, self.buffer.v_NHBCK))
-        return [CachedLayer(*layer) for layer in zip(k, v, strict=True)]
+        places, scratch = self.buffer.places(start, stop), self.buffer.scratch
+        return [CachedLayer(*layer, scratch) for layer in zip(*places, strict=True)]
 
     def reach(self, tgt_len: int, past_BL: Tensor | None = None) -> Band | Tensor:
         """How many states back each query may look: reach_BL, or a band if all rows' look alike."""
         far = span(self.same_length, self.mem_len)
         if self.is_even and (past_BL is None or self._is_within(past_BL)):
-            return Band(tgt_len, self.held + tgt_len, far, self.filled_B.device)
+            return Band(tgt_len, self.held + tgt_len, far, self.buffer.v_NHBCK)
         return reach(self.filled_B, tgt_len, far, past_BL)
 
     def _is_within(self, past_BL: Tensor) -> bool:

@@ -7,7 +7,7 @@ B rows   L queries   H heads   K head width   D width   N layers
 M remembered   S = M + L states seen   T = S + 1 distances   C = clamp_len + 1 learned distances
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -34,26 +34,6 @@ class DistanceTerms:
     """Term (d) already reduced to a number for each distance."""
     p_SD: Tensor | None = None
     """What absolute positions add to the states themselves, oldest first."""
-
-    @property
-    def n_distance(self) -> int:
-        """Distances T that there are terms for; 0, if distance adds nothing."""
-        by_distance = self.r_THK if self.r_THK is not None else self.b_TH
-        return 0 if by_distance is None else by_distance.size(0)
-
-    def nearest(self, count: int) -> "DistanceTerms":
-        """The terms of so many distances, the nearest, or of all that there are."""
-        first = max(self.n_distance - count, 0)
-        r_THK = None if self.r_THK is None else self.r_THK[first:]
-        b_TH = None if self.b_TH is None else self.b_TH[first:]
-        return replace(self, r_THK=r_THK, b_TH=b_TH)
-
-    def laid_out(self) -> "DistanceTerms":
-        """The same, with the keys of a head's distances side by side: read often, they are so
-        read fastest."""
-        if self.r_THK is None:
-            return self
-        return replace(self, r_THK=self.r_THK.permute(1, 2, 0).contiguous().permute(2, 0, 1))
 
     def placed(self, memory_BMD: Tensor, h_BLD: Tensor) -> tuple[Tensor, Tensor]:
         """Memory and segment with their absolute positions, if the scheme has any."""

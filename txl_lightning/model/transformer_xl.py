@@ -15,7 +15,7 @@ from .cache import CachedLayer, KeyValueCache
 from .config import SameLength, TransformerXLConfig
 from .dropout import dropout
 from .initial import initialise
-from .kernels.inference import Band
+from .kernels.inference import Band, Prepared
 from .memory import Memory, Remembered
 from .positions import SCHEMES, DistanceTerms
 from .softmax import Softmax
@@ -95,7 +95,8 @@ class TransformerXL(nn.Module):
         for layer, past, terms in zip(self.layers, memory.layers(tgt_len), terms_N, strict=True):
             h_BLD = layer(h_BLD, past, terms, visible_BLS)
             states.append(h_BLD)
-        kept = [state.to(self.compute_dtype) for state in states[self.recurrence]]
+        dtype = self.compute_dtype
+        kept = [state.to(dtype) for state in states[self.recurrence]]
         return self.drop(self.final_norm(h_BLD)), memory.remember(kept, reach_BL, again)
 
     def empty_memory(
@@ -154,6 +155,9 @@ class TransformerXL(nn.Module):
 Past = Remembered | CachedLayer
 """What a layer reads of the segments before."""
 
+Terms = DistanceTerms | Prepared
+"""What distance adds, as the layer's kernel reads it."""
+
 
 class Layer(nn.Module):
     """Attention over memory and segment, then the feed-forward, each inside a residual sum."""
@@ -167,7 +171,7 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
 
     def forward(
-        self, h_BLD: Tensor, past: Past, terms: DistanceTerms, visible: Tensor | Band
+        self, h_BLD: Tensor, past: Past, terms: Terms, visible: Tensor | Band
     ) -> Tensor:
         project = self.attention.keys_and_values
         h_BLD, normed_BLD, *seen = past.seen(h_BLD, terms, self.norm_before, project)

@@ -1,12 +1,16 @@
 """Relative attention without gradients: scores are changed in place, and masked where they must be.
 
-Terms may be of fewer than T distances: all that are farther are then taken for the first of them.
+Terms may be of E < T distances, of which the first L are the same: so are all that are farther.
 
 B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances
-X = H * B matrices in a batched product
+X = H * B matrices in a batched product   Y = B * L
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -14,157 +18,184 @@ from torch import Tensor
 
 from ..positions import DistanceTerms, shift
 
+HIDDEN = float("-inf")
+
 
 @dataclass(frozen=True)
 class Band:
-    """What queries see if all rows remember equally many states: those up to `span` before them."""
+    """What queries see if all rows remember equally many states: those up to `span` before them.
+
+    `like` is any tensor of the scores' kind and device.
+    """
 
     tgt_len: int
     seen_len: int
     span: int | None
-    device: torch.device
+    like: Tensor
 
-    def hide_(self, score_XLS: Tensor) -> None:
+    def hide_(self, score_HBLS: Tensor) -> None:
         """Set to -inf what no query sees: a triangle at the end, and one at the beginning."""
         for first, hidden in self.triangles:
-            part = score_XLS.narrow(-1, first, hidden.size(1))
-            part.masked_fill_(hidden, float("-inf"))
+            score_HBLS.narrow(-1, first, hidden.size(1)).add_(hidden)
 
     @cached_property
     def triangles(self) -> list[tuple[int, Tensor]]:
-        """What is hidden, each with the first state that it is of; made once for all layers."""
+        """-inf where hidden, each with the first state that it is of; made once for all layers."""
         L, S = self.tgt_len, self.seen_len
         too_far = 0 if self.span is None else max(S - 1 - self.span, 0)
         triangles = []
         if L > 1:
-            triangles.append((S - L, self._ones(L).triu(1)))
+            triangles.append((S - L, self._all_hidden(L).triu(1)))
         if too_far > 0:
-            triangles.append((0, self._ones(too_far).tril(too_far - L)))
+            triangles.append((0, self._all_hidden(too_far).tril(too_far - L)))
         return triangles
 
-    def _ones(self, count: int) -> Tensor:
-        return torch.ones(self.tgt_len, count, dtype=torch.bool, device=self.device)
+    def _all_hidden(self, count: int) -> Tensor:
+        return self.like.new_full((self.tgt_len, count), HIDDEN)
 
 
-BATCHED = 1 << 15
-"""Scores of one head and row, above which matrices are computed one by one: all that is done to so
-many is then done while a core's cache holds them."""
+@dataclass(frozen=True)
+class Prepared:
+    """`DistanceTerms` as they are read fastest: biases over sqrt(K), and what belongs to one
+    dimension of a head side by side, as in the buffer of keys."""
+
+    r_HKE: Tensor | None
+    number_H1E: Tensor | None
+    u_H11K: Tensor | None
+    v_H11K: Tensor | None
+
+    @staticmethod
+    def of(terms: DistanceTerms, head_width: int) -> Prepared:
+        """The same terms."""
+        scale = head_width**-0.5
+        r_HKE = None if terms.r_THK is None else terms.r_THK.permute(1, 2, 0).contiguous()
+        number_H1E = None if terms.b_TH is None else terms.b_TH.t()[:, None] * scale
+        biases = (terms.u_HK, terms.v_HK)
+        return Prepared(
+            r_HKE,
+            number_H1E,
+            *(None if bias is None else bias[:, None, None] * scale for bias in biases),
+        )
+
+    @property
+    def n_distance(self) -> int:
+        """Distances E."""
+        by_distance = self.r_HKE if self.r_HKE is not None else self.number_H1E
+        return 0 if by_distance is None else by_distance.size(-1)
+
+    def nearest(self, count: int) -> Prepared:
+        """The terms of so many distances, the nearest, or of all that there are."""
+        first = self.n_distance - count
+        if first <= 0:
+            return self
+        r_HKE = None if self.r_HKE is None else self.r_HKE[..., first:]
+        number_H1E = None if self.number_H1E is None else self.number_H1E[..., first:]
+        return replace(self, r_HKE=r_HKE, number_H1E=number_H1E)
+
+
+AT_ONCE = {"cpu": 1 << 19}
+"""Scores computed at once: as many as stay in the caches of a few cores while they are changed."""
+
+AT_ONCE_ELSEWHERE = 1 << 24
+
+Piece = tuple[slice, slice]
+"""All rows of some heads, or some rows of one head."""
+
+
+class Scratch:
+    """Places for what is only needed for a moment, used again by every layer: memory that is new to
+    a process takes longer to touch than to fill."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, Tensor] = {}
+
+    def lend(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A tensor of any content, until the next one of this name is lent."""
+        count, place = math.prod(shape), self.places.get(name)
+        if place is None or place.numel() < count or place.dtype != like.dtype:
+            # As a result of inference_mode, it could be written to in no other.
+            with torch.inference_mode(False):
+                place = torch.empty(count, dtype=like.dtype, device=like.device)
+            self.places[name] = place
+        return place[:count].view(shape)
 
 
 def attend(
     q_BLHK: Tensor,
     k_BSHK: Tensor,
     value_BSHK: Tensor,
-    terms: DistanceTerms,
+    terms: Prepared,
     visible: Band | Tensor,
     dropatt: float,
+    scratch: Scratch,
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     assert dropatt == 0, "evaluation drops nothing"
-    q_HBLK = (q_BLHK * q_BLHK.size(-1) ** -0.5).permute(2, 0, 1, 3)
-    heads = [part.permute(2, 0, 1, 3) for part in (k_BSHK, value_BSHK)]
-    n_score = q_BLHK.size(1) * k_BSHK.size(1)
-    compute = one_by_one if n_score > BATCHED else together
-    return compute(q_HBLK, *heads, terms, visible).permute(1, 2, 0, 3)
+    q_HBLK, seen_len = q_BLHK.permute(2, 0, 1, 3), k_BSHK.size(1)
+    content_HBLK, distance_HBLK = (over_sqrt_k(q_HBLK, u) for u in (terms.u_H11K, terms.v_H11K))
+    k_HBKS, value_HBSK = k_BSHK.permute(2, 0, 3, 1), value_BSHK.permute(2, 0, 1, 3)
+    out_HBLK = torch.empty_like(content_HBLK)
+    for piece in pieces(q_HBLK, seen_len):
+        score_HBLS = by_distance(distance_HBLK[piece], seen_len, terms, piece, scratch)
+        score_XLS = score_HBLS.flatten(0, 1)
+        score_XLS.baddbmm_(content_HBLK[piece].flatten(0, 1), k_HBKS[piece].flatten(0, 1))
+        hide_(score_HBLS, visible, piece)
+        weight_XLS = scratch.lend("weights", score_XLS.shape, score_XLS)
+        torch.softmax(score_XLS, dim=-1, out=weight_XLS)
+        out_XLK = out_HBLK[piece].flatten(0, 1)
+        torch.bmm(weight_XLS, value_HBSK[piece].flatten(0, 1), out=out_XLK)
+    return out_HBLK.permute(1, 2, 0, 3)
 
 
-def together(
-    q_HBLK: Tensor,
-    k_HBSK: Tensor,
-    value_HBSK: Tensor,
-    terms: DistanceTerms,
-    visible: Band | Tensor,
+def pieces(q_HBLK: Tensor, seen_len: int) -> Iterator[Piece]:
+    """What is computed at once: a matrix for every core, and about AT_ONCE scores."""
+    H, B, L, _ = q_HBLK.shape
+    n_core = torch.get_num_threads()
+    n_matrix = AT_ONCE.get(q_HBLK.device.type, AT_ONCE_ELSEWHERE) // (L * seen_len)
+    n_matrix = max(n_matrix // n_core, 1) * n_core
+    n_head, n_row = max(n_matrix // B, 1), min(n_matrix, B)
+    for head in range(0, H, n_head):
+        for row in range(0, B, n_row):
+            yield slice(head, head + n_head), slice(row, row + n_row)
+
+
+def over_sqrt_k(q_HBLK: Tensor, bias_H11K: Tensor | None) -> Tensor:
+    """Queries over sqrt(K) and a bias that is already, head by head."""
+    scale, place = q_HBLK.size(-1) ** -0.5, q_HBLK.new_empty(q_HBLK.shape)
+    if bias_H11K is None:
+        return torch.mul(q_HBLK, scale, out=place)
+    return torch.add(bias_H11K, q_HBLK, alpha=scale, out=place)
+
+
+def by_distance(
+    q_HBLK: Tensor, seen_len: int, terms: Prepared, piece: Piece, scratch: Scratch
 ) -> Tensor:
-    """Every head and row in one product: few calls, where matrices are small."""
-    H, B, L, K = q_HBLK.shape
-    score_XLS = distance(q_HBLK, k_HBSK.size(2), terms).flatten(0, 1)
-    content_XLK = plus(q_HBLK, terms.u_HK).flatten(0, 1)
-    score_XLS = torch.baddbmm(score_XLS, content_XLK, k_HBSK.flatten(0, 1).mT)
-    hide_(score_XLS.view(H, B, L, -1), visible)
-    out_XLK = torch.bmm(score_XLS.softmax(dim=-1), value_HBSK.flatten(0, 1))
-    return out_XLK.view(H, B, L, K)
+    """(b) + (d) of some heads and rows, moved to the states that they meet: score_HBLS."""
+    near_HBLE = near(q_HBLK, terms, piece[0], scratch)
+    score_HBLS = scratch.lend("scores", (*q_HBLK.shape[:3], seen_len), q_HBLK)
+    n_far = seen_len + 1 - near_HBLE.size(-1)
+    score_HBLS[..., n_far:] = shift(near_HBLE)
+    if n_far:
+        score_HBLS[..., :n_far] = near_HBLE[..., :1]
+    return score_HBLS
 
 
-def one_by_one(
-    q_HBLK: Tensor,
-    k_HBSK: Tensor,
-    value_HBSK: Tensor,
-    terms: DistanceTerms,
-    visible: Band | Tensor,
-) -> Tensor:
-    """A head and row after the other, in the same place."""
-    B, L, S = *q_HBLK.shape[1:3], k_HBSK.size(2)
-    place = q_HBLK.new_empty(L * (S + 1))
-    score_LT, score_LS = place.view(L, S + 1), place[L:].view(L, S)
-    weight_LS, out_HBLK = torch.empty_like(score_LS), q_HBLK.new_empty(q_HBLK.shape)
-    parts = (plus(q_HBLK, terms.v_HK), plus(q_HBLK, terms.u_HK), k_HBSK, value_HBSK, out_HBLK)
-    number_HT = numbers(terms, q_HBLK)
-    for x, (by_distance, by_content, k_SK, value_SK, out_LK) in enumerate(
-        zip(*(part.flatten(0, 1).unbind() for part in parts), strict=True)
-    ):
-        h, b = divmod(x, B)
-        fill_(score_LT, by_distance, number_HT[h], h, terms)
-        score_LS.addmm_(by_content, k_SK.mT)
-        hide_(score_LS, visible if isinstance(visible, Band) else visible[b])
-        torch.softmax(score_LS, dim=-1, out=weight_LS)
-        torch.mm(weight_LS, value_SK, out=out_LK)
-    return out_HBLK
+def near(q_HBLK: Tensor, terms: Prepared, heads: slice, scratch: Scratch) -> Tensor:
+    """(b) + (d) by distance: score_HBLE."""
+    H, B, L, _ = q_HBLK.shape
+    number_H1E = None if terms.number_H1E is None else terms.number_H1E[heads]
+    if terms.r_HKE is None:
+        assert number_H1E is not None, "distance adds something"
+        return number_H1E[:, None].expand(H, B, L, -1)
+    near_HYE = scratch.lend("by distance", (H, B * L, terms.r_HKE.size(-1)), q_HBLK)
+    torch.bmm(q_HBLK.flatten(1, 2), terms.r_HKE[heads], out=near_HYE)
+    near_HYE = near_HYE if number_H1E is None else near_HYE.add_(number_H1E)
+    return near_HYE.view(H, B, L, -1)
 
 
-def fill_(
-    score_LT: Tensor, query_LK: Tensor, number_T: Tensor, h: int, terms: DistanceTerms
-) -> None:
-    """(b) + (d) of a head, by distance."""
-    if terms.r_THK is None:
-        near_LT = score_LT.narrow(1, score_LT.size(1) - len(number_T), len(number_T))
-        near_LT.copy_(number_T)
-    else:
-        count = len(terms.r_THK)
-        near_LT = score_LT.narrow(1, score_LT.size(1) - count, count)
-        torch.mm(query_LK, terms.r_THK[:, h].mT, out=near_LT)
-        if terms.b_TH is not None:
-            near_LT += number_T
-    score_LT[:, : -near_LT.size(1)] = near_LT[:, :1]
-
-
-def plus(q_HBLK: Tensor, bias_HK: Tensor | None) -> Tensor:
-    """Queries that are already over sqrt(K), and a bias over it."""
-    if bias_HK is None:
-        return q_HBLK
-    return q_HBLK + (bias_HK * q_HBLK.size(-1) ** -0.5)[:, None, None]
-
-
-def numbers(terms: DistanceTerms, q_HBLK: Tensor) -> Tensor:
-    """(d) where it is a number for each distance: number_HT, or zeros that fit."""
-    if terms.b_TH is None:
-        return q_HBLK.new_zeros(1, 1).expand(q_HBLK.size(0), 1)
-    return (terms.b_TH * q_HBLK.size(-1) ** -0.5).t()
-
-
-def hide_(score: Tensor, visible: Band | Tensor) -> None:
+def hide_(score_HBLS: Tensor, visible: Band | Tensor, piece: Piece) -> None:
     """Set to -inf what a query may not see."""
     if isinstance(visible, Band):
-        visible.hide_(score)
+        visible.hide_(score_HBLS)
     else:
-        score.masked_fill_(~visible, float("-inf"))
-
-
-def distance(q_HBLK: Tensor, seen_len: int, terms: DistanceTerms) -> Tensor:
-    """(b) + (d), shifted to the states they meet."""
-    H, B, L, _ = q_HBLK.shape
-    number_H11T = numbers(terms, q_HBLK)[:, None, None]
-    if terms.r_THK is None:
-        return shift(beyond(number_H11T.expand(H, B, L, -1), seen_len))
-    query_HYK = plus(q_HBLK, terms.v_HK).flatten(1, 2)
-    score_HYT = torch.bmm(query_HYK, terms.r_THK.permute(1, 2, 0))
-    score_HBLT = score_HYT.view(H, B, L, -1)
-    score_HBLT = score_HBLT if terms.b_TH is None else score_HBLT + number_H11T
-    return shift(beyond(score_HBLT, seen_len))
-
-
-def beyond(score_HBLT: Tensor, seen_len: int) -> Tensor:
-    """The scores of the distances that are farther, too."""
-    farther = seen_len + 1 - score_HBLT.size(-1)
-    if not farther:
-        return score_HBLT
-    return torch.cat([score_HBLT[..., :1].expand(-1, -1, -1, farther), score_HBLT], dim=-1)
+        score_HBLS.masked_fill_(~visible[piece[1]], HIDDEN)
