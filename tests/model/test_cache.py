@@ -164,6 +164,15 @@ def test_in_half_precision_it_holds_what_the_network_computes_in(make_net):
     assert cache.buffer.k_NHBKC.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("positions", CACHED)
+def test_under_autocast_it_reads_what_a_memory_reads_to_rounding(make_net, positions):
+    net = make_net(positions=positions, clamp_len=9).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        slow, fast = both(net, [5, 1, 9, 1], mem_len=8)
+    torch.testing.assert_close(fast, slow, rtol=0.05, atol=0.05)
+    assert slow.std() > 0.5
+
+
 def test_gradients_are_refused(make_net):
     net = make_net()
     with (

@@ -21,9 +21,14 @@ EVERY = pytest.mark.parametrize("precision", COMPUTE)
 class Remembering(LanguageModel):
     """Notes the precision of what each segment starts from."""
 
-    def memory(self, stage, *args):
-        memory = super().memory(stage, *args)
-        self.noted.append((stage, memory.h_NBMD.dtype))
+    def training_memory(self, segment):
+        memory = super().training_memory(segment)
+        self.noted.append(("train", memory.h_NBMD.dtype))
+        return memory
+
+    def evaluation_memory(self, stage, *args):
+        memory = super().evaluation_memory(stage, *args)
+        self.noted.append((stage, memory.buffer.v_NHBCK.dtype))
         return memory
 
 

@@ -13,10 +13,8 @@ from torch.nn import functional as F
 
 from ..data.stream import Segment, Stream
 from ..data.tokens import Text, Tokens
-from ..model import KeyValueCache, Memory, SameLength, TransformerXL, evaluating
+from ..model import AnyMemory, SameLength, TransformerXL, evaluating
 from .protocols import Protocol
-
-Remembered = Memory | KeyValueCache
 
 
 class Part(NamedTuple):
@@ -26,7 +24,9 @@ class Part(NamedTuple):
     nats_K: Tensor
 
 
-def segment_nats(net: TransformerXL, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
+def segment_nats(
+    net: TransformerXL, segment: Segment, memory: AnyMemory
+) -> tuple[Tensor, AnyMemory]:
     """Nats of a segment's targets, nats_BL, and the memory for the next one.
 
     Those that are not `segment.scored_BL` mean nothing.
@@ -37,8 +37,8 @@ def segment_nats(net: TransformerXL, segment: Segment, memory: Memory) -> tuple[
 
 
 def segment_answers(
-    net: TransformerXL, segment: Segment, memory: Memory
-) -> tuple[Tensor, Tensor, Memory]:
+    net: TransformerXL, segment: Segment, memory: AnyMemory
+) -> tuple[Tensor, Tensor, AnyMemory]:
     """Nats of a segment's targets; whether each is the likeliest token, right_BL; the memory."""
     h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.past_BL, segment.again)
     again, h_BLD = segment.reread, h_BLD[:, segment.reread :]
@@ -48,8 +48,8 @@ def segment_answers(
 
 
 def scored_nats(
-    net: TransformerXL, segment: Segment, memory: Remembered
-) -> tuple[Tensor, Remembered]:
+    net: TransformerXL, segment: Segment, memory: AnyMemory
+) -> tuple[Tensor, AnyMemory]:
     """Nats of the targets that are scored, row by row, nats_K, and the memory.
 
     The logits of the others, of a sliding window all but one, are never computed.
@@ -59,7 +59,7 @@ def scored_nats(
     return net.head.nats(h_BLD[scored_BL], segment.targets_BL[scored_BL]), memory
 
 
-def starting_memory(model: TransformerXL, protocol: Protocol) -> Remembered:
+def starting_memory(model: TransformerXL, protocol: Protocol) -> AnyMemory:
     """Where scoring starts from: nothing remembered, to be read back as far as a protocol says."""
     lengths = (protocol.mem_len, protocol.clamp_len, protocol.same_length)
     return model.empty_cache(protocol.batch_size, *lengths)

@@ -12,9 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..model import KeyValueCache, Memory, TransformerXL, require
-
-Past = Memory | KeyValueCache
+from ..model import AnyMemory, TransformerXL, require
 
 SEGMENT = 128
 """Tokens of a prompt that are read at once."""
@@ -27,7 +25,7 @@ class Texts:
     tokens_BL: Tensor
     length_B: Tensor
     """Tokens of each text, without its padding; always in the main memory."""
-    memory: Past
+    memory: AnyMemory
     read: int = 0
     """How many of the L columns have been read; their last tokens never have, or not yet."""
 
@@ -90,7 +88,7 @@ def begun(model: TransformerXL, prompts: Sequence[Tensor], mem_len: int | None) 
     return Texts(tokens_BL, torch.tensor(length), unread(model, len(prompts), mem_len))
 
 
-def unread(model: TransformerXL, batch_size: int, mem_len: int | None) -> Past:
+def unread(model: TransformerXL, batch_size: int, mem_len: int | None) -> AnyMemory:
     """What is remembered before anything is read."""
     return model.empty_cache(batch_size, mem_len)
 

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from .config import SameLength, require
 from .kernels.inference import Band, Prepared, Scratch, attend
-from .memory import SAME_LENGTHS, filled, reach, span, visible
+from .memory import SAME_LENGTHS, Memory, filled, reach, span, visible
 
 SLACK = 256
-"""Tokens at least for which a buffer has room, before what is remembered is moved to another."""
+"""Tokens at least for which a buffer has room, before what is remembered is moved to another, and
+for which there are terms."""
 
 
 class Buffer:
@@ -182,12 +183,13 @@ class KeyValueCache:
         kept = self.terms_N
         if kept and kept[0].n_distance >= self._n_distance(self.held, tgt_len):
             return self
-        count = self._n_distance(self.mem_len, tgt_len)
+        # Not of fewer tokens: a text that is taken up again would have terms of other bits.
+        count = self._n_distance(self.mem_len, max(tgt_len, SLACK))
         distance_E = torch.arange(count - 1, -1, -1, device=self.filled_B.device)
         if self.clamp_len is not None:
             distance_E = distance_E.clamp(max=self.clamp_len)
-        head_width = self.buffer.v_NHBCK.size(-1)
-        terms_N = tuple(Prepared.of(terms, head_width) for terms in positions(distance_E))
+        values = self.buffer.v_NHBCK
+        terms_N = tuple(Prepared.of(terms, values) for terms in positions(distance_E))
         return replace(self, terms_N=terms_N)
 
     def _n_distance(self, held: int, tgt_len: int) -> int:
@@ -234,3 +236,7 @@ class KeyValueCache:
         count = torch.full_like(self.filled_B, held)
         filled_B = count if even else filled(reach_BL, again, self.mem_len)
         return replace(self, end=end, held=held, filled_B=filled_B, is_even=even)
+
+
+AnyMemory = Memory | KeyValueCache
+"""What a network may remember by."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .adaptive import AdaptiveEmbedding, AdaptiveSoftmax, downs
 from .attention import RelativeAttention
-from .cache import CachedLayer, KeyValueCache
+from .cache import AnyMemory, CachedLayer, KeyValueCache
 from .config import SameLength, TransformerXLConfig
 from .dropout import dropout
 from .initial import initialise
@@ -39,10 +39,10 @@ class TransformerXL(nn.Module):
     def forward(
         self,
         tokens_BL: Tensor,
-        memory: Memory | None = None,
+        memory: AnyMemory | None = None,
         past_BL: Tensor | None = None,
         again: int = 0,
-    ) -> tuple[Tensor, Memory]:
+    ) -> tuple[Tensor, AnyMemory]:
         """Scores of the token after each of `tokens_BL`, and the memory for the next segment.
 
         Without a memory, nothing is remembered yet. The one given is left as it was. Where a row
@@ -57,10 +57,10 @@ class TransformerXL(nn.Module):
         self,
         tokens_BL: Tensor,
         targets_BL: Tensor,
-        memory: Memory | None = None,
+        memory: AnyMemory | None = None,
         past_BL: Tensor | None = None,
         again: int = 0,
-    ) -> tuple[Tensor, Memory]:
+    ) -> tuple[Tensor, AnyMemory]:
         """-log p(target) of each of `targets_BL`, in nats and at least float32, and the memory.
 
         The targets are those of the last tokens, if there are fewer.
@@ -71,10 +71,10 @@ class TransformerXL(nn.Module):
     def hidden(
         self,
         tokens_BL: Tensor,
-        memory: Memory | None = None,
+        memory: AnyMemory | None = None,
         past_BL: Tensor | None = None,
         again: int = 0,
-    ) -> tuple[Tensor, Memory]:
+    ) -> tuple[Tensor, AnyMemory]:
         """The last layer's states h_BLD, and the memory of what each layer reads, without gradient.
 
         Raises:
@@ -120,7 +120,7 @@ class TransformerXL(nn.Module):
         mem_len: int | None = None,
         clamp_len: int | None = None,
         same_length: SameLength = None,
-    ) -> KeyValueCache | Memory:
+    ) -> AnyMemory:
         """`empty_memory` for evaluation: keys and values are kept, unless a later segment would
         make others of the same states (absolute positions, recurrence within a layer)."""
         config = self.config
@@ -170,9 +170,7 @@ class Layer(nn.Module):
         self.drop = dropout(config)
         self.feed_forward = FeedForward(config)
 
-    def forward(
-        self, h_BLD: Tensor, past: Past, terms: Terms, visible: Tensor | Band
-    ) -> Tensor:
+    def forward(self, h_BLD: Tensor, past: Past, terms: Terms, visible: Tensor | Band) -> Tensor:
         project = self.attention.keys_and_values
         h_BLD, normed_BLD, *seen = past.seen(h_BLD, terms, self.norm_before, project)
         query_BLD = self.query(h_BLD, normed_BLD)

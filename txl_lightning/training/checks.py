@@ -9,7 +9,7 @@ from ..data.numbers import check_numbers
 from ..data.text import PARTS, TextConfig
 from ..model import TransformerXLConfig
 from ..model.config import LEARNED
-from .module import check_eval_lengths
+from .lengths import check_eval_lengths
 from .optim import OptimConfig, check_end
 from .resume import SavingConfig
 

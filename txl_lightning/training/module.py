@@ -21,13 +21,14 @@ from ..evaluation import (
     segment_answers,
     segment_nats,
 )
-from ..model import Memory, SameLength, TransformerXL, TransformerXLConfig, require
+from ..model import AnyMemory, Memory, SameLength, TransformerXL, TransformerXLConfig
 from .averaging import go_on_from, refuse_others
 from .carry import Carry
 from .chunks import check_whole_segments, recount
 from .compiling import compile_in_place
 from .devices import data_mesh, recompute, shard
 from .guards import Guard
+from .lengths import evaluation_lengths
 from .optim import OptimConfig, make_optimizer, make_scheduler, set_as_given
 from .ranks import Ranks
 
@@ -37,7 +38,7 @@ class LanguageModel(LightningModule):
 
     The memories are plain attributes: DDP would overwrite buffers with rank 0's. There is one for
     each stage and dataloader, so validation in mid-epoch leaves the training memory alone, and in
-    training one for each chunk of the rows.
+    training one for each chunk of the rows. Evaluation remembers keys and values.
 
     Args:
         net: Sizes and parts of the network.
@@ -63,20 +64,16 @@ class LanguageModel(LightningModule):
         super().__init__()
         net = TransformerXLConfig(**net) if isinstance(net, dict) else net
         self.optim = OptimConfig.of(optim) if isinstance(optim, dict) else optim
-        check_eval_lengths(eval_mem_len, eval_clamp_len)
+        given = {"eval_mem_len": eval_mem_len, "eval_clamp_len": eval_clamp_len}
+        given |= {"eval_same_length": eval_same_length}
+        self.eval_lengths = evaluation_lengths(net, *given.values())
         self.train_lengths = (net.mem_len, net.clamp_len, net.same_length)
-        self.eval_lengths = (
-            net.mem_len if eval_mem_len is None else eval_mem_len,
-            net.clamp_len if eval_clamp_len is None else eval_clamp_len,
-            eval_same_length or net.same_length,
-        )
         self.recompute = recompute
-        given = {"net": net.plain(), "optim": self.optim.plain(), "eval_mem_len": eval_mem_len}
-        given |= {"eval_clamp_len": eval_clamp_len, "eval_same_length": eval_same_length}
+        given |= {"net": net.plain(), "optim": self.optim.plain()}
         self.save_hyperparameters(given | {"compile": compile, "recompute": recompute})
         with keys_under("model.net"):
             self.net = TransformerXL(net)
-        self.memories: dict[tuple[str, int], Memory] = {}
+        self.memories: dict[tuple[str, int], AnyMemory] = {}
         self.pending: dict[tuple[str, int], Memory] = {}
         self.between_steps = True
         self.train_nats = MeanNats()
@@ -92,7 +89,7 @@ class LanguageModel(LightningModule):
 
     def training_step(self, segment: Segment, batch_idx: int) -> Tensor:
         """Mean nats of the segment; its memory waits until the step is done (`Carry`)."""
-        memory = self.memory("train", segment, self.train_lengths, segment.chunk)
+        memory = self.training_memory(segment)
         nats_BL, self.pending["train", segment.chunk] = segment_nats(self.net, segment, memory)
         self.train_nats.update(nats_BL, segment.scored_BL)
         if self.is_logged(self.global_step + 1, batch_idx):
@@ -181,21 +178,28 @@ class LanguageModel(LightningModule):
         if self.corpus and state is not None:
             self.corpus.load_state_dict(state)
 
-    def memory(
-        self, stage: str, segment: Segment, lengths: tuple[int, int | None, SameLength], loader: int
-    ) -> Memory:
-        """What a stage remembers of a dataloader or chunk; nothing, at first or for other rows."""
-        rows = len(segment.tokens_BL)
-        memory = self.memories.get((stage, loader))
+    def training_memory(self, segment: Segment) -> Memory:
+        """What its chunk of the rows remembers; nothing, at first or for other rows."""
+        rows, memory = len(segment.tokens_BL), self.memories.get(("train", segment.chunk))
         if memory is None or memory.batch_size != rows:
-            return self.net.empty_memory(rows, *lengths)
-        mem_len, *how_far = lengths
+            return self.net.empty_memory(rows, *self.train_lengths)
+        mem_len, *how_far = self.train_lengths
         memory = memory.resized(mem_len).read_with(*how_far)
         return memory.to(self.device, self.net.compute_dtype)
 
+    def evaluation_memory(self, stage: str, segment: Segment, loader: int) -> AnyMemory:
+        """What a stage remembers of a dataloader; nothing, at first or for other rows."""
+        rows, memory = len(segment.tokens_BL), self.memories.get((stage, loader))
+        if memory is not None and memory.batch_size == rows:
+            return memory
+        # A compiled network is one graph for what keeps its shape.
+        compiled = self.hparams["compile"]
+        empty = self.net.empty_memory if compiled else self.net.empty_cache
+        return empty(rows, *self.eval_lengths)
+
     def evaluate(self, stage: str, segment: Segment, loader: int) -> Tensor:
         """Score one segment and remember it; nan where nothing is scored, nothing twice."""
-        memory = self.memory(stage, segment, self.eval_lengths, loader)
+        memory = self.evaluation_memory(stage, segment, loader)
         if self.example_len:
             nats_BL, right_BL, memory = segment_answers(self.net, segment, memory)
             answers = self.meter(f"{stage}/{loader}/answers", RightAnswers, self.example_len)
@@ -290,11 +294,3 @@ class LanguageModel(LightningModule):
         """The data module, when it is ours."""
         data = getattr(self._trainer, "datamodule", None)
         return data if isinstance(data, CorpusDataModule) else None
-
-
-def check_eval_lengths(mem_len: int | None, clamp_len: int | None) -> None:
-    """Refuse lengths of evaluation that cannot be."""
-    possible = mem_len is None or mem_len >= 0
-    require(possible, "eval_mem_len", mem_len, "0 (no memory) or more, or null")
-    possible = clamp_len is None or clamp_len >= 1
-    require(possible, "eval_clamp_len", clamp_len, "at least 1, or null")

@@ -65,10 +65,12 @@ class Prepared:
     v_H11K: Tensor | None
 
     @staticmethod
-    def of(terms: DistanceTerms, head_width: int) -> Prepared:
-        """The same terms."""
-        scale = head_width**-0.5
-        r_HKE = None if terms.r_THK is None else terms.r_THK.permute(1, 2, 0).contiguous()
+    def of(terms: DistanceTerms, values: Tensor) -> Prepared:
+        """The same terms, for values of such a width and precision."""
+        scale, r_HKE = values.size(-1) ** -0.5, None
+        if terms.r_THK is not None:
+            # Autocast leaves products that have a place for their result alone.
+            r_HKE = terms.r_THK.permute(1, 2, 0).to(values.dtype).contiguous()
         number_H1E = None if terms.b_TH is None else terms.b_TH.t()[:, None] * scale
         biases = (terms.u_HK, terms.v_HK)
         return Prepared(
