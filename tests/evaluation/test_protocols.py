@@ -91,15 +91,6 @@ def test_what_is_left_over_is_scored_or_dropped(n_token, limit, scored, batch_si
     assert sorted(found["dropped"]) == list(range(1, n_read))
 
 
-def test_cold_starts_are_the_rows_that_are_not_warmed():
-    def count(mem_len=4, **how):
-        how = Protocol(batch_size=3, tgt_len=8, **how)
-        return how.cold_starts(how.stream(Text(np.arange(99))), mem_len)
-
-    assert (count(), count(warmup_len=4)) == (3, 1)
-    assert (count(0), count(0, ext_len=2)) == (12, 3)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [

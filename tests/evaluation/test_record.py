@@ -3,6 +3,7 @@
 import json
 import subprocess
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import torch
 from txl_lightning.data.measured import Measured
 from txl_lightning.data.tokens import Text
 from txl_lightning.data.vocab import Characters
-from txl_lightning.evaluation import Protocol, evaluate, machine
+from txl_lightning.evaluation import Protocol, chosen, evaluate, machine, text_parts
 from txl_lightning.evaluation.tally import BLOCKS, SHORTEST_BLOCK
+from txl_lightning.model import NonFiniteError
 
 LETTERS = Characters("abcdefghijk")
 
@@ -64,6 +66,53 @@ def test_those_who_watch_are_given_every_part(make_net):
     assert np.concatenate([part.at_K for part in seen]).tolist() == list(range(1, 90))
     nats_K = torch.cat([part.nats_K for part in seen])
     assert record["nats"] == pytest.approx(nats_K.mean().item())
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({}, 3),
+        ({"warmup_len": 4}, 1),
+        ({"mem_len": 0, "tgt_len": 8}, 12),
+        ({"mem_len": 0, "tgt_len": 8, "ext_len": 2}, 3),
+        ({"mem_len": 0, "tgt_len": 8, "warmup_len": 16}, 14),
+        ({"mem_len": 0, "tgt_len": 1, "ext_len": 5, "warmup_len": 6}, 1),
+    ],
+    ids=str,
+)
+def test_cold_starts_are_the_tokens_that_are_scored_with_nothing_before_them(
+    make_net, how, expected
+):
+    read = Protocol(**{"batch_size": 3, "tgt_len": 9} | how)
+    record = evaluate(make_net(), measured(np.arange(99) % 11), read)
+    assert record["cold_starts"] == expected
+
+
+def test_rows_in_which_nothing_is_scored_do_not_start(make_net):
+    record = evaluate(make_net(), measured(np.arange(21) % 11), Protocol(batch_size=10))
+    assert record["cold_starts"] == 7
+
+
+def test_broken_weights_are_no_number(make_net):
+    net = make_net()
+    net.layers[0].attention.q_net.weight.data[0, 0] = torch.nan
+    with pytest.raises(NonFiniteError, match="a: nats nan; the network's weights are of no use"):
+        evaluate(net, measured(np.arange(21) % 11), Protocol())
+
+
+@pytest.mark.parametrize("protocol", ["sliding-window", "single-pass"])
+def test_without_a_memory_same_length_hides_nothing(make_net, protocol):
+    """What was trained to see equally much would otherwise see nothing but the token itself."""
+    net, ids = make_net(same_length="mem_len"), np.arange(90) % 11
+    how = replace(chosen(protocol), batch_size=1, limit=None)
+    others = np.concatenate([(ids[:40] + 1) % 11, ids[40:]])
+
+    def nats_of_a_late_token(read: np.ndarray) -> float:
+        parts = list(text_parts(net, Text(read), how))
+        at_N = np.concatenate([part.at_K for part in parts])
+        return torch.cat([part.nats_K for part in parts])[at_N == 45].item()
+
+    assert abs(nats_of_a_late_token(ids) - nats_of_a_late_token(others)) > 1e-6
 
 
 def test_a_text_with_nothing_to_score_is_refused(make_net):

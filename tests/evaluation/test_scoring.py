@@ -95,8 +95,6 @@ def test_rows_that_are_not_warmed_differ_where_they_start_and_nowhere_else(make_
     one = by_place(net, text, how)
     two = by_place(net, text, replace(how, batch_size=2))
     differs = ~torch.isclose(one, two, rtol=0, atol=1e-10, equal_nan=True)
-    assert how.cold_starts(how.stream(text), 6) == 1
-    assert replace(how, batch_size=2).cold_starts(how.stream(text), 6) == 2
     assert differs[40:45].any()
     assert not differs[:40].any()
     assert not differs[60:].any()

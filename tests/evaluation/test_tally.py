@@ -55,6 +55,17 @@ def test_tokens_that_are_like_their_neighbours_make_a_wider_interval():
     assert wide > 4 * narrow
 
 
+def test_a_block_counts_for_as_many_tokens_as_it_has():
+    """Half of the tokens stand in a tenth of the blocks, and have other nats."""
+    tally, block = Tally(100 * 64), np.arange(64)
+    for index in range(100):
+        count, nats = (64, 5.0) if index % 10 == 0 else (7, 1.0)
+        tally.add(Part(index * 64 + block[:count], torch.full((count,), nats)))
+    low, high = tally.interval()
+    assert low < tally.mean < high
+    assert low > 2
+
+
 def test_a_longer_text_takes_no_more_memory():
     assert len(Tally(10**12).nats) == len(Tally(10**6).nats) == 1000
 

@@ -85,8 +85,11 @@ def test_a_text_that_is_whole_takes_no_beam_from_those_that_go_on(make_net):
     assert len(beam_search(net, PROMPT, 3, **options)) > 1
 
 
-def test_the_memory_goes_with_its_beam(net):
+@pytest.mark.parametrize("seed", range(12))
+def test_the_memory_goes_with_its_beam(make_net, seed):
     """What comes after the text that is found is what comes after it when it is read alone."""
+    torch.manual_seed(seed)
+    net = make_net(n_token=4, mem_len=9)
     texts = search(net, begun(net, [PROMPT], None), 6, n_beam=5)
     assert texts.read == len(texts) - 1
     expected, _ = read(net, begun(net, [texts.row(0).clone()], None), ext_len=0)

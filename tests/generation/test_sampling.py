@@ -75,6 +75,30 @@ def test_each_filter_sees_what_the_one_before_has_left():
     assert left(logits_BV) == [0]
 
 
+def test_what_is_exactly_enough_is_enough():
+    assert left(top_p(0.5, scores(0.5, 0.25, 0.25))) == [0]
+
+
+def test_min_p_comes_last():
+    """Of two tokens that are left, the likeliest has less of what there was."""
+    logits_BV = scores(0.5, 0.2, 0.15, 0.1, 0.05)
+    filters = Sampling(min_p=0.3, top_k=4, top_p=0.9).filters()
+    assert [keep.func for keep in filters] == [top_k, top_p, min_p]
+    for keep in filters:
+        logits_BV = keep(logits_BV)
+    assert left(logits_BV) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("how", [{"top_p": 0.6}, {"min_p": 0.5}])
+def test_filters_see_what_temperature_has_made(how):
+    """Twice as hot, the likeliest has less than 0.6, and the second more than half of it."""
+    logits_BV, rank_B = scores(0.7, 0.2, 0.1), torch.tensor([0.7])
+    recent_BW = torch.zeros(1, 1, dtype=torch.long)
+    cold = Sampling(**how).choose(logits_BV, recent_BW, rank_B)
+    hot = Sampling(temperature=2.0, **how).choose(logits_BV, recent_BW, rank_B)
+    assert (cold.item(), hot.item()) == (0, 1)
+
+
 def test_what_is_not_asked_for_is_no_filter():
     assert Sampling().filters() == []
     assert len(Sampling(min_p=0.0, top_k=3).filters()) == 2

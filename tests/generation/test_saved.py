@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from txl_lightning import TransformerXL
 from txl_lightning.data import DataError, StorageError
-from txl_lightning.generation import Sampling, begun, continued, load, save
+from txl_lightning.generation import Sampling, begun, continued, load, save, saved
 
 LENGTHS = [
     {"mem_len": 6},
@@ -78,6 +78,14 @@ def test_another_file_is_refused(texts, tmp_path, content):
     with pytest.raises(DataError, match=r"memory: .*a: not a memory that generate wrote") as caught:
         load(tmp_path / "a", texts[0])
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_of_another_release_is_refused(texts, tmp_path, monkeypatch):
+    with monkeypatch.context() as earlier:
+        earlier.setattr(saved, "FORMAT", "txl_lightning memory 1")
+        save(tmp_path / "a", *texts, 0)
+    with pytest.raises(DataError, match="not a memory that generate wrote, or of another release"):
+        load(tmp_path / "a", texts[0])
 
 
 def test_other_tensors_are_refused(texts, tmp_path):

@@ -152,6 +152,54 @@ def test_rows_are_chosen_and_repeated(make_net):
     torch.testing.assert_close(found, net(following, memory)[0], rtol=0, atol=1e-12)
 
 
+def test_rows_that_remember_more_and_less_are_chosen(make_net):
+    net = make_net(mem_len=9)
+    tokens, chosen = torch.randint(11, (3, 5)), torch.tensor([2, 0, 2, 1])
+    past = (torch.arange(5) - torch.tensor([[0], [2], [4]])).clamp(min=0)
+    _, cache = net(tokens, net.empty_cache(3), past)
+    _, memory = net(tokens, net.empty_memory(3), past)
+    assert torch.equal(cache.rows(chosen).filled_B, memory.rows(chosen).filled_B)
+    following = torch.randint(11, (4, 3))
+    found, expected = (net(following, each.rows(chosen))[0] for each in (cache, memory))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_once_all_rows_are_full_they_are_read_as_rows_that_always_were(make_net):
+    net, tokens = make_net(mem_len=6), torch.randint(11, (2, 20))
+    past = torch.stack([torch.arange(20), (torch.arange(20) - 3).clamp(min=0)])
+    even = [read(net, net.empty_cache(2), tokens[:, :n], [4, n - 4], past)[1] for n in (8, 20)]
+    assert [cache.is_even for cache in even] == [False, True]
+
+
+def test_it_is_read_as_far_back_as_was_said_last(make_net):
+    net, tokens = make_net(mem_len=9), torch.randint(11, (2, 8))
+    found, expected = (
+        net(tokens, net(tokens, empty(2))[1].read_with(3, "mem_len"))[0]
+        for empty in (net.empty_cache, net.empty_memory)
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_it_is_read_with_and_without_autocast_and_inference_mode(make_net, first):
+    net, tokens = make_net().float(), torch.randint(11, (2, 8))
+    cache, memory = net.empty_cache(2), net.empty_memory(2)
+    for is_half in (first, not first, first):
+        with (
+            torch.inference_mode(is_half),
+            torch.no_grad(),
+            torch.autocast("cpu", torch.bfloat16, enabled=is_half),
+        ):
+            found, cache = net(tokens, cache)
+            expected, memory = net(tokens, memory)
+        torch.testing.assert_close(found.float(), expected.float(), rtol=0.05, atol=0.05)
+
+
+def test_a_network_that_trains_is_refused(make_net):
+    with pytest.raises(ValueError, match="call the network's eval"):
+        make_net().train()(torch.randint(11, (2, 5)), make_net().empty_cache(2))
+
+
 @pytest.mark.parametrize("positions", sorted(set(SCHEMES) - set(CACHED)))
 def test_places_that_change_with_each_segment_are_read_from_hidden_states(make_net, positions):
     assert isinstance(make_net(positions=positions, clamp_len=9).empty_cache(2), Memory)

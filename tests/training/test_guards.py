@@ -4,7 +4,8 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from txl_lightning.training.guards import NonFiniteError, gradient_norm
+from txl_lightning.model import NonFiniteError
+from txl_lightning.training.guards import gradient_norm
 from txl_lightning.training.saving import LastCheckpoint
 
 

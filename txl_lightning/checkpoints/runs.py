@@ -5,8 +5,8 @@ from typing import Any
 
 from ..data import vocab
 from ..model import TransformerXL, TransformerXLConfig
-from .files import CheckpointError, read
-from .folder import load_folder, read_config
+from .files import CheckpointError, digest, read
+from .folder import WEIGHTS, load_folder, read_config
 
 
 def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary | None]:
@@ -62,6 +62,12 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     except (LookupError, TypeError) as error:
         raise not_ours(path) from error
     return checkpoint
+
+
+def digest_of(ckpt_path: str | Path) -> str:
+    """The sha256 of the file with the weights."""
+    path = Path(ckpt_path)
+    return digest(path / WEIGHTS if path.is_dir() else path)
 
 
 def trained_tgt_len(path: str | Path) -> int | None:

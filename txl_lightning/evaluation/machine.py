@@ -4,6 +4,7 @@ import platform
 import resource
 import subprocess
 import sys
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,16 @@ def peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def made_with(device: torch.device) -> dict[str, Any]:
+    """When, by which code and on what a number was made."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "release": release(),
+        "commit": commit(),
+        "machine": machine(device),
+    }
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from ..data.lengths import Fixed
 from ..data.portion import Portion
 from ..data.stream import Stream
 from ..data.tokens import Tokens
-from ..model import SameLength, require
+from ..model import SeenInEvaluation, require
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,18 @@ class Protocol:
     unit: Literal["bits", "perplexity"] = "bits"
     """What is published of it."""
     batch_size: int = 1
-    """Rows B; the text is cut into as many parts, which are read at the same time."""
+    """Rows B; the text is cut into as many parts, which are read at the same time. Each begins
+    with nothing remembered, or with warmup_len tokens of the part before it: what its first tokens
+    cannot see changes their nats. Only if same_length limits what is seen, and the warm-up reaches
+    as far back through all layers, does the number of rows change nothing."""
     tgt_len: int | None = 128
     """Tokens in a segment; None, all of the text are one."""
     mem_len: int | None = None
     """States remembered; None, as in training."""
     clamp_len: int | None = None
     """Greatest distance told apart; None, as in training."""
-    same_length: SameLength = None
-    """How many states each query sees; None, as in training."""
+    same_length: SeenInEvaluation = None
+    """How many states each query sees; None, as in training; all, that there are."""
     ext_len: int = 0
     """Tokens that a segment reads again before its own; they are scored once."""
     warmup_len: int = 0
@@ -68,15 +71,6 @@ class Protocol:
         lengths = Fixed(self.tgt_len or len(read))
         context = {"warmup_len": self.warmup_len, "ext_len": self.ext_len}
         return Stream(read, self.batch_size, lengths, **context)
-
-    def cold_starts(self, stream: Stream, mem_len: int) -> int:
-        """How many times a token is scored first of all, with nothing before it to be seen.
-
-        The text's own beginning is one of them; beginnings of documents are not counted.
-        """
-        if not mem_len and not self.ext_len:
-            return len(stream) * self.batch_size
-        return 1 if self.warmup_len else self.batch_size
 
 
 LEAST = {
@@ -149,7 +143,7 @@ def chosen(
     tgt_len: int | None = None,
     mem_len: int | None = None,
     clamp_len: int | None = None,
-    same_length: SameLength = None,
+    same_length: SeenInEvaluation = None,
     ext_len: int | None = None,
     warmup_len: int | None = None,
     limit: int | None = None,
@@ -165,7 +159,7 @@ def chosen(
         tgt_len: Tokens in a segment.
         mem_len: States remembered.
         clamp_len: Greatest distance told apart.
-        same_length: How many states each query sees.
+        same_length: How many states each query sees; all, that there are.
         ext_len: Tokens that each segment reads again before its own, unscored.
         warmup_len: Tokens that each row but the first reads before its own, unscored.
         limit: Tokens scored at most, from the beginning of the text.

@@ -136,7 +136,7 @@ def windows(tokens: np.ndarray, place_P: np.ndarray, context: int) -> Tensor:
 def window_nats(model: TransformerXL, window_PW: Tensor, segment: int, mem_len: int) -> Tensor:
     """Nats of each window's last token, from all the others: nats_P."""
     window_PW = window_PW.to(model.probe.device)
-    memory = model.empty_memory(len(window_PW), mem_len)
+    memory = model.empty_cache(len(window_PW), mem_len)
     context = window_PW.size(1) - 1
     # The first segment is the short one: the target stands at the end of a whole one.
     starts = [0, *range((context - 1) % segment + 1, context, segment)]

@@ -1,18 +1,18 @@
 """All that there is to say of one evaluation, in plain values."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from ..data.measured import Measured
-from ..model import TransformerXL
-from .machine import commit, machine, peak_memory, release
+from ..model import NonFiniteError, TransformerXL
+from .machine import made_with, peak_memory
 from .metrics import readings
 from .protocols import Protocol
 from .scoring import Part, remembered_len, text_parts
-from .tally import Tally
+from .tally import ColdStarts, Tally
 
 
 def evaluate(
@@ -34,36 +34,47 @@ def evaluate(
     """
     n_token, n_byte = protocol.portion(text.tokens).n_token, 0.0
     tally, began = Tally(n_token), time.perf_counter()
+    cold = ColdStarts(protocol, protocol.stream(text.tokens), remembered_len(model, protocol))
     for part in text_parts(model, text.tokens, protocol):
         n_byte += text.n_byte(part.at_K) or 0.0
-        for watch in (tally.add, *watchers):
+        for watch in (tally.add, cold.add, *watchers):
             watch(part)
-    if not tally.n_scored:
-        raise ValueError(f"{text.name}: nothing in it is scored; it must have two tokens or more")
+    check(tally, text.name)
     seconds = time.perf_counter() - began
-    said = described(model, text, protocol) | counted(tally, text, n_byte, n_token)
-    device = model.probe.device
-    return said | {
-        "seconds": seconds,
-        "tokens_per_second": tally.n_scored / seconds,
-        "peak_memory_bytes": peak_memory(device),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "release": release(),
-        "commit": commit(),
-        "machine": machine(device),
-    }
+    said = described(model, text, protocol) | {"cold_starts": cold.count}
+    return (
+        said
+        | counted(tally, text, n_byte, n_token)
+        | {
+            "seconds": seconds,
+            "tokens_per_second": tally.n_scored / seconds,
+            "peak_memory_bytes": peak_memory(model.probe.device),
+            **made_with(model.probe.device),
+        }
+    )
+
+
+def check(tally: Tally, name: str) -> None:
+    """Refuse a mean that says nothing.
+
+    Raises:
+        ValueError: nothing was scored.
+        NonFiniteError: a token has no probability that is a number.
+    """
+    if not tally.n_scored:
+        raise ValueError(f"{name}: nothing in it is scored; it must have two tokens or more")
+    if not math.isfinite(tally.mean):
+        raise NonFiniteError(f"{name}: nats {tally.mean}; the network's weights are of no use")
 
 
 def described(model: TransformerXL, text: Measured, protocol: Protocol) -> dict[str, Any]:
     """What is read, and how: lengths as they are used, also where the protocol leaves them."""
     config, how = model.config, asdict(protocol)
     lengths = {name: how[name] for name in how if name not in ("name", "source", "unit")}
-    mem_len = remembered_len(model, protocol)
-    lengths["mem_len"] = mem_len
+    lengths["mem_len"] = remembered_len(model, protocol)
     lengths["clamp_len"] = protocol.clamp_len or config.clamp_len
-    lengths["same_length"] = protocol.same_length or config.same_length
-    stream = protocol.stream(text.tokens)
-    lengths["tgt_len"] = protocol.tgt_len or len(stream.tokens)
+    lengths["same_length"] = config.seen(protocol.same_length)
+    lengths["tgt_len"] = protocol.tgt_len or len(protocol.stream(text.tokens).tokens)
     return {
         "protocol": protocol.name,
         "source": protocol.source,
@@ -71,7 +82,6 @@ def described(model: TransformerXL, text: Measured, protocol: Protocol) -> dict[
         "split": text.split,
         "fingerprint": text.fingerprint,
         "lengths": lengths,
-        "cold_starts": protocol.cold_starts(stream, mem_len),
     }
 
 

@@ -1,4 +1,4 @@
-"""Nats of a text. Training's validation and the final table call the same functions.
+"""Nats of a text. Training's validation and the final table remember and compute in the same way.
 
 B rows   L segment   K targets that are scored   T tokens of a row   D width
 """
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..data.stream import Segment, Stream
 from ..data.tokens import Text, Tokens
-from ..model import AnyMemory, SameLength, TransformerXL, evaluating
+from ..model import AnyMemory, SeenInEvaluation, TransformerXL, evaluating
 from .protocols import Protocol
 
 
@@ -106,7 +106,7 @@ def stream_nats(
     tgt_len: int,
     mem_len: int | None = None,
     clamp_len: int | None = None,
-    same_length: SameLength = None,
+    same_length: SeenInEvaluation = None,
     ext_len: int = 0,
     warmup_len: int = 0,
 ) -> Tensor:
@@ -122,7 +122,8 @@ def stream_nats(
         tgt_len: tokens L in a segment; with enough memory it changes nothing but the speed.
         mem_len: states M remembered; left out, what the model was trained with.
         clamp_len: greatest distance told apart; left out, as in training.
-        same_length: how many states each query sees; left out, as in training.
+        same_length: how many states each query sees; left out, as in training; "all" that there
+            are.
         ext_len: tokens that a segment reads again before its own; they are scored once.
         warmup_len: tokens that each row but the first reads before its own. The first token of a
             row is then scored like the others; of the text's own first token the nats are nan.

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from ..data.stream import Stream
+from .protocols import Protocol
 from .scoring import Part
 
 BLOCKS = 1000
@@ -66,6 +68,32 @@ class Tally:
         """How the interval is made."""
         blocks = {"block_len": self.block_len, "blocks": int((self.count > 0).sum())}
         return {"level": LEVEL, **blocks, "resamples": RESAMPLES, "seed": SEED}
+
+
+class ColdStarts:
+    """How many times a token is scored first of all, with nothing before it to be seen.
+
+    The text's own beginning is one of them; beginnings of documents are not counted.
+
+    Args:
+        protocol: how the text is read.
+        stream: the text, as it is read.
+        mem_len: states remembered.
+    """
+
+    def __init__(self, protocol: Protocol, stream: Stream, mem_len: int) -> None:
+        self.row_len, self.warmed = stream.row_len, protocol.warmup_len > 0
+        self.in_each_segment = not mem_len and not protocol.ext_len
+        self.count = 0
+
+    def add(self, part: Part) -> None:
+        """Count those of a segment."""
+        if self.in_each_segment:
+            self.count += len(np.unique(part.at_K // self.row_len))
+        elif self.warmed:
+            self.count += int((part.at_K == 1).sum())
+        else:
+            self.count += int((part.at_K % self.row_len == 1).sum())
 
 
 class PerToken:

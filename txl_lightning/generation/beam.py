@@ -86,7 +86,7 @@ def search(
         for step in range(1, length + 1):
             logits_BV, texts = read(model, texts, ext_len)
             found = candidates(texts, logp_B, logits_BV, 2 * n_beam)
-            whole_C = [step == length or ended(ids[before:]) for ids in found.ids()]
+            whole_C = [step == length or ended(ids) for ids in found.ids(before)]
             best = found.best(best, whole_C, step**length_penalty)
             live = [row for row, whole in enumerate(whole_C) if not whole][:n_beam]
             # Each further token makes a text less likely; only its length can make up for that.
@@ -107,9 +107,10 @@ class Candidates:
     """What comes after it."""
     logp_C: Tensor
 
-    def ids(self) -> list[list[int]]:
-        """The tokens of each."""
-        return torch.cat([self.texts.tokens_BL[self.row_C], self.token_C[:, None]], 1).tolist()
+    def ids(self, start: int) -> list[list[int]]:
+        """The tokens of each, from there on."""
+        tokens_BL = self.texts.tokens_BL[:, start:]
+        return torch.cat([tokens_BL[self.row_C], self.token_C[:, None]], 1).tolist()
 
     def chosen(self, numbers: list[int]) -> Texts:
         """Some of them."""

@@ -48,7 +48,7 @@ class Sampling:
             ("top_k", self.top_k is None or self.top_k >= 1, "at least 1, or null"),
             ("top_p", self.top_p is None or 0 < self.top_p <= 1, "more than 0, at most 1, or null"),
             ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "from 0 to 1, or null"),
-            ("repetition_penalty", self.repetition_penalty >= 1, "at least 1"),
+            ("repetition_penalty", 1 <= self.repetition_penalty <= 1e9, "from 1 to 1e9"),
             ("penalty_window", self.penalty_window >= 1, "at least 1"),
         ):
             require(holds, name, getattr(self, name), allowed)

@@ -14,7 +14,7 @@ from ..data import DataError, StorageError
 from ..model import TransformerXL, require
 from .texts import Texts, unread
 
-FORMAT = "txl_lightning memory 1"
+FORMAT = "txl_lightning memory 2"
 """What the file says that it is; the number is raised when what it holds changes."""
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..model import AnyMemory, TransformerXL, require
+from ..model import AnyMemory, NonFiniteError, TransformerXL, require
 
 SEGMENT = 128
 """Tokens of a prompt that are read at once."""
@@ -98,7 +98,7 @@ def read(model: TransformerXL, texts: Texts, ext_len: int) -> tuple[Tensor, Text
     """The scores after each text, logits_BV, and the texts read to their ends.
 
     Raises:
-        ValueError: the scores are not finite.
+        NonFiniteError: the scores are not finite.
     """
     memory, stop = texts.memory, len(texts)
     for start, stop in pairwise(cuts(texts.read, len(texts))):
@@ -107,7 +107,7 @@ def read(model: TransformerXL, texts: Texts, ext_len: int) -> tuple[Tensor, Text
         h_BLD, memory = model.hidden(tokens_BL, memory, past_BL, again=min(ext_len, stop))
     logits_BV = model.head(h_BLD[:, -1])
     if not logits_BV.amax(dim=-1).isfinite().all():
-        raise ValueError("the network's scores are not finite: its weights are of no use")
+        raise NonFiniteError("the network's scores are not finite: its weights are of no use")
     return logits_BV, replace(texts, memory=memory, read=stop)
 
 

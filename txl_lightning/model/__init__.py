@@ -1,7 +1,8 @@
 """The network. Imports torch and nothing of ours."""
 
 from .cache import AnyMemory, KeyValueCache
-from .config import SameLength, TransformerXLConfig, require
+from .config import SameLength, SeenInEvaluation, TransformerXLConfig, require
+from .errors import NonFiniteError
 from .memory import Memory
 from .mode import evaluating
 from .transformer_xl import TransformerXL
@@ -10,7 +11,9 @@ __all__ = [
     "AnyMemory",
     "KeyValueCache",
     "Memory",
+    "NonFiniteError",
     "SameLength",
+    "SeenInEvaluation",
     "TransformerXL",
     "TransformerXLConfig",
     "evaluating",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .config import TransformerXLConfig
 from .kernels import KERNELS
-from .kernels.inference import Band, Prepared
+from .kernels.inference import Band, Prepared, Ragged
 from .positions import DistanceTerms
 
 
@@ -37,7 +37,7 @@ class RelativeAttention(nn.Module):
         k_BSHK: Tensor,
         value_BSHK: Tensor,
         terms: DistanceTerms | Prepared,
-        visible: Tensor | Band,
+        visible: Tensor | Band | Ragged,
         attend: Callable[..., Tensor],
     ) -> Tensor:
         """What the L states read from those of the S states that they may see: out_BLD."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import SameLength, require
-from .kernels.inference import Band, Prepared, Scratch, attend
+from .kernels.inference import Band, Prepared, Ragged, Scratch, attend
 from .memory import SAME_LENGTHS, Memory, filled, reach, span, visible
 
 SLACK = 256
@@ -29,9 +29,11 @@ for which there are terms."""
 class Buffer:
     """Where keys and values are written, each place once; `used` places are."""
 
-    def __init__(self, k_NHBKC: Tensor, v_NHBCK: Tensor, used: int) -> None:
+    def __init__(
+        self, k_NHBKC: Tensor, v_NHBCK: Tensor, used: int, scratch: Scratch | None = None
+    ) -> None:
         self.k_NHBKC, self.v_NHBCK, self.used = k_NHBKC, v_NHBCK, used
-        self.scratch = Scratch()
+        self.scratch = scratch or Scratch()
 
     @staticmethod
     def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Buffer:
@@ -53,11 +55,10 @@ class Buffer:
         if rows_B is not None:
             parts = tuple(part.index_select(2, rows_B) for part in parts)
         N, H, B, used, K = parts[1].shape
-        buffer = Buffer.empty((N, H, B, n_place, K), parts[0].dtype, parts[0].device)
-        for place, part in zip(buffer.places(0, used), parts, strict=True):
+        new = Buffer.empty((N, H, B, n_place, K), parts[0].dtype, parts[0].device)
+        for place, part in zip(new.places(0, used), parts, strict=True):
             place.copy_(part)
-        buffer.used = used
-        return buffer
+        return Buffer(new.k_NHBKC, new.v_NHBCK, used, self.scratch)
 
 
 class CachedLayer(NamedTuple):
@@ -165,10 +166,12 @@ class KeyValueCache:
         """The same, with room for a segment and with terms for its distances.
 
         Raises:
-            ValueError: gradients are asked for.
+            ValueError: gradients are asked for, or the network is in training mode.
         """
         if torch.is_grad_enabled():
             raise ValueError("a KeyValueCache has no gradient; use torch.inference_mode or no_grad")
+        if positions.training:
+            raise ValueError("a KeyValueCache is for evaluation; call the network's eval() first")
         return self._with_room(tgt_len)._with_terms(tgt_len, positions)
 
     def _with_room(self, tgt_len: int) -> KeyValueCache:
@@ -221,9 +224,10 @@ class KeyValueCache:
         held_L = torch.arange(past_BL.size(1), device=past_BL.device) + self.held
         return bool((past_BL >= held_L).all())
 
-    def visible(self, reach_BL: Band | Tensor) -> Band | Tensor:
+    def visible(self, reach_BL: Band | Tensor) -> Band | Ragged:
         """Which of the S states each of the L queries may see."""
-        return reach_BL if isinstance(reach_BL, Band) else visible(reach_BL, self.held)
+        even = isinstance(reach_BL, Band)
+        return reach_BL if even else Ragged(~visible(reach_BL, self.held))
 
     def remember(
         self, states: Sequence[Tensor], reach_BL: Band | Tensor, again: int = 0
@@ -232,10 +236,12 @@ class KeyValueCache:
         new = states[0].size(1) - again
         held = min(self.held + new, self.mem_len)
         self.buffer.used = end = self.end + new
-        even = isinstance(reach_BL, Band)
-        count = torch.full_like(self.filled_B, held)
-        filled_B = count if even else filled(reach_BL, again, self.mem_len)
-        return replace(self, end=end, held=held, filled_B=filled_B, is_even=even)
+        if isinstance(reach_BL, Band):
+            filled_B, is_even = torch.full_like(self.filled_B, held), True
+        else:
+            filled_B = filled(reach_BL, again, self.mem_len)
+            is_even = bool((filled_B == held).all())
+        return replace(self, end=end, held=held, filled_B=filled_B, is_even=is_even)
 
 
 AnyMemory = Memory | KeyValueCache

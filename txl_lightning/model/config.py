@@ -5,6 +5,8 @@ from itertools import pairwise
 from typing import Any, Literal
 
 SameLength = Literal["mem_len", "mem_len+1"] | None
+SeenInEvaluation = Literal["mem_len", "mem_len+1", "all"] | None
+"""A `same_length` that is given for evaluation; None, as in training."""
 LEARNED = ("learned", "shaw", "absolute_learned")
 """Position schemes with a row for each distance up to clamp_len."""
 
@@ -142,6 +144,11 @@ class TransformerXLConfig:
     def plain(self) -> dict[str, Any]:
         """As a checkpoint and a YAML file hold it: no tuples."""
         return asdict(self) | {"cutoffs": list(self.cutoffs), "tie_projs": list(self.tie_projs)}
+
+    def seen(self, same_length: SeenInEvaluation) -> SameLength:
+        """How many states each query sees, where this is given for evaluation."""
+        chosen = self.same_length if same_length is None else same_length
+        return None if chosen == "all" else chosen
 
     @property
     def is_absolute(self) -> bool:

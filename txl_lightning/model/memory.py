@@ -173,8 +173,13 @@ class Remembered(NamedTuple):
 
 
 def span(same_length: SameLength, mem_len: int) -> int | None:
-    """Most states before itself that a query may see; None, all."""
-    return {None: None, "mem_len": max(mem_len - 1, 0), "mem_len+1": mem_len}[same_length]
+    """Most states before itself that a query may see; None, all.
+
+    Without a memory, all: equally many would be none but its own.
+    """
+    if not mem_len or same_length is None:
+        return None
+    return mem_len - 1 if same_length == "mem_len" else mem_len
 
 
 def reach(filled_B: Tensor, tgt_len: int, far: int | None, past_BL: Tensor | None) -> Tensor:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from .adaptive import AdaptiveEmbedding, AdaptiveSoftmax, downs
 from .attention import RelativeAttention
 from .cache import AnyMemory, CachedLayer, KeyValueCache
-from .config import SameLength, TransformerXLConfig
+from .config import SeenInEvaluation, TransformerXLConfig
 from .dropout import dropout
 from .initial import initialise
-from .kernels.inference import Band, Prepared
+from .kernels.inference import Band, Prepared, Ragged
 from .memory import Memory, Remembered
 from .positions import SCHEMES, DistanceTerms
 from .softmax import Softmax
@@ -104,7 +104,7 @@ class TransformerXL(nn.Module):
         batch_size: int,
         mem_len: int | None = None,
         clamp_len: int | None = None,
-        same_length: SameLength = None,
+        same_length: SeenInEvaluation = None,
     ) -> Memory:
         """Nothing remembered yet; how far back is read may differ from how it was in training."""
         config = self.config
@@ -112,14 +112,14 @@ class TransformerXL(nn.Module):
         place = {"dtype": self.compute_dtype, "device": self.probe.device}
         memory = Memory.empty(config.n_layer, batch_size, mem_len, config.d_model, **place)
         clamp_len = config.clamp_len if clamp_len is None else clamp_len
-        return memory.read_with(clamp_len, same_length or config.same_length)
+        return memory.read_with(clamp_len, config.seen(same_length))
 
     def empty_cache(
         self,
         batch_size: int,
         mem_len: int | None = None,
         clamp_len: int | None = None,
-        same_length: SameLength = None,
+        same_length: SeenInEvaluation = None,
     ) -> AnyMemory:
         """`empty_memory` for evaluation: keys and values are kept, unless a later segment would
         make others of the same states (absolute positions, recurrence within a layer)."""
@@ -132,7 +132,7 @@ class TransformerXL(nn.Module):
         place = {"dtype": self.compute_dtype, "device": self.probe.device}
         cache = KeyValueCache.empty(shape, mem_len, **place)
         clamp_len = config.clamp_len if clamp_len is None else clamp_len
-        return cache.read_with(clamp_len, same_length or config.same_length)
+        return cache.read_with(clamp_len, config.seen(same_length))
 
     @property
     def probe(self) -> Tensor:
@@ -170,7 +170,9 @@ class Layer(nn.Module):
         self.drop = dropout(config)
         self.feed_forward = FeedForward(config)
 
-    def forward(self, h_BLD: Tensor, past: Past, terms: Terms, visible: Tensor | Band) -> Tensor:
+    def forward(
+        self, h_BLD: Tensor, past: Past, terms: Terms, visible: Tensor | Band | Ragged
+    ) -> Tensor:
         project = self.attention.keys_and_values
         h_BLD, normed_BLD, *seen = past.seen(h_BLD, terms, self.norm_before, project)
         query_BLD = self.query(h_BLD, normed_BLD)

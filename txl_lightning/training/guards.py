@@ -13,13 +13,8 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from ..data.stream import Segment
+from ..model import NonFiniteError
 from .ranks import whole
-
-
-class NonFiniteError(ValueError):
-    """A loss, gradient or weight that is infinite or not a number."""
-
-    exit_code = 5
 
 
 class OutOfMemory(ValueError):

@@ -21,14 +21,14 @@ from ..evaluation import (
     segment_answers,
     segment_nats,
 )
-from ..model import AnyMemory, Memory, SameLength, TransformerXL, TransformerXLConfig
+from ..model import AnyMemory, Memory, SeenInEvaluation, TransformerXL, TransformerXLConfig
 from .averaging import go_on_from, refuse_others
 from .carry import Carry
 from .chunks import check_whole_segments, recount
 from .compiling import compile_in_place
 from .devices import data_mesh, recompute, shard
 from .guards import Guard
-from .lengths import evaluation_lengths
+from .lengths import check_eval_lengths
 from .optim import OptimConfig, make_optimizer, make_scheduler, set_as_given
 from .ranks import Ranks
 
@@ -57,16 +57,17 @@ class LanguageModel(LightningModule):
         optim: OptimConfig = OptimConfig(),  # noqa: B008 (frozen)
         eval_mem_len: int | None = None,
         eval_clamp_len: int | None = None,
-        eval_same_length: SameLength = None,
+        eval_same_length: SeenInEvaluation = None,
         compile: bool = False,
         recompute: bool = False,
     ) -> None:
         super().__init__()
         net = TransformerXLConfig(**net) if isinstance(net, dict) else net
         self.optim = OptimConfig.of(optim) if isinstance(optim, dict) else optim
+        check_eval_lengths(eval_mem_len, eval_clamp_len)
         given = {"eval_mem_len": eval_mem_len, "eval_clamp_len": eval_clamp_len}
         given |= {"eval_same_length": eval_same_length}
-        self.eval_lengths = evaluation_lengths(net, *given.values())
+        self.eval_lengths = tuple(given.values())
         self.train_lengths = (net.mem_len, net.clamp_len, net.same_length)
         self.recompute = recompute
         given |= {"net": net.plain(), "optim": self.optim.plain()}

@@ -14,9 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from ..checkpoints import load_readable
-from ..checkpoints.files import digest
-from ..checkpoints.folder import WEIGHTS
+from ..checkpoints import digest_of, load_readable
 from ..checkpoints.texts import own_text
 from ..data.corpora import CORPORA
 from ..data.measured import ALL_IS_TEST, Measured, of_store, with_vocabulary
@@ -66,21 +64,16 @@ def evaluate_verb(
     model.to(there_is(device))
     with TemporaryDirectory(prefix="txl-") as folder, lines(out) as written:
         if path is None and corpus is None:
+            require(documents is None, "documents", documents, "left out, or path or corpus given")
             text = of_store(*own_text(ckpt_path, root), split)
         else:
             config = named(path, corpus, Path(folder), documents=documents, root=root)
             text = with_vocabulary(config, split, vocab, Path(folder))
         record = scored(model, replace(text, name=path or text.name), how, per_token)
-        record |= {"checkpoint": ckpt_path, "checkpoint_sha256": digest(weights_of(ckpt_path))}
+        record |= {"checkpoint": ckpt_path, "checkpoint_sha256": digest_of(ckpt_path)}
         for file in (sys.stdout, *written):
-            print(json.dumps(record), file=file)
+            print(json.dumps(record, allow_nan=False), file=file)
     print(table(record, how), file=sys.stderr)
-
-
-def weights_of(ckpt_path: str) -> Path:
-    """The file with the weights."""
-    path = Path(ckpt_path)
-    return path / WEIGHTS if path.is_dir() else path
 
 
 def there_is(device: str | None) -> str:

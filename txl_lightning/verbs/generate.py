@@ -11,9 +11,13 @@ from torch import Tensor
 from ..checkpoints import load_readable, trained_tgt_len
 from ..data.vocab import Vocabulary
 from ..generation import Sampling, Texts, TextStream, begun, continued, load, save, search
+from ..generation.beam import never
 from ..model import TransformerXL, require
 from .page import Page
 from .prompts import given
+
+UNFINISHED = 64
+"""Tokens at a text's end in which a character or word begins that is not whole there."""
 
 USUAL_TGT_LEN = 128
 """What a training segment had, where a checkpoint does not say."""
@@ -143,14 +147,16 @@ def sampled(
 
 def searched(work: Work, length: int, beams: int) -> Iterator[Texts]:
     """The text with the continuation that is found."""
+    before = work.ids[-UNFINISHED:]
 
     def ended(ids: list[int]) -> bool:
-        stream = TextStream(work.vocab, work.ids, work.stops)
+        stream = TextStream(work.vocab, before, work.stops)
         for index in ids:
             stream.add(index)
         return stream.ended
 
-    yield search(work.model, work.texts, length, beams, ended=ended, ext_len=work.ext_len)
+    stop = ended if work.stops else never
+    yield search(work.model, work.texts, length, beams, ended=stop, ext_len=work.ext_len)
 
 
 def finish(work: Work, steps: Iterator[Texts], samples: int, memory: str | None) -> None:

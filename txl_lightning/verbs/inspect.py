@@ -4,8 +4,10 @@ from pathlib import Path
 
 import torch
 
+from ..checkpoints import digest_of
 from ..evaluation import figures
 from ..evaluation.attention import attention_rows
+from ..evaluation.machine import made_with
 from ..evaluation.reading import nats_by_memory, nats_by_position, nats_with
 from ..evaluation.tables import write_table
 from ..model import require
@@ -44,6 +46,7 @@ def inspect_verb(
     mem_len, read = model.config.mem_len, {"batch_size": batch_size}
     read["tgt_len"] = about["tgt_len"] if tgt_len is None else tgt_len
     folder, text = Path(out), {"checkpoint": ckpt_path, "path": path, "split": split}
+    text |= {"checkpoint_sha256": digest_of(ckpt_path), **made_with(model.probe.device)}
     text |= {"tokens": len(ids), "unit": unit, "trained_mem_len": mem_len, **read}
     lengths = mem_lens or around(mem_len or read["tgt_len"])
     nats = nats_with(model, ids, [*lengths, mem_len, 0], **read)

@@ -8,8 +8,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from ..checkpoints import digest_of
 from ..data.vocab import Vocabulary, fingerprint
 from ..evaluation import figures, recl
+from ..evaluation.machine import made_with
 from ..evaluation.tables import write_table
 from ..model import TransformerXL, require
 from .texts import text_ids, trained
@@ -59,6 +61,8 @@ def recl_verb(
         said = progress(name)
         nats[name] = recl.nats_by_context(model, tokens, place_P, contexts, **read, said=said)
     about = {"checkpoints": dict(zip(models, ckpt_path, strict=True)), "reading": reading}
+    about["checkpoint_sha256"] = dict(zip(models, map(digest_of, ckpt_path), strict=True))
+    about |= made_with(torch.device("cpu"))
     about |= {"positions": len(place_P), "path": path, "split": None if path else split}
     write(Path(out), nats, contexts, r, vocab.unit, about)
 

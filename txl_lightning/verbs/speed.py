@@ -7,7 +7,7 @@ import yaml
 
 from ..checkpoints import load_run
 from ..evaluation.figures import draw_speed
-from ..evaluation.machine import machine
+from ..evaluation.machine import made_with
 from ..evaluation.speed import against_window, latencies
 from ..evaluation.tables import write_table
 from ..model import TransformerXL, TransformerXLConfig, require
@@ -42,7 +42,7 @@ def speed_verb(
     for field, values in {"lengths": lengths, "batches": batches}.items():
         require(all(value >= 1 for value in values), field, list(values), "at least 1 each")
     model, folder = network(source), Path(out)
-    about = {"source": source, "machine": machine(model.probe.device)}
+    about = {"source": source, **made_with(model.probe.device)}
     window = against_window(model, list(lengths), tgt_len, segments, positions)
     write_table(window, folder / "window", about)
     draw_speed(window, folder / "window.png")

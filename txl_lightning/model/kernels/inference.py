@@ -33,7 +33,7 @@ class Band:
     span: int | None
     like: Tensor
 
-    def hide_(self, score_HBLS: Tensor) -> None:
+    def hide_(self, score_HBLS: Tensor, rows: slice) -> None:
         """Set to -inf what no query sees: a triangle at the end, and one at the beginning."""
         for first, hidden in self.triangles:
             score_HBLS.narrow(-1, first, hidden.size(1)).add_(hidden)
@@ -52,6 +52,17 @@ class Band:
 
     def _all_hidden(self, count: int) -> Tensor:
         return self.like.new_full((self.tgt_len, count), HIDDEN)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """What queries do not see if rows remember more and less, or begin another text."""
+
+    hidden_BLS: Tensor
+
+    def hide_(self, score_HBLS: Tensor, rows: slice) -> None:
+        """Set it to -inf, in the scores of some rows."""
+        score_HBLS.masked_fill_(self.hidden_BLS[rows], HIDDEN)
 
 
 @dataclass(frozen=True)
@@ -127,13 +138,15 @@ def attend(
     k_BSHK: Tensor,
     value_BSHK: Tensor,
     terms: Prepared,
-    visible: Band | Tensor,
+    visible: Band | Ragged,
     dropatt: float,
     scratch: Scratch,
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     assert dropatt == 0, "evaluation drops nothing"
     q_HBLK, seen_len = q_BLHK.permute(2, 0, 1, 3), k_BSHK.size(1)
+    # A cache may be read under another autocast than it was written under.
+    q_HBLK = q_HBLK.to(k_BSHK.dtype)
     content_HBLK, distance_HBLK = (over_sqrt_k(q_HBLK, u) for u in (terms.u_H11K, terms.v_H11K))
     k_HBKS, value_HBSK = k_BSHK.permute(2, 0, 3, 1), value_BSHK.permute(2, 0, 1, 3)
     out_HBLK = torch.empty_like(content_HBLK)
@@ -141,7 +154,7 @@ def attend(
         score_HBLS = by_distance(distance_HBLK[piece], seen_len, terms, piece, scratch)
         score_XLS = score_HBLS.flatten(0, 1)
         score_XLS.baddbmm_(content_HBLK[piece].flatten(0, 1), k_HBKS[piece].flatten(0, 1))
-        hide_(score_HBLS, visible, piece)
+        visible.hide_(score_HBLS, piece[1])
         weight_XLS = scratch.lend("weights", score_XLS.shape, score_XLS)
         torch.softmax(score_XLS, dim=-1, out=weight_XLS)
         out_XLK = out_HBLK[piece].flatten(0, 1)
@@ -193,11 +206,3 @@ def near(q_HBLK: Tensor, terms: Prepared, heads: slice, scratch: Scratch) -> Ten
     torch.bmm(q_HBLK.flatten(1, 2), terms.r_HKE[heads], out=near_HYE)
     near_HYE = near_HYE if number_H1E is None else near_HYE.add_(number_H1E)
     return near_HYE.view(H, B, L, -1)
-
-
-def hide_(score_HBLS: Tensor, visible: Band | Tensor, piece: Piece) -> None:
-    """Set to -inf what a query may not see."""
-    if isinstance(visible, Band):
-        visible.hide_(score_HBLS)
-    else:
-        score_HBLS.masked_fill_(~visible[piece[1]], HIDDEN)
