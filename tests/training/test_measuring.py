@@ -198,7 +198,14 @@ def test_answers_in_the_warm_up_are_not_counted(make_model, make_trainer):
 
 
 def test_a_clamp_len_of_0_is_that_of_evaluation_too():
-    model = LanguageModel(TransformerXLConfig(positions="learned", clamp_len=0))
-    assert (model.train_lengths[1], model.eval_lengths[1]) == (0, 0)
-    model = LanguageModel(TransformerXLConfig(positions="learned", clamp_len=0), eval_clamp_len=1)
-    assert model.eval_lengths[1] == 1
+    for given, expected in ((None, 0), (1, 1)):
+        config = TransformerXLConfig(positions="learned", clamp_len=0)
+        model = LanguageModel(config, eval_clamp_len=given)
+        assert model.net.empty_cache(1, *model.eval_lengths).clamp_len == expected
+
+
+def test_evaluation_may_see_all_that_there_is_where_training_saw_equally_much():
+    config = TransformerXLConfig(same_length="mem_len")
+    for given, expected in ((None, "mem_len"), ("all", None), ("mem_len+1", "mem_len+1")):
+        model = LanguageModel(config, eval_same_length=given)
+        assert model.net.empty_cache(1, *model.eval_lengths).same_length == expected
