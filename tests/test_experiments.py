@@ -15,6 +15,7 @@ import yaml
 
 from txl_lightning.checkpoints import load_original
 from txl_lightning.data.stream import Stream
+from txl_lightning.model import TransformerXL, TransformerXLConfig
 from txl_lightning.model.kernels import KERNELS
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "reproduction" / "golden_curve.py"
@@ -100,6 +101,27 @@ def test_a_recorded_curve_comes_out_again(golden_curve, text_file, tmp_path):
 def test_a_schedule_that_cannot_be_repeated_is_refused(golden_curve):
     with pytest.raises(ValueError, match="schedule: 'linear' cannot be repeated"):
         golden_curve.schedule(INFO | {"schedule": "linear"})
+
+
+def test_peers_read_the_same_text_in_turn_and_say_how_far_apart_they_are():
+    script = Path(__file__).parents[1] / "experiments" / "speed" / "peers.py"
+    spec = importlib.util.spec_from_file_location("peers", script)
+    peers = importlib.util.module_from_spec(spec)
+    # A dataclass looks for the module that it is made in.
+    sys.modules["peers"] = peers
+    spec.loader.exec_module(peers)
+    config = TransformerXLConfig(n_token=256, n_layer=2, d_model=8, n_head=2, mem_len=12)
+    net = TransformerXL(config).eval()
+    memories = {"ours": net.empty_cache(2), "ours, hidden states": net.empty_memory(2)}
+    with torch.inference_mode():
+        steps = {name: peers.Ours(net, memory) for name, memory in memories.items()}
+        found = peers.measure(steps, 4, 12, 2, rounds=2)
+    assert found["ours"]["times ours"] == 1
+    assert found["ours, hidden states"]["nats apart"] < 1e-4
+    layers = sum(p.numel() for p in (*net.layers.parameters(), *net.head.parameters()))
+    per_token_of_memory = 2 * 3 * 8
+    assert peers.bytes_read(net, 13) - peers.bytes_read(net, 12) == 4 * per_token_of_memory
+    assert peers.bytes_read(net, 0) == 4 * (layers + 2 * 8)
 
 
 def run_script(path: str, *arguments: str, folder: Path) -> str:

@@ -156,7 +156,14 @@ def run(arguments: list[str]) -> None:
         raise ValueError(f"{verb}: unknown verb; it must be one of {', '.join(VERBS)}")
     quieten()
     call, _ = VERBS[verb]
-    call(verb, options)
+    call(verb, [underscored(option) for option in options])
+
+
+def underscored(option: str) -> str:
+    """An option's name as ours are written, also where others write --per-token."""
+    name, sign, value = option.partition("=")
+    is_name = name.startswith("--") and " " not in name
+    return "--" + name[2:].replace("-", "_") + sign + value if is_name else option
 
 
 def usage() -> str:

@@ -5,7 +5,8 @@ import torch
 
 from txl_lightning import generate
 from txl_lightning.generation import Sampling, begun, continued
-from txl_lightning.generation.texts import read
+from txl_lightning.generation import texts as texts_module
+from txl_lightning.generation.texts import out_of_sight, read
 
 
 def test_it_equals_reading_the_whole_history_again_for_every_token(make_net):
@@ -72,6 +73,24 @@ def test_padding_changes_no_score_and_no_memory(make_net, lengths):
         next_BV, _ = read(net, alone.followed_by(token_B1[row : row + 1]), ext_len)
         again_BV, _ = read(net, together.followed_by(token_B1), ext_len)
         assert torch.allclose(again_BV[row], next_BV[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("ext_len", [0, 5])
+@pytest.mark.parametrize("how", [{}, {"positions": "shaw", "clamp_len": 4}, {"recurrence": "same"}])
+def test_of_a_long_prompt_only_what_can_be_seen_is_read(make_net, monkeypatch, how, ext_len):
+    net, prompts = make_net(**how), [torch.randint(11, (n,)) for n in (700, 640)]
+    found, after = read(net, begun(net, prompts, None), ext_len)
+    skipped = out_of_sight(net, begun(net, prompts, None), ext_len)
+    assert skipped == (0 if "recurrence" in how else 700 - 2 * (6 + 128 + ext_len))
+    monkeypatch.setattr(texts_module, "out_of_sight", lambda *_: 0)
+    expected, _ = read(net, begun(net, prompts, None), ext_len)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert after.read == 700
+
+
+def test_an_unknown_token_is_refused(make_net):
+    with pytest.raises(ValueError, match=r"prompt: \[3, 11\] is not possible; .* ids from 0 to 10"):
+        begun(make_net(), [torch.tensor([3, 11])], None)
 
 
 def test_a_list_gives_a_list_and_a_prompt_its_tokens(make_net):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from txl_lightning import Memory
-from txl_lightning.model.kernels import KERNELS, reference
+from txl_lightning.model.kernels import KERNELS, inference, reference
 from txl_lightning.model.positions import DistanceTerms
 
 FAST = sorted(set(KERNELS) - {"reference"})
@@ -35,10 +35,13 @@ def inputs(tgt_len, mem_len, filled=(0, 3), names="rvu"):
 
 
 def run(kernel, leaves, visible, dropatt=0.0):
-    letters = {"r": "r_THK", "u": "u_HK", "v": "v_HK", "b": "b_TH"}
-    terms = DistanceTerms(**{letters[x]: leaves[x] for x in letters if x in leaves})
     attend = KERNELS[kernel]
-    return attend(leaves["q"], leaves["k"], leaves["value"], terms, visible, dropatt)
+    return attend(leaves["q"], leaves["k"], leaves["value"], terms_of(leaves), visible, dropatt)
+
+
+def terms_of(leaves):
+    letters = {"r": "r_THK", "u": "u_HK", "v": "v_HK", "b": "b_TH"}
+    return DistanceTerms(**{letters[x]: leaves[x] for x in letters if x in leaves})
 
 
 @pytest.mark.parametrize("kernel", FAST)
@@ -53,6 +56,18 @@ def test_it_equals_the_reference_with_every_gradient(kernel, tgt_len, mem_len, n
     fast_gradients = torch.autograd.grad((fast * weight).sum(), list(leaves.values()))
     for name, expected, found in zip(leaves, slow_gradients, fast_gradients, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize(("tgt_len", "mem_len"), SIZES)
+@pytest.mark.parametrize("names", TERMS)
+def test_that_of_evaluation_equals_the_reference(tgt_len, mem_len, names):
+    leaves, visible = inputs(tgt_len, mem_len, names=names)
+    slow = run("reference", leaves, visible)
+    with torch.no_grad():
+        prepared = inference.Prepared.of(terms_of(leaves), leaves["value"])
+        seen = (leaves["k"], leaves["value"], prepared, inference.Ragged(~visible))
+        fast = inference.attend(leaves["q"], *seen, 0.0, inference.Scratch())
+    torch.testing.assert_close(fast, slow.detach(), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("kernel", FAST)

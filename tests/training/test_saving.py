@@ -11,10 +11,11 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
+from txl_lightning.checkpoints.places import unwritable
 from txl_lightning.data import StorageError
 from txl_lightning.signals import is_child
 from txl_lightning.training import saving
-from txl_lightning.training.saving import LastCheckpoint, unwritable
+from txl_lightning.training.saving import LastCheckpoint
 
 
 class Signal(Callback):

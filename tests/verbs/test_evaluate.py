@@ -242,8 +242,10 @@ def test_a_checkpoint_by_itself_must_be_told_the_text(refused, measure, checkpoi
         (["--corpus=ptb", "--path=a"], 2, "corpus: ptb is not possible; it must be left out wh"),
         (["--path=none.txt"], 3, "none.txt: no such file; data.path must name a text file"),
         (["--path=letters.txt", "--split=val"], 3, "letters.txt: its val text is empty; give an"),
-        (["--batch_size=151"], 2, "tokens: 300 is not possible; it must be at least 2 * 151 ro"),
-        (["--out=none/all.jsonl"], 2, "none/all.jsonl: No such file or directory"),
+        (["--batch_size=151"], 3, "the text has 300 tokens; batch_size 151 needs 2 in each row"),
+        (["--out=none/all.jsonl"], 6, "out: none/all.jsonl: there is no folder none"),
+        (["--per-token=."], 6, "per_token: . is a folder; it must be a file"),
+        (["--documents=lines"], 2, "documents: lines is not possible; it must be left out, or"),
         (["--device=cuda"], 2, "device: cuda is not possible; it must be cpu, because torch fi"),
     ],
 )

@@ -84,6 +84,23 @@ def test_each_sample_is_what_its_seed_gives_alone(generate):
     assert len(set(alone)) == 3
 
 
+def test_each_prompt_of_a_file_is_continued_as_it_is_alone(generate, tmp_path):
+    (tmp_path / "prompts.txt").write_text("abc\na\nhijklmnop\n")
+    options = ("--length=12", "--temperature=0")
+    alone = [generate(f"--prompt={text}", *options) for text in ("abc", "a", "hijklmnop")]
+    together = generate("--prompts=prompts.txt", *options)
+    assert together == "".join(f"--- {n} ---\n{text}\n" for n, text in enumerate(alone, 1))
+    twice = generate("--prompts=prompts.txt", "--samples=2", *options)
+    assert twice.count("--- ") == 6
+    for more in ("--prompt=a", "--beams=2", "--memory=m"):
+        code, said = complaint(generate, "--prompts=prompts.txt", more)
+        assert (code, said) == (
+            2,
+            "prompts: prompts.txt is not possible; it must be null with prompt, prompt_file, "
+            "beams or memory",
+        )
+
+
 def test_without_a_seed_every_text_is_another_one(generate):
     torch.manual_seed(0)
     first = generate("--length=40")
@@ -151,7 +168,7 @@ def test_a_memory_of_another_checkpoint_is_one_line(generate, tmp_path):
         (["--prompt_file=none.txt"], 2, "none.txt: No such file or directory"),
         (["--prompt_file=latin.txt"], 3, "prompt: latin.txt: byte 3 is not UTF-8 text"),
         (["--memory=latin.txt"], 3, "memory: latin.txt: not a memory that generate wrote"),
-        (["--length=1", "--memory=none/m"], 6, "memory: none/m: cannot be written"),
+        (["--length=1", "--memory=none/m"], 6, "memory: none/m: there is no folder none"),
     ],
 )
 def test_a_mistake_is_one_line(generate, tmp_path, options, code, said):
@@ -197,10 +214,10 @@ def test_text_comes_while_it_is_written_and_ctrl_c_keeps_what_has_come(launch, t
 
 def test_samples_that_a_signal_stops_are_printed_as_far_as_they_are(make_net, capsys):
     net, vocab = make_net(n_token=3), Characters("abc")
-    texts = begun(net, [torch.tensor([1])] * 2, None)
+    texts = begun(net, [torch.tensor([1])], None)
 
     def steps():
-        yield texts.followed_by(torch.tensor([[0], [2]]))
+        yield texts.rows(torch.tensor([0, 0])).followed_by(torch.tensor([[0], [2]]))
         raise SystemExit(143)
 
     work = Work(net, vocab, texts, ext_len=0, shown=0, stops=["cb"])

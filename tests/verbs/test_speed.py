@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from txl_lightning.evaluation.speed import percentile, with_memory, with_window
+from txl_lightning.evaluation.speed import is_disturbed, percentile, with_memory, with_window
 
-FEW = ("--tgt_len=4", "--segments=2", "--positions=2")
+FEW = ("--tgt_len=4", "--segments=2", "--positions=2", "--tokens=5")
 FEW = (*FEW, "--lengths", "16", "24", "--batches", "1", "3")
 
 
@@ -30,7 +30,10 @@ def test_a_checkpoint_is_timed_at_each_length_and_batch(txl, run_folder):
     row = json.loads(Path("times", "window.json").read_text())["rows"][0]
     assert row["speedup"] == pytest.approx(row["window_ms_per_token"] / row["memory_ms_per_token"])
     assert (row["window_positions"], row["segments"]) == (2, 2)
-    assert Path("times", "window.png").read_bytes().startswith(b"\x89PNG")
+    assert "fastest of 2 segments, 2 windows" in output.out
+    assert json.loads(Path("times", "latency.json").read_text())["rows"][0]["tokens"] == 5
+    for name in ("window.png", "latency.png"):
+        assert Path("times", name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_config_is_timed_with_weights_that_are_drawn(txl, tmp_path):
@@ -66,10 +69,29 @@ def test_a_segment_sees_its_memory_full_and_a_window_only_itself(make_net):
         return hidden(tokens, memory, *rest)
 
     net.hidden = counted
-    assert len(with_memory(net, 20, 4, 2, segments=3)) == 3
-    assert lengths[-3:] == [(4, 20)] * 3
-    assert len(with_window(net, 20, positions=2)) == 2
-    assert lengths[-2:] == [(20, 0)] * 2
+    with torch.inference_mode():
+        segment, window = with_memory(net, 20, 4, 2), with_window(net, 20)
+        assert all(read() > 0 for read in (segment, window, segment, window))
+    assert lengths[-4:] == [(4, 20), (20, 0)] * 2
+
+
+def row(attention_len: int, memory_ms: tuple[float, float], window_ms: tuple[float, float]):
+    names = ("memory_ms_per_token", "memory_median_ms", "window_ms_per_token", "window_median_ms")
+    times = dict(zip(names, (*memory_ms, *window_ms), strict=True))
+    return {"attention_len": attention_len} | times
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        (((2, 2.1), (30, 32)), False),
+        (((2, 4.0), (30, 32)), True),
+        (((2, 2.1), (30, 60)), True),
+        (((2, 2.1), (9, 9)), True),
+    ],
+)
+def test_times_that_other_work_has_lengthened_are_told(second, expected):
+    assert is_disturbed([row(8, (1, 1.2), (10, 11)), row(16, *second)]) is expected
 
 
 def test_a_percentile_is_the_least_time_that_so_many_do_not_exceed():

@@ -54,6 +54,8 @@ def read_config(folder: Path) -> TransformerXLConfig:
         CheckpointError: they are damaged, or another's, or of a later release.
     """
     path = folder / CONFIG
+    if not path.is_file() and (inside := sorted(folder.rglob("best.ckpt"))):
+        raise ValueError(f"ckpt_path: {folder} is a run's folder; did you mean {inside[-1]}?")
     held = read_json(path)
     if KEY not in held:
         raise CheckpointError(f"{path}: not written by convert; convert {folder} first")

@@ -57,11 +57,33 @@ def draw_speed(rows: Rows, path: Path) -> None:
         middle = (low * high) ** 0.5
         axes.annotate(f"{times:,.0f} times", (at, middle), ha="center", size="small")
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:,g}")
     axes.set_xticks(length, [f"{at:,}" for at in length])
     axes.margins(x=0.1)
     axes.set(xlabel="tokens that are seen", ylabel="ms per token")
-    axes.set_title("Time to evaluate a token (fastest of several)", size="medium")
-    axes.legend(frameon=False)
+    counts = f"fastest of {rows[0]['segments']} segments, {rows[0]['window_positions']} windows"
+    axes.set_title(f"Time to evaluate a token ({counts})", size="medium")
+    axes.legend(frameon=False, loc="center left")
+    figure.savefig(path, dpi=120)
+
+
+def draw_latency(rows: Rows, path: Path) -> None:
+    """What a token takes when it is written, and how many there are in a second, over rows."""
+    figure, axes = panels(2, sharey=False)
+    batch, half, most, rate = columns(rows, "batch_size", "p50_ms", "p99_ms", "tokens_per_second")
+    axes[0].plot(batch, half, "o-", markersize=4, label="half of them")
+    axes[0].plot(batch, most, "o--", markersize=4, label="99 %")
+    axes[0].set(ylabel="ms per token, at most")
+    axes[0].legend(frameon=False)
+    axes[1].plot(batch, rate, "o-", markersize=4)
+    axes[1].set(ylabel="tokens per second")
+    for each in axes:
+        each.set_xscale("log", base=2)
+        each.set_xticks(batch, [f"{rows:,}" for rows in batch])
+        each.set(xlabel="texts written at once")
+        each.set_ylim(bottom=0)
+        each.yaxis.set_major_formatter("{x:,g}")
+    figure.suptitle(f"Writing token by token, {rows[0]['mem_len']:,} remembered", size="medium")
     figure.savefig(path, dpi=120)
 
 
@@ -93,32 +115,44 @@ def draw_gains(steps: Rows, found: Rows, path: Path, unit: str) -> None:
     """A panel for each share r: what a longer context gains each model, and where that ends."""
     shares = by(steps, "r")
     figure, all_axes = panels(len(shares))
-    step = steps[0]["longer"] - steps[0]["context"]
+    step, lines = steps[0]["longer"] - steps[0]["context"], {}
     for axes, (r, rows) in zip(all_axes, shares.items(), strict=True):
         recl = {row["model"]: row for row in found if row["r"] == r}
         for model, curve in by(rows, "model").items():
             context, gain = columns(curve, "context", "gain")
             percent = [max(100 * share, LEAST) for share in gain]
             least = "" if recl[model]["found"] else "at least "
-            label = f"{model}: {least}{recl[model]['recl']:,}"
-            axes.plot(context, percent, "o-", markersize=3, linewidth=1, label=label)
+            label = f"{least}{recl[model]['recl']:,}"
+            lines[model] = axes.plot(
+                context, percent, "o-", markersize=3, linewidth=1, label=label
+            )[0]
         axes.axhline(100 * THRESHOLD, color="gray", linestyle=":")
+        axes.annotate(
+            f"{100 * THRESHOLD:g} %",
+            (0.01, 100 * THRESHOLD),
+            size="small",
+            xycoords=("axes fraction", "data"),
+            va="bottom",
+            color="gray",
+        )
         axes.set(yscale="log", xlabel=f"context c ({unit}s)")
         which = "all positions" if r == 1 else f"hardest {100 * r:g} % of positions"
         axes.set_title(which, size="medium")
         axes.legend(frameon=False, title="RECL", fontsize="small")
     all_axes[0].yaxis.set_major_formatter("{x:g}")
     all_axes[0].set_ylabel(f"gain in perplexity of {step:,} more (%)")
+    # One under all panels: names are as long as paths.
+    figure.legend(lines.values(), lines, loc="outside lower center", frameon=False, ncols=1)
     figure.savefig(path, dpi=120)
 
 
-def panels(count: int) -> tuple[Any, list[Any]]:
-    """A figure and the axes of its panels, side by side on one scale."""
+def panels(count: int, sharey: bool = True) -> tuple[Any, list[Any]]:
+    """A figure and the axes of its panels, side by side, on one scale or not."""
     # Slow to import, and of no use to who only measures.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.6 * count + 3.4 * (count == 1), 4), layout="constrained")
-    all_axes = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+    all_axes = list(figure.subplots(1, count, sharey=sharey, squeeze=False)[0])
     for axes in all_axes:
         axes.grid(alpha=0.3)
     return figure, all_axes

@@ -1,5 +1,6 @@
 """What a number was measured with: the machine, the commit, the memory that it took."""
 
+import os
 import platform
 import resource
 import subprocess
@@ -39,6 +40,7 @@ def machine(device: torch.device) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if on_gpu else device.type,
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "torch": torch.__version__,
         "python": platform.python_version(),
     }

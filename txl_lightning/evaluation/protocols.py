@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ..data import DataError
 from ..data.lengths import Fixed
 from ..data.portion import Portion
 from ..data.stream import Stream
@@ -56,11 +57,12 @@ class Protocol:
         """The part of a text that is read.
 
         Raises:
-            ValueError: it has fewer than two tokens for each row.
+            DataError: it has fewer than two tokens for each row.
         """
         n_token = len(tokens) if self.limit is None else min(len(tokens), self.limit + 1)
-        fewest = 2 * self.batch_size
-        require(n_token >= fewest, "tokens", n_token, f"at least 2 * {self.batch_size} rows")
+        if n_token < 2 * self.batch_size:
+            needed = f"batch_size {self.batch_size:,} needs 2 in each row"
+            raise DataError(f"the text has {n_token:,} tokens; {needed}")
         whole_rows = self.batch_size * tokens.grain
         n_place = -(-n_token // whole_rows) * whole_rows if self.rest == "scored" else n_token
         return Portion(tokens, n_token, n_place)

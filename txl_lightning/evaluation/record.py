@@ -10,7 +10,7 @@ from ..data.measured import Measured
 from ..model import NonFiniteError, TransformerXL
 from .machine import made_with, peak_memory
 from .metrics import readings
-from .protocols import Protocol
+from .protocols import PROTOCOLS, Protocol
 from .scoring import Part, remembered_len, text_parts
 from .tally import ColdStarts, Tally
 
@@ -70,6 +70,7 @@ def check(tally: Tally, name: str) -> None:
 def described(model: TransformerXL, text: Measured, protocol: Protocol) -> dict[str, Any]:
     """What is read, and how: lengths as they are used, also where the protocol leaves them."""
     config, how = model.config, asdict(protocol)
+    usual = asdict(PROTOCOLS[protocol.name])
     lengths = {name: how[name] for name in how if name not in ("name", "source", "unit")}
     lengths["mem_len"] = remembered_len(model, protocol)
     lengths["clamp_len"] = protocol.clamp_len or config.clamp_len
@@ -77,6 +78,7 @@ def described(model: TransformerXL, text: Measured, protocol: Protocol) -> dict[
     lengths["tgt_len"] = protocol.tgt_len or len(protocol.stream(text.tokens).tokens)
     return {
         "protocol": protocol.name,
+        "changed": [name for name in lengths if how[name] != usual[name]],
         "source": protocol.source,
         "text": text.name,
         "split": text.split,

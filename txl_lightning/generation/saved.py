@@ -27,7 +27,8 @@ def save(path: str | Path, model: TransformerXL, texts: Texts, ext_len: int) -> 
     ours = {"tokens_BL": texts.tokens_BL, "length_B": texts.length_B}
     tensors = texts.memory.tensors() | ours | {"read": torch.tensor(texts.read)}
     tensors = {name: plain(tensor) for name, tensor in tensors.items()}
-    about = {"format": FORMAT, "ext_len": str(ext_len), "tensors": digest(tensors)}
+    tensors["ext_len"] = torch.tensor(ext_len)
+    about = {"format": FORMAT, "tensors": digest(tensors)}
     part = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.part")
     try:
         save_file(tensors, part, about | {"weights": digest(model.state_dict())})
@@ -51,17 +52,17 @@ def load(
     about, tensors = contents(path)
     if about.get("format") != FORMAT:
         raise DataError(f"memory: {path}: not a memory that generate wrote, or of another release")
-    if about["tensors"] != digest(tensors):
+    if about.get("tensors") != digest(tensors):
         raise DataError(f"memory: {path}: damaged: its tensors are not those that were written")
-    if about["weights"] != digest(model.state_dict()):
+    if about.get("weights") != digest(model.state_dict()):
         raise DataError(
             f"memory: {path}: of other weights; it needs the checkpoint it was made with"
         )
-    length_B, read = tensors.pop("length_B"), int(tensors.pop("read"))
+    length_B = tensors.pop("length_B")
+    read, saved_ext_len = (int(tensors.pop(name)) for name in ("read", "ext_len"))
     tensors = {name: tensor.to(model.probe.device) for name, tensor in tensors.items()}
     tokens_BL = tensors.pop("tokens_BL")
     memory = type(unread(model, 1, 0)).of_tensors(tensors)
-    saved_ext_len = int(about["ext_len"])
     for name, asked, saved in (
         ("mem_len", mem_len, memory.mem_len),
         ("ext_len", ext_len, saved_ext_len),

@@ -76,11 +76,14 @@ def begun(model: TransformerXL, prompts: Sequence[Tensor], mem_len: int | None) 
     """Texts of which nothing is read.
 
     Raises:
-        ValueError: one of them is empty, or there is none.
+        ValueError: one of them is empty or has an unknown token, or there is none.
     """
     require(len(prompts) > 0, "prompts", "none", "at least one")
     length = [len(prompt_L) for prompt_L in prompts]
     require(min(length) > 0, "prompt", "an empty one", "at least one token")
+    ids = torch.cat([prompt_L.cpu() for prompt_L in prompts])
+    known = int(ids.min()) >= 0 and int(ids.max()) < model.config.n_token
+    require(known, "prompt", ids.tolist()[:9], f"ids from 0 to {model.config.n_token - 1}")
     device = model.probe.device
     tokens_BL = torch.zeros(len(prompts), max(length), dtype=torch.long, device=device)
     for tokens_L, prompt_L in zip(tokens_BL, prompts, strict=True):
@@ -101,7 +104,8 @@ def read(model: TransformerXL, texts: Texts, ext_len: int) -> tuple[Tensor, Text
         NonFiniteError: the scores are not finite.
     """
     memory, stop = texts.memory, len(texts)
-    for start, stop in pairwise(cuts(texts.read, len(texts))):
+    begin = texts.read or out_of_sight(model, texts, ext_len)
+    for start, stop in pairwise(cuts(begin, len(texts))):
         first = max(start - ext_len, 0)
         tokens_BL, past_BL = texts.tokens_BL[:, first:stop], texts.past(first, stop)
         h_BLD, memory = model.hidden(tokens_BL, memory, past_BL, again=min(ext_len, stop))
@@ -109,6 +113,15 @@ def read(model: TransformerXL, texts: Texts, ext_len: int) -> tuple[Tensor, Text
     if not logits_BV.amax(dim=-1).isfinite().all():
         raise NonFiniteError("the network's scores are not finite: its weights are of no use")
     return logits_BV, replace(texts, memory=memory, read=stop)
+
+
+def out_of_sight(model: TransformerXL, texts: Texts, ext_len: int) -> int:
+    """How many of the first tokens the last one cannot see, through the memories of all layers."""
+    if model.config.recurrence == "same":
+        return 0
+    # A layer adds what its memory holds, and the segment that the memory stands before.
+    in_sight = model.config.n_layer * (texts.memory.mem_len + SEGMENT + ext_len)
+    return max(len(texts) - in_sight, 0)
 
 
 def cuts(read: int, end: int) -> list[int]:

@@ -10,8 +10,8 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.loggers import CSVLogger, Logger
 
 from ..checkpoints import CheckpointError, read_checkpoint
+from ..checkpoints.places import check_folder
 from ..complaints import explain
-from ..data import StorageError
 from ..data.datamodule import CorpusDataModule
 from .callbacks import SaveNats, Throughput
 from .checks import as_counts, check_numbers_of, check_same_network, check_same_optimiser
@@ -22,7 +22,7 @@ from .guards import OutOfMemory, is_out_of_memory
 from .module import LanguageModel
 from .progress import TokenProgress
 from .resume import Resume, SavingConfig, begin_with, note, starting_point, vocabulary_in
-from .saving import BestCheckpoint, LastCheckpoint, WholeFiles, take_over_signals, unwritable
+from .saving import BestCheckpoint, LastCheckpoint, WholeFiles, take_over_signals
 
 IMPORTABLE = ["txl_lightning"] + [
     f"lightning.pytorch.{part}"
@@ -102,7 +102,7 @@ class TxlCLI(LightningCLI):
         as_counts(config.trainer)
         check_numbers_of(config)
         if self.subcommand == "fit":
-            check_writable("trainer.default_root_dir", config.trainer.default_root_dir)
+            check_folder("trainer.default_root_dir", config.trainer.default_root_dir)
         if self.subcommand != "fit" and config.ckpt_path is None:
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
         if config.weights_only is False:
@@ -217,16 +217,6 @@ def check_not_done(max_steps: int, step: int, resume: Resume) -> None:
         raise SystemExit(0)
     message = f"trainer.max_steps: {max_steps} is not possible; it must be more than the"
     raise ValueError(f"{message} {step} steps of the checkpoint")
-
-
-def check_writable(key: str, folder: str) -> None:
-    """Find out before a text is prepared that nothing could be kept.
-
-    Raises:
-        StorageError: with the reason.
-    """
-    if problem := unwritable(Path(folder)):
-        raise StorageError(f"{key}: {problem}")
 
 
 def out_of_memory(config: jsonargparse.Namespace) -> str:

@@ -19,6 +19,7 @@ from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from ..checkpoints import files
 from ..checkpoints.files import KEY
+from ..checkpoints.places import unwritable
 from ..data import StorageError
 from ..data.stream import Segment
 from ..signals import EXIT, Waiting, handling, is_child, say
@@ -268,19 +269,6 @@ def take_over_signals(trainer: Trainer) -> None:
     """Keep Lightning's handlers out: they make processes wait for each other in mid-step."""
     trainer._signal_connector.register_signal_handlers = lambda: None
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
-
-
-def unwritable(folder: Path) -> str | None:
-    """Why nothing can be written in a folder, which is made."""
-    try:
-        with files.storing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            probe = files.part_of(folder / "probe")
-            probe.touch()
-            probe.unlink()
-    except StorageError as error:
-        return str(error)
-    return None
 
 
 def warn_of_little_room(folder: Path, pl_module: LightningModule) -> None:

@@ -15,7 +15,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ..checkpoints import digest_of, load_readable
+from ..checkpoints.places import check_file
 from ..checkpoints.texts import own_text
+from ..data import DataError
 from ..data.corpora import CORPORA
 from ..data.measured import ALL_IS_TEST, Measured, of_store, with_vocabulary
 from ..data.text import TextConfig
@@ -46,8 +48,8 @@ def evaluate_verb(
         ckpt_path: A checkpoint written by fit, or a folder written by convert.
         protocol: How the text is read: segments, single-pass, sliding-window, or as was published:
             paper-, nvidia- or fairseq- and the corpus, with -large for the large models.
-        path: The text: a file, a folder or tar of documents, or - for what is piped in; left out,
-            the text that the checkpoint was trained on.
+        path: The text: a file, a folder or tar of documents, or - for what is piped in, which is
+            kept in a temporary file ($TMPDIR); left out, what the checkpoint was trained on.
         corpus: The text by name, in place of path.
         split: Which part of it; your own text is test as a whole, unless names in it say otherwise.
         documents: What is a text of its own in path or corpus, before which nothing is seen.
@@ -60,6 +62,8 @@ def evaluate_verb(
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
     how = chosen(protocol, **lengths)
+    check_file("per_token", per_token)
+    check_file("out", out)
     model, vocab = load_readable(ckpt_path)
     model.to(there_is(device))
     with TemporaryDirectory(prefix="txl-") as folder, lines(out) as written:
@@ -101,6 +105,8 @@ def named(path: str | None, corpus: str | None, folder: Path, **options: Any) ->
         path = str(folder / "stdin")
         with open(path, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
+        if not Path(path).stat().st_size:
+            raise DataError("path: -: nothing was piped in; it must be a text")
     return TextConfig(path=path, split=ALL_IS_TEST, **options)
 
 
@@ -136,8 +142,9 @@ def table(record: dict[str, Any], how: Protocol) -> str:
     names = [name for name in interval if name in record]
     names.sort(key=lambda name: not name.startswith(how.unit))
     counts = f"{record['tokens_scored']:,} of {record['tokens']:,} tokens scored"
+    changed = f" (but for {', '.join(record['changed'])})" if record["changed"] else ""
     rows = [
-        f"{record['protocol']}: {record['text']}, {record['split']}",
+        f"{record['protocol']}{changed}: {record['text']}, {record['split']}",
         f"{counts}, {record['cold_starts']:,} cold starts",
     ]
     for name in names:

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from ..checkpoints import load_readable, trained_tgt_len
+from ..checkpoints.places import check_file
 from ..data.vocab import Vocabulary
 from ..generation import Sampling, Texts, TextStream, begun, continued, load, save, search
 from ..generation.beam import never
 from ..model import TransformerXL, require
 from .page import Page
-from .prompts import given
+from .prompts import given, text_of
 
 UNFINISHED = 64
 """Tokens at a text's end in which a character or word begins that is not whole there."""
@@ -27,6 +28,7 @@ def generate_verb(
     ckpt_path: str,
     prompt: str | None = None,
     prompt_file: str | None = None,
+    prompts: str | None = None,
     length: int = 500,
     stop: list[str] | str = (),
     samples: int = 1,
@@ -44,6 +46,8 @@ def generate_verb(
         ckpt_path: A checkpoint written by fit, or a folder written by convert.
         prompt: What to continue; left out, what is piped in, or else the end of a line.
         prompt_file: The file that it is in; - is what is piped in.
+        prompts: A file with a prompt in each line, in place of one prompt; each is continued on
+            its own, all at the same time.
         length: Tokens to sample at most.
         stop: A text, or a list of them, before which the continuation ends.
         samples: Continuations to write at once; several are printed when all are whole.
@@ -60,14 +64,31 @@ def generate_verb(
         **sampling: As in Sampling.
     """
     check(length, samples, beams, memory)
+    check_file("memory", memory)
     how = Sampling(temperature=temperature, **sampling)
-    text = given(prompt, prompt_file)
-    work = opened(ckpt_path, text, memory, mem_len, ext_len, stop)
+    if prompts is None:
+        texts = [given(prompt, prompt_file)]
+    else:
+        texts = one_by_line(prompts, prompt, prompt_file, beams, memory)
+    work = opened(ckpt_path, texts, memory, mem_len, ext_len, stop)
     if beams is None:
         steps = sampled(work, length, how, seed, samples)
     else:
         steps = searched(work, length, beams)
     finish(work, steps, samples, memory)
+
+
+def one_by_line(path: str, *others: Any) -> list[str]:
+    """The prompts of a file, one in each line.
+
+    Raises:
+        ValueError: there is none, or an option that is about one text is given too.
+    """
+    alone = "null with prompt, prompt_file, beams or memory"
+    require(all(other is None for other in others), "prompts", path, alone)
+    lines = text_of(path).splitlines()
+    require(len(lines) > 0, "prompts", path, "a file with a prompt in each line")
+    return lines
 
 
 def check(length: int, samples: int, beams: int | None, memory: str | None) -> None:
@@ -81,7 +102,7 @@ def check(length: int, samples: int, beams: int | None, memory: str | None) -> N
 
 @dataclass(frozen=True)
 class Work:
-    """A text to be continued, and what does it."""
+    """Texts to be continued, and what does it."""
 
     model: TransformerXL
     vocab: Vocabulary
@@ -92,20 +113,20 @@ class Work:
     stops: Sequence[str]
 
     @property
-    def ids(self) -> list[int]:
-        """The text as it is before it is continued."""
-        return self.texts.row(0).tolist()
+    def ids_B(self) -> list[list[int]]:
+        """The texts as they are before they are continued."""
+        return [self.texts.row(row).tolist() for row in range(len(self.texts.length_B))]
 
 
 def opened(
     ckpt_path: str,
-    text: str | None,
+    prompts: Sequence[str | None],
     memory: str | None,
     mem_len: int | None,
     ext_len: int | None,
     stop: list[str] | str,
 ) -> Work:
-    """The text of a memory file, with the prompt after it, or the prompt."""
+    """The text of a memory file, with the prompt after it, or the prompts."""
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
     model, vocab = load_readable(ckpt_path)
@@ -113,11 +134,13 @@ def opened(
     if memory and Path(memory).exists():
         texts, ext_len = load(memory, model, mem_len, ext_len)
         shown = len(texts)
-        if text is not None:
+        [prompt] = prompts
+        if prompt is not None:
             # What stands before a text's first word does not stand in the middle of it.
-            texts = texts.followed_by(encoded(vocab, text)[None, vocab.n_start :])
+            texts = texts.followed_by(encoded(vocab, prompt)[None, vocab.n_start :])
         return Work(model, vocab, texts, ext_len, shown, stops)
-    texts = begun(model, [encoded(vocab, "\n" if text is None else text)], mem_len)
+    whole = ["\n" if prompt is None else prompt for prompt in prompts]
+    texts = begun(model, [encoded(vocab, prompt) for prompt in whole], mem_len)
     if ext_len is None:
         ext_len = usual_ext_len(model, ckpt_path, texts.memory.mem_len)
     return Work(model, vocab, texts, ext_len, 0, stops)
@@ -139,7 +162,7 @@ def sampled(
     work: Work, length: int, how: Sampling, seed: int | None, samples: int
 ) -> Iterator[Texts]:
     """The texts after each token that is drawn."""
-    texts = work.texts.rows(torch.zeros(samples, dtype=torch.long))
+    texts = work.texts.rows(torch.arange(len(work.ids_B)).repeat_interleave(samples))
     # torch's own generator starts from the same number in every process.
     seed = torch.seed() if seed is None else seed
     return continued(work.model, texts, length, how, seed, work.ext_len)
@@ -147,7 +170,7 @@ def sampled(
 
 def searched(work: Work, length: int, beams: int) -> Iterator[Texts]:
     """The text with the continuation that is found."""
-    before = work.ids[-UNFINISHED:]
+    before = work.ids_B[0][-UNFINISHED:]
 
     def ended(ids: list[int]) -> bool:
         stream = TextStream(work.vocab, before, work.stops)
@@ -161,7 +184,8 @@ def searched(work: Work, length: int, beams: int) -> Iterator[Texts]:
 
 def finish(work: Work, steps: Iterator[Texts], samples: int, memory: str | None) -> None:
     """Show the texts and keep what is remembered, also when a signal stops it."""
-    page = Page(work.vocab, work.ids, work.shown, work.stops, samples)
+    ids_B = [ids for ids in work.ids_B for _ in range(samples)]
+    page = Page(work.vocab, ids_B, work.shown, work.stops)
     texts, stopped = work.texts, None
     try:
         for after in steps:

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from ..checkpoints import digest_of
+from ..checkpoints.places import check_folder
 from ..evaluation import figures
 from ..evaluation.attention import attention_rows
 from ..evaluation.machine import made_with
@@ -40,6 +41,7 @@ def inspect_verb(
     """
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
+    check_folder("out", out)
     model, vocab, about = trained(ckpt_path)
     require(tokens >= 1, "tokens", tokens, "at least 1")
     ids, unit = text_ids(ckpt_path, vocab, path, split)[:tokens], vocab.unit

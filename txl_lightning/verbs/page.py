@@ -12,19 +12,17 @@ class Page:
 
     Args:
         vocab: what tokens are read with.
-        ids: the text that is continued.
-        shown: how many of these ids are not shown, because an earlier command has shown them.
+        ids_B: the texts that are continued.
+        shown: how many of a text's ids are not shown, because an earlier command has shown them.
         stop: texts before which a continuation ends.
-        samples: how many continuations there are.
     """
 
     def __init__(
-        self, vocab: Vocabulary, ids: Sequence[int], shown: int, stop: Sequence[str], samples: int
+        self, vocab: Vocabulary, ids_B: Sequence[Sequence[int]], shown: int, stop: Sequence[str]
     ) -> None:
-        self.streams = [TextStream(vocab, ids, stop) for _ in range(samples)]
-        self.texts = [""] * samples
-        prompt = "".join(islice(vocab.pieces(ids), shown, len(ids)))
-        self.say([prompt] * samples)
+        self.streams = [TextStream(vocab, ids, stop) for ids in ids_B]
+        self.texts = [""] * len(ids_B)
+        self.say(["".join(islice(vocab.pieces(ids), shown, len(ids))) for ids in ids_B])
 
     @property
     def ended(self) -> bool:

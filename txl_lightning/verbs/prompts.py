@@ -30,7 +30,8 @@ def text_of(path: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"prompt: {path}: byte {error.start} is not UTF-8 text") from error
+        name = "what is piped in" if path == "-" else path
+        raise DataError(f"prompt: {name}: byte {error.start} is not UTF-8 text") from error
 
 
 def is_piped() -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ..checkpoints import digest_of
+from ..checkpoints.places import check_folder
 from ..data.vocab import Vocabulary, fingerprint
 from ..evaluation import figures, recl
 from ..evaluation.machine import made_with
@@ -49,11 +50,14 @@ def recl_verb(
     """
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
+    check_folder("out", out)
     contexts = check(step, max_context, r, positions)
     models, vocab = group(ckpt_path)
     tokens = text_ids(ckpt_path[0], vocab, path, split)
     place_P = recl.places(len(tokens), max_context, positions)
-    print(f"{len(place_P):,} positions; nats per {vocab.unit} by context")
+    n_read = len(place_P) * sum(contexts)
+    print(f"{len(place_P):,} positions, {n_read:,} tokens to be read by each model; nats per")
+    print(f"{vocab.unit} by context")
     nats = {}
     for name, (model, tgt_len) in models.items():
         lengths = {"tgt_len": tgt_len, "mem_len": model.config.mem_len}

@@ -186,8 +186,10 @@ def by_distance(
     q_HBLK: Tensor, seen_len: int, terms: Prepared, piece: Piece, scratch: Scratch
 ) -> Tensor:
     """(b) + (d) of some heads and rows, moved to the states that they meet: score_HBLS."""
-    near_HBLE = near(q_HBLK, terms, piece[0], scratch)
     score_HBLS = scratch.lend("scores", (*q_HBLK.shape[:3], seen_len), q_HBLK)
+    if not terms.n_distance:
+        return score_HBLS.zero_()
+    near_HBLE = near(q_HBLK, terms, piece[0], scratch)
     n_far = seen_len + 1 - near_HBLE.size(-1)
     score_HBLS[..., n_far:] = shift(near_HBLE)
     if n_far:
@@ -200,7 +202,6 @@ def near(q_HBLK: Tensor, terms: Prepared, heads: slice, scratch: Scratch) -> Ten
     H, B, L, _ = q_HBLK.shape
     number_H1E = None if terms.number_H1E is None else terms.number_H1E[heads]
     if terms.r_HKE is None:
-        assert number_H1E is not None, "distance adds something"
         return number_H1E[:, None].expand(H, B, L, -1)
     near_HYE = scratch.lend("by distance", (H, B * L, terms.r_HKE.size(-1)), q_HBLK)
     torch.bmm(q_HBLK.flatten(1, 2), terms.r_HKE[heads], out=near_HYE)
