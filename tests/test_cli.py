@@ -223,11 +223,11 @@ def test_the_door_lists_its_verbs(txl, arguments):
         ),
         ("--trainer.logger=os.system", "trainer.logger: a config may not import os.system"),
         ("--model.net.d_head=wide", "model.net.d_head: wide is not possible; it must be a whole"),
-        ("--max-steps=5", "max-steps: unknown key"),
+        ("--max-steps=5", "max_steps: unknown key; did you mean trainer.max_steps?"),
         ("--model.eval_mem_len=-1", "model.eval_mem_len: -1 is not possible"),
         (
             "--model.eval_same_length=foo",
-            "model.eval_same_length: foo is not possible; it must be mem_len, mem_len+1 or null",
+            "model.eval_same_length: foo is not possible; it must be mem_len, mem_len+1, all or null",
         ),
         (
             "--model.net.cutoffs=[10, 300]",

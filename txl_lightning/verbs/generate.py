@@ -66,10 +66,8 @@ def generate_verb(
     check(length, samples, beams, memory)
     check_file("memory", memory)
     how = Sampling(temperature=temperature, **sampling)
-    if prompts is None:
-        texts = [given(prompt, prompt_file)]
-    else:
-        texts = one_by_line(prompts, prompt, prompt_file, beams, memory)
+    one = (prompt, prompt_file, beams, memory)
+    texts = [given(prompt, prompt_file)] if prompts is None else one_by_line(prompts, *one)
     work = opened(ckpt_path, texts, memory, mem_len, ext_len, stop)
     if beams is None:
         steps = sampled(work, length, how, seed, samples)

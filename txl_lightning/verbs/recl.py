@@ -33,8 +33,7 @@ def recl_verb(
 
     Where a step more of context lowers perplexity by less than 1 %, judged by what no model of the
     group could do with less. Written as recl.csv, recl.json, gains.csv, gains.json and recl.png.
-    Each position is predicted anew for each length: positions * max_context * (max_context / step +
-    1) / 2 tokens are read by each model.
+    Each position is predicted anew for each length.
 
     Args:
         ckpt_path: Checkpoints written by fit.
@@ -55,9 +54,8 @@ def recl_verb(
     models, vocab = group(ckpt_path)
     tokens = text_ids(ckpt_path[0], vocab, path, split)
     place_P = recl.places(len(tokens), max_context, positions)
-    n_read = len(place_P) * sum(contexts)
-    print(f"{len(place_P):,} positions, {n_read:,} tokens to be read by each model; nats per")
-    print(f"{vocab.unit} by context")
+    print(f"{len(place_P):,} positions, {len(place_P) * sum(contexts):,} tokens to read by a model")
+    print(f"nats per {vocab.unit} by context")
     nats = {}
     for name, (model, tgt_len) in models.items():
         lengths = {"tgt_len": tgt_len, "mem_len": model.config.mem_len}
