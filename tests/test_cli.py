@@ -227,7 +227,7 @@ def test_the_door_lists_its_verbs(txl, arguments):
         ("--model.eval_mem_len=-1", "model.eval_mem_len: -1 is not possible"),
         (
             "--model.eval_same_length=foo",
-            "model.eval_same_length: foo is not possible; it must be mem_len, mem_len+1, all or null",
+            "model.eval_same_length: foo is not possible; it must be mem_len, mem_len+1, all or",
         ),
         (
             "--model.net.cutoffs=[10, 300]",

@@ -139,7 +139,8 @@ def draw_gains(steps: Rows, found: Rows, path: Path, unit: str) -> None:
         which = "all positions" if r == 1 else f"hardest {100 * r:g} % of positions"
         axes.set_title(which, size="medium")
         axes.legend(frameon=False, title="RECL", fontsize="small")
-    all_axes[0].yaxis.set_major_formatter("{x:g}")
+    for formatter in (all_axes[0].yaxis.set_major_formatter, all_axes[0].yaxis.set_minor_formatter):
+        formatter("{x:g}")
     all_axes[0].set_ylabel(f"gain in perplexity of {step:,} more (%)")
     # One under all panels: names are as long as paths.
     figure.legend(lines.values(), lines, loc="outside lower center", frameon=False, ncols=1)
