@@ -130,6 +130,7 @@ class KeyValueCache:
 
     def rows(self, index_B: Tensor) -> KeyValueCache:
         """The rows that are named, in that order."""
+        index_B = index_B.to(self.filled_B.device)
         buffer = self.buffer.copied(self.end - self.held, self.end, self.n_place(1), index_B)
         return replace(self, buffer=buffer, end=self.held, filled_B=self.filled_B[index_B])
 

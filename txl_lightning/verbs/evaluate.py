@@ -24,6 +24,7 @@ from ..data.text import TextConfig
 from ..evaluation import PerToken, Protocol, chosen, evaluate
 from ..evaluation.scoring import Part
 from ..model import TransformerXL, require
+from .devices import Device, there_is
 
 PIPED = "-"
 """The path of what is piped in."""
@@ -39,7 +40,7 @@ def evaluate_verb(
     root: str | None = None,
     per_token: str | None = None,
     out: str | None = None,
-    device: Literal["cpu", "cuda"] | None = None,
+    device: Device = None,
     **lengths: Any,
 ) -> None:
     """Print what a model makes of a text: one line of JSON, and a table on stderr.
@@ -78,17 +79,6 @@ def evaluate_verb(
         for file in (sys.stdout, *written):
             print(json.dumps(record, allow_nan=False), file=file)
     print(table(record, how), file=sys.stderr)
-
-
-def there_is(device: str | None) -> str:
-    """The device that is asked for, or the best one.
-
-    Raises:
-        ValueError: it is not there.
-    """
-    gpu = torch.cuda.is_available()
-    require(device != "cuda" or gpu, "device", device, "cpu, because torch finds no GPU")
-    return device or ("cuda" if gpu else "cpu")
 
 
 def named(path: str | None, corpus: str | None, folder: Path, **options: Any) -> TextConfig:

@@ -14,6 +14,7 @@ from ..data.vocab import Vocabulary
 from ..generation import Sampling, Texts, TextStream, begun, continued, load, save, search
 from ..generation.beam import never
 from ..model import TransformerXL, require
+from .devices import Device, there_is
 from .page import Page
 from .prompts import given, text_of
 
@@ -37,6 +38,7 @@ def generate_verb(
     memory: str | None = None,
     mem_len: int | None = None,
     ext_len: int | None = None,
+    device: Device = None,
     temperature: float = 0.8,
     **sampling: Any,
 ) -> None:
@@ -46,20 +48,19 @@ def generate_verb(
         ckpt_path: A checkpoint written by fit, or a folder written by convert.
         prompt: What to continue; left out, what is piped in, or else the end of a line.
         prompt_file: The file that it is in; - is what is piped in.
-        prompts: A file with a prompt in each line, in place of one prompt; each is continued on
-            its own, all at the same time.
+        prompts: In place of one, a file with a prompt in each line; all are continued at once.
         length: Tokens to sample at most.
         stop: A text, or a list of them, before which the continuation ends.
         samples: Continuations to write at once; several are printed when all are whole.
         beams: Search for the likeliest continuation, with so many at each length. Nothing is drawn
             then: temperature, and what follows it here, are not used.
-        seed: Of the draws: the same seed prints the same text; of several samples, each one has
-            the next seed. Left out, every text is another one.
+        seed: The same seed prints the same text; of several samples, each one has the next.
         memory: A file for what is remembered of the text, written at the end. If it is there
             already, its text is continued, with the prompt after it if one is given.
         mem_len: States remembered; left out, what the model was trained with.
         ext_len: Tokens read again with each new one. Left out, none; but of absolute positions, or
             without a memory, as many as a segment of the training had before its last one.
+        device: Where the model runs; left out, on a GPU if there is one.
         temperature: What logits are divided by; 0 always takes the likeliest token.
         **sampling: As in Sampling.
     """
@@ -68,7 +69,7 @@ def generate_verb(
     how = Sampling(temperature=temperature, **sampling)
     one = (prompt, prompt_file, beams, memory)
     texts = [given(prompt, prompt_file)] if prompts is None else one_by_line(prompts, *one)
-    work = opened(ckpt_path, texts, memory, mem_len, ext_len, stop)
+    work = opened(ckpt_path, texts, memory, mem_len, ext_len, stop, there_is(device))
     if beams is None:
         steps = sampled(work, length, how, seed, samples)
     else:
@@ -123,11 +124,13 @@ def opened(
     mem_len: int | None,
     ext_len: int | None,
     stop: list[str] | str,
+    device: str,
 ) -> Work:
     """The text of a memory file, with the prompt after it, or the prompts."""
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
     model, vocab = load_readable(ckpt_path)
+    model.to(device)
     stops = [stop] if isinstance(stop, str) else stop
     if memory and Path(memory).exists():
         texts, ext_len = load(memory, model, mem_len, ext_len)

@@ -1,7 +1,9 @@
 """inspect: what a trained model does with its memory."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from ..checkpoints import digest_of
@@ -12,6 +14,7 @@ from ..evaluation.machine import made_with
 from ..evaluation.reading import nats_by_memory, nats_by_position, nats_with
 from ..evaluation.tables import write_table
 from ..model import require
+from .devices import Device, there_is
 from .texts import text_ids, trained
 
 
@@ -23,6 +26,7 @@ def inspect_verb(
     batch_size: int = 8,
     tgt_len: int | None = None,
     mem_lens: tuple[int, ...] = (),
+    device: Device = None,
     out: str = "inspect",
 ) -> None:
     """Loss by position in the segment and by length of memory, and how far back each head looks.
@@ -37,28 +41,37 @@ def inspect_verb(
         batch_size: Rows read in parallel.
         tgt_len: Tokens in a segment; left out, as in training.
         mem_lens: Lengths of memory beside 0 and that of training; left out, up to four times it.
+        device: Where the model runs; left out, on a GPU if there is one.
         out: The folder to write to.
     """
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
     check_folder("out", out)
     model, vocab, about = trained(ckpt_path)
+    model.to(there_is(device))
     require(tokens >= 1, "tokens", tokens, "at least 1")
     ids, unit = text_ids(ckpt_path, vocab, path, split)[:tokens], vocab.unit
     mem_len, read = model.config.mem_len, {"batch_size": batch_size}
     read["tgt_len"] = about["tgt_len"] if tgt_len is None else tgt_len
-    folder, text = Path(out), {"checkpoint": ckpt_path, "path": path, "split": split}
+    text = {"checkpoint": ckpt_path, "path": path, "split": split}
     text |= {"checkpoint_sha256": digest_of(ckpt_path), **made_with(model.probe.device)}
     text |= {"tokens": len(ids), "unit": unit, "trained_mem_len": mem_len, **read}
     lengths = mem_lens or around(mem_len or read["tgt_len"])
     nats = nats_with(model, ids, [*lengths, mem_len, 0], **read)
+    write(Path(out), nats, attention_rows(model, ids, **read), text)
+
+
+def write(
+    folder: Path, nats: dict[int, np.ndarray], attention: figures.Rows, text: dict[str, Any]
+) -> None:
+    """The tables and the pictures; what fits on a screen is printed too."""
+    unit, mem_len = text["unit"], text["trained_mem_len"]
     memory = nats_by_memory(nats)
     write_table(memory, folder / "memory", text)
     figures.draw_memory(memory, folder / "memory.png", unit, mem_len)
     positions = nats_by_position({length: nats[length] for length in sorted({0, mem_len})})
     write_table(positions, folder / "positions", text)
     figures.draw_positions(positions, folder / "positions.png", unit)
-    attention = attention_rows(model, ids, **read)
     write_table(attention, folder / "attention", text)
     figures.draw_attention(attention, folder / "attention.png", unit)
     show(memory, attention, unit)
@@ -78,5 +91,5 @@ def show(memory: figures.Rows, attention: figures.Rows, unit: str) -> None:
         print(f"{row['mem_len']:7,}  {row['nats']:{len(unit) + 9}.4f}  {saved}")
     print(f"layer  mean distance of each head, {unit}s")
     for layer, heads in figures.by(attention, "layer").items():
-        means = sorted(row["mean"] for row in heads)
+        means = [row["mean"] for row in heads]
         print(f"{layer:5}  " + "  ".join(f"{mean:.1f}" for mean in means))

@@ -15,6 +15,7 @@ from ..evaluation import figures, recl
 from ..evaluation.machine import made_with
 from ..evaluation.tables import write_table
 from ..model import TransformerXL, require
+from .devices import Device, there_is
 from .texts import text_ids, trained
 
 
@@ -27,13 +28,13 @@ def recl_verb(
     reading: Literal["whole", "trained"] = "whole",
     path: str | None = None,
     split: str = "val",
+    device: Device = None,
     out: str = "recl",
 ) -> None:
     """RECL (Dai et al. 2019, Appendix C) of a group of checkpoints of one vocabulary, on one text.
 
     Where a step more of context lowers perplexity by less than 1 %, judged by what no model of the
     group could do with less. Written as recl.csv, recl.json, gains.csv, gains.json and recl.png.
-    Each position is predicted anew for each length.
 
     Args:
         ckpt_path: Checkpoints written by fit.
@@ -45,6 +46,7 @@ def recl_verb(
             context before it; or trained, in the segments and with the memory of training.
         path: A text to measure on; left out, that of the first checkpoint's run.
         split: Which part of that text.
+        device: Where the model runs; left out, on a GPU if there is one.
         out: The folder to write to.
     """
     # Numbers too small to be normal slow a CPU's step several-fold.
@@ -59,12 +61,12 @@ def recl_verb(
     nats = {}
     for name, (model, tgt_len) in models.items():
         lengths = {"tgt_len": tgt_len, "mem_len": model.config.mem_len}
-        read = lengths if reading == "trained" else {}
-        said = progress(name)
-        nats[name] = recl.nats_by_context(model, tokens, place_P, contexts, **read, said=said)
+        read = (lengths if reading == "trained" else {}) | {"said": progress(name)}
+        model.to(there_is(device))
+        nats[name] = recl.nats_by_context(model, tokens, place_P, contexts, **read)
     about = {"checkpoints": dict(zip(models, ckpt_path, strict=True)), "reading": reading}
     about["checkpoint_sha256"] = dict(zip(models, map(digest_of, ckpt_path), strict=True))
-    about |= made_with(torch.device("cpu"))
+    about |= made_with(torch.device(there_is(device)))
     about |= {"positions": len(place_P), "path": path, "split": None if path else split}
     write(Path(out), nats, contexts, r, vocab.unit, about)
 

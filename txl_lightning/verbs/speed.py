@@ -13,6 +13,7 @@ from ..evaluation.machine import made_with
 from ..evaluation.speed import against_window, is_disturbed, latencies
 from ..evaluation.tables import write_table
 from ..model import TransformerXL, TransformerXLConfig, require
+from .devices import Device, there_is
 
 
 def speed_verb(
@@ -23,6 +24,7 @@ def speed_verb(
     positions: int = 3,
     batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
     tokens: int = 200,
+    device: Device = None,
     out: str = "speed",
 ) -> None:
     """The paper's Table 9 on this machine, and how long a token takes to be written.
@@ -37,6 +39,7 @@ def speed_verb(
         positions: How many windows are timed; each scores one token, and the fastest counts.
         batches: Rows at once, of which one token after the other is written with the least length.
         tokens: How many of these are timed.
+        device: Where the model runs; left out, on a GPU if there is one.
         out: The folder to write to.
     """
     # Numbers too small to be normal slow a CPU's step several-fold.
@@ -47,7 +50,7 @@ def speed_verb(
         require(value >= 1, field, value, "at least 1")
     for field, values in {"lengths": lengths, "batches": batches}.items():
         require(all(value >= 1 for value in values), field, list(values), "at least 1 each")
-    model, folder = network(source), Path(out)
+    model, folder = network(source).to(there_is(device)), Path(out)
     about = {"source": source, **made_with(model.probe.device)}
     window = against_window(model, list(lengths), tgt_len, segments, positions)
     write_table(window, folder / "window", about)
