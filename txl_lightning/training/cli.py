@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonargparse
+import yaml
 from lightning.fabric.plugins.io import CheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -13,6 +14,7 @@ from ..checkpoints import CheckpointError, read_checkpoint
 from ..checkpoints.places import check_folder
 from ..complaints import explain
 from ..data.datamodule import CorpusDataModule
+from .board import Dashboard, WandbConfig, boards, on_a_board, run_in
 from .callbacks import SaveNats, Throughput
 from .checks import as_counts, check_numbers_of, check_same_network, check_same_optimiser
 from .chunks import in_chunks
@@ -50,6 +52,7 @@ class TxlCLI(LightningCLI):
     def __init__(self, arguments: list[str]) -> None:
         self.arguments = arguments
         self.start: Path | None = None
+        self.run_id: str | None = None
         register()
         jsonargparse.set_parsing_settings(
             import_path_denylist=["*"],
@@ -94,6 +97,7 @@ class TxlCLI(LightningCLI):
             "auto, if there is one; must, or stop; never.",
         )
         parser.add_class_arguments(SavingConfig, "checkpoint")
+        parser.add_class_arguments(WandbConfig, "wandb")
         parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")
 
     def before_instantiate_classes(self) -> None:
@@ -122,7 +126,9 @@ class TxlCLI(LightningCLI):
         given = config.trainer
         logger = self.config_init[self.subcommand].trainer.logger
         if logger is not False:
-            kwargs["logger"] = with_files(logger, given.default_root_dir)
+            loggers = with_files(logger, given.default_root_dir)
+            how = (given.default_root_dir, config.wandb.required, self.run_id)
+            kwargs["logger"] = on_a_board(loggers, *how)
         plugins = self.config_init[self.subcommand].trainer.plugins or []
         plugins = plugins if isinstance(plugins, list) else [plugins]
         for plugin in plugins:
@@ -172,6 +178,7 @@ class TxlCLI(LightningCLI):
         if self.start is None:
             return
         checkpoint = read_checkpoint(self.start)
+        self.run_id = None if resume == "never" else run_in(checkpoint)
         saved, step = checkpoint["hyper_parameters"], checkpoint.get("global_step", 0)
         settings = flat("model", saved) | vocabulary_in(self.start)
         settings.pop("model.net.n_token")
@@ -247,7 +254,10 @@ class SaveRun(SaveConfigCallback):
             super().setup(trainer, pl_module, stage)
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Beside config.yaml; on rank 0."""
+        """Beside config.yaml, and on W&B; on rank 0."""
+        whole = yaml.safe_load(self.parser.dump(self.config, skip_unset=False))
+        for board in boards(trainer):
+            board.tell(whole)
         (self.folder / "vocab.json").write_text(trainer.datamodule.vocab.to_json())
 
 
@@ -258,7 +268,7 @@ def default_callbacks(verb: str, config: jsonargparse.Namespace) -> list[Callbac
     if verb != "fit":
         return []
     trainer = config.trainer
-    callbacks: list[Callback] = [Throughput(), LearningCurve()]
+    callbacks: list[Callback] = [Throughput(), LearningCurve(), Dashboard()]
     if trainer.enable_progress_bar is not False:
         callbacks.append(TokenProgress())
     if trainer.enable_checkpointing is not False:

@@ -1,0 +1,124 @@
+"""What a dashboard would show, read back from the files of runs without a network."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+KEY = "c0ffee" * 6 + "beef"
+BLOCK, HEADER = 32768, struct.Struct("<IHB")
+
+
+def records(path: Path) -> Iterator:
+    """What a .wandb file holds: LevelDB's log format, of messages."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, parts = path.read_bytes(), 7, b""
+    while at < len(data):
+        if BLOCK - at % BLOCK < HEADER.size:
+            at += BLOCK - at % BLOCK
+            continue
+        _, count, kind = HEADER.unpack_from(data, at)
+        parts += data[at + HEADER.size : at + HEADER.size + count]
+        at += HEADER.size + count
+        # A whole one, or the last part of one.
+        if kind in (1, 4):
+            record = Record()
+            record.ParseFromString(parts)
+            parts = b""
+            yield record
+
+
+def items(entries) -> dict:
+    """Names and values."""
+    return {
+        entry.key or "/".join(entry.nested_key): json.loads(entry.value_json) for entry in entries
+    }
+
+
+class Run:
+    """A run without a network."""
+
+    def __init__(self, path: Path) -> None:
+        self.rows, self.config, self.metrics = [], {}, {}
+        for record in records(path):
+            kind = record.WhichOneof("record_type")
+            if kind == "run":
+                self.id, self.project = record.run.run_id, record.run.project
+                self.config |= items(record.run.config.update)
+            elif kind == "history":
+                self.rows.append(items(record.history.item))
+            elif kind == "config":
+                self.config |= items(record.config.update)
+            elif kind == "metric":
+                self.metrics[record.metric.name or record.metric.glob_name] = record.metric
+
+
+@pytest.fixture
+def fit(tmp_path, sizes, repository):
+    """Train in a process of its own; what it said, and W&B's runs, oldest first."""
+    (tmp_path / "letters.txt").write_bytes(bytes(range(97, 123)) * 200)
+
+    def run(*options: str, **environment: str) -> tuple[subprocess.CompletedProcess, list[Run]]:
+        command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
+        command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger", *options]
+        known = {name: value for name, value in os.environ.items() if "WANDB" not in name}
+        known |= {"PYTHONPATH": str(repository), "WANDB_SILENT": "true"} | environment
+        done = subprocess.run(
+            command, env=known, cwd=tmp_path, capture_output=True, text=True, timeout=240
+        )
+        found = sorted(tmp_path.glob("runs/wandb/offline-run-*/run-*.wandb"), key=os.path.getmtime)
+        return done, [Run(path) for path in found]
+
+    return run
+
+
+def test_a_run_without_a_network_has_all_that_a_dashboard_shows(fit, tmp_path):
+    done, [run] = fit(WANDB_MODE="offline")
+    assert done.returncode == 0, done.stderr
+    assert run.project == "txl_lightning"
+    saved = yaml.safe_load((tmp_path / "runs" / "version_0" / "config.yaml").read_text())
+    assert {name: run.config[name] for name in ("model", "data")} == {
+        name: saved[name] for name in ("model", "data")
+    }
+    assert set(run.config["txl_lightning"]) == {"commit", "release"}
+    assert all(row["tokens"] > 0 for row in run.rows)
+    assert all(row["tokens"] == row["train/tokens"] for row in run.rows if "train/tokens" in row)
+    assert any("val/bits_per_byte" in row for row in run.rows)
+    for name in ("*", "val/nats", "val/bits_per_*"):
+        assert run.metrics[name].step_metric == "tokens"
+    assert run.metrics["val/bits_per_*"].summary.min
+    assert (tmp_path / "runs" / "version_0" / "metrics.csv").stat().st_size > 0
+
+
+def test_a_run_that_is_resumed_is_the_same_one(fit):
+    fit("--trainer.max_steps=4", WANDB_MODE="offline")
+    done, runs = fit("--trainer.max_steps=8", "--resume=auto", WANDB_MODE="offline")
+    assert done.returncode == 0, done.stderr
+    assert len(runs) == 2
+    assert runs[0].id == runs[1].id
+    assert runs[1].rows[0]["tokens"] > runs[0].rows[-1]["tokens"]
+    _, runs = fit("--trainer.max_steps=4", WANDB_MODE="offline")
+    assert runs[-1].id != runs[0].id
+
+
+def test_where_the_server_cannot_be_reached_a_run_goes_on_unless_it_must_not(fit, tmp_path):
+    nowhere = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": KEY}
+    nowhere["WANDB_INIT_TIMEOUT"] = "3"
+    done, [run] = fit(**nowhere)
+    assert done.returncode == 0, done.stderr
+    assert "W&B cannot be reached" in done.stderr
+    assert any("val/nats" in row for row in run.rows)
+    assert (tmp_path / "runs" / "version_0" / "metrics.csv").stat().st_size > 0
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
+    done, _ = fit("--wandb.required=true", **nowhere)
+    assert done.returncode == 2
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: wandb.required: W&B cannot be reached: ")

@@ -1,0 +1,156 @@
+"""Weights & Biases: numbers over tokens, one run however often resumed, and none lost for it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import Logger, WandbLogger
+from lightning.pytorch.loggers.logger import rank_zero_experiment
+from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
+
+from ..data.stream import Segment
+from ..evaluation.machine import commit, release
+
+
+@dataclass(frozen=True)
+class WandbConfig:
+    """What becomes of a run whose logger is W&B's."""
+
+    required: bool = False
+    """Stop where the server cannot be reached; otherwise the run goes on offline."""
+
+
+PROJECT = "txl_lightning"
+SECONDS = 20.0
+"""How long to wait for the server when a run begins."""
+
+
+class Unreachable(ValueError):
+    """W&B is required and cannot be had."""
+
+
+class Board(WandbLogger):
+    """A `WandbLogger` that goes on offline when the server cannot be reached.
+
+    Args:
+        given: The logger that was asked for; it has begun no run yet.
+        root: Where runs are kept; W&B's files are there too.
+        required: Stop where the server cannot be reached, instead of going on offline.
+        run_id: The run to go on with, if it is one.
+    """
+
+    def __init__(self, given: WandbLogger, root: str, required: bool, run_id: str | None) -> None:
+        import wandb
+
+        init = {name: value for name, value in given._wandb_init.items() if value is not None}
+        if init["project"] == "lightning_logs" and "WANDB_PROJECT" not in os.environ:
+            init["project"] = PROJECT
+        init["dir"] = root if init.get("dir") in (None, ".") else init["dir"]
+        init["id"] = init.get("id") or run_id
+        if "WANDB_INIT_TIMEOUT" not in os.environ:
+            init.setdefault("settings", wandb.Settings(init_timeout=SECONDS))
+        name, project, run_dir = init.pop("name", None), init.pop("project"), init.pop("dir")
+        about = {"log_model": given._log_model, "prefix": given._prefix}
+        super().__init__(name, run_dir, offline=given._offline, project=project, **about, **init)
+        self._wandb_init.pop("anonymous")
+        self.required, self.tokens = required, 0
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """The run, begun when it is first asked for."""
+        if self._experiment is None:
+            self._experiment = self.begun()
+            define(self._experiment)
+        return self._experiment
+
+    def begun(self) -> Any:
+        """A run, online or, where that cannot be, offline.
+
+        Raises:
+            Unreachable: it is required.
+        """
+        # It takes a second, and only who asks for it needs it.
+        import wandb
+
+        Path(self._wandb_init["dir"]).mkdir(parents=True, exist_ok=True)
+        try:
+            return wandb.init(**self._wandb_init, mode="offline" if self._offline else None)
+        except wandb.errors.Error as error:
+            [reason, *_] = str(error).splitlines()
+            if self.required:
+                raise Unreachable(f"wandb.required: W&B cannot be reached: {reason}") from error
+            rank_zero_warn(f"W&B cannot be reached ({reason}); this run goes on offline")
+            self._offline = True
+            return wandb.init(**self._wandb_init, mode="offline")
+
+    @rank_zero_only
+    def log_hyperparams(self, params: Any) -> None:
+        """Keep apart what Lightning knows of model and data: the run's config has such names."""
+        super().log_hyperparams({"hparams": dict(params)})
+
+    @rank_zero_only
+    def tell(self, about: dict[str, Any]) -> None:
+        """Put into the run's config."""
+        super().log_hyperparams(about)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log numbers, and how many tokens were read before them."""
+        super().log_metrics({**metrics, "tokens": self.tokens}, step)
+
+
+def define(run: Any) -> None:
+    """What is drawn over what, and what a table of runs says of each."""
+    for name in ("trainer/global_step", "tokens"):
+        run.define_metric(name)
+    run.define_metric("*", step_metric="tokens")
+    for best in ("val/nats", "val/bits_per_*", "val/perplexity"):
+        run.define_metric(best, step_metric="tokens", summary="min,last")
+
+
+class Dashboard(Callback):
+    """Keep what a W&B run needs to be gone on with, and tell its logger where training is."""
+
+    def __init__(self) -> None:
+        self.run_id: str | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Say which code it is; ask for the run's id."""
+        for board in boards(trainer):
+            board.tell({"txl_lightning": {"commit": commit(), "release": release()}})
+            self.run_id = board.version
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Segment, *_: Any
+    ) -> None:
+        """How many tokens were read, for what is logged next."""
+        for board in boards(trainer):
+            board.tokens = batch.n_target
+
+    def state_dict(self) -> dict[str, Any]:
+        """The run's id."""
+        return {"wandb": self.run_id}
+
+
+def boards(trainer: Trainer) -> list[Board]:
+    """The loggers that are W&B's."""
+    return [logger for logger in trainer.loggers if isinstance(logger, Board)]
+
+
+def on_a_board(
+    loggers: list[Logger], root: str, required: bool, run_id: str | None
+) -> list[Logger]:
+    """The same loggers, with W&B's made as here."""
+    return [
+        Board(each, root, required, run_id) if isinstance(each, WandbLogger) else each
+        for each in loggers
+    ]
+
+
+def run_in(checkpoint: Mapping[str, Any]) -> str | None:
+    """The id of the W&B run that wrote a checkpoint, if one did."""
+    return checkpoint.get("callbacks", {}).get("Dashboard", {}).get("wandb")
