@@ -96,9 +96,9 @@ def test_with_same_length_each_query_sees_as_many_states_once_there_are(
 
 
 @pytest.mark.parametrize("same_length", ["mem_len", "mem_len+1"])
-def test_with_same_length_and_no_memory_a_query_sees_itself(same_length):
+def test_without_a_memory_same_length_hides_nothing(same_length):
     memory = Memory.empty(2, 3, 0, 1).read_with(None, same_length)
-    expected = torch.eye(4, dtype=torch.bool).expand(3, -1, -1)
+    expected = torch.ones(4, 4, dtype=torch.bool).tril().expand(3, -1, -1)
     assert torch.equal(memory.visible(memory.reach(4)), expected)
 
 

@@ -58,7 +58,7 @@ class TransformerXLConfig:
     """Whose past a layer reads: that of the one below (paper), or its own (Ding et al. 2021)."""
     same_length: SameLength = None
     """How many states each query sees, itself among them: mem_len (the original PyTorch code) or
-    mem_len+1 (TensorFlow, NVIDIA); left out, all that are there."""
+    mem_len+1 (TensorFlow, NVIDIA); left out, or without a memory, all that are there."""
     clamp_len: int | None = None
     """Greatest distance told apart: every farther one is encoded like it. Left out, all are; but
     learned positions must have it."""
