@@ -1,5 +1,6 @@
 """What a dashboard would show, read back from the files of runs without a network."""
 
+import csv
 import json
 import os
 import struct
@@ -95,6 +96,30 @@ def test_a_run_without_a_network_has_all_that_a_dashboard_shows(fit, tmp_path):
         assert run.metrics[name].step_metric == "tokens"
     assert run.metrics["val/bits_per_*"].summary.min
     assert (tmp_path / "runs" / "version_0" / "metrics.csv").stat().st_size > 0
+
+
+def test_pictures_are_shown_and_training_does_not_notice(fit, tmp_path):
+    done, [run] = fit(WANDB_MODE="offline")
+    assert done.returncode == 0, done.stderr
+    shown = [row for row in run.rows if "val/samples/nrows" in row]
+    assert [row["val/samples/nrows"] for row in shown] == list(range(1, len(shown) + 1))
+    assert {row["curve/_type"] for row in shown} == {"image-file"}
+    [folder] = tmp_path.glob("runs/wandb/offline-run-*/files/media")
+    tables = sorted(folder.rglob("samples_*.table.json"))
+    [[_, text], *_] = json.loads(tables[-1].read_text())["data"]
+    assert len(text) > 100
+    assert text[:8] in "abcdefghijklmnopqrstuvwxyz" * 2
+    assert list(folder.rglob("nats_by_position*.table.json"))
+    alone, _ = fit("--trainer.logger=true", WANDB_MODE="offline")
+    assert alone.returncode == 0, alone.stderr
+    one, other = (losses(tmp_path / "runs" / f"version_{n}" / "metrics.csv") for n in (0, 1))
+    assert one == other
+
+
+def losses(path: Path) -> list[tuple[str, str]]:
+    """What was logged of training and validation, to the last digit."""
+    with path.open(newline="") as file:
+        return [(row["train/nats"], row["val/nats"]) for row in csv.DictReader(file)]
 
 
 def test_a_run_that_is_resumed_is_the_same_one(fit):

@@ -22,6 +22,7 @@ from .curve import LearningCurve
 from .devices import register
 from .guards import OutOfMemory, is_out_of_memory
 from .module import LanguageModel
+from .pictures import Pictures
 from .progress import TokenProgress
 from .resume import Resume, SavingConfig, begin_with, note, starting_point, vocabulary_in
 from .saving import BestCheckpoint, LastCheckpoint, WholeFiles, take_over_signals
@@ -268,7 +269,7 @@ def default_callbacks(verb: str, config: jsonargparse.Namespace) -> list[Callbac
     if verb != "fit":
         return []
     trainer = config.trainer
-    callbacks: list[Callback] = [Throughput(), LearningCurve(), Dashboard()]
+    callbacks: list[Callback] = [Throughput(), LearningCurve(), Dashboard(), Pictures()]
     if trainer.enable_progress_bar is not False:
         callbacks.append(TokenProgress())
     if trainer.enable_checkpointing is not False:
