@@ -368,7 +368,7 @@ def test_a_run_is_a_folder_whatever_else_logs_it(txl, small):
     run = Path("runs", "version_0")
     assert logged(run, "val/nats")
     assert (run / "checkpoints" / "last.ckpt").is_file()
-    assert list(Path("wandb").glob("offline-run-*"))
+    assert list(Path("runs", "wandb").glob("offline-run-*"))
 
 
 def test_a_run_shorter_than_a_validation_interval_is_saved(txl, small, tmp_path):

@@ -9,6 +9,7 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 
 from txl_lightning import CorpusDataModule, LanguageModel
 from txl_lightning.data.tasks import TaskConfig
+from txl_lightning.model.flops import flops_per_token
 from txl_lightning.training import callbacks
 from txl_lightning.training.callbacks import Throughput
 from txl_lightning.training.saving import LastCheckpoint
@@ -279,6 +280,9 @@ def test_throughput_counts_what_training_reads_first_and_not_validation(
     trainer = make_trainer(callbacks=[clock, Throughput()], **options)
     trainer.fit(make_model(), datamodule=make_data(ext_len=ext_len))
     assert trainer.callback_metrics["train/tokens_per_second"] == 4 * 8
+    each = flops_per_token(trainer.lightning_module.net, 8)
+    found = trainer.callback_metrics["train/model_flops_per_second"].item()
+    assert found == pytest.approx(4 * 8 * each)
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

@@ -48,7 +48,8 @@ class Board(WandbLogger):
         init = {name: value for name, value in given._wandb_init.items() if value is not None}
         if init["project"] == "lightning_logs" and "WANDB_PROJECT" not in os.environ:
             init["project"] = PROJECT
-        init["dir"] = root if init.get("dir") in (None, ".") else init["dir"]
+        default = os.environ.get("WANDB_DIR", root)
+        init["dir"] = default if init.get("dir") in (None, ".") else init["dir"]
         init["id"] = init.get("id") or run_id
         if "WANDB_INIT_TIMEOUT" not in os.environ:
             init.setdefault("settings", wandb.Settings(init_timeout=SECONDS))

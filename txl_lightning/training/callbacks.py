@@ -10,10 +10,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 
 from ..data.stream import Segment
+from ..model.flops import flops_per_token
 
 
 class Throughput(Callback):
-    """Log train/tokens_per_second over all devices, without the time that validation takes."""
+    """Log tokens and model FLOP a second, of all devices, without the time of validation."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -39,7 +40,10 @@ class Throughput(Callback):
         self.tokens += len(batch.targets_BL) * batch.new_len * trainer.world_size
         if pl_module.is_logged(trainer.global_step, batch_idx):
             self.pause()
-            pl_module.log("train/tokens_per_second", self.tokens / max(self.seconds, 1e-9))
+            rate = self.tokens / max(self.seconds, 1e-9)
+            flops = flops_per_token(pl_module.net, batch.new_len)
+            both = {"tokens_per_second": rate, "model_flops_per_second": rate * flops}
+            pl_module.log_dict({f"train/{name}": both[name] for name in both})
             self.tokens, self.seconds = 0, 0.0
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
