@@ -97,6 +97,7 @@ class Original:
 
     def __init__(self, path: Path, net: TransformerXL, tgt_len: int, mem_len: int) -> None:
         from txl_lightning.checkpoints.names import names_of_original, write_as
+        from txl_lightning.checkpoints.original import SAME_NAME
 
         config = net.config
         sys.path[:0] = [str(path / "pytorch"), str(path / "pytorch" / "utils")]
@@ -104,20 +105,10 @@ class Original:
         from mem_transformer import MemTransformerLM
 
         torch.Tensor.byte = lambda self: self.bool()
-        sizes = (
-            "n_token",
-            "n_layer",
-            "n_head",
-            "d_model",
-            "d_head",
-            "d_inner",
-            "dropout",
-            "dropatt",
-        )
-        keywords = {name: getattr(config, name) for name in sizes}
+        keywords = {name: getattr(config, name) for name in SAME_NAME}
         lengths = {"tgt_len": tgt_len, "mem_len": mem_len, "ext_len": 0}
         lengths |= {"clamp_len": config.clamp_len or -1, "same_length": bool(config.same_length)}
-        self.model = MemTransformerLM(**keywords, **lengths, tie_weight=config.tie_weight).eval()
+        self.model = MemTransformerLM(**keywords | lengths).eval()
         found = write_as(net.state_dict(), names_of_original(config))
         self.model.load_state_dict(self.model.state_dict() | found)
         self.memories: tuple[Tensor, ...] = ()

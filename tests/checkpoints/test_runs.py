@@ -23,3 +23,11 @@ def test_a_missing_checkpoint_names_those_that_are_there(tmp_path):
     (tmp_path / "last.ckpt").touch()
     with pytest.raises(ValueError, match=r"best\.ckpt: no such file \(there is last\.ckpt\)"):
         read_checkpoint(tmp_path / "best.ckpt")
+
+
+def test_a_runs_folder_is_no_checkpoint_but_knows_where_one_is(run_folder, tmp_path):
+    for folder in (run_folder, run_folder / "checkpoints"):
+        with pytest.raises(ValueError, match=r"is a run's folder; did you mean .*/best\.ckpt"):
+            load_run(folder)
+    with pytest.raises(ValueError, match=r"config\.json: no such file"):
+        load_run(tmp_path)

@@ -58,6 +58,15 @@ def test_it_equals_the_reference_with_every_gradient(kernel, tgt_len, mem_len, n
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=name)
 
 
+def test_a_place_is_lent_again_where_it_fits_in_size_and_precision():
+    scratch, float64 = inference.Scratch(), torch.zeros(1, dtype=torch.float64)
+    first = scratch.lend("a", (2, 3), float64)
+    assert scratch.lend("a", (3, 2), float64).data_ptr() == first.data_ptr()
+    assert scratch.lend("b", (3, 2), float64).data_ptr() != first.data_ptr()
+    assert scratch.lend("a", (2, 4), float64).shape == (2, 4)
+    assert scratch.lend("a", (2, 4), float64.float()).dtype == torch.float32
+
+
 @pytest.mark.parametrize(("tgt_len", "mem_len"), SIZES)
 @pytest.mark.parametrize("names", TERMS)
 def test_that_of_evaluation_equals_the_reference(tgt_len, mem_len, names):

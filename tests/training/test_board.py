@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from lightning.pytorch.loggers import WandbLogger
+
+from txl_lightning.training.board import Board
 
 KEY = "c0ffee" * 6 + "beef"
 BLOCK, HEADER = 32768, struct.Struct("<IHB")
@@ -147,3 +150,14 @@ def test_where_the_server_cannot_be_reached_a_run_goes_on_unless_it_must_not(fit
     assert done.returncode == 2
     [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: wandb.required: W&B cannot be reached: ")
+
+
+def test_what_a_logger_was_asked_for_is_kept(tmp_path):
+    given = WandbLogger(
+        "name", project="mine", id="abc", prefix="p", checkpoint_name="c", tags=["t"], offline=True
+    )
+    board = Board(given, str(tmp_path), required=False, run_id="other")
+    assert board._wandb_init["tags"] == ["t"]
+    assert (board._name, board.name, board.version) == ("name", "mine", "abc")
+    assert (board._prefix, board._checkpoint_name, board._offline) == ("p", "c", True)
+    assert board.save_dir == str(tmp_path)

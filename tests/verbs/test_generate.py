@@ -85,7 +85,7 @@ def test_each_sample_is_what_its_seed_gives_alone(generate):
 
 
 def test_each_prompt_of_a_file_is_continued_as_it_is_alone(generate, tmp_path):
-    (tmp_path / "prompts.txt").write_text("abc\na\nhijklmnop\n")
+    (tmp_path / "prompts.txt").write_text("abc\na\n\nhijklmnop\n")
     options = ("--length=12", "--temperature=0")
     alone = [generate(f"--prompt={text}", *options) for text in ("abc", "a", "hijklmnop")]
     together = generate("--prompts=prompts.txt", *options)

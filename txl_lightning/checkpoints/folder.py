@@ -54,8 +54,10 @@ def read_config(folder: Path) -> TransformerXLConfig:
         CheckpointError: they are damaged, or another's, or of a later release.
     """
     path = folder / CONFIG
-    if not path.is_file() and (inside := sorted(folder.rglob("best.ckpt"))):
-        raise ValueError(f"ckpt_path: {folder} is a run's folder; did you mean {inside[-1]}?")
+    # No deeper: it may be any folder.
+    near = [folder / part / "best.ckpt" for part in ("", "checkpoints")]
+    if not path.is_file() and (inside := [found for found in near if found.is_file()]):
+        raise ValueError(f"ckpt_path: {folder} is a run's folder; did you mean {inside[0]}?")
     held = read_json(path)
     if KEY not in held:
         raise CheckpointError(f"{path}: not written by convert; convert {folder} first")

@@ -41,17 +41,15 @@ def evaluate(
             watch(part)
     check(tally, text.name)
     seconds = time.perf_counter() - began
-    said = described(model, text, protocol) | {"cold_starts": cold.count}
-    return (
-        said
-        | counted(tally, text, n_byte, n_token)
-        | {
-            "seconds": seconds,
-            "tokens_per_second": tally.n_scored / seconds,
-            "peak_memory_bytes": peak_memory(model.probe.device),
-            **made_with(model.probe.device),
-        }
-    )
+    return {
+        **described(model, text, protocol),
+        "cold_starts": cold.count,
+        **counted(tally, text, n_byte, n_token),
+        "seconds": seconds,
+        "tokens_per_second": tally.n_scored / seconds,
+        "peak_memory_bytes": peak_memory(model.probe.device),
+        **made_with(model.probe.device),
+    }
 
 
 def check(tally: Tally, name: str) -> None:

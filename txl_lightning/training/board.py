@@ -55,6 +55,8 @@ class Board(WandbLogger):
             init.setdefault("settings", wandb.Settings(init_timeout=SECONDS))
         name, project, run_dir = init.pop("name", None), init.pop("project"), init.pop("dir")
         about = {"log_model": given._log_model, "prefix": given._prefix}
+        about |= {"checkpoint_name": given._checkpoint_name}
+        about |= {"add_file_policy": given.add_file_policy}
         super().__init__(name, run_dir, offline=given._offline, project=project, **about, **init)
         self._wandb_init.pop("anonymous")
         self.required, self.tokens = required, 0
@@ -81,7 +83,7 @@ class Board(WandbLogger):
         try:
             return wandb.init(**self._wandb_init, mode="offline" if self._offline else None)
         except wandb.errors.Error as error:
-            [reason, *_] = str(error).splitlines()
+            reason = str(error).partition("\n")[0]
             if self.required:
                 raise Unreachable(f"wandb.required: W&B cannot be reached: {reason}") from error
             rank_zero_warn(f"W&B cannot be reached ({reason}); this run goes on offline")

@@ -55,7 +55,9 @@ class Pictures(Callback):
         table = wandb.Table(["position", "nats"], list(enumerate(by_place(self))))
         title = "nats by position in the segment"
         shown = {"val/nats_by_position": wandb.plot.line(table, "position", "nats", title)}
-        if not isinstance(trainer.strategy, ModelParallelStrategy):
+        # Alone, a rank cannot compute with parts of weights; a compiled network has other memories.
+        sharded = isinstance(trainer.strategy, ModelParallelStrategy)
+        if not (sharded or pl_module.hparams["compile"]):
             self.samples.append([trainer.global_step, self.sample(trainer, pl_module)])
             shown["val/samples"] = wandb.Table(["step", "text"], list(self.samples))
         curve = Path(trainer.log_dir or "") / "curve.png"

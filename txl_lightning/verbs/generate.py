@@ -48,7 +48,7 @@ def generate_verb(
         ckpt_path: A checkpoint written by fit, or a folder written by convert.
         prompt: What to continue; left out, what is piped in, or else the end of a line.
         prompt_file: The file that it is in; - is what is piped in.
-        prompts: In place of one, a file with a prompt in each line; all are continued at once.
+        prompts: In place of one, a file with one in each line that is not empty.
         length: Tokens to sample at most.
         stop: A text, or a list of them, before which the continuation ends.
         samples: Continuations to write at once; several are printed when all are whole.
@@ -85,7 +85,7 @@ def one_by_line(path: str, *others: Any) -> list[str]:
     """
     alone = "null with prompt, prompt_file, beams or memory"
     require(all(other is None for other in others), "prompts", path, alone)
-    lines = text_of(path).splitlines()
+    lines = [line for line in text_of(path).splitlines() if line]
     require(len(lines) > 0, "prompts", path, "a file with a prompt in each line")
     return lines
 
