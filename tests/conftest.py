@@ -17,6 +17,7 @@ SMALL = [
     "--model.net.mem_len=8", "--data.tgt_len=8", "--data.batch_size=4", "--trainer.max_steps=4",
     "--trainer.val_check_interval=2", "--trainer.limit_val_batches=2",
     "--trainer.accelerator=cpu", "--trainer.log_every_n_steps=1",
+    "--report.page=false", "--report.sample_len=0",
 ]  # fmt: skip
 
 os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
@@ -79,7 +80,8 @@ def run_folder(tmp_path_factory, sizes) -> Path:
     text = folder / "letters.txt"
     text.write_bytes(np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8).tobytes())
     where = [f"--data.path={text}", f"--data.root={folder / 'data'}"]
-    door.run(["fit", *sizes, *where, f"--trainer.default_root_dir={folder}"])
+    told = ["--report.page=true", "--report.sample_len=20"]
+    door.run(["fit", *sizes, *told, *where, f"--trainer.default_root_dir={folder}"])
     return folder / "version_0"
 
 

@@ -112,8 +112,6 @@ def forked(arguments: list[str], settings: dict[str, str], folder: Path, output:
     # What is decided when Lightning and torch are imported.
     rank_zero_only.rank = int(os.environ.get("RANK", 0))
     torch.set_num_threads(1)
-    # It is drawn more slowly than all else is done here; those who launch have it.
-    cli.LearningCurve = Callback
     sys.argv[1:] = arguments
     main()
 

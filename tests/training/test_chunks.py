@@ -11,8 +11,8 @@ from lightning.pytorch.loggers import CSVLogger
 
 from txl_lightning.training.callbacks import Throughput
 from txl_lightning.training.chunks import in_chunks
-from txl_lightning.training.curve import LearningCurve
 from txl_lightning.training.saving import LastCheckpoint
+from txl_lightning.training.watch.history import History
 
 EXACT = {"precision": "64-true", "gradient_clip_val": 0.25, "limit_val_batches": 0}
 
@@ -216,11 +216,12 @@ class Logged(Callback):
 def test_what_is_logged_is_that_of_the_whole_batch(train, accumulate):
     found = []
     for n_chunk in (1, 2, 4):
-        logged, curve, validated = Logged(), LearningCurve(), Validated()
+        logged, curve, validated = Logged(), History(), Validated()
         options = {"log_every_n_steps": 2, "val_check_interval": 2 * accumulate, "max_steps": 6}
         options |= {**EXACT, "limit_val_batches": 1, "accumulate_grad_batches": accumulate}
         train(n_chunk, {**options, "callbacks": [logged, curve, validated, Throughput()]})
-        points = [value for kind in curve.points.values() for point in kind for value in point]
+        kept = [curve.of(f"{stage}/bits_per_byte") for stage in ("train", "val")]
+        points = [value for kind in kept for point in kind for value in point]
         found.append([value for line in logged.found for value in line] + points + validated.steps)
     assert validated.steps == [2, 4, 6]
     assert [line[:2] for line in logged.found] == [(n, n * 32 * accumulate) for n in (2, 4, 6)]

@@ -88,8 +88,16 @@ def draw_latency(rows: Rows, path: Path) -> None:
 
 
 def draw_attention(rows: Rows, path: Path, unit: str) -> None:
-    """A stroke for each head, layer by layer: where four fifths of its attention lie."""
+    """How far back each head looks."""
     figure, (axes,) = panels(1)
+    put_attention(axes, rows, unit)
+    marks = "dot: mean, dash: median, stroke: 10-90 %"
+    axes.set_title(f"How far back each head looks ({marks})", size="medium")
+    figure.savefig(path, dpi=120)
+
+
+def put_attention(axes: Any, rows: Rows, unit: str) -> None:
+    """A stroke for each head, layer by layer: where four fifths of its attention lie."""
     layers = by(rows, "layer")
     for layer, heads in layers.items():
         heads = sorted(heads, key=lambda row: row["mean"])
@@ -99,16 +107,13 @@ def draw_attention(rows: Rows, path: Path, unit: str) -> None:
         axes.plot(place, median, "_", color="black", markersize=7)
         mean, share = columns(heads, "mean", "on_memory")
         points = axes.scatter(place, mean, c=share, vmin=0, vmax=1, s=24, zorder=3)
-    figure.colorbar(points, label="share of attention on memory")
+    axes.figure.colorbar(points, label="share of attention on memory")
     axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(bottom=-0.2)
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.set_xticks(list(layers))
     axes.grid(visible=False, axis="x")
     axes.set(xlabel="layer, its heads from near to far", ylabel=f"distance ({unit}s)")
-    marks = "dot: mean, dash: median, stroke: 10-90 %"
-    axes.set_title(f"How far back each head looks ({marks})", size="medium")
-    figure.savefig(path, dpi=120)
 
 
 def draw_gains(steps: Rows, found: Rows, path: Path, unit: str) -> None:

@@ -5,6 +5,7 @@ N layers   B rows of all ranks   M remembered   D width
 
 import platform
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -220,3 +221,11 @@ def warn(carried: dict[str, Any], trainer: Trainer, pl_module: LightningModule) 
             "the order of the text is exact, but losses are so to rounding only, and dropout may "
             f"differ ({'; '.join(changed)})"
         )
+
+
+def memory_readings(memories: Iterable[Memory]) -> dict[str, float]:
+    """States that a row remembers, on average, and the bytes that this process keeps for them."""
+    memories = list(memories)
+    filled_B = torch.cat([memory.filled_B for memory in memories])
+    held = sum(memory.h_NBMD.nbytes for memory in memories)
+    return {"memory_filled": filled_B.float().mean().item(), "memory_bytes": float(held)}

@@ -14,18 +14,20 @@ from ..checkpoints import CheckpointError, read_checkpoint
 from ..checkpoints.places import check_folder
 from ..complaints import explain
 from ..data.datamodule import CorpusDataModule
-from .board import Dashboard, WandbConfig, boards, on_a_board, run_in
 from .callbacks import SaveNats, Throughput
 from .checks import as_counts, check_numbers_of, check_same_network, check_same_optimiser
 from .chunks import in_chunks
-from .curve import LearningCurve
 from .devices import register
 from .guards import OutOfMemory, is_out_of_memory
 from .module import LanguageModel
-from .pictures import Pictures
-from .progress import TokenProgress
 from .resume import Resume, SavingConfig, begin_with, note, starting_point, vocabulary_in
 from .saving import BestCheckpoint, LastCheckpoint, WholeFiles, take_over_signals
+from .watch.board import Dashboard, WandbConfig, boards, on_a_board, run_in
+from .watch.history import History
+from .watch.looks import Looks
+from .watch.pictures import Pictures
+from .watch.progress import TokenProgress
+from .watch.report import Report, ReportConfig
 
 IMPORTABLE = ["txl_lightning"] + [
     f"lightning.pytorch.{part}"
@@ -99,6 +101,7 @@ class TxlCLI(LightningCLI):
         )
         parser.add_class_arguments(SavingConfig, "checkpoint")
         parser.add_class_arguments(WandbConfig, "wandb")
+        parser.add_class_arguments(ReportConfig, "report")
         parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")
 
     def before_instantiate_classes(self) -> None:
@@ -269,9 +272,14 @@ def default_callbacks(verb: str, config: jsonargparse.Namespace) -> list[Callbac
     if verb != "fit":
         return []
     trainer = config.trainer
-    callbacks: list[Callback] = [Throughput(), LearningCurve(), Dashboard(), Pictures()]
+    history, looks = History(), Looks(config.report.sample_len)
+    callbacks: list[Callback] = [Throughput(), history, looks]
+    if config.report.page:
+        callbacks.append(Report(history, looks))
+    # After the report, which draws what they show.
+    callbacks += [Dashboard(config.wandb.checkpoints), Pictures(looks)]
     if trainer.enable_progress_bar is not False:
-        callbacks.append(TokenProgress())
+        callbacks.append(TokenProgress(history))
     if trainer.enable_checkpointing is not False:
         root = Path(trainer.default_root_dir)
         # A logger has its folder.

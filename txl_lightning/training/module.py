@@ -23,7 +23,7 @@ from ..evaluation import (
 )
 from ..model import AnyMemory, Memory, SeenInEvaluation, TransformerXL, TransformerXLConfig
 from .averaging import go_on_from, refuse_others
-from .carry import Carry
+from .carry import Carry, memory_readings
 from .chunks import check_whole_segments, recount
 from .compiling import compile_in_place
 from .devices import data_mesh, recompute, shard
@@ -266,19 +266,15 @@ class LanguageModel(LightningModule):
         self.train_nats.reset()
         lr = self.trainer.optimizers[0].param_groups[0]["lr"]
         values |= {"lr": lr, "tokens": float(segment.n_target)}
-        values |= {"memory_bytes": self.memory_bytes, "peak_memory_bytes": peak_memory(self.device)}
+        held = {key: self.memories[key] for key in self.memories if key[0] == "train"}
+        values |= memory_readings((held | self.pending).values())
+        values |= {"peak_memory_bytes": peak_memory(self.device)}
         self.log_dict({f"train/{key}": values[key] for key in values}, sync_dist=True)
 
     def readings(self, stage: str, nats: Tensor) -> dict[str, float]:
         """Mean nats in the units of the text."""
         size = self.corpus.bytes_per_token(stage) if self.corpus else None
         return readings(nats.item(), self.unit, size)
-
-    @property
-    def memory_bytes(self) -> float:
-        """Bytes that this process remembers of the training text."""
-        held = {key: self.memories[key] for key in self.memories if key[0] == "train"}
-        return float(sum(memory.h_NBMD.nbytes for memory in (held | self.pending).values()))
 
     @property
     def unit(self) -> str:

@@ -5,27 +5,34 @@ import time
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import ProgressBar, Timer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from .history import History, in_fit
+from .summary import beginning, duration, ending
+from .timeleft import TimeLeft, still_to_do
 
 READINGS = ("nats", "bits", "tokens_per_second")
 
 
 class TokenProgress(ProgressBar):
-    """Loss, bits and tokens per second, against the steps of the whole run.
+    """Loss, bits and tokens per second, against the steps of the whole run, and the time left.
 
     Args:
+        history: What is logged, for the table at the end.
         seconds_between_lines: How often to print where the output is not a terminal.
     """
 
-    def __init__(self, seconds_between_lines: float = 10.0) -> None:
+    def __init__(self, history: History, seconds_between_lines: float = 10.0) -> None:
         super().__init__()
+        self.history = history
         self.seconds_between_lines = seconds_between_lines
         self.console = Console()
         self.live: Progress | None = None
         self.folder: str | None = None
-        self.printed_at = -math.inf
+        self.printed_at, self.printed = -math.inf, ""
+        self.left, self.step = TimeLeft(), 0
         self._disabled = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -37,9 +44,11 @@ class TokenProgress(ProgressBar):
         """Say what starts, and show the bar."""
         if self.is_disabled:
             return
-        n_parameter = sum(parameter.numel() for parameter in pl_module.parameters())
-        kept = f"; kept in {self.folder}" if self.folder else ""
-        self.say(f"{n_parameter:,} parameters on {trainer.strategy.root_device}{kept}")
+        self.say(beginning(trainer, pl_module))
+        if self.folder:
+            self.say(f"kept in {self.folder}")
+        self.step = trainer.global_step
+        self.left.begin()
         if not self.console.is_terminal:
             return
         columns = (
@@ -47,33 +56,48 @@ class TokenProgress(ProgressBar):
             BarColumn(bar_width=24),
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
         )
         self.live = Progress(*columns, console=self.console)
         self.live.start()
         steps = trainer.max_steps if trainer.max_steps > 0 else None
-        self.live.add_task("", total=steps, completed=trainer.global_step)
+        self.live.add_task("", total=steps, completed=trainer.global_step, left="")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Move on."""
-        if self.is_disabled:
+        if self.is_disabled or trainer.global_step == self.step:
             return
-        line = describe(trainer, "train")
+        self.step = trainer.global_step
+        self.left.step()
+        line, left = describe(trainer, "train"), time_left(self.left, trainer)
         if self.live is not None:
             task = self.live.task_ids[0]
-            self.live.update(task, completed=trainer.global_step, description=line)
-        elif line and time.monotonic() - self.printed_at > self.seconds_between_lines:
-            self.printed_at = time.monotonic()
-            self.say(f"step {trainer.global_step}/{trainer.max_steps}  {line}")
+            self.live.update(task, completed=trainer.global_step, description=line, left=left)
+        # Nothing is said twice.
+        elif line != self.printed and self.is_time():
+            self.printed_at, self.printed = time.monotonic(), line
+            of = f"/{trainer.max_steps}" if trainer.max_steps > 0 else ""
+            self.say(f"step {trainer.global_step}{of}  {line}  {left}".rstrip())
+
+    def is_time(self) -> bool:
+        """Whether the last line was printed long ago."""
+        return time.monotonic() - self.printed_at > self.seconds_between_lines
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Its time is counted apart."""
+        self.left.pause()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print what was measured, and let it stand."""
-        if trainer.state.fn == "fit" and not trainer.sanity_checking and not self.is_disabled:
+        self.left.go_on()
+        if in_fit(trainer) and not self.is_disabled:
             self.say(f"step {trainer.global_step}  validation: {describe(trainer, 'val')}")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the last state on screen."""
+        """Take the bar down, and say what has come of it."""
         self.stop()
+        if not self.is_disabled:
+            self.say(ending(trainer, self.history))
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -83,7 +107,8 @@ class TokenProgress(ProgressBar):
 
     def say(self, line: str) -> None:
         """Print above the bar."""
-        (self.live.console if self.live else self.console).print(line, highlight=False)
+        console = self.live.console if self.live else self.console
+        console.print(line, highlight=False, markup=False)
 
     def stop(self) -> None:
         """Take the bar down."""
@@ -103,6 +128,15 @@ class TokenProgress(ProgressBar):
     def is_disabled(self) -> bool:
         """Whether nothing is shown."""
         return self._disabled
+
+
+def time_left(left: TimeLeft, trainer: Trainer) -> str:
+    """In words, where there is an end and a step to go by."""
+    to_do = still_to_do(trainer)
+    ends = [left.seconds(*to_do) if to_do else None]
+    ends += [timer.time_remaining() for timer in trainer.callbacks if isinstance(timer, Timer)]
+    known = [seconds for seconds in ends if seconds is not None]
+    return f"{duration(min(known))} left" if known else ""
 
 
 def describe(trainer: Trainer, stage: str) -> str:

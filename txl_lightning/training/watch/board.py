@@ -4,15 +4,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
-from ..data.stream import Segment
-from ..evaluation.machine import commit, release
+from ...checkpoints.files import entries, manifest_of
+from ...data.stream import Segment
+from ...evaluation.machine import commit, release
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class WandbConfig:
 
     required: bool = False
     """Stop where the server cannot be reached; otherwise the run goes on offline."""
+    checkpoints: Literal["best", "all", "none"] = "best"
+    """What W&B keeps when training is over: best.ckpt, last.ckpt too, or neither."""
 
 
 PROJECT = "txl_lightning"
@@ -101,6 +104,20 @@ class Board(WandbLogger):
         super().log_hyperparams(about)
 
     @rank_zero_only
+    def keep(self, path: Path, alias: str) -> None:
+        """Log a checkpoint as a version of the run's artifact."""
+        import wandb
+
+        digest, about = next(iter(entries(path).items()))
+        artifact = wandb.Artifact(
+            f"checkpoint-{self.experiment.id}", "model", metadata={"sha256": digest, **about}
+        )
+        for file in (path, manifest_of(path)):
+            # It stays as it is: to go on from it is to write elsewhere.
+            artifact.add_file(str(file), policy="immutable")
+        self.experiment.log_artifact(artifact, aliases=[alias, f"step-{about['step']}"])
+
+    @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log numbers, and how many tokens were read before them."""
         super().log_metrics({**metrics, "tokens": self.tokens}, step)
@@ -116,9 +133,14 @@ def define(run: Any) -> None:
 
 
 class Dashboard(Callback):
-    """Keep what a W&B run needs to be gone on with, and tell its logger where training is."""
+    """Keep what a W&B run needs to be gone on with, and tell its logger where training is.
 
-    def __init__(self) -> None:
+    Args:
+        checkpoints: What W&B keeps of them; where log_model of the logger is set, that holds.
+    """
+
+    def __init__(self, checkpoints: str = "best") -> None:
+        self.checkpoints = checkpoints
         self.run_id: str | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -133,6 +155,16 @@ class Dashboard(Callback):
         """How many tokens were read, for what is logged next."""
         for board in boards(trainer):
             board.tokens = batch.n_target
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the checkpoints, if anything was trained."""
+        names = {"best": ["best"], "all": ["last", "best"], "none": []}[self.checkpoints]
+        for folder in {Path(each.dirpath) for each in trainer.checkpoint_callbacks if each.dirpath}:
+            for name in names:
+                path = folder / f"{name}.ckpt"
+                for board in boards(trainer):
+                    if path.is_file() and not board._log_model:
+                        board.keep(path, name)
 
     def state_dict(self) -> dict[str, Any]:
         """The run's id."""

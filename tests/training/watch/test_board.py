@@ -13,7 +13,7 @@ import pytest
 import yaml
 from lightning.pytorch.loggers import WandbLogger
 
-from txl_lightning.training.board import Board
+from txl_lightning.training.watch.board import Board
 
 KEY = "c0ffee" * 6 + "beef"
 BLOCK, HEADER = 32768, struct.Struct("<IHB")
@@ -50,7 +50,7 @@ class Run:
     """A run without a network."""
 
     def __init__(self, path: Path) -> None:
-        self.rows, self.config, self.metrics = [], {}, {}
+        self.rows, self.config, self.metrics, self.artifacts = [], {}, {}, []
         for record in records(path):
             kind = record.WhichOneof("record_type")
             if kind == "run":
@@ -60,6 +60,10 @@ class Run:
                 self.rows.append(items(record.history.item))
             elif kind == "config":
                 self.config |= items(record.config.update)
+            elif kind == "artifact":
+                self.artifacts.append(record.artifact)
+            elif kind == "request" and record.request.HasField("log_artifact"):
+                self.artifacts.append(record.request.log_artifact.artifact)
             elif kind == "metric":
                 self.metrics[record.metric.name or record.metric.glob_name] = record.metric
 
@@ -71,7 +75,8 @@ def fit(tmp_path, sizes, repository):
 
     def run(*options: str, **environment: str) -> tuple[subprocess.CompletedProcess, list[Run]]:
         command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
-        command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger", *options]
+        command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger"]
+        command += ["--report.page=true", "--report.sample_len=200", *options]
         known = {name: value for name, value in os.environ.items() if "WANDB" not in name}
         known |= {"PYTHONPATH": str(repository), "WANDB_SILENT": "true"} | environment
         done = subprocess.run(
@@ -94,7 +99,13 @@ def test_a_run_without_a_network_has_all_that_a_dashboard_shows(fit, tmp_path):
     assert set(run.config["txl_lightning"]) == {"commit", "release"}
     assert all(row["tokens"] > 0 for row in run.rows)
     assert all(row["tokens"] == row["train/tokens"] for row in run.rows if "train/tokens" in row)
-    assert any("val/bits_per_byte" in row for row in run.rows)
+    names = {name for row in run.rows for name in row}
+    read = {"nats", "bits_per_byte", "perplexity"}
+    assert {f"{stage}/{name}" for name in read for stage in ("train", "val")} <= names
+    assert {f"train/{name}" for name in ("lr", "gradient_norm", "memory_bytes")} <= names
+    assert {f"train/{name}_per_second" for name in ("tokens", "model_flops")} <= names
+    filled = [row["train/memory_filled"] for row in run.rows if "train/memory_filled" in row]
+    assert filled[-1] == 8
     for name in ("*", "val/nats", "val/bits_per_*"):
         assert run.metrics[name].step_metric == "tokens"
     assert run.metrics["val/bits_per_*"].summary.min
@@ -106,7 +117,8 @@ def test_pictures_are_shown_and_training_does_not_notice(fit, tmp_path):
     assert done.returncode == 0, done.stderr
     shown = [row for row in run.rows if "val/samples/nrows" in row]
     assert [row["val/samples/nrows"] for row in shown] == list(range(1, len(shown) + 1))
-    assert {row["curve/_type"] for row in shown} == {"image-file"}
+    for name in ("curve", "attention"):
+        assert {row[f"{name}/_type"] for row in shown} == {"image-file"}
     [folder] = tmp_path.glob("runs/wandb/offline-run-*/files/media")
     tables = sorted(folder.rglob("samples_*.table.json"))
     [[_, text], *_] = json.loads(tables[-1].read_text())["data"]

@@ -1,0 +1,128 @@
+"""What a person sees while training, and at its end."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from txl_lightning import TransformerXL, TransformerXLConfig
+from txl_lightning.training.watch import timeleft
+from txl_lightning.training.watch.history import History
+from txl_lightning.training.watch.progress import TokenProgress
+from txl_lightning.training.watch.summary import aligned, duration, parts
+from txl_lightning.training.watch.timeleft import TimeLeft, still_to_do
+
+CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+"""What moves a terminal's cursor and colours its words."""
+
+
+@pytest.fixture
+def watch(make_model, make_data, make_trainer):
+    """Train, and give what was shown, and who showed it."""
+
+    def run(terminal: bool, seconds: float = 0, **options) -> tuple[str, TokenProgress]:
+        history = History()
+        progress = TokenProgress(history, seconds)
+        progress.console = Console(file=io.StringIO(), force_terminal=terminal, width=140)
+        options = {"enable_progress_bar": True, "log_every_n_steps": 1} | options
+        trainer = make_trainer(callbacks=[history, progress], **options)
+        trainer.fit(make_model(), datamodule=make_data())
+        return CODES.sub("", progress.console.file.getvalue()), progress
+
+    return run
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_it_shows_parts_loss_bits_time_left_and_validations(watch, terminal):
+    shown, progress = watch(terminal, val_check_interval=3)
+    for words in ("attention", "12 states a row", "bits/byte", "nats", "6/6", " left"):
+        assert words in shown
+    assert shown.count("validation:") == 2
+    assert progress.live is None
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_its_last_words_are_a_table_of_the_validations(watch, terminal):
+    shown, progress = watch(terminal, val_check_interval=2)
+    *_, said, head, first, second, third = shown.strip().splitlines()
+    assert said.startswith("trained 6 of 6 steps, 192 tokens, in ")
+    assert head.split() == ["step", "tokens", "nats", "bits", "per", "byte", "perplexity"]
+    rows = [line.split() for line in (first, second, third)]
+    assert [row[:2] for row in rows] == [["2", "64"], ["4", "128"], ["6", "192"]]
+    nats = [row["nats"] for row in progress.history.validations()]
+    assert [row[-1] == "best" for row in rows] == [value == min(nats) for value in nats]
+
+
+def test_lines_are_not_printed_more_often_than_asked(watch):
+    shown, _ = watch(terminal=False, seconds=1e6)
+    assert sum(line.startswith("step") and "/6" in line for line in shown.splitlines()) == 1
+
+
+def test_nothing_is_said_twice(watch):
+    shown, _ = watch(terminal=False, log_every_n_steps=3)
+    lines = [line for line in shown.splitlines() if line.startswith("step")]
+    assert [line.split()[1] for line in lines] == ["3/6", "6/6"]
+
+
+def test_every_parameter_is_of_one_part():
+    sizes = {"n_token": 40, "n_layer": 3, "n_head": 2, "d_model": 8}
+    for changes in ({}, {"cutoffs": (10, 20), "div_val": 2}, {"positions": "learned", "clamp_len": 5}):
+        net = TransformerXL(TransformerXLConfig(**sizes | changes))
+        found = parts(net)
+        assert sum(found.values()) == sum(p.numel() for p in net.parameters())
+        assert found["attention"] == 3 * (8 * 8 + 8 * 16 + 8 * 8)
+    tied = parts(TransformerXL(TransformerXLConfig(**sizes)))
+    assert (tied["embedding"], tied["softmax"]) == (40 * 8, 40)
+
+
+def test_time_left_counts_steps_and_validations_apart(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(timeleft.time, "monotonic", lambda: now[0])
+    left = TimeLeft()
+
+    def after(seconds, what):
+        now[0] += seconds
+        what()
+
+    assert left.seconds(10, 1) is None
+    left.begin()
+    # The first step warms up; a validation is no part of the step that follows it.
+    after(100, left.step)
+    for _ in range(4):
+        after(2, left.step)
+        after(0, left.pause)
+        after(30, left.go_on)
+        after(2, left.step)
+    assert left.seconds(10, 0) == 20
+    assert left.seconds(10, 2) == 80
+
+
+def test_what_is_still_to_do_follows_from_the_trainers_settings(
+    make_model, make_data, make_trainer
+):
+    def to_do(**options):
+        found = []
+        model = make_model()
+        trainer = make_trainer(max_steps=8, **options)
+        model.on_train_batch_end = lambda *_: found.append(still_to_do(trainer))
+        trainer.fit(model, datamodule=make_data())
+        return found[0]
+
+    assert to_do(val_check_interval=2) == (7, 3)
+    assert to_do(val_check_interval=2, limit_val_batches=0) == (7, 0)
+    assert to_do(val_check_interval=4, accumulate_grad_batches=2)[1] == 4
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7300, "2 h 1 min"), (90_000, "1 d 1 h")],
+)
+def test_a_time_is_said_in_its_two_largest_units(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_columns_of_words_stand_under_each_other():
+    lines = aligned([("a", "1", "x"), ("long", "1,000", "")]).splitlines()
+    assert lines == ["a         1  x", "long  1,000"]
+    assert len({re.search(r"\d(?!.*\d)", line).end() for line in lines}) == 1

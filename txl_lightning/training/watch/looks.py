@@ -1,0 +1,128 @@
+"""What is seen of a model after each validation: what it writes, where it errs, how far it looks.
+
+B rows   L segment
+"""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch import Tensor
+
+from ...data.stream import Segment
+from ...evaluation.attention import attention_rows
+from ...generation import TextStream, generate
+from .history import in_fit
+
+PROMPT = 32
+"""Tokens of the validation text that samples go on from."""
+SEGMENTS = 4
+"""Segments in which attention is looked at, once the memory is full."""
+
+
+class Looks(Callback):
+    """Look at the model after each validation of fit, on rank 0; training does not notice.
+
+    Args:
+        sample_len: Tokens of a sample; 0, none is written.
+
+    Attributes:
+        samples: The step of each validation, and a text that the model wrote: the beginning of the
+            validation text, and how it goes on.
+        prompt: How many characters of the text are not the model's.
+        nats: Mean nats at each place of a segment (context fragmentation), at the last one.
+        attention: How far back each head looks (rows of `attention_rows`), at the last one.
+    """
+
+    def __init__(self, sample_len: int = 200) -> None:
+        self.sample_len = sample_len
+        self.samples: list[list[Any]] = []
+        self.prompt = 0
+        self.nats: list[float] = []
+        self.attention: list[dict[str, Any]] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Nothing of this validation has been seen."""
+        self.nats_L, self.count_L = torch.zeros(0), torch.zeros(0)
+        self.text: list[Tensor] = []
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Tensor,
+        batch: Segment,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Add a segment's nats up by their places, and keep some of its text."""
+        if not in_fit(trainer) or not trainer.is_global_zero or dataloader_idx:
+            return
+        if sum(map(len, self.text)) < needed(pl_module, batch.new_len):
+            self.text.append(batch.tokens_BL[0, batch.reread :].cpu())
+        nats_BL = outputs.double().cpu()
+        self.nats_L = added(self.nats_L, nats_BL.nansum(dim=0))
+        self.count_L = added(self.count_L, nats_BL.isfinite().sum(dim=0))
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look, while the weights are those that were measured (`WeightAverage`)."""
+        if not self.text:
+            return
+        # Before the warm-up's end nothing is scored.
+        self.nats = (self.nats_L / self.count_L)[self.count_L > 0].tolist()
+        # Alone, a rank cannot compute with parts of weights; a compiled network has other memories.
+        sharded = isinstance(trainer.strategy, ModelParallelStrategy)
+        if not (sharded or pl_module.hparams["compile"]):
+            text_T = torch.cat(self.text)
+            if self.sample_len:
+                self.samples.append([trainer.global_step, self.sample(trainer, pl_module, text_T)])
+            self.look(pl_module, text_T, len(self.text[0]))
+        self.begin()
+
+    def sample(self, trainer: Trainer, pl_module: LightningModule, text_T: Tensor) -> str:
+        """The beginning of the validation text, and what the model writes after it."""
+        net, vocab = pl_module.net, trainer.datamodule.vocab
+        prompt_L, context = text_T[:PROMPT], 0
+        if not net.config.mem_len or net.config.is_absolute:
+            context = PROMPT
+        how = {"seed": 1, "temperature": 0.8, "ext_len": context}
+        ids_L = generate(net, prompt_L, self.sample_len, **how)
+        self.prompt = len(written(vocab, prompt_L))
+        return written(vocab, torch.cat([prompt_L, ids_L.cpu()]))
+
+    def look(self, pl_module: LightningModule, text_T: Tensor, tgt_len: int) -> None:
+        """How far back the heads look, if the text that was validated is long enough to tell."""
+        if len(text_T) >= needed(pl_module, tgt_len) - (SEGMENTS - 1) * tgt_len:
+            how = {"batch_size": 1, "tgt_len": tgt_len}
+            self.attention = attention_rows(pl_module.net, text_T.numpy(), **how)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was seen so far."""
+        return {name: getattr(self, name) for name in ("samples", "prompt", "nats", "attention")}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there."""
+        for name, value in state_dict.items():
+            setattr(self, name, value)
+
+
+def needed(pl_module: LightningModule, tgt_len: int) -> int:
+    """Tokens in which the memory fills and attention is then looked at."""
+    n_warm = -(-pl_module.net.config.mem_len // tgt_len)
+    return (n_warm + SEGMENTS) * tgt_len + 1
+
+
+def written(vocab: Any, ids_L: Tensor) -> str:
+    """Text in whole characters."""
+    stream = TextStream(vocab, ())
+    return "".join([*(stream.add(index) for index in ids_L.tolist()), stream.rest()])
+
+
+def added(one_L: Tensor, other_L: Tensor) -> Tensor:
+    """The sum, of which the shorter one has the beginning."""
+    sum_L = torch.zeros(max(len(one_L), len(other_L)), dtype=torch.float64)
+    sum_L[: len(one_L)] += one_L
+    sum_L[: len(other_L)] += other_L
+    return sum_L

@@ -1,0 +1,196 @@
+"""A run as one page that needs nothing else: no network, no script."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from .drawings import NARROW, SMALL, WIDE, Drawing, attention, errors, learning, single, svg
+from .history import History
+from .looks import Looks
+from .summary import duration, number
+
+BESIDE = {
+    "train/lr": "learning rate",
+    "train/gradient_norm": "norm of the gradient",
+    "train/tokens_per_second": "tokens per second",
+    "train/model_flops_per_second": "model FLOP per second",
+    "train/memory_filled": "states remembered",
+    "train/peak_memory_bytes": "most bytes in use",
+}
+"""Curves that are drawn small."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What there is to tell of a run."""
+
+    name: str
+    state: str
+    step: int
+    max_steps: int
+    unit: str
+    history: History
+    looks: Looks
+    parts: Mapping[str, int]
+    memory_bytes: int
+    mem_len: int
+    config: str
+    environment: Mapping[str, Any]
+
+
+def page(run: Run) -> str:
+    """The page, as HTML."""
+    style = (Path(__file__).parent / "page.css").read_text()
+    sections = (learnt, validated, seen, written, settings)
+    body = "\n".join([top(run), *(section(run) for section in sections)])
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<link rel="icon" href="data:,">\n<title>{escape(run.name)}</title>\n'
+        f"<style>\n{style}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def top(run: Run) -> str:
+    """What it is, and the numbers that are looked for first."""
+    of = f" of {run.max_steps:,}" if run.max_steps > 0 else ""
+    state = f"{run.state}, step {run.step:,}{of}; {run.environment['date']}"
+    cards = "".join(f"<div>{pair(*card)}</div>" for card in numbers(run).items())
+    return (
+        f'<header>\n<h1>{escape(run.name)}</h1>\n<p class="faint">{escape(state)}</p>\n'
+        f'<dl class="cards">{cards}</dl>\n</header>'
+    )
+
+
+def numbers(run: Run) -> dict[str, str]:
+    """The numbers that are looked for first."""
+    found, history = run.history.validations(), run.history
+    cards = {}
+    if found:
+        name, best = history.bits, min(found, key=lambda row: row["nats"])
+        cards[f"best validation, {name.replace('_', ' ')}"] = number(best[name])
+        cards["at step"] = number(best["step"])
+    cards |= {"tokens read": number(history.tokens), "time": duration(history.seconds)}
+    if rates := [rate for _, rate in history.of("train/tokens_per_second")]:
+        cards["tokens per second, median"] = f"{median(rates):,.0f}"
+    cards["parameters"] = number(sum(run.parts.values()))
+    cards["memory, states a row"] = number(run.mem_len)
+    return cards
+
+
+def learnt(run: Run) -> str:
+    """The curves."""
+    history = run.history
+    curves = [(name, history.of(key)) for key, name in BESIDE.items() if history.of(key)]
+    small = "".join(
+        f"<div><h3>{escape(name)}</h3>{figure(single(points), [SMALL])}</div>"
+        for name, points in curves
+    )
+    text = "Each point of training is the mean since the point before."
+    shown = figure(learning(history)) if history.curves else "<p>Nothing was logged.</p>"
+    return part("Is it learning?", text, shown, f'<div class="small">{small}</div>')
+
+
+def validated(run: Run) -> str:
+    """The table of validations."""
+    found = run.history.validations()
+    if not found:
+        return part("Validation", "There was none.")
+    best = min(found, key=lambda row: row["nats"])
+    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in found[0])
+    rows = "".join(
+        f"<tr{' class=best' if row is best else ''}>"
+        + "".join(f"<td>{number(value)}</td>" for value in row.values())
+        + "</tr>"
+        for row in found
+    )
+    text = "Over as much of the validation text as the run reads; the best is marked."
+    return part(
+        "Validation", text, f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
+    )
+
+
+def seen(run: Run) -> str:
+    """Where it errs, and how far it looks."""
+    shown, looks = [], run.looks
+    if len(looks.nats) > 1:
+        text = (
+            "At the beginning of a segment only the memory tells what stands before; where the "
+            "curve falls, the context is fragmented."
+        )
+        shown.append(
+            part("Loss by position in the segment", text, figure(errors(looks.nats, run.unit)))
+        )
+    if looks.attention:
+        text = "Of each head. Dot: mean; dash: median; stroke: from 10 to 90 % of its attention."
+        shown.append(part("How far back it looks", text, figure(attention(looks, run.unit))))
+    return "\n".join(shown)
+
+
+def written(run: Run) -> str:
+    """What it writes: the last text, and those before it."""
+    looks = run.looks
+    if not looks.samples:
+        return ""
+    latest, *before = [sample(step, text, looks.prompt) for step, text in reversed(looks.samples)]
+    earlier = f"<details><summary>{len(before)} before</summary>{''.join(before)}</details>"
+    text = "The beginning of the validation text (grey), and how the model goes on."
+    return part("What it writes", text, latest, earlier if before else "")
+
+
+def sample(step: int, text: str, prompt: int) -> str:
+    """A text, and after which step it was written."""
+    given, ours = escape(text[:prompt]), escape(text[prompt:])
+    return f"<h3>after step {step:,}</h3>\n<pre><b>{given}</b>{ours}</pre>"
+
+
+def settings(run: Run) -> str:
+    """The network's parts, where it was trained, and the config."""
+    facts = {f"parameters: {name}": f"{count:,}" for name, count in run.parts.items()}
+    facts["memory, full"] = f"{run.memory_bytes:,} bytes on each device"
+    told = part("Model", "", table(facts.items()))
+    told += part("Environment", "", table(flat(run.environment)))
+    config = escape(run.config)
+    return told + part(
+        "Config", "", f"<details open><summary>config.yaml</summary><pre>{config}</pre></details>"
+    )
+
+
+def flat(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Facts about facts in one list."""
+    found = []
+    for name, value in facts.items():
+        found += flat(value) if isinstance(value, Mapping) else [(name, value)]
+    return found
+
+
+def table(facts: Iterable[tuple[str, Any]]) -> str:
+    """Names and values."""
+    rows = (
+        f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in facts
+    )
+    return f'<table class="facts">{"".join(rows)}</table>'
+
+
+def pair(name: str, value: str) -> str:
+    """A number and its name."""
+    return f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
+
+
+def part(title: str, text: str, *shown: str) -> str:
+    """A section under its heading."""
+    said = f'<p class="faint">{escape(text)}</p>' if text else ""
+    return "\n".join([f"<section>\n<h2>{escape(title)}</h2>", said, *shown, "</section>\n"])
+
+
+def figure(drawing: Drawing, shapes: Sequence[tuple[float, float]] = (WIDE, NARROW)) -> str:
+    """A figure in the shapes that windows may want."""
+    names = ("wide", "narrow") if len(shapes) > 1 else ("",)
+    drawn = (
+        f'<div class="{name}">{svg(drawing, shape)}</div>'
+        for name, shape in zip(names, shapes, strict=True)
+    )
+    return f"<figure>{''.join(drawn)}</figure>"

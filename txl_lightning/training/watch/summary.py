@@ -1,0 +1,96 @@
+"""What is trained, and what has come of it, as tables of words."""
+
+from collections.abc import Sequence
+
+from lightning.pytorch import LightningModule, Trainer
+
+from ...model import TransformerXL
+from .history import History
+
+PARTS = (
+    ("norms", "norm"),
+    ("attention", ".attention."),
+    ("feed-forward", ".feed_forward."),
+    ("embedding", "embedding."),
+    ("positions", "positions."),
+    ("softmax", "head."),
+)
+"""Parts of a network, and what the names of their parameters have in them, the first that fits."""
+SHOWN = 8
+"""Validations in the final table: the first, and the last ones."""
+
+
+def parts(net: TransformerXL) -> dict[str, int]:
+    """Parameters of each part; what the softmax shares with the embedding is the embedding's."""
+    found = dict.fromkeys([name for name, _ in PARTS[1:]] + ["norms"], 0)
+    for name, parameter in net.named_parameters():
+        found[next(part for part, fits in PARTS if fits in name)] += parameter.numel()
+    return {part: count for part, count in found.items() if count}
+
+
+def memory_bytes(trainer: Trainer, module: LightningModule) -> int:
+    """Bytes that this process will remember of the training text, once its memory is full."""
+    config, rows = module.net.config, module.corpus.train_shape[0] // trainer.world_size
+    with trainer.precision_plugin.forward_context():
+        size = module.net.compute_dtype.itemsize
+    return config.n_layer * rows * config.mem_len * config.d_model * size
+
+
+def beginning(trainer: Trainer, module: LightningModule) -> str:
+    """Parameters of each part, and the memory."""
+    found, n_layer = parts(module.net), module.net.config.n_layer
+    total = sum(found.values())
+    rows = [
+        (name, f"{count:,}", f"{100 * count / total:.1f} %", note)
+        for name, count in found.items()
+        for note in (f"in {n_layer} layers" if name in ("attention", "feed-forward") else "",)
+    ]
+    rows.append(("all", f"{total:,}", "", f"on {trainer.strategy.root_device}"))
+    lines = aligned([("", "parameters", "", ""), *rows])
+    if module.corpus is not None:
+        held = memory_bytes(trainer, module) / 1e6
+        lines += f"\nmemory: {module.net.config.mem_len:,} states a row, {held:,.1f} MB in all"
+    return lines
+
+
+def ending(trainer: Trainer, history: History) -> str:
+    """How far it came, in what time, and its validations."""
+    steps = f"{trainer.global_step:,}"
+    steps += f" of {trainer.max_steps:,}" if trainer.max_steps > 0 else ""
+    said = f"trained {steps} steps, {history.tokens:,} tokens, in {duration(history.seconds)}"
+    found = history.validations()
+    if not found:
+        return said
+    best = min(found, key=lambda row: row["nats"])
+    shown = found if len(found) <= SHOWN else [found[0], *found[1 - SHOWN :]]
+    shown = shown if best in shown else [shown[0], best, *shown[1:]]
+    head = [name.replace("_", " ") for name in found[0]]
+    rows = [(*(number(value) for value in row.values()), "best" * (row is best)) for row in shown]
+    return f"{said}\n{aligned([(*head, ''), *rows])}"
+
+
+def number(value: float) -> str:
+    """A reading."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """A time in the two largest units that it has."""
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min {int(seconds % 60)} s" if minutes else f"{int(seconds)} s"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Lines in which the first column stands left, the others right; the last one is a note."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *middle, note in rows:
+        cells = [word.rjust(width) for word, width in zip(middle, widths[1:-1], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells, note]).rstrip())
+    return "\n".join(lines)
