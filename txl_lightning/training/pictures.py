@@ -54,7 +54,7 @@ class Pictures(Callback):
 
         table = wandb.Table(["position", "nats"], list(enumerate(by_place(self))))
         title = "nats by position in the segment"
-        shown = {"val/nats_by_position": wandb.plot.line(table, "position", "nats", title)}
+        shown = {"val/nats_by_position": wandb.plot.line(table, "position", "nats", title=title)}
         # Alone, a rank cannot compute with parts of weights; a compiled network has other memories.
         sharded = isinstance(trainer.strategy, ModelParallelStrategy)
         if not (sharded or pl_module.hparams["compile"]):
