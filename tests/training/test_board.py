@@ -3,10 +3,8 @@
 import csv
 import json
 import os
-import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,60 +14,14 @@ from lightning.pytorch.loggers import WandbLogger
 from txl_lightning.training.board import Board
 
 KEY = "c0ffee" * 6 + "beef"
-BLOCK, HEADER = 32768, struct.Struct("<IHB")
-
-
-def records(path: Path) -> Iterator:
-    """What a .wandb file holds: LevelDB's log format, of messages."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data, at, parts = path.read_bytes(), 7, b""
-    while at < len(data):
-        if BLOCK - at % BLOCK < HEADER.size:
-            at += BLOCK - at % BLOCK
-            continue
-        _, count, kind = HEADER.unpack_from(data, at)
-        parts += data[at + HEADER.size : at + HEADER.size + count]
-        at += HEADER.size + count
-        # A whole one, or the last part of one.
-        if kind in (1, 4):
-            record = Record()
-            record.ParseFromString(parts)
-            parts = b""
-            yield record
-
-
-def items(entries) -> dict:
-    """Names and values."""
-    return {
-        entry.key or "/".join(entry.nested_key): json.loads(entry.value_json) for entry in entries
-    }
-
-
-class Run:
-    """A run without a network."""
-
-    def __init__(self, path: Path) -> None:
-        self.rows, self.config, self.metrics = [], {}, {}
-        for record in records(path):
-            kind = record.WhichOneof("record_type")
-            if kind == "run":
-                self.id, self.project = record.run.run_id, record.run.project
-                self.config |= items(record.run.config.update)
-            elif kind == "history":
-                self.rows.append(items(record.history.item))
-            elif kind == "config":
-                self.config |= items(record.config.update)
-            elif kind == "metric":
-                self.metrics[record.metric.name or record.metric.glob_name] = record.metric
 
 
 @pytest.fixture
-def fit(tmp_path, sizes, repository):
+def fit(tmp_path, sizes, repository, wandb_runs):
     """Train in a process of its own; what it said, and W&B's runs, oldest first."""
     (tmp_path / "letters.txt").write_bytes(bytes(range(97, 123)) * 200)
 
-    def run(*options: str, **environment: str) -> tuple[subprocess.CompletedProcess, list[Run]]:
+    def run(*options: str, **environment: str) -> tuple[subprocess.CompletedProcess, list]:
         command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
         command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger", *options]
         known = {name: value for name, value in os.environ.items() if "WANDB" not in name}
@@ -77,8 +29,7 @@ def fit(tmp_path, sizes, repository):
         done = subprocess.run(
             command, env=known, cwd=tmp_path, capture_output=True, text=True, timeout=240
         )
-        found = sorted(tmp_path.glob("runs/wandb/offline-run-*/run-*.wandb"), key=os.path.getmtime)
-        return done, [Run(path) for path in found]
+        return done, wandb_runs(tmp_path)
 
     return run
 
