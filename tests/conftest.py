@@ -1,7 +1,10 @@
 """What several tests start from."""
 
+import json
 import os
+import struct
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +22,7 @@ SMALL = [
     "--trainer.accelerator=cpu", "--trainer.log_every_n_steps=1",
     "--report.page=false", "--report.sample_len=0",
 ]  # fmt: skip
+BLOCK, HEADER = 32768, struct.Struct("<IHB")
 
 os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
 os.environ.setdefault("WANDB_MODE", "offline")
@@ -106,3 +110,61 @@ def txl(monkeypatch, capsys, tmp_path, text_file):
 @pytest.fixture
 def small(sizes, text_file):
     return [*sizes, f"--data.path={text_file}"]
+
+
+def records(path: Path) -> Iterator:
+    """What a .wandb file holds: LevelDB's log format, of messages."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, parts = path.read_bytes(), 7, b""
+    while at < len(data):
+        if BLOCK - at % BLOCK < HEADER.size:
+            at += BLOCK - at % BLOCK
+            continue
+        _, count, kind = HEADER.unpack_from(data, at)
+        parts += data[at + HEADER.size : at + HEADER.size + count]
+        at += HEADER.size + count
+        # A whole one, or the last part of one.
+        if kind in (1, 4):
+            record = Record()
+            record.ParseFromString(parts)
+            parts = b""
+            yield record
+
+
+def items(entries) -> dict:
+    """Names and values."""
+    return {
+        entry.key or "/".join(entry.nested_key): json.loads(entry.value_json) for entry in entries
+    }
+
+
+class Run:
+    """A run without a network."""
+
+    def __init__(self, path: Path) -> None:
+        self.rows, self.config, self.metrics, self.artifacts = [], {}, {}, []
+        for record in records(path):
+            kind = record.WhichOneof("record_type")
+            if kind == "run":
+                self.id, self.project = record.run.run_id, record.run.project
+                self.config |= items(record.run.config.update)
+            elif kind == "history":
+                self.rows.append(items(record.history.item))
+            elif kind == "config":
+                self.config |= items(record.config.update)
+            elif kind == "artifact":
+                self.artifacts.append(record.artifact)
+            elif kind == "metric":
+                self.metrics[record.metric.name or record.metric.glob_name] = record.metric
+
+
+@pytest.fixture(scope="session")
+def wandb_runs():
+    """What W&B was told in a folder without a network: its runs, oldest first."""
+
+    def read(folder: Path) -> list[Run]:
+        found = folder.glob("runs/wandb/offline-run-*/run-*.wandb")
+        return [Run(path) for path in sorted(found, key=os.path.getmtime)]
+
+    return read

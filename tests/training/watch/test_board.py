@@ -3,10 +3,8 @@
 import csv
 import json
 import os
-import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,64 +14,14 @@ from lightning.pytorch.loggers import WandbLogger
 from txl_lightning.training.watch.board import Board
 
 KEY = "c0ffee" * 6 + "beef"
-BLOCK, HEADER = 32768, struct.Struct("<IHB")
-
-
-def records(path: Path) -> Iterator:
-    """What a .wandb file holds: LevelDB's log format, of messages."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data, at, parts = path.read_bytes(), 7, b""
-    while at < len(data):
-        if BLOCK - at % BLOCK < HEADER.size:
-            at += BLOCK - at % BLOCK
-            continue
-        _, count, kind = HEADER.unpack_from(data, at)
-        parts += data[at + HEADER.size : at + HEADER.size + count]
-        at += HEADER.size + count
-        # A whole one, or the last part of one.
-        if kind in (1, 4):
-            record = Record()
-            record.ParseFromString(parts)
-            parts = b""
-            yield record
-
-
-def items(entries) -> dict:
-    """Names and values."""
-    return {
-        entry.key or "/".join(entry.nested_key): json.loads(entry.value_json) for entry in entries
-    }
-
-
-class Run:
-    """A run without a network."""
-
-    def __init__(self, path: Path) -> None:
-        self.rows, self.config, self.metrics, self.artifacts = [], {}, {}, []
-        for record in records(path):
-            kind = record.WhichOneof("record_type")
-            if kind == "run":
-                self.id, self.project = record.run.run_id, record.run.project
-                self.config |= items(record.run.config.update)
-            elif kind == "history":
-                self.rows.append(items(record.history.item))
-            elif kind == "config":
-                self.config |= items(record.config.update)
-            elif kind == "artifact":
-                self.artifacts.append(record.artifact)
-            elif kind == "request" and record.request.HasField("log_artifact"):
-                self.artifacts.append(record.request.log_artifact.artifact)
-            elif kind == "metric":
-                self.metrics[record.metric.name or record.metric.glob_name] = record.metric
 
 
 @pytest.fixture
-def fit(tmp_path, sizes, repository):
+def fit(tmp_path, sizes, repository, wandb_runs):
     """Train in a process of its own; what it said, and W&B's runs, oldest first."""
     (tmp_path / "letters.txt").write_bytes(bytes(range(97, 123)) * 200)
 
-    def run(*options: str, **environment: str) -> tuple[subprocess.CompletedProcess, list[Run]]:
+    def run(*options: str, **environment: str) -> tuple[subprocess.CompletedProcess, list]:
         command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
         command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger"]
         command += ["--report.page=true", "--report.sample_len=200", *options]
@@ -82,8 +30,7 @@ def fit(tmp_path, sizes, repository):
         done = subprocess.run(
             command, env=known, cwd=tmp_path, capture_output=True, text=True, timeout=240
         )
-        found = sorted(tmp_path.glob("runs/wandb/offline-run-*/run-*.wandb"), key=os.path.getmtime)
-        return done, [Run(path) for path in found]
+        return done, wandb_runs(tmp_path)
 
     return run
 
@@ -109,6 +56,8 @@ def test_a_run_without_a_network_has_all_that_a_dashboard_shows(fit, tmp_path):
     for name in ("*", "val/nats", "val/bits_per_*"):
         assert run.metrics[name].step_metric == "tokens"
     assert run.metrics["val/bits_per_*"].summary.min
+    [checkpoint] = models(run)
+    assert "best" in checkpoint.aliases
     assert (tmp_path / "runs" / "version_0" / "metrics.csv").stat().st_size > 0
 
 
@@ -131,6 +80,26 @@ def test_pictures_are_shown_and_training_does_not_notice(fit, tmp_path):
     assert one == other
 
 
+def models(run) -> list:
+    """The checkpoints that a run keeps."""
+    return [artifact for artifact in run.artifacts if artifact.type == "model"]
+
+
+def test_checkpoints_are_kept_as_versions_that_say_what_they_are(fit, tmp_path):
+    done, [run] = fit("--wandb.checkpoints=all", WANDB_MODE="offline")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs" / "version_0" / "checkpoints"
+    for artifact, name in zip(models(run), ("best", "last"), strict=True):
+        known = json.loads((folder / f"{name}.ckpt.json").read_text())
+        digest, about = next(iter(known.items()))
+        assert artifact.name == f"checkpoint-{run.id}"
+        assert {name, f"step-{about['step']}"} <= set(artifact.aliases)
+        assert json.loads(artifact.metadata) == {"sha256": digest, **about}
+        files = {entry.path: entry.local_path for entry in artifact.manifest.contents}
+        assert files.keys() == {path.name for path in folder.glob(f"{name}.ckpt*")}
+        assert all(Path(path).is_file() for path in files.values())
+
+
 def losses(path: Path) -> list[tuple[str, str]]:
     """What was logged of training and validation, to the last digit."""
     with path.open(newline="") as file:
@@ -138,8 +107,9 @@ def losses(path: Path) -> list[tuple[str, str]]:
 
 
 def test_a_run_that_is_resumed_is_the_same_one(fit):
-    fit("--trainer.max_steps=4", WANDB_MODE="offline")
+    fit("--trainer.max_steps=4", "--wandb.checkpoints=none", WANDB_MODE="offline")
     done, runs = fit("--trainer.max_steps=8", "--resume=auto", WANDB_MODE="offline")
+    assert [len(models(run)) for run in runs] == [0, 1]
     assert done.returncode == 0, done.stderr
     assert len(runs) == 2
     assert runs[0].id == runs[1].id

@@ -67,7 +67,11 @@ def test_nothing_is_said_twice(watch):
 
 def test_every_parameter_is_of_one_part():
     sizes = {"n_token": 40, "n_layer": 3, "n_head": 2, "d_model": 8}
-    for changes in ({}, {"cutoffs": (10, 20), "div_val": 2}, {"positions": "learned", "clamp_len": 5}):
+    for changes in (
+        {},
+        {"cutoffs": (10, 20), "div_val": 2},
+        {"positions": "learned", "clamp_len": 5},
+    ):
         net = TransformerXL(TransformerXLConfig(**sizes | changes))
         found = parts(net)
         assert sum(found.values()) == sum(p.numel() for p in net.parameters())

@@ -114,7 +114,7 @@ class Board(WandbLogger):
         )
         for file in (path, manifest_of(path)):
             # It stays as it is: to go on from it is to write elsewhere.
-            artifact.add_file(str(file), policy="immutable")
+            artifact.add_file(str(file.resolve()), policy="immutable")
         self.experiment.log_artifact(artifact, aliases=[alias, f"step-{about['step']}"])
 
     @rank_zero_only
@@ -158,7 +158,7 @@ class Dashboard(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the checkpoints, if anything was trained."""
-        names = {"best": ["best"], "all": ["last", "best"], "none": []}[self.checkpoints]
+        names = {"best": ["best"], "all": ["best", "last"], "none": []}[self.checkpoints]
         for folder in {Path(each.dirpath) for each in trainer.checkpoint_callbacks if each.dirpath}:
             for name in names:
                 path = folder / f"{name}.ckpt"

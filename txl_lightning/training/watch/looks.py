@@ -95,6 +95,8 @@ class Looks(Callback):
     def look(self, pl_module: LightningModule, text_T: Tensor, tgt_len: int) -> None:
         """How far back the heads look, if the text that was validated is long enough to tell."""
         if len(text_T) >= needed(pl_module, tgt_len) - (SEGMENTS - 1) * tgt_len:
+            # What is read ends before a last target, which says nothing of attention.
+            text_T = torch.cat([text_T, text_T[-1:]])
             how = {"batch_size": 1, "tgt_len": tgt_len}
             self.attention = attention_rows(pl_module.net, text_T.numpy(), **how)
 
@@ -111,7 +113,7 @@ class Looks(Callback):
 def needed(pl_module: LightningModule, tgt_len: int) -> int:
     """Tokens in which the memory fills and attention is then looked at."""
     n_warm = -(-pl_module.net.config.mem_len // tgt_len)
-    return (n_warm + SEGMENTS) * tgt_len + 1
+    return (n_warm + SEGMENTS) * tgt_len
 
 
 def written(vocab: Any, ids_L: Tensor) -> str:

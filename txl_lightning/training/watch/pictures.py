@@ -36,7 +36,7 @@ class Pictures(Callback):
         seen = self.looks
         table = wandb.Table(["position", "nats"], list(enumerate(seen.nats)))
         title = "nats by position in the segment"
-        shown = {"val/nats_by_position": wandb.plot.line(table, "position", "nats", title)}
+        shown = {"val/nats_by_position": wandb.plot.line(table, "position", "nats", title=title)}
         if seen.samples:
             shown["val/samples"] = wandb.Table(["step", "text"], list(seen.samples))
         for name in ("curve", "attention"):

@@ -1,0 +1,217 @@
+"""Dashboards are built without a network, of what runs log, and sent where they are asked to."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+PUSH = Path(__file__).parents[1] / "experiments" / "dashboards" / "push.py"
+ASKED = ["Is it learning?", "Is it fast?", "Does memory help?", "Which run is best?"]
+NOWHERE = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_HTTP_TIMEOUT": "1"}
+KEY = {"WANDB_API_KEY": "c0ffee" * 6 + "beef"}
+LEAST = "val/bits_per_byte.min"
+NAMING = ("xAxis", "yAxis", "metrics", "accessor", "targetKey", "mediaKeys", "tableKey", "val")
+
+
+@pytest.fixture(scope="module")
+def push(tmp_path_factory):
+    """Run the script with no key but a given one, from an empty folder."""
+    folder = tmp_path_factory.mktemp("home")
+
+    def run(*options: str, **environment: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, str(PUSH), "--entity=me", *options]
+        known = {name: value for name, value in os.environ.items() if "WANDB" not in name}
+        known |= {"HOME": str(folder)} | environment
+        options = {"capture_output": True, "text": True, "timeout": 120}
+        return subprocess.run(command, env=known, cwd=folder, check=False, **options)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def boards(push) -> dict:
+    """The report and the workspace, as they would be sent."""
+    done = push("--json", **NOWHERE)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, sizes, wandb_runs):
+    """What a small run tells W&B."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "letters.txt").write_bytes(bytes(range(97, 123)) * 200)
+    command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
+    command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger"]
+    command += ["--report.page=true", "--report.sample_len=20"]
+    known = os.environ | {"PYTHONPATH": str(PUSH.parents[2]), "WANDB_MODE": "offline"}
+    subprocess.run(command, env=known, cwd=folder, check=True, capture_output=True, timeout=240)
+    [run] = wandb_runs(folder)
+    return run
+
+
+def in_workspace(boards: dict) -> dict[str, list]:
+    """The panels under each heading of the workspace."""
+    sections = boards["workspace"]["spec"]["section"]["panelBankConfig"]["sections"]
+    return {section["name"]: section["panels"] for section in sections}
+
+
+def in_report(boards: dict) -> dict[str, list]:
+    """The panels under each heading of the report."""
+    blocks = boards["report"]["spec"]["blocks"]
+    titles = [block["children"][0]["text"] for block in blocks if block["type"] == "heading"]
+    grids = [block["metadata"] for block in blocks if block["type"] == "panel-grid"]
+    panels = [grid["panelBankSectionConfig"]["panels"] for grid in grids]
+    return dict(zip(titles, panels, strict=True))
+
+
+def names(node, key: str = "") -> Iterator[str]:
+    """All that a panel asks a run for."""
+    if isinstance(node, dict):
+        # What a query is given has its name beside it.
+        inside = {node["name"]: node["value"]} if {"name", "value"} <= node.keys() else node
+        for inner in inside:
+            yield from names(inside[inner], inner)
+    elif isinstance(node, list):
+        for each in node:
+            yield from names(each, key)
+    elif key in NAMING:
+        yield node
+
+
+def test_both_boards_answer_the_four_questions_in_order(boards):
+    for shown in (in_workspace(boards), in_report(boards)):
+        assert list(shown) == ASKED
+        assert all(len(panels) >= 4 for panels in shown.values())
+    kinds = [
+        [[panel["viewType"] for panel in panels] for panels in shown.values()]
+        for shown in (in_workspace(boards), in_report(boards))
+    ]
+    assert kinds[0] == kinds[1]
+
+
+def test_no_panel_of_the_report_lies_on_another(boards):
+    for panels in in_report(boards).values():
+        for one, other in combinations([panel["layout"] for panel in panels], 2):
+            apart = [one[at] + one[size] <= other[at] for at, size in ("xw", "yh")]
+            apart += [other[at] + other[size] <= one[at] for at, size in ("xw", "yh")]
+            assert any(apart)
+
+
+def setting(config: dict, name: str):
+    """A setting, found as W&B finds it."""
+    first, rest = name.removeprefix("config:").split(".value.")
+    found = config[first]
+    for key in rest.split("."):
+        found = found[key]
+    return found
+
+
+def test_what_panels_name_is_what_runs_log(boards, run):
+    logged = {key.removesuffix("/_type") for row in run.rows for key in row}
+    shown = (*in_workspace(boards).values(), *in_report(boards).values())
+    panels = [panel for inside in shown for panel in inside]
+    named = set(names(panels))
+    settings = {name for name in named if name.startswith("config:")}
+    keys = {name.removeprefix("summary:").removesuffix(".min") for name in named - settings}
+    assert keys - logged == set()
+    assert all(setting(run.config, name) is not None for name in settings)
+    patterns = {panel["config"].get("metricRegex") for panel in panels} - {None}
+    assert len(patterns) == 2
+    for pattern in patterns:
+        assert any(re.search(pattern, name) for name in logged)
+
+
+def test_runs_are_compared_by_the_least_that_their_summary_keeps(boards, run):
+    assert run.metrics["val/bits_per_*"].summary.min
+    columns = boards["workspace"]["spec"]["section"]["runSets"][0]["runFeed"]["columnOrder"]
+    assert columns[:2] == ["run:displayName", f"summary:{LEAST}"]
+    assert all(setting(run.config, name) is not None for name in columns[2:])
+    for shown in (in_workspace(boards), in_report(boards)):
+        compared = set(names(shown["Which run is best?"]))
+        assert {name.removeprefix("summary:") for name in compared if "val/" in name} == {LEAST}
+
+
+def test_nats_by_position_are_drawn_as_wandb_draws_them(boards, run):
+    own = run.config["_wandb/visualize/val/nats_by_position"]["panel_config"]
+    for shown in (in_workspace(boards), in_report(boards)):
+        [panel] = [p["config"] for p in shown["Does memory help?"] if p["viewType"] == "Vega2"]
+        for same in ("panelDefId", "stringSettings", "transform"):
+            assert panel[same] == own[same]
+        chosen = {name: field for name, field in own["fieldSettings"].items() if field}
+        assert panel["fieldSettings"] == chosen
+        fields = [each["userQuery"]["queryFields"][0]["fields"] for each in (panel, own)]
+        assert fields[0] == fields[1]
+
+
+@pytest.mark.parametrize("environment", [{}, NOWHERE | KEY], ids=["no key", "no server"])
+def test_what_cannot_be_saved_is_one_line(push, environment):
+    done = push(**environment)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: the report was not saved: ")
+
+
+def test_a_missing_package_is_one_line_that_names_the_extra(push, tmp_path):
+    (tmp_path / "wandb_workspaces.py").write_text("raise ModuleNotFoundError(name=__name__)")
+    done = push("--json", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.endswith("pip install 'txl-lightning[dashboards]'")
+
+
+class Server(BaseHTTPRequestHandler):
+    """As much of W&B as saving needs; it keeps what it was sent."""
+
+    def do_POST(self) -> None:
+        """Answer a query."""
+        asked = self.rfile.read(int(self.headers["Content-Length"]))
+        answer = json.dumps({"data": self.answer(asked)}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def answer(self, asked: bytes) -> dict:
+        """Of a project that is there, and a view that is kept."""
+        if b"upsertView" in asked:
+            given = json.loads(asked)["variables"]
+            self.server.kept.append(given)
+            project = {"name": given["projectName"], "entityName": given["entityName"]}
+            view = {"id": "abc", "project": project, "spec": given["spec"]}
+            view |= {name: given[name] for name in ("name", "displayName", "description")}
+            return {"upsertView": {"view": view, "inserted": True}}
+        if b"GetProjects" in asked:
+            return {"models": {"pageInfo": {"hasNextPage": False, "endCursor": None}, "edges": []}}
+        return {"viewer": {"id": "1", "entity": "me", "username": "me", "flags": "{}"}}
+
+    def log_message(self, *_) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        server.kept = []
+        threading.Thread(target=server.serve_forever).start()
+        yield server
+        server.shutdown()
+
+
+def test_one_command_saves_both_and_says_where(push, server):
+    address = f"http://127.0.0.1:{server.server_port}"
+    done = push("--project=ours", WANDB_BASE_URL=address, **KEY)
+    assert done.returncode == 0, done.stderr
+    report, workspace = done.stdout.splitlines()
+    assert report.startswith(f"report: {address}/me/ours/reports/")
+    assert workspace.startswith(f"workspace: {address}/me/ours?nw=")
+    assert [kept["type"] for kept in server.kept] == ["runs", "project-view"]
+    assert all(all(asked in kept["spec"] for asked in ASKED) for kept in server.kept)
