@@ -30,6 +30,7 @@ def complaint(output) -> str:
 def test_fit_keeps_all_that_a_run_needs(run_folder):
     files = {path.relative_to(run_folder).as_posix() for path in run_folder.rglob("*.*")}
     kept = {"config.yaml", "vocab.json", "metrics.csv", "hparams.yaml", "curve.png"}
+    kept |= {"report.html", "attention.png"}
     assert kept | {"checkpoints/best.ckpt", "checkpoints/last.ckpt"} <= files
     hparams = yaml.safe_load((run_folder / "hparams.yaml").read_text())
     assert len(hparams["data"]["fingerprint"]) == 16

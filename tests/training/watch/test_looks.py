@@ -1,4 +1,4 @@
-"""What is seen of a model after each validation is what the model does; training does not notice."""
+"""What is seen of a model is what the model does, and training does not notice."""
 
 import numpy as np
 import pytest
