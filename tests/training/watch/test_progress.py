@@ -45,7 +45,8 @@ def test_it_shows_parts_loss_bits_time_left_and_validations(watch, terminal):
 @pytest.mark.parametrize("terminal", [False, True])
 def test_its_last_words_are_a_table_of_the_validations(watch, terminal):
     shown, progress = watch(terminal, val_check_interval=2)
-    *_, said, head, first, second, third = shown.strip().splitlines()
+    *_, said, head, first, second, third, where = shown.strip().splitlines()
+    assert where == f"all of it is in {progress.folder}"
     assert said.startswith("trained 6 of 6 steps, 192 tokens, in ")
     assert head.split() == ["step", "tokens", "nats", "bits", "per", "byte", "perplexity"]
     rows = [line.split() for line in (first, second, third)]

@@ -7,7 +7,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar, Timer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from .history import History, in_fit
 from .summary import beginning, duration, ending
@@ -55,7 +55,6 @@ class TokenProgress(ProgressBar):
             TextColumn("step {task.completed}/{task.total}"),
             BarColumn(bar_width=24),
             TextColumn("{task.description}"),
-            TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
         )
         self.live = Progress(*columns, console=self.console)
@@ -98,6 +97,8 @@ class TokenProgress(ProgressBar):
         self.stop()
         if not self.is_disabled:
             self.say(ending(trainer, self.history))
+            if self.folder:
+                self.say(f"all of it is in {self.folder}")
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -147,5 +148,5 @@ def describe(trainer: Trainer, stage: str) -> str:
         head, _, reading = name.partition("/")
         if head == stage and reading.startswith(READINGS):
             value = f"{known[name]:,.0f}" if known[name] > 1000 else f"{known[name]:.3f}"
-            words.append(f"{value} {reading.replace('_per_', '/')}")
+            words.append(f"{value} {reading.replace('_per_', '/').replace('/second', '/s')}")
     return "  ".join(words)
