@@ -37,7 +37,7 @@ def main() -> None:
     minutes = (time.perf_counter() - began) / 60
     folder = newest(runs_of(config))
     checkpoint = folder / "checkpoints" / "last.ckpt"
-    print(f"\ntrained for {minutes:.1f} minutes; curve: {folder / 'curve.png'}\n")
+    print(f"\ntrained for {minutes:.1f} minutes; on one page: {folder / 'report.html'}\n")
     measure(folder, checkpoint)
     sample(checkpoint)
     tell_how_to_go_on(folder, checkpoint)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from lightning.pytorch import LightningModule, Trainer
+from rich.filesize import decimal
 
 from ...model import TransformerXL
 from .history import History
@@ -48,8 +49,8 @@ def beginning(trainer: Trainer, module: LightningModule) -> str:
     rows.append(("all", f"{total:,}", "", f"on {trainer.strategy.root_device}"))
     lines = aligned([("", "parameters", "", ""), *rows])
     if module.corpus is not None:
-        held = memory_bytes(trainer, module) / 1e6
-        lines += f"\nmemory: {module.net.config.mem_len:,} states a row, {held:,.1f} MB in all"
+        held = decimal(memory_bytes(trainer, module))
+        lines += f"\nmemory: {module.net.config.mem_len:,} states a row, {held} on each device"
     return lines
 
 
