@@ -96,6 +96,8 @@ def test_help_is_in_words_and_in_lines_that_can_be_read(read_help, verb, columns
         ("prepare", "--split [X,...] Fractions for train, val and test"),
         ("fit", "(one of constant, cosine, inverse_sqrt, linear, wsd; default: cosine)"),
         ("fit", "--model.compile {true,false} Whether to compile the network"),
+        ("fit", "--trainer.devices DEVICES How many of them, or which"),
+        ("fit", "--trainer.callbacks CALLBACKS Callbacks beside our own, as WeightAverage"),
         ("test", "--trainer.limit_test_batches X Segments that are read at most"),
     ],
 )

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 import jsonargparse
+from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..help import Words, example, program
@@ -70,6 +71,13 @@ class Parser(LightningArgumentParser):
         usual = {"formatter_class": Words, "prog": program("VERB")}
         super().__init__(*args, **usual | options)
 
+    def add_lightning_class_args(self, kind: type, *args: Any, **options: Any) -> list[str]:
+        """Look for documented fields, but not the Trainer's: it has none, which takes long."""
+        jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=kind is not Trainer)
+        added = super().add_lightning_class_args(kind, *args, **options)
+        jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+        return added
+
 
 class TrainerHelp(argparse._HelpAction):
     """Speak of the Trainer's options, and of nothing else."""
@@ -90,7 +98,7 @@ def put_in_words(parser: jsonargparse.ArgumentParser, verb: str) -> None:
     parser.description = "\n\n".join((ABOUT[verb], TRAINED if verb == "fit" else MEASURED))
     parser.epilog = example(verb)
     for action in parser._actions:
-        name = action.option_strings[-1].lstrip("-")
+        name = action.option_strings[-1].strip("-+")
         action.help = SAID.get(name, action.help)
         action.untold = not is_of_use(name, verb)
     put_in_order(parser)
