@@ -37,6 +37,7 @@ EXAMPLES = {
     "inspect": "RUN/checkpoints/best.ckpt --out figures",
     "recl": "A/checkpoints/best.ckpt B/checkpoints/best.ckpt --r 0.1 0.5",
     "speed": "configs/paper/enwik8_base.yaml --lengths 800 1800",
+    "sweep": "configs/sweeps/quickstart.yaml --count 8",
 }
 """Options of each verb, as somebody may give them."""
 
