@@ -449,6 +449,13 @@ def test_prepare_makes_a_text_ready_and_says_where_it_is(txl, text_file):
     assert again[1].out == output.out
 
 
+@pytest.mark.parametrize("option", ["subwords.n_token=9", "words.min_freq=-1", "task.length=0"])
+def test_prepare_refuses_a_number_with_the_whole_key(txl, text_file, option):
+    code, output = txl("prepare", text_file, f"--{option}")
+    assert code == 2
+    assert complaint(output).startswith(f"error: {option.replace('=', ': ')} is not possible")
+
+
 def test_prepare_knows_the_corpora(txl):
     code, output = txl("prepare", "enwik9")
     assert code == 3

@@ -16,6 +16,7 @@ FLOORS = {
     "checkpoints": 2,
     "training": 3,
     "complaints": 1,
+    "help": 1,
     "signals": 1,
     "verbs": 3,
 }

@@ -5,10 +5,12 @@ terminated (SIGTERM, SIGHUP)."""
 
 import argparse
 import errno
+import inspect
 import io
 import logging
 import os
 import sys
+import textwrap
 import time
 import warnings
 from collections.abc import Callable
@@ -18,8 +20,9 @@ from typing import get_args
 import jsonargparse
 
 from . import signals
-from .complaints import explain, innermost
+from .complaints import explain, innermost, keys_under
 from .data import StorageError
+from .help import Words, example, program
 
 UNHEARD = (
     ".*LeafSpec.*",
@@ -38,19 +41,31 @@ def plain(verb: str, options: list[str]) -> None:
     """A verb that is a function: its signature is its options."""
     function, parser = function_of(verb)
     try:
-        given = parser.instantiate_classes(parser.parse_args(options))
+        given = parser.parse_args(options)
+        check_groups(parser, given)
+        given = parser.instantiate_classes(given)
     except jsonargparse.ArgumentError as error:
         known = sorted(action.dest for action in parser._actions)
         raise ValueError(explain(str(error), known)) from error
     function(**given.as_dict())
 
 
+def check_groups(parser: jsonargparse.ArgumentParser, given: jsonargparse.Namespace) -> None:
+    """Let each group of options refuse what cannot be, with the whole key."""
+    for name, group in parser.groups.items():
+        with keys_under(name):
+            group.group_class(**vars(given[name]))
+
+
 def function_of(verb: str) -> tuple[Callable[..., None], jsonargparse.ArgumentParser]:
     """The function of a verb, and what reads its options."""
     function = getattr(import_module(f".verbs.{verb}", __package__), f"{verb}_verb")
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    prog = f"python -m txl_lightning {verb}"
-    parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False)
+    said = inspect.cleandoc(function.__doc__).split("\n\nArgs:")[0]
+    parser = jsonargparse.ArgumentParser(
+        program(verb), exit_on_error=False, formatter_class=Words, description=said
+    )
+    parser.epilog = example(verb)
     parser.add_function_arguments(function, as_group=False, as_positional=verb in NAMELESS)
     for action in parser._actions:
         take_several(action)
@@ -169,9 +184,9 @@ def underscored(option: str) -> str:
 def usage() -> str:
     """The verbs, one in a line."""
     lines = [f"  {verb:10}{words}" for verb, (_, words) in VERBS.items()]
-    codes = " ".join(str(__doc__).split(". ", 1)[1].split())
-    end = f"VERB --help lists its options. {codes}"
-    return "\n".join(["usage: python -m txl_lightning VERB [options]", "", *lines, "", end])
+    codes = textwrap.fill(str(__doc__).split(". ", 1)[1], 79)
+    ends = ["VERB --help lists its options.", "", codes]
+    return "\n".join([f"usage: {program('VERB')} [options]", "", *lines, "", *ends])
 
 
 def quieten() -> None:

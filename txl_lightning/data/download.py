@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,7 +21,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from .checksums import difference
+from .checksums import Remote, difference, verify
 from .errors import DataError, StorageError
 
 CHUNK = 1 << 16
@@ -34,17 +33,6 @@ HEADERS = {"User-Agent": "txl-lightning", "Accept-Encoding": "identity"}
 CONTINUES = requests.codes.partial_content
 PAST_THE_END = requests.codes.requested_range_not_satisfiable
 MAY_PASS = {requests.codes.request_timeout, PAST_THE_END, requests.codes.too_many_requests}
-
-
-@dataclass(frozen=True)
-class Remote:
-    """A file somewhere, known by what it must be."""
-
-    url: str
-    size: int | None
-    """Bytes; None where nobody published it."""
-    checksum: str
-    """`sha256:...` or `md5:...`."""
 
 
 def fetch(
@@ -81,21 +69,6 @@ def fetch(
         message = f"{target}: missing, and cannot be written ({_reason(error)}): {advice}"
         raise StorageError(f"{message}; or put the file there yourself") from error
     return verify(target, remote)
-
-
-def verify(path: Path, remote: Remote) -> Path:
-    """`path`, once it is sure that it is the file that `remote` describes.
-
-    Raises:
-        DataError: it is another file, or cannot be read.
-    """
-    try:
-        wrong = difference(path, remote.size, remote.checksum)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({_reason(error)}); pass data.path") from error
-    if wrong:
-        raise DataError(f"{path}: another file ({wrong}); remove it, or pass data.path")
-    return path
 
 
 def _download(

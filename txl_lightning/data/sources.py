@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from .archives import Member, take, take_all
-from .download import Remote, fetch, verify
+from .checksums import Remote, verify
 from .errors import DataError
 from .identity import remembered
 
@@ -172,6 +172,14 @@ def strip_lines(source: Source, root: Path, target: Path) -> None:
         with place(source, root).open("rb") as lines, aside.open("wb") as stripped:
             stripped.writelines(line.strip() + b"\n" for line in lines)
         aside.replace(target)
+
+
+def fetch(remote: Remote, target: Path) -> Path:
+    """`target`, downloaded unless it is already there."""
+    # requests and pooch are slow to import, and what is there needs neither.
+    from .download import fetch
+
+    return fetch(remote, target)
 
 
 def _archive(remote: Remote, root: Path) -> Path:

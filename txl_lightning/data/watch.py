@@ -6,9 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
 from .spans import Document
 
 Watch = Callable[[Iterable[Document]], Iterator[Document]]
@@ -42,6 +39,10 @@ class Watched:
 @contextmanager
 def watching(what: str, total: int | None) -> Iterator[Watch]:
     """A bar of `total` bytes to be read; of unknown length, it only moves."""
+    # rich is slow to import, and a text that is ready needs no bar.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(24), DownloadColumn())
     console = Console(stderr=True)
     bar = Progress(

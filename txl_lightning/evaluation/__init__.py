@@ -2,16 +2,20 @@
 
 protocols.py   how a text is read, as data; start here
 scoring.py     the nats of its tokens
-tally.py       their sums, and how sure the mean is; metrics.py the same for Lightning, and units
+tally.py       their sums, and how sure the mean is; metrics.py the same for Lightning
+units.py       nats in other units
 record.py      one evaluation in plain values, and with what machine.py says it was made
 """
 
+from importlib import import_module
+from typing import Any
+
 from .machine import peak_memory
-from .metrics import MeanNats, RightAnswers, readings
 from .protocols import ALIASES, PROTOCOLS, Protocol, chosen
 from .record import evaluate
 from .scoring import segment_answers, segment_nats, stream_nats, text_parts
 from .tally import PerToken
+from .units import readings
 
 __all__ = [
     "ALIASES",
@@ -29,3 +33,10 @@ __all__ = [
     "stream_nats",
     "text_parts",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Only training needs them, and torchmetrics takes half as long to import as torch.
+    if name not in ("MeanNats", "RightAnswers"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(".metrics", __name__), name)

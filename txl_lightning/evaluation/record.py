@@ -9,10 +9,10 @@ from typing import Any
 from ..data.measured import Measured
 from ..model import NonFiniteError, TransformerXL
 from .machine import made_with, peak_memory
-from .metrics import readings
 from .protocols import PROTOCOLS, Protocol
 from .scoring import Part, remembered_len, text_parts
 from .tally import ColdStarts, Tally
+from .units import readings
 
 
 def evaluate(

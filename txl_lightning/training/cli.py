@@ -19,6 +19,7 @@ from .checks import as_counts, check_numbers_of, check_same_network, check_same_
 from .chunks import in_chunks
 from .devices import register
 from .guards import OutOfMemory, is_out_of_memory
+from .help import Parser, TrainerHelp, put_in_words
 from .module import LanguageModel
 from .resume import Resume, SavingConfig, begin_with, note, starting_point, vocabulary_in
 from .saving import BestCheckpoint, LastCheckpoint, WholeFiles, take_over_signals
@@ -81,6 +82,7 @@ class TxlCLI(LightningCLI):
             trainer_defaults=TRAINER_DEFAULTS,
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
+            parser_class=Parser,
             parser_kwargs={"exit_on_error": False, "description": self.__doc__},
             args=self.arguments,
         )
@@ -92,6 +94,7 @@ class TxlCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The vocabulary's size comes from the corpus."""
+        parser.add_argument("--trainer.help", action=TrainerHelp)
         parser.add_argument(
             "--resume",
             type=Resume,
@@ -103,6 +106,11 @@ class TxlCLI(LightningCLI):
         parser.add_class_arguments(WandbConfig, "wandb")
         parser.add_class_arguments(ReportConfig, "report")
         parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")
+
+    def _add_subcommands(self, parser: LightningArgumentParser, **options: Any) -> None:
+        super()._add_subcommands(parser, **options)
+        for verb, subparser in self._subcommand_parsers.items():
+            put_in_words(subparser, verb)
 
     def before_instantiate_classes(self) -> None:
         """Check every number before anything is built."""

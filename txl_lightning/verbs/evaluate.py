@@ -11,8 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, TextIO
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 
 from ..checkpoints import digest_of, load_readable
 from ..checkpoints.places import check_file
@@ -114,6 +112,10 @@ def scored(
     model: TransformerXL, text: Measured, how: Protocol, per_token: str | None
 ) -> dict[str, Any]:
     """The record of an evaluation, with a bar where stderr is a terminal."""
+    # Slow to import; --help and a mistake need no bar.
+    from rich.console import Console
+    from rich.progress import Progress
+
     n_token = how.portion(text.tokens).n_token
     kept = [PerToken(Path(per_token), n_token).add] if per_token else []
     console = Console(stderr=True)

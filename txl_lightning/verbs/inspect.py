@@ -29,7 +29,7 @@ def inspect_verb(
     device: Device = None,
     out: str = "inspect",
 ) -> None:
-    """Loss by position in the segment and by length of memory, and how far back each head looks.
+    """Measure what memory does: loss by its length and by position, and how far back heads look.
 
     Each is written as .csv, .json and .png: positions, memory, attention.
 

@@ -31,10 +31,10 @@ def recl_verb(
     device: Device = None,
     out: str = "recl",
 ) -> None:
-    """RECL (Dai et al. 2019, Appendix C) of a group of checkpoints of one vocabulary, on one text.
+    """Measure how much context is of use to a group of checkpoints of one vocabulary, on one text.
 
-    Where a step more of context lowers perplexity by less than 1 %, judged by what no model of the
-    group could do with less. Written as recl.csv, recl.json, gains.csv, gains.json and recl.png.
+    RECL (Dai et al. 2019, Appendix C): where a step more lowers perplexity by less than 1 %, judged
+    by what no model could do with less. Written as .csv and .json: recl, gains; and recl.png.
 
     Args:
         ckpt_path: Checkpoints written by fit.

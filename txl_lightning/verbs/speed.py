@@ -27,7 +27,7 @@ def speed_verb(
     device: Device = None,
     out: str = "speed",
 ) -> None:
-    """The paper's Table 9 on this machine, and how long a token takes to be written.
+    """Time a token with memory, with a sliding window (the paper's Table 9), and in writing.
 
     Written as .csv, .json and .png: window, latency.
 
