@@ -54,7 +54,7 @@ SAID = {
     "trainer.enable_progress_bar": "Whether a line shows how far it is.",
 }
 """What is said of options that are not ours."""
-OF_TRAINING = ("model.optim.", "checkpoint.", "wandb.", "resume", "trainer.max_")
+OF_TRAINING = ("model.optim.", "checkpoint.", "wandb.", "report.", "resume", "trainer.max_")
 OF_TRAINING += ("trainer.gradient_", "trainer.accumulate_", "trainer.val_", "trainer.log_every_")
 OF_TRAINING += ("trainer.callbacks",)
 """How options begin that nothing but fit has a use for."""
