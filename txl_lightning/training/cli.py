@@ -6,7 +6,7 @@ from typing import Any
 import jsonargparse
 import yaml
 from lightning.fabric.plugins.io import CheckpointIO
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger
 
@@ -14,7 +14,6 @@ from ..checkpoints import CheckpointError, read_checkpoint
 from ..checkpoints.places import check_folder
 from ..complaints import explain
 from ..data.datamodule import CorpusDataModule
-from .callbacks import SaveNats, Throughput
 from .checks import as_counts, check_numbers_of, check_same_network, check_same_optimiser
 from .chunks import in_chunks
 from .devices import register
@@ -22,13 +21,10 @@ from .guards import OutOfMemory, is_out_of_memory
 from .help import Parser, TrainerHelp, put_in_words
 from .module import LanguageModel
 from .resume import Resume, SavingConfig, begin_with, note, starting_point, vocabulary_in
-from .saving import BestCheckpoint, LastCheckpoint, WholeFiles, take_over_signals
-from .watch.board import Dashboard, WandbConfig, boards, on_a_board, run_in
-from .watch.history import History
-from .watch.looks import Looks
-from .watch.pictures import Pictures
-from .watch.progress import TokenProgress
-from .watch.report import Report, ReportConfig
+from .saving import WholeFiles, take_over_signals
+from .usual import default_callbacks
+from .watch.board import WandbConfig, boards, on_a_board, run_in
+from .watch.report import ReportConfig
 
 IMPORTABLE = ["txl_lightning"] + [
     f"lightning.pytorch.{part}"
@@ -217,12 +213,6 @@ def with_files(given: Any, root: str) -> list[Logger]:
     return [ours, *(each for each in others if each not in same)]
 
 
-def next_run(root: Path) -> Path:
-    """The folder of a run that has no logger to make one."""
-    numbers = [int(path.name.removeprefix("version_")) for path in root.glob("version_[0-9]*")]
-    return root / f"version_{max(numbers, default=-1) + 1}"
-
-
 def check_not_done(max_steps: int, step: int, resume: Resume) -> None:
     """Leave when a run that is resumed has nothing left to do.
 
@@ -271,30 +261,6 @@ class SaveRun(SaveConfigCallback):
         for board in boards(trainer):
             board.tell(whole)
         (self.folder / "vocab.json").write_text(trainer.datamodule.vocab.to_json())
-
-
-def default_callbacks(verb: str, config: jsonargparse.Namespace) -> list[Callback]:
-    """What every run of a verb has, unless its flags say otherwise; a config's own are added."""
-    if verb == "predict":
-        return [SaveNats()]
-    if verb != "fit":
-        return []
-    trainer = config.trainer
-    history, looks = History(), Looks(config.report.sample_len)
-    callbacks: list[Callback] = [Throughput(), history, looks]
-    if config.report.page:
-        callbacks.append(Report(history, looks))
-    # After the report, which draws what they show.
-    callbacks += [Dashboard(config.wandb.checkpoints), Pictures(looks)]
-    if trainer.enable_progress_bar is not False:
-        callbacks.append(TokenProgress(history))
-    if trainer.enable_checkpointing is not False:
-        root = Path(trainer.default_root_dir)
-        # A logger has its folder.
-        dirpath = next_run(root) / "checkpoints" if trainer.logger is False else None
-        callbacks.append(BestCheckpoint(root, dirpath))
-        callbacks.append(LastCheckpoint(config.checkpoint.every_n_steps, dirpath))
-    return callbacks
 
 
 def flat(prefix: str, settings: dict[str, Any]) -> dict[str, Any]:
