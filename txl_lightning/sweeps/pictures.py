@@ -70,64 +70,77 @@ def short(names: Sequence[str]) -> dict[str, str]:
 def draw(rows: Rows, axes: Sequence[Axis], file: SweepFile, path: Path) -> None:
     """Parallel coordinates, and beside them how much each parameter mattered."""
     figure, (left, right) = panels(2, sharey=False)
-    figure.set_size_inches(max(2.2 * len(axes) + 6, 8.5), 4.2)
-    left.get_gridspec().set_width_ratios([max(2.2 * len(axes), 3), 3.4])
+    width = 2.4 * len(axes) + 1.5
+    figure.set_size_inches(max(width, 4) + 4, 4.4)
+    left.get_gridspec().set_width_ratios([max(width, 4), 2.6])
     compared = [row for row in rows if row["value"] is not None and row["state"] != "failed"]
     draw_parallel(left, compared, axes, file)
     draw_importance(right, compared, axes)
-    failed = sum(row["state"] == "failed" for row in rows)
-    also = f", {failed} that failed not drawn" if failed else ""
-    figure.suptitle(f"{file.name}: {len(compared)} trials{also}", size="medium")
+    figure.suptitle(f"{file.name}: {counted(rows)}", size="medium")
     figure.savefig(path, dpi=120)
+
+
+def counted(rows: Rows) -> str:
+    """How many trials there are of each kind."""
+    states = [row["state"] for row in rows]
+    drawn = {"finished": "", "stopped": " (dashed)", "failed": " (not drawn)"}
+    return ", ".join(
+        f"{states.count(state)} {state}{drawn.get(state, '')}" for state in dict.fromkeys(states)
+    )
 
 
 def draw_parallel(panel: Any, rows: Rows, axes: Sequence[Axis], file: SweepFile) -> None:
     """A line for each trial, through its values to its result; the best one is wide."""
-    from matplotlib import colormaps
-
     panel.grid(visible=False)
     panel.set_yticks([])
     panel.spines[:].set_visible(False)
-    panel.set(xlim=(-0.25, len(axes) + 0.45), ylim=(-0.05, 1.05))
+    panel.set(xlim=(-0.1, len(axes) + 0.35), ylim=(-0.04, 1.06))
     names = [*short([axis.name for axis in axes]).values(), file.metric]
     panel.set_xticks(range(len(names)), names)
     panel.tick_params(axis="x", length=0)
+    panel.set_title("dark: good; wide: the best", size="small")
     if not rows:
         return
-    scales = [*axes, Axis("value", True, False)]
-    heights = [
-        scaled(panel, at, axis, [row[axis.name] for row in rows]) for at, axis in enumerate(scales)
-    ]
-    worst_last = sorted(range(len(rows)), key=lambda nth: file.sign * rows[nth]["value"])
-    for rank, nth in reversed(list(enumerate(worst_last))):
-        # By rank: one trial that went wrong would leave one colour to all others.
-        colour = colormaps["viridis"](rank / max(len(rows) - 1, 1) * 0.92)
-        height = [column[nth] for column in heights]
-        panel.plot(
-            range(len(scales)), height, color=colour, linewidth=3 if rank == 0 else 1.2, alpha=0.9
-        )
+    columns = [[row[axis.name] for row in rows] for axis in axes]
+    heights = [scaled(panel, *each) for each in zip(range(len(axes)), axes, columns, strict=True)]
+    # What was stopped is off the others' scale, and would press them together.
+    whole = [row["value"] for row in rows if row["state"] != "stopped"]
+    values = [row["value"] for row in rows]
+    heights.append(scaled(panel, len(axes), Axis("value", True, False), values, whole or values))
+    lines = list(zip(*heights, strict=True))
+    draw_lines(panel, rows, lines, sorted(values, key=lambda value: file.sign * value))
 
 
-def scaled(panel: Any, at: int, axis: Axis, values: Sequence[Any]) -> list[float]:
-    """Draw a scale; the heights of the values on it."""
-    places = axis.places(values)
-    low, high = min(places), max(places)
+def draw_lines(panel: Any, rows: Rows, lines: Sequence[Sequence[float]], order: list) -> None:
+    """A line for each trial, the best one on top."""
+    from matplotlib import colormaps
+
+    for row, line in zip(rows, lines, strict=True):
+        # By rank: one that went wrong would leave one colour to all others.
+        rank = order.index(row["value"])
+        colour = colormaps["viridis"](0.92 * rank / max(len(rows) - 1, 1))
+        style = "--" if row["state"] == "stopped" else "-"
+        panel.plot(line, style, color=colour, linewidth=1.3 if rank else 3.2, zorder=3 - (rank > 0))
+
+
+def scaled(
+    panel: Any, at: int, axis: Axis, values: Sequence[Any], within: Sequence[Any] | None = None
+) -> list[float]:
+    """Draw a scale of the values, or of those within; how high on it each value is."""
+    within = values if within is None else within
+    places, seen = axis.places(values), axis.places(within)
+    low, high = min(seen), max(seen)
+    ticks = axis.ticks(within)
 
     def height(place: float) -> float:
-        return (place - low) / (high - low) if high > low else 0.5
+        return min(max((place - low) / (high - low), 0), 1) if high > low else 0.5
 
     panel.plot([at, at], [0, 1], color="black", linewidth=0.8)
-    ticks = axis.ticks(values)
-    for tick, place in zip(ticks, [height(p) for p in tick_places(axis, ticks)], strict=True):
+    for tick, place in zip(ticks, axis.places(ticks), strict=True):
         label = f"{tick:.4g}" if isinstance(tick, float) else str(tick)
         box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
-        panel.text(at + 0.04, place, label, size="small", va="center", bbox=box, zorder=5)
+        panel.text(at + 0.03, height(place), label, size="small", va="center", bbox=box, zorder=5)
     return [height(place) for place in places]
-
-
-def tick_places(axis: Axis, ticks: Sequence[Any]) -> list[float]:
-    """Where ticks are, in the measure of the values."""
-    return axis.places(ticks)
 
 
 def draw_importance(panel: Any, rows: Rows, axes: Sequence[Axis]) -> None:
@@ -140,12 +153,12 @@ def draw_importance(panel: Any, rows: Rows, axes: Sequence[Axis]) -> None:
     names, shares, ranks = zip(*found, strict=True)
     place = range(len(names))
     labels = short([axis.name for axis in axes])
-    panel.barh([at + 0.18 for at in place], shares, 0.34, label="importance")
+    panel.barh([at + 0.18 for at in place], shares, 0.34, label="importance (random forest)")
     panel.barh([at - 0.18 for at in place], ranks, 0.34, label="rank correlation", alpha=0.6)
     panel.set_yticks(list(place), [labels[name] for name in names])
     panel.axvline(0, color="black", linewidth=0.8)
-    panel.set(xlim=(-1.05, 1.05))
-    panel.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.08), fontsize="small")
+    panel.set(xlim=(-1.05, 1.05), xticks=[-1, -0.5, 0, 0.5, 1])
+    panel.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.4, -0.08), fontsize="small")
 
 
 def importance(rows: Rows, axes: Sequence[Axis]) -> list[tuple[str, float, float]]:
