@@ -56,8 +56,6 @@ def propose(config: Mapping[str, Any], seed: int, trials: Sequence[Trial]) -> di
 
 def is_hopeless(config: Mapping[str, Any], others: Sequence[Trial], running: Trial) -> bool:
     """Whether a trial that is running should end now, compared with the others."""
-    if "early_terminate" not in config:
-        return False
     runs = [as_run(config, trial) for trial in (*others, running)]
     return any(run is runs[-1] for run in library().stop_runs(config, runs))
 

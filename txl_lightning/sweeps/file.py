@@ -88,15 +88,12 @@ def problems(given: Any) -> Iterator[str]:
 
 
 def hint(instance: Any) -> str:
-    """What YAML takes for a text, and a person for a number."""
-    texts = (
-        [value for value in instance.values() if isinstance(value, str)]
-        if (isinstance(instance, dict))
-        else [instance]
-    )
-    for text in texts:
+    """What YAML takes for a text, and a person for a number: 1e-4."""
+    values = instance.values() if isinstance(instance, dict) else [instance]
+    for text in values:
         if isinstance(text, str) and is_number(text):
-            return f"; {text} is a text in YAML, {float(text)!r} would be a number"
+            number = yaml.safe_dump(float(text)).split()[0]
+            return f"; {text} is a text in YAML, and {number} a number"
     return ""
 
 

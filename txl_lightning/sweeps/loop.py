@@ -38,10 +38,13 @@ class Loop:
         where.mkdir(exist_ok=True)
         command = command_of(self.file.config, trial.parameters, where)
         others = [other for other in self.sweep.trials if other.number != trial.number]
-        seen = 0
+        # One that has come to its end by itself is not to be stopped when it is looked at again.
+        seen = len(logged.read(where, self.file.metric).values)
 
         def is_hopeless() -> bool:
             nonlocal seen
+            if "early_terminate" not in self.file.config:
+                return False
             values = logged.read(where, self.file.metric).values
             before, seen = seen, len(values)
             now = replace(trial, history=values)
