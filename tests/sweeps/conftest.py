@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -98,6 +97,3 @@ def place(tmp_path, monkeypatch) -> Place:
 def sweep(txl, place):
     """Run a sweep of the file in the folder: its exit code, and what it printed."""
     return lambda *options: txl("sweep", "search.yaml", *options)
-
-
-TERM, KILL, INT = signal.SIGTERM, signal.SIGKILL, signal.SIGINT

@@ -121,10 +121,10 @@ def carry_out(file: SweepFile, folder: Path, seed: int, limit: int | None) -> Sw
         with no_trial(folder) as lock:
             loop = Loop(file, folder, sweep, lock)
             loop.settle()
+            loop.write()
             loop.check_metric()
             for trial in until(loop, limit):
                 one(loop, trial)
-            loop.write()
         return loop.sweep
 
 

@@ -169,7 +169,7 @@ def importance(rows: Rows, axes: Sequence[Axis]) -> list[tuple[str, float, float
 
     y = np.array([row["value"] for row in rows])
     x = np.array([axis.places([row[axis.name] for row in rows]) for axis in axes]).T
-    forest = RandomForestRegressor(200, random_state=0).fit(x, y)
+    forest = RandomForestRegressor(random_state=0).fit(x, y)
     varied = [len(set(column)) > 1 and len(set(y)) > 1 for column in x.T]
     ranks = [float(spearmanr(c, y)[0]) if v else 0.0 for c, v in zip(x.T, varied, strict=True)]
     names = [axis.name for axis in axes]
