@@ -9,7 +9,7 @@ from . import engine, logged, results
 from .command import command_of
 from .file import SweepFile
 from .runner import LOG, Ended, alone, from_outside, no_trial, run
-from .trials import Sweep, Trial, check_same, load, save
+from .trials import FILE, Sweep, Trial, check_same, load, save
 
 AT_FIRST = 3
 """So many trials that fail before any has ended well say that something is wrong with all."""
@@ -83,10 +83,15 @@ class Loop:
         save(self.sweep, self.folder)
 
     def settle(self) -> None:
-        """End a trial that was being stopped when the sweep was killed."""
+        """Take up what a killed sweep has left: a trial that was being stopped has ended."""
         trial = self.sweep.open
-        if trial and trial.state == "stopping":
-            self.keep(self.known(trial, "stopped"))
+        if trial is None or trial.state == "interrupted":
+            return
+        # The sweep was written when the trial began, and the log when it ended.
+        log, began = self.folder / trial.folder / LOG, (self.folder / FILE).stat().st_mtime
+        alone = max(log.stat().st_mtime - began, 0) if log.exists() else 0
+        trial = replace(trial, seconds=trial.seconds + alone)
+        self.keep(self.known(trial, "stopped" if trial.state == "stopping" else "interrupted"))
 
     def check_metric(self) -> None:
         """Refuse a metric that is not logged, as soon as that is known.

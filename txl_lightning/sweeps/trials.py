@@ -27,7 +27,7 @@ class Trial:
     steps: int = 0
     tokens: int | None = None
     seconds: float = 0.0
-    """As long as a sweep has watched it."""
+    """How long it was at work, in all."""
     exit_code: int | None = None
     reason: str | None = None
     """Why it failed."""
