@@ -67,13 +67,12 @@ def short(names: Sequence[str]) -> dict[str, str]:
     return {name: word if words.count(word) == 1 else name for name, word in last.items()}
 
 
-def draw(rows: Rows, axes: Sequence[Axis], file: SweepFile, path: Path) -> None:
-    """Parallel coordinates, and beside them how much each parameter mattered."""
+def draw(rows: Rows, compared: Rows, axes: Sequence[Axis], file: SweepFile, path: Path) -> None:
+    """Parallel coordinates of what can be compared, and how much each parameter mattered."""
     figure, (left, right) = panels(2, sharey=False)
     width = 2.4 * len(axes) + 1.5
     figure.set_size_inches(max(width, 4) + 4, 4.4)
     left.get_gridspec().set_width_ratios([max(width, 4), 2.6])
-    compared = [row for row in rows if row["value"] is not None and row["state"] != "failed"]
     draw_parallel(left, compared, axes, file)
     draw_importance(right, compared, axes)
     figure.suptitle(f"{file.name}: {counted(rows)}", size="medium")
@@ -157,7 +156,8 @@ def draw_importance(panel: Any, rows: Rows, axes: Sequence[Axis]) -> None:
     panel.barh([at - 0.18 for at in place], ranks, 0.34, label="rank correlation", alpha=0.6)
     panel.set_yticks(list(place), [labels[name] for name in names])
     panel.axvline(0, color="black", linewidth=0.8)
-    panel.set(xlim=(-1.05, 1.05), xticks=[-1, -0.5, 0, 0.5, 1])
+    top = len(names) - 0.5
+    panel.set(xlim=(-1.05, 1.05), xticks=[-1, -0.5, 0, 0.5, 1], ylim=(min(top - 3, -0.5), top))
     panel.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.4, -0.08), fontsize="small")
 
 

@@ -22,7 +22,8 @@ def write(sweep: Sweep, file: SweepFile, folder: Path) -> None:
     about = {"file": file.path, "seed": sweep.seed, **sweep.search}
     about |= {"release": release(), "commit": commit(), "cpu": cpu_name()}
     write_table(rows, folder / "results", about)
-    pictures.draw(rows, axes_of(sweep, file), file, folder / PICTURE)
+    compared = [row for row in rows if counts(row)]
+    pictures.draw(rows, compared, axes_of(compared, sweep, file), file, folder / PICTURE)
 
 
 def table(sweep: Sweep, file: SweepFile) -> list[Row]:
@@ -31,7 +32,7 @@ def table(sweep: Sweep, file: SweepFile) -> list[Row]:
     rows = [row(trial, names, file) for trial in sweep.trials]
 
     def place(row: Row) -> tuple[bool, float, int]:
-        return not counts(row), file.sign * (row["value"] or 0), row["trial"]
+        return not counts(row), file.sign * row["value"] if counts(row) else 0, row["trial"]
 
     return sorted(rows, key=place)
 
@@ -57,14 +58,16 @@ def parameters(trials: Sequence[Trial]) -> list[str]:
     return list(dict.fromkeys(name for trial in trials for name in flat(trial.parameters)))
 
 
-def axes_of(sweep: Sweep, file: SweepFile) -> list[pictures.Axis]:
+def axes_of(rows: Sequence[Row], sweep: Sweep, file: SweepFile) -> list[pictures.Axis]:
     """The keys that differ between trials, and how to draw each."""
-    given, axes = file.config["parameters"], []
+    axes = []
     for name in parameters(sweep.trials):
-        values = [flat(trial.parameters).get(name) for trial in sweep.trials]
-        kind = given.get(name, {}).get("distribution", "categorical")
+        kind = file.config["parameters"].get(name, {}).get("distribution", "categorical")
+        values = [row[name] for row in rows]
         if len(set(map(str, values))) > 1:
-            axes.append(pictures.Axis(name, is_drawn(kind), "log" in kind))
+            # Rounded, one that is drawn on a log scale may be 0.
+            is_log = "log" in kind and min(values) > 0
+            axes.append(pictures.Axis(name, is_drawn(kind), is_log))
     return axes
 
 
