@@ -203,24 +203,23 @@ def test_trials_are_grouped_and_sent_nowhere_unless_it_is_said(
 
 
 def test_a_signal_breaks_off_a_trial_that_is_gone_on_with_first(place, sweep):
-    place.write("--steps=40", "--wait=0.05", parameters={"lr": {"values": [0.3, 0.9]}})
+    place.write("--steps=80", "--wait=0.05", parameters={"lr": {"values": [0.3]}})
     ended, said = place.stop(place.start(), 1, signal.SIGINT)
     assert ended == 130, said
     assert "the same command goes on" in said
     assert place.states == ["interrupted"]
     done = len(place.steps(1))
-    assert 0 < done < 40
+    assert 0 < done < 80
     ended, output = sweep()
     assert ended == 0, output.err
     assert "trial 1 goes on: lr 0.3" in output.out
-    assert place.states == ["finished"] * 2
-    for number in (1, 2):
-        assert place.steps(number) == list(range(40))
-    assert [row["steps"] for row in place.rows] == ["40", "40"]
+    assert place.states == ["finished"]
+    assert place.steps(1) == list(range(80))
+    assert [row["steps"] for row in place.rows] == ["80"]
 
 
 def test_a_sweep_that_is_killed_leaves_its_trial_at_work_and_the_next_waits_for_it(place, sweep):
-    place.write("--steps=60", "--wait=0.05", parameters={"lr": {"values": [0.3, 0.9]}})
+    place.write("--steps=40", "--wait=0.05", parameters={"lr": {"values": [0.3, 0.9]}})
     ended, _ = place.stop(place.start(), 1, signal.SIGKILL)
     assert ended == -signal.SIGKILL
     assert place.states == ["running"]
@@ -230,7 +229,16 @@ def test_a_sweep_that_is_killed_leaves_its_trial_at_work_and_the_next_waits_for_
     assert f"waiting for process {orphan}, a trial that goes on" in output.out
     assert place.states == ["finished"] * 2
     for number in (1, 2):
-        assert place.steps(number) == list(range(60))
+        assert place.steps(number) == list(range(40))
+
+
+def test_a_trial_that_somebody_stops_is_not_one_that_fails(place, sweep):
+    """A machine that is shut down asks all processes to stop, in any order."""
+    place.write(command=["sh", "-c", "kill -TERM $$"])
+    code, output = sweep()
+    assert code == 143
+    assert place.states == ["interrupted"]
+    assert "trial 1: interrupted" in output.out
 
 
 def test_a_trial_that_was_being_stopped_when_the_sweep_was_killed_has_been_stopped(place, sweep):

@@ -17,7 +17,7 @@ SETTINGS = [
     {"model": {"net": {"mem_len": 4}}, "data": {"tgt_len": 0}},
 ]
 """The second is impossible."""
-STEPS = 150
+STEPS = 100
 
 
 @pytest.fixture
