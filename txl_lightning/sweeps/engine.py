@@ -35,7 +35,8 @@ def library() -> ModuleType:
         warnings.filterwarnings("ignore", "Valid config keys have changed", UserWarning)
         warnings.filterwarnings("ignore", "Support for class-based `config`", DeprecationWarning)
         try:
-            import sweeps
+            # With all that it needs, of which it imports the most when it is first asked.
+            import sweeps.bayes_search
         except ImportError as error:
             message = f"sweep: the package {error.name} is missing; {INSTALL}"
             raise ValueError(message) from error
