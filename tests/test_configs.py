@@ -16,7 +16,9 @@ from txl_lightning.training.cli import TxlCLI
 
 FOLDER = Path(__file__).parents[1] / "configs"
 HARDWARE = sorted((FOLDER / "hardware").glob("*.yaml"))
-CONFIGS = sorted(set(FOLDER.rglob("*.yaml")) - set(HARDWARE))
+SWEEPS = sorted((FOLDER / "sweeps").glob("*.yaml"))
+"""Files of W&B's: many runs, tested in sweeps/."""
+CONFIGS = sorted(set(FOLDER.rglob("*.yaml")) - set(HARDWARE) - set(SWEEPS))
 ABLATIONS = sorted((FOLDER / "paper" / "ablation").glob("*.yaml"))
 RUN_ELSEWHERE = sorted(
     path

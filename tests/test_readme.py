@@ -19,7 +19,7 @@ COMMANDS = [
     if line.strip() and not line.startswith("#")
 ]
 OURS = [command for command in COMMANDS if "-m txl_lightning" in command]
-PLAIN = re.compile(r"txl_lightning (prepare|generate|evaluate|convert|inspect|recl|speed) ")
+PLAIN = re.compile(r"txl_lightning (prepare|generate|evaluate|convert|inspect|recl|speed|sweep) ")
 MAKE = [command for command in COMMANDS if command.startswith("make ")]
 
 

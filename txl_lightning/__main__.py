@@ -110,8 +110,9 @@ VERBS = {
     "inspect": (plain, "measure what a model does with its memory, as tables and pictures"),
     "recl": (plain, "measure how much context is of use to models"),
     "speed": (plain, "time a model with its memory, and with a sliding window instead"),
+    "sweep": (plain, "try many settings, one run after the other, as a file of W&B's says"),
 }
-NAMELESS = {"prepare", "evaluate", "convert", "inspect", "recl", "speed"}
+NAMELESS = {"prepare", "evaluate", "convert", "inspect", "recl", "speed", "sweep"}
 """Verbs whose first word is what they are about."""
 
 

@@ -1,0 +1,124 @@
+"""A sweep's file: W&B's own format, in which this command line's keys are the parameters."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from . import engine
+
+METHODS = ("grid", "random", "bayes")
+SEARCH = ("method", "parameters", "metric", "command", "program")
+"""What a sweep that goes on must have as it began."""
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """What is in it, with the defaults of W&B's schema."""
+
+    path: str
+    config: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What W&B groups its runs under."""
+        return self.config.get("name") or Path(self.path).stem
+
+    @property
+    def metric(self) -> str:
+        """The column of metrics.csv."""
+        return self.config["metric"]["name"]
+
+    @property
+    def sign(self) -> int:
+        """What to multiply a value with, so that less is better."""
+        return -1 if self.config["metric"].get("goal") == "maximize" else 1
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """What its trials depend on, as JSON has it."""
+        return json.loads(json.dumps({key: self.config.get(key) for key in SEARCH}))
+
+    def best(self, values: tuple[float, ...]) -> float | None:
+        """The best of a trial's values, as W&B's engine takes it."""
+        return min(values, key=lambda value: self.sign * value, default=None)
+
+
+def read(path: str) -> SweepFile:
+    """A sweep's file, held against W&B's schema.
+
+    Raises:
+        ValueError: the file and the key, and what is wrong.
+    """
+    sweeps = engine.library()
+    try:
+        given = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    for problem in problems(given):
+        raise ValueError(f"{path}: {problem}")
+    file = SweepFile(path, sweeps.SweepConfig(given))
+    try:
+        engine.propose(file.config, 1, [])
+    except ValueError as error:
+        raise ValueError(f"{path}: parameters: {error}") from error
+    return file
+
+
+def problems(given: Any) -> Iterator[str]:
+    """What is wrong with a file: first by the schema, then for this command."""
+    sweeps, found = engine.library(), False
+    for error in sweeps.config.schema.validator.iter_errors(given):
+        key = ".".join(map(str, error.absolute_path)) or "the file"
+        yield f"{key}: {error.message}{hint(error.instance)}"
+        found = True
+    if found:
+        return
+    yield from sweeps.schema_violations_from_proposed_config(given)
+    if given["method"] not in METHODS:
+        yield f"method: {given['method']} is not possible; it must be one of {', '.join(METHODS)}"
+    if "metric" not in given:
+        yield "metric: missing; it must have the name of a column of metrics.csv"
+    for name, parameter in given["parameters"].items():
+        if "parameters" in parameter:
+            yield f"parameters.{name}: nested; each key must be whole: {name}.KEY"
+
+
+def hint(instance: Any) -> str:
+    """What YAML takes for a text, and a person for a number: 1e-4."""
+    values = instance.values() if isinstance(instance, dict) else [instance]
+    for text in values:
+        if isinstance(text, str) and is_number(text):
+            number = yaml.safe_dump(float(text)).split()[0]
+            return f"; {text} is a text in YAML, and {number} a number"
+    return ""
+
+
+def is_number(text: str) -> bool:
+    """Whether a person would take it for one."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def flat(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters by dotted key; a `config` that is a text of settings is taken apart."""
+    found: dict[str, Any] = {}
+    for name, value in parameters.items():
+        settings = yaml.safe_load(value) if name == "config" and isinstance(value, str) else None
+        found |= flattened(settings) if isinstance(settings, dict) else {name: value}
+    return found
+
+
+def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted key."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        inner = isinstance(value, Mapping)
+        found |= flattened(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+    return found
