@@ -52,7 +52,9 @@ def run(tmp_path_factory, sizes, wandb_runs):
     command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
     command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger"]
     command += ["--report.page=true", "--report.sample_len=20"]
-    known = os.environ | {"PYTHONPATH": str(PUSH.parents[2]), "WANDB_MODE": "offline"}
+    # What W&B sets in a process that has used it would send the run to that one's folder.
+    known = {name: value for name, value in os.environ.items() if "WANDB" not in name}
+    known |= {"PYTHONPATH": str(PUSH.parents[2]), "WANDB_MODE": "offline"}
     subprocess.run(command, env=known, cwd=folder, check=True, capture_output=True, timeout=240)
     [run] = wandb_runs(folder)
     return run
