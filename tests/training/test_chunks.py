@@ -220,7 +220,7 @@ def test_what_is_logged_is_that_of_the_whole_batch(train, accumulate):
         options = {"log_every_n_steps": 2, "val_check_interval": 2 * accumulate, "max_steps": 6}
         options |= {**EXACT, "limit_val_batches": 1, "accumulate_grad_batches": accumulate}
         train(n_chunk, {**options, "callbacks": [logged, curve, validated, Throughput()]})
-        kept = [curve.of(f"{stage}/bits_per_byte") for stage in ("train", "val")]
+        kept = [curve.training("bits_per_byte"), curve.validation("bits_per_byte")]
         points = [value for kind in kept for point in kind for value in point]
         found.append([value for line in logged.found for value in line] + points + validated.steps)
     assert validated.steps == [2, 4, 6]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..data.stream import Stream
-from ..model import Memory, TransformerXL, evaluating, require
+from ..model import Memory, TransformerXL, evaluating, require, widest
 from ..model.kernels import reference, sdpa
 from ..model.positions import DistanceTerms
 
@@ -32,7 +32,7 @@ class HeadSums:
         B, H, L, S = weight_BHLS.shape
         place_L1 = torch.arange(L, device=weight_BHLS.device)[:, None] + S - L
         distance_LS = place_L1 - torch.arange(S, device=weight_BHLS.device)
-        weight_HLS = weight_BHLS.sum(dim=0, dtype=torch.float64)
+        weight_HLS = weight_BHLS.sum(dim=0, dtype=widest(weight_BHLS.device))
         empty_HS = weight_HLS.new_zeros(H, S)
         index_X, weight_HX = distance_LS.clamp(min=0).flatten(), weight_HLS.flatten(1)
         self.distance_HS = self.distance_HS + empty_HS.index_add(1, index_X, weight_HX)

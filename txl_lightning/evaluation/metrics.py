@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from ..model import widest
+
 
 class MeanNats(Metric):
     """Summed nats over counted tokens, in float64.
@@ -37,10 +39,8 @@ class MeanNats(Metric):
         super()._apply(*args, **kwargs)
         for name, value in exact.items():
             device = getattr(self, name).device
-            # Apple's devices have nothing wider than float32.
-            dtype = torch.float32 if device.type == "mps" else torch.float64
-            setattr(self, name, value.to(device, dtype))
-            self._defaults[name] = self._defaults[name].to(device, dtype)
+            setattr(self, name, value.to(device, widest(device)))
+            self._defaults[name] = self._defaults[name].to(device, widest(device))
         return self
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..model import TransformerXL, evaluating, require
+from ..model import TransformerXL, evaluating, require, widest
 from .texts import Texts, begun, check_context, read
 
 Ended = Callable[[list[int]], bool]
@@ -128,6 +128,6 @@ class Candidates:
 
 def candidates(texts: Texts, logp_B: Tensor, logits_BV: Tensor, count: int) -> Candidates:
     """The likeliest of all texts with one token more."""
-    logp_BV = logp_B[:, None] + logits_BV.double().log_softmax(dim=-1)
+    logp_BV = logp_B[:, None] + logits_BV.to(widest(logits_BV.device)).log_softmax(dim=-1)
     logp_C, index_C = logp_BV.flatten().topk(min(count, logp_BV.numel()))
     return Candidates(texts, index_C // logp_BV.size(1), index_C % logp_BV.size(1), logp_C)

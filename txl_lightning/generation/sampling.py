@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..model import require
+from ..model import require, widest
 
 Filter = Callable[[Tensor], Tensor]
 """Of logits_BV; what may not be drawn becomes -inf, and at least one token of each row stays."""
@@ -66,7 +66,9 @@ class Sampling:
             recent_BW: the last tokens of each row.
             rank_B: above 0, up to 1: where among the probabilities, added up, the draw falls.
         """
-        logits_BV = penalised(logits_BV.double(), recent_BW, self.repetition_penalty)
+        logits_BV = penalised(
+            logits_BV.to(widest(logits_BV.device)), recent_BW, self.repetition_penalty
+        )
         if self.temperature == 0:
             return logits_BV.argmax(dim=-1)
         # Less than the greatest, so that a small temperature makes none of them infinite.

@@ -5,6 +5,7 @@ from .config import SameLength, SeenInEvaluation, TransformerXLConfig, require
 from .errors import NonFiniteError
 from .memory import Memory
 from .mode import evaluating
+from .precision import widest
 from .transformer_xl import TransformerXL
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "TransformerXLConfig",
     "evaluating",
     "require",
+    "widest",
 ]

@@ -2,11 +2,13 @@
 
 import fcntl
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -42,7 +44,7 @@ def run(
     waiting, since, told = Waiting(), time.monotonic(), False
     with handling(waiting.handlers()), (folder / LOG).open("ab") as log:
         process = start(command, log, group, lock)
-        waiting.kill = process.kill
+        waiting.kill = partial(os.killpg, process.pid, signal.SIGKILL)
         try:
             while not has_ended(process):
                 exit_code, save = waiting.take()
@@ -52,8 +54,10 @@ def run(
                     process.terminate()
                     told = True
         finally:
+            # An error of ours is no reason to lose what it has learnt.
             if process.poll() is None:
-                process.kill()
+                process.terminate()
+                process.wait()
     return Ended(process.returncode, time.monotonic() - since, waiting.exit_code)
 
 

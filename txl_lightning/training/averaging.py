@@ -98,7 +98,7 @@ class WeightAverage(Callback):
         """Measure the average."""
         self.put_in(pl_module.net)
 
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Train on with what was put aside; a `validate` that follows `fit` trains no more."""
         if self.aside is not None and trainer.state.fn == "fit":
             pl_module.net.load_state_dict(self.aside.state_dict())

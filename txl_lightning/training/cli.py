@@ -24,6 +24,7 @@ from .resume import Resume, SavingConfig, begin_with, note, starting_point, voca
 from .saving import WholeFiles, take_over_signals
 from .usual import default_callbacks
 from .watch.board import WandbConfig, boards, on_a_board, run_in
+from .watch.history import folder_of
 from .watch.report import ReportConfig
 
 IMPORTABLE = ["txl_lightning"] + [
@@ -73,7 +74,7 @@ class TxlCLI(LightningCLI):
             LanguageModel,
             CorpusDataModule,
             save_config_callback=SaveRun,
-            save_config_kwargs={"overwrite": True},
+            save_config_kwargs={"save_to_log_dir": False},
             seed_everything_default=1,
             trainer_defaults=TRAINER_DEFAULTS,
             auto_configure_optimizers=False,
@@ -252,11 +253,14 @@ class SaveRun(SaveConfigCallback):
             # It says what is run, not how this time it was begun.
             self.config = self.config.clone()
             self.config.resume, self.config.ckpt_path = "never", None
-            self.folder = Path(trainer.log_dir or trainer.default_root_dir)
+            self.folder = folder_of(trainer)
             super().setup(trainer, pl_module, stage)
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Beside config.yaml, and on W&B; on rank 0."""
+        """config.yaml and vocab.json, and the config on W&B; on rank 0."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / self.config_filename
+        self.parser.save(self.config, path, skip_none=False, overwrite=True)
         whole = yaml.safe_load(self.parser.dump(self.config, skip_unset=False))
         for board in boards(trainer):
             board.tell(whole)

@@ -216,6 +216,9 @@ class LastCheckpoint(ModelCheckpoint):
             if to_come_again:
                 requeue()
         if exit_code or to_come_again:
+            if trainer.training:
+                # Lightning does that after this hook; or the step's row would be in no log.
+                trainer._logger_connector.update_train_step_metrics()
             raise SystemExit(0 if is_child() else exit_code or EXIT[signal.SIGTERM])
 
 

@@ -29,7 +29,7 @@ def watching(config: jsonargparse.Namespace) -> list[Callback]:
     if config.report.page:
         callbacks.append(Report(history, looks))
     # After the report, which draws what they show.
-    callbacks += [Dashboard(config.wandb.checkpoints), Pictures(looks)]
+    callbacks += [Dashboard(history, config.wandb.checkpoints), Pictures(looks)]
     if config.trainer.enable_progress_bar is not False:
         callbacks.append(TokenProgress(history))
     return callbacks

@@ -9,8 +9,8 @@ from rich.console import Console
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.training.watch import timeleft
 from txl_lightning.training.watch.history import History
-from txl_lightning.training.watch.progress import TokenProgress
-from txl_lightning.training.watch.summary import aligned, duration, parts
+from txl_lightning.training.watch.progress import TokenProgress, time_left
+from txl_lightning.training.watch.summary import aligned, duration, ending, memory_bytes, parts
 from txl_lightning.training.watch.timeleft import TimeLeft, still_to_do
 
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -51,7 +51,7 @@ def test_its_last_words_are_a_table_of_the_validations(watch, terminal):
     assert head.split() == ["step", "tokens", "nats", "bits", "per", "byte", "perplexity"]
     rows = [line.split() for line in (first, second, third)]
     assert [row[:2] for row in rows] == [["2", "64"], ["4", "128"], ["6", "192"]]
-    nats = [row["nats"] for row in progress.history.validations()]
+    nats = [row["nats"] for row in progress.history.validations]
     assert [row[-1] == "best" for row in rows] == [value == min(nats) for value in nats]
 
 
@@ -98,7 +98,9 @@ def test_time_left_counts_steps_and_validations_apart(monkeypatch):
         after(2, left.step)
         after(0, left.pause)
         after(30, left.go_on)
-        after(2, left.step)
+        # Without a validation before it, a step begins where the last one ended.
+        after(2, left.go_on)
+        after(0, left.step)
     assert left.seconds(10, 0) == 20
     assert left.seconds(10, 2) == 80
 
@@ -112,11 +114,35 @@ def test_what_is_still_to_do_follows_from_the_trainers_settings(
         trainer = make_trainer(max_steps=8, **options)
         model.on_train_batch_end = lambda *_: found.append(still_to_do(trainer))
         trainer.fit(model, datamodule=make_data())
-        return found[0]
+        return found
 
-    assert to_do(val_check_interval=2) == (7, 3)
-    assert to_do(val_check_interval=2, limit_val_batches=0) == (7, 0)
-    assert to_do(val_check_interval=4, accumulate_grad_batches=2)[1] == 4
+    first, second, *_, last = to_do(val_check_interval=2)
+    assert (first, second, last) == ((7, 4), (6, 4), (0, 1))
+    assert to_do(val_check_interval=2, limit_val_batches=0)[0] == (7, 0)
+    assert to_do(val_check_interval=4, accumulate_grad_batches=2)[1][1] == 4
+    assert to_do(val_check_interval=3)[-1] == (0, 0)
+    assert to_do(val_check_interval="00:00:01:00")[0] == (7, 0)
+
+
+def test_a_run_that_ends_by_the_clock_says_when(make_trainer):
+    trainer, left = make_trainer(max_time="00:01:00:00", max_steps=1000), TimeLeft()
+    assert time_left(left, trainer) == "1 h 0 min left"
+    assert time_left(left, make_trainer(max_steps=1000)) == ""
+
+
+def test_the_best_validation_is_in_the_table_however_long_ago_it_was(make_trainer):
+    history = History()
+    history.validations = [{"step": n, "nats": 1.0 if n == 5 else 2.0} for n in range(1, 31)]
+    lines = ending(make_trainer(), history).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["1", "5", *map(str, range(24, 31))]
+    assert [line.endswith("best") for line in lines[2:]] == [False, True] + [False] * 7
+
+
+def test_the_memory_that_is_announced_is_what_is_held(make_model, make_data, make_trainer):
+    model, trainer, found = make_model(), make_trainer(), []
+    model.on_train_end = lambda: found.append(memory_bytes(trainer, model))
+    trainer.fit(model, datamodule=make_data())
+    assert found == [model.memories["train", 0].h_NBMD.nbytes]
 
 
 @pytest.mark.parametrize(

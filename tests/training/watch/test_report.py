@@ -128,10 +128,10 @@ def test_what_a_model_writes_is_no_part_of_the_page():
 
 def test_the_best_validation_is_marked_and_first_to_be_seen():
     history = History()
-    history.steps = [10, 20, 30]
-    for name, values in {"nats": [3.0, 1.0, 2.0], "bits_per_byte": [4.3, 1.4, 2.9]}.items():
-        points = [(100 * n, value) for n, value in enumerate(values, 1)]
-        history.curves[f"val/{name}"] = points
+    history.validations = [
+        {"step": 10 * n, "tokens": 100 * n, "nats": nats, "bits_per_byte": bits}
+        for n, (nats, bits) in enumerate([(3.0, 4.3), (1.0, 1.4), (2.0, 2.9)], 1)
+    ]
     text = page(told(history=history))
     [best] = re.findall(r"<tr class=best>(.*?)</tr>", text)
     assert re.findall(r"<td>(.*?)</td>", best) == ["20", "200", "1.000", "1.400"]

@@ -12,8 +12,8 @@ from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from ...checkpoints.files import entries, manifest_of
-from ...data.stream import Segment
 from ...evaluation.machine import commit, release
+from .history import History
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,12 @@ class Dashboard(Callback):
     """Keep what a W&B run needs to be gone on with, and tell its logger where training is.
 
     Args:
+        history: What knows how many tokens were read.
         checkpoints: What W&B keeps of them; where log_model of the logger is set, that holds.
     """
 
-    def __init__(self, checkpoints: str = "best") -> None:
-        self.checkpoints = checkpoints
+    def __init__(self, history: History, checkpoints: str = "best") -> None:
+        self.history, self.checkpoints = history, checkpoints
         self.run_id: str | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -149,12 +150,18 @@ class Dashboard(Callback):
             board.tell({"txl_lightning": {"commit": commit(), "release": release()}})
             self.run_id = board.version
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Segment, *_: Any
-    ) -> None:
-        """How many tokens were read, for what is logged next."""
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """After a resume, a validation may come first."""
+        self.count(trainer)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Count for what is logged next."""
+        self.count(trainer)
+
+    def count(self, trainer: Trainer) -> None:
+        """How many tokens were read."""
         for board in boards(trainer):
-            board.tokens = batch.n_target
+            board.tokens = self.history.tokens
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the checkpoints, if anything was trained."""
@@ -169,6 +176,10 @@ class Dashboard(Callback):
     def state_dict(self) -> dict[str, Any]:
         """The run's id."""
         return {"wandb": self.run_id}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep it, also while nothing is logged there."""
+        self.run_id = self.run_id or state_dict["wandb"]
 
 
 def boards(trainer: Trainer) -> list[Board]:

@@ -19,8 +19,8 @@ def learning(history: History) -> Drawing:
 
     def draw(axes: Any) -> None:
         name = history.bits
-        line(axes, history.of(f"train/{name}"), label="training", linewidth=1)
-        line(axes, history.of(f"val/{name}"), label="validation", marker="o", markersize=4)
+        line(axes, history.training(name), label="training", linewidth=1)
+        line(axes, history.validation(name), label="validation", marker="o", markersize=4)
         axes.set(xlabel="tokens read", ylabel=name.replace("_", " "))
         axes.legend(frameon=False)
 
@@ -41,11 +41,11 @@ def single(points: list[Point]) -> Drawing:
     return draw
 
 
-def errors(nats: list[float], unit: str) -> Drawing:
+def errors(nats: list[Point], unit: str) -> Drawing:
     """Loss at each place of a segment."""
 
     def draw(axes: Any) -> None:
-        axes.plot(range(len(nats)), nats, linewidth=1.5)
+        axes.plot(*zip(*nats, strict=True), linewidth=1.5)
         axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}")
 
     return draw

@@ -1,6 +1,8 @@
 """What was logged over the whole run, however often it stopped."""
 
+import math
 import time
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -19,14 +21,15 @@ class History(Callback):
     It is in the checkpoint, so that a run that continues has one history.
 
     Attributes:
-        curves: Points (tokens, value) of each number, by its name.
-        steps: The step of each validation.
+        curves: Points (tokens, value) of each number of training, by its name.
+        validations: A row for each: step, tokens, and all that it measured of the first text.
+        tokens: How many were read so far.
         seconds: The time that fit took, of all its parts.
     """
 
     def __init__(self) -> None:
         self.curves: dict[str, list[Point]] = {}
-        self.steps: list[int] = []
+        self.validations: list[dict[str, float]] = []
         self.logged, self.stride = 0, 1
         self.tokens, self.before = 0, 0.0
         self.since: float | None = None
@@ -53,50 +56,44 @@ class History(Callback):
         if not pl_module.is_logged(trainer.global_step, batch_idx):
             return
         if self.logged % self.stride == 0:
-            self.note("train", trainer)
+            for name, value in readings(trainer, "train").items():
+                self.curves.setdefault(name, []).append((self.tokens, value))
         self.logged += 1
         if self.logged // self.stride >= MOST:
             self.stride *= 2
-            train = [name for name in self.curves if name.startswith("train/")]
-            self.curves |= {name: self.curves[name][::2] for name in train}
+            self.curves = {name: points[::2] for name, points in self.curves.items()}
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note what was measured."""
         if in_fit(trainer):
-            self.steps.append(trainer.global_step)
-            self.note("val", trainer)
+            row = {"step": trainer.global_step, "tokens": self.tokens}
+            self.validations.append(row | readings(trainer, "val"))
 
-    def note(self, stage: str, trainer: Trainer) -> None:
-        """Add a point to each curve of a stage."""
-        for name, value in trainer.callback_metrics.items():
-            if name.startswith(f"{stage}/"):
-                self.curves.setdefault(name, []).append((self.tokens, value.item()))
-
-    def validations(self) -> list[dict[str, float]]:
-        """A row for each validation: step, tokens, and all that it measured of the first text."""
-        names = [name for name in self.curves if name.startswith("val/") and name.count("/") == 1]
-        rows = [{"step": step} for step in self.steps]
-        for name in names:
-            for row, (tokens, value) in zip(rows, self.curves[name], strict=False):
-                row |= {"tokens": tokens, name.removeprefix("val/"): value}
-        return rows
+    @property
+    def best(self) -> dict[str, float] | None:
+        """The validation with the fewest nats."""
+        known = [row for row in self.validations if row.get("nats", math.nan) < math.inf]
+        return min(known, key=lambda row: row["nats"], default=None)
 
     @property
     def bits(self) -> str:
         """What its bits are called: per byte, which compares models, or else per token."""
-        known = [name.partition("/")[2] for name in self.curves]
-        return next(
-            (name for name in ("bits_per_byte", *known) if BITS in name and name in known), "nats"
-        )
+        known = [*self.curves, *(name for row in self.validations for name in row)]
+        bits = [name for name in known if name.startswith(BITS)]
+        return "bits_per_byte" if "bits_per_byte" in bits else (bits or ["nats"])[0]
 
-    def of(self, name: str) -> list[Point]:
-        """The points of a curve, if there are any."""
+    def training(self, name: str) -> list[Point]:
+        """A number of training over tokens, if it was logged."""
         return self.curves.get(name, [])
+
+    def validation(self, name: str) -> list[Point]:
+        """A number of validation over tokens, if it was measured."""
+        return [(row["tokens"], row[name]) for row in self.validations if name in row]
 
     def state_dict(self) -> dict[str, Any]:
         """All so far."""
-        kept = {name: getattr(self, name) for name in ("curves", "steps", "logged", "stride")}
-        return kept | {"seconds": self.seconds}
+        names = ("curves", "validations", "logged", "stride", "tokens")
+        return {name: getattr(self, name) for name in names} | {"seconds": self.seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there."""
@@ -106,6 +103,23 @@ class History(Callback):
             setattr(self, name, value)
 
 
+def readings(trainer: Trainer, stage: str) -> dict[str, float]:
+    """What was logged last of a stage's first text, by the names after the stage's."""
+    found = {name.partition("/"): value for name, value in trainer.callback_metrics.items()}
+    return {
+        rest: value.item()
+        for (head, _, rest), value in found.items()
+        if head == stage and "/" not in rest
+    }
+
+
 def in_fit(trainer: Trainer) -> bool:
     """Whether training is on, and this is no check before it."""
     return trainer.state.fn == "fit" and not trainer.sanity_checking
+
+
+def folder_of(trainer: Trainer) -> Path:
+    """A run's folder, which the ranks agree on together; without a logger, its checkpoints'."""
+    logged = Path(trainer.log_dir or trainer.default_root_dir)
+    kept = [Path(each.dirpath).parent for each in trainer.checkpoint_callbacks if each.dirpath]
+    return kept[0] if kept and not trainer.loggers else logged

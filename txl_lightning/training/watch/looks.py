@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 
 from ...data.stream import Segment
@@ -17,6 +17,8 @@ from .history import in_fit
 
 PROMPT = 32
 """Tokens of the validation text that samples go on from."""
+MOST = 100
+"""Samples that are kept."""
 SEGMENTS = 4
 """Segments in which attention is looked at, once the memory is full."""
 
@@ -28,10 +30,11 @@ class Looks(Callback):
         sample_len: Tokens of a sample; 0, none is written.
 
     Attributes:
-        samples: The step of each validation, and a text that the model wrote: the beginning of the
-            validation text, and how it goes on.
+        samples: The step of each of the last validations, and a text that the model wrote: the
+            beginning of the validation text, and how it goes on.
         prompt: How many characters of the text are not the model's.
-        nats: Mean nats at each place of a segment (context fragmentation), at the last one.
+        nats: Places of a segment where something is scored, and the mean nats there at the last
+            validation (context fragmentation).
         attention: How far back each head looks (rows of `attention_rows`), at the last one.
     """
 
@@ -39,7 +42,7 @@ class Looks(Callback):
         self.sample_len = sample_len
         self.samples: list[list[Any]] = []
         self.prompt = 0
-        self.nats: list[float] = []
+        self.nats: list[tuple[int, float]] = []
         self.attention: list[dict[str, Any]] = []
         self.begin()
 
@@ -47,6 +50,10 @@ class Looks(Callback):
         """Nothing of this validation has been seen."""
         self.nats_L, self.count_L = torch.zeros(0), torch.zeros(0)
         self.text: list[Tensor] = []
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """One that was broken off says nothing of this one."""
+        self.begin()
 
     def on_validation_batch_end(
         self,
@@ -60,9 +67,10 @@ class Looks(Callback):
         """Add a segment's nats up by their places, and keep some of its text."""
         if not in_fit(trainer) or not trainer.is_global_zero or dataloader_idx:
             return
-        if sum(map(len, self.text)) < needed(pl_module, batch.new_len):
+        warmup = pl_module.corpus.eval_warmup_len
+        if sum(map(len, self.text)) < warmup + needed(pl_module, batch.new_len):
             self.text.append(batch.tokens_BL[0, batch.reread :].cpu())
-        nats_BL = outputs.double().cpu()
+        nats_BL = outputs.cpu().double()
         self.nats_L = added(self.nats_L, nats_BL.nansum(dim=0))
         self.count_L = added(self.count_L, nats_BL.isfinite().sum(dim=0))
 
@@ -70,14 +78,16 @@ class Looks(Callback):
         """Look, while the weights are those that were measured (`WeightAverage`)."""
         if not self.text:
             return
-        # Before the warm-up's end nothing is scored.
-        self.nats = (self.nats_L / self.count_L)[self.count_L > 0].tolist()
+        mean_L = (self.nats_L / self.count_L).tolist()
+        self.nats = [(place, nats) for place, nats in enumerate(mean_L) if nats == nats]
         # Alone, a rank cannot compute with parts of weights; a compiled network has other memories.
-        sharded = isinstance(trainer.strategy, ModelParallelStrategy)
-        if not (sharded or pl_module.hparams["compile"]):
-            text_T = torch.cat(self.text)
-            if self.sample_len:
+        whole = isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy)
+        if whole and not pl_module.hparams["compile"]:
+            # The first row has no text before its own, and repeats a token for a warm-up.
+            text_T = torch.cat(self.text)[pl_module.corpus.eval_warmup_len :]
+            if self.sample_len and len(text_T):
                 self.samples.append([trainer.global_step, self.sample(trainer, pl_module, text_T)])
+            self.samples = self.samples[-MOST:]
             self.look(pl_module, text_T, len(self.text[0]))
         self.begin()
 
@@ -97,7 +107,7 @@ class Looks(Callback):
         if len(text_T) >= needed(pl_module, tgt_len) - (SEGMENTS - 1) * tgt_len:
             # What is read ends before a last target, which says nothing of attention.
             text_T = torch.cat([text_T, text_T[-1:]])
-            how = {"batch_size": 1, "tgt_len": tgt_len}
+            how = {"batch_size": 1, "tgt_len": tgt_len, "mem_len": pl_module.eval_lengths[0]}
             self.attention = attention_rows(pl_module.net, text_T.numpy(), **how)
 
     def state_dict(self) -> dict[str, Any]:
@@ -112,7 +122,8 @@ class Looks(Callback):
 
 def needed(pl_module: LightningModule, tgt_len: int) -> int:
     """Tokens in which the memory fills and attention is then looked at."""
-    n_warm = -(-pl_module.net.config.mem_len // tgt_len)
+    given = pl_module.eval_lengths[0]
+    n_warm = -(-(pl_module.net.config.mem_len if given is None else given) // tgt_len)
     return (n_warm + SEGMENTS) * tgt_len
 
 

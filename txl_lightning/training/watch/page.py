@@ -10,15 +10,15 @@ from typing import Any
 from .drawings import NARROW, SMALL, WIDE, Drawing, attention, errors, learning, single, svg
 from .history import History
 from .looks import Looks
-from .summary import duration, number
+from .summary import columns, duration, number
 
 BESIDE = {
-    "train/lr": "learning rate",
-    "train/gradient_norm": "norm of the gradient",
-    "train/tokens_per_second": "tokens per second",
-    "train/model_flops_per_second": "model FLOP per second",
-    "train/memory_filled": "states remembered",
-    "train/peak_memory_bytes": "most bytes in use",
+    "lr": "learning rate",
+    "gradient_norm": "norm of the gradient",
+    "tokens_per_second": "tokens per second",
+    "model_flops_per_second": "model FLOP per second",
+    "memory_filled": "states remembered",
+    "peak_memory_bytes": "most bytes in use",
 }
 """Curves that are drawn small."""
 
@@ -67,14 +67,13 @@ def top(run: Run) -> str:
 
 def numbers(run: Run) -> dict[str, str]:
     """The numbers that are looked for first."""
-    found, history = run.history.validations(), run.history
-    cards = {}
-    if found:
-        name, best = history.bits, min(found, key=lambda row: row["nats"])
+    history, cards = run.history, {}
+    if best := history.best:
+        name = history.bits if history.bits in best else "nats"
         cards[f"best validation, {name.replace('_', ' ')}"] = number(best[name])
         cards["at step"] = number(best["step"])
     cards |= {"tokens read": number(history.tokens), "time": duration(history.seconds)}
-    if rates := [rate for _, rate in history.of("train/tokens_per_second")]:
+    if rates := [rate for _, rate in history.training("tokens_per_second")]:
         cards["tokens per second, median"] = f"{median(rates):,.0f}"
     cards["parameters"] = number(sum(run.parts.values()))
     cards["memory, states a row"] = number(run.mem_len)
@@ -84,32 +83,34 @@ def numbers(run: Run) -> dict[str, str]:
 def learnt(run: Run) -> str:
     """The curves."""
     history = run.history
-    curves = [(name, history.of(key)) for key, name in BESIDE.items() if history.of(key)]
+    curves = [
+        (name, history.training(key)) for key, name in BESIDE.items() if history.training(key)
+    ]
     small = "".join(
         f"<div><h3>{escape(name)}</h3>{figure(single(points), [SMALL])}</div>"
         for name, points in curves
     )
-    text = "Each point of training is the mean since the point before."
+    text = "A loss of training is the mean since the last one that was logged."
     shown = figure(learning(history)) if history.curves else "<p>Nothing was logged.</p>"
     return part("Is it learning?", text, shown, f'<div class="small">{small}</div>')
 
 
 def validated(run: Run) -> str:
     """The table of validations."""
-    found = run.history.validations()
-    if not found:
+    history = run.history
+    if not history.validations:
         return part("Validation", "There was none.")
-    best = min(found, key=lambda row: row["nats"])
-    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in found[0])
-    rows = "".join(
-        f"<tr{' class=best' if row is best else ''}>"
-        + "".join(f"<td>{number(value)}</td>" for value in row.values())
+    head, rows = columns(history.validations)
+    titles = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join(
+        f"<tr{' class=best' if row is history.best else ''}>"
+        + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
         + "</tr>"
-        for row in found
+        for row, cells in zip(history.validations, rows, strict=True)
     )
     text = "Over as much of the validation text as the run reads; the best is marked."
     return part(
-        "Validation", text, f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
+        "Validation", text, f'<div class="scroll"><table><tr>{titles}</tr>{body}</table></div>'
     )
 
 

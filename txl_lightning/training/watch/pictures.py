@@ -5,7 +5,7 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from .board import boards
-from .history import in_fit
+from .history import folder_of, in_fit
 from .looks import Looks
 
 
@@ -25,7 +25,7 @@ class Pictures(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Ask for the run's folder, on every rank, because the ranks agree on it together."""
-        self.folder = Path(trainer.log_dir or trainer.default_root_dir)
+        self.folder = folder_of(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show them."""
@@ -34,7 +34,7 @@ class Pictures(Callback):
         import wandb
 
         seen = self.looks
-        table = wandb.Table(["position", "nats"], list(enumerate(seen.nats)))
+        table = wandb.Table(["position", "nats"], [list(point) for point in seen.nats])
         title = "nats by position in the segment"
         shown = {"val/nats_by_position": wandb.plot.line(table, "position", "nats", title=title)}
         if seen.samples:

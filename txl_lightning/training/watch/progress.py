@@ -2,6 +2,7 @@
 
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -9,7 +10,7 @@ from lightning.pytorch.callbacks import ProgressBar, Timer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from .history import History, in_fit
+from .history import History, folder_of, in_fit
 from .summary import beginning, duration, ending
 from .timeleft import TimeLeft, still_to_do
 
@@ -30,7 +31,7 @@ class TokenProgress(ProgressBar):
         self.seconds_between_lines = seconds_between_lines
         self.console = Console()
         self.live: Progress | None = None
-        self.folder: str | None = None
+        self.folder = Path()
         self.printed_at, self.printed = -math.inf, ""
         self.left, self.step = TimeLeft(), 0
         self._disabled = False
@@ -38,15 +39,14 @@ class TokenProgress(ProgressBar):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Ask for the run's folder, on every rank, because the ranks agree on it together."""
         super().setup(trainer, pl_module, stage)
-        self.folder = trainer.log_dir
+        self.folder = folder_of(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say what starts, and show the bar."""
         if self.is_disabled:
             return
         self.say(beginning(trainer, pl_module))
-        if self.folder:
-            self.say(f"kept in {self.folder}")
+        self.say(f"kept in {self.folder}")
         self.step = trainer.global_step
         self.left.begin()
         if not self.console.is_terminal:
@@ -83,12 +83,15 @@ class TokenProgress(ProgressBar):
         return time.monotonic() - self.printed_at > self.seconds_between_lines
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Its time is counted apart."""
+        """Its time is counted apart, with all that follows it."""
         self.left.pause()
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """After a validation, and what it is followed by, training goes on."""
+        self.left.go_on()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print what was measured, and let it stand."""
-        self.left.go_on()
         if in_fit(trainer) and not self.is_disabled:
             self.say(f"step {trainer.global_step}  validation: {describe(trainer, 'val')}")
 
@@ -97,8 +100,7 @@ class TokenProgress(ProgressBar):
         self.stop()
         if not self.is_disabled:
             self.say(ending(trainer, self.history))
-            if self.folder:
-                self.say(f"all of it is in {self.folder}")
+            self.say(f"all of it is in {self.folder}")
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException

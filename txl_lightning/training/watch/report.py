@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from ...evaluation.machine import made_with
 from ...model import require
 from .drawings import attention, learning, save
-from .history import History, in_fit
+from .history import History, folder_of, in_fit
 from .looks import Looks
 from .page import Run, page
 from .summary import memory_bytes, parts
@@ -49,7 +49,7 @@ class Report(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Ask for the run's folder, on every rank, because the ranks agree on it together."""
-        self.folder = Path(trainer.log_dir or trainer.default_root_dir)
+        self.folder = folder_of(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw what was measured; the page takes longer."""
@@ -68,7 +68,7 @@ class Report(Callback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """What there is of it."""
-        if self.history.curves:
+        if self.history.curves or self.history.validations:
             stopped = isinstance(exception, SystemExit | KeyboardInterrupt)
             self.write(trainer, self.tell, "stopped" if stopped else f"ended by: {exception}")
 
@@ -79,8 +79,9 @@ class Report(Callback):
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             what(trainer, *args)
-        except OSError as error:
-            rank_zero_warn(f"{self.folder}: {error.strerror}; no report is written")
+        # Whatever it is: what is to be saved and said after it matters more.
+        except Exception as error:
+            rank_zero_warn(f"{self.folder}: {error!r}; no report is written")
 
     def draw(self, trainer: Trainer) -> None:
         """curve.png and attention.png, where there is something new to see."""

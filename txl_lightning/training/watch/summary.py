@@ -1,6 +1,6 @@
 """What is trained, and what has come of it, as tables of words."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lightning.pytorch import LightningModule, Trainer
 from rich.filesize import decimal
@@ -59,22 +59,32 @@ def ending(trainer: Trainer, history: History) -> str:
     steps = f"{trainer.global_step:,}"
     steps += f" of {trainer.max_steps:,}" if trainer.max_steps > 0 else ""
     said = f"trained {steps} steps, {history.tokens:,} tokens, in {duration(history.seconds)}"
-    found = history.validations()
+    found, best = history.validations, history.best
     if not found:
         return said
-    best = min(found, key=lambda row: row["nats"])
     shown = found if len(found) <= SHOWN else [found[0], *found[1 - SHOWN :]]
-    shown = shown if best in shown else [shown[0], best, *shown[1:]]
-    head = [name.replace("_", " ") for name in found[0]]
-    rows = [(*(number(value) for value in row.values()), "best" * (row is best)) for row in shown]
+    if best is not None and not any(row is best for row in shown):
+        shown = [shown[0], best, *shown[1:]]
+    head, cells = columns(shown)
+    notes = ["best" * (row is best) for row in shown]
+    rows = [(*row, note) for row, note in zip(cells, notes, strict=True)]
     return f"{said}\n{aligned([(*head, ''), *rows])}"
+
+
+def columns(rows: Sequence[Mapping[str, float]]) -> tuple[list[str], list[list[str]]]:
+    """The names of all that rows have, and each row's readings in words."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[number(row[name]) if name in row else "" for name in names] for row in rows]
+    return [name.replace("_", " ") for name in names], cells
 
 
 def number(value: float) -> str:
     """A reading."""
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+    if abs(value) < 1000:
+        return f"{value:,.3f}"
+    return f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:

@@ -15,7 +15,7 @@ class TimeLeft:
     def __init__(self) -> None:
         self.steps: deque[float] = deque(maxlen=RECENT)
         self.validations: deque[float] = deque(maxlen=RECENT)
-        self.began = self.paused = time.monotonic()
+        self.began, self.paused = time.monotonic(), None
         self.aside = 0.0
 
     def begin(self) -> None:
@@ -33,10 +33,12 @@ class TimeLeft:
         self.paused = time.monotonic()
 
     def go_on(self) -> None:
-        """It is done."""
-        took = time.monotonic() - self.paused
-        self.validations.append(took)
-        self.aside += took
+        """If there was one, it is done."""
+        if self.paused is not None:
+            took = time.monotonic() - self.paused
+            self.validations.append(took)
+            self.aside += took
+        self.paused = None
 
     def seconds(self, steps: int, validations: int) -> float | None:
         """What so many of them would take; None before the first step."""
@@ -53,6 +55,10 @@ def still_to_do(trainer: Trainer) -> tuple[int, int] | None:
         return None
     steps = max(trainer.max_steps - trainer.global_step, 0)
     every = trainer.val_check_batch if trainer.enable_validation else None
-    # None, too, where it goes by the clock.
-    batches = steps * trainer.accumulate_grad_batches
-    return steps, int(batches // every) if every else 0
+    if every is None:
+        # Also where it goes by the clock.
+        return steps, 0
+    done = trainer.fit_loop.epoch_loop.total_batch_idx + 1
+    last = done + steps * trainer.accumulate_grad_batches
+    # The one that is due after this batch is still to come.
+    return steps, int(last // every - (done - 1) // every)

@@ -1,0 +1,8 @@
+"""What sums are counted in."""
+
+import torch
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """float64, or float32 on Apple's devices, which have nothing wider."""
+    return torch.float32 if device.type == "mps" else torch.float64
