@@ -139,11 +139,19 @@ def items(entries) -> dict:
     }
 
 
+def put(tree: dict, keys: list[str], value_json: str) -> None:
+    """Put a value in its place."""
+    for key in keys[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[keys[-1]] = json.loads(value_json)
+
+
 class Run:
     """A run without a network."""
 
     def __init__(self, path: Path) -> None:
         self.rows, self.config, self.metrics, self.artifacts = [], {}, {}, []
+        self.summary: dict = {}
         for record in records(path):
             kind = record.WhichOneof("record_type")
             if kind == "run":
@@ -153,6 +161,9 @@ class Run:
                 self.rows.append(items(record.history.item))
             elif kind == "config":
                 self.config |= items(record.config.update)
+            elif kind == "summary":
+                for entry in record.summary.update:
+                    put(self.summary, list(entry.nested_key) or [entry.key], entry.value_json)
             elif kind == "artifact":
                 self.artifacts.append(record.artifact)
             elif kind == "metric":

@@ -372,6 +372,18 @@ def test_a_run_is_a_folder_whatever_else_logs_it(txl, small):
     assert list(Path("runs", "wandb").glob("offline-run-*"))
 
 
+def test_without_a_logger_each_run_still_has_a_folder(txl, small):
+    for number in range(2):
+        given = ["--trainer.logger=false", "--report.page=true"]
+        code, output = txl("fit", *small, *given)
+        assert code == 0, output.err
+        folder = Path("runs", f"version_{number}")
+        files = {path.name for path in folder.iterdir()}
+        assert files >= {"config.yaml", "vocab.json", "report.html", "checkpoints"}
+        assert f"all of it is in {folder.resolve()}" in output.out
+    assert {path.name for path in Path("runs").iterdir()} == {"version_0", "version_1"}
+
+
 def test_a_run_shorter_than_a_validation_interval_is_saved(txl, small, tmp_path):
     assert txl("fit", *small, "--trainer.val_check_interval=50")[0] == 0
     last = tmp_path / "runs" / "version_0" / "checkpoints" / "last.ckpt"

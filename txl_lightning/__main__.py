@@ -196,6 +196,13 @@ def quieten() -> None:
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     for message in UNHEARD:
         warnings.filterwarnings("ignore", message=message)
+    if not os.environ.get("TXL_DEBUG"):
+        warnings.formatwarning = in_one_line
+
+
+def in_one_line(message: Warning | str, *_: object, **__: object) -> str:
+    """A warning without the line of code that it comes from."""
+    return f"warning: {message}\n"
 
 
 if __name__ == "__main__":

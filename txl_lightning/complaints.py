@@ -13,6 +13,7 @@ EXPECTED = re.compile(
 UNION = re.compile(r'Parser key "([\w.]+)":.*Subtypes: \[(.*?)\]\n.*Given value: (.*)', re.DOTALL)
 INNER = re.compile(r"^ +- (.+ is not possible; .+)$", re.MULTILINE)
 KIND = re.compile(r"typing\.Literal\[(.*?)\](?:, |$)|(.+?)(?:, |$)")
+MISSPELT = "unknown key"
 KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -61,7 +62,7 @@ def unknown_key(key: str, known: list[str]) -> str:
     same = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
     meant = (same or near)[:1]
     hint = f"did you mean {meant[0]}?" if meant else "see --help for those there are"
-    return f"{key}: unknown key; {hint}"
+    return f"{key}: {MISSPELT}; {hint}"
 
 
 def any_of(kinds: str) -> str:

@@ -16,6 +16,10 @@ if given["lr"] == "impossible":
     print("error: lr: impossible is not possible; it must be a number", flush=True)
     sys.exit(2)
 
+if "learnrate" in given:
+    print("error: learnrate: unknown key; did you mean lr?", flush=True)
+    sys.exit(2)
+
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(143))
 files = sorted(folder.glob("version_*/metrics.csv"))

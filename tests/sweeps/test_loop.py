@@ -88,6 +88,18 @@ def test_three_failures_at_the_start_end_it(place, sweep):
     assert place.states == ["failed"] * 3
 
 
+def test_a_misspelt_key_ends_it_at_once_and_what_to_do_then_is_said(place, sweep):
+    place.write("--lr=0.3", parameters={"learnrate": {"values": [0.1, 0.2]}})
+    code, output = sweep()
+    assert code == 2
+    assert "the first 1 trials failed" not in complaint(output)
+    assert "learnrate: unknown key; did you mean lr?" in complaint(output)
+    assert place.states == ["failed"]
+    place.write(parameters={"lr": {"values": [0.1]}})
+    code, output = sweep()
+    assert complaint(output).endswith(f"(no trial of it ended well: rm -r {place.out})")
+
+
 def test_where_all_fail_there_is_no_best(place, sweep):
     place.write(parameters={"lr": {"values": ["impossible"]}})
     code, output = sweep()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
+from ..complaints import MISSPELT
 from . import engine, logged, results
 from .command import command_of
 from .file import SweepFile
@@ -137,7 +138,7 @@ def until(loop: Loop, limit: int | None) -> Iterator[Trial]:
     """The trials to make now.
 
     Raises:
-        ValueError: the first ones have all failed.
+        ValueError: the first ones have all failed, or the first one has for good.
     """
     before = loop.sweep.n_ended
     while (limit is None or loop.sweep.n_ended < limit) and not is_reached(loop):
@@ -146,8 +147,11 @@ def until(loop: Loop, limit: int | None) -> Iterator[Trial]:
             return
         yield trial
         ended = loop.sweep.trials
-        if len(ended) - before >= AT_FIRST and all(each.state == "failed" for each in ended):
-            raise ValueError(f"the first {len(ended)} trials failed; the last: {ended[-1].reason}")
+        # A misspelt key is misspelt in every trial.
+        enough = 1 if MISSPELT in (ended[-1].reason or "") else AT_FIRST
+        if len(ended) - before >= enough and all(each.state == "failed" for each in ended):
+            which = f"the first {len(ended)} trials failed; the last" if ended[1:] else "trial 1"
+            raise ValueError(f"{which}: {ended[-1].reason}")
 
 
 def is_reached(loop: Loop) -> bool:

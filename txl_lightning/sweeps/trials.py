@@ -114,4 +114,6 @@ def check_same(begun: Sweep, given: Sweep, folder: Path) -> None:
     changed += ["seed"] * (begun.seed != given.seed)
     if changed:
         said = f"{', '.join(changed)}: not as when the sweep in {folder} began"
-        raise ValueError(f"{said}; it must be the same, or out another folder")
+        is_lost = all(trial.state == "failed" for trial in begun.trials)
+        hint = f" (no trial of it ended well: rm -r {folder})" if is_lost else ""
+        raise ValueError(f"{said}; it must be the same, or out another folder{hint}")

@@ -212,7 +212,7 @@ class LastCheckpoint(ModelCheckpoint):
         """Leave if a signal says so; on SLURM also after its warning, to come again."""
         to_come_again = not exit_code and SLURMEnvironment.detect()
         if trainer.is_global_zero:
-            say(f"saved after step {trainer.global_step}: {self.last}")
+            say(f"saved after step {trainer.global_step}: {self.last}; --resume auto goes on")
             if to_come_again:
                 requeue()
         if exit_code or to_come_again:

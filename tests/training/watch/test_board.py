@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from lightning.pytorch.loggers import WandbLogger
 
-from txl_lightning.training.watch.board import Board
+from txl_lightning.training.watch.board import Board, Dashboard
+from txl_lightning.training.watch.history import History
 
 KEY = "c0ffee" * 6 + "beef"
 
@@ -53,9 +55,11 @@ def test_a_run_without_a_network_has_all_that_a_dashboard_shows(fit, tmp_path):
     assert {f"train/{name}_per_second" for name in ("tokens", "model_flops")} <= names
     filled = [row["train/memory_filled"] for row in run.rows if "train/memory_filled" in row]
     assert filled[-1] == 8
-    for name in ("*", "val/nats", "val/bits_per_*"):
+    for name in ("*", "val/nats", "val/bits_per_byte"):
         assert run.metrics[name].step_metric == "tokens"
-    assert run.metrics["val/bits_per_*"].summary.min
+    for name in ("val/nats", "val/bits_per_byte", "val/perplexity"):
+        least = min(row[name] for row in run.rows if name in row)
+        assert run.summary[name]["min"] == pytest.approx(least)
     [checkpoint] = models(run)
     assert "best" in checkpoint.aliases
     assert (tmp_path / "runs" / "version_0" / "metrics.csv").stat().st_size > 0
@@ -143,3 +147,19 @@ def test_what_a_logger_was_asked_for_is_kept(tmp_path):
     assert (board._name, board.name, board.version) == ("name", "mine", "abc")
     assert (board._prefix, board._checkpoint_name, board._offline) == ("p", "c", True)
     assert board.save_dir == str(tmp_path)
+
+
+def test_what_is_logged_first_after_a_resume_has_its_tokens(tmp_path):
+    history = History()
+    history.load_state_dict(history.state_dict() | {"tokens": 7})
+    board = Board(WandbLogger(offline=True), str(tmp_path), required=False, run_id="abc")
+    trainer = SimpleNamespace(loggers=[board])
+    Dashboard(history).on_train_start(trainer, None)
+    assert board.tokens == 7
+
+
+def test_a_run_that_is_logged_elsewhere_for_a_while_keeps_its_id():
+    first, second = Dashboard(History()), Dashboard(History())
+    first.run_id = "abc"
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict() == {"wandb": "abc"}

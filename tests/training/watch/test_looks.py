@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig
 from txl_lightning.evaluation.attention import attention_rows
+from txl_lightning.training import module as module_of
+from txl_lightning.training.averaging import WeightAverage
+from txl_lightning.training.watch import looks as looks_of
 from txl_lightning.training.watch.looks import Looks
 
 
@@ -57,8 +61,8 @@ def test_nats_by_position_are_the_means_of_what_was_validated(train):
     model.memories = {}
     trainer.validate(model, datamodule=trainer.datamodule, verbose=False)
     nats_L = torch.cat([nats_BL.double() for nats_BL in found]).nanmean(dim=0)
-    assert looks.nats == pytest.approx(nats_L.tolist(), rel=1e-6)
-    assert len(looks.nats) == 8
+    assert [place for place, _ in looks.nats] == list(range(8))
+    assert [nats for _, nats in looks.nats] == pytest.approx(nats_L.tolist(), rel=1e-6)
 
 
 def test_attention_is_that_of_the_text_that_was_validated(train):
@@ -85,3 +89,80 @@ def test_what_was_seen_is_kept_over_a_resume(train, tmp_path):
     train(second, start=tmp_path / "a.ckpt")
     assert second.samples[: len(first.samples)] == first.samples
     assert [step for step, _ in second.samples] == [3, 6]
+
+
+def test_a_place_where_nothing_is_scored_is_left_out_and_moves_no_other(make_trainer, text_file):
+    looks = Looks(sample_len=0)
+    task = {"length": 3, "n_symbol": 4, "n_eval": 64}
+    data = CorpusDataModule(
+        corpus="copy", task=task, tgt_len=8, batch_size=4, root=text_file.parent
+    )
+    sizes = {"n_layer": 1, "n_head": 2, "d_model": 8, "mem_len": 8}
+    trainer = make_trainer(callbacks=[looks], val_check_interval=6, limit_val_batches=1)
+    trainer.fit(LanguageModel(TransformerXLConfig(n_token=data.n_token, **sizes)), datamodule=data)
+    scored = trainer.val_dataloaders.stream.segment(0).scored_BL.any(dim=0)
+    assert 0 < scored.sum() < 8
+    assert [place for place, _ in looks.nats] == scored.nonzero().flatten().tolist()
+
+
+def test_a_warm_up_is_no_text_to_go_on_from(train):
+    looks = Looks(sample_len=10)
+    _, _, trainer = train(looks, data={"eval_warmup_len": 16}, limit_val_batches=8)
+    text = trainer.datamodule.store.ids("val")[:32].astype(np.uint8).tobytes().decode()
+    assert looks.samples[0][1].startswith(text)
+
+
+def test_it_looks_at_the_weights_that_were_measured(train, make_model, make_data, make_trainer):
+    seen = {}
+
+    class Compared(Looks):
+        def sample(self, trainer, pl_module, text_T):
+            weights = pl_module.net.state_dict()
+            mean = average.average.state_dict()
+            seen[trainer.global_step] = all(weights[k].equal(mean[k]) for k in weights)
+            return super().sample(trainer, pl_module, text_T)
+
+    average = WeightAverage(decay=0.5)
+    # As the command line has them: those of a config first.
+    trainer = make_trainer(callbacks=[average, Compared(5)], val_check_interval=3)
+    trainer.fit(make_model(), datamodule=make_data())
+    assert seen == {3: True, 6: True}
+
+
+def test_only_the_first_of_several_texts_is_looked_at(train, make_data, monkeypatch):
+    one, two = Looks(0), Looks(0)
+    train(one)
+    loader = CorpusDataModule.val_dataloader
+    monkeypatch.setattr(CorpusDataModule, "val_dataloader", lambda self: [loader(self)] * 2)
+    torch.manual_seed(0)
+    train(two)
+    assert [place for place, _ in two.nats] == [place for place, _ in one.nats]
+    assert two.nats[0][1] > 0
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"mem_len": 0}, {"positions": "absolute_sinusoidal"}], ids=["no memory", "absolute"]
+)
+def test_a_model_that_cannot_remember_goes_on_from_what_it_reads_again(
+    make_model, make_data, make_trainer, sizes, monkeypatch
+):
+    given = []
+    generate = looks_of.generate
+    monkeypatch.setattr(
+        looks_of,
+        "generate",
+        lambda *args, **how: (given.append(how["ext_len"]), generate(*args, **how))[1],
+    )
+    trainer = make_trainer(callbacks=[Looks(5)], val_check_interval=6)
+    trainer.fit(make_model(**{"mem_len": 0} | sizes), datamodule=make_data())
+    assert given == [looks_of.PROMPT]
+
+
+def test_a_compiled_model_is_not_asked_to_write(make_data, make_trainer, monkeypatch):
+    monkeypatch.setattr(module_of, "compile_in_place", lambda net: None)
+    looks, sizes = Looks(5), {"n_token": 256, "n_layer": 1, "n_head": 2, "d_model": 8}
+    model = LanguageModel(TransformerXLConfig(**sizes, mem_len=8), compile=True)
+    trainer = make_trainer(callbacks=[looks], val_check_interval=6)
+    trainer.fit(model, datamodule=make_data())
+    assert (looks.samples, looks.attention) == ([], [])
+    assert looks.nats

@@ -8,10 +8,13 @@ import subprocess
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from lightning.pytorch import Callback
 
+from txl_lightning.training.saving import LastCheckpoint, WholeFiles
+from txl_lightning.training.watch import report as report_of
 from txl_lightning.training.watch.history import History
 from txl_lightning.training.watch.looks import Looks
 from txl_lightning.training.watch.page import Run, page
@@ -204,3 +207,45 @@ def test_a_trial_of_a_few_steps_leaves_nothing(train):
 def test_a_sample_has_no_negative_length():
     with pytest.raises(ValueError, match=r"report\.sample_len: -1 .* 0 or more"):
         ReportConfig(sample_len=-1)
+
+
+class Reportless(Report):
+    """One that cannot tell."""
+
+    def tell(self, trainer, state):
+        raise KeyError("nothing")
+
+
+def test_what_cannot_be_told_hides_no_error_and_loses_no_checkpoint(
+    make_model, make_data, make_trainer, tmp_path
+):
+    history = History()
+    callbacks = [history, Reportless(history, Looks(0)), Ends(RuntimeError("lost"))]
+    callbacks.append(LastCheckpoint(dirpath=tmp_path / "kept"))
+    options = {"log_every_n_steps": 1, "enable_checkpointing": True, "plugins": [WholeFiles()]}
+    trainer = make_trainer(callbacks=callbacks, **options)
+    with (
+        pytest.raises(RuntimeError, match="lost"),
+        pytest.warns(UserWarning, match=r"KeyError\('nothing'\); no report is written"),
+    ):
+        trainer.fit(make_model(), datamodule=make_data())
+    assert (tmp_path / "kept" / "crash-4.ckpt").is_file()
+
+
+def test_a_page_is_written_now_and_then(make_model, make_data, make_trainer, monkeypatch):
+    told, history = [], History()
+    monkeypatch.setattr(report_of, "SECONDS", 0.0)
+    monkeypatch.setattr(Report, "tell", lambda self, trainer, state: told.append(state))
+    callbacks = [history, Report(history, Looks(0))]
+    trainer = make_trainer(callbacks=callbacks, val_check_interval=2, log_every_n_steps=1)
+    trainer.fit(make_model(), datamodule=make_data())
+    assert told == ["training"] * 3 + ["finished"]
+
+
+def test_only_the_first_of_several_processes_writes(tmp_path):
+    reporter, said = Report(History(), Looks(0)), []
+    reporter.folder = tmp_path
+    for is_first in (False, True):
+        trainer = SimpleNamespace(is_global_zero=is_first, fast_dev_run=False)
+        reporter.write(trainer, lambda trainer: said.append(trainer.is_global_zero))
+    assert said == [True]

@@ -128,8 +128,13 @@ def define(run: Any) -> None:
     for name in ("trainer/global_step", "tokens"):
         run.define_metric(name)
     run.define_metric("*", step_metric="tokens")
-    for best in ("val/nats", "val/bits_per_*", "val/perplexity"):
-        run.define_metric(best, step_metric="tokens", summary="min,last")
+    for best in ("val/nats", "val/bits_per_byte", "val/perplexity"):
+        define_best(run, best)
+
+
+def define_best(run: Any, name: str) -> None:
+    """Let a run's summary have the least of a number; W&B does not of one that * stands for."""
+    run.define_metric(name, step_metric="tokens", summary="min,last")
 
 
 class Dashboard(Callback):
@@ -149,6 +154,7 @@ class Dashboard(Callback):
         for board in boards(trainer):
             board.tell({"txl_lightning": {"commit": commit(), "release": release()}})
             self.run_id = board.version
+            define_best(board.experiment, f"val/bits_per_{pl_module.unit}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """After a resume, a validation may come first."""

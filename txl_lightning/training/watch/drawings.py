@@ -1,5 +1,6 @@
 """A run's figures: as files, and as parts of a page."""
 
+import math
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -22,7 +23,10 @@ def learning(history: History) -> Drawing:
         line(axes, history.training(name), label="training", linewidth=1)
         line(axes, history.validation(name), label="validation", marker="o", markersize=4)
         axes.set(xlabel="tokens read", ylabel=name.replace("_", " "))
-        axes.legend(frameon=False)
+        if axes.lines:
+            axes.legend(frameon=False)
+        else:
+            axes.text(0.5, 0.5, "no finite loss", transform=axes.transAxes, ha="center")
 
     return draw
 
@@ -36,7 +40,8 @@ def single(points: list[Point]) -> Drawing:
         line(axes, points, linewidth=1)
         axes.set(xlabel="tokens read")
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+        if axes.get_ylim()[1] > 1000:
+            axes.yaxis.set_major_formatter(EngFormatter(sep=""))
 
     return draw
 
@@ -60,8 +65,8 @@ def line(axes: Any, points: list[Point], **style: Any) -> None:
     """A curve over tokens, if there is one."""
     from matplotlib.ticker import EngFormatter
 
-    tokens, values = zip(*points, strict=True) if points else ((), ())
-    axes.plot(tokens, values, **style)
+    if finite := [point for point in points if math.isfinite(point[1])]:
+        axes.plot(*zip(*finite, strict=True), **style)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 

@@ -20,7 +20,9 @@ BESIDE = {
     "memory_filled": "states remembered",
     "peak_memory_bytes": "most bytes in use",
 }
-"""Curves that are drawn small."""
+"""Curves that are drawn small, unless they are 0 throughout."""
+CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)}
+"""Bytes that a page must not hold, and the signs for them."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,11 @@ def numbers(run: Run) -> dict[str, str]:
 def learnt(run: Run) -> str:
     """The curves."""
     history = run.history
-    curves = [
-        (name, history.training(key)) for key, name in BESIDE.items() if history.training(key)
-    ]
+    curves = [(name, history.training(key)) for key, name in BESIDE.items()]
     small = "".join(
         f"<div><h3>{escape(name)}</h3>{figure(single(points), [SMALL])}</div>"
         for name, points in curves
+        if any(value for _, value in points)
     )
     text = "A loss of training is the mean since the last one that was logged."
     shown = figure(learning(history)) if history.curves else "<p>Nothing was logged.</p>"
@@ -144,14 +145,14 @@ def written(run: Run) -> str:
 
 def sample(step: int, text: str, prompt: int) -> str:
     """A text, and after which step it was written."""
-    given, ours = escape(text[:prompt]), escape(text[prompt:])
+    given, ours = (escape(part.translate(CONTROLS)) for part in (text[:prompt], text[prompt:]))
     return f"<h3>after step {step:,}</h3>\n<pre><b>{given}</b>{ours}</pre>"
 
 
 def settings(run: Run) -> str:
     """The network's parts, where it was trained, and the config."""
-    facts = {f"parameters: {name}": f"{count:,}" for name, count in run.parts.items()}
-    facts["memory, full"] = f"{run.memory_bytes:,} bytes on each device"
+    facts = {name: f"{count:,} parameters" for name, count in run.parts.items()}
+    facts["full memory"] = f"{run.memory_bytes:,} bytes on each device"
     told = part("Model", "", table(facts.items()))
     told += part("Environment", "", table(flat(run.environment)))
     config = escape(run.config)
@@ -170,9 +171,8 @@ def flat(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def table(facts: Iterable[tuple[str, Any]]) -> str:
     """Names and values."""
-    rows = (
-        f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in facts
-    )
+    words = ((name, f"{v:.3g}" if isinstance(v, float) else str(v)) for name, v in facts)
+    rows = (f"<tr><th>{escape(name)}</th><td>{escape(word)}</td></tr>" for name, word in words)
     return f'<table class="facts">{"".join(rows)}</table>'
 
 

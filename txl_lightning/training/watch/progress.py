@@ -85,6 +85,8 @@ class TokenProgress(ProgressBar):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Its time is counted apart, with all that follows it."""
         self.left.pause()
+        if self.live is not None:
+            self.live.update(self.live.task_ids[0], left="validating")
 
     def on_train_batch_start(self, *_: Any) -> None:
         """After a validation, and what it is followed by, training goes on."""
@@ -92,6 +94,8 @@ class TokenProgress(ProgressBar):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print what was measured, and let it stand."""
+        if self.live is not None:
+            self.live.update(self.live.task_ids[0], left=time_left(self.left, trainer))
         if in_fit(trainer) and not self.is_disabled:
             self.say(f"step {trainer.global_step}  validation: {describe(trainer, 'val')}")
 
@@ -111,7 +115,9 @@ class TokenProgress(ProgressBar):
     def say(self, line: str) -> None:
         """Print above the bar."""
         console = self.live.console if self.live else self.console
-        console.print(line, highlight=False, markup=False)
+        # Where nobody looks at it, it is read line by line.
+        whole = not console.is_terminal
+        console.print(line, highlight=False, markup=False, soft_wrap=whole)
 
     def stop(self) -> None:
         """Take the bar down."""
@@ -149,6 +155,6 @@ def describe(trainer: Trainer, stage: str) -> str:
     for name in sorted(known):
         head, _, reading = name.partition("/")
         if head == stage and reading.startswith(READINGS):
-            value = f"{known[name]:,.0f}" if known[name] > 1000 else f"{known[name]:.3f}"
+            value = f"{known[name]:,.0f}" if known[name] > 100 else f"{known[name]:.3f}"
             words.append(f"{value} {reading.replace('_per_', '/').replace('/second', '/s')}")
     return "  ".join(words)

@@ -1,5 +1,6 @@
 """report.html: a run on one page, and its curve and its attention as pictures beside it."""
 
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from ...evaluation.machine import made_with
 from ...model import require
+from ..averaging import WeightAverage
 from .drawings import attention, learning, save
 from .history import History, folder_of, in_fit
 from .looks import Looks
@@ -45,7 +47,7 @@ class Report(Callback):
     def __init__(self, history: History, looks: Looks) -> None:
         self.history, self.looks = history, looks
         self.folder = Path()
-        self.written_at, self.drawn = time.monotonic(), -1
+        self.written_at, self.drawn = -math.inf, -1
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Ask for the run's folder, on every rank, because the ranks agree on it together."""
@@ -68,7 +70,7 @@ class Report(Callback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """What there is of it."""
-        if self.history.curves or self.history.validations:
+        if self.folder != Path():
             stopped = isinstance(exception, SystemExit | KeyboardInterrupt)
             self.write(trainer, self.tell, "stopped" if stopped else f"ended by: {exception}")
 
@@ -106,6 +108,8 @@ class Report(Callback):
         module, config = trainer.lightning_module, self.folder / "config.yaml"
         about = made_with(trainer.strategy.root_device)
         about |= {"devices": trainer.world_size, "precision": trainer.precision}
+        if any(isinstance(each, WeightAverage) for each in trainer.callbacks):
+            about["validated"] = "the average of the weights (WeightAverage), not themselves"
         return Run(
             name=str(self.folder),
             state=state,

@@ -67,8 +67,8 @@ def ending(trainer: Trainer, history: History) -> str:
         shown = [shown[0], best, *shown[1:]]
     head, cells = columns(shown)
     notes = ["best" * (row is best) for row in shown]
-    rows = [(*row, note) for row, note in zip(cells, notes, strict=True)]
-    return f"{said}\n{aligned([(*head, ''), *rows])}"
+    rows = [(note, *row, "") for row, note in zip(cells, notes, strict=True)]
+    return f"{said}\n{aligned([('', *head, ''), *rows])}"
 
 
 def columns(rows: Sequence[Mapping[str, float]]) -> tuple[list[str], list[list[str]]]:
