@@ -97,7 +97,7 @@ def test_a_misspelt_key_ends_it_at_once_and_what_to_do_then_is_said(place, sweep
     assert place.states == ["failed"]
     place.write(parameters={"lr": {"values": [0.1]}})
     code, output = sweep()
-    assert complaint(output).endswith(f"(no trial of it ended well: rm -r {place.out})")
+    assert complaint(output).endswith("(no trial of it ended well: rm -r runs/sweeps/search)")
 
 
 def test_where_all_fail_there_is_no_best(place, sweep):

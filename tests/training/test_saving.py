@@ -1,5 +1,6 @@
 """When checkpoints are written, and what a signal leaves behind."""
 
+import csv
 import os
 import signal
 import subprocess
@@ -174,6 +175,10 @@ def test_the_exit_code_of_a_process_is_that_of_its_signal(tmp_path, small, repos
     assert time.monotonic() - since < 60
     assert "saved after step 3" in done.stderr
     assert held(tmp_path / "runs/version_0/checkpoints/last.ckpt")["global_step"] == 3
+    with (tmp_path / "runs/version_0/metrics.csv").open() as file:
+        logged = [row["step"] for row in csv.DictReader(file) if row["train/nats"]]
+    # The last step's, too; they are counted from 0.
+    assert logged == ["0", "1", "2"]
 
 
 class Accident(Callback):
