@@ -26,6 +26,7 @@ files = sorted(folder.glob("version_*/metrics.csv"))
 done = [json.loads(line) for line in (folder / "steps").open()] if files else []
 run = folder / f"version_{len(files)}"
 run.mkdir()
+(folder / "leads_a_session").write_text(str(os.getsid(0) == os.getpid()))
 (folder / "environment").write_text(json.dumps(dict(os.environ)))
 with (run / "metrics.csv").open("w") as metrics, (folder / "steps").open("a") as steps:
     print("step,train/tokens,val/bits_per_byte", file=metrics, flush=True)

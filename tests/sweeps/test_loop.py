@@ -164,6 +164,19 @@ def test_it_ends_where_a_trial_is_as_good_as_is_wanted(place, sweep):
     assert place.states == ["finished"] * 2
 
 
+def test_a_target_of_more_is_reached_from_below(place, sweep):
+    metric = {"name": "val/bits_per_byte", "goal": "maximize", "target": 1.3}
+    place.write(metric=metric, parameters={"lr": {"values": [0.3, 0.9, 0.1]}})
+    assert sweep()[0] == 0
+    assert sorted(row["lr"] for row in place.rows) == ["0.3", "0.9"]
+
+
+def test_ctrl_c_reaches_no_trial_by_itself(place, sweep):
+    place.write(parameters={"lr": {"values": [0.3]}})
+    assert sweep()[0] == 0
+    assert (place.out / "001" / "leads_a_session").read_text() == "True"
+
+
 @pytest.mark.parametrize(
     ("changes", "options", "said"),
     [

@@ -166,3 +166,17 @@ def test_a_compiled_model_is_not_asked_to_write(make_data, make_trainer, monkeyp
     trainer.fit(model, datamodule=make_data())
     assert (looks.samples, looks.attention) == ([], [])
     assert looks.nats
+
+
+def test_all_that_was_seen_is_in_the_checkpoint(train, tmp_path):
+    first, second = Looks(20), Looks(20)
+    _, _, trainer = train(first, limit_val_batches=5)
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    [kept] = [
+        state
+        for state in torch.load(tmp_path / "a.ckpt", weights_only=True)["callbacks"].values()
+        if "samples" in state
+    ]
+    second.load_state_dict(kept)
+    assert second.state_dict() == first.state_dict()
+    assert all(first.state_dict().values())

@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from lightning.pytorch import Callback
 
 from txl_lightning.training.saving import LastCheckpoint, WholeFiles
 from txl_lightning.training.watch import report as report_of
+from txl_lightning.training.watch.drawings import WIDE, drawn, learning
 from txl_lightning.training.watch.history import History
 from txl_lightning.training.watch.looks import Looks
 from txl_lightning.training.watch.page import Run, page
@@ -249,3 +251,19 @@ def test_only_the_first_of_several_processes_writes(tmp_path):
         trainer = SimpleNamespace(is_global_zero=is_first, fast_dev_run=False)
         reporter.write(trainer, lambda trainer: said.append(trainer.is_global_zero))
     assert said == [True]
+
+
+def test_the_curve_is_of_training_and_of_validation():
+    history = History()
+    history.curves["bits_per_byte"] = [(1, 8.0), (2, math.nan), (3, 5.0)]
+    history.validations = [{"tokens": 2, "nats": 4.0, "bits_per_byte": 6.0}]
+    [axes] = drawn(learning(history), WIDE).axes
+    assert [line.get_xydata().tolist() for line in axes.lines] == [[[1, 8], [3, 5]], [[2, 6]]]
+    assert axes.get_ylabel() == "bits per byte"
+
+
+def test_what_a_page_must_not_hold_is_shown_by_a_sign():
+    looks = Looks()
+    looks.samples, looks.prompt = [[1, "a\x00\x07\tb\nc"]], 1
+    text = page(told(looks=looks))
+    assert "<b>a</b>\u2400\u2407\tb\nc</pre>" in text
