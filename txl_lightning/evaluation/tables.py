@@ -1,4 +1,4 @@
-"""Rows of a table as files."""
+"""Rows of a table as files, and in words."""
 
 import csv
 import json
@@ -17,3 +17,13 @@ def write_table(
         writer.writeheader()
         writer.writerows(rows)
     path.with_suffix(".json").write_text(json.dumps({**(about or {}), "rows": rows}, indent=1))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Lines in which the first column stands left, the others right; the last one is a note."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *middle, note in rows:
+        cells = [word.rjust(width) for word, width in zip(middle, widths[1:-1], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells, note]).rstrip())
+    return "\n".join(lines)

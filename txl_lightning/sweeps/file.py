@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from ..complaints import dotted
 from . import engine
 
 METHODS = ("grid", "random", "bayes")
@@ -111,14 +112,5 @@ def flat(parameters: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in parameters.items():
         settings = yaml.safe_load(value) if name == "config" and isinstance(value, str) else None
-        found |= flattened(settings) if isinstance(settings, dict) else {name: value}
-    return found
-
-
-def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted key."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        inner = isinstance(value, Mapping)
-        found |= flattened(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+        found |= dotted(settings) if isinstance(settings, dict) else {name: value}
     return found

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from ..evaluation.machine import commit, cpu_name, release
-from ..evaluation.tables import write_table
+from ..evaluation.tables import aligned, write_table
 from . import logged, pictures
 from .file import SweepFile, flat
 from .trials import Sweep, Trial
 
 Row = dict[str, Any]
 PICTURE = "results.png"
+DIGITS = {"value": ".4f", "seconds": ".0f"}
+"""How numbers are shown that are not parameters."""
 
 
 def write(sweep: Sweep, file: SweepFile, folder: Path) -> None:
@@ -98,26 +100,14 @@ def show(sweep: Sweep, file: SweepFile, folder: Path) -> None:
 def lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     """A plain table."""
     short = pictures.short(names)
-    heads = ["trial", "state", "value", *short.values(), "steps", "seconds"]
     keys = ["trial", "state", "value", *short, "steps", "seconds"]
-    cells = [heads, *([cell(key, row[key]) for key in keys] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    ]
+    heads = [short.get(key, key) for key in keys]
+    cells = [[cell(key, row[key]) for key in keys] for row in rows]
+    return aligned([[*line, ""] for line in (heads, *cells)]).splitlines()
 
 
 def cell(key: str, value: Any) -> str:
     """A value as the table shows it."""
-    if value is None:
-        return "-"
     if isinstance(value, float):
-        return (
-            f"{value:.0f}"
-            if key == "seconds"
-            else f"{value:.4f}"
-            if key == "value"
-            else (f"{value:.4g}")
-        )
-    return str(value)
+        return f"{value:{DIGITS.get(key, '.4g')}}"
+    return "-" if value is None else str(value)

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger
 
 from ..checkpoints import CheckpointError, read_checkpoint
 from ..checkpoints.places import check_folder
-from ..complaints import explain
+from ..complaints import dotted, explain
 from ..data.datamodule import CorpusDataModule
 from .checks import as_counts, check_numbers_of, check_same_network, check_same_optimiser
 from .chunks import in_chunks
@@ -189,7 +189,7 @@ class TxlCLI(LightningCLI):
         checkpoint = read_checkpoint(self.start)
         self.run_id = None if resume == "never" else run_in(checkpoint)
         saved, step = checkpoint["hyper_parameters"], checkpoint.get("global_step", 0)
-        settings = flat("model", saved) | vocabulary_in(self.start)
+        settings = dotted(saved, "model.") | vocabulary_in(self.start)
         settings.pop("model.net.n_token")
         try:
             self._subcommand_parsers[verb].set_defaults(settings)
@@ -265,12 +265,3 @@ class SaveRun(SaveConfigCallback):
         for board in boards(trainer):
             board.tell(whole)
         (self.folder / "vocab.json").write_text(trainer.datamodule.vocab.to_json())
-
-
-def flat(prefix: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Nested settings by dotted key."""
-    keys: dict[str, Any] = {}
-    for name, value in settings.items():
-        key = f"{prefix}.{name}"
-        keys |= flat(key, value) if isinstance(value, dict) else {key: value}
-    return keys

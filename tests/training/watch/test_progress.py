@@ -7,10 +7,11 @@ import pytest
 from rich.console import Console
 
 from txl_lightning import TransformerXL, TransformerXLConfig
+from txl_lightning.evaluation.tables import aligned
 from txl_lightning.training.watch import timeleft
 from txl_lightning.training.watch.history import History
 from txl_lightning.training.watch.progress import TokenProgress, time_left
-from txl_lightning.training.watch.summary import aligned, duration, ending, memory_bytes, parts
+from txl_lightning.training.watch.summary import duration, ending, memory_bytes, parts
 from txl_lightning.training.watch.timeleft import TimeLeft, still_to_do
 
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")

@@ -234,14 +234,17 @@ def test_what_cannot_be_told_hides_no_error_and_loses_no_checkpoint(
     assert (tmp_path / "kept" / "crash-4.ckpt").is_file()
 
 
-def test_a_page_is_written_now_and_then(make_model, make_data, make_trainer, monkeypatch):
+@pytest.mark.parametrize(("seconds", "pages"), [(0.0, 3), (report_of.SECONDS, 1)])
+def test_a_page_is_written_first_and_now_and_then(
+    make_model, make_data, make_trainer, monkeypatch, seconds, pages
+):
     told, history = [], History()
-    monkeypatch.setattr(report_of, "SECONDS", 0.0)
-    monkeypatch.setattr(Report, "tell", lambda self, trainer, state: told.append(state))
+    monkeypatch.setattr(report_of, "SECONDS", seconds)
+    monkeypatch.setattr(report_of, "page", lambda run: told.append(run.state) or "")
     callbacks = [history, Report(history, Looks(0))]
     trainer = make_trainer(callbacks=callbacks, val_check_interval=2, log_every_n_steps=1)
     trainer.fit(make_model(), datamodule=make_data())
-    assert told == ["training"] * 3 + ["finished"]
+    assert told == ["training"] * pages + ["finished"]
 
 
 def test_only_the_first_of_several_processes_writes(tmp_path):

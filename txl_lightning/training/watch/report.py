@@ -1,7 +1,6 @@
 """report.html: a run on one page, and its curve and its attention as pictures beside it."""
 
 import math
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from ...checkpoints.tensors import write_text
 from ...evaluation.machine import made_with
 from ...model import require
 from ..averaging import WeightAverage
@@ -98,9 +98,7 @@ class Report(Callback):
 
     def tell(self, trainer: Trainer, state: str) -> None:
         """report.html, which is whole or the one before."""
-        beside = self.folder / "report.html.new"
-        beside.write_text(page(self.run(trainer, state)), encoding="utf-8")
-        os.replace(beside, self.folder / "report.html")
+        write_text(page(self.run(trainer, state)), self.folder / "report.html")
         self.written_at = time.monotonic()
 
     def run(self, trainer: Trainer, state: str) -> Run:

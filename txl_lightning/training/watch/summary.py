@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from lightning.pytorch import LightningModule, Trainer
 from rich.filesize import decimal
 
+from ...evaluation.tables import aligned
 from ...model import TransformerXL
 from .history import History
 
@@ -95,13 +96,3 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes % 60} min"
     return f"{minutes} min {int(seconds % 60)} s" if minutes else f"{int(seconds)} s"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Lines in which the first column stands left, the others right; the last one is a note."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *middle, note in rows:
-        cells = [word.rjust(width) for word, width in zip(middle, widths[1:-1], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *cells, note]).rstrip())
-    return "\n".join(lines)
