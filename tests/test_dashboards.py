@@ -15,7 +15,7 @@ import pytest
 
 PUSH = Path(__file__).parents[1] / "experiments" / "dashboards" / "push.py"
 ASKED = ["Is it learning?", "Is it fast?", "Does memory help?", "Which run is best?"]
-NOWHERE = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_HTTP_TIMEOUT": "1"}
+NOWHERE = {"WANDB_BASE_URL": "http://127.0.0.1:9"}
 KEY = {"WANDB_API_KEY": "c0ffee" * 6 + "beef"}
 LEAST = "val/bits_per_byte.min"
 NAMING = ("xAxis", "yAxis", "metrics", "accessor", "targetKey", "mediaKeys", "tableKey", "val")

@@ -9,6 +9,7 @@ Wants the extra "dashboards" and, to save, a key (wandb login).
 
 import argparse
 import json
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -20,6 +21,8 @@ def main() -> None:
     parser.add_argument("--project", default="txl_lightning")
     parser.add_argument("--json", action="store_true", help="print what would be saved")
     given = parser.parse_args()
+    # By itself W&B goes on trying after its own time limit, and no process ends before it does.
+    os.environ.setdefault("WANDB_X_GRAPHQL_RETRY_MAX", "2")
     both = built(given.entity, given.project)
     if given.json:
         print(json.dumps({name: spec(board) for name, board in both.items()}, indent=1))
