@@ -62,6 +62,10 @@ class Segment(NamedTuple):
         """The same segment elsewhere."""
         return self._replace(**{name: getattr(self, name).to(device, **kwargs) for name in TENSORS})
 
+    def rows(self, which: slice) -> Segment:
+        """The same segment of some rows only."""
+        return self._replace(**{name: getattr(self, name)[which] for name in TENSORS})
+
 
 TENSORS = ("tokens_BL", "targets_BL", "past_BL", "scored_BL")
 """The fields of a segment that have rows."""
@@ -190,8 +194,7 @@ class Chunked:
         share = len(whole.tokens_BL) // self.n_chunk
         rows = slice(chunk * share, (chunk + 1) * share)
         n_left = (self.n_chunk - 1 - chunk) * self.batch_size // self.n_chunk
-        return whole._replace(
-            **{name: getattr(whole, name)[rows] for name in TENSORS},
+        return whole.rows(rows)._replace(
             n_target=whole.n_target - n_left * whole.new_len,
             n_scored=whole.n_scored / self.n_chunk,
             chunk=chunk,

@@ -3,15 +3,16 @@
 B rows   L queries   S = M + L states seen   H heads   K head width   N layers
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.stream import Stream
+from ..data.stream import Segment, Stream
 from ..model import Memory, TransformerXL, evaluating, require, widest
 from ..model.kernels import reference, sdpa
 from ..model.positions import DistanceTerms
@@ -56,8 +57,20 @@ def attention_rows(
     Raises:
         ValueError: a text too short for that.
     """
+    require(batch_size >= 1, "batch_size", batch_size, "at least 1")
+    require(tgt_len >= 1, "tgt_len", tgt_len, "at least 1")
+    stream, memory = Stream.of(tokens, batch_size, tgt_len), model.empty_memory(batch_size, mem_len)
+    n_warm, n_whole = -(-memory.mem_len // tgt_len), stream.total // tgt_len
+    n_least = batch_size * ((n_warm + 1) * tgt_len + 1)
+    enough = f"at least {n_least} for {batch_size} rows of {tgt_len} with a full memory"
+    require(n_whole > n_warm, "tokens", len(tokens), enough)
+    segments = map(stream.segment, range(n_whole))
+    return rows_of(summed(model, segments, memory, n_warm))
+
+
+def rows_of(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
+    """How far back each head of each layer looks, as rows."""
     found = []
-    sums = summed(model, tokens, batch_size=batch_size, tgt_len=tgt_len, mem_len=mem_len)
     for layer, layer_sums in enumerate(sums, start=1):
         share_HS = (layer_sums.distance_HS / layer_sums.n_query).cpu().numpy()
         memory_H = (layer_sums.memory_H / layer_sums.n_query).tolist()
@@ -77,33 +90,22 @@ def distances(share_S: np.ndarray) -> dict[str, float]:
 
 @torch.no_grad()
 def summed(
-    model: TransformerXL,
-    tokens: np.ndarray,
-    *,
-    batch_size: int,
-    tgt_len: int,
-    mem_len: int | None = None,
+    model: TransformerXL, segments: Iterable[Segment], memory: Memory, n_warm: int
 ) -> list[HeadSums]:
-    """The sums of each layer over all whole segments but those that fill the memory."""
-    require(batch_size >= 1, "batch_size", batch_size, "at least 1")
-    require(tgt_len >= 1, "tgt_len", tgt_len, "at least 1")
-    stream, memory = Stream.of(tokens, batch_size, tgt_len), model.empty_memory(batch_size, mem_len)
-    n_warm, n_whole = -(-memory.mem_len // tgt_len), stream.total // tgt_len
-    n_least = batch_size * ((n_warm + 1) * tgt_len + 1)
-    enough = f"at least {n_least} for {batch_size} rows of {tgt_len} with a full memory"
-    require(n_whole > n_warm, "tokens", len(tokens), enough)
+    """Each layer's sums over equally long segments but the first few, which fill the memory."""
+    ahead = iter(segments)
     with evaluating(model):
-        memory = read(model, stream, range(n_warm), memory)
+        memory = read(model, islice(ahead, n_warm), memory)
         with recording(model) as sums:
-            read(model, stream, range(n_warm, n_whole), memory)
+            read(model, ahead, memory)
     return sums
 
 
-def read(model: TransformerXL, stream: Stream, segments: range, memory: Memory) -> Memory:
+def read(model: TransformerXL, segments: Iterable[Segment], memory: Memory) -> Memory:
     """What is remembered after some segments."""
-    for index in segments:
-        tokens_BL = stream.segment(index).tokens_BL.to(model.probe.device)
-        _, memory = model.hidden(tokens_BL, memory)
+    for segment in segments:
+        here = segment.to(model.probe.device)
+        _, memory = model.hidden(here.tokens_BL, memory, here.past_BL, here.again)
     return memory
 
 

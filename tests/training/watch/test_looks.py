@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig
-from txl_lightning.evaluation.attention import attention_rows
+from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig, TransformerXLConfig
+from txl_lightning.evaluation.attention import recording
 from txl_lightning.training import module as module_of
 from txl_lightning.training.averaging import WeightAverage
 from txl_lightning.training.watch import looks as looks_of
@@ -65,14 +65,33 @@ def test_nats_by_position_are_the_means_of_what_was_validated(train):
     assert [nats for _, nats in looks.nats] == pytest.approx(nats_L.tolist(), rel=1e-6)
 
 
-def test_attention_is_that_of_the_text_that_was_validated(train):
+@pytest.mark.parametrize(
+    ("data", "n_warm", "n_byte"),
+    [
+        ({}, 2, 6000),
+        ({"eval_warmup_len": 16}, 4, 6000),
+        ({"ext_len": 5}, 3, 6000),
+        ({"eval_batch_size": 1}, 2, 860),
+    ],
+    ids=["no more", "warm-up", "read again", "short end"],
+)
+def test_attention_is_that_of_the_text_that_was_validated(train, text_file, data, n_warm, n_byte):
+    """Counted by hand once the memory is full, in whole segments."""
+    text_file.write_bytes(text_file.read_bytes()[:n_byte])
     looks = Looks()
-    model, _, trainer = train(looks, val_check_interval=6, limit_val_batches=5)
-    text = trainer.val_dataloaders.stream
-    row = np.concatenate([text.segment(n).tokens_BL[0].numpy() for n in range(5)])
-    row = np.append(row, 0)
-    assert looks.attention == attention_rows(model.net, row, batch_size=1, tgt_len=8)
-    assert {row["layer"] for row in looks.attention} == {1, 2}
+    model, _, trainer = train(looks, data=data, val_check_interval=6, limit_val_batches=1.0)
+    stream, net = trainer.val_dataloaders.stream, model.net.eval()
+    memory, on_memory, n_query = net.empty_memory(1), torch.zeros(2, 2).double(), 0
+    for index in range(min(len(stream), n_warm + 4)):
+        row = stream.segment(index).rows(slice(1))
+        with recording(net) as sums, torch.no_grad():
+            _, memory = net.hidden(row.tokens_BL, memory, row.past_BL, row.again)
+        if index >= n_warm and row.new_len == 8:
+            on_memory += torch.stack([each.memory_H for each in sums])
+            n_query += sums[0].n_query
+    assert n_query >= 16
+    found = [row["on_memory"] for row in looks.attention]
+    assert found == pytest.approx((on_memory / n_query).flatten().tolist())
 
 
 def test_a_text_too_short_for_a_full_memory_says_nothing_of_attention(train):
@@ -91,18 +110,55 @@ def test_what_was_seen_is_kept_over_a_resume(train, tmp_path):
     assert [step for step, _ in second.samples] == [3, 6]
 
 
-def test_a_place_where_nothing_is_scored_is_left_out_and_moves_no_other(make_trainer, text_file):
+@pytest.fixture
+def train_task(make_trainer, text_file):
+    """Train on examples that do not see each other."""
+
+    def run(looks: Looks, corpus: str, length: int, limit_val_batches: int):
+        task = {"length": length, "n_symbol": 4, "n_eval": 64}
+        sizes = {"tgt_len": 8, "batch_size": 4, "root": text_file.parent}
+        data = CorpusDataModule(corpus=corpus, task=task, **sizes)
+        sizes = {"n_layer": 1, "n_head": 2, "d_model": 8, "mem_len": 8}
+        model = LanguageModel(TransformerXLConfig(n_token=data.n_token, **sizes))
+        how = {"val_check_interval": 6, "limit_val_batches": limit_val_batches}
+        trainer = make_trainer(callbacks=[looks], **how)
+        trainer.fit(model, datamodule=data)
+        return trainer
+
+    return run
+
+
+def test_a_place_where_nothing_is_scored_is_left_out_and_moves_no_other(train_task):
     looks = Looks(sample_len=0)
-    task = {"length": 3, "n_symbol": 4, "n_eval": 64}
-    data = CorpusDataModule(
-        corpus="copy", task=task, tgt_len=8, batch_size=4, root=text_file.parent
-    )
-    sizes = {"n_layer": 1, "n_head": 2, "d_model": 8, "mem_len": 8}
-    trainer = make_trainer(callbacks=[looks], val_check_interval=6, limit_val_batches=1)
-    trainer.fit(LanguageModel(TransformerXLConfig(n_token=data.n_token, **sizes)), datamodule=data)
+    trainer = train_task(looks, "copy", length=3, limit_val_batches=1)
     scored = trainer.val_dataloaders.stream.segment(0).scored_BL.any(dim=0)
     assert 0 < scored.sum() < 8
     assert [place for place, _ in looks.nats] == scored.nonzero().flatten().tolist()
+
+
+def test_heads_do_not_look_into_another_text(train_task):
+    """An example that is a segment long remembers nothing of its own."""
+    looks = Looks(sample_len=0)
+    train_task(looks, "sort", length=4, limit_val_batches=5)
+    assert [row["on_memory"] for row in looks.attention] == [0, 0]
+    train_task(looks, "sort", length=8, limit_val_batches=5)
+    assert all(0 < row["on_memory"] < 0.5 for row in looks.attention)
+
+
+def test_attention_is_that_of_the_lengths_that_validation_has(make_data, make_trainer):
+    """Heads that see the same four states alike look half way back."""
+    looks, sizes = Looks(sample_len=0), {"n_token": 256, "n_layer": 1, "n_head": 2, "d_model": 8}
+    config = TransformerXLConfig(**sizes, mem_len=12)
+    still = OptimConfig(lr=1e-9)
+    model = LanguageModel(config, still, eval_mem_len=4, eval_same_length="mem_len")
+    with torch.no_grad():
+        for parameter in [*model.net.positions.parameters()]:
+            parameter.zero_()
+        for layer in model.net.layers:
+            layer.attention.q_net.weight.zero_()
+    trainer = make_trainer(callbacks=[looks], val_check_interval=6, limit_val_batches=5)
+    trainer.fit(model, datamodule=make_data())
+    assert [row["mean"] for row in looks.attention] == pytest.approx([1.5, 1.5], rel=1e-4)
 
 
 def test_a_warm_up_is_no_text_to_go_on_from(train):

@@ -11,7 +11,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 
 from ...data.stream import Segment
-from ...evaluation.attention import attention_rows
+from ...evaluation.attention import rows_of, summed
 from ...generation import TextStream, generate
 from .history import in_fit
 
@@ -35,7 +35,7 @@ class Looks(Callback):
         prompt: How many characters of the text are not the model's.
         nats: Places of a segment where something is scored, and the mean nats there at the last
             validation (context fragmentation).
-        attention: How far back each head looks (rows of `attention_rows`), at the last one.
+        attention: How far back each head looks (`rows_of`), at the last one.
     """
 
     def __init__(self, sample_len: int = 200) -> None:
@@ -49,7 +49,7 @@ class Looks(Callback):
     def begin(self) -> None:
         """Nothing of this validation has been seen."""
         self.nats_L, self.count_L = torch.zeros(0), torch.zeros(0)
-        self.text: list[Tensor] = []
+        self.segments: list[Segment] = []
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """One that was broken off says nothing of this one."""
@@ -67,16 +67,15 @@ class Looks(Callback):
         """Add a segment's nats up by their places, and keep some of its text."""
         if not in_fit(trainer) or not trainer.is_global_zero or dataloader_idx:
             return
-        warmup = pl_module.corpus.eval_warmup_len
-        if sum(map(len, self.text)) < warmup + needed(pl_module, batch.new_len):
-            self.text.append(batch.tokens_BL[0, batch.reread :].cpu())
+        if len(self.segments) < filling(pl_module, batch) + SEGMENTS:
+            self.segments.append(batch.rows(slice(1)).to("cpu"))
         nats_BL = outputs.cpu().double()
         self.nats_L = added(self.nats_L, nats_BL.nansum(dim=0))
         self.count_L = added(self.count_L, nats_BL.isfinite().sum(dim=0))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look, while the weights are those that were measured (`WeightAverage`)."""
-        if not self.text:
+        if not self.segments:
             return
         mean_L = (self.nats_L / self.count_L).tolist()
         self.nats = [(place, nats) for place, nats in enumerate(mean_L) if nats == nats]
@@ -84,11 +83,12 @@ class Looks(Callback):
         whole = isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy)
         if whole and not pl_module.hparams["compile"]:
             # The first row has no text before its own, and repeats a token for a warm-up.
-            text_T = torch.cat(self.text)[pl_module.corpus.eval_warmup_len :]
+            text_T = torch.cat([each.tokens_BL[0, each.reread :] for each in self.segments])
+            text_T = text_T[pl_module.corpus.eval_warmup_len :]
             if self.sample_len and len(text_T):
                 self.samples.append([trainer.global_step, self.sample(trainer, pl_module, text_T)])
             self.samples = self.samples[-MOST:]
-            self.look(pl_module, text_T, len(self.text[0]))
+            self.look(pl_module)
         self.begin()
 
     def sample(self, trainer: Trainer, pl_module: LightningModule, text_T: Tensor) -> str:
@@ -102,13 +102,13 @@ class Looks(Callback):
         self.prompt = len(written(vocab, prompt_L))
         return written(vocab, torch.cat([prompt_L, ids_L.cpu()]))
 
-    def look(self, pl_module: LightningModule, text_T: Tensor, tgt_len: int) -> None:
+    def look(self, pl_module: LightningModule) -> None:
         """How far back the heads look, if the text that was validated is long enough to tell."""
-        if len(text_T) >= needed(pl_module, tgt_len) - (SEGMENTS - 1) * tgt_len:
-            # What is read ends before a last target, which says nothing of attention.
-            text_T = torch.cat([text_T, text_T[-1:]])
-            how = {"batch_size": 1, "tgt_len": tgt_len, "mem_len": pl_module.eval_lengths[0]}
-            self.attention = attention_rows(pl_module.net, text_T.numpy(), **how)
+        net, n_warm = pl_module.net, filling(pl_module, self.segments[0])
+        whole = [each for each in self.segments if each.new_len == self.segments[0].new_len]
+        if len(whole) > n_warm:
+            memory = net.empty_memory(1, *pl_module.eval_lengths)
+            self.attention = rows_of(summed(net, whole, memory, n_warm))
 
     def state_dict(self) -> dict[str, Any]:
         """What was seen so far."""
@@ -120,11 +120,11 @@ class Looks(Callback):
             setattr(self, name, value)
 
 
-def needed(pl_module: LightningModule, tgt_len: int) -> int:
-    """Tokens in which the memory fills and attention is then looked at."""
-    given = pl_module.eval_lengths[0]
-    n_warm = -(-(pl_module.net.config.mem_len if given is None else given) // tgt_len)
-    return (n_warm + SEGMENTS) * tgt_len
+def filling(pl_module: LightningModule, segment: Segment) -> int:
+    """Segments after which a row sees as far back as it ever will."""
+    given, corpus = pl_module.eval_lengths[0], pl_module.corpus
+    mem_len = pl_module.net.config.mem_len if given is None else given
+    return -(-(corpus.eval_warmup_len + mem_len + corpus.eval_ext_len) // segment.new_len)
 
 
 def written(vocab: Any, ids_L: Tensor) -> str:
