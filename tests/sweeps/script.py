@@ -22,6 +22,7 @@ if "learnrate" in given:
 
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(143))
+signal.signal(signal.SIGUSR1, lambda *_: (folder / "saved").touch())
 files = sorted(folder.glob("version_*/metrics.csv"))
 done = [json.loads(line) for line in (folder / "steps").open()] if files else []
 run = folder / f"version_{len(files)}"

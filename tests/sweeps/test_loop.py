@@ -243,6 +243,15 @@ def test_a_signal_breaks_off_a_trial_that_is_gone_on_with_first(place, sweep):
     assert [row["steps"] for row in place.rows] == ["80"]
 
 
+def test_who_asks_a_sweep_to_save_asks_its_trial_which_goes_on(place):
+    place.write("--steps=40", "--wait=0.05", parameters={"lr": {"values": [0.3]}})
+    ended, said = place.stop(place.start(), 1, signal.SIGUSR1)
+    assert ended == 0, said
+    assert (place.trial(1) / "saved").exists()
+    assert place.states == ["finished"]
+    assert place.steps(1) == list(range(40))
+
+
 def test_a_sweep_that_is_killed_leaves_its_trial_at_work_and_the_next_waits_for_it(place, sweep):
     place.write("--steps=40", "--wait=0.05", parameters={"lr": {"values": [0.3, 0.9]}})
     ended, _ = place.stop(place.start(), 1, signal.SIGKILL)
