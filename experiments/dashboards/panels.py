@@ -58,8 +58,9 @@ def fast() -> list:
 
 
 def remembering() -> list:
-    """Where in a segment memory is missed, how far back it is used, and what it takes."""
+    """What memory saves, where it is missed, how far back it is used, and what it takes."""
     return [
+        over_tokens("nats of a token saved by memory", "val/saved_by_memory"),
         nats_by_position(),
         wr.MediaBrowser(title="how far back attention goes", media_keys=["attention"]),
         over_tokens("states remembered in a row", "train/memory_filled"),
@@ -111,8 +112,9 @@ QUESTIONS = (
     ),
     Question(
         "Does memory help?",
-        "With a memory, the first tokens of a segment cost hardly more than the last. Without, "
-        "nats fall over the segment. Attention goes back as far as memory is of use.",
+        "What memory saves is above 0: so much more the same tokens cost where nothing is "
+        "remembered. With a memory, the first tokens of a segment cost hardly more than the last; "
+        "without, nats fall over the segment. Attention goes back as far as memory is of use.",
         remembering,
     ),
     Question(

@@ -8,6 +8,7 @@ from lightning.pytorch import Callback
 from .callbacks import SaveNats, Throughput
 from .saving import BestCheckpoint, LastCheckpoint
 from .watch.board import Dashboard
+from .watch.gain import Gain
 from .watch.history import History
 from .watch.looks import Looks
 from .watch.pictures import Pictures
@@ -25,7 +26,7 @@ def default_callbacks(verb: str, config: jsonargparse.Namespace) -> list[Callbac
 def watching(config: jsonargparse.Namespace) -> list[Callback]:
     """What notes a run and shows it."""
     history, looks = History(), Looks(config.report.sample_len)
-    callbacks: list[Callback] = [Throughput(), history, looks]
+    callbacks: list[Callback] = [Throughput(), Gain(), history, looks]
     if config.report.page:
         callbacks.append(Report(history, looks))
     # After the report, which draws what they show.

@@ -16,7 +16,7 @@ from lightning.pytorch import Callback
 
 from txl_lightning.training.saving import LastCheckpoint, WholeFiles
 from txl_lightning.training.watch import report as report_of
-from txl_lightning.training.watch.drawings import WIDE, drawn, learning
+from txl_lightning.training.watch.drawings import WIDE, drawn, learning, saved
 from txl_lightning.training.watch.history import History
 from txl_lightning.training.watch.looks import Looks
 from txl_lightning.training.watch.page import Run, page
@@ -68,10 +68,11 @@ def test_a_browser_shows_all_figures_and_complains_of_nothing(run_folder, tmp_pa
     text = (run_folder / "report.html").read_text(encoding="utf-8")
     shown, complaints = seen(text, width, tmp_path)
     assert complaints == []
-    asked = ["Is it learning?", "Validation", "Loss by position in the segment"]
+    asked = ["Is it learning?", "Validation", "Does memory help?"]
     assert shown["headings"][:3] == asked
+    assert "Loss by position in the segment" in shown["headings"]
     assert {"What it writes", "Model", "Environment", "Config"} <= set(shown["headings"])
-    assert len(shown["figures"]) >= 7
+    assert len(shown["figures"]) >= 8
     assert all(height > 100 for _, height in shown["figures"])
     assert shown["widest"] <= shown["inner"] == width
     assert shown["letters"] > 6
@@ -141,6 +142,26 @@ def test_the_best_validation_is_marked_and_first_to_be_seen():
     [best] = re.findall(r"<tr class=best>(.*?)</tr>", text)
     assert re.findall(r"<td>(.*?)</td>", best) == ["20", "200", "1.000", "1.400"]
     assert "<dt>best validation, bits per byte</dt><dd>1.400</dd>" in text
+
+
+def test_what_memory_saves_is_seen_first_of_the_best_validation_and_drawn():
+    history = History()
+    assert "Does memory help?" not in page(told(history=history))
+    history.validations = [
+        {"step": n, "tokens": 8 * n, "saved_by_memory": less, "nats": nats}
+        for n, (less, nats) in enumerate([(-0.1, 2.0), (0.25, 1.0), (0.3, 3.0)], 1)
+    ]
+    text = page(told(history=history))
+    assert "<dt>nats saved by memory</dt><dd>0.250</dd>" in text
+    assert text.count("<h2>Does memory help?</h2>") == 1
+    head = re.findall(r"<th>(.*?)</th>", text)
+    assert head[: len(history.validations[0])] == ["step", "tokens", "nats", "saved by memory"]
+    [axes] = drawn(saved(history, "word"), WIDE).axes
+    zero, line = axes.lines
+    assert line.get_xydata().tolist() == [[8, -0.1], [16, 0.25], [24, 0.3]]
+    assert set(zero.get_ydata()) == {0}
+    assert axes.get_ylim()[0] < -0.1
+    assert axes.get_ylabel() == "nats per word"
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...evaluation.figures import put_attention
+from .gain import SAVED
 from .history import History, Point
 from .looks import Looks
 
@@ -52,6 +53,17 @@ def errors(nats: list[Point], unit: str) -> Drawing:
     def draw(axes: Any) -> None:
         axes.plot(*zip(*nats, strict=True), linewidth=1.5)
         axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}")
+
+    return draw
+
+
+def saved(history: History, unit: str) -> Drawing:
+    """What memory saves, over tokens read."""
+
+    def draw(axes: Any) -> None:
+        axes.axhline(0, color="black", linewidth=0.8)
+        line(axes, history.validation(SAVED), marker="o", markersize=4)
+        axes.set(xlabel="tokens read", ylabel=f"nats per {unit}")
 
     return draw
 

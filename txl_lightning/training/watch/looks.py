@@ -67,7 +67,8 @@ class Looks(Callback):
         """Add a segment's nats up by their places, and keep some of its text."""
         if not in_fit(trainer) or not trainer.is_global_zero or dataloader_idx:
             return
-        if len(self.segments) < filling(pl_module, batch) + SEGMENTS:
+        first = self.segments[0] if self.segments else batch
+        if len(self.segments) < filling(pl_module, first) + SEGMENTS:
             self.segments.append(batch.rows(slice(1)).to("cpu"))
         nats_BL = outputs.cpu().double()
         self.nats_L = added(self.nats_L, nats_BL.nansum(dim=0))
@@ -122,9 +123,14 @@ class Looks(Callback):
 
 def filling(pl_module: LightningModule, segment: Segment) -> int:
     """Segments after which a row sees as far back as it ever will."""
-    given, corpus = pl_module.eval_lengths[0], pl_module.corpus
-    mem_len = pl_module.net.config.mem_len if given is None else given
+    corpus, mem_len = pl_module.corpus, remembered(pl_module)
     return -(-(corpus.eval_warmup_len + mem_len + corpus.eval_ext_len) // segment.new_len)
+
+
+def remembered(pl_module: LightningModule) -> int:
+    """States that a row remembers in validation."""
+    given = pl_module.eval_lengths[0]
+    return pl_module.net.config.mem_len if given is None else given
 
 
 def written(vocab: Any, ids_L: Tensor) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .drawings import NARROW, SMALL, WIDE, Drawing, attention, errors, learning, single, svg
+from .drawings import NARROW, SMALL, WIDE, Drawing, attention, errors, learning, saved, single, svg
+from .gain import SAVED, SEGMENTS
 from .history import History
 from .looks import Looks
 from .summary import columns, duration, number
@@ -74,6 +75,8 @@ def numbers(run: Run) -> dict[str, str]:
         name = history.bits if history.bits in best else "nats"
         cards[f"best validation, {name.replace('_', ' ')}"] = number(best[name])
         cards["at step"] = number(best["step"])
+        if SAVED in best:
+            cards["nats saved by memory"] = number(best[SAVED])
     cards |= {"tokens read": number(history.tokens), "time": duration(history.seconds)}
     if rates := [rate for _, rate in history.training("tokens_per_second")]:
         cards["tokens per second, median"] = f"{median(rates):,.0f}"
@@ -116,8 +119,14 @@ def validated(run: Run) -> str:
 
 
 def seen(run: Run) -> str:
-    """Where it errs, and how far it looks."""
+    """What memory saves, where the model errs, and how far it looks."""
     shown, looks = [], run.looks
+    if run.history.validation(SAVED):
+        text = (
+            "Mean nats where nothing is remembered, less those with the memory, over the same "
+            f"{SEGMENTS} segments of each validation, or as many as it has: above 0 memory helps."
+        )
+        shown.append(part("Does memory help?", text, figure(saved(run.history, run.unit))))
     if len(looks.nats) > 1:
         text = (
             "At the beginning of a segment only the memory tells what stands before; where the "

@@ -7,6 +7,7 @@ from rich.filesize import decimal
 
 from ...evaluation.tables import aligned
 from ...model import TransformerXL
+from .gain import SAVED
 from .history import History
 
 PARTS = (
@@ -75,6 +76,8 @@ def ending(trainer: Trainer, history: History) -> str:
 def columns(rows: Sequence[Mapping[str, float]]) -> tuple[list[str], list[list[str]]]:
     """The names of all that rows have, and each row's readings in words."""
     names = list(dict.fromkeys(name for row in rows for name in row))
+    # It is logged before the losses that it is about.
+    names.sort(key=SAVED.__eq__)
     cells = [[number(row[name]) if name in row else "" for name in names] for row in rows]
     return [name.replace("_", " ") for name in names], cells
 
