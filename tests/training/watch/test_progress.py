@@ -11,7 +11,7 @@ from txl_lightning.evaluation.tables import aligned
 from txl_lightning.training.watch import timeleft
 from txl_lightning.training.watch.history import History
 from txl_lightning.training.watch.progress import TokenProgress, time_left
-from txl_lightning.training.watch.summary import duration, ending, memory_bytes, parts
+from txl_lightning.training.watch.summary import duration, ending, memory_bytes, number, parts
 from txl_lightning.training.watch.timeleft import TimeLeft, still_to_do
 
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -154,6 +154,14 @@ def test_the_memory_that_is_announced_is_what_is_held(make_model, make_data, mak
 )
 def test_a_time_is_said_in_its_two_largest_units(seconds, words):
     assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(1234, "1,234"), (-1e-4, "0.000"), (-0.25, "-0.250"), (12345.6, "12,346"), (1e12, "1e+12")],
+)
+def test_a_reading_is_as_short_as_it_can_be(value, words):
+    assert number(value) == words
 
 
 def test_columns_of_words_stand_under_each_other():

@@ -87,7 +87,7 @@ def number(value: float) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if abs(value) < 1000:
-        return f"{value:,.3f}"
+        return f"{value:z,.3f}"
     return f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.3g}"
 
 
