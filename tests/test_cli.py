@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -415,6 +416,24 @@ def test_two_processes_take_the_steps_of_one(small, tmp_path, repository, text_f
     assert two == pytest.approx(one, rel=1e-6)
     assert chunked == pytest.approx(one, rel=1e-6)
     assert len(one) == 4 + 4 + 2
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate"])
+def test_a_reader_that_has_enough_is_no_mistake(run_folder, sizes, tmp_path, repository, verb):
+    """Or none at all: | head -0."""
+    given = [*sizes, "--trainer.max_steps=100000", f"--data.path={run_folder.parent}/letters.txt"]
+    if verb == "validate":
+        given = ["--config", run_folder / "config.yaml", "--ckpt_path"]
+        given += [run_folder / "checkpoints" / "best.ckpt"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "txl_lightning", verb, *map(str, given)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(repository), "PYTHONUNBUFFERED": "1"},
+    )
+    process.stdout.close()
+    assert process.wait(timeout=120) == 141
 
 
 @pytest.mark.parametrize("verb", ["validate", "test", "predict"])

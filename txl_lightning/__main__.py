@@ -84,12 +84,15 @@ def by_lightning(verb: str, options: list[str]) -> None:
     """A verb that the Trainer runs; imported here, because it takes seconds."""
     import torch
     from lightning.pytorch.utilities.exceptions import MisconfigurationException
+    from rich.console import Console
 
     from .training.cli import TxlCLI
 
+    # After the import, which sets them.
     for name in ("lightning.pytorch", "lightning.fabric"):
-        # After the import, which sets them.
         logging.getLogger(name).setLevel(logging.WARNING)
+    quieten()
+    Console.on_broken_pipe = unread
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
     try:
@@ -198,6 +201,11 @@ def quieten() -> None:
         warnings.filterwarnings("ignore", message=message)
     if not os.environ.get("TXL_DEBUG"):
         warnings.formatwarning = in_one_line
+
+
+def unread(_: object) -> None:
+    """Nobody reads any more what a console prints: rich's own would say that something failed."""
+    raise
 
 
 def in_one_line(message: Warning | str, *_: object, **__: object) -> str:

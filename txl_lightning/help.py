@@ -26,7 +26,7 @@ MARKUP = (
 )
 """What other people's documents have in their texts, and the defaults that we say ourselves."""
 EXAMPLES = {
-    "fit": "--config configs/quickstart.yaml --trainer.max_steps 100",
+    "fit": "--config configs/quickstart.yaml --data.path my.txt",
     "validate": "--ckpt_path RUN/checkpoints/best.ckpt",
     "test": "--ckpt_path RUN/checkpoints/best.ckpt --model.eval_mem_len 512",
     "predict": "--ckpt_path RUN/checkpoints/best.ckpt",

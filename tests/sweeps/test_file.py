@@ -18,6 +18,7 @@ RIGHT = {
     "method": "random",
     "metric": {"name": "val/nats"},
     "parameters": {"model.optim.lr": {"min": 0.001, "max": 0.01}},
+    "command": ["${interpreter}", "${args}"],
 }
 
 
@@ -77,7 +78,8 @@ def test_its_header_shows_both_ways_to_run_it_and_says_what_was_measured(path):
     assert f"wandb sweep {name}" in header
     assert "wandb agent" in header
     said = " ".join(header.replace("#", " ").split())
-    assert "not measured here" in said or "it measures nothing" in said
+    measured = "measured, with what else differs, in experiments/README.md"
+    assert any(words in said for words in ("not measured here", "it measures nothing", measured))
 
 
 def test_what_may_be_seen_and_what_a_step_reads_are_the_same_in_each_trial_of_attention():
@@ -92,15 +94,18 @@ def test_what_may_be_seen_and_what_a_step_reads_are_the_same_in_each_trial_of_at
     ("changes", "said"),
     [
         ({"method": "gridd"}, "method: 'gridd' is not one of ['bayes', 'random', 'grid'"),
-        ({"method": None}, "the file: 'method' is a required property"),
+        ({"method": None}, "the file: wants method"),
+        ({"command": None}, "command: missing; it must run fit"),
+        ({"metric": {"nme": "x"}}, "metric: wants name"),
         ({"method": "custom"}, "method: custom is not possible; it must be one of grid, random"),
         ({"metric": None}, "metric: missing; it must have the name of a column"),
-        ({"metrc": 1}, "'metrc' was unexpected"),
+        ({"metrc": 1}, "the file: metrc is unknown; it must be one of "),
+        ({"parameters": {"lr": {"valuess": [1]}}}, "valuess is unknown; it must be one of a, b, d"),
         ({"parameters": {"lr": {"min": "1e-4", "max": 1.0}}}, "1e-4 is a text in YAML, and 0.0001"),
         ({"parameters": {"lr": {"min": 2.0, "max": 1.0}}}, "lr: min 2.0 is not less than max 1.0"),
         ({"parameters": {"model": {"parameters": {"lr": {"value": 1}}}}}, "model.KEY"),
         ({"method": "grid"}, "Parameter model.optim.lr is a disallowed type with grid search"),
-        ({"early_terminate": {"type": "hyperband"}}, "early_terminate: {'type': 'hyperband'}"),
+        ({"early_terminate": {"type": "hyperband"}}, "early_terminate: wants max_iter or min_iter"),
     ],
 )
 def test_a_wrong_file_is_one_line_with_the_file_and_the_key(place, changes, said):

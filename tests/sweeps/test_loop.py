@@ -108,14 +108,25 @@ def test_where_all_fail_there_is_no_best(place, sweep):
 
 
 def test_a_metric_that_is_not_logged_is_told_with_those_that_are(place, sweep):
-    place.write(metric={"name": "val/bits"})
+    place.write(metric={"name": "train/bits"})
     for _ in range(2):
         code, output = sweep()
         assert code == 2
         said = complaint(output)
-        assert said.startswith("error: metric.name: val/bits was logged by no trial that finished")
+        assert said.startswith("error: metric.name: train/bits is logged by no trial; it must be")
         assert "step, train/tokens, val/bits_per_byte" in said
         assert place.states == ["finished"]
+
+
+def test_a_misspelt_metric_ends_the_first_trial_with_its_first_validation(place, sweep):
+    place.write("--steps=80", "--wait=0.05", metric={"name": "val/bits"})
+    code, output = sweep()
+    assert code == 2
+    assert complaint(output).startswith("error: metric.name: val/bits is logged by no trial; it")
+    assert 0 < len(place.steps(1)) < 80
+    place.write()
+    code, output = sweep()
+    assert complaint(output).endswith("(no trial of it ended well: rm -r runs/sweeps/search)")
 
 
 def test_hyperband_ends_a_hopeless_trial_early(place, sweep):

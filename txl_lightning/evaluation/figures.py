@@ -107,7 +107,8 @@ def put_attention(axes: Any, rows: Rows, unit: str) -> None:
         axes.plot(place, median, "_", color="black", markersize=7)
         mean, share = columns(heads, "mean", "on_memory")
         points = axes.scatter(place, mean, c=share, vmin=0, vmax=1, s=24, zorder=3)
-    axes.figure.colorbar(points, label="share of attention on memory")
+    if any(row["on_memory"] for row in rows):
+        axes.figure.colorbar(points, label="share of attention on memory")
     axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(bottom=-0.2)
     axes.yaxis.set_major_formatter("{x:,g}")

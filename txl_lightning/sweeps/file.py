@@ -74,7 +74,7 @@ def problems(given: Any) -> Iterator[str]:
     sweeps, found = engine.library(), False
     for error in sweeps.config.schema.validator.iter_errors(given):
         key = ".".join(map(str, error.absolute_path)) or "the file"
-        yield f"{key}: {error.message}{hint(error.instance)}"
+        yield f"{key}: {reason(error)}{hint(error.instance)}"
         found = True
     if found:
         return
@@ -83,9 +83,34 @@ def problems(given: Any) -> Iterator[str]:
         yield f"method: {given['method']} is not possible; it must be one of {', '.join(METHODS)}"
     if "metric" not in given:
         yield "metric: missing; it must have the name of a column of metrics.csv"
+    if not given.get("command") and not given.get("program"):
+        yield "command: missing; it must run fit, as those in configs/sweeps do"
     for name, parameter in given["parameters"].items():
         if "parameters" in parameter:
             yield f"parameters.{name}: nested; each key must be whole: {name}.KEY"
+
+
+def reason(error: Any) -> str:
+    """What is wrong by the schema, and where there are many ways to be right, with all of them."""
+    leaves = list(leaves_of(error))
+    strict = [set(e.schema["properties"]) for e in leaves if e.validator == "additionalProperties"]
+    known = set().union(*strict)
+    unknown = set(error.instance) - known if strict and isinstance(error.instance, dict) else set()
+    if unknown:
+        said = ", ".join(map(str, sorted(unknown)))
+        return f"{said} is unknown; it must be one of {', '.join(sorted(known))}"
+    if all(leaf.validator == "required" for leaf in leaves):
+        missing = {name for leaf in leaves for name in leaf.validator_value}
+        return f"wants {' or '.join(sorted(missing - set(error.instance)))}"
+    return error.message
+
+
+def leaves_of(error: Any) -> Iterator[Any]:
+    """Why none of several ways to be right is one, or the error itself."""
+    if not error.context:
+        yield error
+    for inner in error.context:
+        yield from leaves_of(inner)
 
 
 def hint(instance: Any) -> str:

@@ -44,10 +44,12 @@ class Loop:
 
         def is_hopeless() -> bool:
             nonlocal seen
+            found = logged.read(where, self.file.metric)
+            self.check_columns(trial, found.columns)
+            values = found.values
+            before, seen = seen, len(values)
             if "early_terminate" not in self.file.config:
                 return False
-            values = logged.read(where, self.file.metric).values
-            before, seen = seen, len(values)
             now = replace(trial, history=values)
             hopeless = seen > before and engine.is_hopeless(self.file.config, others, now)
             if hopeless:
@@ -94,18 +96,35 @@ class Loop:
         trial = replace(trial, seconds=trial.seconds + alone)
         self.keep(self.known(trial, "stopped" if trial.state == "stopping" else "interrupted"))
 
+    def check_columns(self, trial: Trial, columns: tuple[str, ...]) -> None:
+        """Refuse a metric that a trial's first validation has not logged.
+
+        Raises:
+            ValueError: with the columns that there are.
+        """
+        name = self.file.metric
+        has_validated = any(column.startswith("val/") for column in columns)
+        # What is logged of training may come later.
+        if has_validated and name not in columns and not name.startswith("train/"):
+            self.keep(replace(trial, state="failed", reason=f"{name} is not logged"))
+            raise self.unlogged(columns)
+
     def check_metric(self) -> None:
-        """Refuse a metric that is not logged, as soon as that is known.
+        """Refuse a metric that no trial has logged.
 
         Raises:
             ValueError: with the columns that there are.
         """
         finished = [trial for trial in self.sweep.trials if trial.state == "finished"]
         if finished and not any(trial.history for trial in self.sweep.trials):
-            columns = logged.read(self.folder / finished[0].folder, self.file.metric).columns
-            said = f"metric.name: {self.file.metric} was logged by no trial that finished"
-            has = ", ".join(columns) or "nothing, or is missing"
-            raise ValueError(f"{said}; it must be in their metrics.csv, which has {has}")
+            where = self.folder / finished[0].folder
+            raise self.unlogged(logged.read(where, self.file.metric).columns)
+
+    def unlogged(self, columns: tuple[str, ...]) -> ValueError:
+        """What is wrong with the metric."""
+        has = ", ".join(columns) or "nothing, or is missing"
+        said = f"metric.name: {self.file.metric} is logged by no trial"
+        return ValueError(f"{said}; it must be in their metrics.csv, which has {has}")
 
     def write(self) -> None:
         """The tables and the picture of all that has ended."""

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.loggers import CSVLogger, WandbLogger
 
-from txl_lightning.training.watch.board import Board, Dashboard
+from txl_lightning.training.watch.board import Board, Dashboard, on_a_board
 from txl_lightning.training.watch.history import History
 
 KEY = "c0ffee" * 6 + "beef"
@@ -127,7 +127,7 @@ def test_where_the_server_cannot_be_reached_a_run_goes_on_unless_it_must_not(fit
     nowhere["WANDB_INIT_TIMEOUT"] = "3"
     done, [run] = fit(**nowhere)
     assert done.returncode == 0, done.stderr
-    assert "W&B cannot be reached" in done.stderr
+    assert "\nwarning: W&B cannot be reached" in f"\n{done.stderr}"
     assert any("val/nats" in row for row in run.rows)
     assert (tmp_path / "runs" / "version_0" / "metrics.csv").stat().st_size > 0
     for path in tmp_path.rglob("*"):
@@ -136,6 +136,13 @@ def test_where_the_server_cannot_be_reached_a_run_goes_on_unless_it_must_not(fit
     assert done.returncode == 2
     [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: wandb.required: W&B cannot be reached: ")
+
+
+def test_wandb_cannot_be_required_without_its_logger():
+    with pytest.raises(ValueError, match=r"wandb\.required: true wants --trainer\.logger Wandb"):
+        on_a_board([CSVLogger("runs")], "runs", required=True, run_id=None)
+    [logger] = on_a_board([CSVLogger("runs")], "runs", required=False, run_id=None)
+    assert isinstance(logger, CSVLogger)
 
 
 def test_what_a_logger_was_asked_for_is_kept(tmp_path):

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.evaluation.tables import aligned
+from txl_lightning.training.callbacks import Throughput
 from txl_lightning.training.watch import timeleft
 from txl_lightning.training.watch.history import History
 from txl_lightning.training.watch.progress import TokenProgress, time_left
@@ -22,13 +23,15 @@ CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 def watch(make_model, make_data, make_trainer):
     """Train, and give what was shown, and who showed it."""
 
-    def run(terminal: bool, seconds: float = 0, **options) -> tuple[str, TokenProgress]:
+    def run(
+        terminal: bool, seconds: float = 0, width: int = 140, data=(), **options
+    ) -> tuple[str, TokenProgress]:
         history = History()
         progress = TokenProgress(history, seconds)
-        progress.console = Console(file=io.StringIO(), force_terminal=terminal, width=140)
+        progress.console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
         options = {"enable_progress_bar": True, "log_every_n_steps": 1} | options
-        trainer = make_trainer(callbacks=[history, progress], **options)
-        trainer.fit(make_model(), datamodule=make_data())
+        trainer = make_trainer(callbacks=[Throughput(), history, progress], **options)
+        trainer.fit(make_model(), datamodule=make_data(**dict(data)))
         return CODES.sub("", progress.console.file.getvalue()), progress
 
     return run
@@ -56,6 +59,34 @@ def test_its_last_words_are_a_table_of_the_validations(watch, terminal):
     assert [row[:2] for row in rows] == [["2", "64"], ["4", "128"], ["6", "192"]]
     nats = [row["nats"] for row in progress.history.validations]
     assert marked == [value == min(nats) for value in nats]
+
+
+@pytest.mark.parametrize("vocab", ["bytes", "characters"])
+def test_the_live_line_fits_a_narrow_terminal(watch, vocab):
+    """Of a long run too: the bar is what gives way."""
+    shown, _ = watch(
+        True, width=72, max_steps=1000, limit_train_batches=1000, data={"vocab": vocab}
+    )
+    lines = [line for line in re.split(r"[\r\n]", shown) if re.match(r"step +\d+/1000", line)]
+    assert lines
+    last = lines[-2].rstrip()
+    assert re.search(r"step \d+/1000 .* \d\.\d{3} bits/byte  [\d,.]+ tokens/s", last)
+    assert "…" not in last
+    assert len(re.findall("[━╺╸]", last)) >= 10
+    assert len(last) <= 72
+
+
+def test_no_time_is_left_when_all_is_done_or_broken_off(watch):
+    shown, _ = watch(True)
+    *_, last = re.findall(r"step 6/6.*", shown)
+    assert " left" not in last
+
+
+def test_a_run_without_a_validation_says_why(watch):
+    shown, _ = watch(False, val_check_interval=7)
+    assert "no validation: trainer.val_check_interval is 7\n" in shown
+    shown, _ = watch(False, limit_val_batches=0)
+    assert "no validation" not in shown
 
 
 def test_lines_are_not_printed_more_often_than_asked(watch):

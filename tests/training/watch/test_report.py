@@ -16,7 +16,7 @@ from lightning.pytorch import Callback
 
 from txl_lightning.training.saving import LastCheckpoint, WholeFiles
 from txl_lightning.training.watch import report as report_of
-from txl_lightning.training.watch.drawings import WIDE, drawn, learning, saved
+from txl_lightning.training.watch.drawings import WIDE, attention, drawn, learning, saved
 from txl_lightning.training.watch.history import History
 from txl_lightning.training.watch.looks import Looks
 from txl_lightning.training.watch.page import Run, page
@@ -117,6 +117,24 @@ def told(**changes) -> Run:
     given |= {"unit": "byte", "history": History(), "looks": Looks(), "parts": {"all": 1}}
     given |= {"memory_bytes": 0, "mem_len": 0, "config": "", "environment": about}
     return Run(**given | changes)
+
+
+def test_without_a_memory_none_is_spoken_of():
+    looks = Looks()
+    looks.nats = [(0, 2.0), (1, 1.0)]
+    assert "a segment only the memory tells what" in page(told(looks=looks, mem_len=3))
+    assert "a segment nothing tells what stands before" in page(told(looks=looks, mem_len=0))
+    row = {"layer": 1, "head": 1, "mean": 1.0, "nearest_tenth": 0, "median": 1}
+    row |= {"farthest_tenth": 2}
+    for share, n_axes in ((0.0, 1), (0.1, 2)):
+        looks.attention = [row | {"on_memory": share}]
+        assert len(drawn(attention(looks, "byte"), WIDE).axes) == n_axes
+
+
+def test_of_a_task_the_right_answers_are_seen_first():
+    history = History()
+    history.validations = [{"step": 1, "tokens": 8, "nats": 1.0, "answer_accuracy": 0.25}]
+    assert "<dt>answers that are right</dt><dd>25.0%</dd>" in page(told(history=history))
 
 
 def test_a_run_that_logged_nothing_has_a_page():
@@ -288,6 +306,6 @@ def test_the_curve_is_of_training_and_of_validation():
 
 def test_what_a_page_must_not_hold_is_shown_by_a_sign():
     looks = Looks()
-    looks.samples, looks.prompt = [[1, "a\x00\x07\tb\nc"]], 1
+    looks.samples, looks.prompt = [[1, "a\x00\x07\tb\nc\x7f\u202ed\u2066"]], 1
     text = page(told(looks=looks))
-    assert "<b>a</b>\u2400\u2407\tb\nc</pre>" in text
+    assert "<b>a</b>\u2400\u2407\tb\nc\u2421\ufffdd\ufffd</pre>" in text

@@ -196,7 +196,13 @@ def boards(trainer: Trainer) -> list[Board]:
 def on_a_board(
     loggers: list[Logger], root: str, required: bool, run_id: str | None
 ) -> list[Logger]:
-    """The same loggers, with W&B's made as here."""
+    """The same loggers, with W&B's made as here.
+
+    Raises:
+        ValueError: W&B is required, and no logger is its.
+    """
+    if required and not any(isinstance(each, WandbLogger) for each in loggers):
+        raise ValueError("wandb.required: true wants --trainer.logger WandbLogger")
     return [
         Board(each, root, required, run_id) if isinstance(each, WandbLogger) else each
         for each in loggers

@@ -69,6 +69,16 @@ class History(Callback):
             row = {"step": trainer.global_step, "tokens": self.tokens}
             self.validations.append(row | readings(trainer, "val"))
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop the clock, before it is read in several places."""
+        self.before, self.since = self.seconds, None
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Stop the clock."""
+        self.before, self.since = self.seconds, None
+
     @property
     def best(self) -> dict[str, float] | None:
         """The validation with the fewest nats."""

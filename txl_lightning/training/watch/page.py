@@ -22,8 +22,9 @@ BESIDE = {
     "peak_memory_bytes": "most bytes in use",
 }
 """Curves that are drawn small, unless they are 0 throughout."""
-CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)}
-"""Bytes that a page must not hold, and the signs for them."""
+CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {0x7F: 0x2421}
+CONTROLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
+"""What a page must not hold, and the signs for it: bytes, and what turns the text around."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ def numbers(run: Run) -> dict[str, str]:
         name = history.bits if history.bits in best else "nats"
         cards[f"best validation, {name.replace('_', ' ')}"] = number(best[name])
         cards["at step"] = number(best["step"])
+        if "answer_accuracy" in best:
+            cards["answers that are right"] = f"{best['answer_accuracy']:.1%}"
         if SAVED in best:
             cards["nats saved by memory"] = number(best[SAVED])
     cards |= {"tokens read": number(history.tokens), "time": duration(history.seconds)}
@@ -128,8 +131,9 @@ def seen(run: Run) -> str:
         )
         shown.append(part("Does memory help?", text, figure(saved(run.history, run.unit))))
     if len(looks.nats) > 1:
+        before = "only the memory" if run.mem_len else "nothing"
         text = (
-            "At the beginning of a segment only the memory tells what stands before; where the "
+            f"At the beginning of a segment {before} tells what stands before; where the "
             "curve falls, the context is fragmented."
         )
         shown.append(

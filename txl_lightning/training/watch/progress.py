@@ -10,11 +10,13 @@ from lightning.pytorch.callbacks import ProgressBar, Timer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from .history import History, folder_of, in_fit
+from .history import History, folder_of, in_fit, readings
 from .summary import beginning, duration, ending
 from .timeleft import TimeLeft, still_to_do
 
-READINGS = ("nats", "bits", "tokens_per_second")
+READINGS = ("bits", "nats", "tokens_per_second", "answer_accuracy")
+BRIEF = ("bits", "tokens_per_second")
+"""What there is room for beside a bar; of several bits those of a byte, which come first."""
 
 
 class TokenProgress(ProgressBar):
@@ -68,12 +70,14 @@ class TokenProgress(ProgressBar):
             return
         self.step = trainer.global_step
         self.left.step()
-        line, left = describe(trainer, "train"), time_left(self.left, trainer)
+        left = time_left(self.left, trainer)
         if self.live is not None:
-            task = self.live.task_ids[0]
-            self.live.update(task, completed=trainer.global_step, description=line, left=left)
+            task, brief = self.live.task_ids[0], describe(trainer, "train", BRIEF)
+            self.live.update(task, completed=trainer.global_step, description=brief, left=left)
+            return
+        line = describe(trainer, "train", READINGS)
         # Nothing is said twice.
-        elif line != self.printed and self.is_time():
+        if line != self.printed and self.is_time():
             self.printed_at, self.printed = time.monotonic(), line
             of = f"/{trainer.max_steps}" if trainer.max_steps > 0 else ""
             self.say(f"step {trainer.global_step}{of}  {line}  {left}".rstrip())
@@ -95,9 +99,11 @@ class TokenProgress(ProgressBar):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print what was measured, and let it stand."""
         if self.live is not None:
-            self.live.update(self.live.task_ids[0], left=time_left(self.left, trainer))
+            left = time_left(self.left, trainer, measured=1)
+            self.live.update(self.live.task_ids[0], left=left)
         if in_fit(trainer) and not self.is_disabled:
-            self.say(f"step {trainer.global_step}  validation: {describe(trainer, 'val')}")
+            measured = describe(trainer, "val", READINGS)
+            self.say(f"step {trainer.global_step}  validation: {measured}")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the bar down, and say what has come of it."""
@@ -122,6 +128,7 @@ class TokenProgress(ProgressBar):
     def stop(self) -> None:
         """Take the bar down."""
         if self.live is not None:
+            self.live.update(self.live.task_ids[0], left="")
             self.live.stop()
             self.live = None
 
@@ -139,22 +146,21 @@ class TokenProgress(ProgressBar):
         return self._disabled
 
 
-def time_left(left: TimeLeft, trainer: Trainer) -> str:
-    """In words, where there is an end and a step to go by."""
+def time_left(left: TimeLeft, trainer: Trainer, measured: int = 0) -> str:
+    """In words, where there is an end and a step to go by; `measured` is 1 after a validation."""
     to_do = still_to_do(trainer)
-    ends = [left.seconds(*to_do) if to_do else None]
+    ends = [left.seconds(to_do[0], to_do[1] - measured) if to_do else None]
     ends += [timer.time_remaining() for timer in trainer.callbacks if isinstance(timer, Timer)]
     known = [seconds for seconds in ends if seconds is not None]
     return f"{duration(min(known))} left" if known else ""
 
 
-def describe(trainer: Trainer, stage: str) -> str:
-    """The latest readings of a stage in a few words."""
-    known = trainer.callback_metrics
+def describe(trainer: Trainer, stage: str, wanted: tuple[str, ...]) -> str:
+    """The latest readings of a stage in a few words, of each kind the first."""
+    known = readings(trainer, stage)
     words = []
-    for name in sorted(known):
-        head, _, reading = name.partition("/")
-        if head == stage and reading.startswith(READINGS):
+    for kind in wanted:
+        for name in sorted(name for name in known if name.startswith(kind))[:1]:
             value = f"{known[name]:,.0f}" if known[name] > 100 else f"{known[name]:.3f}"
-            words.append(f"{value} {reading.replace('_per_', '/').replace('/second', '/s')}")
+            words.append(f"{value} {name.replace('_per_', '/').replace('/second', '/s')}")
     return "  ".join(words)

@@ -62,6 +62,8 @@ def ending(trainer: Trainer, history: History) -> str:
     steps += f" of {trainer.max_steps:,}" if trainer.max_steps > 0 else ""
     said = f"trained {steps} steps, {history.tokens:,} tokens, in {duration(history.seconds)}"
     found, best = history.validations, history.best
+    if not found and trainer.enable_validation:
+        said += f"\nno validation: trainer.val_check_interval is {trainer.val_check_interval}"
     if not found:
         return said
     shown = found if len(found) <= SHOWN else [found[0], *found[1 - SHOWN :]]
