@@ -33,6 +33,22 @@ def end(signum: int, _: FrameType | None) -> None:
     raise SystemExit(EXIT[signum])
 
 
+@contextmanager
+def held() -> Iterator[None]:
+    """A signal to stop waits until this is done; one more does not."""
+    noted: list[int] = []
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        if noted:
+            end(signum, frame)
+        noted.append(signum)
+
+    with handling(dict.fromkeys(EXIT, note)):
+        yield
+    if noted:
+        end(noted[0], None)
+
+
 def refuse(signum: int, _: FrameType | None) -> None:
     """Nothing is being trained."""
     say("SIGUSR1: no step of training is done yet; nothing is saved")

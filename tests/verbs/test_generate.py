@@ -14,7 +14,9 @@ from txl_lightning import __main__ as door
 from txl_lightning.checkpoints import save_folder, trained_tgt_len
 from txl_lightning.data.vocab import Characters
 from txl_lightning.generation import begun
+from txl_lightning.signals import ending, held
 from txl_lightning.verbs.generate import Work, finish
+from txl_lightning.verbs.page import Page
 from txl_lightning.verbs.prompts import given
 
 
@@ -224,6 +226,35 @@ def test_samples_that_a_signal_stops_are_printed_as_far_as_they_are(make_net, ca
     with pytest.raises(SystemExit, match="143"):
         finish(work, steps(), samples=2, memory=None)
     assert capsys.readouterr().out == "--- 1 ---\nba\n\n--- 2 ---\nbc\n\n"
+
+
+def test_what_is_being_shown_when_a_signal_comes_is_shown(make_net, capsys, monkeypatch):
+    net, vocab, add = make_net(n_token=3), Characters("abc"), Page.add
+    texts = begun(net, [torch.tensor([1])], None)
+
+    def interrupted(page, tokens_B):
+        os.kill(os.getpid(), signal.SIGINT)
+        add(page, tokens_B)
+
+    monkeypatch.setattr(Page, "add", interrupted)
+    steps = iter([texts.followed_by(torch.tensor([[0]])), texts.followed_by(torch.tensor([[2]]))])
+    work = Work(net, vocab, texts, ext_len=0, shown=0, stops=[])
+    with pytest.raises(SystemExit, match="130"), ending():
+        finish(work, steps, samples=1, memory=None)
+    assert capsys.readouterr().out == "ba\n"
+
+
+def test_one_more_signal_waits_for_nothing():
+    done = []
+
+    def interrupted():
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("one more")
+
+    with pytest.raises(SystemExit, match="130"), ending(), held():
+        interrupted()
+    assert done == ["one more"]
 
 
 def test_a_reader_that_has_enough_is_no_mistake(launch):

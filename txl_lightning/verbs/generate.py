@@ -14,6 +14,7 @@ from ..data.vocab import Vocabulary
 from ..generation import Sampling, Texts, TextStream, begun, continued, load, save, search
 from ..generation.beam import never
 from ..model import TransformerXL, require
+from ..signals import held
 from .devices import Device, there_is
 from .page import Page
 from .prompts import given, text_of
@@ -191,9 +192,11 @@ def finish(work: Work, steps: Iterator[Texts], samples: int, memory: str | None)
     try:
         for after in steps:
             new_LB = after.tokens_BL[:, len(texts) :].T.tolist()
-            texts = after
-            for tokens_B in new_LB:
-                page.add(tokens_B)
+            # Or what is kept had a token that nobody has seen.
+            with held():
+                texts = after
+                for tokens_B in new_LB:
+                    page.add(tokens_B)
             if page.ended:
                 break
     except SystemExit as signal:
