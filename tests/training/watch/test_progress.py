@@ -161,6 +161,14 @@ def test_a_run_that_ends_by_the_clock_says_when(make_trainer):
     assert time_left(left, make_trainer(max_steps=1000)) == ""
 
 
+def test_a_validation_that_is_done_takes_no_time_from_the_steps(make_trainer):
+    trainer, left = make_trainer(max_steps=100), TimeLeft()
+    left.steps.append(1.0)
+    left.validations.append(30.0)
+    assert still_to_do(trainer) == (100, 0)
+    assert time_left(left, trainer, measured=1) == "1 min 40 s left"
+
+
 def test_the_best_validation_is_in_the_table_however_long_ago_it_was(make_trainer):
     history = History()
     history.validations = [{"step": n, "nats": 1.0 if n == 5 else 2.0} for n in range(1, 31)]

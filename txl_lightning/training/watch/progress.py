@@ -100,7 +100,8 @@ class TokenProgress(ProgressBar):
         """Print what was measured, and let it stand."""
         if self.live is not None:
             left = time_left(self.left, trainer, measured=1)
-            self.live.update(self.live.task_ids[0], left=left)
+            # Or what is printed next would stand above a bar of some time ago.
+            self.live.update(self.live.task_ids[0], left=left, refresh=True)
         if in_fit(trainer) and not self.is_disabled:
             measured = describe(trainer, "val", READINGS)
             self.say(f"step {trainer.global_step}  validation: {measured}")
@@ -149,7 +150,7 @@ class TokenProgress(ProgressBar):
 def time_left(left: TimeLeft, trainer: Trainer, measured: int = 0) -> str:
     """In words, where there is an end and a step to go by; `measured` is 1 after a validation."""
     to_do = still_to_do(trainer)
-    ends = [left.seconds(to_do[0], to_do[1] - measured) if to_do else None]
+    ends = [left.seconds(to_do[0], max(to_do[1] - measured, 0)) if to_do else None]
     ends += [timer.time_remaining() for timer in trainer.callbacks if isinstance(timer, Timer)]
     known = [seconds for seconds in ends if seconds is not None]
     return f"{duration(min(known))} left" if known else ""
