@@ -24,10 +24,10 @@ quickstart: $(READY)  ## train on this Python's own source for five minutes, the
 	$(BIN)/python experiments/quickstart/run.py
 
 test: $(READY)  ## run the tests
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --timeout 600
 
 test-faults: $(READY)  ## kill, starve and damage runs, and see what is left (seven minutes)
-	$(BIN)/python -m pytest -q -m faults
+	$(BIN)/python -m pytest -q -m faults --timeout 900 $(if $(TIME_LIMIT),--time-limit $(TIME_LIMIT))
 
 test-reference: $(READY) $(THEIRS)/ready  ## compare with Hugging Face's TransfoXL, in a virtual environment of its own
 	TXL_REFERENCE_PYTHON=$(CURDIR)/$(THEIRS)/bin/python $(BIN)/python -m pytest -q -m reference

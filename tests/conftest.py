@@ -4,6 +4,7 @@ import json
 import os
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,26 @@ os.environ.setdefault("WANDB_MODE", "offline")
 # Networks of the tests are too small to share; threads that wait for a busy core slow them down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
+
+
+STARTED = time.monotonic()
+LEFT_OUT = "left out: past --time-limit"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--time-limit", type=float, help="seconds after which no test is started")
+
+
+def pytest_runtest_setup(item):
+    limit = item.config.getoption("--time-limit")
+    if limit is not None and time.monotonic() - STARTED > limit:
+        pytest.skip(LEFT_OUT)
+
+
+def pytest_terminal_summary(terminalreporter):
+    skipped = terminalreporter.stats.get("skipped", [])
+    for report in (report for report in skipped if LEFT_OUT in str(report.longrepr)):
+        terminalreporter.write_line(f"{LEFT_OUT}: {report.nodeid}")
 
 
 def pytest_configure(config):
