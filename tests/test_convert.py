@@ -9,13 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from txl_lightning import stream_nats
-from txl_lightning.checkpoints import (
-    load_folder,
-    load_huggingface,
-    load_nvidia,
-    load_original,
-    load_run,
-)
+from txl_lightning.checkpoints import load_folder, load_run
+from txl_lightning.convert import load_huggingface, load_nvidia, load_original
 
 GOLDEN = Path(__file__).parent / "golden"
 NVIDIA = GOLDEN / "nvidia" / "checkpoint_best.pt"
@@ -156,7 +151,7 @@ def test_a_size_that_would_reshape_its_weights_is_refused(txl, a_text):
     ("given", "code", "said"),
     [
         ([NVIDIA], 2, "out: missing"),
-        ([NVIDIA, "--out=."], 2, "out: . is not possible; it must be new, or an empty folder"),
+        ([NVIDIA, "--out=."], 2, "out: invalid .; expected new, or an empty folder"),
         (["none.pt", "--out=o"], 2, "none.pt: no such file"),
         (["sd.pt", "--out=o"], 2, "args: missing for the state_dict sd.pt"),
         (["sd.safetensors", "--out=o"], 2, "args: missing for the state_dict sd.safetensors"),
@@ -164,10 +159,10 @@ def test_a_size_that_would_reshape_its_weights_is_refused(txl, a_text):
         (["sd.pt", "--out=o", "--args=sd.pt"], 4, "sd.pt: damaged, or not JSON"),
         (["sd.pt", "--out=o", "--args=few.json"], 4, "sd.pt: args: n_token, n_layer, n_head"),
         (["sd.pt", "--out=o", "--args=args.json", "--vocab=args.json"], 3, "vocab: args.json: "),
-        ([NVIDIA, "--out=o", "--to=keras"], 2, "to: keras is not possible"),
+        ([NVIDIA, "--out=o", "--to=keras"], 2, "to: invalid keras"),
         ([NVIDIA, "--out=o", "--to=huggingface"], 0, ""),
         (["empty", "--out=o"], 2, "empty/config.json: no such file"),
-        (["other", "--out=o"], 4, "other/config.json: model_type: bert is not possible"),
+        (["other", "--out=o"], 4, "other/config.json: model_type: invalid bert"),
         (["list.pt", "--out=o"], 4, "list.pt: not a state_dict"),
     ],
 )

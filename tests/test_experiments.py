@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from txl_lightning.checkpoints import load_original
+from txl_lightning.convert import load_original
 from txl_lightning.data.stream import Stream
 from txl_lightning.model import TransformerXL, TransformerXLConfig
 from txl_lightning.model.kernels import KERNELS

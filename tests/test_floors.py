@@ -9,18 +9,22 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "txl_lightning"
 FLOORS = {
+    "errors": 0,
+    "files": 0,
+    "signals": 0,
     "model": 1,
     "data": 1,
     "evaluation": 2,
     "generation": 2,
     "checkpoints": 2,
-    "training": 3,
-    "sweeps": 3,
-    "complaints": 1,
+    "convert": 3,
+    "analysis": 3,
+    "training": 4,
+    "sweeps": 4,
     "help": 1,
-    "signals": 1,
-    "verbs": 4,
+    "commands": 5,
 }
+"""A room imports only from lower floors; a file of floor 0, also from files of floor 0."""
 LIMIT = 300
 
 
@@ -54,7 +58,8 @@ INSIDE = [path for path in FILES if room(path) in FLOORS]
 def test_a_room_imports_only_from_lower_floors(path):
     here = room(path)
     for other in imported_rooms(path) & FLOORS.keys() - {here}:
-        assert FLOORS[other] < FLOORS[here], f"{here} imports {other}"
+        below = FLOORS[other] < FLOORS[here] or FLOORS[other] == 0
+        assert below, f"{here} imports {other}"
 
 
 def test_every_file_is_in_a_room():
@@ -63,7 +68,7 @@ def test_every_file_is_in_a_room():
 
 def test_the_network_imports_torch_and_nothing_of_ours():
     for path in (PACKAGE / "model").rglob("*.py"):
-        assert imported_rooms(path) <= {"model"}
+        assert imported_rooms(path) <= {"model", "errors"}
         assert "lightning" not in path.read_text().replace("txl_lightning", "")
 
 

@@ -15,8 +15,8 @@ import os, signal, sys, time
 from txl_lightning import signals
 if sys.argv[1] == "nohup":
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-waiting = signals.Waiting()
-with signals.handling(waiting.handlers()):
+waiting = signals.PendingSignals()
+with signals.handle_signals(waiting.handlers()):
     print("ready", flush=True)
     end = time.monotonic() + float(sys.argv[2])
     while time.monotonic() < end:
@@ -75,8 +75,8 @@ def test_a_hangup_that_is_ignored_stays_ignored():
 def test_handlers_are_put_back():
     known = (*signals.EXIT, signals.SAVE)
     before = [signal.getsignal(number) for number in known]
-    waiting = signals.Waiting()
-    with signals.ending(), signals.handling(waiting.handlers()):
+    waiting = signals.PendingSignals()
+    with signals.exit_on_signals(), signals.handle_signals(waiting.handlers()):
         assert signal.getsignal(signal.SIGTERM) == waiting.note_stop
     assert [signal.getsignal(number) for number in known] == before
 
@@ -92,22 +92,22 @@ def test_outside_training_a_signal_ends_in_order(name, code):
         finally:
             cleaned.append(name)
 
-    with pytest.raises(SystemExit) as stop, signals.ending():
+    with pytest.raises(SystemExit) as stop, signals.exit_on_signals():
         work()
     assert (stop.value.code, cleaned) == (code, [name])
 
 
 def test_a_checkpoint_is_refused_where_nothing_is_trained(capfd):
-    with signals.ending():
+    with signals.exit_on_signals():
         os.kill(os.getpid(), signals.SAVE)
         time.sleep(0.05)
     assert "nothing is saved" in capfd.readouterr().err
 
 
 def test_what_was_asked_for_is_done_once_but_to_stop_stays(capfd):
-    waiting = signals.Waiting()
+    waiting = signals.PendingSignals()
     assert waiting.take() == (0, 0)
-    with signals.handling(waiting.handlers()):
+    with signals.handle_signals(waiting.handlers()):
         for number in (signals.SAVE, signal.SIGTERM):
             os.kill(os.getpid(), number)
             time.sleep(0.05)

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from txl_lightning import LanguageModel, checkpoints
-from txl_lightning.checkpoints.sources import load_any
+from txl_lightning.convert.detect import load_any
 
 NVIDIA = Path(__file__).parent / "golden" / "nvidia" / "checkpoint_best.pt"
 

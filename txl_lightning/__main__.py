@@ -20,8 +20,7 @@ from typing import get_args
 import jsonargparse
 
 from . import signals
-from .complaints import explain, innermost, keys_under
-from .data import StorageError
+from .errors import StorageError, explain_parser_error, innermost_error, prefix_errors
 from .help import Words, example, program
 
 UNHEARD = (
@@ -46,20 +45,20 @@ def plain(verb: str, options: list[str]) -> None:
         given = parser.instantiate_classes(given)
     except jsonargparse.ArgumentError as error:
         known = sorted(action.dest for action in parser._actions)
-        raise ValueError(explain(str(error), known)) from error
+        raise ValueError(explain_parser_error(str(error), known)) from error
     function(**given.as_dict())
 
 
 def check_groups(parser: jsonargparse.ArgumentParser, given: jsonargparse.Namespace) -> None:
     """Let each group of options refuse what cannot be, with the whole key."""
     for name, group in parser.groups.items():
-        with keys_under(name):
+        with prefix_errors(name):
             group.group_class(**vars(given[name]))
 
 
 def function_of(verb: str) -> tuple[Callable[..., None], jsonargparse.ArgumentParser]:
     """The function of a verb, and what reads its options."""
-    function = getattr(import_module(f".verbs.{verb}", __package__), f"{verb}_verb")
+    function = getattr(import_module(f".commands.{verb}", __package__), f"{verb}_command")
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
     said = inspect.cleandoc(function.__doc__).split("\n\nArgs:")[0]
     parser = jsonargparse.ArgumentParser(
@@ -122,7 +121,7 @@ NAMELESS = {"prepare", "evaluate", "convert", "inspect", "recl", "speed", "sweep
 def main() -> None:
     """Run the verb; a user's mistake is one line and an exit code (TXL_DEBUG=1: a traceback)."""
     try:
-        with signals.ending():
+        with signals.exit_on_signals():
             run(sys.argv[1:])
     except BrokenPipeError:
         # Python would write what is left when it ends, and fail once more.
@@ -159,7 +158,7 @@ def in_words(error: Exception) -> str:
     """What is wrong; of a file, without the number that Python's own words start with."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    return innermost(str(error))
+    return innermost_error(str(error))
 
 
 def run(arguments: list[str]) -> None:

@@ -22,9 +22,9 @@ Handler = Callable[[int, FrameType | None], None]
 
 
 @contextmanager
-def ending() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Signals to stop end the process, in order; a checkpoint cannot be had."""
-    with handling(dict.fromkeys(EXIT, end) | {SAVE: refuse}):
+    with handle_signals(dict.fromkeys(EXIT, end) | {SAVE: refuse}):
         yield
 
 
@@ -34,7 +34,7 @@ def end(signum: int, _: FrameType | None) -> None:
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """A signal to stop waits until this is done; one more does not."""
     noted: list[int] = []
 
@@ -43,7 +43,7 @@ def held() -> Iterator[None]:
             end(signum, frame)
         noted.append(signum)
 
-    with handling(dict.fromkeys(EXIT, note)):
+    with handle_signals(dict.fromkeys(EXIT, note)):
         yield
     if noted:
         end(noted[0], None)
@@ -51,10 +51,10 @@ def held() -> Iterator[None]:
 
 def refuse(signum: int, _: FrameType | None) -> None:
     """Nothing is being trained."""
-    say("SIGUSR1: no step of training is done yet; nothing is saved")
+    print_message("SIGUSR1: no step of training is done yet; nothing is saved")
 
 
-class Waiting:
+class PendingSignals:
     """Notes signals, to be asked about between two steps.
 
     Args:
@@ -76,9 +76,11 @@ class Waiting:
         name = signal.Signals(signum).name
         if not self.exit_code:
             self.exit_code, self.since = EXIT[signum], time.monotonic()
-            say(f"{name}: this step is finished and saved; once more in a while stops at once")
+            print_message(
+                f"{name}: this step is finished and saved; once more in a while stops at once"
+            )
         elif time.monotonic() - self.since > PATIENCE:
-            say(f"{name} again: stopped at once; the last checkpoint is as it was")
+            print_message(f"{name} again: stopped at once; the last checkpoint is as it was")
             self.kill()
             os._exit(EXIT[signum])
 
@@ -93,7 +95,7 @@ class Waiting:
 
 
 @contextmanager
-def handling(handlers: Mapping[int, Handler]) -> Iterator[None]:
+def handle_signals(handlers: Mapping[int, Handler]) -> Iterator[None]:
     """Call these until the end; a hangup that is ignored (nohup) stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         # Only there can Python handle signals.
@@ -116,6 +118,6 @@ def is_child() -> bool:
     return not outside and int(os.environ.get("LOCAL_RANK", 0)) > 0
 
 
-def say(words: str) -> None:
+def print_message(words: str) -> None:
     """Write a line on stderr; unlike print, also while another line is being printed."""
     os.write(2, f"\n{words}\n".encode())

@@ -19,7 +19,7 @@ from lightning.pytorch import Callback, Trainer
 
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig
 from txl_lightning.__main__ import quieten
-from txl_lightning.checkpoints import config_of_original, load_original
+from txl_lightning.convert import config_of_original, load_original
 from txl_lightning.evaluation import MeanNats
 
 

@@ -63,7 +63,7 @@ class HuggingFace:
     def __init__(self, net: TransformerXL, mem_len: int, rows: int) -> None:
         from transformers import TransfoXLConfig, TransfoXLLMHeadModel
 
-        from txl_lightning.checkpoints.huggingface import huggingface_of_config
+        from txl_lightning.convert.huggingface import huggingface_of_config
 
         settings = huggingface_of_config(net.config) | {"mem_len": mem_len}
         torch.Tensor.type_as = type_as
@@ -85,8 +85,8 @@ def type_as(self: Tensor, other=None, dtype=None, of=torch.Tensor.type_as) -> Te
 
 def theirs(net: TransformerXL, model: torch.nn.Module) -> dict[str, Tensor]:
     """Our weights under Hugging Face's names."""
-    from txl_lightning.checkpoints.huggingface import names_of_huggingface
-    from txl_lightning.checkpoints.names import write_as
+    from txl_lightning.convert.huggingface import names_of_huggingface
+    from txl_lightning.convert.weight_names import write_as
 
     found = write_as(net.state_dict(), names_of_huggingface(net.config))
     return model.state_dict() | found
@@ -96,8 +96,8 @@ class Original:
     """The paper's PyTorch code."""
 
     def __init__(self, path: Path, net: TransformerXL, tgt_len: int, mem_len: int) -> None:
-        from txl_lightning.checkpoints.names import names_of_original, write_as
-        from txl_lightning.checkpoints.original import SAME_NAME
+        from txl_lightning.convert.original import SAME_NAME
+        from txl_lightning.convert.weight_names import names_of_original, write_as
 
         config = net.config
         sys.path[:0] = [str(path / "pytorch"), str(path / "pytorch" / "utils")]

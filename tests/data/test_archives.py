@@ -16,9 +16,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from txl_lightning.data import DataError
 from txl_lightning.data import archives as archives_module
 from txl_lightning.data.archives import Member, plain_tar, take, take_all, tar_spans
+from txl_lightning.errors import DataError
 
 TEXT = b"to be or not to be\n" * 1000
 SHA256 = f"sha256:{hashlib.sha256(TEXT).hexdigest()}"

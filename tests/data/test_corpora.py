@@ -5,11 +5,12 @@ import sys
 
 import pytest
 
-from txl_lightning.data import DataError, identity, sources
+from txl_lightning.data import fingerprint, sources
+from txl_lightning.data.config import DataConfig
 from txl_lightning.data.corpora import CORPORA, python_source
 from txl_lightning.data.download import Remote
-from txl_lightning.data.text import TextConfig
 from txl_lightning.data.vocab import WordOptions
+from txl_lightning.errors import DataError
 
 FRACTIONS = (0.9, 0.05, 0.05)
 
@@ -68,7 +69,7 @@ def test_a_corpus_in_its_place_is_used_without_network(tmp_path, unchecked, name
 
 def opened(tmp_path, name: str, **changes):
     put(tmp_path, PLACED[name])
-    return TextConfig(corpus=name, root=str(tmp_path), **changes).open()
+    return DataConfig(corpus=name, root=str(tmp_path), **changes).open()
 
 
 def test_every_corpus_but_those_made_here_is_tested_in_its_place():
@@ -112,7 +113,7 @@ def test_another_file_in_its_place_is_refused_and_the_right_one_is_checked_once(
     text = b"to be"
     remote = Remote("http://127.0.0.1:9/none", 5, "sha256:" + hashlib.sha256(text).hexdigest())
     source = sources.Source("some/text.txt", remote)
-    monkeypatch.setattr(identity, "SETTLED", 0)
+    monkeypatch.setattr(fingerprint, "SETTLED", 0)
     put(tmp_path, {"some/text.txt": b"to me"})
     with pytest.raises(DataError, match=r"text\.txt"):
         sources.place(source, tmp_path)
@@ -128,14 +129,14 @@ def test_another_file_in_its_place_is_refused_and_the_right_one_is_checked_once(
 
 def test_a_word_option_that_is_given_leaves_the_corpuss_others(tmp_path, unchecked):
     put(tmp_path, PLACED["lm1b"])
-    config = TextConfig(corpus="lm1b", root=str(tmp_path), words=WordOptions(max_size=2))
+    config = DataConfig(corpus="lm1b", root=str(tmp_path), words=WordOptions(max_size=2))
     words = config.recipe().words
     assert (words.max_size, words.min_freq, words.line_end) == (2, 3, "double_eos")
 
 
 def test_a_task_in_a_config_gives_way_to_ones_own_text(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"to be " * 100)
-    config = TextConfig(corpus="sort", path=str(tmp_path / "a.txt"), root=str(tmp_path / "data"))
+    config = DataConfig(corpus="sort", path=str(tmp_path / "a.txt"), root=str(tmp_path / "data"))
     assert len(config.open().ids("train")) == 540
 
 
@@ -157,7 +158,7 @@ def test_data_lives_where_it_is_said(tmp_path, monkeypatch, given):
         monkeypatch.setenv("TXL_DATA", str(tmp_path / "there"))
     root = str(tmp_path / "here") if given == "--data.root" else None
     expected = {"--data.root": "here", "$TXL_DATA": "there", "neither": "data"}[given]
-    assert TextConfig(root=root).data_root.absolute() == tmp_path / expected
+    assert DataConfig(root=root).data_root.absolute() == tmp_path / expected
 
 
 def test_preparing_needs_no_torch(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from txl_lightning import CorpusDataModule
-from txl_lightning.data import DataError
+from txl_lightning.errors import DataError
 
 
 def own(text_file, **changes) -> CorpusDataModule:
@@ -118,7 +118,7 @@ def test_documents_are_read_as_given(tmp_path):
         begins = segment.past_BL == 0
         again = segment.tokens_BL[:, 1:] != segment.tokens_BL[:, :-1]
         assert torch.equal(again, begins[:, 1:])
-    with pytest.raises(DataError, match=r"data\.order: shuffled is not possible"):
+    with pytest.raises(DataError, match=r"data\.order: invalid shuffled"):
         CorpusDataModule(order="shuffled", documents="none", **options).train_dataloader()
 
 
@@ -144,14 +144,14 @@ def test_every_order_and_length_is_a_choice(text_file, order, segments):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tgt_len": -3}, "tgt_len: -3 is not possible"),
-        ({"batch_size": 0}, "batch_size: 0 is not possible"),
-        ({"eval_batch_size": 0}, "eval_batch_size: 0 is not possible"),
-        ({"ext_len": -1}, "ext_len: -1 is not possible; it must be at least 0"),
-        ({"eval_ext_len": -2}, "eval_ext_len: -2 is not possible"),
-        ({"eval_warmup_len": -1}, "eval_warmup_len: -1 is not possible"),
-        ({"tgt_len": 4, "segments": "varied"}, "tgt_len: 4 is not possible; .* at least 5"),
-        ({"batch_chunks": 0}, "batch_chunks: 0 is not possible; it must be at least 1"),
+        ({"tgt_len": -3}, "tgt_len: invalid -3"),
+        ({"batch_size": 0}, "batch_size: invalid 0"),
+        ({"eval_batch_size": 0}, "eval_batch_size: invalid 0"),
+        ({"ext_len": -1}, "ext_len: invalid -1; expected at least 0"),
+        ({"eval_ext_len": -2}, "eval_ext_len: invalid -2"),
+        ({"eval_warmup_len": -1}, "eval_warmup_len: invalid -1"),
+        ({"tgt_len": 4, "segments": "varied"}, "tgt_len: invalid 4; .* at least 5"),
+        ({"batch_chunks": 0}, "batch_chunks: invalid 0; expected at least 1"),
         ({"batch_size": 6, "batch_chunks": 4}, "batch_size: 6 rows .* 4 .*; .* a multiple of 4"),
         ({"split": (0.5, 0.1, 0.1)}, "three fractions that add up to 1"),
     ],

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from txl_lightning.data import DataError, StorageError
 from txl_lightning.data import download as download_module
 from txl_lightning.data.download import Remote, fetch, verify
+from txl_lightning.errors import DataError, StorageError
 
 BODY = random.Random(0).randbytes(300_000)
 SHA256 = hashlib.sha256(BODY).hexdigest()

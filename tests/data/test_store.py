@@ -10,14 +10,14 @@ import time
 import numpy as np
 import pytest
 
-from txl_lightning.data import DataError, StorageError
-from txl_lightning.data import identity as identity_room
+from txl_lightning.data import fingerprint as identity_room
 from txl_lightning.data import store as store_room
-from txl_lightning.data.own import by_fractions
 from txl_lightning.data.spans import Span, documents, whole
 from txl_lightning.data.store import Recipe, prepare
+from txl_lightning.data.user_files import by_fractions
 from txl_lightning.data.vocab import WordOptions
 from txl_lightning.data.watch import Watched
+from txl_lightning.errors import DataError, StorageError
 
 FRACTIONS = (0.5, 0.25, 0.25)
 

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from txl_lightning.data.tokens import Text
-from txl_lightning.evaluation import ALIASES, PROTOCOLS, Protocol, chosen
+from txl_lightning.evaluation import ALIASES, PROTOCOLS, Protocol
+from txl_lightning.evaluation.protocols import get_protocol
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 OF_CONFIGS = {
@@ -57,20 +58,20 @@ def test_every_published_protocol_has_a_config():
 
 @pytest.mark.parametrize("name", ["paper-enwik8", "paper-wt103", "nvidia-wt103"])
 def test_the_short_name_is_the_base_models(name):
-    assert chosen(name) == PROTOCOLS[f"{name}-base"] == PROTOCOLS[ALIASES[name]]
+    assert get_protocol(name) == PROTOCOLS[f"{name}-base"] == PROTOCOLS[ALIASES[name]]
 
 
 def test_what_is_given_wins_over_the_protocol():
     given = {"tgt_len": 3, "mem_len": 0, "clamp_len": 4, "same_length": "mem_len+1"}
     given |= {"batch_size": 2, "ext_len": 1, "warmup_len": 6, "limit": 9, "rest": "scored"}
     for name in PROTOCOLS:
-        protocol = chosen(name, **given)
+        protocol = get_protocol(name, **given)
         assert {field: getattr(protocol, field) for field in given} == given
         assert protocol.name == name
 
 
 def test_a_window_is_as_many_tokens_before_each():
-    protocol = chosen("sliding-window", window=100, batch_size=3)
+    protocol = get_protocol("sliding-window", window=100, batch_size=3)
     lengths = (protocol.tgt_len, protocol.mem_len, protocol.ext_len, protocol.warmup_len)
     assert lengths == (1, 0, 99, 100)
     assert (protocol.batch_size, protocol.limit) == (3, 1000)
@@ -94,13 +95,13 @@ def test_what_is_left_over_is_scored_or_dropped(n_token, limit, scored, batch_si
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"protocol": "paper"}, "protocol: paper is not possible; it must be one of segments, "),
-        ({"mem_len": -1}, "mem_len: -1 is not possible; it must be at least 0"),
-        ({"tgt_len": 0}, "tgt_len: 0 is not possible; it must be at least 1"),
-        ({"limit": 0}, "limit: 0 is not possible; it must be at least 1"),
-        ({"window": 0}, "window: 0 is not possible; it must be at least 1"),
+        ({"protocol": "paper"}, "protocol: invalid paper; expected one of segments, "),
+        ({"mem_len": -1}, "mem_len: invalid -1; expected at least 0"),
+        ({"tgt_len": 0}, "tgt_len: invalid 0; expected at least 1"),
+        ({"limit": 0}, "limit: invalid 0; expected at least 1"),
+        ({"window": 0}, "window: invalid 0; expected at least 1"),
     ],
 )
 def test_what_cannot_be_is_refused(given, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        chosen(**given)
+        get_protocol(**given)

@@ -8,8 +8,8 @@ import torch
 
 from txl_lightning import stream_nats
 from txl_lightning.data.tokens import Text
-from txl_lightning.evaluation import Protocol, chosen, text_parts
-from txl_lightning.evaluation.protocols import windows
+from txl_lightning.evaluation import Protocol, text_parts
+from txl_lightning.evaluation.protocols import get_protocol, windows
 
 
 def test_nats_of_a_stream_are_those_of_one_reading(make_net):
@@ -42,7 +42,7 @@ def test_without_memory_every_segment_starts_afresh(make_net):
 
 
 def test_a_length_that_cannot_be_is_refused(make_net):
-    with pytest.raises(ValueError, match="ext_len: -1 is not possible"):
+    with pytest.raises(ValueError, match="ext_len: invalid -1"):
         stream_nats(make_net(), torch.zeros(40), batch_size=2, tgt_len=5, ext_len=-1)
 
 
@@ -139,7 +139,7 @@ def test_windows_that_score_nothing_are_not_computed(make_net, monkeypatch):
 
 def test_in_a_single_pass_all_is_one_segment(make_net):
     net, ids = make_net(mem_len=0), torch.randint(11, (50,))
-    how = chosen("single-pass", limit=40)
+    how = get_protocol("single-pass", limit=40)
     expected, _ = net.nats(ids[None, :40], ids[None, 1:41])
     [part] = text_parts(net, Text(ids.numpy()), how)
     assert part.at_K.tolist() == list(range(1, 41))

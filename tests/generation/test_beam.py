@@ -7,7 +7,7 @@ import torch
 
 from txl_lightning import generate
 from txl_lightning.generation import beam_search, begun, search
-from txl_lightning.generation.texts import read
+from txl_lightning.generation.state import read
 
 PROMPT = torch.tensor([1, 3, 0, 2])
 
@@ -103,10 +103,10 @@ def test_length_zero_adds_nothing(net):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"n_beam": 0}, "n_beam: 0 is not possible"),
-        ({"length_penalty": -1}, "length_penalty: -1 is not possible"),
-        ({"length": -1}, "length: -1 is not possible"),
-        ({"ext_len": -1}, "ext_len: -1 is not possible"),
+        ({"n_beam": 0}, "n_beam: invalid 0"),
+        ({"length_penalty": -1}, "length_penalty: invalid -1"),
+        ({"length": -1}, "length: invalid -1"),
+        ({"ext_len": -1}, "ext_len: invalid -1"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(net, given, said):

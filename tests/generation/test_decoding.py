@@ -5,8 +5,8 @@ import torch
 
 from txl_lightning import generate
 from txl_lightning.generation import Sampling, begun, continued
-from txl_lightning.generation import texts as texts_module
-from txl_lightning.generation.texts import out_of_sight, read
+from txl_lightning.generation import state as texts_module
+from txl_lightning.generation.state import out_of_sight, read
 
 
 def test_it_equals_reading_the_whole_history_again_for_every_token(make_net):
@@ -89,7 +89,7 @@ def test_of_a_long_prompt_only_what_can_be_seen_is_read(make_net, monkeypatch, h
 
 
 def test_an_unknown_token_is_refused(make_net):
-    with pytest.raises(ValueError, match=r"prompt: \[3, 11\] is not possible; .* ids from 0 to 10"):
+    with pytest.raises(ValueError, match=r"prompt: invalid \[3, 11\]; .* ids from 0 to 10"):
         begun(make_net(), [torch.tensor([3, 11])], None)
 
 
@@ -97,7 +97,7 @@ def test_a_list_gives_a_list_and_a_prompt_its_tokens(make_net):
     net, prompt = make_net(), torch.tensor([1, 2])
     [only] = generate(net, [prompt], 5, seed=1)
     assert torch.equal(only, generate(net, prompt, 5, seed=1))
-    with pytest.raises(ValueError, match="prompts: none is not possible"):
+    with pytest.raises(ValueError, match="prompts: invalid none"):
         generate(net, [], 5)
 
 
@@ -223,10 +223,10 @@ def test_nothing_is_drawn_for_length_zero(make_net):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"length": -1}, "length: -1 is not possible"),
-        ({"temperature": -0.5}, "temperature: -0.5 is not possible"),
-        ({"top_k": 0}, "top_k: 0 is not possible"),
-        ({"prompt_L": torch.tensor([], dtype=torch.long)}, "prompt: an empty one is not possible"),
+        ({"length": -1}, "length: invalid -1"),
+        ({"temperature": -0.5}, "temperature: invalid -0.5"),
+        ({"top_k": 0}, "top_k: invalid 0"),
+        ({"prompt_L": torch.tensor([], dtype=torch.long)}, "prompt: invalid an empty one"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(make_net, changes, message):

@@ -175,11 +175,11 @@ def test_a_network_with_clusters_reads_in_segments_what_it_reads_at_once(make_ne
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"cutoffs": (5, 5)}, r"cutoffs: \[5, 5\] is not possible; it must be growing"),
-        ({"cutoffs": (0, 5)}, r"cutoffs: \[0, 5\] is not possible"),
-        ({"div_val": 9}, "div_val: 9 is not possible; it must be small enough"),
-        ({"cutoffs": (), "div_val": 2}, "div_val: 2 is not possible; it must be 1 without cutoffs"),
-        ({"tie_projs": (True,)}, r"tie_projs: \[True\] is not possible; .* 4 clusters, or none"),
+        ({"cutoffs": (5, 5)}, r"cutoffs: invalid \[5, 5\]; expected growing"),
+        ({"cutoffs": (0, 5)}, r"cutoffs: invalid \[0, 5\]"),
+        ({"div_val": 9}, "div_val: invalid 9; expected small enough"),
+        ({"cutoffs": (), "div_val": 2}, "div_val: invalid 2; expected 1 without cutoffs"),
+        ({"tie_projs": (True,)}, r"tie_projs: invalid \[True\]; .* 4 clusters, or none"),
     ],
 )
 def test_clusters_that_cannot_be_are_refused(changes, message):

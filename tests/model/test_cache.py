@@ -232,7 +232,7 @@ def test_gradients_are_refused(make_net):
 
 
 def test_a_negative_length_is_refused(make_net):
-    with pytest.raises(ValueError, match="mem_len: -1 is not possible"):
+    with pytest.raises(ValueError, match="mem_len: invalid -1"):
         make_net().empty_cache(2, -1)
 
 

@@ -116,7 +116,7 @@ def test_it_holds_no_gradient():
 
 
 def test_a_negative_length_is_refused():
-    with pytest.raises(ValueError, match="mem_len: -1 is not possible"):
+    with pytest.raises(ValueError, match="mem_len: invalid -1"):
         Memory.empty(1, 1, -1, 1)
 
 

@@ -56,5 +56,5 @@ def test_evaluation_is_by_chunks_too(make_net):
 
 
 def test_a_chunk_of_nothing_is_refused(make_net):
-    with pytest.raises(ValueError, match="loss_chunk: 0 is not possible; it must be at least 1"):
+    with pytest.raises(ValueError, match="loss_chunk: invalid 0; expected at least 1"):
         make_net(loss_chunk=0)

@@ -13,7 +13,7 @@ from pathlib import Path
 given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
 folder = Path(given["trainer.default_root_dir"])
 if given["lr"] == "impossible":
-    print("error: lr: impossible is not possible; it must be a number", flush=True)
+    print("error: lr: invalid impossible; expected a number", flush=True)
     sys.exit(2)
 
 if "learnrate" in given:

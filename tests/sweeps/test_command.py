@@ -69,5 +69,5 @@ def test_a_trial_has_its_folder_and_goes_on_where_it_was(tmp_path):
 
 @pytest.mark.parametrize("word", ["${arguments}", "${program}"])
 def test_a_macro_that_stands_for_nothing_is_refused(word, tmp_path):
-    with pytest.raises(ValueError, match=r"command: \$\{\w+\} is not possible; .*\$\{args\}"):
+    with pytest.raises(ValueError, match=r"command: invalid \$\{\w+\}; .*\$\{args\}"):
         expanded({"command": ["${interpreter}", word]}, {}, tmp_path)

@@ -97,7 +97,7 @@ def test_what_may_be_seen_and_what_a_step_reads_are_the_same_in_each_trial_of_at
         ({"method": None}, "the file: wants method"),
         ({"command": None}, "command: missing; it must run fit"),
         ({"metric": {"nme": "x"}}, "metric: wants name"),
-        ({"method": "custom"}, "method: custom is not possible; it must be one of grid, random"),
+        ({"method": "custom"}, "method: invalid custom; expected one of grid, random"),
         ({"metric": None}, "metric: missing; it must have the name of a column"),
         ({"metrc": 1}, "the file: metrc is unknown; it must be one of "),
         ({"parameters": {"lr": {"valuess": [1]}}}, "valuess is unknown; it must be one of a, b, d"),

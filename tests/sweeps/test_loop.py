@@ -66,7 +66,7 @@ def test_a_trial_that_fails_is_in_the_table_and_the_others_are_made(place, sweep
     code, output = sweep()
     assert code == 0, output.err
     assert place.states == ["failed", "finished", "finished"]
-    reason = "exit code 2: error: lr: impossible is not possible; it must be a number"
+    reason = "exit code 2: error: lr: invalid impossible; expected a number"
     assert place.rows[-1]["reason"] == reason
     assert f"trial 1: failed after 0 s ({reason})" in output.out
 

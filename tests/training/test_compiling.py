@@ -7,12 +7,7 @@ import torch
 from lightning.pytorch import Callback, seed_everything
 from torch._dynamo.testing import CompileCounter
 
-from txl_lightning import (
-    CorpusDataModule,
-    LanguageModel,
-    TransformerXL,
-    TransformerXLConfig,
-)
+from txl_lightning import CorpusDataModule, LanguageModel, TransformerXL, TransformerXLConfig
 from txl_lightning.data.tasks import TaskConfig
 from txl_lightning.training.compiling import compile_in_place
 

@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from txl_lightning import LanguageModel
 from txl_lightning.checkpoints import load_run
 from txl_lightning.training.cli import TxlCLI
-from txl_lightning.training.devices import recompute
+from txl_lightning.training.fsdp import recompute
 
 HERE = Path(__file__).parent
 COMMON = [
@@ -206,13 +206,13 @@ def test_two_nodes_measure_and_save_the_average_of_one_process(runs):
 
 def test_a_sharded_model_is_not_averaged_but_goes_on_from_what_was(runs):
     for refused in of_each_rank(runs, "fsdp_averaged", "refused"):
-        assert refused.startswith("trainer.strategy: fsdp2 is not possible with WeightAverage")
+        assert refused.startswith("trainer.strategy: invalid fsdp2 with WeightAverage")
     assert losses(runs, "fsdp_no_more") == pytest.approx(losses(runs, "one")[10:], rel=1e-5)
 
 
 def test_matrices_are_not_cut_for_tensor_parallelism(runs):
     for refused in of_each_rank(runs, "cut", "refused"):
-        assert refused.startswith("trainer.strategy.tensor_parallel_size: 2 is not possible")
+        assert refused.startswith("trainer.strategy.tensor_parallel_size: invalid 2")
 
 
 @pytest.mark.faults

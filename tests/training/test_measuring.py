@@ -10,7 +10,7 @@ from lightning.pytorch import seed_everything
 
 from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig, stream_nats
 from txl_lightning.data.tasks import TaskConfig
-from txl_lightning.training.callbacks import SaveNats
+from txl_lightning.training.callbacks.throughput import SaveNats
 
 
 def test_a_measurement_is_the_same_again_in_any_order_and_after_training(
@@ -124,7 +124,7 @@ def test_predict_writes_the_nats_of_every_token_once(
 
 
 def test_a_negative_evaluation_memory_is_refused():
-    with pytest.raises(ValueError, match="eval_mem_len: -1 is not possible"):
+    with pytest.raises(ValueError, match="eval_mem_len: invalid -1"):
         LanguageModel(eval_mem_len=-1)
 
 

@@ -10,9 +10,9 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 from txl_lightning import CorpusDataModule, LanguageModel
 from txl_lightning.data.tasks import TaskConfig
 from txl_lightning.model.flops import flops_per_token
-from txl_lightning.training import callbacks
-from txl_lightning.training.callbacks import Throughput
-from txl_lightning.training.saving import LastCheckpoint
+from txl_lightning.training.callbacks import throughput
+from txl_lightning.training.callbacks.checkpointing import LastCheckpoint
+from txl_lightning.training.callbacks.throughput import Throughput
 
 
 class Losses(Callback):
@@ -275,7 +275,7 @@ def test_throughput_counts_what_training_reads_first_and_not_validation(
             self.now += 100
 
     clock = Clock()
-    monkeypatch.setattr(callbacks.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(throughput.time, "perf_counter", lambda: clock.now)
     options = {"log_every_n_steps": 4, "val_check_interval": 3, "max_steps": 8}
     trainer = make_trainer(callbacks=[clock, Throughput()], **options)
     trainer.fit(make_model(), datamodule=make_data(ext_len=ext_len))

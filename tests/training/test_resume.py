@@ -8,8 +8,8 @@ import pytest
 import torch
 import yaml
 
-from txl_lightning.checkpoints import CheckpointError
 from txl_lightning.checkpoints.files import check
+from txl_lightning.errors import CheckpointError
 from txl_lightning.training.resume import SavingConfig, starting_point
 
 AUTO = "--resume=auto"
@@ -63,7 +63,7 @@ def test_a_checkpoint_that_is_named_is_it(root, last):
 
 
 def test_both_given_are_refused(root, last):
-    with pytest.raises(ValueError, match=r"resume: auto is not possible with ckpt_path .*; leave"):
+    with pytest.raises(ValueError, match=r"resume: invalid auto with ckpt_path .*; leave"):
         starting_point("auto", str(last), root)
 
 
@@ -99,7 +99,7 @@ def test_what_the_dead_were_writing_is_removed(root, last):
 
 @pytest.mark.parametrize("every", [0, -3])
 def test_an_impossible_interval_is_refused(every):
-    with pytest.raises(ValueError, match=f"every_n_steps: {every} is not possible"):
+    with pytest.raises(ValueError, match=f"every_n_steps: invalid {every}"):
         SavingConfig(every)
 
 
@@ -161,4 +161,4 @@ def test_without_a_logger_runs_do_not_mix(txl, small):
 def test_checkpoints_are_written_by_nothing_else(txl, small):
     code, output = txl("fit", *small, "--trainer.plugins=AsyncCheckpointIO")
     assert code == 2
-    assert "trainer.plugins: AsyncCheckpointIO is not possible" in output.err
+    assert "trainer.plugins: invalid AsyncCheckpointIO" in output.err

@@ -5,20 +5,19 @@ that it replaced. It is written before the new file takes the old one's place, s
 the two is there when a machine dies, the manifest knows it.
 """
 
-import hashlib
 import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..data import StorageError
+from ..errors import CheckpointError
+from ..files import explain_write_errors, flush_to_disk, sha256_file, temporary_path
 
 KEY = "txl_lightning"
 """Where a checkpoint holds what Lightning does not know of."""
@@ -29,12 +28,6 @@ FORMAT = 1
 Entry = dict[str, Any]
 SAID = {"step", "exact", "folder", "bytes"}
 """What a manifest says at least."""
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that is damaged, missing or not one of ours."""
-
-    exit_code = 4
 
 
 def write(checkpoint: Mapping[str, Any], path: Path, about: Mapping[str, Any]) -> None:
@@ -48,14 +41,14 @@ def write(checkpoint: Mapping[str, Any], path: Path, about: Mapping[str, Any]) -
     Raises:
         StorageError: it cannot be written; what was there is as it was.
     """
-    part = part_of(path)
-    with storing(path):
+    part = temporary_path(path)
+    with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with part.open("wb") as file:
                 torch.save(checkpoint, file)
-                synced(file)
-            replace(part, path, {digest(part): {**about, "bytes": part.stat().st_size}})
+            flush_to_disk(part)
+            replace(part, path, {sha256_file(part): {**about, "bytes": part.stat().st_size}})
         finally:
             part.unlink(missing_ok=True)
 
@@ -79,7 +72,7 @@ def replace(part: Path, path: Path, entry: dict[str, Entry]) -> None:
     else:
         write_manifest(path, entry | before)
     os.replace(part, path)
-    sync_folder(path.parent)
+    flush_to_disk(path.parent)
 
 
 def newest_step(known: Mapping[str, Entry]) -> int | None:
@@ -90,16 +83,16 @@ def newest_step(known: Mapping[str, Entry]) -> int | None:
 def write_manifest(path: Path, known: Mapping[str, Entry]) -> None:
     """What is known of the file and of those that were there before."""
     recent = dict(list(known.items())[:REMEMBERED])
-    aside = part_of(manifest_of(path))
+    aside = temporary_path(manifest_of(path))
     with aside.open("w", encoding="utf-8") as file:
         json.dump(recent, file, indent=1)
-        synced(file)
+    flush_to_disk(aside)
     os.replace(aside, manifest_of(path))
 
 
 def remove(path: Path) -> None:
     """Delete a checkpoint and its manifest."""
-    with storing(path):
+    with explain_write_errors(path):
         path.unlink(missing_ok=True)
         manifest_of(path).unlink(missing_ok=True)
 
@@ -137,7 +130,7 @@ def check(path: Path) -> Entry | None:
     if not known:
         return None
     try:
-        found = digest(path)
+        found = sha256_file(path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     if found not in known:
@@ -151,31 +144,21 @@ def check(path: Path) -> Entry | None:
 
 def copy(path: Path, target: Path, root: Path) -> None:
     """The same checkpoint in another folder of the runs under `root`."""
-    with storing(target):
+    with explain_write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = part_of(target)
+        part = temporary_path(target)
         shutil.copyfile(path, part)
         folder = {"folder": os.path.relpath(target.parent, root)}
         replace(part, target, {sha: known | folder for sha, known in entries(path).items()})
 
 
-def part_of(path: Path) -> Path:
-    """Where a file is written before it takes its place; it says by whom."""
-    return path.with_name(f".{path.name}.{host()}.{os.getpid()}.part")
-
-
-def host() -> str:
-    """This machine's name, without its domain."""
-    return platform.node().split(".")[0]
-
-
 def versions() -> dict[str, str]:
     """What wrote a checkpoint."""
-    packages = {name: release(name) for name in ("txl-lightning", "lightning", "numpy")}
+    packages = {name: package_version(name) for name in ("txl-lightning", "lightning", "numpy")}
     return {**packages, "torch": torch.__version__, "python": platform.python_version()}
 
 
-def release(package: str) -> str:
+def package_version(package: str) -> str:
     """The version of a package; of this one there may be none, where it is only on the path."""
     try:
         return version(package)
@@ -204,42 +187,3 @@ def entries(path: Path) -> dict[str, Entry]:
     if not said or not all(isinstance(entry, dict) and entry.keys() >= SAID for entry in said):
         raise CheckpointError(f"{manifest_of(path)}: not a manifest")
     return known
-
-
-def digest(path: Path) -> str:
-    """The sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def synced(file: Any) -> None:
-    """Wait until the disk has it."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the new names in it."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def storing(path: Path) -> Iterator[None]:
-    """Say of a file that cannot be written how much room there is.
-
-    Raises:
-        StorageError: instead of OSError, or of what torch.save makes of one.
-    """
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        cause = error if isinstance(error, OSError) else error.__context__
-        if not isinstance(cause, OSError):
-            raise
-        there = next(folder for folder in path.absolute().parents if folder.is_dir())
-        room = f"{shutil.disk_usage(there).free:,} bytes free"
-        raise StorageError(f"{path}: cannot be written ({cause.strerror}; {room})") from error

@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from ..data import vocab
+from ..errors import CheckpointError
+from ..files import sha256_file
 from ..model import TransformerXL, TransformerXLConfig
-from .files import CheckpointError, digest, read
-from .folder import WEIGHTS, load_folder, read_config
+from .export import WEIGHTS, load_folder, read_config
+from .files import read
 
 
 def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary | None]:
@@ -64,10 +66,10 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return checkpoint
 
 
-def digest_of(ckpt_path: str | Path) -> str:
+def sha256_of_weights(ckpt_path: str | Path) -> str:
     """The sha256 of the file with the weights."""
     path = Path(ckpt_path)
-    return digest(path / WEIGHTS if path.is_dir() else path)
+    return sha256_file(path / WEIGHTS if path.is_dir() else path)
 
 
 def trained_tgt_len(path: str | Path) -> int | None:

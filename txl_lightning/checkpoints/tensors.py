@@ -13,7 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from .files import CheckpointError, part_of, storing
+from ..errors import CheckpointError
+from ..files import replace_file
 
 REFUSED = re.compile(r"GLOBAL (\S+)")
 """How torch names what a file wants to import."""
@@ -139,30 +140,4 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
                 raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
             raise
 
-    write(path, save)
-
-
-def write_json(held: Mapping[str, Any], path: Path) -> None:
-    """A JSON file, whole or not at all."""
-    write_text(json.dumps(held, indent=2, sort_keys=True) + "\n", path)
-
-
-def write_text(text: str, path: Path) -> None:
-    """A text file, whole or not at all."""
-    write(path, lambda part: part.write_text(text, encoding="utf-8"))
-
-
-def write(path: Path, save: Callable[[Path], object]) -> None:
-    """Let `save` write a file beside its place, and put it there.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    part = part_of(path)
-    with storing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            save(part)
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+    replace_file(path, save)

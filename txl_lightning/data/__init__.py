@@ -10,7 +10,3 @@ stream.py       tokens.py in rows, as orders.py and lengths.py say -> segments
 tasks.py        corpora made on the spot
 datamodule.py   all of it for Lightning, the one file here that imports it
 """
-
-from .errors import DataError, StorageError
-
-__all__ = ["DataError", "StorageError"]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
+from ..errors import DataError
 from .checksums import difference
-from .errors import DataError
-from .identity import short, stamp
+from .fingerprint import short, stamp
 
 CHUNK = 1 << 20
 # What one byte of an archive may become, and what any archive may; text shrinks tenfold at most.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import sources
-from .own import by_fractions
 from .spans import SPLITS, DocumentUnit, Span, whole
+from .user_files import by_fractions
 from .vocab import WordOptions
 
 NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from lightning.pytorch import LightningDataModule
 
-from .errors import DataError
+from ..errors import DataError
+from .config import DataConfig
 from .lengths import Fixed, Lengths, Varied
 from .numbers import check_numbers
 from .orders import InOrder, Order, Rolled, Shuffled
@@ -22,7 +23,6 @@ from .stream import (
     check_length,
 )
 from .tasks import TaskStore
-from .text import TextConfig
 from .tokens import Text, Tokens
 from .vocab import Vocabulary, fingerprint, load
 
@@ -72,7 +72,7 @@ class CorpusDataModule(LightningDataModule):
         super().__init__()
         evaluated = (eval_tgt_len, eval_batch_size, eval_ext_len, eval_warmup_len)
         check_numbers(tgt_len, batch_size, ext_len, *evaluated, segments, batch_chunks)
-        self.text = TextConfig(**text)
+        self.text = DataConfig(**text)
         self.train_shape = (batch_size, tgt_len)
         self.eval_shape = (eval_batch_size or batch_size, eval_tgt_len or tgt_len)
         self.ext_len = ext_len
@@ -215,7 +215,7 @@ class CorpusDataModule(LightningDataModule):
         for name, (value, possible) in given.items():
             if self.example_len and value != possible:
                 raise ValueError(
-                    f"data.{name}: {value} is not possible for a task, whose examples are drawn at "
+                    f"data.{name}: invalid {value} for a task, whose examples are drawn at "
                     f"random; it must be {possible}"
                 )
 
@@ -254,7 +254,7 @@ def shuffled(tokens: Tokens, seed: int) -> Order:
     """
     if not isinstance(tokens, Text) or len(tokens.starts) < 2:
         raise DataError(
-            "data.order: shuffled is not possible for a text in one piece; give a folder or tar of "
+            "data.order: invalid shuffled for a text in one piece; give a folder or tar of "
             "documents, or set data.documents to lines"
         )
     return Shuffled(tokens, seed)

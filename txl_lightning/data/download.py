@@ -21,8 +21,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from ..errors import DataError, StorageError
 from .checksums import Remote, difference, verify
-from .errors import DataError, StorageError
 
 CHUNK = 1 << 16
 DELAYS = (1.0, 2.0, 4.0, 8.0)

@@ -32,7 +32,7 @@ def check_numbers(
     }
     for name, (value, minimum) in least.items():
         if value is not None and value < minimum:
-            raise ValueError(f"{name}: {value} is not possible; it must be at least {minimum}")
+            raise ValueError(f"{name}: invalid {value}; expected at least {minimum}")
     if batch_size % batch_chunks:
         raise ValueError(
             f"batch_size: {batch_size} rows cannot be read in {batch_chunks} data.batch_chunks; it "

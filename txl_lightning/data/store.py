@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from .errors import StorageError
-from .identity import short, text_digest
+from ..errors import StorageError
+from .fingerprint import short, text_digest
 from .spans import SPLITS, Document, DocumentUnit, Span, documents
 from .tokens import Text
 from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions, fingerprint, load, named

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from .identity import short
+from .fingerprint import short
 from .spans import SPLITS
 from .vocab import WordOptions, Words
 
@@ -43,7 +43,7 @@ class TaskConfig:
         for name, minimum in least.items():
             value = getattr(self, name)
             if value is not None and value < minimum:
-                raise ValueError(f"{name}: {value} is not possible; it must be at least {minimum}")
+                raise ValueError(f"{name}: invalid {value}; expected at least {minimum}")
 
 
 class Task(Protocol):

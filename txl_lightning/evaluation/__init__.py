@@ -10,11 +10,11 @@ record.py      one evaluation in plain values, and with what machine.py says it 
 from importlib import import_module
 from typing import Any
 
-from .machine import peak_memory
-from .protocols import ALIASES, PROTOCOLS, Protocol, chosen
-from .record import evaluate
+from .environment import peak_memory
+from .protocols import ALIASES, PROTOCOLS, Protocol, get_protocol
+from .results import evaluate
 from .scoring import segment_answers, segment_nats, stream_nats, text_parts
-from .tally import PerToken
+from .stats import PerToken
 from .units import readings
 
 __all__ = [
@@ -24,8 +24,8 @@ __all__ = [
     "PerToken",
     "Protocol",
     "RightAnswers",
-    "chosen",
     "evaluate",
+    "get_protocol",
     "peak_memory",
     "readings",
     "segment_answers",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from ..model import widest
+from ..model.precision import accumulator_dtype
 
 
 class MeanNats(Metric):
@@ -39,8 +39,8 @@ class MeanNats(Metric):
         super()._apply(*args, **kwargs)
         for name, value in exact.items():
             device = getattr(self, name).device
-            setattr(self, name, value.to(device, widest(device)))
-            self._defaults[name] = self._defaults[name].to(device, widest(device))
+            setattr(self, name, value.to(device, accumulator_dtype(device)))
+            self._defaults[name] = self._defaults[name].to(device, accumulator_dtype(device))
         return self
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..data import DataError
 from ..data.lengths import Fixed
 from ..data.portion import Portion
 from ..data.stream import Stream
 from ..data.tokens import Tokens
-from ..model import SeenInEvaluation, require
+from ..errors import DataError, require
+from ..model.config import EvalSameLength
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Protocol:
     """States remembered; None, as in training."""
     clamp_len: int | None = None
     """Greatest distance told apart; None, as in training."""
-    same_length: SeenInEvaluation = None
+    same_length: EvalSameLength = None
     """How many states each query sees; None, as in training; all, that there are."""
     ext_len: int = 0
     """Tokens that a segment reads again before its own; they are scored once."""
@@ -137,7 +137,7 @@ PROTOCOLS = {name: replace(protocol, name=name) for name, protocol in TABLE.item
 """Every protocol by name."""
 
 
-def chosen(
+def get_protocol(
     protocol: str = "segments",
     *,
     window: int | None = None,
@@ -145,7 +145,7 @@ def chosen(
     tgt_len: int | None = None,
     mem_len: int | None = None,
     clamp_len: int | None = None,
-    same_length: SeenInEvaluation = None,
+    same_length: EvalSameLength = None,
     ext_len: int | None = None,
     warmup_len: int | None = None,
     limit: int | None = None,

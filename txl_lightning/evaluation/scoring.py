@@ -13,11 +13,13 @@ from torch.nn import functional as F
 
 from ..data.stream import Segment, Stream
 from ..data.tokens import Text, Tokens
-from ..model import AnyMemory, SeenInEvaluation, TransformerXL, evaluating
+from ..model import AnyMemory, TransformerXL
+from ..model.config import EvalSameLength
+from ..model.mode import eval_mode
 from .protocols import Protocol
 
 
-class Part(NamedTuple):
+class TokenNats(NamedTuple):
     """Some scored tokens of a text: where they stand in it, and the nats of each."""
 
     at_K: np.ndarray
@@ -71,14 +73,14 @@ def remembered_len(model: TransformerXL, protocol: Protocol) -> int:
 
 
 @torch.inference_mode()
-def text_parts(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iterator[Part]:
+def text_parts(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
     """Every scored token of a text, a segment at a time; no more than that is held.
 
     The model is in eval mode until the last part is taken, and then in the mode it was in.
     """
     stream, memory = protocol.stream(tokens), starting_memory(model, protocol)
     forgets = remembered_len(model, protocol) == 0
-    with evaluating(model):
+    with eval_mode(model):
         for index in range(len(stream)):
             segment = stream.segment(index)
             # A window before the first one that is scored leaves nothing behind.
@@ -86,7 +88,7 @@ def text_parts(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iter
                 continue
             at_K = places(stream, segment)
             nats_K, memory = scored_nats(model, segment.to(model.probe.device), memory)
-            yield Part(at_K, nats_K.cpu())
+            yield TokenNats(at_K, nats_K.cpu())
 
 
 def places(stream: Stream, segment: Segment) -> np.ndarray:
@@ -106,7 +108,7 @@ def stream_nats(
     tgt_len: int,
     mem_len: int | None = None,
     clamp_len: int | None = None,
-    same_length: SeenInEvaluation = None,
+    same_length: EvalSameLength = None,
     ext_len: int = 0,
     warmup_len: int = 0,
 ) -> Tensor:

@@ -19,7 +19,7 @@ def write_table(
     path.with_suffix(".json").write_text(json.dumps({**(about or {}), "rows": rows}, indent=1))
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
     """Lines in which the first column stands left, the others right; the last one is a note."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

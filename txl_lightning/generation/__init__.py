@@ -3,14 +3,14 @@
 from .beam import beam_search, search
 from .decoding import continued, generate
 from .sampling import Sampling
-from .saved import load, save
-from .stream import TextStream
-from .texts import Texts, begun
+from .state import DecodingState, begun
+from .state_file import load, save
+from .streaming import StreamingDetokenizer
 
 __all__ = [
+    "DecodingState",
     "Sampling",
-    "TextStream",
-    "Texts",
+    "StreamingDetokenizer",
     "beam_search",
     "begun",
     "continued",

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..model import TransformerXL, evaluating, require, widest
-from .texts import Texts, begun, check_context, read
+from ..errors import require
+from ..model import TransformerXL
+from ..model.mode import eval_mode
+from ..model.precision import accumulator_dtype
+from .state import DecodingState, begun, check_context, read
 
 Ended = Callable[[list[int]], bool]
 """Whether a continuation, without its prompt, is whole."""
@@ -57,20 +60,20 @@ def beam_search(
 class Found:
     """The best continuation that is whole."""
 
-    texts: Texts
+    texts: DecodingState
     score: float
 
 
 @torch.inference_mode()
 def search(
     model: TransformerXL,
-    texts: Texts,
+    texts: DecodingState,
     length: int,
     n_beam: int = 4,
     length_penalty: float = 1.0,
     ended: Ended = never,
     ext_len: int = 0,
-) -> Texts:
+) -> DecodingState:
     """One text with its best continuation, whose last token is not read yet.
 
     Raises:
@@ -82,7 +85,7 @@ def search(
     check_context(model, ext_len, texts.memory.mem_len)
     before, best = len(texts), Found(texts, float("-inf"))
     logp_B = torch.zeros(1, dtype=torch.float64, device=texts.tokens_BL.device)
-    with evaluating(model):
+    with eval_mode(model):
         for step in range(1, length + 1):
             logits_BV, texts = read(model, texts, ext_len)
             found = candidates(texts, logp_B, logits_BV, 2 * n_beam)
@@ -100,7 +103,7 @@ def search(
 class Candidates:
     """Texts with one token more, likeliest first; memories stay where they are until chosen."""
 
-    texts: Texts
+    texts: DecodingState
     row_C: Tensor
     """Which of the texts it is."""
     token_C: Tensor
@@ -112,7 +115,7 @@ class Candidates:
         tokens_BL = self.texts.tokens_BL[:, start:]
         return torch.cat([tokens_BL[self.row_C], self.token_C[:, None]], 1).tolist()
 
-    def chosen(self, numbers: list[int]) -> Texts:
+    def chosen(self, numbers: list[int]) -> DecodingState:
         """Some of them."""
         return self.texts.rows(self.row_C[numbers]).followed_by(self.token_C[numbers, None])
 
@@ -126,8 +129,10 @@ class Candidates:
         return best
 
 
-def candidates(texts: Texts, logp_B: Tensor, logits_BV: Tensor, count: int) -> Candidates:
+def candidates(texts: DecodingState, logp_B: Tensor, logits_BV: Tensor, count: int) -> Candidates:
     """The likeliest of all texts with one token more."""
-    logp_BV = logp_B[:, None] + logits_BV.to(widest(logits_BV.device)).log_softmax(dim=-1)
+    logp_BV = logp_B[:, None] + logits_BV.to(accumulator_dtype(logits_BV.device)).log_softmax(
+        dim=-1
+    )
     logp_C, index_C = logp_BV.flatten().topk(min(count, logp_BV.numel()))
     return Candidates(texts, index_C // logp_BV.size(1), index_C % logp_BV.size(1), logp_C)

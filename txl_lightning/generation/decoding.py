@@ -9,9 +9,11 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from ..model import TransformerXL, evaluating, require
+from ..errors import require
+from ..model import TransformerXL
+from ..model.mode import eval_mode
 from .sampling import Sampling, ranks
-from .texts import Texts, begun, check_context, read
+from .state import DecodingState, begun, check_context, read
 
 
 @overload
@@ -61,12 +63,12 @@ def generate(
 @torch.inference_mode()
 def continued(
     model: TransformerXL,
-    texts: Texts,
+    texts: DecodingState,
     length: int,
     sampling: Sampling,
     seed: int | None = None,
     ext_len: int = 0,
-) -> Iterator[Texts]:
+) -> Iterator[DecodingState]:
     """The texts after each of `length` tokens that are drawn; that token is not read yet.
 
     To go on another day, it is enough to have what was given last.
@@ -77,7 +79,7 @@ def continued(
     require(length >= 0, "length", length, "0 or more")
     check_context(model, ext_len, texts.memory.mem_len)
     seed = int(torch.randint(2**62, ())) if seed is None else seed
-    with evaluating(model):
+    with eval_mode(model):
         for _ in range(length):
             logits_BV, texts = read(model, texts, ext_len)
             recent_BW = texts.recent(sampling.penalty_window)

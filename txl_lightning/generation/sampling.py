@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..model import require, widest
+from ..errors import require
+from ..model.precision import accumulator_dtype
 
 Filter = Callable[[Tensor], Tensor]
 """Of logits_BV; what may not be drawn becomes -inf, and at least one token of each row stays."""
@@ -67,7 +68,7 @@ class Sampling:
             rank_B: above 0, up to 1: where among the probabilities, added up, the draw falls.
         """
         logits_BV = penalised(
-            logits_BV.to(widest(logits_BV.device)), recent_BW, self.repetition_penalty
+            logits_BV.to(accumulator_dtype(logits_BV.device)), recent_BW, self.repetition_penalty
         )
         if self.temperature == 0:
             return logits_BV.argmax(dim=-1)

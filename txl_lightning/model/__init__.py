@@ -1,23 +1,20 @@
 """The network. Imports torch and nothing of ours."""
 
 from .cache import AnyMemory, KeyValueCache
-from .config import SameLength, SeenInEvaluation, TransformerXLConfig, require
-from .errors import NonFiniteError
+from .config import EvalSameLength, SameLength, TransformerXLConfig
 from .memory import Memory
-from .mode import evaluating
-from .precision import widest
+from .mode import eval_mode
+from .precision import accumulator_dtype
 from .transformer_xl import TransformerXL
 
 __all__ = [
     "AnyMemory",
+    "EvalSameLength",
     "KeyValueCache",
     "Memory",
-    "NonFiniteError",
     "SameLength",
-    "SeenInEvaluation",
     "TransformerXL",
     "TransformerXLConfig",
-    "evaluating",
-    "require",
-    "widest",
+    "accumulator_dtype",
+    "eval_mode",
 ]

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .config import TransformerXLConfig, require
+from ..errors import require
+from .config import TransformerXLConfig
 from .softmax import Down, nats_by_chunk, wide
 
 

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .config import SameLength, require
+from ..errors import require
+from .config import SameLength
 from .kernels.inference import Band, Prepared, Ragged, Scratch, attend
 from .memory import SAME_LENGTHS, Memory, filled, reach, span, visible
 

@@ -4,24 +4,16 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+from ..errors import require
+
 SameLength = Literal["mem_len", "mem_len+1"] | None
-SeenInEvaluation = Literal["mem_len", "mem_len+1", "all"] | None
+EvalSameLength = Literal["mem_len", "mem_len+1", "all"] | None
 """A `same_length` that is given for evaluation; None, as in training."""
 LEARNED = ("learned", "shaw", "absolute_learned")
 """Position schemes with a row for each distance up to clamp_len."""
 
 ABSOLUTE = ("absolute_sinusoidal", "absolute_learned")
 """Position schemes whose states are given other places by each segment that reads them."""
-
-
-def require(holds: bool, field: str, value: object, allowed: str) -> None:
-    """Refuse a user's value in one line.
-
-    Raises:
-        ValueError: `holds` is false; the message starts with the field.
-    """
-    if not holds:
-        raise ValueError(f"{field}: {value} is not possible; it must be {allowed}")
 
 
 @dataclass(frozen=True)
@@ -145,7 +137,7 @@ class TransformerXLConfig:
         """As a checkpoint and a YAML file hold it: no tuples."""
         return asdict(self) | {"cutoffs": list(self.cutoffs), "tie_projs": list(self.tie_projs)}
 
-    def seen(self, same_length: SeenInEvaluation) -> SameLength:
+    def seen(self, same_length: EvalSameLength) -> SameLength:
         """How many states each query sees, where this is given for evaluation."""
         chosen = self.same_length if same_length is None else same_length
         return None if chosen == "all" else chosen

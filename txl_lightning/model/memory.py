@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .config import SameLength, require
+from ..errors import require
+from .config import SameLength
 from .positions import DistanceTerms
 
 SAME_LENGTHS = (None, *get_args(get_args(SameLength)[0]))

@@ -7,7 +7,7 @@ from torch import nn
 
 
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
+def eval_mode(module: nn.Module) -> Iterator[None]:
     """Put the module in eval mode and leave it, whatever happens, in the mode it was in."""
     was_training = module.training
     module.eval()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .adaptive import AdaptiveEmbedding, AdaptiveSoftmax, downs
 from .attention import RelativeAttention
 from .cache import AnyMemory, CachedLayer, KeyValueCache
-from .config import SeenInEvaluation, TransformerXLConfig
+from .config import EvalSameLength, TransformerXLConfig
 from .dropout import dropout
 from .initial import initialise
 from .kernels.inference import Band, Prepared, Ragged
@@ -104,7 +104,7 @@ class TransformerXL(nn.Module):
         batch_size: int,
         mem_len: int | None = None,
         clamp_len: int | None = None,
-        same_length: SeenInEvaluation = None,
+        same_length: EvalSameLength = None,
     ) -> Memory:
         """Nothing remembered yet; how far back is read may differ from how it was in training."""
         config = self.config
@@ -119,7 +119,7 @@ class TransformerXL(nn.Module):
         batch_size: int,
         mem_len: int | None = None,
         clamp_len: int | None = None,
-        same_length: SeenInEvaluation = None,
+        same_length: EvalSameLength = None,
     ) -> AnyMemory:
         """`empty_memory` for evaluation: keys and values are kept, unless a later segment would
         make others of the same states (absolute positions, recurrence within a layer)."""

@@ -43,5 +43,5 @@ def replaced(word: str, macros: Mapping[str, Any]) -> list[str]:
     found = macros.get(word[2:-1])
     if found is None or None in found:
         known = ", ".join(f"${{{name}}}" for name in macros)
-        raise ValueError(f"command: {word} is not possible; it must be one of {known}")
+        raise ValueError(f"command: invalid {word}; expected one of {known}")
     return list(found)

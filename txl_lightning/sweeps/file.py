@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ..complaints import dotted
+from ..errors import flatten_settings
 from . import engine
 
 METHODS = ("grid", "random", "bayes")
@@ -80,7 +80,7 @@ def problems(given: Any) -> Iterator[str]:
         return
     yield from sweeps.schema_violations_from_proposed_config(given)
     if given["method"] not in METHODS:
-        yield f"method: {given['method']} is not possible; it must be one of {', '.join(METHODS)}"
+        yield f"method: invalid {given['method']}; expected one of {', '.join(METHODS)}"
     if "metric" not in given:
         yield "metric: missing; it must have the name of a column of metrics.csv"
     if not given.get("command") and not given.get("program"):
@@ -137,5 +137,5 @@ def flat(parameters: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in parameters.items():
         settings = yaml.safe_load(value) if name == "config" and isinstance(value, str) else None
-        found |= dotted(settings) if isinstance(settings, dict) else {name: value}
+        found |= flatten_settings(settings) if isinstance(settings, dict) else {name: value}
     return found

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
-from ..complaints import MISSPELT
+from ..errors import MISSPELT
 from . import engine, logged, results
 from .command import command_of
 from .file import SweepFile

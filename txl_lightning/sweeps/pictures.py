@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..evaluation.figures import panels
+from ..analysis.plots import panels
 from .file import SweepFile
 
 Rows = Sequence[Mapping[str, Any]]

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..evaluation.machine import commit, cpu_name, release
-from ..evaluation.tables import aligned, write_table
+from ..evaluation.environment import commit, cpu_name, release
+from ..evaluation.tables import align_columns, write_table
 from . import logged, pictures
 from .file import SweepFile, flat
 from .trials import Sweep, Trial
@@ -103,7 +103,7 @@ def lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     keys = ["trial", "state", "value", *short, "steps", "seconds"]
     heads = [short.get(key, key) for key in keys]
     cells = [[cell(key, row[key]) for key in keys] for row in rows]
-    return aligned([[*line, ""] for line in (heads, *cells)]).splitlines()
+    return align_columns([[*line, ""] for line in (heads, *cells)]).splitlines()
 
 
 def cell(key: str, value: Any) -> str:

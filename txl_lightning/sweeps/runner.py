@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from ..signals import EXIT, SAVE, Waiting, handling
+from ..signals import EXIT, SAVE, PendingSignals, handle_signals
 
 POLL = 1.0
 """Seconds between two looks at what a trial has logged."""
@@ -41,8 +41,8 @@ def run(
     It has a session of its own, so that Ctrl-C reaches only the sweep, which asks it to save and
     end; and it holds the lock, also when the sweep is killed.
     """
-    waiting, since, told = Waiting(), time.monotonic(), False
-    with handling(waiting.handlers()), (folder / LOG).open("ab") as log:
+    waiting, since, told = PendingSignals(), time.monotonic(), False
+    with handle_signals(waiting.handlers()), (folder / LOG).open("ab") as log:
         process = start(command, log, group, lock)
         waiting.kill = partial(os.killpg, process.pid, signal.SIGKILL)
         try:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.files import part_of, storing, synced
+from ..files import explain_write_errors, flush_to_disk, temporary_path
 
 ENDED = ("finished", "stopped", "failed")
 """States in which a trial stays; the others are running, stopping and interrupted."""
@@ -75,11 +75,11 @@ def save(sweep: Sweep, folder: Path) -> None:
         StorageError: it cannot be written; what was there is as it was.
     """
     path = folder / FILE
-    with storing(path):
-        with part_of(path).open("w", encoding="utf-8") as file:
+    with explain_write_errors(path):
+        with temporary_path(path).open("w", encoding="utf-8") as file:
             json.dump(asdict(sweep), file, indent=1)
-            synced(file)
-        os.replace(part_of(path), path)
+        flush_to_disk(temporary_path(path))
+        os.replace(temporary_path(path), path)
 
 
 def load(folder: Path) -> Sweep | None:

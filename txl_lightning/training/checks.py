@@ -4,13 +4,13 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from ..complaints import keys_under
+from ..data.config import PARTS, DataConfig
 from ..data.numbers import check_numbers
-from ..data.text import PARTS, TextConfig
+from ..errors import prefix_errors
 from ..model import TransformerXLConfig
 from ..model.config import LEARNED
 from .lengths import check_eval_lengths
-from .optim import OptimConfig, check_end
+from .optimizers import OptimConfig, check_end
 from .resume import SavingConfig
 
 READ_OTHERWISE = {"mem_len", "clamp_len", "same_length", "kernel", "loss_chunk"}
@@ -27,19 +27,19 @@ def check_numbers_of(config: Namespace) -> None:
     net = {name: value for name, value in vars(config.model.net).items() if name != "n_token"}
     shape = ("tgt_len", "batch_size", "ext_len", "batch_chunks", "segments")
     shape += ("eval_tgt_len", "eval_batch_size", "eval_ext_len", "eval_warmup_len")
-    with keys_under("model.net"):
+    with prefix_errors("model.net"):
         TransformerXLConfig(**net)
-    with keys_under("model.optim"):
+    with prefix_errors("model.optim"):
         optim = OptimConfig(**vars(config.model.optim))
-    with keys_under("checkpoint"):
+    with prefix_errors("checkpoint"):
         SavingConfig(**vars(config.checkpoint))
-    with keys_under("model"):
+    with prefix_errors("model"):
         check_eval_lengths(config.model.eval_mem_len, config.model.eval_clamp_len)
-    with keys_under("data"):
+    with prefix_errors("data"):
         check_numbers(**{name: config.data[name] for name in shape})
-        TextConfig(split=config.data.split)
+        DataConfig(split=config.data.split)
     for name, options in PARTS.items():
-        with keys_under(f"data.{name}"):
+        with prefix_errors(f"data.{name}"):
             options(**vars(config.data[name]))
     check_end(optim, config.trainer.max_steps)
     check_endless(config.trainer)
@@ -66,7 +66,7 @@ def check_endless(trainer: Namespace) -> None:
         value = trainer[name]
         if isinstance(value, float) and (name, value) != ("limit_train_batches", 1.0):
             raise ValueError(
-                f"trainer.{name}: {value} is not possible, because training has no end; it must be "
+                f"trainer.{name}: invalid {value}, because training has no end; it must be "
                 "a whole number of batches"
             )
 

@@ -10,22 +10,22 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger
 
-from ..checkpoints import CheckpointError, read_checkpoint
-from ..checkpoints.places import check_folder
-from ..complaints import dotted, explain
+from ..checkpoints import read_checkpoint
 from ..data.datamodule import CorpusDataModule
+from ..errors import CheckpointError, OutOfMemoryError, explain_parser_error, flatten_settings
+from ..files import check_folder_writable
+from .callbacks.checkpointing import WholeFiles, take_over_signals
+from .callbacks.history import folder_of
+from .callbacks.non_finite import is_out_of_memory
+from .callbacks.report import ReportConfig
+from .callbacks.wandb import WandbConfig, boards, on_a_board, run_in
 from .checks import as_counts, check_numbers_of, check_same_network, check_same_optimiser
-from .chunks import in_chunks
-from .devices import register
-from .guards import OutOfMemory, is_out_of_memory
+from .fsdp import register
 from .help import Parser, TrainerHelp, put_in_words
+from .micro_batches import in_chunks
 from .module import LanguageModel
 from .resume import Resume, SavingConfig, begin_with, note, starting_point, vocabulary_in
-from .saving import WholeFiles, take_over_signals
 from .usual import default_callbacks
-from .watch.board import WandbConfig, boards, on_a_board, run_in
-from .watch.history import folder_of
-from .watch.report import ReportConfig
 
 IMPORTABLE = ["txl_lightning"] + [
     f"lightning.pytorch.{part}"
@@ -65,7 +65,9 @@ class TxlCLI(LightningCLI):
             self.call()
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
-                raise OutOfMemory(out_of_memory(self.config[self.config.subcommand])) from error
+                raise OutOfMemoryError(
+                    out_of_memory(self.config[self.config.subcommand])
+                ) from error
             raise
 
     def call(self) -> None:
@@ -115,11 +117,11 @@ class TxlCLI(LightningCLI):
         as_counts(config.trainer)
         check_numbers_of(config)
         if self.subcommand == "fit":
-            check_folder("trainer.default_root_dir", config.trainer.default_root_dir)
+            check_folder_writable("trainer.default_root_dir", config.trainer.default_root_dir)
         if self.subcommand != "fit" and config.ckpt_path is None:
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
         if config.weights_only is False:
-            raise ValueError("weights_only: false is not possible; a checkpoint must run no code")
+            raise ValueError("weights_only: invalid false; a checkpoint must run no code")
         # Left open, Lightning executes what a checkpoint holds if a plugin of the user's reads it.
         config.weights_only = True
         self.trainer_defaults = TRAINER_DEFAULTS | {
@@ -143,7 +145,7 @@ class TxlCLI(LightningCLI):
         for plugin in plugins:
             if isinstance(plugin, CheckpointIO):
                 kind = type(plugin).__name__
-                raise ValueError(f"trainer.plugins: {kind} is not possible; checkpoints are ours")
+                raise ValueError(f"trainer.plugins: invalid {kind}; checkpoints are ours")
         kwargs["plugins"] = [*plugins, WholeFiles(given.default_root_dir)]
         trainer = super().instantiate_trainer(**kwargs)
         take_over_signals(trainer)
@@ -175,7 +177,7 @@ class TxlCLI(LightningCLI):
         except jsonargparse.ArgumentError as error:
             verbs = self._subcommand_parsers.values()
             known = {action.dest for verb in verbs for action in verb._actions}
-            raise ValueError(explain(str(error), sorted(known))) from error
+            raise ValueError(explain_parser_error(str(error), sorted(known))) from error
 
     def _parse_ckpt_path(self) -> None:
         """A checkpoint's settings are defaults: what is given wins, unless it reshapes weights."""
@@ -189,7 +191,7 @@ class TxlCLI(LightningCLI):
         checkpoint = read_checkpoint(self.start)
         self.run_id = None if resume == "never" else run_in(checkpoint)
         saved, step = checkpoint["hyper_parameters"], checkpoint.get("global_step", 0)
-        settings = dotted(saved, "model.") | vocabulary_in(self.start)
+        settings = flatten_settings(saved, "model.") | vocabulary_in(self.start)
         settings.pop("model.net.n_token")
         try:
             self._subcommand_parsers[verb].set_defaults(settings)
@@ -225,7 +227,7 @@ def check_not_done(max_steps: int, step: int, resume: Resume) -> None:
     if resume != "never":
         note(f"all {max_steps} steps are done; more with --trainer.max_steps")
         raise SystemExit(0)
-    message = f"trainer.max_steps: {max_steps} is not possible; it must be more than the"
+    message = f"trainer.max_steps: invalid {max_steps}; expected more than the"
     raise ValueError(f"{message} {step} steps of the checkpoint")
 
 

@@ -1,6 +1,6 @@
 """How far back is read in evaluation."""
 
-from ..model import require
+from ..errors import require
 
 
 def check_eval_lengths(mem_len: int | None, clamp_len: int | None) -> None:

@@ -10,9 +10,9 @@ from lightning.pytorch import Callback, LightningModule
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from ..complaints import keys_under
 from ..data.datamodule import CorpusDataModule
 from ..data.stream import Segment, TrainingLoader
+from ..errors import prefix_errors
 from ..evaluation import (
     MeanNats,
     RightAnswers,
@@ -21,15 +21,16 @@ from ..evaluation import (
     segment_answers,
     segment_nats,
 )
-from ..model import AnyMemory, Memory, SeenInEvaluation, TransformerXL, TransformerXLConfig
-from .averaging import go_on_from, refuse_others
-from .carry import Carry, memory_readings
-from .chunks import check_whole_segments, recount
+from ..model import AnyMemory, Memory, TransformerXL, TransformerXLConfig
+from ..model.config import EvalSameLength
+from .callbacks.non_finite import NonFiniteGuard
+from .callbacks.training_state import TrainingStateCheckpoint, memory_readings
+from .callbacks.weight_averaging import go_on_from, refuse_others
 from .compiling import compile_in_place
-from .devices import data_mesh, recompute, shard
-from .guards import Guard
+from .fsdp import data_mesh, recompute, shard
 from .lengths import check_eval_lengths
-from .optim import OptimConfig, make_optimizer, make_scheduler, set_as_given
+from .micro_batches import check_whole_segments, recount
+from .optimizers import OptimConfig, make_optimizer, make_scheduler, set_as_given
 from .ranks import Ranks
 
 
@@ -57,7 +58,7 @@ class LanguageModel(LightningModule):
         optim: OptimConfig = OptimConfig(),  # noqa: B008 (frozen)
         eval_mem_len: int | None = None,
         eval_clamp_len: int | None = None,
-        eval_same_length: SeenInEvaluation = None,
+        eval_same_length: EvalSameLength = None,
         compile: bool = False,
         recompute: bool = False,
     ) -> None:
@@ -72,7 +73,7 @@ class LanguageModel(LightningModule):
         self.recompute = recompute
         given |= {"net": net.plain(), "optim": self.optim.plain()}
         self.save_hyperparameters(given | {"compile": compile, "recompute": recompute})
-        with keys_under("model.net"):
+        with prefix_errors("model.net"):
             self.net = TransformerXL(net)
         self.memories: dict[tuple[str, int], AnyMemory] = {}
         self.pending: dict[tuple[str, int], Memory] = {}
@@ -153,7 +154,7 @@ class LanguageModel(LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         """What keeps memory, position and random numbers together, and bad numbers out."""
         refuse_others(getattr(self._trainer, "callbacks", []))
-        return [Guard(self.optim.skip_budget), Carry()]
+        return [NonFiniteGuard(self.optim.skip_budget), TrainingStateCheckpoint()]
 
     def on_train_start(self) -> None:
         """After a resume, count batches in whole segments, and train by the settings given now."""

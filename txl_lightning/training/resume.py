@@ -7,11 +7,11 @@ from typing import Literal
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from ..checkpoints import CheckpointError, load_folder
-from ..checkpoints.folder import VOCAB
-from ..checkpoints.search import newest, sweep
-from ..data import DataError
+from ..checkpoints import load_folder
+from ..checkpoints.export import VOCAB
+from ..checkpoints.find_latest import find_latest, remove_partial_files
 from ..data.datamodule import CorpusDataModule
+from ..errors import CheckpointError, DataError
 from .module import LanguageModel
 
 Resume = Literal["auto", "must", "never"]
@@ -26,9 +26,7 @@ class SavingConfig:
 
     def __post_init__(self) -> None:
         if self.every_n_steps is not None and self.every_n_steps < 1:
-            raise ValueError(
-                f"every_n_steps: {self.every_n_steps} is not possible; it must be at least 1"
-            )
+            raise ValueError(f"every_n_steps: invalid {self.every_n_steps}; expected at least 1")
 
 
 def starting_point(resume: Resume, ckpt_path: str | None, root: Path) -> Path | None:
@@ -45,15 +43,13 @@ def starting_point(resume: Resume, ckpt_path: str | None, root: Path) -> Path | 
     """
     if ckpt_path not in (None, "last"):
         if resume != "never":
-            raise ValueError(
-                f"resume: {resume} is not possible with ckpt_path {ckpt_path}; leave one out"
-            )
+            raise ValueError(f"resume: invalid {resume} with ckpt_path {ckpt_path}; leave one out")
         return Path(ckpt_path)
     if resume == "never" and ckpt_path is None:
         return None
     if rank_zero_only.rank == 0:
-        sweep(root)
-    found, complaints = newest(root)
+        remove_partial_files(root)
+    found, complaints = find_latest(root)
     for complaint in complaints:
         note(f"warning: {complaint}; passed over")
     if found is None and (resume == "must" or ckpt_path == "last"):

@@ -5,15 +5,15 @@ from pathlib import Path
 import jsonargparse
 from lightning.pytorch import Callback
 
-from .callbacks import SaveNats, Throughput
-from .saving import BestCheckpoint, LastCheckpoint
-from .watch.board import Dashboard
-from .watch.gain import Gain
-from .watch.history import History
-from .watch.looks import Looks
-from .watch.pictures import Pictures
-from .watch.progress import TokenProgress
-from .watch.report import Report
+from .callbacks.checkpointing import BestCheckpoint, LastCheckpoint
+from .callbacks.history import History
+from .callbacks.memory_gain import MemoryGain
+from .callbacks.pictures import Pictures
+from .callbacks.progress_bar import TokenProgressBar
+from .callbacks.report import Report
+from .callbacks.throughput import SaveNats, Throughput
+from .callbacks.validation_probe import ValidationProbe
+from .callbacks.wandb import Dashboard
 
 
 def default_callbacks(verb: str, config: jsonargparse.Namespace) -> list[Callback]:
@@ -25,14 +25,14 @@ def default_callbacks(verb: str, config: jsonargparse.Namespace) -> list[Callbac
 
 def watching(config: jsonargparse.Namespace) -> list[Callback]:
     """What notes a run and shows it."""
-    history, looks = History(), Looks(config.report.sample_len)
-    callbacks: list[Callback] = [Throughput(), Gain(), history, looks]
+    history, looks = History(), ValidationProbe(config.report.sample_len)
+    callbacks: list[Callback] = [Throughput(), MemoryGain(), history, looks]
     if config.report.page:
         callbacks.append(Report(history, looks))
     # After the report, which draws what they show.
     callbacks += [Dashboard(history, config.wandb.checkpoints), Pictures(looks)]
     if config.trainer.enable_progress_bar is not False:
-        callbacks.append(TokenProgress(history))
+        callbacks.append(TokenProgressBar(history))
     return callbacks
 
 

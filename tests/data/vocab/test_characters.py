@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txl_lightning.data import DataError
 from txl_lightning.data.vocab import Bytes, Characters
+from txl_lightning.errors import DataError
 
 
 @given(text=st.text(min_size=1), size=st.integers(1, 9))

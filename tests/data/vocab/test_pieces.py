@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from txl_lightning.data.vocab import (
-    Bytes,
-    Characters,
-    SubwordOptions,
-    Subwords,
-    WordOptions,
-    Words,
-)
+from txl_lightning.data.vocab import Bytes, Characters, SubwordOptions, Subwords, WordOptions, Words
 from txl_lightning.data.vocab.subwords import bpe, unigram
 
 TEXT = "the king's naïve 🙂 cat; ☃ hat\n\n" * 9

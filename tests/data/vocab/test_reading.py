@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txl_lightning.data import DataError
 from txl_lightning.data.vocab.reading import between_words, decoded, slices
+from txl_lightning.errors import DataError
 
 SPACED = st.text(st.sampled_from("ab é\n\t\x1c\x85\u3000"), max_size=40)
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from txl_lightning.data import DataError
 from txl_lightning.data.vocab import SubwordOptions, Subwords, load, subwords
 from txl_lightning.data.vocab.subwords import bpe, sample, unigram
+from txl_lightning.errors import DataError
 
 SYLLABLES = ("ka", "ro", "mi", "te", "su", "na", "lo", "ve")
 INVENTED = " ".join("".join(word) for word in product(SYLLABLES, repeat=3))
@@ -150,8 +150,8 @@ def test_what_is_no_tokenizer_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_token": 256}, "n_token: 256 is not possible; it must be at least 257"),
-        ({"train_bytes": 0}, "train_bytes: 0 is not possible; it must be at least 1"),
+        ({"n_token": 256}, "n_token: invalid 256; expected at least 257"),
+        ({"train_bytes": 0}, "train_bytes: invalid 0; expected at least 1"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models
 
-from txl_lightning.data import DataError
 from txl_lightning.data import vocab as room
 from txl_lightning.data.vocab import (
     BUILT_IN,
@@ -20,6 +19,7 @@ from txl_lightning.data.vocab import (
     load,
     named,
 )
+from txl_lightning.errors import DataError
 
 
 @pytest.fixture

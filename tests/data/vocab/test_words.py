@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txl_lightning.data import DataError
 from txl_lightning.data.vocab import WordOptions, Words, load
+from txl_lightning.errors import DataError
 
 TEXTS = st.text(st.sampled_from("abAΣσİ \n\r\t\x0b\x1c\x85\u2028\u3000.🙂"), max_size=60)
 LINE_ENDS = st.sampled_from(["eos", "double_eos", "none"])
@@ -161,10 +161,10 @@ def test_it_is_restored_from_its_json(document):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_freq": -1}, "min_freq: -1 is not possible; it must be 0 or more"),
-        ({"max_size": 0}, "max_size: 0 is not possible; it must be at least 1, or null"),
-        ({"special": ("a b",)}, "special: 'a b' is not possible; it must be without white space"),
-        ({"special": ("",)}, "special: '' is not possible"),
+        ({"min_freq": -1}, "min_freq: invalid -1; expected 0 or more"),
+        ({"max_size": 0}, "max_size: invalid 0; expected at least 1, or null"),
+        ({"special": ("a b",)}, "special: invalid 'a b'; expected without white space"),
+        ({"special": ("",)}, "special: invalid ''"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

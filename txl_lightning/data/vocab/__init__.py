@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import DataError
+from ...errors import DataError
 from ..spans import Document
 from .characters import Bytes, Characters
 from .subwords import SubwordOptions, Subwords, bpe, unigram

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import DataError
+from ...errors import DataError
 from ..spans import Document
 from .reading import decoded
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError
+from ...errors import DataError
 from ..spans import Document
 from .reading import between_words, decoded, slices
 
@@ -47,7 +47,7 @@ class SubwordOptions:
         for name, least in (("n_token", 257), ("train_bytes", 1)):
             value = getattr(self, name)
             if value < least:
-                raise ValueError(f"{name}: {value} is not possible; it must be at least {least}")
+                raise ValueError(f"{name}: invalid {value}; expected at least {least}")
 
 
 @dataclass(frozen=True)

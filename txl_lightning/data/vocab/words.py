@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..errors import DataError
+from ...errors import DataError
 from ..spans import Document
 from .counts import counted, most_common
 from .reading import between_words, decoded
@@ -218,4 +218,4 @@ def _offset(document: Document, word: str, options: WordOptions) -> int:
 
 def _require(holds: bool, field: str, value: object, allowed: str) -> None:
     if not holds:
-        raise ValueError(f"{field}: {value} is not possible; it must be {allowed}")
+        raise ValueError(f"{field}: invalid {value}; expected {allowed}")

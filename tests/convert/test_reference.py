@@ -1,0 +1,122 @@
+"""Against Hugging Face itself, run by another Python: see tests/reference/."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from txl_lightning import TransformerXL, TransformerXLConfig, stream_nats
+from txl_lightning.convert import load_huggingface, save_huggingface
+
+pytestmark = pytest.mark.reference
+
+SCRIPT = Path(__file__).parents[1] / "reference" / "transfo_xl.py"
+SIZES = {
+    "vocab_size": 97, "cutoffs": [20, 41, 70], "d_model": 18, "d_embed": 18, "n_head": 3,
+    "d_head": 5, "d_inner": 29, "div_val": 1, "n_layer": 2, "mem_len": 11, "clamp_len": -1,
+    "same_length": False, "dropout": 0.0,
+}  # fmt: skip
+THEIRS = {
+    "plain": {"cutoffs": [], "vocab_size": 61},
+    "shared_biases": {"untie_r": False},
+    "projected": {"d_embed": 14, "untie_r": False},
+    "narrowing": {"div_val": 2, "d_embed": 24, "same_length": True, "clamp_len": 9},
+    "nothing_tied": {
+        "div_val": 4, "d_embed": 64, "proj_share_all_but_first": False,
+        "tie_word_embeddings": False,
+    },
+    "pre": {"pre_lnorm": True, "layer_norm_epsilon": 0.01},
+    "no_memory": {"mem_len": 0},
+}  # fmt: skip
+OURS = {
+    "plain": {"n_token": 61},
+    "biases": {"n_token": 61, "untie_r": True, "clamp_len": 9, "same_length": "mem_len"},
+    "pre": {"norm": "pre", "final_norm": False, "norm_eps": 0.01, "tie_weight": False},
+    "clusters": {"cutoffs": (20, 41), "d_embed": 14, "tie_projs": (True, False, True)},
+    "narrowing": {"cutoffs": (20, 41, 70), "d_embed": 40, "div_val": 3, "untie_r": True},
+}
+
+
+def reference(verb: str, root: Path) -> None:
+    """Let the other Python do it."""
+    python = os.environ.get("TXL_REFERENCE_PYTHON")
+    assert python, "TXL_REFERENCE_PYTHON must be a Python with tests/reference/requirements.txt"
+    environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [python, SCRIPT, verb, root], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def tokens_BT():
+    return np.random.default_rng(0).integers(0, 10**6, (3, 50))
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory, tokens_BT):
+    """Their random networks; beside each, what we write of it; all measured by them."""
+    root = tmp_path_factory.mktemp("theirs")
+    settings = {name: SIZES | THEIRS[name] for name in THEIRS}
+    (root / "settings.json").write_text(json.dumps(settings))
+    np.save(root / "tokens.npy", tokens_BT)
+    reference("make", root)
+    for name in THEIRS:
+        save_huggingface(load_huggingface(root / name)[0], root / f"{name}-back")
+    reference("measure", root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory, tokens_BT):
+    """Our random networks as we write them, measured by them."""
+    root = tmp_path_factory.mktemp("ours")
+    np.save(root / "tokens.npy", tokens_BT)
+    sizes = {"n_token": 97, "n_layer": 2, "n_head": 3, "d_head": 5, "d_model": 18, "mem_len": 11}
+    for name in OURS:
+        torch.manual_seed(0)
+        net = TransformerXL(TransformerXLConfig(**sizes | OURS[name])).eval()
+        for parameter in net.parameters():
+            parameter.data.add_(torch.randn_like(parameter), alpha=0.2)
+        save_huggingface(net, root / name)
+    reference("measure", root)
+    return root
+
+
+def check(folder: Path, tokens_BT) -> None:
+    """Our nats of a network are theirs."""
+    net, _ = load_huggingface(folder)
+    tokens = (tokens_BT % net.config.n_token).flatten()
+    found = stream_nats(net, tokens, batch_size=3, tgt_len=7)
+    expected = torch.from_numpy(np.load(folder / "nats.npy"))
+    print(f"{folder.name}: greatest difference {(found - expected).abs().max():.1e} nats")
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_theirs_measures_the_same_here_and_when_it_comes_back(theirs, tokens_BT, name):
+    check(theirs / name, tokens_BT)
+    check(theirs / f"{name}-back", tokens_BT)
+    nats = [np.load(theirs / each / "nats.npy") for each in (name, f"{name}-back")]
+    assert np.array_equal(*nats)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_ours_measures_the_same_there(ours, tokens_BT, name):
+    check(ours / name, tokens_BT)
+
+
+@pytest.mark.parametrize("name", [name for name in THEIRS if THEIRS[name].get("untie_r", True)])
+def test_we_write_the_file_that_they_do(theirs, name):
+    folders = (theirs / name, theirs / f"{name}-back")
+    written, back = (load_file(folder / "model.safetensors") for folder in folders)
+    assert written.keys() == back.keys()
+    assert all(torch.equal(written[each], back[each]) for each in written)
+    written, back = (json.loads((folder / "config.json").read_text()) for folder in folders)
+    del written["transformers_version"]
+    assert written == back

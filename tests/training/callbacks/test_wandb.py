@@ -1,0 +1,172 @@
+"""What a dashboard would show, read back from the files of runs without a network."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from lightning.pytorch.loggers import CSVLogger, WandbLogger
+
+from txl_lightning.training.callbacks.history import History
+from txl_lightning.training.callbacks.wandb import Board, Dashboard, on_a_board
+
+KEY = "c0ffee" * 6 + "beef"
+
+
+@pytest.fixture
+def fit(tmp_path, sizes, repository, wandb_runs):
+    """Train in a process of its own; what it said, and W&B's runs, oldest first."""
+    (tmp_path / "letters.txt").write_bytes(bytes(range(97, 123)) * 200)
+
+    def run(*options: str, **environment: str) -> tuple[subprocess.CompletedProcess, list]:
+        command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
+        command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger"]
+        command += ["--report.page=true", "--report.sample_len=200", *options]
+        known = {name: value for name, value in os.environ.items() if "WANDB" not in name}
+        known |= {"PYTHONPATH": str(repository), "WANDB_SILENT": "true"} | environment
+        done = subprocess.run(
+            command, env=known, cwd=tmp_path, capture_output=True, text=True, timeout=240
+        )
+        return done, wandb_runs(tmp_path)
+
+    return run
+
+
+def test_a_run_without_a_network_has_all_that_a_dashboard_shows(fit, tmp_path):
+    done, [run] = fit(WANDB_MODE="offline")
+    assert done.returncode == 0, done.stderr
+    assert run.project == "txl_lightning"
+    saved = yaml.safe_load((tmp_path / "runs" / "version_0" / "config.yaml").read_text())
+    assert {name: run.config[name] for name in ("model", "data")} == {
+        name: saved[name] for name in ("model", "data")
+    }
+    assert set(run.config["txl_lightning"]) == {"commit", "release"}
+    assert all(row["tokens"] > 0 for row in run.rows)
+    assert all(row["tokens"] == row["train/tokens"] for row in run.rows if "train/tokens" in row)
+    names = {name for row in run.rows for name in row}
+    read = {"nats", "bits_per_byte", "perplexity"}
+    assert {f"{stage}/{name}" for name in read for stage in ("train", "val")} <= names
+    assert {f"train/{name}" for name in ("lr", "gradient_norm", "memory_bytes")} <= names
+    assert {f"train/{name}_per_second" for name in ("tokens", "model_flops")} <= names
+    filled = [row["train/memory_filled"] for row in run.rows if "train/memory_filled" in row]
+    assert filled[-1] == 8
+    for name in ("*", "val/nats", "val/bits_per_byte"):
+        assert run.metrics[name].step_metric == "tokens"
+    for name in ("val/nats", "val/bits_per_byte", "val/perplexity"):
+        least = min(row[name] for row in run.rows if name in row)
+        assert run.summary[name]["min"] == pytest.approx(least)
+    [checkpoint] = models(run)
+    assert "best" in checkpoint.aliases
+    assert (tmp_path / "runs" / "version_0" / "metrics.csv").stat().st_size > 0
+
+
+def test_pictures_are_shown_and_training_does_not_notice(fit, tmp_path):
+    done, [run] = fit(WANDB_MODE="offline")
+    assert done.returncode == 0, done.stderr
+    shown = [row for row in run.rows if "val/samples/nrows" in row]
+    assert [row["val/samples/nrows"] for row in shown] == list(range(1, len(shown) + 1))
+    for name in ("curve", "attention"):
+        assert {row[f"{name}/_type"] for row in shown} == {"image-file"}
+    [folder] = tmp_path.glob("runs/wandb/offline-run-*/files/media")
+    tables = sorted(folder.rglob("samples_*.table.json"))
+    [[_, text], *_] = json.loads(tables[-1].read_text())["data"]
+    assert len(text) > 100
+    assert text[:8] in "abcdefghijklmnopqrstuvwxyz" * 2
+    assert list(folder.rglob("nats_by_position*.table.json"))
+    alone, _ = fit("--trainer.logger=true", WANDB_MODE="offline")
+    assert alone.returncode == 0, alone.stderr
+    one, other = (losses(tmp_path / "runs" / f"version_{n}" / "metrics.csv") for n in (0, 1))
+    assert one == other
+
+
+def models(run) -> list:
+    """The checkpoints that a run keeps."""
+    return [artifact for artifact in run.artifacts if artifact.type == "model"]
+
+
+def test_checkpoints_are_kept_as_versions_that_say_what_they_are(fit, tmp_path):
+    done, [run] = fit("--wandb.checkpoints=all", WANDB_MODE="offline")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs" / "version_0" / "checkpoints"
+    for artifact, name in zip(models(run), ("best", "last"), strict=True):
+        known = json.loads((folder / f"{name}.ckpt.json").read_text())
+        digest, about = next(iter(known.items()))
+        assert artifact.name == f"checkpoint-{run.id}"
+        assert {name, f"step-{about['step']}"} <= set(artifact.aliases)
+        assert json.loads(artifact.metadata) == {"sha256": digest, **about}
+        files = {entry.path: entry.local_path for entry in artifact.manifest.contents}
+        assert files.keys() == {path.name for path in folder.glob(f"{name}.ckpt*")}
+        assert all(Path(path).is_file() for path in files.values())
+
+
+def losses(path: Path) -> list[tuple[str, str]]:
+    """What was logged of training and validation, to the last digit."""
+    with path.open(newline="") as file:
+        return [(row["train/nats"], row["val/nats"]) for row in csv.DictReader(file)]
+
+
+def test_a_run_that_is_resumed_is_the_same_one(fit):
+    fit("--trainer.max_steps=4", "--wandb.checkpoints=none", WANDB_MODE="offline")
+    done, runs = fit("--trainer.max_steps=8", "--resume=auto", WANDB_MODE="offline")
+    assert [len(models(run)) for run in runs] == [0, 1]
+    assert done.returncode == 0, done.stderr
+    assert len(runs) == 2
+    assert runs[0].id == runs[1].id
+    assert runs[1].rows[0]["tokens"] > runs[0].rows[-1]["tokens"]
+    _, runs = fit("--trainer.max_steps=4", WANDB_MODE="offline")
+    assert runs[-1].id != runs[0].id
+
+
+def test_where_the_server_cannot_be_reached_a_run_goes_on_unless_it_must_not(fit, tmp_path):
+    nowhere = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": KEY}
+    nowhere["WANDB_INIT_TIMEOUT"] = "3"
+    done, [run] = fit(**nowhere)
+    assert done.returncode == 0, done.stderr
+    assert "\nwarning: W&B cannot be reached" in f"\n{done.stderr}"
+    assert any("val/nats" in row for row in run.rows)
+    assert (tmp_path / "runs" / "version_0" / "metrics.csv").stat().st_size > 0
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
+    done, _ = fit("--wandb.required=true", **nowhere)
+    assert done.returncode == 2
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: wandb.required: W&B cannot be reached: ")
+
+
+def test_wandb_cannot_be_required_without_its_logger():
+    with pytest.raises(ValueError, match=r"wandb\.required: true wants --trainer\.logger Wandb"):
+        on_a_board([CSVLogger("runs")], "runs", required=True, run_id=None)
+    [logger] = on_a_board([CSVLogger("runs")], "runs", required=False, run_id=None)
+    assert isinstance(logger, CSVLogger)
+
+
+def test_what_a_logger_was_asked_for_is_kept(tmp_path):
+    given = WandbLogger(
+        "name", project="mine", id="abc", prefix="p", checkpoint_name="c", tags=["t"], offline=True
+    )
+    board = Board(given, str(tmp_path), required=False, run_id="other")
+    assert board._wandb_init["tags"] == ["t"]
+    assert (board._name, board.name, board.version) == ("name", "mine", "abc")
+    assert (board._prefix, board._checkpoint_name, board._offline) == ("p", "c", True)
+    assert board.save_dir == str(tmp_path)
+
+
+def test_what_is_logged_first_after_a_resume_has_its_tokens(tmp_path):
+    history = History()
+    history.load_state_dict(history.state_dict() | {"tokens": 7})
+    board = Board(WandbLogger(offline=True), str(tmp_path), required=False, run_id="abc")
+    trainer = SimpleNamespace(loggers=[board])
+    Dashboard(history).on_train_start(trainer, None)
+    assert board.tokens == 7
+
+
+def test_a_run_that_is_logged_elsewhere_for_a_while_keeps_its_id():
+    first, second = Dashboard(History()), Dashboard(History())
+    first.run_id = "abc"
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict() == {"wandb": "abc"}

@@ -1,0 +1,249 @@
+"""Optimisers by name, schedules as functions of the step."""
+
+from typing import get_args, get_type_hints
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from txl_lightning import OptimConfig, TransformerXL, TransformerXLConfig
+from txl_lightning.training.lamb import Lamb
+from txl_lightning.training.muon import Muon, orthogonal
+from txl_lightning.training.optimizers import (
+    AFTER_WARMUP,
+    OPTIMIZERS,
+    lr_factor,
+    make_optimizer,
+    make_scheduler,
+)
+
+
+def factors(schedule, steps, **changes):
+    config = OptimConfig(schedule=schedule, **changes)
+    return [lr_factor(step, config, steps) for step in range(steps + 1)]
+
+
+def test_every_name_can_be_chosen():
+    offered = get_type_hints(OptimConfig)
+    assert set(get_args(offered["name"])) == set(OPTIMIZERS)
+    assert set(get_args(offered["schedule"])) == {*AFTER_WARMUP, "inverse_sqrt"}
+
+
+@pytest.mark.parametrize("schedule", [*AFTER_WARMUP, "inverse_sqrt"])
+def test_warm_up_is_right_from_the_first_step(schedule):
+    found = factors(schedule, 20, warmup_steps=5)
+    assert found[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert max(found) == 1.0
+
+
+def test_cosine_goes_from_the_peak_to_its_end():
+    found = factors("cosine", 10)
+    assert found[0] == 1.0
+    assert found[5] == pytest.approx(0.5)
+    assert found[10] == pytest.approx(0.0)
+    assert factors("cosine", 10, warmup_steps=2, min_lr_ratio=0.1)[10] == pytest.approx(0.1)
+
+
+def test_inverse_sqrt_is_the_transformers():
+    found = factors("inverse_sqrt", 40, warmup_steps=10)
+    for step in range(41):
+        noam = min((step + 1) ** -0.5, (step + 1) * 10**-1.5)
+        assert found[step] == pytest.approx(noam / 10**-0.5)
+
+
+def test_wsd_is_stable_and_then_linear():
+    found = factors("wsd", 10, decay_fraction=0.4)
+    assert found[:7] == [1.0] * 7
+    assert found[7:] == pytest.approx([0.75, 0.5, 0.25, 0.0])
+    assert factors("wsd", 10, decay_fraction=0.0) == [1.0] * 11
+
+
+def test_linear_is_a_line_over_the_steps_that_remain():
+    found = factors("linear", 12, warmup_steps=2, min_lr_ratio=0.5)
+    assert found[2:] == pytest.approx([1 - 0.05 * step for step in range(11)])
+
+
+@pytest.mark.parametrize(
+    ("peak", "low", "warmup", "steps", "lrs"),
+    [
+        (0.01, 0.1, 1000, 40_000, {0: 1e-5, 1: 2e-5, 20_500: 0.0055, 40_000: 0.001}),
+        (2.5e-4, 0.0, 16_000, 4_000_000, {0: 1.5625e-8, 1: 3.125e-8, 2_008_000: 1.25e-4, 4e6: 0}),
+    ],
+    ids=["NVIDIA's base", "the paper's large"],
+)
+def test_the_published_cosines_of_wikitext_103(peak, low, warmup, steps, lrs):
+    config = OptimConfig(warmup_steps=warmup, min_lr_ratio=low)
+    lrs |= {warmup - 1: peak, warmup: peak}
+    found = {step: peak * lr_factor(step, config, steps) for step in lrs}
+    assert found == pytest.approx(lrs)
+
+
+def test_after_the_last_step_a_schedule_stays():
+    for schedule in ("cosine", "linear", "wsd"):
+        config = OptimConfig(schedule=schedule, min_lr_ratio=0.1)
+        assert lr_factor(500, config, 10) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
+def test_a_schedule_without_an_end_is_refused(schedule):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1)
+    with pytest.raises(
+        ValueError, match=rf"trainer\.max_steps: {schedule} must know where it ends"
+    ):
+        make_scheduler(OptimConfig(schedule=schedule), optimizer, -1)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_every_optimizer_learns_and_only_the_layers_matrices_decay(name):
+    net = TransformerXL(TransformerXLConfig(n_token=5, n_layer=1, n_head=2, d_model=8))
+    optimizer = make_optimizer(OptimConfig(name=name, lr=3e-2, weight_decay=0.1), net)
+    decayed = {id(p) for g in optimizer.param_groups if g["weight_decay"] for p in g["params"]}
+    inside = [*net.layers.parameters(), *net.positions.r_nets.parameters()]
+    assert decayed == {id(p) for p in inside if p.ndim == 2}
+    tokens = torch.randint(5, (2, 9))
+    losses = []
+    for _ in range(20):
+        nats, _ = net.nats(tokens[:, :-1], tokens[:, 1:])
+        losses.append(nats.mean().item())
+        optimizer.zero_grad()
+        nats.mean().backward()
+        optimizer.step()
+    assert losses[-1] < losses[0] - 0.1
+
+
+def linear_maps(*names: str) -> nn.ModuleDict:
+    return nn.ModuleDict({name: nn.Linear(3, 3) for name in names})
+
+
+def test_tables_projections_and_the_softmax_do_not_decay_though_they_are_matrices():
+    net = nn.Module()
+    net.embedding = nn.Module()
+    net.embedding.tables = nn.ModuleList([nn.Embedding(4, 3), nn.Embedding(5, 3)])
+    net.embedding.projections = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
+    net.head = linear_maps("out", "clusters")
+    net.positions = nn.Module()
+    net.positions.r_nets = nn.ModuleList([nn.Linear(3, 3)])
+    net.positions.table_SK = nn.Parameter(torch.zeros(4, 3))
+    net.positions.table_NSK = nn.Parameter(torch.zeros(2, 4, 3))
+    net.positions.rows = nn.Embedding(4, 3)
+    net.layers = nn.ModuleList([nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))])
+    names = {parameter: name for name, parameter in net.named_parameters()}
+    for name in OPTIMIZERS:
+        groups = make_optimizer(OptimConfig(name=name, weight_decay=0.1), net).param_groups
+        held = [{names[p] for p in group["params"]} for group in groups]
+        assert held[0] == {"positions.r_nets.0.weight", "layers.0.0.weight"}
+        assert held[1] == set(names.values()) - held[0]
+        assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+        assert [group.get("orthogonal", False) for group in groups] == [name == "muon", False]
+
+
+def after_one_step(name: str, gradient, weight_decay=0.0) -> torch.Tensor:
+    """Where a matrix of ones is."""
+    net = nn.Linear(2, 2, bias=False)
+    nn.init.ones_(net.weight)
+    config = OptimConfig(name=name, lr=0.5, weight_decay=weight_decay)
+    optimizer = make_optimizer(config, nn.ModuleList([net]))
+    net.weight.grad = torch.tensor(gradient)
+    optimizer.step()
+    return net.weight.detach()
+
+
+@pytest.mark.parametrize("name", ["adam", "adagrad", "sgd"])
+def test_decay_may_be_a_part_of_the_gradient(name):
+    decayed = after_one_step(name, [[-0.4, 0.1], [0.3, -0.7]], weight_decay=0.5)
+    torch.testing.assert_close(decayed, after_one_step(name, [[0.1, 0.6], [0.8, -0.2]]))
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_decay_may_be_apart_from_the_gradient(name):
+    gradient = [[-0.4, 0.1], [0.3, -0.7]]
+    apart = after_one_step(name, gradient) - 0.5 * 0.2
+    torch.testing.assert_close(after_one_step(name, gradient, weight_decay=0.2), apart)
+
+
+def lamb_by_hand(weights, gradients, lr, betas, eps, decay):
+    """Algorithm 2 of You et al. 2020, with NVIDIA's longest weight and without the correction."""
+    mean = square = np.zeros_like(weights)
+    for gradient in gradients:
+        mean = betas[0] * mean + (1 - betas[0]) * gradient
+        square = betas[1] * square + (1 - betas[1]) * gradient**2
+        update = mean / (np.sqrt(square) + eps) + decay * weights
+        length = min(np.sqrt((weights**2).sum()), 10)
+        ratio = length / (np.sqrt((update**2).sum()) + eps) if length else 1
+        weights = weights - lr * ratio * update
+    return weights
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize("scale", [0.0, 0.1, 100.0], ids=["zero", "short", "long"])
+def test_lamb_is_the_published_one(scale, decay):
+    start, gradients = scale * np.random.randn(4, 3), np.random.randn(5, 4, 3)
+    options = {"lr": 0.1, "betas": (0.8, 0.95), "eps": 1e-3}
+    weight = nn.Parameter(torch.tensor(start))
+    optimizer = Lamb([weight], **options, weight_decay=decay)
+    for gradient in gradients:
+        weight.grad = torch.tensor(gradient)
+        optimizer.step()
+    expected = lamb_by_hand(start, gradients, **options, decay=decay)
+    np.testing.assert_allclose(weight.detach().numpy(), expected, rtol=1e-12)
+
+
+def test_lamb_leaves_a_weight_without_a_gradient_as_it_was():
+    weight = nn.Parameter(torch.ones(2))
+    Lamb([weight], weight_decay=0.1).step()
+    assert torch.equal(weight, torch.ones(2))
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
+def test_an_orthogonal_update_has_singular_values_near_one(shape):
+    u, _, v = torch.linalg.svd(torch.randn(3, *shape), full_matrices=False)
+    s = torch.linspace(1, 10, min(shape))
+    found = orthogonal(u * s @ v, 5)
+    values = torch.linalg.svdvals(found)
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+    turned = torch.linalg.svd(found, full_matrices=False)
+    torch.testing.assert_close(turned.U @ turned.Vh, u @ v, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [Muon, Lamb])
+def test_what_is_ours_resumes_where_it_was(kind):
+    def start():
+        torch.manual_seed(1)
+        weights = [nn.Parameter(torch.randn(4, 6)), nn.Parameter(torch.randn(4))]
+        groups = [{"params": weights[:1], "orthogonal": True}, {"params": weights[1:]}]
+        return weights, kind(groups, lr=0.1)
+
+    def step(weights, optimizer):
+        optimizer.zero_grad()
+        sum((w**4).sum() for w in weights).backward()
+        optimizer.step()
+
+    whole, optimizer = start()
+    for _ in range(4):
+        step(whole, optimizer)
+    first, optimizer = start()
+    for _ in range(2):
+        step(first, optimizer)
+    resumed, other = start()
+    for a, b in zip(resumed, first, strict=True):
+        a.data.copy_(b.data)
+    other.load_state_dict(optimizer.state_dict())
+    for _ in range(2):
+        step(resumed, other)
+    assert all(torch.equal(a, b) for a, b in zip(whole, resumed, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lr": 0.0}, "lr: invalid 0.0; expected greater than 0"),
+        ({"betas": (0.9, 1.0)}, "betas: invalid 1.0"),
+        ({"warmup_steps": -1}, "warmup_steps: invalid -1"),
+        ({"decay_fraction": 2.0}, "decay_fraction: invalid 2.0; expected from 0 to 1"),
+    ],
+)
+def test_an_impossible_number_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        OptimConfig(**changes)

@@ -1,0 +1,151 @@
+"""How far back the heads of a trained model look.
+
+B rows   L queries   S = M + L states seen   H heads   K head width   N layers
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.stream import Segment, Stream
+from ..errors import require
+from ..model import Memory, TransformerXL
+from ..model.kernels import reference, sdpa
+from ..model.mode import eval_mode
+from ..model.positions import DistanceTerms
+from ..model.precision import accumulator_dtype
+
+QUANTILES = {"nearest_tenth": 0.1, "median": 0.5, "farthest_tenth": 0.9}
+
+
+class HeadSums:
+    """Attention weights of a layer, summed over its queries by how far back they go."""
+
+    def __init__(self) -> None:
+        self.distance_HS: Tensor | float = 0.0
+        self.memory_H: Tensor | float = 0.0
+        self.n_query = 0
+
+    def add(self, weight_BHLS: Tensor) -> None:
+        """Count the queries of a segment; the first S - L states are remembered ones."""
+        B, H, L, S = weight_BHLS.shape
+        place_L1 = torch.arange(L, device=weight_BHLS.device)[:, None] + S - L
+        distance_LS = place_L1 - torch.arange(S, device=weight_BHLS.device)
+        weight_HLS = weight_BHLS.sum(dim=0, dtype=accumulator_dtype(weight_BHLS.device))
+        empty_HS = weight_HLS.new_zeros(H, S)
+        index_X, weight_HX = distance_LS.clamp(min=0).flatten(), weight_HLS.flatten(1)
+        self.distance_HS = self.distance_HS + empty_HS.index_add(1, index_X, weight_HX)
+        self.memory_H = self.memory_H + weight_HLS[..., : S - L].sum(dim=(1, 2))
+        self.n_query += B * L
+
+
+def attention_rows(
+    model: TransformerXL,
+    tokens: np.ndarray,
+    *,
+    batch_size: int,
+    tgt_len: int,
+    mem_len: int | None = None,
+) -> list[dict[str, Any]]:
+    """How far back each head of each layer looks, in tokens, averaged over a text, as rows.
+
+    0 is the query's own token. `on_memory` is the share of attention on what is remembered. The
+    text is read in whole segments, and queries are counted once the memory is full.
+
+    Raises:
+        ValueError: a text too short for that.
+    """
+    require(batch_size >= 1, "batch_size", batch_size, "at least 1")
+    require(tgt_len >= 1, "tgt_len", tgt_len, "at least 1")
+    stream, memory = Stream.of(tokens, batch_size, tgt_len), model.empty_memory(batch_size, mem_len)
+    n_warm, n_whole = -(-memory.mem_len // tgt_len), stream.total // tgt_len
+    n_least = batch_size * ((n_warm + 1) * tgt_len + 1)
+    enough = f"at least {n_least} for {batch_size} rows of {tgt_len} with a full memory"
+    require(n_whole > n_warm, "tokens", len(tokens), enough)
+    segments = map(stream.segment, range(n_whole))
+    return rows_of(summed(model, segments, memory, n_warm))
+
+
+def rows_of(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
+    """How far back each head of each layer looks, as rows."""
+    found = []
+    for layer, layer_sums in enumerate(sums, start=1):
+        share_HS = (layer_sums.distance_HS / layer_sums.n_query).cpu().numpy()
+        memory_H = (layer_sums.memory_H / layer_sums.n_query).tolist()
+        for head, (share_S, on_memory) in enumerate(zip(share_HS, memory_H, strict=True), start=1):
+            row = {"layer": layer, "head": head} | distances(share_S)
+            found.append(row | {"on_memory": on_memory})
+    return found
+
+
+def distances(share_S: np.ndarray) -> dict[str, float]:
+    """Mean and quantiles of a head's distance, by the share of attention at each distance."""
+    reached_S = share_S.cumsum() / share_S.sum()
+    # A sum of many shares may miss a quantile that it would reach exactly.
+    places = {name: int(np.argmax(reached_S > q - 1e-9)) for name, q in QUANTILES.items()}
+    return {"mean": float(share_S @ np.arange(len(share_S)) / share_S.sum())} | places
+
+
+@torch.no_grad()
+def summed(
+    model: TransformerXL, segments: Iterable[Segment], memory: Memory, n_warm: int
+) -> list[HeadSums]:
+    """Each layer's sums over equally long segments but the first few, which fill the memory."""
+    ahead = iter(segments)
+    with eval_mode(model):
+        memory = read(model, islice(ahead, n_warm), memory)
+        with recording(model) as sums:
+            read(model, ahead, memory)
+    return sums
+
+
+def read(model: TransformerXL, segments: Iterable[Segment], memory: Memory) -> Memory:
+    """What is remembered after some segments."""
+    for segment in segments:
+        here = segment.to(model.probe.device)
+        _, memory = model.hidden(here.tokens_BL, memory, here.past_BL, here.again)
+    return memory
+
+
+@contextmanager
+def recording(model: TransformerXL) -> Iterator[list[HeadSums]]:
+    """Sum the attention weights of every layer, while the model computes as it does."""
+    kernels = [layer.attention.attend for layer in model.layers]
+    sums = [HeadSums() for _ in kernels]
+    try:
+        for layer, kernel, layer_sums in zip(model.layers, kernels, sums, strict=True):
+            layer.attention.attend = heard(kernel, layer_sums)
+        yield sums
+    finally:
+        for layer, kernel in zip(model.layers, kernels, strict=True):
+            layer.attention.attend = kernel
+
+
+def heard(kernel: Callable[..., Tensor], sums: HeadSums) -> Callable[..., Tensor]:
+    """The same kernel, whose weights are summed."""
+
+    def attend(
+        q_BLHK: Tensor,
+        k_BSHK: Tensor,
+        value_BSHK: Tensor,
+        terms: DistanceTerms,
+        visible_BLS: Tensor,
+        dropatt: float,
+    ) -> Tensor:
+        sums.add(weights(q_BLHK, k_BSHK, terms, visible_BLS))
+        return kernel(q_BLHK, k_BSHK, value_BSHK, terms, visible_BLS, dropatt)
+
+    return attend
+
+
+def weights(q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms, visible_BLS: Tensor) -> Tensor:
+    """What each query gives to each state: weight_BHLS, which sum to 1."""
+    hidden_B1LS = ~visible_BLS[:, None]
+    content_BHLS = reference.content(q_BLHK, k_BSHK, terms) / q_BLHK.size(-1) ** 0.5
+    score_BHLS = content_BHLS + sdpa.distance(q_BLHK, hidden_B1LS, terms)
+    return score_BHLS.masked_fill(hidden_B1LS, float("-inf")).softmax(dim=-1)

@@ -1,0 +1,89 @@
+"""A network as a folder: model.safetensors, config.json and vocab.json, none of which can run."""
+
+from pathlib import Path
+
+import torch
+
+from ..data.vocab import Vocabulary
+from ..errors import CheckpointError
+from ..files import write_json, write_text
+from ..model import TransformerXL, TransformerXLConfig
+from .files import FORMAT, KEY
+from .tensors import of, read_json, read_safetensors, write_tensors
+from .vocabulary import beside
+
+CONFIG, WEIGHTS, VOCAB = "config.json", "model.safetensors", "vocab.json"
+
+
+def save_folder(model: TransformerXL, folder: Path, vocab: Vocabulary | None = None) -> None:
+    """Write a network, and its vocabulary if there is one.
+
+    Weights that are shared are written once. config.json is the last, so that what is cut off in
+    the middle is no such folder.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    write_tensors(dict(model.named_parameters()), folder / WEIGHTS)
+    if vocab is not None:
+        write_text(vocab.to_json(), folder / VOCAB)
+    write_json({KEY: {"format": FORMAT}, "net": model.config.plain()}, folder / CONFIG)
+
+
+def load_folder(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
+    """The network, in eval mode and the precision of its weights, and the vocabulary, if any.
+
+    Raises:
+        ValueError: a file is missing.
+        CheckpointError: one is damaged, or is not of such a folder.
+    """
+    config = read_config(folder)
+    weights = read_safetensors(folder / WEIGHTS)
+    with of(folder / WEIGHTS), torch.device("meta"):
+        check(weights, TransformerXL(config))
+    model = TransformerXL(config).to(next(iter(weights.values())).dtype)
+    # Strict, it would ask for what is shared once more.
+    model.load_state_dict(weights, strict=False)
+    return model.eval(), beside(folder, config.n_token)
+
+
+def read_config(folder: Path) -> TransformerXLConfig:
+    """The settings of the network in a folder.
+
+    Raises:
+        ValueError: there are none.
+        CheckpointError: they are damaged, or another's, or of a later release.
+    """
+    path = folder / CONFIG
+    # No deeper: it may be any folder.
+    near = [folder / part / "best.ckpt" for part in ("", "checkpoints")]
+    if not path.is_file() and (inside := [found for found in near if found.is_file()]):
+        raise ValueError(f"ckpt_path: {folder} is a run's folder; did you mean {inside[0]}?")
+    held = read_json(path)
+    if KEY not in held:
+        raise CheckpointError(f"{path}: not written by convert; convert {folder} first")
+    with of(path):
+        if held[KEY]["format"] > FORMAT:
+            raise ValueError(f"written by a later release; this one reads formats up to {FORMAT}")
+        return TransformerXLConfig(**held["net"])
+
+
+def check(weights: dict[str, torch.Tensor], model: TransformerXL) -> None:
+    """Refuse weights that are not those of the network.
+
+    Raises:
+        ValueError: they are named.
+    """
+    known = dict(model.named_parameters())
+    if wrong := known.keys() ^ weights.keys():
+        raise ValueError(f"missing, or not of this network: {list_names(wrong)}")
+    for name, weight in weights.items():
+        if weight.shape != known[name].shape or not weight.is_floating_point():
+            found, allowed = list(weight.shape), list(known[name].shape)
+            raise ValueError(f"{name}: invalid {found}; expected {allowed}")
+
+
+def list_names(names: set[str], limit: int = 4) -> str:
+    """Return the first few names, and how many more there are."""
+    shown = sorted(names)[:limit]
+    return ", ".join(shown) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -1,0 +1,98 @@
+"""inspect: what a trained model does with its memory."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..analysis import plots
+from ..analysis.attention_distance import attention_rows
+from ..analysis.loss_by_position import nats_by_memory, nats_by_position, nats_with
+from ..checkpoints.runs import sha256_of_weights
+from ..errors import require
+from ..evaluation.environment import describe_environment
+from ..evaluation.tables import write_table
+from ..files import check_folder_writable
+from .devices import Device, there_is
+from .texts import text_ids, trained
+
+
+def inspect_command(
+    ckpt_path: str,
+    path: str | None = None,
+    split: str = "val",
+    tokens: int = 50_000,
+    batch_size: int = 8,
+    tgt_len: int | None = None,
+    mem_lens: tuple[int, ...] = (),
+    device: Device = None,
+    out: str = "inspect",
+) -> None:
+    """Measure what memory does: loss by its length and by position, and how far back heads look.
+
+    Each is written as .csv, .json and .png: positions, memory, attention.
+
+    Args:
+        ckpt_path: A checkpoint written by fit.
+        path: A text to measure on; left out, that of the checkpoint's run.
+        split: Which part of that text.
+        tokens: How many tokens of it, from its beginning, are read at most.
+        batch_size: Rows read in parallel.
+        tgt_len: Tokens in a segment; left out, as in training.
+        mem_lens: Lengths of memory beside 0 and that of training; left out, up to four times it.
+        device: Where the model runs; left out, on a GPU if there is one.
+        out: The folder to write to.
+    """
+    # Numbers too small to be normal slow a CPU's step several-fold.
+    torch.set_flush_denormal(True)
+    check_folder_writable("out", out)
+    model, vocab, about = trained(ckpt_path)
+    model.to(there_is(device))
+    require(tokens >= 1, "tokens", tokens, "at least 1")
+    ids, unit = text_ids(ckpt_path, vocab, path, split)[:tokens], vocab.unit
+    mem_len, read = model.config.mem_len, {"batch_size": batch_size}
+    read["tgt_len"] = about["tgt_len"] if tgt_len is None else tgt_len
+    text = {"checkpoint": ckpt_path, "path": path, "split": split}
+    text |= {
+        "checkpoint_sha256": sha256_of_weights(ckpt_path),
+        **describe_environment(model.probe.device),
+    }
+    text |= {"tokens": len(ids), "unit": unit, "trained_mem_len": mem_len, **read}
+    lengths = mem_lens or around(mem_len or read["tgt_len"])
+    nats = nats_with(model, ids, [*lengths, mem_len, 0], **read)
+    write(Path(out), nats, attention_rows(model, ids, **read), text)
+
+
+def write(
+    folder: Path, nats: dict[int, np.ndarray], attention: plots.Rows, text: dict[str, Any]
+) -> None:
+    """The tables and the pictures; what fits on a screen is printed too."""
+    unit, mem_len = text["unit"], text["trained_mem_len"]
+    memory = nats_by_memory(nats)
+    write_table(memory, folder / "memory", text)
+    plots.draw_memory(memory, folder / "memory.png", unit, mem_len)
+    positions = nats_by_position({length: nats[length] for length in sorted({0, mem_len})})
+    write_table(positions, folder / "positions", text)
+    plots.draw_positions(positions, folder / "positions.png", unit)
+    write_table(attention, folder / "attention", text)
+    plots.draw_attention(attention, folder / "attention.png", unit)
+    show(memory, attention, unit)
+    print(f"written to {folder}")
+
+
+def around(mem_len: int) -> list[int]:
+    """No memory, and a quarter of this length up to four times of it."""
+    return [0, *sorted({max(1, mem_len * 2**power // 4) for power in range(5)})]
+
+
+def show(memory: plots.Rows, attention: plots.Rows, unit: str) -> None:
+    """Print what fits on a screen."""
+    print(f"mem_len  nats per {unit}  saved (and its standard error)")
+    for row in memory:
+        saved = f"{row['saved']:7.4f} ({row['saved_standard_error']:.4f})"
+        print(f"{row['mem_len']:7,}  {row['nats']:{len(unit) + 9}.4f}  {saved}")
+    print(f"layer  mean distance of each head, {unit}s")
+    for layer, heads in plots.by(attention, "layer").items():
+        means = [row["mean"] for row in heads]
+        print(f"{layer:5}  " + "  ".join(f"{mean:.1f}" for mean in means))

@@ -1,0 +1,143 @@
+"""recl: how much context is of use to models."""
+
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from ..analysis import plots, recl
+from ..checkpoints.runs import sha256_of_weights
+from ..data.vocab import Vocabulary, fingerprint
+from ..errors import require
+from ..evaluation.environment import describe_environment
+from ..evaluation.tables import write_table
+from ..files import check_folder_writable
+from ..model import TransformerXL
+from .devices import Device, there_is
+from .texts import text_ids, trained
+
+
+def recl_command(
+    ckpt_path: tuple[str, ...],
+    step: int = 100,
+    max_context: int = 1000,
+    r: tuple[float, ...] = (0.1, 0.5, 1.0),
+    positions: int = 2000,
+    reading: Literal["whole", "trained"] = "whole",
+    path: str | None = None,
+    split: str = "val",
+    device: Device = None,
+    out: str = "recl",
+) -> None:
+    """Measure how much context is of use to a group of checkpoints of one vocabulary, on one text.
+
+    RECL (Dai et al. 2019, Appendix C): where a step more lowers perplexity by less than 1 %, judged
+    by what no model could do with less. Written as .csv and .json: recl, gains; and recl.png.
+
+    Args:
+        ckpt_path: Checkpoints written by fit.
+        step: Tokens by which the context grows.
+        max_context: The longest context.
+        r: Shares of the positions, the hardest with the shorter context, that are looked at.
+        positions: Targets, evenly spread over the text.
+        reading: How the tokens of a context are read: whole, so that each token sees all of the
+            context before it; or trained, in the segments and with the memory of training.
+        path: A text to measure on; left out, that of the first checkpoint's run.
+        split: Which part of that text.
+        device: Where the model runs; left out, on a GPU if there is one.
+        out: The folder to write to.
+    """
+    # Numbers too small to be normal slow a CPU's step several-fold.
+    torch.set_flush_denormal(True)
+    check_folder_writable("out", out)
+    contexts = check(step, max_context, r, positions)
+    models, vocab = group(ckpt_path)
+    tokens = text_ids(ckpt_path[0], vocab, path, split)
+    place_P = recl.places(len(tokens), max_context, positions)
+    print(f"{len(place_P):,} positions, {len(place_P) * sum(contexts):,} tokens to read by a model")
+    print(f"nats per {vocab.unit} by context")
+    nats = {}
+    for name, (model, tgt_len) in models.items():
+        lengths = {"tgt_len": tgt_len, "mem_len": model.config.mem_len}
+        read = (lengths if reading == "trained" else {}) | {"said": progress(name)}
+        model.to(there_is(device))
+        nats[name] = recl.nats_by_context(model, tokens, place_P, contexts, **read)
+    about = {"checkpoints": dict(zip(models, ckpt_path, strict=True)), "reading": reading}
+    about["checkpoint_sha256"] = dict(zip(models, map(sha256_of_weights, ckpt_path), strict=True))
+    about |= describe_environment(torch.device(there_is(device)))
+    about |= {"positions": len(place_P), "path": path, "split": None if path else split}
+    write(Path(out), nats, contexts, r, vocab.unit, about)
+
+
+def write(
+    folder: Path,
+    nats: dict[str, np.ndarray],
+    contexts: list[int],
+    r: Sequence[float],
+    unit: str,
+    about: dict[str, Any],
+) -> None:
+    """The tables and the picture; RECL is printed too."""
+    tables = [recl.table(nats, contexts, share) for share in r]
+    found = [row for table, _ in tables for row in table]
+    steps = [row for _, table in tables for row in table]
+    means = {name: nats_CP.mean(axis=1).tolist() for name, nats_CP in nats.items()}
+    write_table(found, folder / "recl", about | {"contexts": contexts, "nats": means})
+    write_table(steps, folder / "gains", about)
+    plots.draw_gains(steps, found, folder / "recl.png", unit)
+    for row in found:
+        least = "" if row["found"] else "at least "
+        print(f"{row['model']}  r {row['r']:g}  RECL {least}{row['recl']:,}")
+    print(f"written to {folder}")
+
+
+def group(paths: Sequence[str]) -> tuple[dict[str, tuple[TransformerXL, int]], Vocabulary]:
+    """The models by name, each with the length of its segments, and their vocabulary.
+
+    Raises:
+        ValueError: they have different vocabularies, or one is given twice.
+    """
+    require(len(set(paths)) == len(paths), "ckpt_path", list(paths), "different files")
+    runs = [trained(path) for path in paths]
+    vocab = runs[0][1]
+    for path, (_, other, _) in zip(paths, runs, strict=True):
+        if fingerprint(other) != fingerprint(vocab):
+            raise ValueError(f"ckpt_path: {path} has another vocabulary than {paths[0]}")
+    lengths = [(model, about["tgt_len"]) for model, _, about in runs]
+    return dict(zip(names(paths), lengths, strict=True)), vocab
+
+
+def names(paths: Sequence[str]) -> list[str]:
+    """What tells the paths apart, without what all of them begin or end with."""
+    parts = [Path(path).absolute().with_suffix("").parts for path in paths]
+    first = shared(parts)
+    last = shared([each[first:][::-1] for each in parts])
+    return ["/".join(each[first : len(each) - last]) or each[-1] for each in parts]
+
+
+def shared(parts: list[tuple[str, ...]]) -> int:
+    """How many parts all begin with."""
+    same = takewhile(lambda at: len(set(at)) == 1, zip(*parts, strict=False))
+    return sum(1 for _ in same)
+
+
+def progress(name: str) -> Callable[[int, float], None]:
+    """Print each context's nats as soon as they are known."""
+
+    def said(context: int, nats: float) -> None:
+        print(f"{name}  {context:6,}  {nats:.4f}", flush=True)
+
+    return said
+
+
+def check(step: int, max_context: int, r: Sequence[float], positions: int) -> list[int]:
+    """The lengths of context; refuse numbers that cannot be."""
+    require(step >= 1, "step", step, "at least 1")
+    require(max_context >= 2 * step, "max_context", max_context, f"at least 2 * step ({2 * step})")
+    require(positions >= 1, "positions", positions, "at least 1")
+    for share in r:
+        require(0 < share <= 1, "r", share, "greater than 0 and at most 1")
+    return list(range(step, max_context + 1, step))

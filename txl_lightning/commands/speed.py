@@ -1,0 +1,104 @@
+"""speed: what a token takes with memory, and with a sliding window instead."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from ..analysis.plots import draw_latency, draw_speed
+from ..analysis.speed import against_window, is_disturbed, latencies
+from ..checkpoints import load_run
+from ..errors import require
+from ..evaluation.environment import describe_environment
+from ..evaluation.tables import write_table
+from ..files import check_folder_writable
+from ..model import TransformerXL, TransformerXLConfig
+from .devices import Device, there_is
+
+
+def speed_command(
+    source: str,
+    lengths: tuple[int, ...] = (800, 1800, 2800, 3800),
+    tgt_len: int = 128,
+    segments: int = 20,
+    positions: int = 3,
+    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
+    tokens: int = 200,
+    device: Device = None,
+    out: str = "speed",
+) -> None:
+    """Time a token with memory, with a sliding window (the paper's Table 9), and in writing.
+
+    Written as .csv, .json and .png: window, latency.
+
+    Args:
+        source: A checkpoint, a folder of convert's, or a config (.yaml), whose weights are drawn.
+        lengths: Attention lengths: what is remembered, and how long the window is.
+        tgt_len: Tokens in a segment, with memory.
+        segments: How many are timed, with memory; the fastest counts.
+        positions: How many windows are timed; each scores one token, and the fastest counts.
+        batches: Rows at once, of which one token after the other is written with the least length.
+        tokens: How many of these are timed.
+        device: Where the model runs; left out, on a GPU if there is one.
+        out: The folder to write to.
+    """
+    # Numbers too small to be normal slow a CPU's step several-fold.
+    torch.set_flush_denormal(True)
+    check_folder_writable("out", out)
+    counts = {"tgt_len": tgt_len, "segments": segments, "positions": positions, "tokens": tokens}
+    for field, value in counts.items():
+        require(value >= 1, field, value, "at least 1")
+    for field, values in {"lengths": lengths, "batches": batches}.items():
+        require(all(value >= 1 for value in values), field, list(values), "at least 1 each")
+    model, folder = network(source).to(there_is(device)), Path(out)
+    about = {"source": source, **describe_environment(model.probe.device)}
+    window = against_window(model, list(lengths), tgt_len, segments, positions)
+    write_table(window, folder / "window", about)
+    draw_speed(window, folder / "window.png")
+    show_window(window)
+    latency = latencies(model, min(lengths), list(batches), tokens)
+    write_table(latency, folder / "latency", about)
+    draw_latency(latency, folder / "latency.png")
+    show_latency(latency)
+    print(f"written to {folder}")
+
+
+def show_window(rows: list[dict[str, Any]]) -> None:
+    """Print Table 9, and what there is to say against it."""
+    first = rows[0]
+    counts = f"{first['segments']} segments, {first['window_positions']} windows"
+    print(f"milliseconds of a token, fastest of {counts}")
+    for row in rows:
+        theirs = f" (paper: {row['published_speedup']:,})" if row["published_speedup"] else ""
+        print(
+            f"{row['attention_len']:6,} seen: {row['memory_ms_per_token']:8.3f} with memory, "
+            f"{row['window_ms_per_token']:10.1f} with a window: {row['speedup']:,.0f} times{theirs}"
+        )
+    if is_disturbed(rows):
+        print("this machine was at other work, too: these figures are not to be trusted")
+
+
+def show_latency(rows: list[dict[str, Any]]) -> None:
+    """Print what a token takes when it is written."""
+    print(f"{rows[0]['tokens']} tokens written one by one, {rows[0]['mem_len']:,} remembered")
+    for row in rows:
+        print(
+            f"{row['batch_size']:6} rows: {row['tokens_per_second']:8,.0f} tokens/s, a token in "
+            f"{row['p50_ms']:.1f} ms (half), {row['p99_ms']:.1f} ms (99 %)"
+        )
+
+
+def network(source: str) -> TransformerXL:
+    """The network of a checkpoint, or one of a config's sizes.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if Path(source).suffix not in (".yaml", ".yml"):
+        return load_run(source)[0]
+    try:
+        net = yaml.safe_load(Path(source).read_text())["model"]["net"]
+        return TransformerXL(TransformerXLConfig(**net)).eval()
+    except (KeyError, TypeError, yaml.YAMLError) as error:
+        raise ValueError(f"source: {source} is not a config with model.net: {error}") from error

@@ -1,0 +1,41 @@
+"""The text that a checkpoint is measured on."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..checkpoints import load_readable, read_checkpoint
+from ..checkpoints.training_text import load_training_text
+from ..data.config import DataConfig
+from ..data.spans import SPLITS
+from ..data.store import Store
+from ..data.user_files import read
+from ..data.vocab import Vocabulary
+from ..model import TransformerXL
+
+
+def trained(ckpt_path: str) -> tuple[TransformerXL, Vocabulary, dict[str, Any]]:
+    """The network, the vocabulary, and what the checkpoint knows of its text and its reading."""
+    checkpoint = read_checkpoint(ckpt_path)
+    return *load_readable(ckpt_path), checkpoint["datamodule_hyper_parameters"]["data"]
+
+
+def text_ids(ckpt_path: str, vocab: Vocabulary, path: str | None, split: str) -> np.ndarray:
+    """The ids of a file, or else of a split of the text that the checkpoint's run was trained on.
+
+    Documents stand one after the other, also where training kept them apart.
+
+    Raises:
+        ValueError: no such split, or the run was trained on a task.
+        DataError: the text cannot be had, read or encoded, or is another one by now.
+    """
+    if path is not None:
+        spans = read(Path(path).expanduser(), DataConfig().data_root)
+        return np.concatenate([ids for span in spans for ids in vocab.encode(span)])
+    if split not in SPLITS:
+        raise ValueError(f"split: invalid {split}; expected one of {', '.join(SPLITS)}")
+    _, store = load_training_text(ckpt_path)
+    if not isinstance(store, Store):
+        raise ValueError(f"path: invalid null; {ckpt_path} was trained on a task, not text")
+    return store.ids(split)

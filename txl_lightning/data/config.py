@@ -1,0 +1,121 @@
+"""TextConfig: which text, cut and encoded how -> a store."""
+
+import os
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from .corpora import CORPORA
+from .store import Recipe, Store, prepare
+from .tasks import TASKS, TaskConfig, TaskStore
+from .user_files import holds_documents, own_text
+from .vocab import SubwordOptions, WordOptions
+
+CorpusName = Literal[
+    "python_source",
+    "tiny_shakespeare",
+    "enwik8",
+    "text8",
+    "wikitext2",
+    "wikitext103",
+    "ptb",
+    "ptb_char",
+    "lm1b",
+    "sort",
+    "copy",
+    "recall",
+]
+
+
+PARTS = {"words": WordOptions, "subwords": SubwordOptions, "task": TaskConfig}
+"""Settings that have settings of their own."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which text, and how it becomes tokens."""
+
+    corpus: CorpusName = "python_source"
+    """Text by name: downloaded once, unless it is python_source, the running Python's own, or
+    made on the spot: sort, copy, recall."""
+    path: str | list[str] | None = None
+    """Your own text in place of the corpus: a file, a folder or tar of documents, or three of
+    them: train, val and test."""
+    vocab: str | None = None
+    """bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
+    tokenizer.json, or words, one in a line; left out, the corpus's own, or bytes."""
+    documents: Literal["none", "files", "lines"] | None = None
+    """What is a text of its own, before which nothing is seen; left out, the corpus's own, each
+    file of a folder or tar, or else none."""
+    split: tuple[float, float, float] = (0.9, 0.05, 0.05)
+    """Fractions for train, val and test, where the text is not cut already; they add up to 1."""
+    words: WordOptions = WordOptions()
+    """How words are made; what is left as it is, is as in the corpus's published results."""
+    subwords: SubwordOptions = SubwordOptions()
+    """How subwords are trained."""
+    task: TaskConfig = TaskConfig()
+    """How large sort, copy and recall are."""
+    root: str | None = None
+    """The folder where data lives; left out, $TXL_DATA, or data."""
+
+    def __post_init__(self) -> None:
+        for name, kind in PARTS.items():
+            given = getattr(self, name)
+            if isinstance(given, dict):
+                # A YAML file read as it is has plain values.
+                object.__setattr__(self, name, kind(**given))
+        if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-6:
+            raise ValueError(
+                f"split: invalid {list(self.split)}; expected three fractions that add up to 1"
+            )
+
+    @property
+    def name(self) -> str:
+        """What an error calls the text."""
+        return self.corpus if self.path is None else ", ".join(self.paths)
+
+    @property
+    def paths(self) -> list[str]:
+        """The user's own files."""
+        return [self.path] if isinstance(self.path, str) else list(self.path or ())
+
+    @property
+    def data_root(self) -> Path:
+        """The folder where data lives."""
+        return Path(self.root or os.environ.get("TXL_DATA") or "data").expanduser()
+
+    def recipe(self) -> Recipe:
+        """What the store will be made from; a corpus is downloaded here."""
+        own = [Path(path).expanduser() for path in self.paths]
+        if own:
+            unit = "files" if any(map(holds_documents, own)) else None
+            splits = own_text(own, self.split, self.data_root)
+            vocab, words = "bytes", WordOptions()
+        else:
+            corpus = CORPORA[self.corpus]
+            unit, splits = corpus.documents, corpus.find(self.data_root, self.split)
+            vocab, words = corpus.vocab, corpus.words
+        chosen = unit if self.documents is None else self.documents
+        return Recipe(
+            splits,
+            vocab=self.vocab or vocab,
+            documents=None if chosen == "none" else chosen,
+            words=replace(words, **changed(self.words)),
+            subwords=self.subwords,
+        )
+
+    def open(self) -> Store | TaskStore:
+        """The prepared text, made ready when it is not; or a task.
+
+        Raises:
+            DataError: it cannot be had, read or encoded.
+        """
+        if self.path is None and self.corpus in TASKS:
+            return TaskStore(self.corpus, self.task)
+        return prepare(self.recipe(), self.data_root)
+
+
+def changed(words: WordOptions) -> dict[str, Any]:
+    """The options that are not what they are by themselves."""
+    given = {field.name: getattr(words, field.name) for field in fields(words)}
+    return {name: value for name, value in given.items() if value != getattr(WordOptions(), name)}

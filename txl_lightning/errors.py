@@ -1,0 +1,141 @@
+"""Error classes with their exit codes, and messages of one line: key, value, what is expected."""
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+UNKNOWN = re.compile(r"unrecognized arguments: --([\w.+-]+)|does not accept option '([\w.]+)'")
+REFUSED = re.compile(r'Parser key "([\w.]+)":.*Importing \'([\w.]+)\' is not allowed', re.DOTALL)
+EXPECTED = re.compile(
+    r'Parser key "([\w.]+)"(?: element \d+)?:\s+Expected a (.+)\. Got value: (.*)', re.DOTALL
+)
+UNION = re.compile(r'Parser key "([\w.]+)":.*Subtypes: \[(.*?)\]\n.*Given value: (.*)', re.DOTALL)
+INNER = re.compile(r"^ +- (\S+: invalid .+; expected .+)$", re.MULTILINE)
+KIND = re.compile(r"typing\.Literal\[(.*?)\](?:, |$)|(.+?)(?:, |$)")
+MISSPELT = "unknown key"
+KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "NoneType": "null",
+    "tuple": "a list",
+}
+
+
+class DataError(ValueError):
+    """Text, vocabulary or corpus that cannot be used."""
+
+    exit_code = 3
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is damaged, missing or of an unknown format."""
+
+    exit_code = 4
+
+
+class NonFiniteError(ValueError):
+    """A loss, gradient or weight that is not finite."""
+
+    exit_code = 5
+
+
+class StorageError(ValueError):
+    """A file or folder that cannot be written."""
+
+    exit_code = 6
+
+
+class OutOfMemoryError(ValueError):
+    """Memory that cannot be allocated."""
+
+    exit_code = 7
+
+
+class UnreachableServerError(ValueError):
+    """A required server that does not answer."""
+
+    exit_code = 2
+
+
+def require(condition: bool, key: str, value: object, expected: str) -> None:
+    """Refuse a user's value in one line.
+
+    Raises:
+        ValueError: "KEY: invalid VALUE; expected ...", if the condition is false.
+    """
+    if not condition:
+        raise ValueError(f"{key}: invalid {value}; expected {expected}")
+
+
+def explain_parser_error(message: str, known: Iterable[str]) -> str:
+    """jsonargparse's message as one line; an unknown key comes with the nearest of `known`."""
+    if found := UNKNOWN.search(message):
+        return suggest_key(found[1] or found[2], list(known))
+    if found := REFUSED.search(message):
+        return (
+            f"{found[1]}: a config may not import {found[2]}; see CONTRIBUTING.md for what it may"
+        )
+    if found := EXPECTED.search(message):
+        key, kind, value = found.groups()
+        return f"{key}: invalid {value.strip()}; expected {allowed(kind)}"
+    if found := UNION.search(message):
+        key, kinds, value = found.groups()
+        return f"{key}: invalid {value.strip()}; expected {any_of(kinds)}"
+    return " ".join(message.split())
+
+
+@contextmanager
+def prefix_errors(prefix: str) -> Iterator[None]:
+    """Put the prefix before the field that an error starts with."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{prefix}.{error}") from error
+
+
+def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted key, as they are named to people."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        inner = isinstance(value, Mapping)
+        found |= (
+            flatten_settings(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+        )
+    return found
+
+
+def innermost_error(message: str) -> str:
+    """What we refused, in jsonargparse's list of all that a callback's or plugin's value is not."""
+    found = INNER.search(message)
+    return found[1] if found else message
+
+
+def suggest_key(key: str, known: list[str]) -> str:
+    """Say which key was meant: the nearest one, or one with the same last word."""
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    same = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
+    meant = (same or near)[:1]
+    hint = f"did you mean {meant[0]}?" if meant else "see --help for those there are"
+    return f"{key}: {MISSPELT}; {hint}"
+
+
+def any_of(kinds: str) -> str:
+    """A union's types in words; choices stand beside the others."""
+    words: list[str] = []
+    for choices, kind in KIND.findall(kinds):
+        words += choices.replace("'", "").split(", ") if choices else [allowed(kind)]
+    *others, last = dict.fromkeys(words)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def allowed(kind: str) -> str:
+    """A type in words."""
+    if choices := re.match(r"typing\.Literal\[(.*)\]", kind):
+        return "one of " + choices[1].replace("'", "")
+    if named := re.match(r"<class '(\w+)'>", kind):
+        return KINDS.get(named[1], named[1])
+    return kind

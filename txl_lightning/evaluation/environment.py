@@ -1,0 +1,76 @@
+"""What a number was measured with: the machine, the commit, the memory that it took."""
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes of the device, or of this process on a CPU, that were in use at most."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """When, by which code and on what a number was made."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "release": release(),
+        "commit": commit(),
+        "machine": machine(device),
+    }
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """What computed."""
+    on_gpu = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if on_gpu else device.type,
+        "cpu": cpu_name(),
+        "threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def cpu_name() -> str:
+    """The processor, as precisely as this system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def commit() -> str | None:
+    """The commit of this code, and whether files differ from it; None outside its repository."""
+    if not (REPOSITORY / ".git").exists():
+        return None
+    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=40"]
+    command += ["--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def release() -> str | None:
+    """The version of this package; None where it is only on the path."""
+    try:
+        return version("txl-lightning")
+    except PackageNotFoundError:
+        return None

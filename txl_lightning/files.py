@@ -1,0 +1,129 @@
+"""Files that are whole or absent, their checksums, and whether a place can be written."""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .errors import StorageError
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file beside its place, wait for the disk, and rename it.
+
+    Args:
+        path: the file; its folder is made.
+        write: writes to the path that it is given.
+
+    Raises:
+        StorageError: it cannot be written; what was there is unchanged.
+    """
+    part = temporary_path(path)
+    with explain_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write(part)
+            flush_to_disk(part)
+            os.replace(part, path)
+            flush_to_disk(path.parent)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a text file, whole or not at all."""
+    replace_file(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def write_json(value: Mapping[str, Any], path: Path) -> None:
+    """Write a JSON file, whole or not at all."""
+    write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", path)
+
+
+def temporary_path(path: Path) -> Path:
+    """Return where this process writes a file before it is renamed to `path`."""
+    return path.with_name(f".{path.name}.{host_name()}.{os.getpid()}.part")
+
+
+def host_name() -> str:
+    """Return this machine's name, without its domain."""
+    return platform.node().split(".")[0]
+
+
+def flush_to_disk(path: Path) -> None:
+    """Wait until the disk has a file's contents, or a folder's names."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256_file(path: Path) -> str:
+    """Return the sha256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def explain_write_errors(path: Path) -> Iterator[None]:
+    """Add the path and the free space to the error of a file that cannot be written.
+
+    Raises:
+        StorageError: instead of OSError, or of the RuntimeError that torch.save makes of one.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError):
+            raise
+        existing = next(folder for folder in path.absolute().parents if folder.is_dir())
+        room = f"{shutil.disk_usage(existing).free:,} bytes free"
+        raise StorageError(f"{path}: cannot be written ({cause.strerror}; {room})") from error
+
+
+def find_write_problem(folder: Path) -> str | None:
+    """Create a folder; return why nothing can be written in it, or None."""
+    try:
+        with explain_write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            probe = temporary_path(folder / "probe")
+            probe.touch()
+            probe.unlink()
+    except StorageError as error:
+        return str(error)
+    return None
+
+
+def check_folder_writable(key: str, folder: str | Path) -> None:
+    """Create a folder before the work whose results it will hold.
+
+    Raises:
+        StorageError: with the key and the reason.
+    """
+    if problem := find_write_problem(Path(folder)):
+        raise StorageError(f"{key}: {problem}")
+
+
+def check_file_writable(key: str, path: str | Path | None) -> None:
+    """Check a file, if one is asked for, before the work whose result it will hold.
+
+    Raises:
+        StorageError: with the key and the reason.
+    """
+    if path is None:
+        return
+    if Path(path).is_dir():
+        raise StorageError(f"{key}: invalid {path}, a folder; expected a file")
+    # /dev/stdout is writable for many who cannot write into /dev.
+    if Path(path).exists() and not Path(path).is_file():
+        return
+    if not Path(path).parent.is_dir():
+        raise StorageError(f"{key}: {path}: there is no folder {Path(path).parent}")
+    check_folder_writable(key, Path(path).parent)

@@ -1,0 +1,113 @@
+"""Models that are too large for one device: parts of the weights, and fewer kept states."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
+from torch.distributed.checkpoint import state_dict as distributed
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.nn import Module
+from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint
+
+from ..checkpoints.files import read
+from ..model import TransformerXL
+from .callbacks.weight_averaging import go_on_from
+
+
+def shard(net: TransformerXL, mesh: DeviceMesh) -> None:
+    """Leave each device of the mesh a part of every parameter (FSDP2).
+
+    A layer's are gathered when it is computed. The others (embedding and softmax, which may be
+    one, and the positions) are gathered once for the whole step. Once sharded, it stays so.
+    """
+    if isinstance(net, FSDPModule):
+        # Evaluation leaves the others gathered, and an optimiser is to get the parts.
+        net.reshard()
+        return
+    for layer in net.layers:
+        fully_shard(layer, mesh=mesh)
+    # The softmax follows `hidden`, which all that is called instead of `forward` begins with.
+    fully_shard(net, mesh=mesh, reshard_after_forward=False)
+    register_fsdp_forward_method(net, "hidden")
+
+
+def recompute(net: TransformerXL) -> None:
+    """Keep only what enters each layer; the backward pass computes the rest again.
+
+    Dropout draws the same numbers again. Names of weights stay what they are.
+    """
+    for layer in net.layers:
+        if not isinstance(layer.forward, partial):
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+
+
+class FSDP2Strategy(ModelParallelStrategy):
+    """Each device holds a part of the weights and of the optimiser's state (FSDP2).
+
+    Its checkpoints are those of one device: one file, continued by any number of devices.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=False, **options)
+
+    def setup_environment(self) -> None:
+        """All devices are in one row; Lightning would take a row for each machine."""
+        self._data_parallel_size = self.num_nodes * self.num_processes
+        super().setup_environment()
+
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Each device takes its part of what the file holds; nothing in it is executed."""
+        checkpoint = read(Path(checkpoint_path))
+        # The hook of other strategies comes too late: the weights are loaded here.
+        go_on_from(checkpoint, self.lightning_module.trainer)
+        whole = distributed.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        distributed.set_model_state_dict(self.model, checkpoint["state_dict"], options=whole)
+        states = checkpoint.get("optimizer_states", [])
+        for optimizer, state in zip(self.optimizers, states, strict=False):
+            state = named_state(state, optimizer, self.model)
+            distributed.set_optimizer_state_dict(self.model, optimizer, state, options=whole)
+        return checkpoint
+
+
+def register() -> None:
+    """Let `trainer.strategy: fsdp2` name it."""
+    about = "weights in parts, one on each device"
+    StrategyRegistry.register("fsdp2", FSDP2Strategy, description=about, override=True)
+
+
+def named_state(state: dict[str, Any], optimizer: Optimizer, model: Module) -> dict[str, Any]:
+    """An optimiser's state by the names of weights, not by numbers.
+
+    Numbers say only which place in the groups is meant: Lightning counts in the model's order when
+    it saves what is sharded, the optimiser in its own.
+    """
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    by_name: dict[str, Any] = {}
+    groups = []
+    for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True):
+        called = [names[parameter] for parameter in group["params"]]
+        groups.append(saved | {"params": called})
+        for number, name in zip(saved["params"], called, strict=True):
+            if number in state["state"]:
+                by_name[name] = state["state"][number]
+    return {"state": by_name, "param_groups": groups}
+
+
+def data_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """All devices in one row.
+
+    Raises:
+        ValueError: the strategy would cut matrices, which nothing here is written for.
+    """
+    cut = mesh["tensor_parallel"].size()
+    if cut != 1:
+        raise ValueError(
+            f"trainer.strategy.tensor_parallel_size: invalid {cut}; expected 1, as it is "
+            "with --trainer.strategy fsdp2"
+        )
+    return mesh["data_parallel"]
