@@ -484,7 +484,7 @@ def test_prepare_makes_a_text_ready_and_says_where_it_is(txl, text_file):
 def test_prepare_refuses_a_number_with_the_whole_key(txl, text_file, option):
     code, output = txl("prepare", text_file, f"--{option}")
     assert code == 2
-    assert complaint(output).startswith(f"error: invalid {option.replace('=', ': ')}")
+    assert complaint(output).startswith(f"error: {option.replace('=', ': invalid ')}")
 
 
 def test_prepare_knows_the_corpora(txl):

@@ -16,6 +16,7 @@ import yaml
 
 from txl_lightning import LanguageModel, checkpoints
 from txl_lightning.convert.detect import load_any
+from txl_lightning.errors import CheckpointError
 
 NVIDIA = Path(__file__).parent / "golden" / "nvidia" / "checkpoint_best.pt"
 
@@ -141,9 +142,9 @@ def in_folder(path):
 
 ENTRIES = {
     "run": lambda path: checkpoints.load_run(path),
-    "nvidia": lambda path: checkpoints.load_nvidia(path),
-    "nvidia's vocabulary": lambda path: checkpoints.load_nvidia(path),
-    "huggingface": lambda path: checkpoints.load_huggingface(in_folder(path)),
+    "nvidia": lambda path: convert.load_nvidia(path),
+    "nvidia's vocabulary": lambda path: convert.load_nvidia(path),
+    "huggingface": lambda path: convert.load_huggingface(in_folder(path)),
     "original": lambda path: load_any(str(path), args="args.json"),
 }
 
@@ -154,7 +155,7 @@ def test_a_pickle_that_would_sing_is_refused_in_one_line(tmp_path, kind, write):
     path = tmp_path / "folder" / "a.pt"
     path.parent.mkdir()
     write(held_by(kind, Song(tmp_path / "sung")), path)
-    with pytest.raises(checkpoints.CheckpointError, match=str(path.parent)) as refusal:
+    with pytest.raises(CheckpointError, match=str(path.parent)) as refusal:
         ENTRIES[kind](path)
     assert len(str(refusal.value).splitlines()) == 1
     assert not (tmp_path / "sung").exists()

@@ -15,6 +15,7 @@ import torch
 
 from txl_lightning.checkpoints import files, find_latest, read_checkpoint
 from txl_lightning.errors import CheckpointError, StorageError
+from txl_lightning.files import host_name, temporary_path
 
 
 def write(root: Path, step: int, name="last.ckpt", run="version_0", exact=True, size=99) -> Path:
@@ -30,7 +31,7 @@ AT_EVERY_LINE = """
 import os, shutil, signal, sys
 from pathlib import Path
 import torch
-from txl_lightning.checkpoints import files, search
+from txl_lightning.checkpoints import files, find_latest
 root = Path(sys.argv[1])
 
 def die_at(number):
@@ -79,11 +80,11 @@ def test_a_process_killed_at_any_line_of_writing_leaves_only_whole_files(
     killed, found = sorted(killed_at_every_line.glob(f"{before}-*")), []
     assert len(killed) > 30
     for copy in killed:
-        find_latest.sweep(copy)
+        find_latest.remove_partial_files(copy)
         assert not list(copy.rglob("*.part"))
         for path in copy.rglob("*.ckpt"):
             assert files.check(path)["step"] == files.read(path)["global_step"]
-        path, complaints = find_latest.newest(copy)
+        path, complaints = find_latest.find_latest(copy)
         assert complaints == []
         found.append(files.read(path)["global_step"] if path else 0)
     # Never less than there was, and from some line on the new one.
@@ -150,7 +151,7 @@ def test_a_file_that_is_not_what_was_written_is_refused_by_name(tmp_path, lost):
     with pytest.raises(CheckpointError, match=r"last\.ckpt: damaged: its sha256 is \w{16}, the"):
         files.read(path)
     path.with_name("other.ckpt").unlink()
-    found, complaints = find_latest.newest(tmp_path)
+    found, complaints = find_latest.find_latest(tmp_path)
     assert found == path.with_name("previous.ckpt")
     assert ["last.ckpt: damaged" in complaint for complaint in complaints] == [True]
 
@@ -180,7 +181,7 @@ def test_a_file_moved_without_its_manifest_can_be_named_but_is_not_found(tmp_pat
     path = write(tmp_path, 1)
     files.manifest_of(path).unlink()
     assert files.read(path)["global_step"] == 1
-    found, [complaint] = find_latest.newest(tmp_path)
+    found, [complaint] = find_latest.find_latest(tmp_path)
     assert found is None
     assert f"{path}.json is missing" in complaint
 
@@ -189,7 +190,7 @@ def test_a_run_behind_a_link_is_found(tmp_path):
     path = write(tmp_path / "elsewhere", 1)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "version_0").symlink_to(path.parents[1])
-    found, _ = find_latest.newest(tmp_path / "runs")
+    found, _ = find_latest.find_latest(tmp_path / "runs")
     assert found.samefile(path)
 
 
@@ -197,7 +198,7 @@ def test_of_the_same_step_it_is_the_last(tmp_path):
     last = write(tmp_path, 4)
     write(tmp_path, 4, "previous.ckpt")
     write(tmp_path, 4, "best.ckpt")
-    assert find_latest.newest(tmp_path) == (last, [])
+    assert find_latest.find_latest(tmp_path) == (last, [])
 
 
 def test_a_copy_is_found_where_it_is(tmp_path):
@@ -205,7 +206,7 @@ def test_a_copy_is_found_where_it_is(tmp_path):
     target = tmp_path / "version_1" / "checkpoints" / "best.ckpt"
     files.copy(path, target, tmp_path)
     assert files.read(target)["global_step"] == 4
-    assert find_latest.newest(tmp_path) == (target, [])
+    assert find_latest.find_latest(tmp_path) == (target, [])
 
 
 @pytest.mark.parametrize("held", ["", "{", "\x00", "{}", '{"epoch": 1}', "[]"])
@@ -215,7 +216,7 @@ def test_what_is_no_manifest_is_refused_and_passed_over(tmp_path, held):
     files.manifest_of(path).write_text(held)
     with pytest.raises(CheckpointError, match=r"last\.ckpt\.json: not a manifest"):
         files.read(path)
-    assert find_latest.newest(tmp_path)[0] == older
+    assert find_latest.find_latest(tmp_path)[0] == older
 
 
 def test_a_checkpoint_of_a_later_format_says_so(tmp_path):
@@ -235,22 +236,22 @@ def test_newest_is_what_has_made_most_steps_whatever_the_clocks_say(tmp_path, ho
     for nth, path in enumerate(sorted(tmp_path.rglob("*.ckpt"))):
         os.utime(path, (0, 1e9 + 3600 * hours * nth))
     latest = tmp_path / "version_10" / "checkpoints"
-    assert find_latest.newest(tmp_path) == (latest / "last.ckpt", [])
+    assert find_latest.find_latest(tmp_path) == (latest / "last.ckpt", [])
     (latest / "last.ckpt").unlink()
-    assert find_latest.newest(tmp_path) == (latest / "previous.ckpt", [])
+    assert find_latest.find_latest(tmp_path) == (latest / "previous.ckpt", [])
 
 
 def test_what_was_saved_in_mid_step_is_not_found(tmp_path):
     path = write(tmp_path, 5)
     write(tmp_path, 9, "crash-9.ckpt", exact=False)
-    assert find_latest.newest(tmp_path) == (path, [])
+    assert find_latest.find_latest(tmp_path) == (path, [])
     write(tmp_path, 12, "crash-12.ckpt", run="version_1", exact=False)
-    assert find_latest.newest(tmp_path) == (path, [])
+    assert find_latest.find_latest(tmp_path) == (path, [])
 
 
 def test_the_runs_of_another_folder_are_not_found(tmp_path):
     write(tmp_path / "inner", 9)
-    assert find_latest.newest(tmp_path) == (None, [])
+    assert find_latest.find_latest(tmp_path) == (None, [])
 
 
 def test_a_full_disk_keeps_what_was_there(tmp_path):
@@ -273,7 +274,7 @@ def test_it_is_written_beside_its_place(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(nowhere))
     monkeypatch.setattr(tempfile, "tempdir", None)
     assert files.read(write(tmp_path, 1))["global_step"] == 1
-    assert files.part_of(tmp_path / "a.ckpt").parent == tmp_path
+    assert temporary_path(tmp_path / "a.ckpt").parent == tmp_path
 
 
 def test_a_folder_that_cannot_be_is_named(tmp_path):
@@ -292,16 +293,16 @@ def test_parts_of_the_dead_are_removed_and_those_of_the_living_are_not(tmp_path)
     over = subprocess.Popen(["true"])
     over.wait()
     names = {
-        "dead": f".last.ckpt.{files.host()}.{over.pid}.part",
-        "living": f".last.ckpt.{files.host()}.{os.getppid()}.part",
-        "elsewhere": f".last.ckpt.another-{files.host()}.{over.pid}.part",
+        "dead": f".last.ckpt.{host_name()}.{over.pid}.part",
+        "living": f".last.ckpt.{host_name()}.{os.getppid()}.part",
+        "elsewhere": f".last.ckpt.another-{host_name()}.{over.pid}.part",
         "not ours": ".letters.part",
     }
     folder = tmp_path / "version_0" / "checkpoints"
     folder.mkdir(parents=True)
     for name in names.values():
         (folder / name).touch()
-    find_latest.sweep(tmp_path)
+    find_latest.remove_partial_files(tmp_path)
     left = {path.name for path in folder.iterdir()}
     assert left == {names[of] for of in ("living", "elsewhere", "not ours")}
 

@@ -244,7 +244,7 @@ def test_a_checkpoint_by_itself_must_be_told_the_text(refused, measure, checkpoi
         (["--path=letters.txt", "--split=val"], 3, "letters.txt: its val text is empty; give an"),
         (["--batch_size=151"], 3, "the text has 300 tokens; batch_size 151 needs 2 in each row"),
         (["--out=none/all.jsonl"], 6, "out: none/all.jsonl: there is no folder none"),
-        (["--per-token=."], 6, "per_token: . is a folder; it must be a file"),
+        (["--per-token=."], 6, "per_token: invalid ., a folder; expected a file"),
         (["--documents=lines"], 2, "documents: invalid lines; expected left out, or"),
         (["--device=cuda"], 2, "device: invalid cuda; expected cpu, because torch fi"),
     ],

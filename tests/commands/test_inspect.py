@@ -171,7 +171,7 @@ def test_a_group_has_one_vocabulary_and_no_model_twice(txl, checkpoint, small):
     assert f"ckpt_path: {other} has another vocabulary than {checkpoint}" in output.err
     code, output = txl("recl", checkpoint, checkpoint)
     assert code == 2
-    assert "it must be different files" in output.err
+    assert "expected different files" in output.err
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,9 @@ def test_with_enough_memory_reading_again_changes_nothing(make_net, prompt_len):
 
 def test_absolute_positions_must_have_something_to_read_again(make_net):
     net = make_net(positions="absolute_sinusoidal")
-    with pytest.raises(ValueError, match=r"ext_len: 0 .* at least 1, because positions are absol"):
+    with pytest.raises(
+        ValueError, match=r"ext_len: invalid 0; .* at least 1, because positions are absol"
+    ):
         generate(net, torch.tensor([1]), 1)
 
 

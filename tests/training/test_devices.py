@@ -37,7 +37,7 @@ CLUSTERS = [
     "--model.net.cutoffs=[100,110]", "--model.net.div_val=2",
     "--model.net.tie_projs=[true,false,true]",
 ]  # fmt: skip
-AVERAGE = ["--trainer.callbacks=txl_lightning.training.averaging.WeightAverage"]
+AVERAGE = ["--trainer.callbacks=txl_lightning.training.callbacks.weight_averaging.WeightAverage"]
 TWO_NODES = ["--trainer.num_nodes=2", "--trainer.devices=1"]
 DDP = [*TWO_NODES, "--trainer.strategy=ddp"]
 FSDP = [*TWO_NODES, "--trainer.strategy=fsdp2"]

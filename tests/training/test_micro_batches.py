@@ -239,7 +239,7 @@ def test_a_trainer_that_would_stop_within_a_segment_is_refused(
 ):
     name, value = next(iter(options.items()))
     trainer = make_trainer(**{"accumulate_grad_batches": 2} | options)
-    with pytest.raises(ValueError, match=rf"{name}: {value} .* must be a multiple of 2"):
+    with pytest.raises(ValueError, match=rf"{name}: invalid {value} .* expected a multiple of 2"):
         trainer.fit(make_model(), datamodule=make_data(batch_chunks=2))
 
 
@@ -251,7 +251,7 @@ def test_accumulation_on_a_schedule_may_be_of_whole_segments(make_model, make_da
         return trainer.train_dataloader.consumed
 
     assert fit(4) == 4
-    with pytest.raises(ValueError, match="accumulate_grad_batches: 3"):
+    with pytest.raises(ValueError, match="accumulate_grad_batches: invalid 3"):
         fit(3)
 
 

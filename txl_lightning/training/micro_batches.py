@@ -31,7 +31,7 @@ def check_whole_segments(trainer: Trainer, n_chunk: int) -> None:
         if isinstance(count, int) and count % n_chunk:
             raise ValueError(
                 f"trainer.{name}: invalid {count} with data.batch_chunks: {n_chunk}, "
-                f"because a segment is {n_chunk} batches; it must be a multiple of {n_chunk}"
+                f"because a segment is {n_chunk} batches; expected a multiple of {n_chunk}"
             )
 
 

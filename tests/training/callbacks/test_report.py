@@ -246,7 +246,7 @@ def test_a_trial_of_a_few_steps_leaves_nothing(train):
 
 
 def test_a_sample_has_no_negative_length():
-    with pytest.raises(ValueError, match=r"report\.sample_len: -1 .* 0 or more"):
+    with pytest.raises(ValueError, match=r"report\.sample_len: invalid -1; .* 0 or more"):
         ReportConfig(sample_len=-1)
 
 

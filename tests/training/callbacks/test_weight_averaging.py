@@ -251,7 +251,7 @@ def test_only_the_network_is_copied(fit):
     "other", [EMAWeightAveraging(), WeightAveraging(), StochasticWeightAveraging(1e-3)]
 )
 def test_lightnings_own_is_refused(fit, other):
-    said = rf"{type(other).__name__} is not possible; it must be .*WeightAverage"
+    said = rf"invalid {type(other).__name__}; .*WeightAverage"
     with pytest.raises(ValueError, match=said):
         fit(other)
 
@@ -271,7 +271,7 @@ def test_an_impossible_number_is_refused(options, message):
 def test_a_file_asks_for_it_and_the_same_command_goes_on(txl, small, tmp_path):
     config = tmp_path / "average.yaml"
     config.write_text(
-        "trainer:\n  callbacks:\n  - class_path: txl_lightning.training.averaging.WeightAverage\n"
+        "trainer:\n  callbacks:\n  - class_path: txl_lightning.training.callbacks.weight_averaging.WeightAverage\n"
         "    init_args: {decay: null, start_step: 2}\n"
     )
     command = ("fit", *small, f"--config={config}", "--resume=auto")

@@ -176,5 +176,5 @@ def refuse_others(callbacks: Iterable[Callback]) -> None:
         if isinstance(callback, WeightAveraging | StochasticWeightAveraging):
             raise ValueError(
                 f"trainer.callbacks: invalid {type(callback).__name__}; expected "
-                "txl_lightning.training.averaging.WeightAverage, which resumes exactly"
+                "WeightAverage of txl_lightning, which resumes exactly"
             )
