@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from txl_lightning import LanguageModel, checkpoints
-from txl_lightning.convert.detect import load_any
+from txl_lightning.convert import load_any_checkpoint, load_huggingface, load_nvidia
 from txl_lightning.errors import CheckpointError
 
 NVIDIA = Path(__file__).parent / "golden" / "nvidia" / "checkpoint_best.pt"
@@ -142,10 +142,10 @@ def in_folder(path):
 
 ENTRIES = {
     "run": lambda path: checkpoints.load_run(path),
-    "nvidia": lambda path: convert.load_nvidia(path),
-    "nvidia's vocabulary": lambda path: convert.load_nvidia(path),
-    "huggingface": lambda path: convert.load_huggingface(in_folder(path)),
-    "original": lambda path: load_any(str(path), args="args.json"),
+    "nvidia": lambda path: load_nvidia(path),
+    "nvidia's vocabulary": lambda path: load_nvidia(path),
+    "huggingface": lambda path: load_huggingface(in_folder(path)),
+    "original": lambda path: load_any_checkpoint(str(path), args="args.json"),
 }
 
 

@@ -19,7 +19,8 @@ from lightning.pytorch import Callback, Trainer
 
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig
 from txl_lightning.__main__ import quieten
-from txl_lightning.convert import config_of_original, load_original
+from txl_lightning.convert import load_original
+from txl_lightning.convert.original import config_from_original
 from txl_lightning.evaluation import MeanNats
 
 
@@ -87,7 +88,7 @@ def language_model(curve: Any, info: dict) -> LanguageModel:
         schedule=schedule(info),
     )
     args = info["model"] | {"mem_len": info["mem_len"]}
-    model = LanguageModel(config_of_original(args), optim, info["eval_mem_len"])
+    model = LanguageModel(config_from_original(args), optim, info["eval_mem_len"])
     names = [name for name in curve.files if name.startswith("init.")]
     weights = {name[len("init.") :]: torch.from_numpy(curve[name]).double() for name in names}
     model.net = load_original(weights, args).train()

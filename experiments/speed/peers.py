@@ -63,9 +63,9 @@ class HuggingFace:
     def __init__(self, net: TransformerXL, mem_len: int, rows: int) -> None:
         from transformers import TransfoXLConfig, TransfoXLLMHeadModel
 
-        from txl_lightning.convert.huggingface import huggingface_of_config
+        from txl_lightning.convert.huggingface import config_to_huggingface
 
-        settings = huggingface_of_config(net.config) | {"mem_len": mem_len}
+        settings = config_to_huggingface(net.config) | {"mem_len": mem_len}
         torch.Tensor.type_as = type_as
         self.model = TransfoXLLMHeadModel(TransfoXLConfig(**settings)).eval()
         self.model.load_state_dict(theirs(net, self.model))
@@ -85,10 +85,10 @@ def type_as(self: Tensor, other=None, dtype=None, of=torch.Tensor.type_as) -> Te
 
 def theirs(net: TransformerXL, model: torch.nn.Module) -> dict[str, Tensor]:
     """Our weights under Hugging Face's names."""
-    from txl_lightning.convert.huggingface import names_of_huggingface
-    from txl_lightning.convert.weight_names import write_as
+    from txl_lightning.convert.huggingface import map_huggingface_weights
+    from txl_lightning.convert.weight_names import export_weights
 
-    found = write_as(net.state_dict(), names_of_huggingface(net.config))
+    found = export_weights(net.state_dict(), map_huggingface_weights(net.config))
     return model.state_dict() | found
 
 
@@ -97,7 +97,7 @@ class Original:
 
     def __init__(self, path: Path, net: TransformerXL, tgt_len: int, mem_len: int) -> None:
         from txl_lightning.convert.original import SAME_NAME
-        from txl_lightning.convert.weight_names import names_of_original, write_as
+        from txl_lightning.convert.weight_names import export_weights, map_original_weights
 
         config = net.config
         sys.path[:0] = [str(path / "pytorch"), str(path / "pytorch" / "utils")]
@@ -109,7 +109,7 @@ class Original:
         lengths = {"tgt_len": tgt_len, "mem_len": mem_len, "ext_len": 0}
         lengths |= {"clamp_len": config.clamp_len or -1, "same_length": bool(config.same_length)}
         self.model = MemTransformerLM(**keywords | lengths).eval()
-        found = write_as(net.state_dict(), names_of_original(config))
+        found = export_weights(net.state_dict(), map_original_weights(config))
         self.model.load_state_dict(self.model.state_dict() | found)
         self.memories: tuple[Tensor, ...] = ()
 

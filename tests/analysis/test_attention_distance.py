@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning.analysis.attention_distance import attention_rows, distances, recording, weights
+from txl_lightning.analysis.attention_distance import (
+    attention_weights,
+    distance_statistics,
+    measure_attention_distance,
+    record_attention,
+)
 from txl_lightning.model.kernels import reference
 from txl_lightning.model.positions import SCHEMES
 
@@ -47,7 +52,7 @@ def test_weights_are_the_equations(make_scheme, positions):
         q_BLHK, k_BSHK, _, terms, visible_BLS, _ = given
         names_BSHS = torch.eye(9).double()[:, None].expand(2, 9, 2, 9)
         expected = reference.attend(q_BLHK, k_BSHK, names_BSHS, terms, visible_BLS, 0.0)
-        found_BHLS = weights(q_BLHK, k_BSHK, terms, visible_BLS)
+        found_BHLS = attention_weights(q_BLHK, k_BSHK, terms, visible_BLS)
         torch.testing.assert_close(found_BHLS.transpose(1, 2), expected)
 
 
@@ -56,10 +61,10 @@ def test_weights_are_the_equations(make_scheme, positions):
 def test_sums_are_those_of_counting_weight_by_weight(make_scheme, positions, mem_len):
     net = make_scheme(positions)
     tokens_BL, memory = torch.randint(11, (2, 5)), filled(net, mem_len)
-    with recording(net) as sums:
+    with record_attention(net) as sums:
         net.hidden(tokens_BL, memory)
     for given, found in zip(calls_of(net, tokens_BL, memory), sums, strict=True):
-        weight_BHLS = weights(given[0], given[1], given[3], given[4])
+        weight_BHLS = attention_weights(given[0], given[1], given[3], given[4])
         distance_HS, memory_H = torch.zeros(2, mem_len + 5).double(), torch.zeros(2).double()
         for _, head, query, state in np.ndindex(weight_BHLS.shape):
             weight = weight_BHLS[:, head, query, state].sum() / 2
@@ -77,7 +82,7 @@ def test_a_model_that_is_recorded_computes_as_it_did_and_is_left_as_it_was(make_
     kernels, expected = [layer.attention.attend for layer in net.layers], net(tokens_BL)[0]
 
     def interrupted():
-        with recording(net):
+        with record_attention(net):
             assert torch.equal(net(tokens_BL)[0], expected)
             raise KeyError
 
@@ -93,7 +98,7 @@ def test_heads_that_see_all_alike_look_half_way_back(make_net):
             parameter.zero_()
         for layer in net.layers:
             layer.attention.q_net.weight.zero_()
-    rows = attention_rows(net, np.arange(60) % 11, batch_size=1, tgt_len=1)
+    rows = measure_attention_distance(net, np.arange(60) % 11, batch_size=1, tgt_len=1)
     assert [(row["layer"], row["head"]) for row in rows] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     for row in rows:
         assert row["mean"] == pytest.approx(3)
@@ -107,13 +112,13 @@ def test_what_is_read_while_the_memory_fills_is_not_counted(make_net):
     net, tokens = make_net(mem_len=6), np.arange(60) % 11
     for tgt_len in (1, 4):
         options = {"batch_size": 2, "tgt_len": tgt_len}
-        rows = attention_rows(net, tokens, **options)
+        rows = measure_attention_distance(net, tokens, **options)
         n_warm = -(-6 // tgt_len)
         later = torch.from_numpy(tokens.reshape(2, 30)[:, : 29 // tgt_len * tgt_len])
         memory, counted = net.empty_memory(2), 0
         expected = torch.zeros(2, 2).double()
         for index, part_BL in enumerate(later.split(tgt_len, dim=1)):
-            with recording(net) as sums:
+            with record_attention(net) as sums:
                 _, memory = net.hidden(part_BL, memory)
             if index >= n_warm:
                 counted += sums[0].n_query
@@ -126,16 +131,16 @@ def test_distances_of_a_head_that_looks_at_one_place():
     share_S = np.zeros(8)
     share_S[5] = 0.3
     places = {"nearest_tenth": 5, "median": 5, "farthest_tenth": 5}
-    assert distances(share_S) == {"mean": pytest.approx(5)} | places
+    assert distance_statistics(share_S) == {"mean": pytest.approx(5)} | places
 
 
 def test_a_tenth_that_is_just_reached_is_reached():
-    assert distances(np.full(10, 0.1))["nearest_tenth"] == 0
-    assert distances(np.full(10, 0.1))["median"] == 4
-    assert distances(np.full(10, 0.1))["farthest_tenth"] == 8
+    assert distance_statistics(np.full(10, 0.1))["nearest_tenth"] == 0
+    assert distance_statistics(np.full(10, 0.1))["median"] == 4
+    assert distance_statistics(np.full(10, 0.1))["farthest_tenth"] == 8
 
 
 def test_a_text_that_does_not_fill_the_memory_is_refused(make_net):
     with pytest.raises(ValueError, match="tokens: invalid 20; expected at least 26"):
-        attention_rows(make_net(), np.arange(20) % 11, batch_size=2, tgt_len=4)
-    assert attention_rows(make_net(), np.arange(26) % 11, batch_size=2, tgt_len=4)
+        measure_attention_distance(make_net(), np.arange(20) % 11, batch_size=2, tgt_len=4)
+    assert measure_attention_distance(make_net(), np.arange(26) % 11, batch_size=2, tgt_len=4)

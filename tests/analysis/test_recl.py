@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning.analysis.recl import gains, nats_by_context, places, table
+from txl_lightning.analysis.recl import compute_gains, compute_recl, score_contexts, spread_targets
 
 
 def gain_by_hand(models: list, c: int, longer: int, i: int, r: float) -> float:
@@ -24,7 +24,7 @@ def gain_by_hand(models: list, c: int, longer: int, i: int, r: float) -> float:
 @pytest.mark.parametrize("r", [0.1, 0.5, 1.0])
 def test_gains_are_those_of_the_papers_equations(r):
     nats_ICP = np.random.default_rng(0).gamma(2.0, size=(3, 5, 40))
-    found_IC, models = gains(nats_ICP, r), nats_ICP.tolist()
+    found_IC, models = compute_gains(nats_ICP, r), nats_ICP.tolist()
     assert found_IC.shape == (3, 4)
     for i in range(3):
         for c in range(4):
@@ -42,13 +42,13 @@ def uses(n_used: int, contexts, n_place: int = 50) -> np.ndarray:
 def test_a_model_that_uses_n_tokens_has_recl_n(r):
     contexts = list(range(10, 101, 10))
     for n_used in (10, 30, 90):
-        (row,), _ = table({"it": uses(n_used, contexts)}, contexts, r)
+        (row,), _ = compute_recl({"it": uses(n_used, contexts)}, contexts, r)
         assert row == {"model": "it", "r": r, "recl": n_used, "found": True}
 
 
 def test_a_model_that_gains_to_the_end_has_at_least_the_longest_context():
     contexts = list(range(10, 101, 10))
-    (row,), steps = table({"it": uses(200, contexts)}, contexts, 1.0)
+    (row,), steps = compute_recl({"it": uses(200, contexts)}, contexts, 1.0)
     assert (row["recl"], row["found"]) == (100, False)
     assert [step["context"] for step in steps] == contexts[:-1]
     assert [step["longer"] for step in steps] == contexts[1:]
@@ -58,17 +58,17 @@ def test_a_model_that_gains_to_the_end_has_at_least_the_longest_context():
 def test_only_what_beats_the_best_of_the_group_is_a_gain():
     contexts = [10, 20, 30, 40]
     better, worse = uses(20, contexts), uses(40, contexts) + 1.0
-    (_, alone), _ = table({"other": worse, "it": worse}, contexts, 1.0)
+    (_, alone), _ = compute_recl({"other": worse, "it": worse}, contexts, 1.0)
     assert (alone["recl"], alone["found"]) == (40, False)
-    (first, beaten), _ = table({"better": better, "worse": worse}, contexts, 1.0)
+    (first, beaten), _ = compute_recl({"better": better, "worse": worse}, contexts, 1.0)
     assert (first["recl"], beaten["recl"]) == (20, 10)
 
 
 def test_the_hardest_positions_are_those_of_the_short_context():
     easy, hard = np.full((2, 90), 0.5), np.array([[4.0] * 10, [2.0] * 10])
     nats_ICP = np.concatenate([easy, hard], axis=1)[None]
-    assert gains(nats_ICP, 0.1)[0, 0] == pytest.approx(1 - math.exp(-2))
-    assert gains(nats_ICP, 1.0)[0, 0] == pytest.approx(1 - math.exp(-0.2))
+    assert compute_gains(nats_ICP, 0.1)[0, 0] == pytest.approx(1 - math.exp(-2))
+    assert compute_gains(nats_ICP, 1.0)[0, 0] == pytest.approx(1 - math.exp(-0.2))
 
 
 KINDS = [
@@ -84,8 +84,8 @@ KINDS = [
 @pytest.mark.parametrize("tgt_len", [None, 3, 5])
 def test_nats_of_a_context_are_those_of_a_window_of_its_tokens(make_net, changes, tgt_len):
     net, tokens = make_net(**changes), np.random.default_rng(0).integers(11, size=60)
-    place_P = places(60, 20, 9)
-    found_CP = nats_by_context(net, tokens, place_P, [1, 7, 20], tgt_len=tgt_len)
+    place_P = spread_targets(60, 20, 9)
+    found_CP = score_contexts(net, tokens, place_P, [1, 7, 20], tgt_len=tgt_len)
     for nats_P, context in zip(found_CP, (1, 7, 20), strict=True):
         for nats, place in zip(nats_P, place_P, strict=True):
             window = torch.from_numpy(tokens[None, place - context : place + 1])
@@ -100,7 +100,7 @@ def test_a_limit_of_training_to_what_a_query_sees_does_not_cut_a_whole_window(
     limited, free = make_net(same_length=same_length), make_net()
     limited.load_state_dict(free.state_dict())
     tokens, place_P = np.arange(60) % 11, np.array([30, 41])
-    found, expected = (nats_by_context(net, tokens, place_P, [12, 25]) for net in (limited, free))
+    found, expected = (score_contexts(net, tokens, place_P, [12, 25]) for net in (limited, free))
     np.testing.assert_allclose(found, expected)
 
 
@@ -110,7 +110,7 @@ def test_a_token_counts_from_the_context_that_reaches_it(make_net):
     changed[40 - 8] = 0
     for lengths in ({}, {"tgt_len": 3, "mem_len": 6}):
         before, after = (
-            nats_by_context(net, text, np.array([40]), [5, 7, 8, 9], **lengths)[:, 0]
+            score_contexts(net, text, np.array([40]), [5, 7, 8, 9], **lengths)[:, 0]
             for text in (tokens, changed)
         )
         assert (before != after).tolist() == [False, False, True, True]
@@ -120,7 +120,7 @@ def test_windows_are_read_in_segments_with_the_memory_that_is_asked_for(make_net
     net, tokens = make_net(), np.random.default_rng(0).integers(11, size=60)
     for mem_len in (0, 2):
         lengths = {"tgt_len": 4, "mem_len": mem_len}
-        found = nats_by_context(net, tokens, np.array([50]), [10], **lengths)[0, 0]
+        found = score_contexts(net, tokens, np.array([50]), [10], **lengths)[0, 0]
         window, memory = torch.from_numpy(tokens[None, 40:51]), net.empty_memory(1, mem_len)
         for start, stop in ((0, 2), (2, 6), (6, 10)):
             targets = window[:, start + 1 : stop + 1]
@@ -129,18 +129,18 @@ def test_windows_are_read_in_segments_with_the_memory_that_is_asked_for(make_net
 
 
 def test_many_positions_are_scored_a_few_at_a_time(make_net, monkeypatch):
-    net, tokens, place_P = make_net(), np.arange(60) % 11, places(60, 9, 20)
-    expected = nats_by_context(net, tokens, place_P, [9])
+    net, tokens, place_P = make_net(), np.arange(60) % 11, spread_targets(60, 9, 20)
+    expected = score_contexts(net, tokens, place_P, [9])
     monkeypatch.setattr("txl_lightning.analysis.recl.SCORES", 1000)
-    np.testing.assert_allclose(nats_by_context(net, tokens, place_P, [9]), expected)
+    np.testing.assert_allclose(score_contexts(net, tokens, place_P, [9]), expected)
 
 
 def test_positions_have_the_whole_context_before_them():
     for count in (1, 7, 1000):
-        place_P = places(100, 30, count)
+        place_P = spread_targets(100, 30, count)
         assert len(place_P) == min(count, 70)
         assert place_P.min() == 30
         assert place_P.max() < 100
         assert len(set(place_P)) == len(place_P)
     with pytest.raises(ValueError, match=r"max_context: invalid 100; .* less than the 100"):
-        places(100, 100, 7)
+        spread_targets(100, 100, 7)

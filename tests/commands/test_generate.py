@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from txl_lightning import __main__ as door
-from txl_lightning.checkpoints import save_folder, trained_tgt_len
+from txl_lightning.checkpoints import save_folder
+from txl_lightning.checkpoints.runs import read_tgt_len
 from txl_lightning.commands.generate import Work, finish
 from txl_lightning.commands.page import Page
 from txl_lightning.commands.prompts import given
@@ -288,10 +289,10 @@ def test_what_memory_does_not_do_is_read_again_as_in_training(
 
 def test_a_checkpoint_may_not_say_how_long_its_segments_were(run_folder, make_net, tmp_path):
     path = run_folder / "checkpoints" / "last.ckpt"
-    assert trained_tgt_len(path) == 8
+    assert read_tgt_len(path) == 8
     save_folder(make_net(), tmp_path / "folder")
-    assert trained_tgt_len(tmp_path / "folder") is None
+    assert read_tgt_len(tmp_path / "folder") is None
     held = torch.load(path, weights_only=True)
     del held["datamodule_hyper_parameters"]
     torch.save(held, tmp_path / "a.ckpt")
-    assert trained_tgt_len(tmp_path / "a.ckpt") is None
+    assert read_tgt_len(tmp_path / "a.ckpt") is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from txl_lightning.analysis.speed import is_disturbed, percentile, with_memory, with_window
+from txl_lightning.analysis.speed import compute_percentile, is_disturbed, with_memory, with_window
 
 FEW = ("--tgt_len=4", "--segments=2", "--positions=2", "--tokens=5")
 FEW = (*FEW, "--lengths", "16", "24", "--batches", "1", "3")
@@ -96,5 +96,5 @@ def test_times_that_other_work_has_lengthened_are_told(second, expected):
 
 def test_a_percentile_is_the_least_time_that_so_many_do_not_exceed():
     seconds = [float(number) for number in range(100, 0, -1)]
-    assert [percentile(seconds, p) for p in (50, 99, 100)] == [50.0, 99.0, 100.0]
-    assert percentile([3.0], 50) == 3.0
+    assert [compute_percentile(seconds, p) for p in (50, 99, 100)] == [50.0, 99.0, 100.0]
+    assert compute_percentile([3.0], 50) == 3.0

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from txl_lightning.convert import load_huggingface, save_huggingface
-from txl_lightning.convert.huggingface import DEFAULTS, config_of_huggingface
+from txl_lightning.convert.huggingface import DEFAULTS, config_from_huggingface
 from txl_lightning.data.vocab import WordOptions, Words
 from txl_lightning.errors import CheckpointError
 
@@ -196,6 +196,6 @@ def test_a_folder_without_weights_is_refused(small):
 
 def test_a_setting_that_is_null_is_as_if_left_out():
     nulls = dict.fromkeys([*DEFAULTS, "n_token", "tie_projs", "tie_word_embeddings"])
-    left_out = config_of_huggingface({"model_type": "transfo-xl"})
-    assert config_of_huggingface({"model_type": "transfo-xl"} | nulls) == left_out
+    left_out = config_from_huggingface({"model_type": "transfo-xl"})
+    assert config_from_huggingface({"model_type": "transfo-xl"} | nulls) == left_out
     assert left_out.clamp_len == 1000

@@ -7,9 +7,9 @@ import torch
 
 from txl_lightning import TransformerXL
 from txl_lightning.convert import load_nvidia, load_nvidia_state
-from txl_lightning.convert.nvidia import Vocab, names_of_nvidia, vocabulary_of
-from txl_lightning.convert.original import config_of_keywords
-from txl_lightning.convert.weight_names import read_as, write_as
+from txl_lightning.convert.nvidia import Vocab, map_nvidia_weights, vocabulary_from_words
+from txl_lightning.convert.original import config_from_keywords
+from txl_lightning.convert.weight_names import export_weights, import_weights
 from txl_lightning.errors import CheckpointError
 
 FOLDER = Path(__file__).parents[1] / "golden" / "nvidia"
@@ -28,8 +28,8 @@ def test_it_gives_what_nvidias_code_gives(golden):
 
 def test_every_tensor_goes_there_and_back(golden):
     net = load_nvidia_state(golden.weights, golden.args)
-    names = names_of_nvidia(net.config)
-    back = write_as(read_as(golden.weights, names, net.config), names)
+    names = map_nvidia_weights(net.config)
+    back = export_weights(import_weights(golden.weights, names, net.config), names)
     assert back.keys() >= golden.weights.keys() - {"pos_emb.inv_freq"}
     for name, tensor in golden.weights.items():
         assert name == "pos_emb.inv_freq" or torch.equal(tensor, back[name]), name
@@ -87,19 +87,19 @@ def test_what_is_wrong_with_a_checkpoint_is_said_of_its_file(tmp_path, golden_of
 def test_words_are_told_apart_as_its_vocabulary_does():
     held = Vocab()
     held.idx2sym, held.delimiter, held.lower_case = ["<eos>", "the", "<unk>"], None, True
-    assert vocabulary_of(held, 3).encode_text("The").tolist() == [1]
+    assert vocabulary_from_words(held, 3).encode_text("The").tolist() == [1]
     held.lower_case = False
-    assert vocabulary_of(held, 3).encode_text("The").tolist() == [2]
+    assert vocabulary_from_words(held, 3).encode_text("The").tolist() == [2]
     for wrong in ({"delimiter": ""}, {"idx2sym": {"the": 0}}):
         other = Vocab()
         vars(other).update(vars(held) | wrong)
         with pytest.raises(ValueError, match="vocab: it must be words between white space"):
-            vocabulary_of(other, 3)
+            vocabulary_from_words(other, 3)
 
 
 def test_heads_beside_learned_places_need_not_be_as_wide_as_the_model(golden_of):
     args = golden_of("nvidia/absolute_learned").args | {"d_head": 5}
-    net = TransformerXL(config_of_keywords(args, None))
-    theirs = write_as(net.state_dict(), names_of_nvidia(net.config))
+    net = TransformerXL(config_from_keywords(args, None))
+    theirs = export_weights(net.state_dict(), map_nvidia_weights(net.config))
     assert theirs["r_emb"].shape == (2, 7, 18)
     assert load_nvidia_state(theirs, args).config == net.config

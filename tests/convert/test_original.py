@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from txl_lightning import TransformerXL
-from txl_lightning.convert import config_of_original, load_original
+from txl_lightning.convert import load_original
+from txl_lightning.convert.original import config_from_original
 from txl_lightning.convert.weight_names import from_original, to_original
 from txl_lightning.model.kernels import KERNELS
 
@@ -89,27 +90,29 @@ def test_every_tensor_goes_there_and_back(golden):
 )
 def test_a_keyword_that_cannot_be_is_named(change, said):
     with pytest.raises(ValueError, match=said):
-        config_of_original(ARGS | change)
+        config_from_original(ARGS | change)
 
 
 def test_keywords_without_which_there_is_no_network_are_named():
     with pytest.raises(ValueError, match="args: n_head, mem_len missing"):
-        config_of_original({key: ARGS[key] for key in ARGS if key != "n_head"} | {"mem_len": None})
+        config_from_original(
+            {key: ARGS[key] for key in ARGS if key != "n_head"} | {"mem_len": None}
+        )
 
 
 def test_a_keyword_that_is_null_is_as_if_left_out():
     nulls = dict.fromkeys(["clamp_len", "cutoffs", "same_length", "pre_lnorm", "tgt_len", "dtype"])
-    assert config_of_original(ARGS | nulls) == config_of_original(ARGS)
+    assert config_from_original(ARGS | nulls) == config_from_original(ARGS)
 
 
 def test_all_options_of_their_train_py_are_taken():
     others = OPTIONS.split()
-    assert config_of_original(ARGS | dict.fromkeys(others, 1)) == config_of_original(ARGS)
+    assert config_from_original(ARGS | dict.fromkeys(others, 1)) == config_from_original(ARGS)
 
 
 @pytest.mark.parametrize("kind", [1, 3])
 def test_a_table_of_learned_positions_may_have_one_row(kind):
-    config = config_of_original(ARGS | {"attn_type": kind}, torch.zeros(1, 1, 2, 2))
+    config = config_from_original(ARGS | {"attn_type": kind}, torch.zeros(1, 1, 2, 2))
     assert config.clamp_len == 0
     ours = TransformerXL(config).state_dict()
     args = ARGS | {"attn_type": kind, "mem_len": 3}
@@ -122,7 +125,7 @@ def test_a_table_of_learned_positions_may_have_one_row(kind):
 
 def test_clamp_len_1_of_learned_positions_leaves_one_row():
     args = ARGS | {"attn_type": 1, "clamp_len": 1, "tgt_len": 4}
-    assert config_of_original(args).clamp_len == 0
+    assert config_from_original(args).clamp_len == 0
 
 
 def test_missing_foreign_and_misshapen_tensors_are_named(weights_and_args):
@@ -133,7 +136,7 @@ def test_missing_foreign_and_misshapen_tensors_are_named(weights_and_args):
         load_original(weights | {"extra": torch.zeros(1)}, args)
     name = "crit.out_layers.0.bias"
     for wrong in (torch.zeros(1), weights[name].long(), torch.zeros(())):
-        said = rf"{name}: \[.*by the settings it must be \[{len(weights[name])}\] of floating point"
+        said = rf"{name}: invalid \[.*it must be \[{len(weights[name])}\] of floating point"
         with pytest.raises(ValueError, match=said):
             load_original(weights | {name: wrong}, args)
 

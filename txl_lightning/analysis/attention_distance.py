@@ -44,7 +44,7 @@ class HeadSums:
         self.n_query += B * L
 
 
-def attention_rows(
+def measure_attention_distance(
     model: TransformerXL,
     tokens: np.ndarray,
     *,
@@ -68,22 +68,22 @@ def attention_rows(
     enough = f"at least {n_least} for {batch_size} rows of {tgt_len} with a full memory"
     require(n_whole > n_warm, "tokens", len(tokens), enough)
     segments = map(stream.segment, range(n_whole))
-    return rows_of(summed(model, segments, memory, n_warm))
+    return summarize_heads(sum_attention(model, segments, memory, n_warm))
 
 
-def rows_of(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
+def summarize_heads(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
     """How far back each head of each layer looks, as rows."""
     found = []
     for layer, layer_sums in enumerate(sums, start=1):
         share_HS = (layer_sums.distance_HS / layer_sums.n_query).cpu().numpy()
         memory_H = (layer_sums.memory_H / layer_sums.n_query).tolist()
         for head, (share_S, on_memory) in enumerate(zip(share_HS, memory_H, strict=True), start=1):
-            row = {"layer": layer, "head": head} | distances(share_S)
+            row = {"layer": layer, "head": head} | distance_statistics(share_S)
             found.append(row | {"on_memory": on_memory})
     return found
 
 
-def distances(share_S: np.ndarray) -> dict[str, float]:
+def distance_statistics(share_S: np.ndarray) -> dict[str, float]:
     """Mean and quantiles of a head's distance, by the share of attention at each distance."""
     reached_S = share_S.cumsum() / share_S.sum()
     # A sum of many shares may miss a quantile that it would reach exactly.
@@ -92,19 +92,19 @@ def distances(share_S: np.ndarray) -> dict[str, float]:
 
 
 @torch.no_grad()
-def summed(
+def sum_attention(
     model: TransformerXL, segments: Iterable[Segment], memory: Memory, n_warm: int
 ) -> list[HeadSums]:
     """Each layer's sums over equally long segments but the first few, which fill the memory."""
     ahead = iter(segments)
     with eval_mode(model):
-        memory = read(model, islice(ahead, n_warm), memory)
-        with recording(model) as sums:
-            read(model, ahead, memory)
+        memory = fill_memory(model, islice(ahead, n_warm), memory)
+        with record_attention(model) as sums:
+            fill_memory(model, ahead, memory)
     return sums
 
 
-def read(model: TransformerXL, segments: Iterable[Segment], memory: Memory) -> Memory:
+def fill_memory(model: TransformerXL, segments: Iterable[Segment], memory: Memory) -> Memory:
     """What is remembered after some segments."""
     for segment in segments:
         here = segment.to(model.probe.device)
@@ -113,20 +113,20 @@ def read(model: TransformerXL, segments: Iterable[Segment], memory: Memory) -> M
 
 
 @contextmanager
-def recording(model: TransformerXL) -> Iterator[list[HeadSums]]:
+def record_attention(model: TransformerXL) -> Iterator[list[HeadSums]]:
     """Sum the attention weights of every layer, while the model computes as it does."""
     kernels = [layer.attention.attend for layer in model.layers]
     sums = [HeadSums() for _ in kernels]
     try:
         for layer, kernel, layer_sums in zip(model.layers, kernels, sums, strict=True):
-            layer.attention.attend = heard(kernel, layer_sums)
+            layer.attention.attend = recording_kernel(kernel, layer_sums)
         yield sums
     finally:
         for layer, kernel in zip(model.layers, kernels, strict=True):
             layer.attention.attend = kernel
 
 
-def heard(kernel: Callable[..., Tensor], sums: HeadSums) -> Callable[..., Tensor]:
+def recording_kernel(kernel: Callable[..., Tensor], sums: HeadSums) -> Callable[..., Tensor]:
     """The same kernel, whose weights are summed."""
 
     def attend(
@@ -137,13 +137,15 @@ def heard(kernel: Callable[..., Tensor], sums: HeadSums) -> Callable[..., Tensor
         visible_BLS: Tensor,
         dropatt: float,
     ) -> Tensor:
-        sums.add(weights(q_BLHK, k_BSHK, terms, visible_BLS))
+        sums.add(attention_weights(q_BLHK, k_BSHK, terms, visible_BLS))
         return kernel(q_BLHK, k_BSHK, value_BSHK, terms, visible_BLS, dropatt)
 
     return attend
 
 
-def weights(q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms, visible_BLS: Tensor) -> Tensor:
+def attention_weights(
+    q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms, visible_BLS: Tensor
+) -> Tensor:
     """What each query gives to each state: weight_BHLS, which sum to 1."""
     hidden_B1LS = ~visible_BLS[:, None]
     content_BHLS = reference.content(q_BLHK, k_BSHK, terms) / q_BLHK.size(-1) ** 0.5

@@ -13,7 +13,7 @@ from ..evaluation.scoring import stream_nats
 from ..model import TransformerXL
 
 
-def nats_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
+def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
     """Mean nats after each number of tokens of the segment, for each length of memory, as rows.
 
     Without a memory the first tokens of a segment are predicted from next to nothing: the context
@@ -32,7 +32,7 @@ def nats_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
     return rows
 
 
-def nats_by_memory(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
+def average_by_memory_len(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
     """Mean nats for each length of memory, as rows.
 
     `saved` is what a memory saves against the first one, with an error of its own, which is smaller
@@ -53,7 +53,7 @@ def nats_by_memory(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
     return rows
 
 
-def nats_with(
+def score_memory_lens(
     model: TransformerXL,
     tokens: np.ndarray,
     mem_lens: Sequence[int],

@@ -13,11 +13,11 @@ LEAST = 0.01
 """The least gain, in percent, that a picture tells from none."""
 
 
-def draw_positions(rows: Rows, path: Path, unit: str) -> None:
+def plot_loss_by_position(rows: Rows, path: Path, unit: str) -> None:
     """A curve for each length of memory, in a band of one standard error."""
-    figure, (axes,) = panels(1)
-    for mem_len, curve in by(rows, "mem_len").items():
-        place, nats, error = columns(curve, "position", "nats", "standard_error")
+    figure, (axes,) = make_figure(1)
+    for mem_len, curve in group_by(rows, "mem_len").items():
+        place, nats, error = select_columns(curve, "position", "nats", "standard_error")
         label = f"memory of {mem_len:,}" if mem_len else "no memory"
         (line,) = axes.plot(place, nats, label=label, linewidth=1.5)
         ends = [(mean - away, mean + away) for mean, away in zip(nats, error, strict=True)]
@@ -29,10 +29,10 @@ def draw_positions(rows: Rows, path: Path, unit: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-def draw_memory(rows: Rows, path: Path, unit: str, trained: int) -> None:
+def plot_loss_by_memory(rows: Rows, path: Path, unit: str, trained: int) -> None:
     """Loss over the length of memory; bars are errors of what each saves."""
-    figure, (axes,) = panels(1)
-    mem_lens, nats, error = columns(rows, "mem_len", "nats", "saved_standard_error")
+    figure, (axes,) = make_figure(1)
+    mem_lens, nats, error = select_columns(rows, "mem_len", "nats", "saved_standard_error")
     # Lengths double, and one may be 0: each has a place of its own.
     axes.errorbar(range(len(mem_lens)), nats, yerr=error, fmt="o-", markersize=4, capsize=3)
     axes.set_xticks(range(len(mem_lens)), [f"{mem_len:,}" for mem_len in mem_lens])
@@ -45,10 +45,10 @@ def draw_memory(rows: Rows, path: Path, unit: str, trained: int) -> None:
     figure.savefig(path, dpi=120)
 
 
-def draw_speed(rows: Rows, path: Path) -> None:
+def plot_speed(rows: Rows, path: Path) -> None:
     """What a token takes, over the attention length."""
-    figure, (axes,) = panels(1)
-    length, memory, window, speedup = columns(
+    figure, (axes,) = make_figure(1)
+    length, memory, window, speedup = select_columns(
         rows, "attention_len", "memory_ms_per_token", "window_ms_per_token", "speedup"
     )
     axes.plot(length, window, "o-", markersize=4, label="sliding window")
@@ -67,10 +67,12 @@ def draw_speed(rows: Rows, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def draw_latency(rows: Rows, path: Path) -> None:
+def plot_latency(rows: Rows, path: Path) -> None:
     """What a token takes when it is written, and how many there are in a second, over rows."""
-    figure, axes = panels(2, sharey=False)
-    batch, half, most, rate = columns(rows, "batch_size", "p50_ms", "p99_ms", "tokens_per_second")
+    figure, axes = make_figure(2, sharey=False)
+    batch, half, most, rate = select_columns(
+        rows, "batch_size", "p50_ms", "p99_ms", "tokens_per_second"
+    )
     axes[0].plot(batch, half, "o-", markersize=4, label="half of them")
     axes[0].plot(batch, most, "o--", markersize=4, label="99 %")
     axes[0].set(ylabel="ms per token, at most")
@@ -87,25 +89,25 @@ def draw_latency(rows: Rows, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def draw_attention(rows: Rows, path: Path, unit: str) -> None:
+def plot_attention(rows: Rows, path: Path, unit: str) -> None:
     """How far back each head looks."""
-    figure, (axes,) = panels(1)
-    put_attention(axes, rows, unit)
+    figure, (axes,) = make_figure(1)
+    draw_attention(axes, rows, unit)
     marks = "dot: mean, dash: median, stroke: 10-90 %"
     axes.set_title(f"How far back each head looks ({marks})", size="medium")
     figure.savefig(path, dpi=120)
 
 
-def put_attention(axes: Any, rows: Rows, unit: str) -> None:
+def draw_attention(axes: Any, rows: Rows, unit: str) -> None:
     """A stroke for each head, layer by layer: where four fifths of its attention lie."""
-    layers = by(rows, "layer")
+    layers = group_by(rows, "layer")
     for layer, heads in layers.items():
         heads = sorted(heads, key=lambda row: row["mean"])
         place = [layer + ROOM * ((nth + 0.5) / len(heads) - 0.5) for nth in range(len(heads))]
-        near, median, far = columns(heads, "nearest_tenth", "median", "farthest_tenth")
+        near, median, far = select_columns(heads, "nearest_tenth", "median", "farthest_tenth")
         axes.vlines(place, near, far, color="lightgray", linewidth=4)
         axes.plot(place, median, "_", color="black", markersize=7)
-        mean, share = columns(heads, "mean", "on_memory")
+        mean, share = select_columns(heads, "mean", "on_memory")
         points = axes.scatter(place, mean, c=share, vmin=0, vmax=1, s=24, zorder=3)
     if any(row["on_memory"] for row in rows):
         axes.figure.colorbar(points, label="share of attention on memory")
@@ -117,15 +119,15 @@ def put_attention(axes: Any, rows: Rows, unit: str) -> None:
     axes.set(xlabel="layer, its heads from near to far", ylabel=f"distance ({unit}s)")
 
 
-def draw_gains(steps: Rows, found: Rows, path: Path, unit: str) -> None:
+def plot_gains(steps: Rows, found: Rows, path: Path, unit: str) -> None:
     """A panel for each share r: what a longer context gains each model, and where that ends."""
-    shares = by(steps, "r")
-    figure, all_axes = panels(len(shares))
+    shares = group_by(steps, "r")
+    figure, all_axes = make_figure(len(shares))
     step, lines = steps[0]["longer"] - steps[0]["context"], {}
     for axes, (r, rows) in zip(all_axes, shares.items(), strict=True):
         recl = {row["model"]: row for row in found if row["r"] == r}
-        for model, curve in by(rows, "model").items():
-            context, gain = columns(curve, "context", "gain")
+        for model, curve in group_by(rows, "model").items():
+            context, gain = select_columns(curve, "context", "gain")
             percent = [max(100 * share, LEAST) for share in gain]
             least = "" if recl[model]["found"] else "at least "
             label = f"{least}{recl[model]['recl']:,}"
@@ -153,7 +155,7 @@ def draw_gains(steps: Rows, found: Rows, path: Path, unit: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-def panels(count: int, sharey: bool = True) -> tuple[Any, list[Any]]:
+def make_figure(count: int, sharey: bool = True) -> tuple[Any, list[Any]]:
     """A figure and the axes of its panels, side by side, on one scale or not."""
     # Slow to import, and of no use to who only measures.
     from matplotlib.figure import Figure
@@ -165,12 +167,12 @@ def panels(count: int, sharey: bool = True) -> tuple[Any, list[Any]]:
     return figure, all_axes
 
 
-def by(rows: Rows, name: str) -> dict[Any, list[dict[str, Any]]]:
+def group_by(rows: Rows, name: str) -> dict[Any, list[dict[str, Any]]]:
     """The rows of each value of a column."""
     values = dict.fromkeys(row[name] for row in rows)
     return {value: [row for row in rows if row[name] == value] for value in values}
 
 
-def columns(rows: Rows, *names: str) -> list[list[Any]]:
+def select_columns(rows: Rows, *names: str) -> list[list[Any]]:
     """Some columns of a table."""
     return [[row[name] for row in rows] for name in names]

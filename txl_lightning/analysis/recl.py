@@ -23,7 +23,7 @@ SCORES = 1 << 24
 """Attention scores of a layer held at once."""
 
 
-def table(
+def compute_recl(
     nats: Mapping[str, np.ndarray], contexts: Sequence[int], r: float
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """RECL of each model of a group, and the gains that it was found by, as rows.
@@ -35,7 +35,7 @@ def table(
         contexts: the context lengths C, growing by the step.
         r: the share of positions that count: those with the greatest baseline.
     """
-    gain_IC = gains(np.stack(list(nats.values())), r)
+    gain_IC = compute_gains(np.stack(list(nats.values())), r)
     found, steps = [], []
     for model, gain_C in zip(nats, gain_IC, strict=True):
         small = np.flatnonzero(gain_C < THRESHOLD)
@@ -49,7 +49,7 @@ def table(
     return found, steps
 
 
-def gains(nats_ICP: np.ndarray, r: float) -> np.ndarray:
+def compute_gains(nats_ICP: np.ndarray, r: float) -> np.ndarray:
     """By which share each longer context lowers each model's perplexity, g_i(c, c'): gain_IC."""
     n_context = nats_ICP.shape[1]
     pairs = [gain(nats_ICP[:, c], nats_ICP[:, c + 1], r) for c in range(n_context - 1)]
@@ -69,7 +69,7 @@ def gain(short_IP: np.ndarray, long_IP: np.ndarray, r: float) -> np.ndarray:
     return 1 - np.exp(after_I - before)
 
 
-def places(n_token: int, longest: int, count: int) -> np.ndarray:
+def spread_targets(n_token: int, longest: int, count: int) -> np.ndarray:
     """Targets that all have the longest context before them, evenly spread over a text: place_P."""
     spare = n_token - longest
     require(spare >= 1, "max_context", longest, f"less than the {n_token} tokens of the text")
@@ -77,7 +77,7 @@ def places(n_token: int, longest: int, count: int) -> np.ndarray:
 
 
 @torch.no_grad()
-def nats_by_context(
+def score_contexts(
     model: TransformerXL,
     tokens: np.ndarray,
     place_P: np.ndarray,

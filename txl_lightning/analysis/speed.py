@@ -70,7 +70,7 @@ def with_window(model: TransformerXL, attention_len: int) -> Timed:
 
 
 @torch.inference_mode()
-def against_window(
+def compare_with_window(
     model: TransformerXL, lengths: list[int], tgt_len: int, segments: int, positions: int
 ) -> list[dict[str, Any]]:
     """A row for each attention length: what a token takes, and how many times less with memory.
@@ -119,7 +119,7 @@ def is_disturbed(rows: list[dict[str, Any]]) -> bool:
 
 
 @torch.inference_mode()
-def latencies(
+def measure_latency(
     model: TransformerXL, mem_len: int, batches: list[int], tokens: int
 ) -> list[dict[str, Any]]:
     """A row for each batch size: tokens a second, and percentiles of a token's time in ms."""
@@ -128,14 +128,14 @@ def latencies(
         read = with_memory(model, mem_len, 1, batch_size)
         # The first one finds everything cold.
         seconds = [read() for _ in range(tokens + 1)][1:]
-        ms = {f"p{p}_ms": percentile(seconds, p) * 1e3 for p in PERCENTILES}
+        ms = {f"p{p}_ms": compute_percentile(seconds, p) * 1e3 for p in PERCENTILES}
         sizes = {"batch_size": batch_size, "mem_len": mem_len}
         rate = batch_size / statistics.median(seconds)
         rows.append(sizes | {"tokens_per_second": rate} | ms | {"tokens": tokens})
     return rows
 
 
-def percentile(seconds: list[float], percent: int) -> float:
+def compute_percentile(seconds: list[float], percent: int) -> float:
     """The least time that `percent` of them do not exceed."""
     ordered = sorted(seconds)
     return ordered[max(-(-len(ordered) * percent // 100) - 1, 0)]

@@ -4,17 +4,17 @@ from importlib import import_module
 from typing import Any
 
 from .export import load_folder, save_folder
-from .runs import load_readable, load_run, read_checkpoint, sha256_of_weights, trained_tgt_len
+from .runs import load_run, load_with_vocabulary, read_checkpoint, read_tgt_len, sha256_of_weights
 
 __all__ = [
     "load_folder",
     "load_original",
-    "load_readable",
     "load_run",
+    "load_with_vocabulary",
     "read_checkpoint",
+    "read_tgt_len",
     "save_folder",
     "sha256_of_weights",
-    "trained_tgt_len",
 ]
 
 

@@ -32,7 +32,7 @@ def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary | None]:
         raise not_ours(path) from error
 
 
-def load_readable(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary]:
+def load_with_vocabulary(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary]:
     """As `load_run`, and there is a vocabulary.
 
     Raises:
@@ -72,7 +72,7 @@ def sha256_of_weights(ckpt_path: str | Path) -> str:
     return sha256_file(path / WEIGHTS if path.is_dir() else path)
 
 
-def trained_tgt_len(path: str | Path) -> int | None:
+def read_tgt_len(path: str | Path) -> int | None:
     """Tokens in a segment of the training; None where a checkpoint does not say."""
     data = read_checkpoint(path).get("datamodule_hyper_parameters", {}).get("data", {})
     return data.get("tgt_len")

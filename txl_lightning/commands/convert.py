@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from ..checkpoints import save_folder
 from ..checkpoints.tensors import read_json
-from ..convert import load_any, save_huggingface
+from ..convert import save_huggingface
+from ..convert.detect import load_any_checkpoint
 
 WRITERS = {"txl": save_folder, "huggingface": save_huggingface}
 
@@ -34,7 +35,7 @@ def convert_command(
             vocab.json; a Hugging Face tokenizer.json; or bytes. Left out, the checkpoint's own.
     """
     folder = new_folder(out)
-    model, vocabulary = load_any(source, args, vocab)
+    model, vocabulary = load_any_checkpoint(source, args, vocab)
     WRITERS[to](model, folder, vocabulary)
     size = sum(parameter.numel() for parameter in model.parameters())
     print(f"{folder}: {size:,} parameters, {model.config.n_token:,} tokens")

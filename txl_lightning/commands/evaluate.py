@@ -12,8 +12,7 @@ from typing import Any, Literal, TextIO
 
 import torch
 
-from ..checkpoints import load_readable
-from ..checkpoints.runs import sha256_of_weights
+from ..checkpoints.runs import load_with_vocabulary, sha256_of_weights
 from ..checkpoints.training_text import load_training_text
 from ..data.config import DataConfig
 from ..data.corpora import CORPORA
@@ -65,7 +64,7 @@ def evaluate_command(
     how = get_protocol(protocol, **lengths)
     check_file_writable("per_token", per_token)
     check_file_writable("out", out)
-    model, vocab = load_readable(ckpt_path)
+    model, vocab = load_with_vocabulary(ckpt_path)
     model.to(there_is(device))
     with TemporaryDirectory(prefix="txl-") as folder, lines(out) as written:
         if path is None and corpus is None:

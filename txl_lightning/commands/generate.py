@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checkpoints import load_readable, trained_tgt_len
+from ..checkpoints.runs import load_with_vocabulary, read_tgt_len
 from ..data.vocab import Vocabulary
 from ..errors import require
 from ..files import check_file_writable
@@ -133,7 +133,7 @@ def opened(
     """The text of a memory file, with the prompt after it, or the prompts."""
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
-    model, vocab = load_readable(ckpt_path)
+    model, vocab = load_with_vocabulary(ckpt_path)
     model.to(device)
     stops = [stop] if isinstance(stop, str) else stop
     if memory and Path(memory).exists():
@@ -155,7 +155,7 @@ def usual_ext_len(model: TransformerXL, ckpt_path: str, mem_len: int) -> int:
     """What must be read again where memory does not do: as much as in training."""
     if mem_len and not model.config.is_absolute:
         return 0
-    return max((trained_tgt_len(ckpt_path) or USUAL_TGT_LEN) - 1, 1)
+    return max((read_tgt_len(ckpt_path) or USUAL_TGT_LEN) - 1, 1)
 
 
 def encoded(vocab: Vocabulary, text: str) -> Tensor:

@@ -7,8 +7,12 @@ import numpy as np
 import torch
 
 from ..analysis import plots
-from ..analysis.attention_distance import attention_rows
-from ..analysis.loss_by_position import nats_by_memory, nats_by_position, nats_with
+from ..analysis.attention_distance import measure_attention_distance
+from ..analysis.loss_by_position import (
+    average_by_memory_len,
+    average_by_position,
+    score_memory_lens,
+)
 from ..checkpoints.runs import sha256_of_weights
 from ..errors import require
 from ..evaluation.environment import describe_environment
@@ -60,8 +64,8 @@ def inspect_command(
     }
     text |= {"tokens": len(ids), "unit": unit, "trained_mem_len": mem_len, **read}
     lengths = mem_lens or around(mem_len or read["tgt_len"])
-    nats = nats_with(model, ids, [*lengths, mem_len, 0], **read)
-    write(Path(out), nats, attention_rows(model, ids, **read), text)
+    nats = score_memory_lens(model, ids, [*lengths, mem_len, 0], **read)
+    write(Path(out), nats, measure_attention_distance(model, ids, **read), text)
 
 
 def write(
@@ -69,14 +73,14 @@ def write(
 ) -> None:
     """The tables and the pictures; what fits on a screen is printed too."""
     unit, mem_len = text["unit"], text["trained_mem_len"]
-    memory = nats_by_memory(nats)
+    memory = average_by_memory_len(nats)
     write_table(memory, folder / "memory", text)
-    plots.draw_memory(memory, folder / "memory.png", unit, mem_len)
-    positions = nats_by_position({length: nats[length] for length in sorted({0, mem_len})})
+    plots.plot_loss_by_memory(memory, folder / "memory.png", unit, mem_len)
+    positions = average_by_position({length: nats[length] for length in sorted({0, mem_len})})
     write_table(positions, folder / "positions", text)
-    plots.draw_positions(positions, folder / "positions.png", unit)
+    plots.plot_loss_by_position(positions, folder / "positions.png", unit)
     write_table(attention, folder / "attention", text)
-    plots.draw_attention(attention, folder / "attention.png", unit)
+    plots.plot_attention(attention, folder / "attention.png", unit)
     show(memory, attention, unit)
     print(f"written to {folder}")
 
@@ -93,6 +97,6 @@ def show(memory: plots.Rows, attention: plots.Rows, unit: str) -> None:
         saved = f"{row['saved']:7.4f} ({row['saved_standard_error']:.4f})"
         print(f"{row['mem_len']:7,}  {row['nats']:{len(unit) + 9}.4f}  {saved}")
     print(f"layer  mean distance of each head, {unit}s")
-    for layer, heads in plots.by(attention, "layer").items():
+    for layer, heads in plots.group_by(attention, "layer").items():
         means = [row["mean"] for row in heads]
         print(f"{layer:5}  " + "  ".join(f"{mean:.1f}" for mean in means))

@@ -56,7 +56,7 @@ def recl_command(
     contexts = check(step, max_context, r, positions)
     models, vocab = group(ckpt_path)
     tokens = text_ids(ckpt_path[0], vocab, path, split)
-    place_P = recl.places(len(tokens), max_context, positions)
+    place_P = recl.spread_targets(len(tokens), max_context, positions)
     print(f"{len(place_P):,} positions, {len(place_P) * sum(contexts):,} tokens to read by a model")
     print(f"nats per {vocab.unit} by context")
     nats = {}
@@ -64,7 +64,7 @@ def recl_command(
         lengths = {"tgt_len": tgt_len, "mem_len": model.config.mem_len}
         read = (lengths if reading == "trained" else {}) | {"said": progress(name)}
         model.to(there_is(device))
-        nats[name] = recl.nats_by_context(model, tokens, place_P, contexts, **read)
+        nats[name] = recl.score_contexts(model, tokens, place_P, contexts, **read)
     about = {"checkpoints": dict(zip(models, ckpt_path, strict=True)), "reading": reading}
     about["checkpoint_sha256"] = dict(zip(models, map(sha256_of_weights, ckpt_path), strict=True))
     about |= describe_environment(torch.device(there_is(device)))
@@ -81,13 +81,13 @@ def write(
     about: dict[str, Any],
 ) -> None:
     """The tables and the picture; RECL is printed too."""
-    tables = [recl.table(nats, contexts, share) for share in r]
+    tables = [recl.compute_recl(nats, contexts, share) for share in r]
     found = [row for table, _ in tables for row in table]
     steps = [row for _, table in tables for row in table]
     means = {name: nats_CP.mean(axis=1).tolist() for name, nats_CP in nats.items()}
     write_table(found, folder / "recl", about | {"contexts": contexts, "nats": means})
     write_table(steps, folder / "gains", about)
-    plots.draw_gains(steps, found, folder / "recl.png", unit)
+    plots.plot_gains(steps, found, folder / "recl.png", unit)
     for row in found:
         least = "" if row["found"] else "at least "
         print(f"{row['model']}  r {row['r']:g}  RECL {least}{row['recl']:,}")

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 import yaml
 
-from ..analysis.plots import draw_latency, draw_speed
-from ..analysis.speed import against_window, is_disturbed, latencies
+from ..analysis.plots import plot_latency, plot_speed
+from ..analysis.speed import compare_with_window, is_disturbed, measure_latency
 from ..checkpoints import load_run
 from ..errors import require
 from ..evaluation.environment import describe_environment
@@ -53,13 +53,13 @@ def speed_command(
         require(all(value >= 1 for value in values), field, list(values), "at least 1 each")
     model, folder = network(source).to(there_is(device)), Path(out)
     about = {"source": source, **describe_environment(model.probe.device)}
-    window = against_window(model, list(lengths), tgt_len, segments, positions)
+    window = compare_with_window(model, list(lengths), tgt_len, segments, positions)
     write_table(window, folder / "window", about)
-    draw_speed(window, folder / "window.png")
+    plot_speed(window, folder / "window.png")
     show_window(window)
-    latency = latencies(model, min(lengths), list(batches), tokens)
+    latency = measure_latency(model, min(lengths), list(batches), tokens)
     write_table(latency, folder / "latency", about)
-    draw_latency(latency, folder / "latency.png")
+    plot_latency(latency, folder / "latency.png")
     show_latency(latency)
     print(f"written to {folder}")
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints import load_readable, read_checkpoint
+from ..checkpoints import read_checkpoint
+from ..checkpoints.runs import load_with_vocabulary
 from ..checkpoints.training_text import load_training_text
 from ..data.config import DataConfig
 from ..data.spans import SPLITS
@@ -18,7 +19,7 @@ from ..model import TransformerXL
 def trained(ckpt_path: str) -> tuple[TransformerXL, Vocabulary, dict[str, Any]]:
     """The network, the vocabulary, and what the checkpoint knows of its text and its reading."""
     checkpoint = read_checkpoint(ckpt_path)
-    return *load_readable(ckpt_path), checkpoint["datamodule_hyper_parameters"]["data"]
+    return *load_with_vocabulary(ckpt_path), checkpoint["datamodule_hyper_parameters"]["data"]
 
 
 def text_ids(ckpt_path: str, vocab: Vocabulary, path: str | None, split: str) -> np.ndarray:

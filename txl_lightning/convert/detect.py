@@ -18,7 +18,7 @@ from .original import load_original
 Found = tuple[TransformerXL, Vocabulary | None]
 
 
-def load_any(source: str, args: str | None = None, vocab: str | None = None) -> Found:
+def load_any_checkpoint(source: str, args: str | None = None, vocab: str | None = None) -> Found:
     """The network, in eval mode, and the vocabulary, if any, of a checkpoint of anybody's.
 
     Args:

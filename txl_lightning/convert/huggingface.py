@@ -13,7 +13,7 @@ from ..errors import require
 from ..files import write_json, write_text
 from ..model import TransformerXL, TransformerXLConfig
 from .original import flag, load_named, numbers, present, several
-from .weight_names import Names, Part, names_of_original, same, write_as
+from .weight_names import Part, WeightMap, export_weights, map_original_weights, same
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 MODEL_TYPE = "transfo-xl"
@@ -49,10 +49,10 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     if path is None:
         raise ValueError(f"{folder}: no weights; there must be {' or '.join(WEIGHTS)}")
     with of(folder / "config.json"):
-        config = config_of_huggingface(held)
+        config = config_from_huggingface(held)
     theirs = read_tensors(path)
     with of(path):
-        model = load_named(theirs, names_of_huggingface(config), config)
+        model = load_named(theirs, map_huggingface_weights(config), config)
     return model, beside(folder, config.n_token)
 
 
@@ -68,13 +68,13 @@ def save_huggingface(model: TransformerXL, folder: Path, vocab: Vocabulary | Non
     """
     config = model.config
     check_representable(config)
-    names = names_of_huggingface(config)
+    names = map_huggingface_weights(config)
     # Biases that all layers share are written for each: it loads every one by its own name.
     tied = {name for name in names.copies if name.startswith("crit.")}
-    theirs = write_as(model.state_dict(), names)
+    theirs = export_weights(model.state_dict(), names)
     theirs["transformer.pos_emb.inv_freq"] = inv_freq(config.d_model)
     write_tensors({name: theirs[name] for name in theirs if name not in tied}, folder / WEIGHTS[0])
-    held = huggingface_of_config(config) | {"dtype": str(model.probe.dtype).removeprefix("torch.")}
+    held = config_to_huggingface(config) | {"dtype": str(model.probe.dtype).removeprefix("torch.")}
     if vocab is not None:
         write_text(vocab.to_json(), folder / "vocab.json")
     if isinstance(vocab, Words):
@@ -83,7 +83,7 @@ def save_huggingface(model: TransformerXL, folder: Path, vocab: Vocabulary | Non
     write_json(held, folder / "config.json")
 
 
-def config_of_huggingface(held: Mapping[str, Any]) -> TransformerXLConfig:
+def config_from_huggingface(held: Mapping[str, Any]) -> TransformerXLConfig:
     """Our words for the settings of a config.json.
 
     Raises:
@@ -115,7 +115,7 @@ def config_of_huggingface(held: Mapping[str, Any]) -> TransformerXLConfig:
     )
 
 
-def huggingface_of_config(config: TransformerXLConfig) -> dict[str, Any]:
+def config_to_huggingface(config: TransformerXLConfig) -> dict[str, Any]:
     """config.json, as save_pretrained writes it."""
     cutoffs = list(config.cutoffs)
     widths = {
@@ -162,9 +162,9 @@ def check_representable(config: TransformerXLConfig) -> None:
         require(value in possible, field, value, f"{allowed} for Hugging Face")
 
 
-def names_of_huggingface(config: TransformerXLConfig) -> Names:
+def map_huggingface_weights(config: TransformerXLConfig) -> WeightMap:
     """Hugging Face's names: the order of its clusters is ours, and u and v are the layers' own."""
-    parts, copies = names_of_original(config)
+    parts, copies = map_original_weights(config)
     clusters = [same(f"crit.cluster_{kind}", f"head.cluster.{kind}") for kind in ("weight", "bias")]
     own = {part.theirs: part for part in clusters}
     layers = range(config.n_layer)
@@ -175,7 +175,7 @@ def names_of_huggingface(config: TransformerXLConfig) -> Names:
         else:
             copies = copies | dict.fromkeys(of_layers, theirs)
     renamed = [own.get(part.theirs, part) for part in parts]
-    return Names(
+    return WeightMap(
         [part._replace(theirs=tuple(map(prefixed, part.theirs))) for part in renamed],
         {prefixed(name): prefixed(source) for name, source in copies.items()},
     )

@@ -13,8 +13,8 @@ from ..checkpoints.tensors import of, read_torch, tensors_of
 from ..checkpoints.vocabulary import of_words
 from ..data.vocab import Vocabulary
 from ..model import TransformerXL, TransformerXLConfig
-from .original import config_of_keywords, load_named
-from .weight_names import Names, Part, flipped, names_of_original
+from .original import config_from_keywords, load_named
+from .weight_names import Part, WeightMap, flipped, map_original_weights
 
 RENAMED = {
     r"crit\.out_layers\.(\d+)\.bias": r"crit.out_layers_biases.\1",
@@ -51,7 +51,7 @@ def from_checkpoint(path: Path, held: Any) -> tuple[TransformerXL, Vocabulary | 
         if not is_nvidia(held):
             raise ValueError("not a checkpoint of NVIDIA's; it must have model_state, model_config")
         model = load_nvidia_state(tensors_of(path, held["model_state"]), dict(held["model_config"]))
-        return model, vocabulary_of(held.get("vocab"), model.config.n_token)
+        return model, vocabulary_from_words(held.get("vocab"), model.config.n_token)
 
 
 def load_nvidia_state(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> TransformerXL:
@@ -64,22 +64,22 @@ def load_nvidia_state(state_dict: Mapping[str, Tensor], args: Mapping[str, Any])
     Raises:
         ValueError: as of `load_original`.
     """
-    config = config_of_keywords(args, state_dict.get("r_emb"))
+    config = config_from_keywords(args, state_dict.get("r_emb"))
     # It lets each query see one state more than the original does.
     config = replace(config, same_length="mem_len+1" if config.same_length else None)
-    return load_named(state_dict, names_of_nvidia(config), config)
+    return load_named(state_dict, map_nvidia_weights(config), config)
 
 
-def names_of_nvidia(config: TransformerXLConfig) -> Names:
+def map_nvidia_weights(config: TransformerXLConfig) -> WeightMap:
     """NVIDIA's names."""
-    parts, copies = names_of_original(config)
+    parts, copies = map_original_weights(config)
     copies = {renamed(name): source for name, source in copies.items()}
     if config.has_projections:
         # They are there also where the softmax uses none of them.
         shared = "crit.shared_out_projs.{}", "word_emb.emb_projs.{}"
         tables = range(config.n_table)
         copies |= {shared[0].format(i): shared[1].format(i) for i in tables}
-    return Names([named(part, config) for part in parts], copies)
+    return WeightMap([named(part, config) for part in parts], copies)
 
 
 def named(part: Part, config: TransformerXLConfig) -> Part:
@@ -96,7 +96,7 @@ def renamed(name: str) -> str:
     return name
 
 
-def vocabulary_of(vocab: Any, n_token: int) -> Vocabulary | None:
+def vocabulary_from_words(vocab: Any, n_token: int) -> Vocabulary | None:
     """Its words, unless there is no vocabulary.
 
     Raises:

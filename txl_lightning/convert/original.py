@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..errors import require
 from ..model import TransformerXL, TransformerXLConfig
-from .weight_names import Names, names_of_original, read_as
+from .weight_names import WeightMap, import_weights, map_original_weights
 
 SAME_NAME = (
     "n_token",
@@ -57,25 +57,25 @@ def load_original(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> 
         ValueError: a keyword is misspelt or has a value that the original does not have, or a
             tensor is missing, left over or of another shape; it is named.
     """
-    config = config_of_original(args, state_dict.get("r_emb"))
-    return load_named(state_dict, names_of_original(config), config)
+    config = config_from_original(args, state_dict.get("r_emb"))
+    return load_named(state_dict, map_original_weights(config), config)
 
 
 def load_named(
-    state_dict: Mapping[str, Tensor], names: Names, config: TransformerXLConfig
+    state_dict: Mapping[str, Tensor], names: WeightMap, config: TransformerXLConfig
 ) -> TransformerXL:
     """A network in eval mode and the precision of its weights, from tensors under their names."""
-    ours = read_as(state_dict, names, config)
+    ours = import_weights(state_dict, names, config)
     model = TransformerXL(config).to(ours["layers.0.attention.o_net.weight"].dtype)
     model.load_state_dict(ours)
     return model.eval()
 
 
-def config_of_original(
+def config_from_original(
     args: Mapping[str, Any], table_NC: Tensor | None = None
 ) -> TransformerXLConfig:
     """Our words for the original's keywords, and its table of learned positions, if it has one."""
-    config = config_of_keywords(args, table_NC)
+    config = config_from_keywords(args, table_NC)
     if config.positions == "absolute_learned":
         fits = config.n_head * config.head_width == config.d_model
         allowed = f"d_model / n_head ({config.d_model} / {config.n_head}), as attn_type is 3"
@@ -83,7 +83,7 @@ def config_of_original(
     return config
 
 
-def config_of_keywords(args: Mapping[str, Any], table_NC: Tensor | None) -> TransformerXLConfig:
+def config_from_keywords(args: Mapping[str, Any], table_NC: Tensor | None) -> TransformerXLConfig:
     """Our words for keywords that the original's constructor has, and NVIDIA's."""
     check_spelling(args)
     given = present(args)

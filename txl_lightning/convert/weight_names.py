@@ -32,7 +32,7 @@ class Part(NamedTuple):
     write: Callable[..., Tensors]
 
 
-class Names(NamedTuple):
+class WeightMap(NamedTuple):
     """The names that another code has for the weights of a network."""
 
     parts: list[Part]
@@ -172,13 +172,13 @@ def copies(config: TransformerXLConfig) -> dict[str, str]:
     return (same_weight if config.tie_weight else {}) | same_projection
 
 
-def names_of_original(config: TransformerXLConfig) -> Names:
+def map_original_weights(config: TransformerXLConfig) -> WeightMap:
     """The names of the original PyTorch code."""
-    return Names(parts(config), copies(config))
+    return WeightMap(parts(config), copies(config))
 
 
-def read_as(
-    theirs: Mapping[str, Tensor], names: Names, config: TransformerXLConfig
+def import_weights(
+    theirs: Mapping[str, Tensor], names: WeightMap, config: TransformerXLConfig
 ) -> dict[str, Tensor]:
     """Their tensors under our names. Copies may be left out.
 
@@ -202,7 +202,7 @@ def read_as(
     }
 
 
-def write_as(ours: Mapping[str, Tensor], names: Names) -> dict[str, Tensor]:
+def export_weights(ours: Mapping[str, Tensor], names: WeightMap) -> dict[str, Tensor]:
     """Our tensors under their names, the copies too."""
     theirs = {
         name: tensor
@@ -256,11 +256,11 @@ def from_original(theirs: Mapping[str, Tensor], config: TransformerXLConfig) -> 
     """The original's tensors under our names. Tied ones may be left out.
 
     Raises:
-        ValueError: see `read_as`.
+        ValueError: see `import_weights`.
     """
-    return read_as(theirs, names_of_original(config), config)
+    return import_weights(theirs, map_original_weights(config), config)
 
 
 def to_original(ours: Mapping[str, Tensor], config: TransformerXLConfig) -> dict[str, Tensor]:
     """Our tensors under the original's names, the tied ones too."""
-    return write_as(ours, names_of_original(config))
+    return export_weights(ours, map_original_weights(config))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..analysis.plots import panels
+from ..analysis.plots import make_figure
 from .file import SweepFile
 
 Rows = Sequence[Mapping[str, Any]]
@@ -69,7 +69,7 @@ def short(names: Sequence[str]) -> dict[str, str]:
 
 def draw(rows: Rows, compared: Rows, axes: Sequence[Axis], file: SweepFile, path: Path) -> None:
     """Parallel coordinates of what can be compared, and how much each parameter mattered."""
-    figure, (left, right) = panels(2, sharey=False)
+    figure, (left, right) = make_figure(2, sharey=False)
     width = 2.4 * len(axes) + 1.5
     figure.set_size_inches(max(width, 4) + 4, 4.4)
     left.get_gridspec().set_width_ratios([max(width, 4), 2.6])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig, TransformerXLConfig
-from txl_lightning.analysis.attention_distance import recording
+from txl_lightning.analysis.attention_distance import record_attention
 from txl_lightning.training import module as module_of
 from txl_lightning.training.callbacks import validation_probe as looks_of
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
@@ -84,7 +84,7 @@ def test_attention_is_that_of_the_text_that_was_validated(train, text_file, data
     memory, on_memory, n_query = net.empty_memory(1), torch.zeros(2, 2).double(), 0
     for index in range(min(len(stream), n_warm + 4)):
         row = stream.segment(index).rows(slice(1))
-        with recording(net) as sums, torch.no_grad():
+        with record_attention(net) as sums, torch.no_grad():
             _, memory = net.hidden(row.tokens_BL, memory, row.past_BL, row.again)
         if index >= n_warm and row.new_len == 8:
             on_memory += torch.stack([each.memory_H for each in sums])

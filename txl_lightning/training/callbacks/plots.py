@@ -6,7 +6,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ...analysis.plots import put_attention
+from ...analysis.plots import draw_attention
 from .history import History, Point
 from .memory_gain import SAVED
 from .validation_probe import ValidationProbe
@@ -70,7 +70,7 @@ def saved(history: History, unit: str) -> Drawing:
 
 def attention(looks: ValidationProbe, unit: str) -> Drawing:
     """How far back each head looks."""
-    return lambda axes: put_attention(axes, looks.attention, unit)
+    return lambda axes: draw_attention(axes, looks.attention, unit)
 
 
 def line(axes: Any, points: list[Point], **style: Any) -> None:

@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 
-from ...analysis.attention_distance import rows_of, summed
+from ...analysis.attention_distance import sum_attention, summarize_heads
 from ...data.stream import Segment
 from ...generation import generate
 from ...generation.streaming import StreamingDetokenizer
@@ -36,7 +36,7 @@ class ValidationProbe(Callback):
         prompt: How many characters of the text are not the model's.
         nats: Places of a segment where something is scored, and the mean nats there at the last
             validation (context fragmentation).
-        attention: How far back each head looks (`rows_of`), at the last one.
+        attention: How far back each head looks (`summarize_heads`), at the last one.
     """
 
     def __init__(self, sample_len: int = 200) -> None:
@@ -110,7 +110,7 @@ class ValidationProbe(Callback):
         whole = [each for each in self.segments if each.new_len == self.segments[0].new_len]
         if len(whole) > n_warm:
             memory = net.empty_memory(1, *pl_module.eval_lengths)
-            self.attention = rows_of(summed(net, whole, memory, n_warm))
+            self.attention = summarize_heads(sum_attention(net, whole, memory, n_warm))
 
     def state_dict(self) -> dict[str, Any]:
         """What was seen so far."""
