@@ -104,7 +104,7 @@ def run_folder(tmp_path_factory, sizes) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     text = folder / "letters.txt"
     text.write_bytes(np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8).tobytes())
-    where = [f"--data.path={text}", f"--data.root={folder / 'data'}"]
+    where = [f"--data.path={text}", f"--data.data_dir={folder / 'data'}"]
     told = ["--report.page=true", "--report.sample_len=20"]
     door.run(["fit", *sizes, *told, *where, f"--trainer.default_root_dir={folder}"])
     return folder / "version_0"

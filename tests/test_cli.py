@@ -319,7 +319,7 @@ def test_sizes_that_the_text_cannot_fill_are_one_line_and_exit_code_2(txl, sizes
         (b"", [], "own.txt: the file is empty"),
         (b"abc\xff", ["--data.vocab=characters"], "own.txt: byte 3 is not UTF-8 text"),
         (b"abcz" * 99, ["--data.vocab=vocab.json"], "own.txt: 'z' is not among the vocabulary's 3"),
-        (b"abc" * 99, ["--data.vocab=wrds"], "data.vocab: 'wrds' is not a vocabulary"),
+        (b"abc" * 99, ["--data.vocab=wrds"], "data.vocab: invalid wrds ("),
     ],
 )
 def test_wrong_data_is_one_line_and_exit_code_3(txl, sizes, tmp_path, content, options, said):
@@ -399,7 +399,7 @@ def test_two_processes_take_the_steps_of_one(small, tmp_path, repository, text_f
 
     def losses(folder: str, *options: str) -> list[list[str]]:
         command = [sys.executable, "-m", "txl_lightning", "fit", *small, *options]
-        command += ["--model.net.dropout=0", "--data.documents=lines", "--data.order=shuffled"]
+        command += ["--model.net.dropout=0", "--data.document_unit=lines", "--data.order=shuffled"]
         # So exact, and learning so fast, that a wrong memory is seen.
         command += ["--trainer.precision=64-true", "--model.optim.lr=0.1"]
         command += [f"--trainer.default_root_dir={tmp_path / folder}"]
@@ -469,14 +469,16 @@ def test_another_optimiser_begins_anew_from_converted_weights(txl, run_folder, a
 
 def test_prepare_makes_a_text_ready_and_says_where_it_is(txl, text_file):
     text_file.write_text("ab cd\n" * 100)
-    code, output = txl("prepare", text_file, "--vocab=words", "--root=there", "--documents=lines")
+    code, output = txl(
+        "prepare", text_file, "--vocab=words", "--data_dir=there", "--document_unit=lines"
+    )
     assert code == 0
     assert "4 words in the vocabulary" in output.out
     assert "train            270 tokens            540 bytes         90 documents" in output.out
     folder = Path(output.out.splitlines()[0].split(": ")[1])
     assert folder.is_dir()
     assert folder.is_relative_to("there")
-    again = txl("prepare", text_file, "--vocab=words", "--root=there", "--documents=lines")
+    again = txl("prepare", text_file, "--vocab=words", "--data_dir=there", "--document_unit=lines")
     assert again[1].out == output.out
 
 

@@ -241,7 +241,7 @@ def test_a_run_is_done_on_the_machine_that_the_second_file_names(text_file, tmp_
     files = ["--config", str(FOLDER / "smoke.yaml")]
     files += ["--config", str(FOLDER / "hardware" / "cpu.yaml")]
     data = [f"--data.path={text_file}", "--data.batch_size=4", "--data.eval_batch_size=4"]
-    where = [f"--data.root={tmp_path}", f"--trainer.default_root_dir={tmp_path}"]
+    where = [f"--data.data_dir={tmp_path}", f"--trainer.default_root_dir={tmp_path}"]
     short = ["--trainer.max_steps=2", "--trainer.enable_progress_bar=false"]
     trainer = TxlCLI(["fit", *files, *data, *where, *short]).trainer
     assert trainer.global_step == 2

@@ -86,7 +86,7 @@ def test_help_is_in_words_and_in_lines_that_can_be_read(read_help, verb, columns
 @pytest.mark.parametrize(
     ("verb", "said"),
     [
-        ("evaluate", "--documents {none,files,lines} What is a text of its own in path"),
+        ("evaluate", "--document_unit {none,files,lines} What is a text of its own in path"),
         ("evaluate", "--mem_len N States remembered. --clamp_len"),
         ("recl", "usage: python -m txl_lightning recl ckpt_path [ckpt_path ...] [options]"),
         ("recl", "--r X [X ...] Shares of the positions"),

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,22 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             flush_to_disk(path.parent)
         finally:
             part.unlink(missing_ok=True)
+
+
+def replace_folder(folder: Path, fill: Callable[[Path], object]) -> None:
+    """Fill a folder beside its place and rename it, so that it is whole or absent.
+
+    Only one process may do so at a time; parts that dead ones have left are removed.
+    """
+    for left in folder.parent.glob(f"{folder.name}.part-*"):
+        shutil.rmtree(left)
+    part = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.part-"))
+    try:
+        fill(part)
+        part.chmod(0o755)
+        os.replace(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def write_text(text: str, path: Path) -> None:

@@ -21,11 +21,11 @@ from txl_lightning.data.corpora import CORPORA
 
 OPEN = """
 import sys, time
-from txl_lightning.data.text import TextConfig
+from txl_lightning.data.config import DataConfig
 import txl_lightning.data.vocab
-path, vocab, root = sys.argv[1:]
+path, vocab, data_dir = sys.argv[1:]
 start = time.perf_counter()
-store = TextConfig(path=path, vocab=vocab, root=root).open()
+store = DataConfig(path=path, vocab=vocab, data_dir=data_dir).open()
 first = store.ids("train")[:1000].tolist(), store.vocab.n_token
 print(time.perf_counter() - start)
 """
@@ -44,12 +44,12 @@ def main() -> None:
             print(json.dumps(measure(text, vocab, Path(folder) / vocab)), flush=True)
 
 
-def measure(text: Path, vocab: str, root: Path) -> dict[str, object]:
+def measure(text: Path, vocab: str, data_dir: Path) -> dict[str, object]:
     """Prepare once, open once."""
-    options = [f"--vocab={vocab}", f"--root={root}"]
+    options = [f"--vocab={vocab}", f"--data_dir={data_dir}"]
     command = [sys.executable, "-m", "txl_lightning", "prepare", str(text), *options]
     seconds, peak = run(command)
-    opening = [sys.executable, "-c", OPEN, str(text), vocab, str(root)]
+    opening = [sys.executable, "-c", OPEN, str(text), vocab, str(data_dir)]
     opened = subprocess.run(opening, capture_output=True, text=True, check=True)
     return {
         "vocab": vocab,

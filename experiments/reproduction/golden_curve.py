@@ -38,10 +38,10 @@ class Record(Callback):
         self.validation.update(outputs)
 
 
-def compare(curve: Any, text: str | None, root: str) -> dict[str, float]:
+def compare(curve: Any, text: str | None, data_dir: str) -> dict[str, float]:
     """Train, validate, and measure the differences from a loaded .npz."""
     info = json.loads(str(curve["info"]))
-    record, data = Record(), corpus(info, text, root)
+    record, data = Record(), corpus(info, text, data_dir)
     model = language_model(curve, info)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
@@ -66,7 +66,7 @@ def compare(curve: Any, text: str | None, root: str) -> dict[str, float]:
     }
 
 
-def corpus(info: dict, text: str | None, root: str) -> CorpusDataModule:
+def corpus(info: dict, text: str | None, data_dir: str) -> CorpusDataModule:
     """The characters that the curve was trained on."""
     return CorpusDataModule(
         corpus="tiny_shakespeare",
@@ -75,7 +75,7 @@ def corpus(info: dict, text: str | None, root: str) -> CorpusDataModule:
         split=(0.9, 0.1, 0.0),
         tgt_len=info["tgt_len"],
         batch_size=info["batch_size"],
-        root=root,
+        data_dir=data_dir,
     )
 
 
@@ -126,12 +126,12 @@ def main() -> None:
     """Print the comparison as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, help="the recorded curve, .npz")
-    parser.add_argument("--text", help="Tiny Shakespeare; left out, the corpus under --root")
-    parser.add_argument("--root", default="data", help="the folder where data lives")
+    parser.add_argument("--text", help="Tiny Shakespeare; left out, the corpus under --data_dir")
+    parser.add_argument("--data_dir", default="data", help="the folder where data lives")
     arguments = parser.parse_args()
     quieten()
     with np.load(arguments.file) as curve:
-        print(json.dumps(compare(curve, arguments.text, arguments.root), indent=1))
+        print(json.dumps(compare(curve, arguments.text, arguments.data_dir), indent=1))
 
 
 if __name__ == "__main__":

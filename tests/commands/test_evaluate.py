@@ -157,7 +157,7 @@ def test_a_corpus_is_read_with_the_checkpoints_vocabulary(measure, monkeypatch, 
         path = tmp_path / "here" / "wikitext2" / f"wiki.{name}.tokens"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("a b c\n" * 50)
-    record = measure("--corpus=wikitext2", "--root=here", "--split=val", *LENGTHS)
+    record = measure("--corpus=wikitext2", "--data_dir=here", "--split=val", *LENGTHS)
     assert (record["text"], record["split"], record["tokens"]) == ("wikitext2", "val", 300)
 
 
@@ -245,7 +245,7 @@ def test_a_checkpoint_by_itself_must_be_told_the_text(refused, measure, checkpoi
         (["--batch_size=151"], 3, "the text has 300 tokens; batch_size 151 needs 2 in each row"),
         (["--out=none/all.jsonl"], 6, "out: none/all.jsonl: there is no folder none"),
         (["--per-token=."], 6, "per_token: invalid ., a folder; expected a file"),
-        (["--documents=lines"], 2, "documents: invalid lines; expected left out, or"),
+        (["--document_unit=lines"], 2, "document_unit: invalid lines; expected path or corpus"),
         (["--device=cuda"], 2, "device: invalid cuda; expected cpu, because torch fi"),
     ],
 )

@@ -28,7 +28,7 @@ def checkpoint(tmp_path_factory, sizes) -> Path:
     letters = np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8)
     letters[::9] = 10
     (folder / "letters.txt").write_bytes(letters.tobytes())
-    where = [f"--data.path={folder / 'letters.txt'}", f"--data.root={folder / 'data'}"]
+    where = [f"--data.path={folder / 'letters.txt'}", f"--data.data_dir={folder / 'data'}"]
     where += [f"--trainer.default_root_dir={folder}", "--data.vocab=characters"]
     door.run(["fit", *sizes, *where])
     return folder / "version_0" / "checkpoints" / "last.ckpt"

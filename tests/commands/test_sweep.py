@@ -30,7 +30,7 @@ def search(tmp_path, small) -> Path:
         "parameters": {"config": {"values": [json.dumps(each) for each in SETTINGS]}},
         "command": ["${env}", "${interpreter}", "-m", "txl_lightning", "fit", *small, *fixed],
     }
-    config["command"] += [f"--data.root={tmp_path}", "${args}"]
+    config["command"] += [f"--data.data_dir={tmp_path}", "${args}"]
     path = tmp_path / "search.yaml"
     path.write_text(yaml.safe_dump(config))
     return path

@@ -69,7 +69,7 @@ def test_a_corpus_in_its_place_is_used_without_network(tmp_path, unchecked, name
 
 def opened(tmp_path, name: str, **changes):
     put(tmp_path, PLACED[name])
-    return DataConfig(corpus=name, root=str(tmp_path), **changes).open()
+    return DataConfig(corpus=name, data_dir=str(tmp_path), **changes).open()
 
 
 def test_every_corpus_but_those_made_here_is_tested_in_its_place():
@@ -129,14 +129,16 @@ def test_another_file_in_its_place_is_refused_and_the_right_one_is_checked_once(
 
 def test_a_word_option_that_is_given_leaves_the_corpuss_others(tmp_path, unchecked):
     put(tmp_path, PLACED["lm1b"])
-    config = DataConfig(corpus="lm1b", root=str(tmp_path), words=WordOptions(max_size=2))
+    config = DataConfig(corpus="lm1b", data_dir=str(tmp_path), words=WordOptions(max_size=2))
     words = config.recipe().words
     assert (words.max_size, words.min_freq, words.line_end) == (2, 3, "double_eos")
 
 
 def test_a_task_in_a_config_gives_way_to_ones_own_text(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"to be " * 100)
-    config = DataConfig(corpus="sort", path=str(tmp_path / "a.txt"), root=str(tmp_path / "data"))
+    config = DataConfig(
+        corpus="sort", path=str(tmp_path / "a.txt"), data_dir=str(tmp_path / "data")
+    )
     assert len(config.open().ids("train")) == 540
 
 
@@ -150,15 +152,15 @@ def test_what_cannot_be_downloaded_can_be_put_there_packed_or_not(tmp_path, monk
         sources.place(sources.ENWIK8, tmp_path)
 
 
-@pytest.mark.parametrize("given", ["--data.root", "$TXL_DATA", "neither"])
+@pytest.mark.parametrize("given", ["--data.data_dir", "$TXL_DATA", "neither"])
 def test_data_lives_where_it_is_said(tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TXL_DATA", raising=False)
     if given == "$TXL_DATA":
         monkeypatch.setenv("TXL_DATA", str(tmp_path / "there"))
-    root = str(tmp_path / "here") if given == "--data.root" else None
-    expected = {"--data.root": "here", "$TXL_DATA": "there", "neither": "data"}[given]
-    assert DataConfig(root=root).data_root.absolute() == tmp_path / expected
+    root = str(tmp_path / "here") if given == "--data.data_dir" else None
+    expected = {"--data.data_dir": "here", "$TXL_DATA": "there", "neither": "data"}[given]
+    assert DataConfig(data_dir=root).data_folder.absolute() == tmp_path / expected
 
 
 def test_preparing_needs_no_torch(tmp_path):

@@ -10,7 +10,7 @@ from txl_lightning.errors import DataError
 
 
 def own(text_file, **changes) -> CorpusDataModule:
-    options = {"path": str(text_file), "root": str(text_file.parent / "data")}
+    options = {"path": str(text_file), "data_dir": str(text_file.parent / "data")}
     return CorpusDataModule(**options | {"tgt_len": 8, "batch_size": 4} | changes)
 
 
@@ -110,7 +110,7 @@ def test_documents_are_read_as_given(tmp_path):
         path = tmp_path / "texts" / f"{n:02}.txt"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(bytes([65 + n]) * (n + 3))
-    options = {"path": str(tmp_path / "texts"), "root": str(tmp_path / "data"), "batch_size": 2}
+    options = {"path": str(tmp_path / "texts"), "data_dir": str(tmp_path / "data"), "batch_size": 2}
     data = CorpusDataModule(tgt_len=8, order="shuffled", **options)
     stream = data.train_dataloader().stream
     for index in range(2 * len(stream)):
@@ -119,7 +119,7 @@ def test_documents_are_read_as_given(tmp_path):
         again = segment.tokens_BL[:, 1:] != segment.tokens_BL[:, :-1]
         assert torch.equal(again, begins[:, 1:])
     with pytest.raises(DataError, match=r"data\.order: invalid shuffled"):
-        CorpusDataModule(order="shuffled", documents="none", **options).train_dataloader()
+        CorpusDataModule(order="shuffled", document_unit="none", **options).train_dataloader()
 
 
 def test_bits_per_byte_know_how_many_bytes_a_token_stands_for(text_file):

@@ -417,7 +417,9 @@ def test_two_processes_download_once(server, remote, target, repository):
 
 def test_a_folder_that_cannot_be_is_named(remote, tmp_path):
     (tmp_path / "file").touch()
-    message = r"file/a\.bin: missing, and cannot be written \(.*\): make room or set data\.root;"
+    message = (
+        r"file/a\.bin: missing, and cannot be written \(.*\): make room or set data\.data_dir;"
+    )
     with pytest.raises(StorageError, match=message):
         quickly(remote, tmp_path / "file" / "a.bin")
 

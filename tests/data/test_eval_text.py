@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from txl_lightning.data.config import DataConfig
+from txl_lightning.data.documents import whole_file
 from txl_lightning.data.eval_text import ALL_IS_TEST, of_store, with_vocabulary
 from txl_lightning.data.portion import Portion
-from txl_lightning.data.spans import whole
-from txl_lightning.data.store import Recipe, prepare
+from txl_lightning.data.store import Recipe, prepare_store
 from txl_lightning.data.tasks import TaskStore
 from txl_lightning.data.tokens import Text
 from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words
 from txl_lightning.errors import DataError
 
-WORDS = Words.listed(["ab", "cd"], WordOptions())
+WORDS = Words.from_list(["ab", "cd"], WordOptions())
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def measured(tmp_path):
     def read(text: bytes, vocab, name: str = "own.txt", split: str = "test", **options):
         path = tmp_path / name
         path.write_bytes(text)
-        config = DataConfig(path=str(path), split=ALL_IS_TEST, root=str(tmp_path), **options)
+        config = DataConfig(path=str(path), split=ALL_IS_TEST, data_dir=str(tmp_path), **options)
         return with_vocabulary(config, split, vocab, tmp_path)
 
     return read
@@ -50,7 +50,7 @@ def test_a_split_that_is_not_there_is_refused(measured):
 
 
 def test_each_line_may_be_a_text_of_its_own(measured):
-    text = measured(b"ab cd\ncd\nab\n", WORDS, documents="lines")
+    text = measured(b"ab cd\ncd\nab\n", WORDS, document_unit="lines")
     assert text.tokens.depth(np.arange(7)).tolist() == [0, 1, 2, 0, 1, 0, 1]
 
 
@@ -60,7 +60,7 @@ def test_names_in_a_tar_say_which_part_is_read(tmp_path):
     with tarfile.open(tmp_path / "all.tar", "w") as tar:
         for name in ("train", "val", "test"):
             tar.add(tmp_path / f"{name}.txt", f"{name}.txt")
-    config = DataConfig(path=str(tmp_path / "all.tar"), split=ALL_IS_TEST, root=str(tmp_path))
+    config = DataConfig(path=str(tmp_path / "all.tar"), split=ALL_IS_TEST, data_dir=str(tmp_path))
     text = with_vocabulary(config, "val", Bytes(), tmp_path)
     assert bytes(text.tokens.read(np.arange(3)).tolist()) == b"val"
 
@@ -90,8 +90,8 @@ def test_the_bytes_of_words_are_those_of_average_ones(measured):
 
 
 def test_symbols_that_begin_a_text_stand_for_none_of_its_bytes(measured):
-    words = Words.listed(["ab"], WordOptions(line_end="double_eos"))
-    text = measured(b"ab ab\nab\n", words, documents="lines")
+    words = Words.from_list(["ab"], WordOptions(line_end="double_eos"))
+    text = measured(b"ab ab\nab\n", words, document_unit="lines")
     assert len(text.tokens) == 7
     assert text.bytes_per_token == 9 / 5
 
@@ -103,8 +103,8 @@ def test_the_same_text_has_the_same_name(measured):
 
 def test_a_prepared_text_is_read_as_it_is(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"abcabc")
-    spans = whole(tmp_path / "a.txt")
-    store = prepare(Recipe({"train": spans, "val": spans, "test": spans}), tmp_path)
+    spans = whole_file(tmp_path / "a.txt")
+    store = prepare_store(Recipe({"train": spans, "val": spans, "test": spans}), tmp_path)
     text = of_store("a", store, "val")
     assert bytes(text.tokens.read(np.arange(6)).tolist()) == b"abcabc"
     assert (text.n_byte(np.arange(5)), text.fingerprint) == (5, store.fingerprint)

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from txl_lightning.data import fingerprint as identity_room
-from txl_lightning.data import store as store_room
-from txl_lightning.data.spans import Span, documents, whole
-from txl_lightning.data.store import Recipe, prepare
-from txl_lightning.data.user_files import by_fractions
+from txl_lightning.data.documents import FileSlice, whole_file
+from txl_lightning.data.store import Recipe, prepare_store
+from txl_lightning.data.user_files import split_by_fractions
 from txl_lightning.data.vocab import WordOptions
-from txl_lightning.data.watch import Watched
 from txl_lightning.errors import DataError, StorageError
 
 FRACTIONS = (0.5, 0.25, 0.25)
@@ -24,11 +22,11 @@ FRACTIONS = (0.5, 0.25, 0.25)
 
 def recipe(path, text: bytes, vocab: str = "bytes", fractions=FRACTIONS, **changes) -> Recipe:
     path.write_bytes(text)
-    return Recipe(by_fractions(whole(path), fractions), vocab, **changes)
+    return Recipe(split_by_fractions(whole_file(path), fractions), vocab, **changes)
 
 
 def test_ids_are_mapped_from_disk_in_the_smallest_type(tmp_path):
-    store = prepare(recipe(tmp_path / "a.txt", b"abcdabcd", "characters"), tmp_path)
+    store = prepare_store(recipe(tmp_path / "a.txt", b"abcdabcd", "characters"), tmp_path)
     train = store.ids("train")
     assert isinstance(train, np.memmap)
     assert train.dtype == np.uint8
@@ -38,7 +36,7 @@ def test_ids_are_mapped_from_disk_in_the_smallest_type(tmp_path):
 
 def test_more_than_256_tokens_take_two_bytes_each(tmp_path):
     text = " ".join(f"w{n}" for n in range(300)).encode()
-    store = prepare(recipe(tmp_path / "a.txt", text, "words", (1.0, 0.0, 0.0)), tmp_path)
+    store = prepare_store(recipe(tmp_path / "a.txt", text, "words", (1.0, 0.0, 0.0)), tmp_path)
     assert store.ids("train").dtype == np.uint16
     assert store.vocab.decode(store.ids("train").tolist()[:3]) == "w0 w1 w2"
     assert len(store.ids("val")) == 0
@@ -52,23 +50,25 @@ def snapshot(folder) -> dict:
 def test_a_prepared_text_is_opened_without_writing_anything(tmp_path, monkeypatch):
     monkeypatch.setattr(identity_room, "SETTLED", 0)
     made = recipe(tmp_path / "a.txt", b"abcdabcd")
-    first = prepare(made, tmp_path / "data")
+    first = prepare_store(made, tmp_path / "data")
     before = snapshot(tmp_path / "data")
-    assert prepare(made, tmp_path / "data").folder == first.folder
+    assert prepare_store(made, tmp_path / "data").folder == first.folder
     assert snapshot(tmp_path / "data") == before
 
 
 def test_a_prepared_text_is_not_read_again(tmp_path, monkeypatch):
     monkeypatch.setattr(identity_room, "SETTLED", 0)
     made = recipe(tmp_path / "a.txt", b"abcdabcd")
-    first = prepare(made, tmp_path / "data")
-    monkeypatch.setattr(Span, "chunks", lambda self: pytest.fail("read again"))
-    assert prepare(made, tmp_path / "data").ids("train").tolist() == first.ids("train").tolist()
+    first = prepare_store(made, tmp_path / "data")
+    monkeypatch.setattr(FileSlice, "chunks", lambda self: pytest.fail("read again"))
+    assert (
+        prepare_store(made, tmp_path / "data").ids("train").tolist() == first.ids("train").tolist()
+    )
 
 
 def test_a_text_that_changed_is_prepared_anew_even_at_once(tmp_path):
-    first = prepare(recipe(tmp_path / "a.txt", b"abcdabcd"), tmp_path)
-    second = prepare(recipe(tmp_path / "a.txt", b"dcbadcba"), tmp_path)
+    first = prepare_store(recipe(tmp_path / "a.txt", b"abcdabcd"), tmp_path)
+    second = prepare_store(recipe(tmp_path / "a.txt", b"dcbadcba"), tmp_path)
     assert bytes(second.ids("train")) == b"dcba"
     assert first.fingerprint != second.fingerprint
 
@@ -81,13 +81,13 @@ def test_another_text_vocabulary_cut_or_unit_is_another_store(tmp_path):
         recipe(path, text, "words"),
         recipe(path, text, "words", words=WordOptions(line_end="none")),
         recipe(path, text, fractions=(1.0, 0.0, 0.0)),
-        recipe(path, text, documents="lines"),
-        recipe(path, text, documents="files"),
+        recipe(path, text, document_unit="lines"),
+        recipe(path, text, document_unit="files"),
     ]
-    stores = [prepare(made, tmp_path) for made in recipes]
+    stores = [prepare_store(made, tmp_path) for made in recipes]
     assert len({store.folder for store in stores}) == 7
     assert len({store.fingerprint for store in stores}) == 7
-    other = prepare(recipe(path, b"ab cd\nab ce\n"), tmp_path)
+    other = prepare_store(recipe(path, b"ab cd\nab ce\n"), tmp_path)
     assert other.fingerprint not in {store.fingerprint for store in stores}
 
 
@@ -97,68 +97,61 @@ def test_a_text_in_other_files_is_another_store(tmp_path):
         paths = [tmp_path / f"{len(parts)}{n}{part.decode()}" for n, part in enumerate(parts)]
         for path, part in zip(paths, parts, strict=True):
             path.write_bytes(part)
-        spans = [span for path in paths for span in whole(path)]
-        stores.append(prepare(Recipe(dict.fromkeys(("train", "val", "test"), spans)), tmp_path))
+        spans = [span for path in paths for span in whole_file(path)]
+        stores.append(
+            prepare_store(Recipe(dict.fromkeys(("train", "val", "test"), spans)), tmp_path)
+        )
     assert len({store.folder for store in stores}) == 3
     assert len({store.fingerprint for store in stores}) == 3
 
 
 def test_a_vocabulary_file_gives_the_fingerprint_of_what_it_holds(tmp_path):
-    built = prepare(recipe(tmp_path / "a.txt", b"abcdabcd", "characters"), tmp_path)
+    built = prepare_store(recipe(tmp_path / "a.txt", b"abcdabcd", "characters"), tmp_path)
     (tmp_path / "mine.json").write_text(built.vocab.to_json())
-    named = prepare(recipe(tmp_path / "a.txt", b"abcdabcd", str(tmp_path / "mine.json")), tmp_path)
+    named = prepare_store(
+        recipe(tmp_path / "a.txt", b"abcdabcd", str(tmp_path / "mine.json")), tmp_path
+    )
     assert named.fingerprint == built.fingerprint
 
 
 def test_documents_are_kept_with_the_tokens(tmp_path):
     text = b"one\ntwo words\n\nthree"
-    lines = recipe(tmp_path / "a.txt", text, fractions=(1.0, 0.0, 0.0), documents="lines")
-    store = prepare(lines, tmp_path)
+    lines = recipe(tmp_path / "a.txt", text, fractions=(1.0, 0.0, 0.0), document_unit="lines")
+    store = prepare_store(lines, tmp_path)
     assert store.text("train").starts.tolist() == [0, 4, 14, 15]
     assert store.text("train").depth(np.array([0, 3, 4, 14, 15, 19])).tolist() == [0, 3, 0, 0, 0, 4]
     paths = [tmp_path / name for name in ("x", "y", "z")]
     for path in paths:
         path.write_bytes(b"12345")
-    spans = [span for path in paths for span in whole(path)]
+    spans = [span for path in paths for span in whole_file(path)]
     splits = {"train": spans, "val": spans[:1], "test": spans[:1]}
-    store = prepare(Recipe(splits, documents="files"), tmp_path)
+    store = prepare_store(Recipe(splits, document_unit="files"), tmp_path)
     assert store.text("train").starts.tolist() == [0, 5, 10]
-    together = prepare(Recipe(splits), tmp_path)
+    together = prepare_store(Recipe(splits), tmp_path)
     assert together.text("train").starts.tolist() == [0]
     assert together.ids("train").tolist() == store.ids("train").tolist()
 
 
-def test_many_documents_are_streamed_to_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_room, "STARTS_KEPT", 3)
-    text = b"".join(b"%d\n" % n for n in range(50))
-    lines = recipe(tmp_path / "a.txt", text, fractions=(1.0, 0.0, 0.0), documents="lines")
-    starts = prepare(lines, tmp_path).text("train").starts.tolist()
-    assert starts == [0, *(n + 1 for n in range(len(text) - 1) if text[n] == 10)]
-
-
 def test_the_bar_counts_every_byte_that_is_encoded(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"ab\ncde\n" * 10)
-    read = []
-    for unit in ("files", "lines"):
-        for document in documents(whole(path), unit):
-            watched = Watched(document, read.append)
-            assert b"".join(watched.chunks()) == b"".join(document.chunks())
-            assert (watched.path, watched.start) == (document.path, document.start)
-    assert sum(read) == 2 * 70
+    for unit in (None, "files", "lines"):
+        advanced = []
+        made = recipe(tmp_path / "a.txt", b"ab\ncde\n" * 10, "words", (1, 0, 0), document_unit=unit)
+        documents = list(made.documents("train", advanced.append))
+        assert b"".join(chunk for part in documents for chunk in part.chunks()) == b"ab\ncde\n" * 10
+        assert sum(advanced) == 70
 
 
 def test_what_the_vocabulary_lacks_is_counted(tmp_path):
     made = recipe(tmp_path / "a.txt", b"a b a b c d a b ", "words", words=WordOptions(min_freq=2))
-    store = prepare(made, tmp_path)
+    store = prepare_store(made, tmp_path)
     assert store.vocab.words == ("<eos>", "a", "b", "<unk>")
     assert store.manifest["unknown"] == {"train": 0, "val": 2, "test": 0}
-    plain = prepare(recipe(tmp_path / "a.txt", b"abcd"), tmp_path)
+    plain = prepare_store(recipe(tmp_path / "a.txt", b"abcd"), tmp_path)
     assert set(plain.manifest["unknown"].values()) == {0}
 
 
 def test_its_manifest_says_what_it_is(tmp_path):
-    store = prepare(recipe(tmp_path / "a.txt", b"ab cdab cd", "words"), tmp_path)
+    store = prepare_store(recipe(tmp_path / "a.txt", b"ab cdab cd", "words"), tmp_path)
     manifest = json.loads((store.folder / "manifest.json").read_text())
     assert len(manifest["text"]) == 64
     assert manifest["vocab"] == "words"
@@ -171,7 +164,7 @@ def test_its_manifest_says_what_it_is(tmp_path):
 def test_what_cannot_be_encoded_leaves_nothing_behind(tmp_path):
     made = recipe(tmp_path / "a.txt", b"\xff\xfe\xfd\xfc", "characters")
     with pytest.raises(DataError, match="is not UTF-8"):
-        prepare(made, tmp_path / "data")
+        prepare_store(made, tmp_path / "data")
     left = [path.suffix for path in (tmp_path / "data" / "prepared").iterdir()]
     assert left == [".lock"]
 
@@ -179,26 +172,26 @@ def test_what_cannot_be_encoded_leaves_nothing_behind(tmp_path):
 def test_a_root_that_is_a_file_is_named(tmp_path):
     made = recipe(tmp_path / "a.txt", b"abcdabcd")
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"data\.root: .*file cannot be written"):
-        prepare(made, tmp_path / "file")
+    with pytest.raises(StorageError, match=r"data\.data_dir: .*file cannot be written"):
+        prepare_store(made, tmp_path / "file")
 
 
 HOLD = """
 import sys, time
 from pathlib import Path
 from txl_lightning.data import store
-from txl_lightning.data.spans import whole
+from txl_lightning.data.documents import whole_file
 text, root, seconds = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
-build = store.build
+build = store.build_store
 def slowly(folder, *rest):
     (root / "building").write_text("")
     time.sleep(seconds)
     build(folder, *rest)
     with (root / "built").open("a") as file:
         file.write("once ")
-store.build = slowly
-spans = whole(text)
-done = store.prepare(store.Recipe({"train": spans, "val": spans, "test": spans}), root)
+store.build_store = slowly
+spans = whole_file(text)
+done = store.prepare_store(store.Recipe({"train": spans, "val": spans, "test": spans}), root)
 print(done.folder)
 """
 
@@ -234,10 +227,10 @@ def test_a_builder_that_was_killed_is_not_in_the_way(tmp_path):
     wait_for(root / "building")
     os.kill(killed.pid, signal.SIGKILL)
     killed.communicate()
-    spans = whole(text)
+    spans = whole_file(text)
     made = Recipe({"train": spans, "val": spans, "test": spans})
     key = next((root / "prepared").glob("*.lock")).name.removesuffix(".lock")
-    (root / "prepared" / f"{key}.building-left").mkdir()
-    store = prepare(made, root)
+    (root / "prepared" / f"{key}.part-left").mkdir()
+    store = prepare_store(made, root)
     assert len(store.ids("train")) == 400
-    assert not list((root / "prepared").glob("*.building-*"))
+    assert not list((root / "prepared").glob("*.part-*"))

@@ -7,8 +7,8 @@ from itertools import chain
 import pytest
 
 from txl_lightning.data import fingerprint, user_files
-from txl_lightning.data.spans import whole
-from txl_lightning.data.user_files import by_fractions, own_text
+from txl_lightning.data.documents import whole_file
+from txl_lightning.data.user_files import split_by_fractions, split_user_files
 from txl_lightning.errors import DataError
 
 FRACTIONS = (0.8, 0.1, 0.1)
@@ -27,7 +27,7 @@ def test_one_file_is_cut_between_characters_and_nothing_is_lost(tmp_path, fracti
     text = ("aé✓🙂" * 37).encode()
     path = tmp_path / "a.txt"
     path.write_bytes(text)
-    parts = own_text([path], fractions, tmp_path)
+    parts = split_user_files([path], fractions, tmp_path)
     assert b"".join(joined(parts[name]) for name in ("train", "val", "test")) == text
     for name, fraction in zip(("train", "val", "test"), fractions, strict=True):
         joined(parts[name]).decode()
@@ -38,7 +38,7 @@ def test_many_files_are_cut_between_files(tmp_path):
     files = [tmp_path / f"{n}.py" for n in range(20)]
     for n, path in enumerate(files):
         path.write_bytes(bytes([n]) * 10)
-    parts = by_fractions([span for path in files for span in whole(path)], FRACTIONS)
+    parts = split_by_fractions([span for path in files for span in whole_file(path)], FRACTIONS)
     assert [len(parts[name]) for name in ("train", "val", "test")] == [16, 2, 2]
     assert joined(parts["val"]) == bytes([16]) * 10 + bytes([17]) * 10
 
@@ -47,13 +47,13 @@ def test_three_files_are_train_val_and_test(tmp_path):
     paths = [tmp_path / name for name in ("x", "y", "z")]
     for path in paths:
         path.write_text(path.name * 3)
-    assert texts(own_text(paths, FRACTIONS, tmp_path)) == {
+    assert texts(split_user_files(paths, FRACTIONS, tmp_path)) == {
         "train": [b"xxx"],
         "val": [b"yyy"],
         "test": [b"zzz"],
     }
     with pytest.raises(DataError, match=r"data\.path: invalid number of files 2"):
-        own_text(paths[:2], FRACTIONS, tmp_path)
+        split_user_files(paths[:2], FRACTIONS, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_folder_may_name_its_splits(tmp_path, names):
         path = tmp_path / "text" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-    found = texts(own_text([tmp_path / "text"], FRACTIONS, tmp_path))
+    found = texts(split_user_files([tmp_path / "text"], FRACTIONS, tmp_path))
     assert [found[name] for name in ("train", "val", "test")] == [[n.encode()] for n in names]
 
 
@@ -78,9 +78,9 @@ def test_a_tar_is_looked_through_once(tmp_path, monkeypatch):
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         for name in "abc":
             tar.addfile(tarfile.TarInfo(name) if name == "b" else sized(name), io.BytesIO(b"x"))
-    first = own_text([tmp_path / "a.tar"], (0.5, 0.0, 0.5), tmp_path)
+    first = split_user_files([tmp_path / "a.tar"], (0.5, 0.0, 0.5), tmp_path)
     monkeypatch.setattr(user_files, "tar_spans", lambda _: pytest.fail("looked through again"))
-    assert own_text([tmp_path / "a.tar"], (0.5, 0.0, 0.5), tmp_path) == first
+    assert split_user_files([tmp_path / "a.tar"], (0.5, 0.0, 0.5), tmp_path) == first
 
 
 def sized(name: str) -> tarfile.TarInfo:
@@ -95,7 +95,7 @@ def test_a_tar_may_name_its_splits_too(tmp_path):
             info = tarfile.TarInfo(name)
             info.size = len(name)
             tar.addfile(info, io.BytesIO(name.encode()))
-    found = texts(own_text([tmp_path / "books.tar.gz"], FRACTIONS, tmp_path))
+    found = texts(split_user_files([tmp_path / "books.tar.gz"], FRACTIONS, tmp_path))
     assert found["train"] == [b"books/train/1.txt", b"books/train/2.txt"]
     assert found["test"] == [b"books/test/1.txt"]
 
@@ -104,7 +104,7 @@ def test_a_document_outside_the_named_splits_is_not_read_in_passing(tmp_path):
     for name in ("train.txt", "val.txt", "test.txt", "README"):
         (tmp_path / name).write_text(name)
     with pytest.raises(DataError, match="README is not in train, val or test, but others are"):
-        own_text([tmp_path], FRACTIONS, tmp_path)
+        split_user_files([tmp_path], FRACTIONS, tmp_path)
 
 
 def documents(folder) -> dict[str, bytes]:
@@ -120,7 +120,7 @@ def documents(folder) -> dict[str, bytes]:
 
 def test_a_folder_holds_a_document_in_each_file(tmp_path):
     written = documents(tmp_path / "texts")
-    found = texts(own_text([tmp_path / "texts"], FRACTIONS, tmp_path))
+    found = texts(split_user_files([tmp_path / "texts"], FRACTIONS, tmp_path))
     assert [*chain(*found.values())] == [written[name] for name in sorted(written)]
     assert {name: len(found[name]) for name in found} == {"train": 8, "val": 1, "test": 1}
 
@@ -134,7 +134,7 @@ def test_a_tar_holds_a_document_in_each_file(tmp_path, mode):
             info = tarfile.TarInfo(name)
             info.size = len(written[name])
             tar.addfile(info, io.BytesIO(written[name]))
-    found = texts(own_text([path], FRACTIONS, tmp_path))
+    found = texts(split_user_files([path], FRACTIONS, tmp_path))
     assert [*chain(*found.values())] == [written[name] for name in sorted(written)]
 
 
@@ -143,7 +143,7 @@ def test_what_we_keep_in_a_folder_is_not_its_text(tmp_path):
     root = tmp_path / "texts" / "data"
     (root / "prepared" / "abc").mkdir(parents=True)
     (root / "prepared" / "abc" / "train.ids").write_bytes(b"ids")
-    found = texts(own_text([tmp_path / "texts"], FRACTIONS, root))
+    found = texts(split_user_files([tmp_path / "texts"], FRACTIONS, root))
     assert [*chain(*found.values())] == [written[name] for name in sorted(written)]
 
 
@@ -151,23 +151,23 @@ def test_what_we_keep_in_a_folder_is_not_its_text(tmp_path):
 def test_every_split_gets_a_document_where_there_are_three(tmp_path, sizes):
     for n, size in enumerate(sizes):
         (tmp_path / f"{n}.txt").write_bytes(b"x" * size)
-    found = own_text([tmp_path], (0.9, 0.05, 0.05), tmp_path / "data")
+    found = split_user_files([tmp_path], (0.9, 0.05, 0.05), tmp_path / "data")
     assert all(found.values())
     names = [span.path.name for split in ("train", "val", "test") for span in found[split]]
     assert names == [f"{n}.txt" for n in range(len(sizes))]
-    whole_text = own_text([tmp_path], (1.0, 0.0, 0.0), tmp_path / "data")
+    whole_text = split_user_files([tmp_path], (1.0, 0.0, 0.0), tmp_path / "data")
     assert [len(spans) for spans in whole_text.values()] == [len(sizes), 0, 0]
 
 
 def test_what_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"no\.txt: no such file"):
-        own_text([tmp_path / "no.txt"], FRACTIONS, tmp_path)
+        split_user_files([tmp_path / "no.txt"], FRACTIONS, tmp_path)
     (tmp_path / "empty.txt").touch()
     with pytest.raises(DataError, match=r"empty\.txt: the file is empty"):
-        own_text([tmp_path / "empty.txt"], FRACTIONS, tmp_path)
+        split_user_files([tmp_path / "empty.txt"], FRACTIONS, tmp_path)
     (tmp_path / "folder").mkdir()
     with pytest.raises(DataError, match=r"folder: there is no text in it"):
-        own_text([tmp_path / "folder"], FRACTIONS, tmp_path)
+        split_user_files([tmp_path / "folder"], FRACTIONS, tmp_path)
     (tmp_path / "a.txt.gz").write_bytes(b"x")
     with pytest.raises(DataError, match=r"a\.txt\.gz: packed; unpack it first"):
-        own_text([tmp_path / "a.txt.gz"], FRACTIONS, tmp_path)
+        split_user_files([tmp_path / "a.txt.gz"], FRACTIONS, tmp_path)

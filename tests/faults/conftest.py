@@ -32,7 +32,7 @@ LAUNCHERS = {
 SMALL = [
     "--model.net.n_layer=2", "--model.net.n_head=2", "--model.net.d_model=8",
     "--model.net.mem_len=12", "--model.net.dropout=0.2", "--model.net.dropatt=0.1",
-    "--data.path=letters.txt", "--data.root=data", "--data.tgt_len=8", "--data.batch_size=4",
+    "--data.path=letters.txt", "--data.data_dir=data", "--data.tgt_len=8", "--data.batch_size=4",
     "--trainer.max_steps=40", "--trainer.val_check_interval=10", "--trainer.limit_val_batches=3",
     "--trainer.accelerator=cpu", "--trainer.log_every_n_steps=4",
     "--trainer.enable_progress_bar=false", "--checkpoint.every_n_steps=7",

@@ -11,7 +11,7 @@ READINGS = {
     "ordered": [],
     "accumulated": ["--trainer.accumulate_grad_batches=3", "--trainer.val_check_interval=30"],
     "rolled": ["--data.order=rolled", "--data.segments=varied"],
-    "shuffled": ["--data.order=shuffled", "--data.documents=lines"],
+    "shuffled": ["--data.order=shuffled", "--data.document_unit=lines"],
     "muon": ["--model.optim.name=muon", "--trainer.precision=bf16-mixed"],
 }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 TEXT = b"the five boxing wizards jump quickly, and the lazy dog sees them; so it goes.\n" * 40
 DATA = [
     "--data.tgt_len=8", "--data.batch_size=2", "--data.vocab=characters",
-    "--data.path=text.txt", "--data.root=data",
+    "--data.path=text.txt", "--data.data_dir=data",
 ]  # fmt: skip
 OPTIONS = [
     "--model.net.n_layer=1", "--model.net.n_head=2", "--model.net.d_model=8",

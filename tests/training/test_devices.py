@@ -82,7 +82,7 @@ def runs(letters, memory_NBMD) -> Path:
 
 
 def command_line(folder: Path, name: str, *options: str) -> list[str]:
-    where = [f"--data.path={folder / 'letters.txt'}", f"--data.root={folder / 'data'}"]
+    where = [f"--data.path={folder / 'letters.txt'}", f"--data.data_dir={folder / 'data'}"]
     return ["fit", *COMMON, *where, f"--trainer.default_root_dir={folder / name}", *options]
 
 

@@ -78,7 +78,7 @@ def documents(text_file):
 READINGS = [
     {},
     {"order": "rolled", "segments": "varied"},
-    {"order": "shuffled", "documents": "lines"},
+    {"order": "shuffled", "document_unit": "lines"},
     {"overfit_batches": 3},
     {"order": "rolled", "segments": "varied", "ext_len": 5},
 ]

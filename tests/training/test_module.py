@@ -399,7 +399,7 @@ def test_asking_for_the_number_of_steps_does_not_lose_the_position(
         {"order": "rolled"},
         {"segments": "varied"},
         {"order": "rolled", "segments": "varied", "seed": 5},
-        {"order": "shuffled", "documents": "lines"},
+        {"order": "shuffled", "document_unit": "lines"},
         {"ext_len": 5},
         {"ext_len": 20, "order": "rolled", "segments": "varied"},
     ],

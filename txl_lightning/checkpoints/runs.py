@@ -27,7 +27,7 @@ def load_run(path: str | Path) -> tuple[TransformerXL, vocab.Vocabulary | None]:
         model = TransformerXL(TransformerXLConfig(**checkpoint["hyper_parameters"]["net"]))
         weights = checkpoint["state_dict"]
         model.load_state_dict({name.removeprefix("net."): weights[name] for name in weights})
-        return model.eval(), vocab.load(checkpoint["CorpusDataModule"]["vocab"])
+        return model.eval(), vocab.load_vocabulary(checkpoint["CorpusDataModule"]["vocab"])
     except (KeyError, TypeError, RuntimeError) as error:
         raise not_ours(path) from error
 

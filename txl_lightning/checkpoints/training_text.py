@@ -16,13 +16,13 @@ OTHERWISE = "give a text with --path"
 
 
 def load_training_text(
-    ckpt_path: str | Path, root: str | None = None
+    ckpt_path: str | Path, data_dir: str | None = None
 ) -> tuple[str, Store | TaskStore]:
     """The name of a run's text and its store, as the config in the run's folder says.
 
     Args:
         ckpt_path: RUN/checkpoints/NAME.ckpt.
-        root: where data lives; left out, where the run had it.
+        data_dir: where data lives; left out, where the run had it.
 
     Raises:
         DataError: nothing says which text it was, or it is another one by now.
@@ -34,7 +34,7 @@ def load_training_text(
             f"ckpt_path: {ckpt_path}: no {path} says what it was trained on; {OTHERWISE}"
         )
     config = text_config(yaml.safe_load(path.read_text(encoding="utf-8")))
-    store = (replace(config, root=root) if root else config).open()
+    store = (replace(config, data_dir=data_dir) if data_dir else config).open()
     if store.fingerprint != state["fingerprint"]:
         changed = f"the checkpoint's is {state['fingerprint']}, this text's {store.fingerprint}"
         raise DataError(f"data ({config.name}): {changed}; {OTHERWISE}")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..data.vocab import Bytes, SubwordOptions, Vocabulary, WordOptions, Words, named
+from ..data.vocab import Bytes, SubwordOptions, Vocabulary, WordOptions, Words, build_vocabulary
 from ..data.vocab.words import UNKNOWN
 from ..errors import DataError
 
@@ -49,7 +49,7 @@ def in_file(path: Path, n_token: int) -> Vocabulary:
         case dict() if is_ids(held):
             return of_words(sorted(held, key=held.__getitem__), n_token)
         case dict():
-            return named(str(path), lambda: [], WordOptions(), SubwordOptions())
+            return build_vocabulary(str(path), lambda: [], WordOptions(), SubwordOptions())
     return of_words([line.split()[0] for line in text.split("\n") if line.strip()], n_token)
 
 
@@ -78,7 +78,7 @@ def of_words(words: Sequence[Any], n_token: int, lower_case: bool = False) -> Vo
     line_end = next((end for symbol, end in LINE_ENDS.items() if symbol in words), "none")
     unknown = "unk" if any(symbol in words for symbol in UNKNOWN) else "error"
     options = WordOptions(lower_case=lower_case, line_end=line_end, unknown=unknown)
-    return sized(Words.listed(words, options), n_token)
+    return sized(Words.from_list(words, options), n_token)
 
 
 def sized(vocab: Vocabulary, n_token: int) -> Vocabulary:

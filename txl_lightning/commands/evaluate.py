@@ -35,8 +35,8 @@ def evaluate_command(
     path: str | None = None,
     corpus: str | None = None,
     split: Literal["train", "val", "test"] = "test",
-    documents: Literal["none", "files", "lines"] | None = None,
-    root: str | None = None,
+    document_unit: Literal["none", "files", "lines"] | None = None,
+    data_dir: str | None = None,
     per_token: str | None = None,
     out: str | None = None,
     device: Device = None,
@@ -52,8 +52,8 @@ def evaluate_command(
             kept in a temporary file ($TMPDIR); left out, what the checkpoint was trained on.
         corpus: The text by name, in place of path.
         split: Which part of it; your own text is test as a whole, unless names in it say otherwise.
-        documents: What is a text of its own in path or corpus, before which nothing is seen.
-        root: The folder where data lives; left out, $TXL_DATA, or data, or where the run had it.
+        document_unit: What is a text of its own in path or corpus, before which nothing is seen.
+        data_dir: The folder of data; left out, $TXL_DATA, or data, or where the run had it.
         per_token: A .npy file for the nats of every token in input order; nan where not scored.
         out: A file that the line of JSON is added to.
         device: Where the model runs; left out, on a GPU if there is one.
@@ -68,10 +68,11 @@ def evaluate_command(
     model.to(there_is(device))
     with TemporaryDirectory(prefix="txl-") as folder, lines(out) as written:
         if path is None and corpus is None:
-            require(documents is None, "documents", documents, "left out, or path or corpus given")
-            text = of_store(*load_training_text(ckpt_path, root), split)
+            require(document_unit is None, "document_unit", document_unit, "path or corpus given")
+            text = of_store(*load_training_text(ckpt_path, data_dir), split)
         else:
-            config = named(path, corpus, Path(folder), documents=documents, root=root)
+            options = {"document_unit": document_unit, "data_dir": data_dir}
+            config = named(path, corpus, Path(folder), **options)
             text = with_vocabulary(config, split, vocab, Path(folder))
         record = scored(model, replace(text, name=path or text.name), how, per_token)
         record |= {"checkpoint": ckpt_path, "checkpoint_sha256": sha256_of_weights(ckpt_path)}

@@ -22,7 +22,7 @@ class Page:
     ) -> None:
         self.streams = [StreamingDetokenizer(vocab, ids, stop) for ids in ids_B]
         self.texts = [""] * len(ids_B)
-        self.say(["".join(islice(vocab.pieces(ids), shown, len(ids))) for ids in ids_B])
+        self.say(["".join(islice(vocab.decode_stream(ids), shown, len(ids))) for ids in ids_B])
 
     @property
     def ended(self) -> bool:

@@ -5,10 +5,9 @@ from typing import Any
 
 from ..data.config import DataConfig
 from ..data.corpora import CORPORA
-from ..data.spans import SPLITS
+from ..data.documents import SPLITS
 from ..data.store import Store
 from ..data.tasks import TASKS
-from ..data.vocab import fingerprint
 from ..errors import DataError
 
 
@@ -31,7 +30,7 @@ def prepare_command(name: str, **text: Any) -> None:
     print(f"{store.vocab.n_token:,} {store.vocab.unit}s in the vocabulary")
     for split in SPLITS:
         print(f"{split:5}  " + "  ".join(counts(store, split)))
-    print(f"fingerprint {store.fingerprint}, of the vocabulary {fingerprint(store.vocab)}")
+    print(f"fingerprint {store.fingerprint}, of the vocabulary {store.vocab.fingerprint}")
 
 
 def counts(store: Store, split: str) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 
 from ..analysis import plots, recl
 from ..checkpoints.runs import sha256_of_weights
-from ..data.vocab import Vocabulary, fingerprint
+from ..data.vocab import Vocabulary
 from ..errors import require
 from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
@@ -104,7 +104,7 @@ def group(paths: Sequence[str]) -> tuple[dict[str, tuple[TransformerXL, int]], V
     runs = [trained(path) for path in paths]
     vocab = runs[0][1]
     for path, (_, other, _) in zip(paths, runs, strict=True):
-        if fingerprint(other) != fingerprint(vocab):
+        if other.fingerprint != vocab.fingerprint:
             raise ValueError(f"ckpt_path: {path} has another vocabulary than {paths[0]}")
     lengths = [(model, about["tgt_len"]) for model, _, about in runs]
     return dict(zip(names(paths), lengths, strict=True)), vocab

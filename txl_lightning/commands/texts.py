@@ -9,9 +9,9 @@ from ..checkpoints import read_checkpoint
 from ..checkpoints.runs import load_with_vocabulary
 from ..checkpoints.training_text import load_training_text
 from ..data.config import DataConfig
-from ..data.spans import SPLITS
+from ..data.documents import SPLITS
 from ..data.store import Store
-from ..data.user_files import read
+from ..data.user_files import find_slices
 from ..data.vocab import Vocabulary
 from ..model import TransformerXL
 
@@ -32,7 +32,7 @@ def text_ids(ckpt_path: str, vocab: Vocabulary, path: str | None, split: str) ->
         DataError: the text cannot be had, read or encoded, or is another one by now.
     """
     if path is not None:
-        spans = read(Path(path).expanduser(), DataConfig().data_root)
+        spans = find_slices(Path(path).expanduser(), DataConfig().data_folder)
         return np.concatenate([ids for span in spans for ids in vocab.encode(span)])
     if split not in SPLITS:
         raise ValueError(f"split: invalid {split}; expected one of {', '.join(SPLITS)}")

@@ -16,7 +16,7 @@ from typing import IO, BinaryIO
 
 from ..errors import DataError
 from .checksums import difference
-from .fingerprint import short, stamp
+from .fingerprint import file_stamp, short_hash
 
 CHUNK = 1 << 20
 # What one byte of an archive may become, and what any archive may; text shrinks tenfold at most.
@@ -98,7 +98,7 @@ def plain_tar(archive: Path, folder: Path) -> Path:
             _refuse_other_than_tar(archive, stream.read(tarfile.BLOCKSIZE))
         if _compression(archive) is None:
             return archive
-        target = folder / f"{archive.name}-{short(stamp(archive))}.tar"
+        target = folder / f"{archive.name}-{short_hash(file_stamp(archive))}.tar"
         if not target.exists():
             with _opened(archive) as stream, _aside(target) as file:
                 _copy(stream, file, _bound(archive), f"{archive}: it")
@@ -242,7 +242,7 @@ def _one_line(archive: Path, folder: Path | None = None) -> Iterator[None]:
     except (*CORRUPT, OSError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         if folder and getattr(error, "errno", None) and str(error.filename) != str(archive):
-            what = f"cannot be unpacked into {folder} ({reason}); make room or set data.root"
+            what = f"cannot be unpacked into {folder} ({reason}); make room or set data.data_dir"
         else:
             what = f"cannot be read as an archive ({reason}); replace it"
         raise DataError(f"{archive}: {what}") from error

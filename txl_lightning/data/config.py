@@ -1,4 +1,4 @@
-"""TextConfig: which text, cut and encoded how -> a store."""
+"""DataConfig: which text, cut and encoded how -> a store."""
 
 import os
 from dataclasses import dataclass, fields, replace
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .corpora import CORPORA
-from .store import Recipe, Store, prepare
+from .store import Recipe, Store, prepare_store
 from .tasks import TASKS, TaskConfig, TaskStore
-from .user_files import holds_documents, own_text
+from .user_files import has_documents, split_user_files
 from .vocab import SubwordOptions, WordOptions
 
 CorpusName = Literal[
@@ -44,7 +44,7 @@ class DataConfig:
     vocab: str | None = None
     """bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
     tokenizer.json, or words, one in a line; left out, the corpus's own, or bytes."""
-    documents: Literal["none", "files", "lines"] | None = None
+    document_unit: Literal["none", "files", "lines"] | None = None
     """What is a text of its own, before which nothing is seen; left out, the corpus's own, each
     file of a folder or tar, or else none."""
     split: tuple[float, float, float] = (0.9, 0.05, 0.05)
@@ -55,7 +55,7 @@ class DataConfig:
     """How subwords are trained."""
     task: TaskConfig = TaskConfig()
     """How large sort, copy and recall are."""
-    root: str | None = None
+    data_dir: str | None = None
     """The folder where data lives; left out, $TXL_DATA, or data."""
 
     def __post_init__(self) -> None:
@@ -80,26 +80,26 @@ class DataConfig:
         return [self.path] if isinstance(self.path, str) else list(self.path or ())
 
     @property
-    def data_root(self) -> Path:
+    def data_folder(self) -> Path:
         """The folder where data lives."""
-        return Path(self.root or os.environ.get("TXL_DATA") or "data").expanduser()
+        return Path(self.data_dir or os.environ.get("TXL_DATA") or "data").expanduser()
 
     def recipe(self) -> Recipe:
         """What the store will be made from; a corpus is downloaded here."""
         own = [Path(path).expanduser() for path in self.paths]
         if own:
-            unit = "files" if any(map(holds_documents, own)) else None
-            splits = own_text(own, self.split, self.data_root)
+            unit = "files" if any(map(has_documents, own)) else None
+            splits = split_user_files(own, self.split, self.data_folder)
             vocab, words = "bytes", WordOptions()
         else:
             corpus = CORPORA[self.corpus]
-            unit, splits = corpus.documents, corpus.find(self.data_root, self.split)
+            unit, splits = corpus.document_unit, corpus.find(self.data_folder, self.split)
             vocab, words = corpus.vocab, corpus.words
-        chosen = unit if self.documents is None else self.documents
+        chosen = unit if self.document_unit is None else self.document_unit
         return Recipe(
             splits,
             vocab=self.vocab or vocab,
-            documents=None if chosen == "none" else chosen,
+            document_unit=None if chosen == "none" else chosen,
             words=replace(words, **changed(self.words)),
             subwords=self.subwords,
         )
@@ -112,7 +112,7 @@ class DataConfig:
         """
         if self.path is None and self.corpus in TASKS:
             return TaskStore(self.corpus, self.task)
-        return prepare(self.recipe(), self.data_root)
+        return prepare_store(self.recipe(), self.data_folder)
 
 
 def changed(words: WordOptions) -> dict[str, Any]:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import sources
-from .spans import SPLITS, DocumentUnit, Span, whole
-from .user_files import by_fractions
+from .documents import SPLITS, DocumentUnit, FileSlice, whole_file
+from .user_files import split_by_fractions
 from .vocab import WordOptions
 
 NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 
-Splits = dict[str, list[Span]]
+Splits = dict[str, list[FileSlice]]
 Find = Callable[[Path, Sequence[float]], Splits]
 
 
@@ -25,7 +25,7 @@ class Corpus:
     vocab: str
     """The vocabulary its published results are measured with."""
     words: WordOptions = WordOptions()
-    documents: DocumentUnit | None = None
+    document_unit: DocumentUnit | None = None
     """What its published results take for a text of its own."""
 
 
@@ -34,13 +34,13 @@ def python_source(root: Path, fractions: Sequence[float]) -> Splits:
     library = Path(sysconfig.get_path("stdlib"))
     found = {path.relative_to(library).as_posix(): path for path in library.rglob("*.py")}
     names = (name for name in sorted(found) if not NOT_SOURCE & set(name.split("/")[:-1]))
-    spans = [span for name in names if _is_ascii(found[name]) for span in whole(found[name])]
-    return by_fractions(spans, fractions)
+    spans = [span for name in names if _is_ascii(found[name]) for span in whole_file(found[name])]
+    return split_by_fractions(spans, fractions)
 
 
 def tiny_shakespeare(root: Path, fractions: Sequence[float]) -> Splits:
     """Karpathy's 1.1 MB of Shakespeare."""
-    return by_fractions(whole(sources.place(sources.TINY_SHAKESPEARE, root)), fractions)
+    return split_by_fractions(whole_file(sources.place(sources.TINY_SHAKESPEARE, root)), fractions)
 
 
 def mahoney(source: sources.Source) -> Find:
@@ -50,7 +50,7 @@ def mahoney(source: sources.Source) -> Find:
         path = sources.place(source, root)
         cuts = [0, 90_000_000, 95_000_000, 100_000_000]
         parts = zip(SPLITS, cuts, cuts[1:], strict=False)
-        return {name: [Span(path, start, stop)] for name, start, stop in parts}
+        return {name: [FileSlice(path, start, stop)] for name, start, stop in parts}
 
     return find
 
@@ -60,7 +60,7 @@ def three(files: Sequence[sources.Source]) -> Find:
 
     def find(root: Path, fractions: Sequence[float]) -> Splits:
         pairs = zip(SPLITS, files, strict=True)
-        return {name: whole(sources.place(source, root)) for name, source in pairs}
+        return {name: whole_file(sources.place(source, root)) for name, source in pairs}
 
     return find
 
@@ -71,7 +71,7 @@ def ptb_char(root: Path, fractions: Sequence[float]) -> Splits:
     for name, source in zip(SPLITS, sources.PTB, strict=True):
         path = root / "ptb_char" / f"{name}.txt"
         sources.strip_lines(source, root, path)
-        splits[name] = whole(path)
+        splits[name] = whole_file(path)
     return splits
 
 
@@ -79,9 +79,9 @@ def lm1b(root: Path, fractions: Sequence[float]) -> Splits:
     """One Billion Word: 99 shuffled files; the first held-out part is test, the second val."""
     train, heldout = sources.place_lm1b(root)
     return {
-        "train": [span for path in train for span in whole(path)],
-        "val": whole(heldout[1]),
-        "test": whole(heldout[0]),
+        "train": [span for path in train for span in whole_file(path)],
+        "val": whole_file(heldout[1]),
+        "test": whole_file(heldout[0]),
     }
 
 
@@ -98,7 +98,7 @@ CORPORA = {
         lm1b,
         vocab="words",
         words=WordOptions(min_freq=3, line_end="double_eos"),
-        documents="lines",
+        document_unit="lines",
     ),
 }
 

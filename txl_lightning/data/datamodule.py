@@ -24,7 +24,7 @@ from .stream import (
 )
 from .tasks import TaskStore
 from .tokens import Text, Tokens
-from .vocab import Vocabulary, fingerprint, load
+from .vocab import Vocabulary, load_vocabulary
 
 
 class CorpusDataModule(LightningDataModule):
@@ -46,7 +46,7 @@ class CorpusDataModule(LightningDataModule):
         accept_changed: Go on although a checkpoint is of another text or vocabulary.
         batch_chunks: Chunks that each device reads its rows in when it trains, one after the other,
             to need less memory. A step learns the same; the Trainer counts each chunk as a batch.
-        **text: The text: see TextConfig.
+        **text: The text: see DataConfig.
 
     Raises:
         ValueError: a number that no stream can have.
@@ -123,7 +123,7 @@ class CorpusDataModule(LightningDataModule):
         data = {
             "corpus": self.text.name,
             "fingerprint": self.store.fingerprint,
-            "vocabulary": fingerprint(self.vocab),
+            "vocabulary": self.vocab.fingerprint,
             "n_token": self.n_token,
             "python": platform.python_version(),
             "batch_size": self.train_shape[0],
@@ -180,8 +180,8 @@ class CorpusDataModule(LightningDataModule):
         Raises:
             DataError: with both fingerprints.
         """
-        was = load(state["vocab"])
-        identities = {"data.vocab": (fingerprint(was), fingerprint(self.vocab))}
+        was = load_vocabulary(state["vocab"])
+        identities = {"data.vocab": (was.fingerprint, self.vocab.fingerprint)}
         if text := state.get("fingerprint"):
             identities[f"data ({self.text.name})"] = (text, self.store.fingerprint)
         changed = [
@@ -255,7 +255,7 @@ def shuffled(tokens: Tokens, seed: int) -> Order:
     if not isinstance(tokens, Text) or len(tokens.starts) < 2:
         raise DataError(
             "data.order: invalid shuffled for a text in one piece; give a folder or tar of "
-            "documents, or set data.documents to lines"
+            "documents, or set data.document_unit to lines"
         )
     return Shuffled(tokens, seed)
 

@@ -65,7 +65,7 @@ def fetch(
     except requests.RequestException as error:
         raise _missing(target, f"{remote.url} cannot be read ({_reason(error)})") from error
     except OSError as error:
-        advice = "make room or set data.root"
+        advice = "make room or set data.data_dir"
         message = f"{target}: missing, and cannot be written ({_reason(error)}): {advice}"
         raise StorageError(f"{message}; or put the file there yourself") from error
     return verify(target, remote)

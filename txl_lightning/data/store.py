@@ -2,70 +2,82 @@
 
 import hashlib
 import json
-import os
-import shutil
 import sys
-import tempfile
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import FileLock
 
 from ..errors import StorageError
-from .fingerprint import short, text_digest
-from .spans import SPLITS, Document, DocumentUnit, Span, documents
+from ..files import replace_folder
+from .documents import SPLITS, DocumentUnit, FileSlice, split_documents
+from .fingerprint import sha256_text, short_hash
 from .tokens import Text
-from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions, fingerprint, load, named
-from .watch import Watch, watching
+from .vocab import (
+    BUILT_IN,
+    SubwordOptions,
+    Vocabulary,
+    WordOptions,
+    build_vocabulary,
+    load_vocabulary,
+)
 
 VERSION = 4
-STARTS_KEPT = 1 << 16
 LARGE = 10_000_000
-"""Bytes of text that take long enough for a line to be said about it."""
+"""Bytes of text that take long enough for a line to be printed about it."""
+
+Advance = Callable[[int], object]
+"""Called with the bytes that have been read since the last call."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """All that the tokens of a text depend on."""
 
-    splits: Mapping[str, Sequence[Span]]
+    splits: Mapping[str, Sequence[FileSlice]]
     vocab: str = "bytes"
-    documents: DocumentUnit | None = None
+    document_unit: DocumentUnit | None = None
     """What begins a new document; left out, a split is one."""
     words: WordOptions = WordOptions()
     subwords: SubwordOptions = SubwordOptions()
 
-    def vocabulary(self) -> Vocabulary:
-        """Built from the splits that this kind is built from, or read from a file."""
-        spans = [span for name in BUILT_IN.get(self.vocab, ()) for span in self.splits[name]]
-        with watching("vocabulary", None) as watch:
-            return named(self.vocab, lambda: watch(spans), self.words, self.subwords)
+    def build_vocabulary(self) -> Vocabulary:
+        """Build the vocabulary from the splits that its kind needs, or read it from a file."""
+        slices = [part for name in BUILT_IN.get(self.vocab, ()) for part in self.splits[name]]
+        with show_progress("vocabulary", None) as advance:
+            watched = [replace(part, on_read=advance) for part in slices]
+            return build_vocabulary(self.vocab, lambda: watched, self.words, self.subwords)
 
-    def units(self, split: str) -> Iterator[Document]:
-        """What is encoded on its own."""
-        return documents(self.splits[split], self.documents or "files")
+    def documents(self, split: str, advance: Advance) -> Iterator[FileSlice]:
+        """Yield what is encoded on its own; `advance` gets the bytes as they are read."""
+        watched = (replace(part, on_read=advance) for part in self.splits[split])
+        return split_documents(watched, self.document_unit or "files")
 
-    def describe(self, root: Path) -> dict[str, Any]:
-        """The recipe in plain values; the text by its digest."""
-        options: dict[str, Any] = {"version": VERSION, "text": text_digest(self.splits, root)}
-        options |= {"vocab": self.vocab, "documents": self.documents}
-        sizes = {name: [span.stop - span.start for span in self.splits[name]] for name in SPLITS}
-        options["bytes"] = {name: sum(sizes[name]) for name in SPLITS}
-        # A line or a document also ends where a file does.
-        options["cuts"] = short(sizes)
+    def describe(self, data_dir: Path) -> dict[str, Any]:
+        """Return the recipe in plain values, the text by its checksum."""
+        sizes = {name: [part.stop - part.start for part in self.splits[name]] for name in SPLITS}
+        described: dict[str, Any] = {
+            "version": VERSION,
+            "text": sha256_text(self.splits, data_dir),
+            "vocab": self.vocab,
+            "documents": self.document_unit,
+            "bytes": {name: sum(sizes[name]) for name in SPLITS},
+            # A line or a document also ends where a file does.
+            "cuts": short_hash(sizes),
+        }
         match self.vocab:
             case "words":
-                options["words"] = asdict(self.words)
+                described["words"] = asdict(self.words)
             case "bpe" | "unigram":
-                options["subwords"] = asdict(self.subwords)
+                described["subwords"] = asdict(self.subwords)
             case name if name not in BUILT_IN:
-                options |= {"vocab": file_digest(name), "words": asdict(self.words)}
-        return options
+                described |= {"vocab": _sha256_or_name(name), "words": asdict(self.words)}
+        return described
 
 
 @dataclass(frozen=True)
@@ -76,120 +88,138 @@ class Store:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """The recipe, and what came out."""
+        """The recipe, and the counts of what it gave."""
         return json.loads((self.folder / "manifest.json").read_text())
 
     @cached_property
     def vocab(self) -> Vocabulary:
-        """What turns the text into ids and back."""
-        return load((self.folder / "vocab.json").read_text())
+        """The vocabulary of its ids."""
+        return load_vocabulary((self.folder / "vocab.json").read_text())
 
     def ids(self, split: str) -> np.ndarray:
-        """The tokens of a split, read from disk when they are looked at."""
-        return mapped(self.folder / f"{split}.ids", self.manifest["dtype"])
+        """Return the tokens of a split, which are read from disk where they are looked at."""
+        return self.text(split).ids
 
     def text(self, split: str) -> Text:
-        """The tokens of a split, with the place where each of its documents begins."""
-        return Text(self.ids(split), mapped(self.folder / f"{split}.starts", "int64"))
+        """Return the tokens of a split, with the places where its documents begin."""
+        return open_split(self.folder, split, np.dtype(self.manifest["dtype"]))
 
     def bytes_per_token(self, split: str) -> float:
-        """Bytes of text that a token stands for, on average.
+        """Return the bytes of text in a token, on average.
 
         A symbol that begins every document is not among them: it is not scored.
         """
-        of_split = {name: self.manifest[name][split] for name in ("bytes", "tokens", "n_document")}
-        tokens = of_split["tokens"] - self.vocab.n_start * of_split["n_document"]
-        return of_split["bytes"] / max(tokens, 1)
+        n_byte, n_token, n_document = (
+            self.manifest[name][split] for name in ("bytes", "tokens", "n_document")
+        )
+        return n_byte / max(n_token - self.vocab.n_start * n_document, 1)
 
     @cached_property
     def fingerprint(self) -> str:
         """A name that two texts share only if a model is fed the same tokens by both."""
-        said = {name: self.manifest[name] for name in ("text", "cuts", "documents", "tokens")}
-        return short(said | {"vocab": fingerprint(self.vocab)})
+        text = {name: self.manifest[name] for name in ("text", "cuts", "documents", "tokens")}
+        return short_hash(text | {"vocab": self.vocab.fingerprint})
 
 
-def prepare(recipe: Recipe, root: Path) -> Store:
-    """The store of a text under `root`, built when it is not there yet.
+class SplitCounts(NamedTuple):
+    """The size of an encoded split."""
 
-    It is built aside and renamed, so that it is either whole or absent; of several processes one
-    builds and the others wait. Where it is whole, nothing needs to be written.
+    tokens: int
+    unknown: int
+    """Tokens that stand for what the vocabulary lacks."""
+    n_document: int
+
+
+def prepare_store(recipe: Recipe, data_dir: Path) -> Store:
+    """Return the store of a text under `data_dir`, built when it is not there yet.
+
+    It is either whole or absent; of several processes one builds and the others wait. Where it is
+    whole, nothing is written.
 
     Raises:
         DataError: the text cannot be encoded.
-        StorageError: nothing can be written under `root`.
+        StorageError: nothing can be written under `data_dir`.
     """
-    options = recipe.describe(root)
-    folder = root / "prepared" / short(options)
+    described = recipe.describe(data_dir)
+    folder = data_dir / "prepared" / short_hash(described)
     if not folder.is_dir():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{folder}.lock"):
                 if not folder.is_dir():
-                    build(folder, recipe, options)
+                    replace_folder(folder, lambda part: build_store(part, recipe, described))
         except OSError as error:
-            raise StorageError(f"data.root: {root} cannot be written ({error.strerror})") from error
+            reason = f"cannot be written ({error.strerror})"
+            raise StorageError(f"data.data_dir: {data_dir} {reason}") from error
     return Store(folder)
 
 
-def build(folder: Path, recipe: Recipe, options: dict[str, Any]) -> None:
-    """Encode every split into `folder`; whoever died while building it left something behind."""
-    for left in folder.parent.glob(f"{folder.name}.building-*"):
-        shutil.rmtree(left)
-    total = sum(options["bytes"].values())
+def build_store(folder: Path, recipe: Recipe, described: dict[str, Any]) -> None:
+    """Write the ids of every split, the vocabulary and the manifest into a folder."""
+    total = sum(described["bytes"].values())
     if total > LARGE and not sys.stderr.isatty():
         print(f"encoding {total:,} bytes as {recipe.vocab}", file=sys.stderr)
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.building-"))
-    try:
-        vocab = recipe.vocabulary()
-        dtype = np.min_scalar_type(max(vocab.n_token - 1, 0))
-        with watching("encoding", total) as watch:
-            counts = {name: write(aside, name, vocab, recipe, dtype, watch) for name in SPLITS}
-        (aside / "vocab.json").write_text(vocab.to_json())
-        manifest = options | {"dtype": dtype.name, "n_token": vocab.n_token}
-        for place, what in enumerate(("tokens", "unknown", "n_document")):
-            manifest[what] = {name: counts[name][place] for name in SPLITS}
-        (aside / "manifest.json").write_text(json.dumps(manifest, indent=1))
-        aside.chmod(0o755)
-        os.replace(aside, folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    vocab = recipe.build_vocabulary()
+    with show_progress("encoding", total) as advance:
+        counts = {name: encode_split(folder, name, vocab, recipe, advance) for name in SPLITS}
+    (folder / "vocab.json").write_text(vocab.to_json())
+    manifest = described | {"dtype": vocab.dtype.name, "n_token": vocab.n_token}
+    for field in SplitCounts._fields:
+        manifest[field] = {name: getattr(counts[name], field) for name in SPLITS}
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
 
 
-def write(
-    folder: Path, split: str, vocab: Vocabulary, recipe: Recipe, dtype: np.dtype, watch: Watch
-) -> tuple[int, int, int]:
-    """The ids of a split and where its documents begin, streamed through.
-
-    Returns how many ids there are, how many of them stand for what the vocabulary lacks, and how
-    many documents.
-    """
-    count, unknown, starts = 0, 0, array("q", [] if recipe.documents else [0])
+def encode_split(
+    folder: Path, split: str, vocab: Vocabulary, recipe: Recipe, advance: Advance
+) -> SplitCounts:
+    """Write the ids of a split and the places where its documents begin, a piece at a time."""
+    n_token = n_unknown = 0
+    starts = [] if recipe.document_unit else [0]
     with (
         (folder / f"{split}.ids").open("wb") as ids_file,
         (folder / f"{split}.starts").open("wb") as starts_file,
     ):
-        for document in watch(recipe.units(split)):
-            if recipe.documents:
-                starts.append(count)
+        starts_file.write(np.array(starts, np.int64))
+        for document in recipe.documents(split, advance):
+            if recipe.document_unit:
+                starts_file.write(n_token.to_bytes(8, sys.byteorder))
             for ids in vocab.encode(document):
-                ids_file.write(ids.astype(dtype, copy=False))
-                count += len(ids)
-                unknown += int(np.count_nonzero(ids == vocab.unknown))
-            if len(starts) > STARTS_KEPT:
-                starts.tofile(starts_file)
-                starts = array("q")
-        starts.tofile(starts_file)
-        n_document = starts_file.tell() // starts.itemsize
-    return count, unknown, n_document
+                ids_file.write(ids.astype(vocab.dtype, copy=False))
+                n_token += len(ids)
+                if vocab.unknown is not None:
+                    n_unknown += int(np.count_nonzero(ids == vocab.unknown))
+        n_document = starts_file.tell() // 8
+    return SplitCounts(n_token, n_unknown, n_document)
 
 
-def mapped(path: Path, dtype: str) -> np.ndarray:
-    """An array on disk; an empty file cannot be mapped."""
+def open_split(folder: Path, split: str, dtype: np.dtype) -> Text:
+    """Return a split that `encode_split` wrote, memory-mapped."""
+    ids = map_array(folder / f"{split}.ids", dtype)
+    return Text(ids, map_array(folder / f"{split}.starts", np.dtype(np.int64)))
+
+
+def map_array(path: Path, dtype: np.dtype) -> np.ndarray:
+    """Return an array on disk; an empty file cannot be mapped."""
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 
-def file_digest(name: str) -> str:
-    """What a vocabulary's file holds."""
+@contextmanager
+def show_progress(task: str, total: int | None) -> Iterator[Advance]:
+    """Show a bar of `total` bytes on a terminal; yields the function that advances it."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    # rich is slow to import, and a text that is ready needs no bar.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(24), DownloadColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task_id = bar.add_task(task, total=total)
+        yield lambda n_byte: bar.advance(task_id, n_byte)
+
+
+def _sha256_or_name(name: str) -> str:
     try:
         return hashlib.sha256(Path(name).read_bytes()).hexdigest()
     except OSError:

@@ -12,8 +12,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from .fingerprint import short
-from .spans import SPLITS
+from .documents import SPLITS
+from .fingerprint import short_hash
 from .vocab import WordOptions, Words
 
 TaskName = Literal["sort", "copy", "recall"]
@@ -182,7 +182,7 @@ class TaskStore:
     @property
     def fingerprint(self) -> str:
         """A name that two tasks share only if a model is fed the same tokens by both."""
-        return short([self.name, asdict(self.config)])
+        return short_hash([self.name, asdict(self.config)])
 
     def text(self, split: str) -> Examples:
         """The examples of a split; no two splits share their random numbers."""

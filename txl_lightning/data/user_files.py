@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ..errors import DataError
 from .archives import plain_tar, tar_spans
-from .fingerprint import remembered
-from .spans import SPLITS, Span, whole
+from .documents import SPLITS, FileSlice, whole_file
+from .fingerprint import cached_by_mtime
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst", ".7z")
@@ -17,9 +17,9 @@ NAMES = {"train": {"train"}, "val": {"val", "valid", "validation", "dev"}, "test
 """What a split may be called in the name of its file or folder, between dots."""
 
 
-def own_text(
+def split_user_files(
     paths: Sequence[Path], fractions: Sequence[float], root: Path
-) -> dict[str, list[Span]]:
+) -> dict[str, list[FileSlice]]:
     """The splits of a text that a user names.
 
     Args:
@@ -31,35 +31,35 @@ def own_text(
         DataError: nothing can be read from it.
     """
     if len(paths) == len(SPLITS):
-        return {name: read(path, root) for name, path in zip(SPLITS, paths, strict=True)}
+        return {name: find_slices(path, root) for name, path in zip(SPLITS, paths, strict=True)}
     if len(paths) != 1:
         raise DataError(
             f"data.path: invalid number of files {len(paths)}; expected one, or three: "
             "train, val and test"
         )
-    found = documents_in(paths[0], root)
-    named = by_name(paths[0], found)
-    return named or by_fractions([span for _, span in found], fractions)
+    found = find_documents(paths[0], root)
+    named = split_by_name(paths[0], found)
+    return named or split_by_fractions([span for _, span in found], fractions)
 
 
-def holds_documents(path: Path) -> bool:
+def has_documents(path: Path) -> bool:
     """Whether each file in it is a text of its own."""
     return path.is_dir() or path.name.endswith(TARS)
 
 
-def read(path: Path, root: Path) -> list[Span]:
+def find_slices(path: Path, root: Path) -> list[FileSlice]:
     """All the text of a file, a folder or a tar."""
-    return [span for _, span in documents_in(path, root)]
+    return [span for _, span in find_documents(path, root)]
 
 
-def documents_in(path: Path, root: Path) -> list[tuple[str, Span]]:
+def find_documents(path: Path, root: Path) -> list[tuple[str, FileSlice]]:
     """The texts in a file, a folder or a tar, by name."""
     if path.is_dir():
-        found = [(name, span) for name, file in files_in(path, root) for span in whole(file)]
+        found = [(name, span) for name, file in list_files(path, root) for span in whole_file(file)]
     elif path.name.endswith(TARS) and path.is_file():
         tar = plain_tar(path, root / "prepared")
-        index = remembered("index", [tar], root, lambda: tar_spans(tar))
-        found = [(name, Span(tar, start, stop)) for name, start, stop in index]
+        index = cached_by_mtime("index", [tar], root, lambda: tar_spans(tar))
+        found = [(name, FileSlice(tar, start, stop)) for name, start, stop in index]
     else:
         found = [(path.name, span) for span in plain_file(path)]
     if not found:
@@ -67,7 +67,7 @@ def documents_in(path: Path, root: Path) -> list[tuple[str, Span]]:
     return found
 
 
-def plain_file(path: Path) -> list[Span]:
+def plain_file(path: Path) -> list[FileSlice]:
     """A text file, once it is sure that something can be read from it."""
     if not path.exists():
         raise DataError(f"{path}: no such file; data.path must name a text file, a folder or a tar")
@@ -75,10 +75,10 @@ def plain_file(path: Path) -> list[Span]:
         raise DataError(f"{path}: packed; unpack it first (a tar of documents may be packed)")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty; data.path must name a file with text")
-    return whole(path)
+    return whole_file(path)
 
 
-def files_in(folder: Path, root: Path) -> list[tuple[str, Path]]:
+def list_files(folder: Path, root: Path) -> list[tuple[str, Path]]:
     """The documents in a folder, by path.
 
     Hidden files are not read, links not followed, and what we keep under `root` is no text.
@@ -97,14 +97,14 @@ def files_in(folder: Path, root: Path) -> list[tuple[str, Path]]:
     ]
 
 
-def by_name(path: Path, found: Sequence[tuple[str, Span]]) -> dict[str, list[Span]]:
+def split_by_name(path: Path, found: Sequence[tuple[str, FileSlice]]) -> dict[str, list[FileSlice]]:
     """The documents of each split, if their names say it of all three.
 
     Raises:
         DataError: then one of them says none.
     """
-    splits: dict[str | None, list[Span]] = {}
-    named = [(name, split_of(name), span) for name, span in found]
+    splits: dict[str | None, list[FileSlice]] = {}
+    named = [(name, split_named_by(name), span) for name, span in found]
     for _, split, span in named:
         splits.setdefault(split, []).append(span)
     if not splits.keys() >= set(SPLITS):
@@ -115,7 +115,7 @@ def by_name(path: Path, found: Sequence[tuple[str, Span]]) -> dict[str, list[Spa
     return splits
 
 
-def split_of(name: str) -> str | None:
+def split_named_by(name: str) -> str | None:
     """The split that a path names: as a folder, or in the file's name between dots."""
     *folders, file = name.split("/")
     for part in (*folders, *file.split(".")):
@@ -125,7 +125,9 @@ def split_of(name: str) -> str | None:
     return None
 
 
-def by_fractions(spans: Sequence[Span], fractions: Sequence[float]) -> dict[str, list[Span]]:
+def split_by_fractions(
+    spans: Sequence[FileSlice], fractions: Sequence[float]
+) -> dict[str, list[FileSlice]]:
     """Cut a text in order: many spans between spans, one span between characters.
 
     A span of a longer list goes where its first byte falls.
@@ -137,7 +139,7 @@ def by_fractions(spans: Sequence[Span], fractions: Sequence[float]) -> dict[str,
         inner = [_character_start(span, span.start + int(cut)) for cut in (first, second)]
         cuts = [span.start, *inner, span.stop]
         parts = zip(SPLITS, cuts, cuts[1:], strict=False)
-        return {name: [Span(span.path, start, stop)] for name, start, stop in parts}
+        return {name: [FileSlice(span.path, start, stop)] for name, start, stop in parts}
     starts = [0, *accumulate(sizes)][:-1]
     val, test = bisect_left(starts, first), bisect_left(starts, second)
     if len(spans) >= len(SPLITS):
@@ -148,7 +150,7 @@ def by_fractions(spans: Sequence[Span], fractions: Sequence[float]) -> dict[str,
     return {"train": [*spans[:val]], "val": [*spans[val:test]], "test": [*spans[test:]]}
 
 
-def _character_start(span: Span, offset: int) -> int:
+def _character_start(span: FileSlice, offset: int) -> int:
     """The first offset from here on that is not inside a UTF-8 character."""
-    ahead = next(Span(span.path, offset, min(offset + 3, span.stop)).chunks(), b"")
+    ahead = next(FileSlice(span.path, offset, min(offset + 3, span.stop)).chunks(), b"")
     return offset + next((i for i, byte in enumerate(ahead) if byte & 0xC0 != 0x80), len(ahead))

@@ -23,7 +23,7 @@ class StreamingDetokenizer:
         self.held = ""
         self.ids = deque(before)
         # It must not find the end of the ids before the last one has come.
-        self.pieces = vocab.pieces(iter(self.ids.popleft, None))
+        self.pieces = vocab.decode_stream(iter(self.ids.popleft, None))
         for _ in tuple(self.ids):
             next(self.pieces)
 

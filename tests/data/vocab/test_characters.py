@@ -12,7 +12,7 @@ from txl_lightning.errors import DataError
 @given(text=st.text(min_size=1), size=st.integers(1, 9))
 def test_text_comes_back(document, text, size):
     given_document = document(text, size)
-    for vocab in (Bytes(), Characters.of([given_document])):
+    for vocab in (Bytes(), Characters.from_documents([given_document])):
         ids = np.concatenate(list(vocab.encode(given_document)))
         assert vocab.decode(ids.tolist()) == text
         assert vocab.decode(vocab.encode_text(text).tolist()) == text
@@ -20,7 +20,7 @@ def test_text_comes_back(document, text, size):
 
 
 def test_an_alphabet_is_that_of_all_documents_in_order(document):
-    assert Characters.of([document("b🙂a"), document("éa")]).alphabet == "abé🙂"
+    assert Characters.from_documents([document("b🙂a"), document("éa")]).alphabet == "abé🙂"
 
 
 def test_ids_have_the_smallest_type():

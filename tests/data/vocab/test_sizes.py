@@ -5,39 +5,38 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from txl_lightning.data.vocab import Bytes, Characters, SubwordOptions, Subwords, WordOptions, Words
-from txl_lightning.data.vocab.sizes import token_bytes
-from txl_lightning.data.vocab.subwords import bpe, unigram
+from txl_lightning.data.vocab.subwords import train_bpe, train_unigram
 
 TEXT = "The king said: it's 1066, 'tis naïve!\n\n  And so…\tthey left 🙂. " * 20
 
 
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
-@pytest.mark.parametrize("make", [bpe, unigram])
+@pytest.mark.parametrize("make", [train_bpe, train_unigram])
 def test_subwords_trained_here_add_up_to_the_text(document, make, size):
     vocab = make(lambda: [document(TEXT)], SubwordOptions(n_token=300))
     ids = np.concatenate(list(vocab.encode(document(TEXT, size))))
-    assert token_bytes(vocab)[ids].sum() == len(TEXT.encode())
+    assert vocab.token_bytes()[ids].sum() == len(TEXT.encode())
 
 
 def test_bytes_and_characters_add_up_to_the_text(document):
-    for vocab in (Bytes(), Characters.of([document(TEXT)])):
+    for vocab in (Bytes(), Characters.from_documents([document(TEXT)])):
         ids = np.concatenate(list(vocab.encode(document(TEXT))))
-        assert token_bytes(vocab)[ids].sum() == len(TEXT.encode())
+        assert vocab.token_bytes()[ids].sum() == len(TEXT.encode())
 
 
 def test_an_added_token_has_the_bytes_of_its_text():
     tokenizer = Tokenizer(models.BPE({"a": 0}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.add_special_tokens(["<é>"])
-    assert token_bytes(Subwords(tokenizer.to_str())).tolist() == [1, 4]
+    assert Subwords(tokenizer.to_str()).token_bytes().tolist() == [1, 4]
 
 
 def test_of_words_and_of_what_changes_the_text_nothing_is_known():
-    assert token_bytes(Words.listed(["a"], WordOptions())) is None
+    assert Words.from_list(["a"], WordOptions()).token_bytes() is None
     tokenizer = Tokenizer(models.BPE({"a": 0}, []))
-    assert token_bytes(Subwords(tokenizer.to_str())) is None
+    assert Subwords(tokenizer.to_str()).token_bytes() is None
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    assert token_bytes(Subwords(tokenizer.to_str())) is None
+    assert Subwords(tokenizer.to_str()).token_bytes() is None
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.normalizer = normalizers.Lowercase()
-    assert token_bytes(Subwords(tokenizer.to_str())) is None
+    assert Subwords(tokenizer.to_str()).token_bytes() is None

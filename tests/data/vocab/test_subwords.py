@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from txl_lightning.data.vocab import SubwordOptions, Subwords, load, subwords
-from txl_lightning.data.vocab.subwords import bpe, sample, unigram
+from txl_lightning.data.vocab import SubwordOptions, Subwords, load_vocabulary, subwords
+from txl_lightning.data.vocab.subwords import sample_text, train_bpe, train_unigram
 from txl_lightning.errors import DataError
 
 SYLLABLES = ("ka", "ro", "mi", "te", "su", "na", "lo", "ve")
 INVENTED = " ".join("".join(word) for word in product(SYLLABLES, repeat=3))
 TEXT = "The king said: it's 1066, 'tis naïve!\n\n  And so…\tthey left. " * 20 + INVENTED
 TEXTS = st.text() | st.text(st.sampled_from("theking's 12!\n\t\r\x1c\x85\u3000é🙂"), max_size=60)
-TRAINERS = [bpe, unigram]
+TRAINERS = [train_bpe, train_unigram]
 
 
 @pytest.fixture(scope="module", params=TRAINERS)
@@ -79,7 +79,7 @@ def test_a_small_text_has_a_smaller_vocabulary(document, train, text):
 @pytest.mark.parametrize("n_byte", [1, 3000, 10_000, 1 << 20])
 def test_a_sample_is_spread_evenly_over_the_text(document, n_byte):
     texts = [document("".join(f"{n:05d} é\n" for n in range(7000)), 999), document("end\n" * 99)]
-    taken = "".join(sample(lambda: texts, n_byte)).encode()
+    taken = "".join(sample_text(lambda: texts, n_byte)).encode()
     assert len(taken) <= n_byte
     if n_byte > 60_000:
         assert taken == b"".join(text.text for text in texts)
@@ -90,7 +90,7 @@ def test_a_sample_is_spread_evenly_over_the_text(document, n_byte):
 
 
 def test_long_words_are_trained_in_parts(document):
-    pieces = list(sample(lambda: [document("a" * 9000)], 1 << 20))
+    pieces = list(sample_text(lambda: [document("a" * 9000)], 1 << 20))
     assert max(map(len, pieces)) <= 2000
 
 
@@ -103,8 +103,8 @@ def test_what_is_not_utf8_is_refused(vocab, document):
 
 
 def test_it_is_restored_from_its_json(vocab):
-    assert load(vocab.to_json()) == vocab
-    assert load(vocab.to_json()).to_json() == vocab.to_json()
+    assert load_vocabulary(vocab.to_json()) == vocab
+    assert load_vocabulary(vocab.to_json()).to_json() == vocab.to_json()
 
 
 @pytest.fixture
@@ -121,30 +121,30 @@ def loaded() -> dict:
 
 
 def test_a_loaded_tokenizer_encodes_all_of_the_text_and_adds_nothing(document, loaded):
-    vocab = Subwords.of(loaded)
+    vocab = Subwords.from_tokenizer(loaded)
     assert encoded(vocab, document("a b zed a b")) == [1, 2, 0, 1, 2]
     assert vocab.encode_text("a").tolist() == [1]
     assert vocab.decode([1, 0, 9]) == "a [UNK] [SEP]"
 
 
 def test_every_id_is_below_n_token(loaded):
-    assert Subwords.of(loaded).n_token == 10
+    assert Subwords.from_tokenizer(loaded).n_token == 10
 
 
 def test_what_a_tokenizer_cannot_encode_is_refused(document, loaded):
     loaded["model"]["unk_token"] = "none"
     with pytest.raises(DataError, match=r"^a\.txt: data\.vocab's tokenizer cannot encode it"):
-        encoded(Subwords.of(loaded), document("zed"))
+        encoded(Subwords.from_tokenizer(loaded), document("zed"))
     with pytest.raises(DataError, match=r"^prompt: data\.vocab's tokenizer cannot encode it"):
-        Subwords.of(loaded).encode_text("a\ud800", "prompt")
+        Subwords.from_tokenizer(loaded).encode_text("a\ud800", "prompt")
 
 
 def test_what_is_no_tokenizer_is_refused():
     with pytest.raises(DataError, match="`tokenizers` cannot read it"):
-        Subwords.of({"model": {"type": "none"}})
+        Subwords.from_tokenizer({"model": {"type": "none"}})
     empty = json.loads(Tokenizer(models.BPE()).to_str())
     with pytest.raises(DataError, match="has no tokens"):
-        Subwords.of(empty)
+        Subwords.from_tokenizer(empty)
 
 
 @pytest.mark.parametrize(
@@ -160,11 +160,11 @@ def test_impossible_options_are_refused(options, message):
 
 
 @pytest.mark.parametrize("fault", [MemoryError("full"), TypeError("ours"), RuntimeError("theirs")])
-def test_only_the_complaints_of_tokenizers_are_put_in_words(fault):
-    with pytest.raises(type(fault)), subwords._in_words("a.txt: it cannot"):
+def test_only_the_complaints_of_tokenizers_are_put_explain_tokenizer_errors(fault):
+    with pytest.raises(type(fault)), subwords._explain_tokenizer_errors("a.txt: it cannot"):
         raise fault
     with (
         pytest.raises(DataError, match=r"a\.txt: it cannot \(no\)"),
-        subwords._in_words("a.txt: it cannot"),
+        subwords._explain_tokenizer_errors("a.txt: it cannot"),
     ):
         raise Exception("no")

@@ -15,9 +15,8 @@ from txl_lightning.data.vocab import (
     Subwords,
     WordOptions,
     Words,
-    fingerprint,
-    load,
-    named,
+    build_vocabulary,
+    load_vocabulary,
 )
 from txl_lightning.errors import DataError
 
@@ -27,7 +26,7 @@ def of(document):
     """The vocabulary of a name, for a short text."""
 
     def make(name, text="the cat\nthe hat\n", words=None):
-        return named(
+        return build_vocabulary(
             str(name), lambda: [document(text)], words or WordOptions(), SubwordOptions(260)
         )
 
@@ -53,8 +52,8 @@ def test_what_was_saved_is_loaded_by_its_path(of, tmp_path, name):
     vocab = of(name)
     path = tmp_path / "vocab.json"
     path.write_text(vocab.to_json())
-    assert load(path.read_text()) == vocab == of(path)
-    assert fingerprint(of(path)) == fingerprint(vocab)
+    assert load_vocabulary(path.read_text()) == vocab == of(path)
+    assert of(path).fingerprint == vocab.fingerprint
 
 
 def test_a_tokenizer_is_recognised_by_its_content(of, tmp_path):
@@ -101,9 +100,9 @@ def test_another_file_is_refused_with_the_reason(of, tmp_path, file, text, reaso
     with pytest.raises(DataError) as caught:
         of(path)
     message = str(caught.value)
-    assert message.startswith(f"data.vocab: '{path}' is not a vocabulary (")
+    assert message.startswith(f"data.vocab: invalid {path} (")
     assert reason in message
-    assert "it must be bytes, characters, words, bpe, unigram, or a file: a saved" in message
+    assert "expected bytes, characters, words, bpe, unigram, or a file: a saved" in message
     assert "\n" not in message
 
 
@@ -118,7 +117,7 @@ def test_another_file_is_refused_with_the_reason(of, tmp_path, file, text, reaso
 )
 def test_another_json_is_not_a_vocabulary(text):
     with pytest.raises(DataError, match="is not one saved by this package"):
-        load(text)
+        load_vocabulary(text)
 
 
 def test_only_the_same_vocabulary_has_the_same_fingerprint():
@@ -130,8 +129,8 @@ def test_only_the_same_vocabulary_has_the_same_fingerprint():
         Words(("b",), WordOptions()),
         Words(("a",), WordOptions(lower_case=True)),
     ]
-    assert len({fingerprint(vocab) for vocab in vocabularies}) == len(vocabularies)
-    assert fingerprint(Characters("ab")) == fingerprint(Characters("ab"))
+    assert len({vocab.fingerprint for vocab in vocabularies}) == len(vocabularies)
+    assert Characters("ab").fingerprint == Characters("ab").fingerprint
 
 
 def imported(node: ast.AST) -> set[str]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txl_lightning.data.vocab import WordOptions, Words, load
+from txl_lightning.data.vocab import WordOptions, Words, load_vocabulary
 from txl_lightning.errors import DataError
 
 TEXTS = st.text(st.sampled_from("abAΣσİ \n\r\t\x0b\x1c\x85\u2028\u3000.🙂"), max_size=60)
@@ -40,7 +40,7 @@ def words_of(vocab: Words, ids: np.ndarray) -> list[str]:
 @given(text=TEXTS, size=st.integers(1, 20), line_end=LINE_ENDS, lower_case=st.booleans())
 def test_a_text_is_read_like_its_lines(document, text, size, line_end, lower_case):
     options = WordOptions(line_end=line_end, lower_case=lower_case, unknown="error")
-    vocab = Words.of([document(text, size)], options)
+    vocab = Words.from_documents([document(text, size)], options)
     truth = symbols_of(text, options)
     assert words_of(vocab, encoded(vocab, document(text, size))) == truth
     counter = Counter(word for word in truth if word not in ("<eos>", "<S>"))
@@ -59,21 +59,21 @@ def test_a_text_is_read_like_its_lines(document, text, size, line_end, lower_cas
     ],
 )
 def test_each_line_has_an_end(document, text, expected):
-    vocab = Words.of([document(text)], WordOptions())
+    vocab = Words.from_documents([document(text)], WordOptions())
     for size in (1, 2, 1 << 20):
         assert words_of(vocab, encoded(vocab, document(text, size))) == expected.split()
 
 
 def test_lines_may_be_longer_than_a_piece(document):
     text = "one two three " * 50
-    vocab = Words.of([document(text, 7)], WordOptions())
+    vocab = Words.from_documents([document(text, 7)], WordOptions())
     ids = encoded(vocab, document(text, 7))
     assert words_of(vocab, ids) == [*text.split(), "<eos>"]
 
 
 def test_the_ids_are_symbols_then_words_by_falling_count(document):
     texts = [document("b a c a"), document("c b d")]
-    vocab = Words.of(texts, WordOptions(special=("<pad>", "<eos>")))
+    vocab = Words.from_documents(texts, WordOptions(special=("<pad>", "<eos>")))
     assert vocab.words == ("<eos>", "<pad>", "b", "a", "c", "d", "<unk>")
 
 
@@ -91,19 +91,19 @@ def test_the_ids_are_symbols_then_words_by_falling_count(document):
 )
 def test_words_are_chosen_by_count(document, options, expected):
     text = document("a B a b B <pad> a")
-    assert Words.of([text], WordOptions(**options)).words == tuple(expected.split())
+    assert Words.from_documents([text], WordOptions(**options)).words == tuple(expected.split())
 
 
 def test_an_unseen_word_becomes_the_symbol_that_the_vocabulary_has(document):
     for words, symbol in (("a", "<unk>"), ("a <unk> b", "<unk>"), ("a <UNK>", "<UNK>")):
-        vocab = Words.listed(words.split(), WordOptions())
+        vocab = Words.from_list(words.split(), WordOptions())
         assert words_of(vocab, encoded(vocab, document("a z"))) == ["a", symbol, "<eos>"]
         assert vocab.words.count(symbol) == 1
 
 
 @pytest.mark.parametrize("size", [1, 5, 1 << 20])
 def test_an_unseen_word_may_be_refused_with_its_place(document, size):
-    vocab = Words.listed(["a", "é"], WordOptions(unknown="error", lower_case=True))
+    vocab = Words.from_list(["a", "é"], WordOptions(unknown="error", lower_case=True))
     with pytest.raises(DataError, match=r"^a\.txt: byte 13: 'zed' is not among the vocab.* 3 wo"):
         list(vocab.encode(document("é\r\n a É \nZed zed", size, start=2)))
     with pytest.raises(DataError, match=r"^prompt: 'zed' is not .* data\.words\.unknown unk$"):
@@ -122,20 +122,20 @@ def test_an_unseen_word_may_be_refused_with_its_place(document, size):
     ],
 )
 def test_the_last_line_of_a_prompt_goes_on(line_end, prompt, expected):
-    vocab = Words.listed(["a", "b"], WordOptions(line_end=line_end, lower_case=True))
+    vocab = Words.from_list(["a", "b"], WordOptions(line_end=line_end, lower_case=True))
     assert words_of(vocab, vocab.encode_text(prompt)) == expected.split()
 
 
 @given(lines=st.lists(st.lists(st.sampled_from(["a", "b", "x<eos>y"]))), line_end=LINE_ENDS)
 def test_lines_come_back(document, lines, line_end):
-    vocab = Words.listed(["a", "b", "x<eos>y"], WordOptions(line_end=line_end))
+    vocab = Words.from_list(["a", "b", "x<eos>y"], WordOptions(line_end=line_end))
     text = "".join(" ".join(line) + "\n" for line in lines)
     ids = encoded(vocab, document(text))
     assert vocab.decode(ids) == (" ".join(text.split()) if line_end == "none" else text)
 
 
 def test_a_text_may_begin_inside_a_line():
-    vocab = Words.listed(["<S>", "a", "b"], WordOptions(line_end="double_eos"))
+    vocab = Words.from_list(["<S>", "a", "b"], WordOptions(line_end="double_eos"))
     for symbols, text in {
         "a <S> <S> b": "a\nb",
         "<S> <S> b": "\nb",
@@ -148,14 +148,14 @@ def test_a_text_may_begin_inside_a_line():
 def test_ids_have_the_smallest_type():
     for size, dtype in ((256, np.uint8), (257, np.uint16), (65537, np.uint32)):
         options = WordOptions(line_end="none", unknown="error")
-        vocab = Words.listed(map(str, range(size)), options)
+        vocab = Words.from_list(map(str, range(size)), options)
         assert vocab.encode_text(str(size - 1)).dtype == dtype
 
 
 def test_it_is_restored_from_its_json(document):
     options = WordOptions(1, 5, True, "double_eos", ("<pad>",), "error")
-    vocab = Words.of([document("a é 🙂\n")], options)
-    assert load(vocab.to_json()) == vocab
+    vocab = Words.from_documents([document("a é 🙂\n")], options)
+    assert load_vocabulary(vocab.to_json()) == vocab
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_it_is_restored_from_its_json(document):
     [
         ({"min_freq": -1}, "min_freq: invalid -1; expected 0 or more"),
         ({"max_size": 0}, "max_size: invalid 0; expected at least 1, or null"),
-        ({"special": ("a b",)}, "special: invalid 'a b'; expected without white space"),
+        ({"special": ("a b",)}, "special: invalid 'a b'; expected no white space"),
         ({"special": ("",)}, "special: invalid ''"),
     ],
 )

@@ -1,17 +1,13 @@
-"""Text into ids and back; saved as JSON."""
+"""Text into ids and back: bytes, characters, words and subwords; saved as JSON."""
 
-import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from ...errors import DataError
-from ..spans import Document
+from .base import Vocabulary
 from .characters import Bytes, Characters
-from .subwords import SubwordOptions, Subwords, bpe, unigram
+from .subwords import Documents, SubwordOptions, Subwords, train_bpe, train_unigram
 from .words import WordOptions, Words
 
 __all__ = [
@@ -23,9 +19,8 @@ __all__ = [
     "Vocabulary",
     "WordOptions",
     "Words",
-    "fingerprint",
-    "load",
-    "named",
+    "build_vocabulary",
+    "load_vocabulary",
 ]
 
 BUILT_IN = {
@@ -35,50 +30,14 @@ BUILT_IN = {
     "bpe": ("train",),
     "unigram": ("train",),
 }
-"""The vocabularies that are not files, and the parts of a text that each is built from."""
+"""The vocabularies that are not files, and the splits of a text that each is built from."""
 
 
-class Vocabulary(Protocol):
-    """What every vocabulary can do."""
-
-    unit: str
-    """What one token is: the "byte" of bits per byte."""
-
-    n_start: int
-    """Symbols that it puts before a document's first word."""
-
-    @property
-    def n_token(self) -> int:
-        """How many ids there are, V."""
-
-    @property
-    def unknown(self) -> int | None:
-        """The id of everything that is not in it; None where all is, or is refused."""
-
-    def encode(self, document: Document) -> Iterator[np.ndarray]:
-        """The ids of a document, a piece at a time, in the smallest integer type."""
-
-    def encode_text(self, text: str, where: str = "text") -> np.ndarray:
-        """The ids of a short text that may go on; an error calls it `where`."""
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of some ids."""
-
-    def pieces(self, ids: Iterable[int]) -> Iterator[str]:
-        """The same text, as one piece for each id as it comes, and perhaps a last one.
-
-        A character that begins in one token and ends in another is part of the latter's.
-        """
-
-    def to_json(self) -> str:
-        """All that is needed to build it again."""
-
-
-def load(text: str) -> Vocabulary:
-    """The vocabulary that `to_json` wrote.
+def load_vocabulary(text: str) -> Vocabulary:
+    """Build the vocabulary that `to_json` wrote.
 
     Raises:
-        DataError: it did not.
+        DataError: the text is something else.
     """
     try:
         match json.loads(text):
@@ -89,19 +48,16 @@ def load(text: str) -> Vocabulary:
             case {"kind": "words", "words": [*words], "options": {"special": [*special], **rest}}:
                 return Words(tuple(words), WordOptions(special=tuple(special), **rest))
             case {"kind": "subwords", "tokenizer": dict(tokenizer)}:
-                return Subwords.of(tokenizer)
+                return Subwords.from_tokenizer(tokenizer)
     except (json.JSONDecodeError, TypeError):
         pass
     raise DataError(f"vocabulary: {text[:40]!r} is not one saved by this package")
 
 
-def named(
-    name: str,
-    documents: Callable[[], Iterable[Document]],
-    words: WordOptions,
-    subwords: SubwordOptions,
+def build_vocabulary(
+    name: str, documents: Documents, words: WordOptions, subwords: SubwordOptions
 ) -> Vocabulary:
-    """The vocabulary of one of the names in `BUILT_IN`, or of a file.
+    """Build the vocabulary of one of the names in `BUILT_IN`, or of a file.
 
     Args:
         name: a name, or a saved vocab.json, a Hugging Face tokenizer.json, or a list of words.
@@ -116,42 +72,36 @@ def named(
         case "bytes":
             return Bytes()
         case "characters":
-            return Characters.of(documents())
+            return Characters.from_documents(documents())
         case "words":
-            return Words.of(documents(), words)
+            return Words.from_documents(documents(), words)
         case "bpe":
-            return bpe(documents, subwords)
+            return train_bpe(documents, subwords)
         case "unigram":
-            return unigram(documents, subwords)
+            return train_unigram(documents, subwords)
     try:
-        return _of_file(Path(name), words)
+        return _read_vocabulary(Path(name), words)
     except (OSError, UnicodeDecodeError, DataError) as error:
         raise DataError(
-            f"data.vocab: {name!r} is not a vocabulary ({_reason(error)}); it must be "
-            f"{', '.join(BUILT_IN)}, or a file: a saved vocab.json, a Hugging Face tokenizer.json, "
-            "or words, one a line"
+            f"data.vocab: invalid {name} ({_reason(error)}); expected {', '.join(BUILT_IN)}, or a "
+            "file: a saved vocab.json, a Hugging Face tokenizer.json, or words, one a line"
         ) from error
 
 
-def fingerprint(vocab: Vocabulary) -> str:
-    """A short name that two vocabularies share only when they are the same."""
-    return hashlib.sha256(vocab.to_json().encode()).hexdigest()[:16]
-
-
-def _of_file(path: Path, options: WordOptions) -> Vocabulary:
-    """A list of words may begin with a brace, so that only what is all JSON is taken for JSON."""
+def _read_vocabulary(path: Path, options: WordOptions) -> Vocabulary:
     text = path.read_text(encoding="utf-8")
-    match _parsed(text):
+    # A list of words may begin with a brace, so that only what is all JSON is taken for JSON.
+    match _parse_json(text):
         case {"model": dict()} as tokenizer:
-            return Subwords.of(tokenizer)
+            return Subwords.from_tokenizer(tokenizer)
         case dict():
-            return load(text)
+            return load_vocabulary(text)
     if path.suffix == ".json":
-        return load(text)
+        return load_vocabulary(text)
     words = [line.split(maxsplit=1)[0] for line in text.split("\n") if line.strip()]
     if not words:
         raise DataError("it has no words")
-    return Words.listed(words, options)
+    return Words.from_list(words, options)
 
 
 def _reason(error: Exception) -> str:
@@ -160,7 +110,7 @@ def _reason(error: Exception) -> str:
     return "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DataError
-from ..spans import Document
-from .reading import between_words, decoded, slices
+from ...errors import DataError, require
+from ..documents import FileSlice
+from .base import Vocabulary
+from .reading import decode_utf8, split_between_words, split_by_length
 
 PIECE = 100_000
 """Characters of a piece that is encoded."""
@@ -27,7 +28,10 @@ SAMPLE = 1_000
 """Characters of a piece to train on; the trainer takes quadratic time for longer words."""
 
 REPLACED = "\ufffd"
-"""What the beginning of a character is shown as, which further bytes may yet complete."""
+"""Stands for the beginning of a character that further bytes may yet complete."""
+
+Documents = Callable[[], Iterable[FileSlice]]
+"""Gives the documents of a text anew with every call."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class SubwordOptions:
     """Which subwords are trained.
 
     Raises:
-        ValueError: what no training can give; the message starts with the field's name.
+        ValueError: a value that no training can give; the message starts with the field's name.
     """
 
     n_token: int = 8192
@@ -44,24 +48,21 @@ class SubwordOptions:
     """How much of the training text they are trained on, spread evenly over it."""
 
     def __post_init__(self) -> None:
-        for name, least in (("n_token", 257), ("train_bytes", 1)):
-            value = getattr(self, name)
-            if value < least:
-                raise ValueError(f"{name}: invalid {value}; expected at least {least}")
+        require(self.n_token >= 257, "n_token", self.n_token, "at least 257")
+        require(self.train_bytes >= 1, "train_bytes", self.train_bytes, "at least 1")
 
 
 @dataclass(frozen=True)
-class Subwords:
+class Subwords(Vocabulary):
     """The tokens of a Hugging Face tokenizer."""
 
     tokenizer: str = field(repr=False)
     """The text of its tokenizer.json."""
     unit = "subword"
-    n_start = 0
 
     @staticmethod
-    def of(tokenizer: dict[str, Any]) -> "Subwords":
-        """The tokens of a tokenizer.json that has been parsed.
+    def from_tokenizer(tokenizer: dict[str, Any]) -> "Subwords":
+        """Take the tokens of a tokenizer.json that has been parsed.
 
         Raises:
             DataError: there are none.
@@ -73,7 +74,7 @@ class Subwords:
 
     @cached_property
     def n_token(self) -> int:
-        """Not the number of tokens: some tokenizers leave ids out."""
+        # Not the number of tokens: some tokenizers leave ids out.
         return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     @cached_property
@@ -82,10 +83,10 @@ class Subwords:
         symbol = model.get("unk_token")
         return model.get("unk_id") if symbol is None else self._tokenizer.token_to_id(symbol)
 
-    def encode(self, document: Document) -> Iterator[np.ndarray]:
-        texts = between_words(slices(decoded(document), PIECE), LONGEST)
+    def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
+        texts = split_between_words(split_by_length(decode_utf8(document), PIECE), LONGEST)
         while batch := list(islice(texts, AT_ONCE)):
-            yield from self._ids(batch, str(document.path))
+            yield from self._encode_batch(batch, str(document.path))
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
         try:
@@ -93,26 +94,44 @@ class Subwords:
         except UnicodeEncodeError as error:
             message = f"{where}: data.vocab's tokenizer cannot encode it ({error.reason})"
             raise DataError(message) from error
-        [ids] = self._ids([text], where)
+        [ids] = self._encode_batch([text], where)
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)
 
-    def pieces(self, ids: Iterable[int]) -> Iterator[str]:
-        # What a token's text is may depend on the one before it; a character may need several.
-        before, held, said = [], [], 0
+    def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
+        # A token's text may depend on the one before it, and a character may need several tokens.
+        # tokenizers' DecodeStream raises where a byte that fits nowhere changes the text before it.
+        before, pending, n_sent = [], [], 0
         for index in ids:
-            held.append(index)
-            text = self.decode(before + held)
-            settled = text.rstrip(REPLACED)
-            new = settled[said:]
+            pending.append(index)
+            text = self.decode(before + pending)
+            complete = text.rstrip(REPLACED)
+            new = complete[n_sent:]
             yield new
-            said += len(new)
-            if new and settled == text:
-                before, held = held, []
-                said = len(self.decode(before))
-        yield self.decode(before + held)[said:]
+            n_sent += len(new)
+            if new and complete == text:
+                before, pending = pending, []
+                n_sent = len(self.decode(before))
+        yield self.decode(before + pending)[n_sent:]
+
+    def token_bytes(self) -> np.ndarray | None:
+        content = json.loads(self.tokenizer)
+        split = content["pre_tokenizer"] or {}
+        # Only byte-level tokenizers that change nothing of the text have sizes of their own.
+        if content["normalizer"] or split.get("type") != "ByteLevel" or split["add_prefix_space"]:
+            return None
+        vocab = content["model"]["vocab"]
+        # Byte pairs are tokens with ids; a unigram model is tokens with scores, in order of ids.
+        ids = vocab if isinstance(vocab, dict) else {part: n for n, (part, _) in enumerate(vocab)}
+        sizes = np.zeros(self.n_token, np.int64)
+        for part, index in ids.items():
+            # One character stands for each byte.
+            sizes[index] = len(part)
+        for added in content["added_tokens"]:
+            sizes[added["id"]] = len(added["content"].encode())
+        return sizes
 
     def to_json(self) -> str:
         return json.dumps({"kind": "subwords", "tokenizer": json.loads(self.tokenizer)})
@@ -121,70 +140,63 @@ class Subwords:
     def _tokenizer(self) -> Any:
         from tokenizers import Tokenizer
 
-        with _in_words("vocabulary: `tokenizers` cannot read it"):
+        with _explain_tokenizer_errors("vocabulary: `tokenizers` cannot read it"):
             tokenizer = Tokenizer.from_str(self.tokenizer)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer
 
-    def _ids(self, texts: list[str], where: str) -> list[np.ndarray]:
-        dtype = np.min_scalar_type(self.n_token - 1)
-        with _in_words(f"{where}: data.vocab's tokenizer cannot encode it"):
-            encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, dtype) for encoding in encoded]
+    def _encode_batch(self, texts: list[str], where: str) -> list[np.ndarray]:
+        with _explain_tokenizer_errors(f"{where}: data.vocab's tokenizer cannot encode it"):
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, self.dtype) for encoding in encodings]
 
 
-def bpe(documents: Callable[[], Iterable[Document]], options: SubwordOptions) -> Subwords:
-    """Byte pairs merged by frequency."""
+def train_bpe(documents: Documents, options: SubwordOptions) -> Subwords:
+    """Merge pairs of bytes by frequency."""
     from tokenizers import models, trainers
 
-    return Subwords.of(_trained(models.BPE(), trainers.BpeTrainer, documents, options))
+    return Subwords.from_tokenizer(_train(models.BPE(), trainers.BpeTrainer, documents, options))
 
 
-def unigram(documents: Callable[[], Iterable[Document]], options: SubwordOptions) -> Subwords:
-    """The parts that make the text likeliest."""
+def train_unigram(documents: Documents, options: SubwordOptions) -> Subwords:
+    """Find the parts that make the text likeliest."""
     from tokenizers import models, trainers
 
-    tokenizer = _trained(models.Unigram(), trainers.UnigramTrainer, documents, options)
-    tokenizer["model"]["vocab"] = _settled(tokenizer["model"]["vocab"])
-    return Subwords.of(tokenizer)
+    tokenizer = _train(models.Unigram(), trainers.UnigramTrainer, documents, options)
+    tokenizer["model"]["vocab"] = _make_deterministic(tokenizer["model"]["vocab"])
+    return Subwords.from_tokenizer(tokenizer)
 
 
-def sample(documents: Callable[[], Iterable[Document]], n_byte: int) -> Iterator[str]:
-    """At most `n_byte` bytes of a text, spread evenly over it."""
+def sample_text(documents: Documents, n_byte: int) -> Iterator[str]:
+    """Yield at most `n_byte` bytes of a text, spread evenly over it."""
     total = sum(len(chunk) for document in documents() for chunk in document.chunks())
-    seen = taken = 0
+    n_read = n_taken = 0
     for document in documents():
-        for piece in between_words(slices(decoded(document), SAMPLE), SAMPLE):
+        for piece in split_between_words(split_by_length(decode_utf8(document), SAMPLE), SAMPLE):
             size = len(piece.encode())
-            seen += size
-            if (taken + size) * total <= n_byte * seen:
-                taken += size
+            n_read += size
+            if (n_taken + size) * total <= n_byte * n_read:
+                n_taken += size
                 yield piece
 
 
 @contextmanager
-def _in_words(what: str) -> Iterator[None]:
-    """Say what `tokenizers` complains of.
-
-    Its complaints have no type of their own but are bare Exceptions; everything else, which does
-    have one, is a fault and goes through.
-    """
+def _explain_tokenizer_errors(prefix: str) -> Iterator[None]:
+    """Turn a complaint of `tokenizers` into a DataError."""
     try:
         yield
     except Exception as error:
+        # Its complaints are bare Exceptions; all that has a type of its own is a fault.
         if type(error) is not Exception:
             raise
-        raise DataError(f"{what} ({error})") from error
+        raise DataError(f"{prefix} ({error})") from error
 
 
-def _trained(
-    model: Any,
-    trainer: Callable[..., Any],
-    documents: Callable[[], Iterable[Document]],
-    options: SubwordOptions,
+def _train(
+    model: Any, trainer: Callable[..., Any], documents: Documents, options: SubwordOptions
 ) -> dict[str, Any]:
-    """A tokenizer that knows every byte: no text is outside its vocabulary, and all come back."""
+    """Train a tokenizer that knows every byte, so that no text is outside its vocabulary."""
     from tokenizers import Tokenizer, decoders, pre_tokenizers
 
     tokenizer = Tokenizer(model)
@@ -195,12 +207,12 @@ def _trained(
         show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    tokenizer.train_from_iterator(sample(documents, options.train_bytes), trainer)
+    tokenizer.train_from_iterator(sample_text(documents, options.train_bytes), trainer)
     return json.loads(tokenizer.to_str())
 
 
-def _settled(scores: list[tuple[str, float | None]]) -> list[tuple[str, float]]:
-    """The same scores from every run of the trainer.
+def _make_deterministic(scores: list[tuple[str, float | None]]) -> list[tuple[str, float]]:
+    """Return the same scores for every run of the unigram trainer.
 
     It adds in any order, gives the bytes that the text lacks the lowest score and 0.0001 more from
     one to the next, in any order, and without a text no score at all.

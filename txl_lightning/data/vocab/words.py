@@ -3,18 +3,19 @@
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Literal
 
 import numpy as np
 
-from ...errors import DataError
-from ..spans import Document
-from .counts import counted, most_common
-from .reading import between_words, decoded
+from ...errors import DataError, require
+from ..documents import FileSlice
+from .base import Vocabulary
+from .reading import decode_utf8, split_between_words
 
 UNKNOWN = ("<unk>", "<UNK>")
 """What an unseen word becomes: the first of them that the vocabulary has."""
@@ -31,22 +32,18 @@ class LineEnd:
     end: str
     """After a text."""
 
-    def marked(self, pieces: Iterable[str]) -> Iterator[str]:
-        """A text with its symbols; of its pieces only the last may end with a line's end."""
-        before, held, after = self.start, "", ""
+    def add_symbols(self, pieces: Iterable[str]) -> Iterator[str]:
+        """Yield a text with its symbols; of its pieces only the last may end with a line's end."""
+        before, previous, after = self.start, "", ""
         for piece in pieces:
-            if held:
-                yield held
-            held = before + piece.removesuffix("\n").replace("\n", self.between)
+            if previous:
+                yield previous
+            previous = before + piece.removesuffix("\n").replace("\n", self.between)
             before, after = "", self.end
-        yield held + after
+        yield previous + after
 
-    def begun(self, text: str) -> str:
-        """A text with its symbols, whose last line goes on."""
-        return self.start + text.replace("\n", self.between)
-
-    def unmarked(self, words: Iterable[str]) -> Iterator[str]:
-        """The text that each word or symbol adds; it may begin and end inside a line."""
+    def remove_symbols(self, words: Iterable[str]) -> Iterator[str]:
+        """Yield the text that each word or symbol adds; it may begin and end inside a line."""
         symbols = self.between.split()
         # Of an odd number of <S>, the first of a text ends no line; elsewhere one does.
         run, spare, gap = 0, 0, ""
@@ -71,7 +68,7 @@ class WordOptions:
     """How a text becomes words, and which of them are kept.
 
     Raises:
-        ValueError: what no vocabulary can have; the message starts with the field's name.
+        ValueError: a value that no vocabulary can have; the message starts with the field's name.
     """
 
     min_freq: int = 0
@@ -89,15 +86,20 @@ class WordOptions:
     id), or it is refused."""
 
     def __post_init__(self) -> None:
-        _require(self.min_freq >= 0, "min_freq", self.min_freq, "0 or more")
+        require(self.min_freq >= 0, "min_freq", self.min_freq, "0 or more")
         enough = self.max_size is None or self.max_size >= 1
-        _require(enough, "max_size", self.max_size, "at least 1, or null")
+        require(enough, "max_size", self.max_size, "at least 1, or null")
         for symbol in self.special:
-            _require(symbol.split() == [symbol], "special", repr(symbol), "without white space")
+            require(symbol.split() == [symbol], "special", repr(symbol), "no white space")
+
+    @property
+    def symbols(self) -> list[str]:
+        """The symbols that every vocabulary with these options has."""
+        return list(dict.fromkeys([*LINE_ENDS[self.line_end].between.split(), *self.special]))
 
 
 @dataclass(frozen=True)
-class Words:
+class Words(Vocabulary):
     """Words and symbols; their order gives the ids."""
 
     words: tuple[str, ...] = field(repr=False)
@@ -105,21 +107,24 @@ class Words:
     unit = "word"
 
     @staticmethod
-    def of(documents: Iterable[Document], options: WordOptions) -> "Words":
-        """The symbols, then the words of a text by falling count."""
-        symbols = _symbols(options)
-        pieces = (text.split() for document in documents for text in _pieces(document, options))
-        counts = (
-            (word, first, count)
-            for word, first, count in counted(pieces)
-            if count >= options.min_freq and word not in symbols
-        )
-        return Words.listed([*symbols, *most_common(counts, options.max_size)], options)
+    def from_documents(documents: Iterable[FileSlice], options: WordOptions) -> "Words":
+        """Count the words of a text: first the symbols, then words by falling count.
+
+        Of words with the same count, the first to occur is first.
+        """
+        counts: Counter[str] = Counter()
+        for document in documents:
+            for text in _split_pieces(document, options):
+                counts.update(text.split())
+        for symbol in options.symbols:
+            counts.pop(symbol, None)
+        frequent = (word for word, count in counts.most_common() if count >= options.min_freq)
+        return Words.from_list([*options.symbols, *islice(frequent, options.max_size)], options)
 
     @staticmethod
-    def listed(words: Iterable[str], options: WordOptions) -> "Words":
-        """These words in this order, then the symbols that they lack."""
-        known = dict.fromkeys([*words, *_symbols(options)])
+    def from_list(words: Iterable[str], options: WordOptions) -> "Words":
+        """Take these words in this order, then the symbols that they lack."""
+        known = dict.fromkeys([*words, *options.symbols])
         if options.unknown == "unk" and known.keys().isdisjoint(UNKNOWN):
             known[UNKNOWN[0]] = None
         return Words(tuple(known), options)
@@ -132,23 +137,28 @@ class Words:
     def n_token(self) -> int:
         return len(self.words)
 
-    def encode(self, document: Document) -> Iterator[np.ndarray]:
-        def where(word: str) -> str:
-            return f"{document.path}: byte {_offset(document, word, self.options)}"
+    @cached_property
+    def unknown(self) -> int | None:
+        if self.options.unknown == "error":
+            return None
+        return next(self._index[symbol] for symbol in UNKNOWN if symbol in self._index)
 
-        for text in self._line_end.marked(_pieces(document, self.options)):
+    def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
+        def where(word: str) -> str:
+            return f"{document.path}: byte {_find_offset(document, word, self.options)}"
+
+        for text in self._line_end.add_symbols(_split_pieces(document, self.options)):
             yield self._ids(text, where)
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
-        text = "".join(_one_line_end([text]))
+        text = "".join(_unify_line_ends([text]))
         cased = text.lower() if self.options.lower_case else text
-        return self._ids(self._line_end.begun(cased), lambda _: where)
+        # Without the end's symbols: the last line may continue.
+        marked = self._line_end.start + cased.replace("\n", self._line_end.between)
+        return self._ids(marked, lambda _: where)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        return "".join(self.pieces(ids))
-
-    def pieces(self, ids: Iterable[int]) -> Iterator[str]:
-        return self._line_end.unmarked(self.words[index] for index in ids)
+    def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
+        return self._line_end.remove_symbols(self.words[index] for index in ids)
 
     def to_json(self) -> str:
         return json.dumps({"kind": "words", "words": self.words, "options": asdict(self.options)})
@@ -161,25 +171,15 @@ class Words:
     def _index(self) -> dict[str, int]:
         return {word: index for index, word in enumerate(self.words)}
 
-    @cached_property
-    def _dtype(self) -> np.dtype:
-        return np.min_scalar_type(self.n_token - 1)
-
-    @cached_property
-    def unknown(self) -> int | None:
-        if self.options.unknown == "error":
-            return None
-        return next(self._index[symbol] for symbol in UNKNOWN if symbol in self._index)
-
     def _ids(self, text: str, where: Callable[[str], str]) -> np.ndarray:
-        """The ids of words and symbols; `where` says for an error where a word is."""
+        """Return the ids of words and symbols; `where` names a word's place in an error."""
         words = text.split()
         if self.options.unknown == "unk":
             ids = map(self._index.get, words, repeat(self.unknown))
         else:
             ids = map(self._index.__getitem__, words)
         try:
-            return np.fromiter(ids, self._dtype, len(words))
+            return np.fromiter(ids, self.dtype, len(words))
         except KeyError as error:
             [word] = error.args
             raise DataError(
@@ -188,34 +188,25 @@ class Words:
             ) from error
 
 
-def _symbols(options: WordOptions) -> list[str]:
-    return list(dict.fromkeys([*LINE_ENDS[options.line_end].between.split(), *options.special]))
-
-
-def _pieces(document: Document, options: WordOptions) -> Iterator[str]:
-    """The text of a document, cut between words; a word's case depends on the whole of it."""
-    pieces = between_words(_one_line_end(decoded(document)))
+def _split_pieces(document: FileSlice, options: WordOptions) -> Iterator[str]:
+    """Cut between words: in what case a word is written may depend on the whole of it."""
+    pieces = split_between_words(_unify_line_ends(decode_utf8(document)))
     return (piece.lower() for piece in pieces) if options.lower_case else pieces
 
 
-def _one_line_end(texts: Iterable[str]) -> Iterator[str]:
-    r"""The same text with \n for every line's end, as where Python reads a text file."""
+def _unify_line_ends(texts: Iterable[str]) -> Iterator[str]:
+    r"""Yield the same text with \n for every line's end, as where Python reads a text file."""
     decoder = io.IncrementalNewlineDecoder(None, translate=True)
     yield from map(decoder.decode, texts)
     yield decoder.decode("", final=True)
 
 
-def _offset(document: Document, word: str, options: WordOptions) -> int:
-    """The byte of the file where a word first occurs."""
+def _find_offset(document: FileSlice, word: str, options: WordOptions) -> int:
+    """Return the byte of the file where a word first occurs."""
     start = document.start
-    for piece in between_words(decoded(document)):
-        for found in re.finditer(r"\S+", piece):
-            if word == (found[0].lower() if options.lower_case else found[0]):
-                return start + len(piece[: found.start()].encode())
+    for piece in split_between_words(decode_utf8(document)):
+        for match in re.finditer(r"\S+", piece):
+            if word == (match[0].lower() if options.lower_case else match[0]):
+                return start + len(piece[: match.start()].encode())
         start += len(piece.encode())
     raise AssertionError(f"{word!r} does not occur")
-
-
-def _require(holds: bool, field: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise ValueError(f"{field}: invalid {value}; expected {allowed}")

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl_lightning.data import spans as spans_room
-from txl_lightning.data.spans import Span, documents, whole
+from txl_lightning.data import documents as spans_room
+from txl_lightning.data.documents import FileSlice, split_documents, whole_file
 
 
 def text_of(document) -> bytes:
@@ -26,7 +26,7 @@ def test_lines_are_those_of_the_file_wherever_its_pieces_end(path, text, skipped
     path.write_bytes(b"x" * skipped + text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spans_room, "CHUNK", 8)
-        lines = list(documents([Span(path, skipped, skipped + len(text))], "lines"))
+        lines = list(split_documents([FileSlice(path, skipped, skipped + len(text))], "lines"))
         assert [text_of(line) for line in lines] == text.splitlines(keepends=True)
     starts = [sum(len(text_of(line)) for line in lines[:nth]) for nth in range(len(lines))]
     assert [line.start - skipped for line in lines] == starts
@@ -35,6 +35,6 @@ def test_lines_are_those_of_the_file_wherever_its_pieces_end(path, text, skipped
 def test_a_long_line_is_not_held(path, monkeypatch):
     path.write_bytes(b"a" * 100 + b"\nb\n")
     monkeypatch.setattr(spans_room, "CHUNK", 8)
-    long, short = documents(whole(path), "lines")
-    assert isinstance(long, Span)
+    long, short = split_documents(whole_file(path), "lines")
+    assert isinstance(long, FileSlice)
     assert (text_of(long), text_of(short)) == (b"a" * 100 + b"\n", b"b\n")
