@@ -19,7 +19,7 @@ def make_model():
 @pytest.fixture
 def make_data(text_file):
     def make(**changes) -> CorpusDataModule:
-        options = {"path": str(text_file), "root": str(text_file.parent / "data")}
+        options = {"path": str(text_file), "data_dir": str(text_file.parent / "data")}
         return CorpusDataModule(**options | {"tgt_len": 8, "batch_size": 4} | changes)
 
     return make

@@ -116,7 +116,7 @@ def train_task(make_trainer, text_file):
 
     def run(looks: ValidationProbe, corpus: str, length: int, limit_val_batches: int):
         task = {"length": length, "n_symbol": 4, "n_eval": 64}
-        sizes = {"tgt_len": 8, "batch_size": 4, "root": text_file.parent}
+        sizes = {"tgt_len": 8, "batch_size": 4, "data_dir": text_file.parent}
         data = CorpusDataModule(corpus=corpus, task=task, **sizes)
         sizes = {"n_layer": 1, "n_head": 2, "d_model": 8, "mem_len": 8}
         model = LanguageModel(TransformerXLConfig(n_token=data.n_token, **sizes))
