@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from txl_lightning import stream_nats
 from txl_lightning.checkpoints import load_folder, load_run
-from txl_lightning.convert import load_huggingface, load_nvidia, load_original
+from txl_lightning.convert import load_any_checkpoint, load_huggingface, load_original
 
 GOLDEN = Path(__file__).parent / "golden"
 NVIDIA = GOLDEN / "nvidia" / "checkpoint_best.pt"
@@ -62,7 +62,7 @@ def test_nvidias_comes_with_its_words_and_generates(txl):
     code, output = txl("convert", NVIDIA, "--out=ours")
     assert (code, output.err) == (0, "")
     net, vocab = load_folder(Path("ours"))
-    assert same_nats(net, load_nvidia(NVIDIA)[0])
+    assert same_nats(net, load_any_checkpoint(NVIDIA)[0])
     prompt = " ".join(vocab.words[3:6])
     code, output = txl("generate", "--ckpt_path=ours", "--prompt", prompt, "--length=9")
     assert code == 0

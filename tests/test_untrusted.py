@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from txl_lightning import LanguageModel, checkpoints
-from txl_lightning.convert import load_any_checkpoint, load_huggingface, load_nvidia
+from txl_lightning.convert import load_any_checkpoint, load_huggingface
 from txl_lightning.errors import CheckpointError
 
 NVIDIA = Path(__file__).parent / "golden" / "nvidia" / "checkpoint_best.pt"
@@ -142,8 +142,8 @@ def in_folder(path):
 
 ENTRIES = {
     "run": lambda path: checkpoints.load_run(path),
-    "nvidia": lambda path: load_nvidia(path),
-    "nvidia's vocabulary": lambda path: load_nvidia(path),
+    "nvidia": lambda path: load_any_checkpoint(path),
+    "nvidia's vocabulary": lambda path: load_any_checkpoint(path),
     "huggingface": lambda path: load_huggingface(in_folder(path)),
     "original": lambda path: load_any_checkpoint(str(path), args="args.json"),
 }

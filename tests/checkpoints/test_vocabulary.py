@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from txl_lightning.checkpoints.vocabulary import beside, read_vocabulary
+from txl_lightning.checkpoints.vocabulary import load_vocabulary_in, read_vocabulary
 from txl_lightning.data.vocab import Bytes, Characters
 from txl_lightning.errors import DataError
 
@@ -19,16 +19,14 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_words_in_every_form_are_the_same(tmp_path, form):
-    path = tmp_path / "words"
-    path.write_text(FORMS[form])
-    vocab = read_vocabulary(str(path), 4)
+def test_words_are_the_same_in_every_format(tmp_path, form):
+    (tmp_path / "words").write_text(FORMS[form])
+    vocab = read_vocabulary(str(tmp_path / "words"), 4)
     assert list(vocab.words) == WORDS
     assert vocab.encode_text("the cat sat\nthe").tolist() == [1, 3, 2, 0, 1]
 
 
-def test_lines_end_as_the_words_have_a_symbol_for(tmp_path):
-    """Nothing is added, because the network has no row for it."""
+def test_lines_end_with_the_symbol_that_is_among_the_words(tmp_path):
     path = tmp_path / "words.txt"
     ends = {"<eos>\na": [1, 0, 1], "<S>\na": [0, 1, 0, 0, 1], "a\nb": [0, 0]}
     for words, expected in ends.items():
@@ -39,43 +37,46 @@ def test_lines_end_as_the_words_have_a_symbol_for(tmp_path):
             vocab.encode_text("c")
 
 
-def test_a_word_of_the_list_that_looks_like_json_is_a_word(tmp_path):
-    path = tmp_path / "words.txt"
-    path.write_text("7\n")
-    assert read_vocabulary(str(path), 1).words == ("7",)
+def test_word_that_is_json_by_itself_is_a_word(tmp_path):
+    (tmp_path / "words.txt").write_text("7\n")
+    assert read_vocabulary(str(tmp_path / "words.txt"), 1).words == ("7",)
 
 
-def test_our_own_and_bytes_are_read_too(tmp_path):
-    path = tmp_path / "vocab.json"
-    path.write_text(Characters("ab").to_json())
-    assert read_vocabulary(str(path), 2) == Characters("ab")
+def test_saved_vocabulary_and_bytes_are_read(tmp_path):
+    (tmp_path / "vocab.json").write_text(Characters("ab").to_json())
+    assert read_vocabulary(str(tmp_path / "vocab.json"), 2) == Characters("ab")
     assert read_vocabulary("bytes", 256) == Bytes()
 
 
 @pytest.mark.parametrize(
-    ("held", "said"),
+    ("content", "message"),
     [
-        ("a\nb\nc", "it has 3 tokens; the network has 4"),
-        ("a\na\nb\nc", "it has 3 tokens; the network has 4"),
-        ('["a", "b", "c", 4]', "it must be words"),
-        ('["a b", "b", "c", "d"]', "it must be words"),
-        ('{"a": 0, "b": 2}', "is not one saved by this package"),
+        (b"a\nb\nc", "it has 3 tokens; the network has 4"),
+        (b"a\na\nb\nc", "it has 3 tokens; the network has 4"),
+        (b'["a", "b", "c", 4]', "it must be words"),
+        (b'["a b", "b", "c", "d"]', "it must be words"),
+        (b'{"a": 0, "b": 2}', "ids must go from 0"),
+        (b'{"a": "b"}', "is not one saved by this package"),
+        (b"[" * 100_000, "it has 1 tokens"),
         (b"\xff\xfe", "it is not UTF-8 text"),
     ],
 )
-def test_what_is_no_vocabulary_of_the_network_is_refused_by_name(tmp_path, held, said):
+def test_invalid_vocabulary_file_is_refused_by_name(tmp_path, content, message):
     path = tmp_path / "words.txt"
-    path.write_bytes(held if isinstance(held, bytes) else held.encode())
-    with pytest.raises(DataError, match=rf"vocab: .*words\.txt.*{said}"):
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"vocab: .*words\.txt.*{message}"):
         read_vocabulary(str(path), 4)
+
+
+def test_missing_vocabulary_file_is_named():
     with pytest.raises(DataError, match=r"vocab: none\.txt: No such file"):
         read_vocabulary("none.txt", 4)
 
 
-def test_a_pickled_vocabulary_is_refused_and_never_taken_from_a_folder(tmp_path):
+def test_pickled_vocabulary_is_refused_and_never_taken_from_a_folder(tmp_path):
     (tmp_path / "vocab.pkl").write_bytes(pickle.dumps({"idx2sym": WORDS}))
     with pytest.raises(DataError, match=r"vocab\.pkl: refused: .*json\.dump\(tokenizer\.idx2sym"):
         read_vocabulary(str(tmp_path / "vocab.pkl"), 4)
-    assert beside(tmp_path, 4) is None
+    assert load_vocabulary_in(tmp_path, 4) is None
     (tmp_path / "vocab.txt").write_text(FORMS["text"])
-    assert beside(tmp_path, 4).words == tuple(WORDS)
+    assert load_vocabulary_in(tmp_path, 4).words == tuple(WORDS)

@@ -9,46 +9,44 @@ from ..errors import CheckpointError
 from ..files import write_json, write_text
 from ..model import TransformerXL, TransformerXLConfig
 from .files import FORMAT, KEY
-from .tensors import of, read_json, read_safetensors, write_tensors
-from .vocabulary import beside
+from .tensors import errors_in, load_content, load_json, save_tensors
+from .vocabulary import load_vocabulary_in
 
 CONFIG, WEIGHTS, VOCAB = "config.json", "model.safetensors", "vocab.json"
 
 
 def save_folder(model: TransformerXL, folder: Path, vocab: Vocabulary | None = None) -> None:
-    """Write a network, and its vocabulary if there is one.
-
-    Weights that are shared are written once. config.json is the last, so that what is cut off in
-    the middle is no such folder.
+    """Write a network, and its vocabulary if there is one; shared weights are written once.
 
     Raises:
         StorageError: it cannot be written.
     """
-    write_tensors(dict(model.named_parameters()), folder / WEIGHTS)
+    save_tensors(dict(model.named_parameters()), folder / WEIGHTS)
     if vocab is not None:
         write_text(vocab.to_json(), folder / VOCAB)
+    # The last, so that what is cut off in the middle is no such folder.
     write_json({KEY: {"format": FORMAT}, "net": model.config.plain()}, folder / CONFIG)
 
 
 def load_folder(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
-    """The network, in eval mode and the precision of its weights, and the vocabulary, if any.
+    """Load the network, in eval mode and the precision of its weights, and the vocabulary, if any.
 
     Raises:
         ValueError: a file is missing.
         CheckpointError: one is damaged, or is not of such a folder.
     """
     config = read_config(folder)
-    weights = read_safetensors(folder / WEIGHTS)
-    with of(folder / WEIGHTS), torch.device("meta"):
-        check(weights, TransformerXL(config))
+    weights = load_content(folder / WEIGHTS)
+    with errors_in(folder / WEIGHTS), torch.device("meta"):
+        check_weights(weights, TransformerXL(config))
     model = TransformerXL(config).to(next(iter(weights.values())).dtype)
     # Strict, it would ask for what is shared once more.
     model.load_state_dict(weights, strict=False)
-    return model.eval(), beside(folder, config.n_token)
+    return model.eval(), load_vocabulary_in(folder, config.n_token)
 
 
 def read_config(folder: Path) -> TransformerXLConfig:
-    """The settings of the network in a folder.
+    """Read the settings of the network in a folder.
 
     Raises:
         ValueError: there are none.
@@ -59,20 +57,20 @@ def read_config(folder: Path) -> TransformerXLConfig:
     near = [folder / part / "best.ckpt" for part in ("", "checkpoints")]
     if not path.is_file() and (inside := [found for found in near if found.is_file()]):
         raise ValueError(f"ckpt_path: {folder} is a run's folder; did you mean {inside[0]}?")
-    held = read_json(path)
-    if KEY not in held:
+    settings = load_json(path)
+    if KEY not in settings:
         raise CheckpointError(f"{path}: not written by convert; convert {folder} first")
-    with of(path):
-        if held[KEY]["format"] > FORMAT:
+    with errors_in(path):
+        if settings[KEY]["format"] > FORMAT:
             raise ValueError(f"written by a later release; this one reads formats up to {FORMAT}")
-        return TransformerXLConfig(**held["net"])
+        return TransformerXLConfig(**settings["net"])
 
 
-def check(weights: dict[str, torch.Tensor], model: TransformerXL) -> None:
+def check_weights(weights: dict[str, torch.Tensor], model: TransformerXL) -> None:
     """Refuse weights that are not those of the network.
 
     Raises:
-        ValueError: they are named.
+        ValueError: with their names.
     """
     known = dict(model.named_parameters())
     if wrong := known.keys() ^ weights.keys():

@@ -17,7 +17,7 @@ INSTEAD = "with the code that wrote it, json.dump(tokenizer.idx2sym, open('words
 
 
 def read_vocabulary(name: str, n_token: int) -> Vocabulary:
-    """The vocabulary of a network with `n_token` ids.
+    """Read the vocabulary of a network with `n_token` ids.
 
     Args:
         name: a file: words, one in a line, or as JSON in a list or with their ids; a saved
@@ -30,7 +30,8 @@ def read_vocabulary(name: str, n_token: int) -> Vocabulary:
     if Path(name).suffix in PICKLED:
         raise DataError(f"vocab: {name}: refused: a pickle can execute anything; {INSTEAD}")
     try:
-        return sized(Bytes() if name == "bytes" else in_file(Path(name), n_token), n_token)
+        vocab = Bytes() if name == "bytes" else read_vocabulary_file(Path(name), n_token)
+        return require_size(vocab, n_token)
     except OSError as error:
         raise DataError(f"vocab: {name}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -39,36 +40,41 @@ def read_vocabulary(name: str, n_token: int) -> Vocabulary:
         raise DataError(f"vocab: {name}: {error}") from error
 
 
-def in_file(path: Path, n_token: int) -> Vocabulary:
-    """The vocabulary in a file."""
+def load_vocabulary_in(folder: Path, n_token: int) -> Vocabulary | None:
+    """Load the vocabulary that lies in a folder, if there is one that can be read."""
+    for name in ("vocab.json", "vocab.txt"):
+        if (folder / name).is_file():
+            return read_vocabulary(str(folder / name), n_token)
+    return None
+
+
+def read_vocabulary_file(path: Path, n_token: int) -> Vocabulary:
+    """Read a file whose content tells its format."""
     text = path.read_text(encoding="utf-8")
-    held = parsed(text)
-    match held:
+    try:
+        content: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        content = None
+    match content:
         case list():
-            return of_words(held, n_token)
-        case dict() if is_ids(held):
-            return of_words(sorted(held, key=held.__getitem__), n_token)
+            return vocabulary_from_words(content, n_token)
+        case dict() if all(type(index) is int for index in content.values()):
+            words = sorted(content, key=content.__getitem__)
+            if [content[word] for word in words] != list(range(len(words))):
+                raise DataError("ids must go from 0 to the number of words")
+            return vocabulary_from_words(words, n_token)
         case dict():
             return build_vocabulary(str(path), lambda: [], WordOptions(), SubwordOptions())
-    return of_words([line.split()[0] for line in text.split("\n") if line.strip()], n_token)
+    words = [line.split()[0] for line in text.split("\n") if line.strip()]
+    return vocabulary_from_words(words, n_token)
 
 
-def parsed(text: str) -> Any:
-    """What JSON says; None if it is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+def vocabulary_from_words(
+    words: Sequence[Any], n_token: int, lower_case: bool = False
+) -> Vocabulary:
+    """Make a vocabulary of words in the order of their ids.
 
-
-def is_ids(held: dict[str, Any]) -> bool:
-    """Whether each word has an id, from 0 on."""
-    values = list(held.values())
-    return all(type(value) is int for value in values) and sorted(values) == [*range(len(values))]
-
-
-def of_words(words: Sequence[Any], n_token: int, lower_case: bool = False) -> Vocabulary:
-    """Words in the order of their ids; lines end and unseen words become as they have symbols for.
+    Lines end and unseen words become as the words have symbols for.
 
     Raises:
         DataError: they are no words, or not as many as the network has.
@@ -78,19 +84,11 @@ def of_words(words: Sequence[Any], n_token: int, lower_case: bool = False) -> Vo
     line_end = next((end for symbol, end in LINE_ENDS.items() if symbol in words), "none")
     unknown = "unk" if any(symbol in words for symbol in UNKNOWN) else "error"
     options = WordOptions(lower_case=lower_case, line_end=line_end, unknown=unknown)
-    return sized(Words.from_list(words, options), n_token)
+    return require_size(Words.from_list(words, options), n_token)
 
 
-def sized(vocab: Vocabulary, n_token: int) -> Vocabulary:
-    """The same, if it has as many ids as the network."""
+def require_size(vocab: Vocabulary, n_token: int) -> Vocabulary:
+    """Return the vocabulary, if it has as many ids as the network."""
     if vocab.n_token != n_token:
         raise DataError(f"it has {vocab.n_token} tokens; the network has {n_token}")
     return vocab
-
-
-def beside(folder: Path, n_token: int) -> Vocabulary | None:
-    """The vocabulary that lies in a folder, if there is one that can be read."""
-    for name in ("vocab.json", "vocab.txt"):
-        if (folder / name).is_file():
-            return read_vocabulary(str(folder / name), n_token)
-    return None

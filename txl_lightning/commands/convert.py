@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..checkpoints import save_folder
-from ..checkpoints.tensors import read_json
+from ..checkpoints.tensors import load_json
 from ..convert import save_huggingface
 from ..convert.detect import load_any_checkpoint
 
@@ -43,7 +43,7 @@ def convert_command(
         again = "give one with --vocab, and another --out"
         print(f"warning: no vocabulary came with it; {again}", file=sys.stderr)
     if args is not None:
-        print(segments_of(read_json(Path(args))))
+        print(segments_of(load_json(Path(args))))
 
 
 def segments_of(keywords: Mapping[str, Any]) -> str:

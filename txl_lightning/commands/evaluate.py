@@ -12,8 +12,7 @@ from typing import Any, Literal, TextIO
 
 import torch
 
-from ..checkpoints.runs import load_with_vocabulary, sha256_of_weights
-from ..checkpoints.training_text import load_training_text
+from ..checkpoints.runs import load_training_text, load_with_vocabulary, sha256_of_weights
 from ..data.config import DataConfig
 from ..data.corpora import CORPORA
 from ..data.eval_text import ALL_IS_TEST, EvalText, of_store, with_vocabulary

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import read_checkpoint
-from ..checkpoints.runs import load_with_vocabulary
-from ..checkpoints.training_text import load_training_text
+from ..checkpoints.runs import load_training_text, load_with_vocabulary
 from ..data.config import DataConfig
 from ..data.documents import SPLITS
 from ..data.store import Store

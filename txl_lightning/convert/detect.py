@@ -1,4 +1,4 @@
-"""Whose checkpoint it is, by what is in it."""
+"""Load anybody's checkpoint, told apart by its content."""
 
 from pathlib import Path
 from typing import Any
@@ -6,20 +6,20 @@ from typing import Any
 from ..checkpoints.export import CONFIG
 from ..checkpoints.files import KEY
 from ..checkpoints.runs import load_run
-from ..checkpoints.tensors import is_safe, of, read_json, read_tensors, read_torch, tensors_of
+from ..checkpoints.tensors import errors_in, load_content, load_json, require_tensors
 from ..checkpoints.vocabulary import read_vocabulary
 from ..data.vocab import Vocabulary
 from ..errors import CheckpointError
 from ..model import TransformerXL
-from . import nvidia
 from .huggingface import MODEL_TYPE, load_huggingface
+from .nvidia import STAND_INS, is_nvidia, load_nvidia_checkpoint
 from .original import load_original
 
-Found = tuple[TransformerXL, Vocabulary | None]
+Loaded = tuple[TransformerXL, Vocabulary | None]
 
 
-def load_any_checkpoint(source: str, args: str | None = None, vocab: str | None = None) -> Found:
-    """The network, in eval mode, and the vocabulary, if any, of a checkpoint of anybody's.
+def load_any_checkpoint(source: str, args: str | None = None, vocab: str | None = None) -> Loaded:
+    """Load a checkpoint of any supported format: network in eval mode, vocabulary if present.
 
     Args:
         source: a checkpoint of fit, a folder of convert's, a folder of Hugging Face's, a
@@ -33,38 +33,32 @@ def load_any_checkpoint(source: str, args: str | None = None, vocab: str | None 
         DataError: of the vocabulary.
     """
     path = Path(source)
-    model, found = in_folder(path) if path.is_dir() else in_file(path, args)
-    return model, found if vocab is None else read_vocabulary(vocab, model.config.n_token)
+    model, own = load_from_folder(path) if path.is_dir() else load_from_file(path, args)
+    return model, own if vocab is None else read_vocabulary(vocab, model.config.n_token)
 
 
-def in_folder(folder: Path) -> Found:
-    """What a folder holds."""
-    held = read_json(folder / CONFIG)
-    if KEY in held:
+def load_from_folder(folder: Path) -> Loaded:
+    """Load our folder or Hugging Face's."""
+    settings = load_json(folder / CONFIG)
+    kind = settings.get("model_type")
+    if KEY in settings:
         return load_run(folder)
-    if held.get("model_type") == MODEL_TYPE:
+    if kind == MODEL_TYPE:
         return load_huggingface(folder)
-    kind = held.get("model_type")
-    raise CheckpointError(f"{folder / CONFIG}: model_type: invalid {kind}; {MODEL_TYPE} is")
+    raise CheckpointError(f"{folder / CONFIG}: model_type: invalid {kind}; expected {MODEL_TYPE}")
 
 
-def in_file(path: Path, args: str | None) -> Found:
-    """What a file holds."""
-    if args is not None or is_safe(path):
-        return original(path, read_tensors(path), args)
-    held: Any = read_torch(path, nvidia.STAND_INS)
-    if nvidia.is_nvidia(held):
-        return nvidia.from_checkpoint(path, held)
-    if isinstance(held, dict) and "hyper_parameters" in held:
+def load_from_file(path: Path, args: str | None) -> Loaded:
+    """Load NVIDIA's checkpoint, ours, or a state_dict of the original with its keywords."""
+    content: Any = load_content(path, STAND_INS)
+    if args is None and is_nvidia(content):
+        return load_nvidia_checkpoint(path, content)
+    if args is None and isinstance(content, dict) and "hyper_parameters" in content:
         return load_run(path)
-    return original(path, tensors_of(path, held), args)
-
-
-def original(path: Path, state_dict: dict[str, Any], args: str | None) -> Found:
-    """The network of a state_dict of the original code, which says nothing of its sizes."""
+    weights = require_tensors(path, content)
     if args is None:
         allowed = "it must be the keywords of the original's constructor, in a JSON file"
         raise ValueError(f"args: missing for the state_dict {path}; {allowed}")
-    keywords = read_json(Path(args))
-    with of(path):
-        return load_original(state_dict, keywords), None
+    keywords = load_json(Path(args))
+    with errors_in(path):
+        return load_original(weights, keywords), None

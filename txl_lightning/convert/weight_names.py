@@ -2,12 +2,10 @@
 
 Other codes that descend from it have most of its names: nvidia.py, huggingface.py.
 
-H heads   K head width   D width   E width of embeddings   V vocabulary   N layers
-C learned distances   X clusters but the first
+H heads   K head width   D width   N layers   C learned distances
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -19,7 +17,6 @@ from ..model import TransformerXL, TransformerXLConfig
 COMPUTED = {"pos_emb.inv_freq", "transformer.pos_emb.inv_freq"}
 """Tensors of theirs that are no weights."""
 
-
 Tensors = tuple[Tensor, ...]
 
 
@@ -28,8 +25,8 @@ class Part(NamedTuple):
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
-    read: Callable[..., Tensors]
-    write: Callable[..., Tensors]
+    to_ours: Callable[..., Tensors]
+    to_theirs: Callable[..., Tensors]
 
 
 class WeightMap(NamedTuple):
@@ -40,24 +37,33 @@ class WeightMap(NamedTuple):
     """Tensors that may be left out, because they repeat another one: what they repeat."""
 
 
+def map_original_weights(config: TransformerXLConfig) -> WeightMap:
+    """Return the original's names for the weights of a network."""
+    parts = [*embedding(config), *softmax(config), *POSITIONS[config.positions](config)]
+    parts += [part for n in range(config.n_layer) for part in layer(n, config)]
+    copies = {}
+    if config.tie_weight:
+        for i in range(config.n_table):
+            copies[f"crit.out_layers.{i}.weight"] = f"word_emb.emb_layers.{i}.weight"
+    for i, tie in enumerate(config.tie_projs):
+        if tie and config.has_projections:
+            table = min(i, config.n_table - 1)
+            copies[f"crit.out_projs.{i}"] = f"word_emb.emb_projs.{table}"
+    return WeightMap(parts, copies)
+
+
 def same(theirs: str, ours: str) -> Part:
     """Another name for the same tensor."""
     return Part((theirs,), (ours,), lambda tensor: (tensor,), lambda tensor: (tensor,))
 
 
 def flipped(theirs: str, ours: str, dim: int) -> Part:
-    """The same in reverse order."""
+    """The same tensor in reverse order."""
 
     def flip(tensor: Tensor) -> Tensors:
         return (tensor.flip(dim),)
 
     return Part((theirs,), (ours,), flip, flip)
-
-
-def parts(config: TransformerXLConfig) -> list[Part]:
-    """Every tensor of a network, by both names."""
-    layers = [part for n in range(config.n_layer) for part in layer(n, config)]
-    return [*embedding(config), *softmax(config), *POSITIONS[config.positions](config), *layers]
 
 
 def embedding(config: TransformerXLConfig) -> Iterator[Part]:
@@ -101,8 +107,11 @@ def sinusoidal(config: TransformerXLConfig) -> Iterator[Part]:
 def learned(config: TransformerXLConfig) -> Iterator[Part]:
     """Tables that begin with the farthest distance; ours begin with the nearest."""
     yield same("r_w_bias", "positions.u_NHK")
-    yield cut(flipped("r_emb", "positions.r_NCHK", 1), config)
-    yield cut(flipped("r_bias", "positions.b_NCH", 1), config)
+    for theirs, ours in (("r_emb", "positions.r_NCHK"), ("r_bias", "positions.b_NCH")):
+        # The original leaves rows beyond clamp_len unused.
+        yield flipped(theirs, ours, 1)._replace(
+            to_ours=lambda table_NC: (table_NC[:, -config.n_distance :].flip(1),)
+        )
 
 
 def absolute_learned(config: TransformerXLConfig) -> Iterator[Part]:
@@ -116,12 +125,6 @@ def absolute_learned(config: TransformerXLConfig) -> Iterator[Part]:
     )
 
 
-def cut(part: Part, config: TransformerXLConfig) -> Part:
-    """Without the rows beyond clamp_len, which the original leaves unused."""
-    read = partial(lambda table_NC: part.read(table_NC[:, -config.n_distance :]))
-    return part._replace(read=read)
-
-
 POSITIONS = {
     "sinusoidal": sinusoidal,
     "learned": learned,
@@ -133,134 +136,86 @@ POSITIONS = {
 
 def layer(n: int, config: TransformerXLConfig) -> Iterator[Part]:
     """Attention and feed-forward of layer `n`."""
-    attention, theirs = f"layers.{n}.attention.", f"layers.{n}.dec_attn."
-    nets = (attention + "q_net.weight", attention + "kv_net.weight")
+    ours, theirs = f"layers.{n}.attention.", f"layers.{n}.dec_attn."
     if config.is_absolute:
-        yield same(theirs + "q_net.weight", nets[0])
-        yield same(theirs + "kv_net.weight", nets[1])
+        yield same(theirs + "q_net.weight", ours + "q_net.weight")
+        yield same(theirs + "kv_net.weight", ours + "kv_net.weight")
     else:
-        fused = (theirs + "qkv_net.weight",)
-        yield Part(fused, nets, query_and_rest, lambda q, kv: (torch.cat([q, kv]),))
-    yield same(theirs + "o_net.weight", attention + "o_net.weight")
+        yield Part(
+            (theirs + "qkv_net.weight",),
+            (ours + "q_net.weight", ours + "kv_net.weight"),
+            lambda qkv: qkv.tensor_split([qkv.size(0) // 3]),
+            lambda q, kv: (torch.cat([q, kv]),),
+        )
+    yield same(theirs + "o_net.weight", ours + "o_net.weight")
     norm = "norm_after" if config.norm == "post" else "norm_before"
     for kind in ("weight", "bias"):
         yield same(f"{theirs}layer_norm.{kind}", f"layers.{n}.{norm}.{kind}")
-        feed_forward = f"layers.{n}.pos_ff."
-        yield same(f"{feed_forward}layer_norm.{kind}", f"layers.{n}.feed_forward.{norm}.{kind}")
+        ours_ff, theirs_ff = f"layers.{n}.feed_forward.", f"layers.{n}.pos_ff."
+        yield same(f"{theirs_ff}layer_norm.{kind}", f"{ours_ff}{norm}.{kind}")
         for i in (0, 3):
-            ours = f"layers.{n}.feed_forward.net.{i}.{kind}"
-            yield same(f"{feed_forward}CoreNet.{i}.{kind}", ours)
+            yield same(f"{theirs_ff}CoreNet.{i}.{kind}", f"{ours_ff}net.{i}.{kind}")
 
 
-def query_and_rest(qkv: Tensor) -> Tensors:
-    """One matrix for queries, one for keys and values."""
-    q, k, v = qkv.chunk(3)
-    return q, torch.cat([k, v])
-
-
-def copies(config: TransformerXLConfig) -> dict[str, str]:
-    """Tensors of theirs that are another one: their names, and what they are."""
-    same_weight = {
-        f"crit.out_layers.{i}.weight": f"word_emb.emb_layers.{i}.weight"
-        for i in range(config.n_table)
-    }
-    same_projection = {
-        f"crit.out_projs.{i}": f"word_emb.emb_projs.{min(i, config.n_table - 1)}"
-        for i, tie in enumerate(config.tie_projs)
-        if tie and config.has_projections
-    }
-    return (same_weight if config.tie_weight else {}) | same_projection
-
-
-def map_original_weights(config: TransformerXLConfig) -> WeightMap:
-    """The names of the original PyTorch code."""
-    return WeightMap(parts(config), copies(config))
-
-
-def import_weights(
+def load_weights(
     theirs: Mapping[str, Tensor], names: WeightMap, config: TransformerXLConfig
-) -> dict[str, Tensor]:
-    """Their tensors under our names. Copies may be left out.
+) -> TransformerXL:
+    """Build a network, in eval mode and the precision of its weights, from another code's tensors.
 
     Raises:
         ValueError: one is missing, or has no place here, or has another shape than the settings
             say, or is not what it should repeat; it is named.
     """
-    given = with_copies(theirs, names.copies)
-    needed = {name for part in names.parts for name in part.theirs}
-    missing, left = needed - given.keys(), given.keys() - needed - names.copies.keys() - COMPUTED
-    if missing or left:
-        said = {"missing": missing, "left over": left}
-        lists = (f"{key}: {list_names(said[key])}" for key in said if said[key])
-        raise ValueError(f"state_dict: {'; '.join(lists)}")
-    with torch.device("meta"):
-        shapes = TransformerXL(config).state_dict()
-    return {
-        name: tensor
-        for part in names.parts
-        for name, tensor in zip(part.ours, fitting(part, given, shapes), strict=True)
-    }
-
-
-def export_weights(ours: Mapping[str, Tensor], names: WeightMap) -> dict[str, Tensor]:
-    """Our tensors under their names, the copies too."""
-    theirs = {
-        name: tensor
-        for part in names.parts
-        for name, tensor in zip(
-            part.theirs, part.write(*(ours[name] for name in part.ours)), strict=True
-        )
-    }
-    return theirs | {name: theirs[source] for name, source in names.copies.items()}
-
-
-def with_copies(theirs: Mapping[str, Tensor], copies: Mapping[str, str]) -> dict[str, Tensor]:
-    """The tensors, with the copies that were left out.
-
-    Raises:
-        ValueError: one that is there is not what it should repeat.
-    """
     given = dict(theirs)
-    for name, source in copies.items():
+    for name, source in names.copies.items():
         if source in given and not torch.equal(
             given.setdefault(name, given[source]), given[source]
         ):
             raise ValueError(f"state_dict: {name} is not {source}, as the settings say it is")
-    return given
+    needed = {name for part in names.parts for name in part.theirs}
+    extra = given.keys() - needed - names.copies.keys() - COMPUTED
+    wrong = {"missing": needed - given.keys(), "left over": extra}
+    if any(wrong.values()):
+        lists = (f"{key}: {list_names(found)}" for key, found in wrong.items() if found)
+        raise ValueError(f"state_dict: {'; '.join(lists)}")
+    # Nothing is allocated for sizes that the tensors do not have.
+    with torch.device("meta"):
+        shapes = TransformerXL(config).state_dict()
+    ours: dict[str, Tensor] = {}
+    for part in names.parts:
+        ours |= zip(part.ours, convert_part(part, given, shapes), strict=True)
+    model = TransformerXL(config).to(ours["layers.0.attention.o_net.weight"].dtype)
+    model.load_state_dict(ours)
+    return model.eval()
 
 
-def fitting(part: Part, given: Mapping[str, Tensor], shapes: Mapping[str, Tensor]) -> Tensors:
-    """What is read from their tensors, if it is of the shapes that the network has.
+def convert_part(part: Part, given: Mapping[str, Tensor], shapes: Mapping[str, Tensor]) -> Tensors:
+    """Return our tensors of a part, if they have the shapes of the network.
 
     Raises:
         ValueError: with both shapes, in their names.
     """
     theirs = [given[name] for name in part.theirs]
     try:
-        found = part.read(*theirs)
+        found = part.to_ours(*theirs)
     except (RuntimeError, LookupError):
         found = ()
-    wanted = [shapes[name] for name in part.ours]
-    numbers = all(tensor.is_floating_point() for tensor in theirs)
-    if numbers and [tensor.shape for tensor in found] == [tensor.shape for tensor in wanted]:
+    expected = [shapes[name] for name in part.ours]
+    floating = all(tensor.is_floating_point() for tensor in theirs)
+    if floating and [tensor.shape for tensor in found] == [tensor.shape for tensor in expected]:
         return found
     kinds = [f"{list(tensor.shape)} {str(tensor.dtype)[6:]}" for tensor in theirs]
-    allowed = [list(tensor.shape) for tensor in part.write(*wanted)]
+    allowed = [list(tensor.shape) for tensor in part.to_theirs(*expected)]
     raise ValueError(
-        f"state_dict: {', '.join(part.theirs)}: invalid {', '.join(kinds)}; by the "
-        f"settings it must be {', '.join(map(str, allowed))} of floating point"
+        f"state_dict: {', '.join(part.theirs)}: invalid {', '.join(kinds)}; expected "
+        f"{', '.join(map(str, allowed))} of floating point, by the settings"
     )
 
 
-def from_original(theirs: Mapping[str, Tensor], config: TransformerXLConfig) -> dict[str, Tensor]:
-    """The original's tensors under our names. Tied ones may be left out.
-
-    Raises:
-        ValueError: see `import_weights`.
-    """
-    return import_weights(theirs, map_original_weights(config), config)
-
-
-def to_original(ours: Mapping[str, Tensor], config: TransformerXLConfig) -> dict[str, Tensor]:
-    """Our tensors under the original's names, the tied ones too."""
-    return export_weights(ours, map_original_weights(config))
+def export_weights(ours: Mapping[str, Tensor], names: WeightMap) -> dict[str, Tensor]:
+    """Return our tensors under another code's names, the copies too."""
+    theirs: dict[str, Tensor] = {}
+    for part in names.parts:
+        converted = part.to_theirs(*(ours[name] for name in part.ours))
+        theirs |= zip(part.theirs, converted, strict=True)
+    return theirs | {name: theirs[source] for name, source in names.copies.items()}

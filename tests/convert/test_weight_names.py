@@ -1,0 +1,94 @@
+"""Weights of three other codes: golden nats and memories, every tensor there and back."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from txl_lightning.convert import load_nvidia, load_original
+from txl_lightning.convert.huggingface import config_from_huggingface, map_huggingface_weights
+from txl_lightning.convert.nvidia import map_nvidia_weights
+from txl_lightning.convert.weight_names import (
+    COMPUTED,
+    export_weights,
+    load_weights,
+    map_original_weights,
+)
+
+
+def load_huggingface_weights(weights, args):
+    config = config_from_huggingface(args)
+    # Of 18 nats, float32 on both sides would already round 1e-5 away.
+    return load_weights(weights, map_huggingface_weights(config), config).double()
+
+
+CODES = {
+    "huggingface": (load_huggingface_weights, map_huggingface_weights),
+    "nvidia": (load_nvidia, map_nvidia_weights),
+    "original": (load_original, map_original_weights),
+}
+FILES = sorted((Path(__file__).parents[1] / "golden").glob("*/*.npz"))
+NAMES = [f"{path.parent.name}/{path.stem}" for path in FILES if path.stem != "checkpoint_best"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_network_gives_golden_nats_and_memories_and_every_tensor_back(open_golden, name):
+    golden = open_golden(name)
+    load, map_weights = CODES[name.split("/")[0]]
+    net = load(golden.weights, golden.args)
+    golden.check(net)
+    back = export_weights(net.state_dict(), map_weights(net.config))
+    assert back.keys() >= golden.weights.keys() - COMPUTED
+    # NVIDIA leaves tied tensors out; the others write all.
+    assert name.startswith("nvidia") or back.keys() <= golden.weights.keys()
+    for key in golden.weights.keys() - COMPUTED:
+        # Of a learned table, the original may hold more rows than clamp_len lets it use.
+        expected, n_row = golden.weights[key], back[key].shape[1:2].numel()
+        used = expected[:, -n_row:] if key in ("r_emb", "r_bias") else expected
+        assert torch.equal(back[key].to(used.dtype), used), key
+
+
+def test_missing_extra_and_misshapen_tensors_are_named(open_golden):
+    golden, name = open_golden("original/a_default"), "crit.out_layers.0.bias"
+    weights = golden.weights
+    without = {key: weights[key] for key in weights if key != name}
+    cases = [
+        (without, rf"^state_dict: missing: {name}$"),
+        (weights | {"extra": torch.zeros(1)}, r"^state_dict: left over: extra$"),
+        (without | {"extra": torch.zeros(1)}, rf"missing: {name}; left over: extra$"),
+    ]
+    for wrong in (torch.zeros(1), weights[name].long(), torch.zeros(())):
+        shape = rf"{name}: invalid \[.*; expected \[{len(weights[name])}\] of floating point"
+        cases.append((weights | {name: wrong}, shape))
+    for tensors, message in cases:
+        with pytest.raises(ValueError, match=message):
+            load_original(tensors, golden.args)
+
+
+def test_fused_projection_without_dimensions_is_refused_by_name(open_golden):
+    golden, name = open_golden("original/a_default"), "layers.0.dec_attn.qkv_net.weight"
+    with pytest.raises(ValueError, match=rf"{name}: invalid \[\] float32; expected"):
+        load_original(golden.weights | {name: torch.zeros(())}, golden.args)
+
+
+def test_tied_tensors_may_be_left_out_and_must_repeat_their_source(open_golden):
+    golden = open_golden("original/adaptive_div4_prenorm")
+    weights, args = golden.weights, golden.args
+    tied = {"crit.out_layers.1.weight": "word_emb.emb_layers.1.weight"}
+    tied |= {"crit.out_projs.2": "word_emb.emb_projs.2"}
+    whole = load_original(weights, args).state_dict()
+    short = load_original({n: weights[n] for n in weights if n not in tied}, args).state_dict()
+    assert all(torch.equal(whole[name], short[name]) for name in whole)
+    for name, source in tied.items():
+        with pytest.raises(ValueError, match=f"{name} is not {source}"):
+            load_original(weights | {name: weights[name] + 1}, args)
+    with pytest.raises(ValueError, match=r"missing: crit\.out_projs\.0$"):
+        load_original({n: weights[n] for n in weights if n != "crit.out_projs.0"}, args)
+
+
+def test_precision_of_the_weights_is_kept(open_golden):
+    golden = open_golden("original/a_default")
+    weights = {name: tensor.double() for name, tensor in golden.weights.items()}
+    net = load_original(weights, golden.args)
+    assert {parameter.dtype for parameter in net.parameters()} == {torch.float64}
+    assert not net.training
