@@ -56,11 +56,10 @@ def logged(folder: Path, name: str) -> list[tuple[int, float]]:
         return [(int(row["step"]), float(row[name])) for row in csv.DictReader(file) if row[name]]
 
 
-def test_chunks_change_no_number_of_a_run(txl, run_folder, tmp_path):
-    """Nor of what it is said with: the saved config counts segments and gives the run again."""
+def test_micro_batches_change_no_number_of_a_run(txl, run_folder, tmp_path):
     config = run_folder / "config.yaml"
     runs = "--trainer.default_root_dir=chunks"
-    for chunks in ("--data.batch_chunks=1", "--data.batch_chunks=2"):
+    for chunks in ("--data.micro_batches=1", "--data.micro_batches=2"):
         given = (runs, chunks, "--model.net.dropout=0", "--data.ext_len=3")
         code, output = txl("fit", "--config", config, *given)
         assert code == 0, output.err
@@ -75,8 +74,8 @@ def test_chunks_change_no_number_of_a_run(txl, run_folder, tmp_path):
         assert logged(again, name) == logged(chunked, name)
     assert [step + 1 for step, _ in logged(chunked, "val/nats")] == [2, 4]
     first, second = (yaml.safe_load((f / "config.yaml").read_text()) for f in (whole, chunked))
-    assert second["data"].pop("batch_chunks") == 2
-    assert first["data"].pop("batch_chunks") == 1
+    assert second["data"].pop("micro_batches") == 2
+    assert first["data"].pop("micro_batches") == 1
     assert second == first
     assert first["data"]["ext_len"] == 3
 
@@ -210,8 +209,7 @@ def test_the_door_lists_its_verbs(txl, arguments):
         ("--data.tgt_len=-5", "data.tgt_len: invalid -5; expected at least 1"),
         ("--data.ext_len=-1", "data.ext_len: invalid -1; expected at least 0"),
         ("--data.eval_ext_len=-1", "data.eval_ext_len: invalid -1"),
-        ("--data.batch_chunks=0", "data.batch_chunks: invalid 0; expected at least 1"),
-        ("--data.batch_chunks=3", "data.batch_size: 4 rows cannot be read in 3 data.batch_chunks"),
+        ("--data.micro_batches=0", "data.micro_batches: invalid 0; expected at least 1"),
         ("--data.split=[1,1,1]", "data.split: invalid [1.0, 1.0, 1.0]"),
         (
             "--data.corpus=none",
@@ -412,7 +410,7 @@ def test_two_processes_take_the_steps_of_one(small, tmp_path, repository, text_f
     one = losses("one")
     devices = ("--trainer.devices=2", "--trainer.strategy=ddp")
     two = losses("two", *devices)
-    chunked = losses("chunked", *devices, "--data.batch_chunks=2")
+    chunked = losses("chunked", *devices, "--data.micro_batches=2")
     assert two == pytest.approx(one, rel=1e-6)
     assert chunked == pytest.approx(one, rel=1e-6)
     assert len(one) == 4 + 4 + 2
@@ -506,8 +504,8 @@ def test_a_model_is_not_measured_on_another_text_unless_it_is_said(txl, run_fold
     code, output = txl(*arguments)
     assert code == 3
     assert "the checkpoint's is" in complaint(output)
-    with pytest.warns(UserWarning, match="accept_changed is true"):
-        code, output = txl(*arguments, "--data.accept_changed=true")
+    with pytest.warns(UserWarning, match="allow_mismatch is true"):
+        code, output = txl(*arguments, "--data.allow_mismatch=true")
     assert code == 0
     assert "test/bits_per_byte" in output.out
 

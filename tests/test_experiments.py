@@ -63,7 +63,7 @@ def recorded_by_hand(weights, text: bytes) -> tuple[list[float], float]:
     net = load_original({k: v.double() for k, v in weights.items()}, args).train()
     ids = np.frombuffer(text, np.uint8) - ord("a")
     cut = int(0.9 * len(ids))
-    stream, memory, losses = Stream.of(ids[:cut], 3, 7), None, []
+    stream, memory, losses = Stream.from_tokens(ids[:cut], 3, 7), None, []
     optimizer = torch.optim.Adam(net.parameters(), lr=0.003)
     for step in range(INFO["steps"]):
         for group in optimizer.param_groups:
@@ -75,7 +75,7 @@ def recorded_by_hand(weights, text: bytes) -> tuple[list[float], float]:
         torch.nn.utils.clip_grad_norm_(net.parameters(), 0.25)
         optimizer.step()
         losses.append(nats.mean().item())
-    stream, memory, parts = Stream.of(ids[cut:], 3, 7), net.eval().empty_memory(3, 12), []
+    stream, memory, parts = Stream.from_tokens(ids[cut:], 3, 7), net.eval().empty_memory(3, 12), []
     with torch.no_grad():
         for index in range(len(stream)):
             segment = stream.segment(index)

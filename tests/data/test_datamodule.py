@@ -1,7 +1,5 @@
 """A corpus by name or one's own text, as segments."""
 
-import itertools
-
 import pytest
 import torch
 
@@ -32,8 +30,8 @@ def test_evaluation_may_have_its_own_shape(text_file):
 @pytest.mark.parametrize(("given", "evaluated"), [({}, 3), ({"eval_ext_len": 0}, 0)])
 def test_evaluation_reads_again_what_training_does_unless_given(text_file, given, evaluated):
     data = own(text_file, ext_len=3, **given)
-    again = [next(iter(loader())).again for loader in (data.train_dataloader, data.val_dataloader)]
-    assert again == [3, evaluated]
+    streams = [loader().stream for loader in (data.train_dataloader, data.val_dataloader)]
+    assert [stream.ext_len for stream in streams] == [3, evaluated]
 
 
 def test_the_position_means_something_with_what_is_read_again(text_file):
@@ -44,18 +42,6 @@ def test_the_position_means_something_with_what_is_read_again(text_file):
 def test_the_vocabulary_is_the_corpuss_own_unless_named(text_file):
     assert own(text_file).unit == "byte"
     assert own(text_file, vocab="characters").n_token == 26
-
-
-def test_chunks_are_of_training_and_say_nothing_about_the_position(text_file):
-    data = own(text_file, batch_chunks=2)
-    chunks = list(itertools.islice(data.train_dataloader(), 3))
-    assert [(chunk.index, chunk.chunk, len(chunk.tokens_BL)) for chunk in chunks] == [
-        (0, 0, 2),
-        (0, 1, 2),
-        (1, 0, 2),
-    ]
-    assert next(iter(data.val_dataloader())).tokens_BL.shape == (4, 8)
-    assert data.read_as() == own(text_file).read_as()
 
 
 def test_hyperparameters_say_which_text_it_was(text_file):
@@ -87,14 +73,14 @@ def test_a_checkpoint_of_another_vocabulary_or_text_is_refused_with_both_fingerp
     )
     for accepted in (False, True):
         with pytest.raises(ValueError, match=said):
-            own(text_file, accept_changed=accepted).load_state_dict(state)
+            own(text_file, allow_mismatch=accepted).load_state_dict(state)
     text_file.write_bytes(text_file.read_bytes()[::-1])
     changed = own(text_file, vocab="characters")
     said = rf"letters\.txt\): .*is {letters.store.fingerprint}, .*'s {changed.store.fingerprint};"
     with pytest.raises(ValueError, match=said):
         changed.load_state_dict(state)
-    accepted = own(text_file, vocab="characters", accept_changed=True)
-    with pytest.warns(UserWarning, match=r"data\.accept_changed is true"):
+    accepted = own(text_file, vocab="characters", allow_mismatch=True)
+    with pytest.warns(UserWarning, match=r"data\.allow_mismatch is true"):
         accepted.load_state_dict(state)
 
 
@@ -115,7 +101,7 @@ def test_documents_are_read_as_given(tmp_path):
     stream = data.train_dataloader().stream
     for index in range(2 * len(stream)):
         segment = stream.segment(index)
-        begins = segment.past_BL == 0
+        begins = segment.doc_pos_BL == 0
         again = segment.tokens_BL[:, 1:] != segment.tokens_BL[:, :-1]
         assert torch.equal(again, begins[:, 1:])
     with pytest.raises(DataError, match=r"data\.order: invalid shuffled"):
@@ -133,11 +119,11 @@ def test_bits_per_byte_know_how_many_bytes_a_token_stands_for(text_file):
 
 
 @pytest.mark.parametrize("order", ["ordered", "rolled"])
-@pytest.mark.parametrize("segments", ["fixed", "varied"])
+@pytest.mark.parametrize("segments", ["fixed", "varlen"])
 def test_every_order_and_length_is_a_choice(text_file, order, segments):
     data = own(text_file, order=order, segments=segments)
     assert next(iter(data.train_dataloader())).tokens_BL.size(0) == 4
-    drawn = order == "rolled" or segments == "varied"
+    drawn = order == "rolled" or segments == "varlen"
     assert ("seed" in data.read_as()) == drawn
 
 
@@ -150,9 +136,8 @@ def test_every_order_and_length_is_a_choice(text_file, order, segments):
         ({"ext_len": -1}, "ext_len: invalid -1; expected at least 0"),
         ({"eval_ext_len": -2}, "eval_ext_len: invalid -2"),
         ({"eval_warmup_len": -1}, "eval_warmup_len: invalid -1"),
-        ({"tgt_len": 4, "segments": "varied"}, "tgt_len: invalid 4; .* at least 5"),
-        ({"batch_chunks": 0}, "batch_chunks: invalid 0; expected at least 1"),
-        ({"batch_size": 6, "batch_chunks": 4}, "batch_size: 6 rows .* 4 .*; .* a multiple of 4"),
+        ({"tgt_len": 4, "segments": "varlen"}, "tgt_len: invalid 4; .* at least 5"),
+        ({"micro_batches": 0}, "micro_batches: invalid 0; expected at least 1"),
         ({"split": (0.5, 0.1, 0.1)}, "three fractions that add up to 1"),
     ],
 )
@@ -163,4 +148,4 @@ def test_impossible_numbers_are_refused_before_anything_is_read(changes, message
 
 def test_a_segment_moves_as_one(text_file):
     segment = next(iter(own(text_file).val_dataloader())).to("meta")
-    assert segment.tokens_BL.device == segment.past_BL.device == torch.device("meta")
+    assert segment.tokens_BL.device == segment.doc_pos_BL.device == torch.device("meta")

@@ -9,10 +9,8 @@ import pytest
 from txl_lightning.data.config import DataConfig
 from txl_lightning.data.documents import whole_file
 from txl_lightning.data.eval_text import ALL_IS_TEST, of_store, with_vocabulary
-from txl_lightning.data.portion import Portion
 from txl_lightning.data.store import Recipe, prepare_store
 from txl_lightning.data.tasks import TaskStore
-from txl_lightning.data.tokens import Text
 from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words
 from txl_lightning.errors import DataError
 
@@ -34,7 +32,7 @@ def measured(tmp_path):
 
 def test_all_of_a_file_is_read_with_the_vocabulary_that_is_given(measured):
     text = measured(b"cd ab\nef ab\n", WORDS)
-    ids = text.tokens.read(np.arange(len(text.tokens)))
+    ids = text.tokens.ids_at(np.arange(len(text.tokens)))
     assert WORDS.decode(ids) == "cd ab\n<unk> ab\n"
     assert text.bytes_per_token == 12 / 6
 
@@ -51,7 +49,7 @@ def test_a_split_that_is_not_there_is_refused(measured):
 
 def test_each_line_may_be_a_text_of_its_own(measured):
     text = measured(b"ab cd\ncd\nab\n", WORDS, document_unit="lines")
-    assert text.tokens.depth(np.arange(7)).tolist() == [0, 1, 2, 0, 1, 0, 1]
+    assert text.tokens.doc_position(np.arange(7)).tolist() == [0, 1, 2, 0, 1, 0, 1]
 
 
 def test_names_in_a_tar_say_which_part_is_read(tmp_path):
@@ -62,7 +60,7 @@ def test_names_in_a_tar_say_which_part_is_read(tmp_path):
             tar.add(tmp_path / f"{name}.txt", f"{name}.txt")
     config = DataConfig(path=str(tmp_path / "all.tar"), split=ALL_IS_TEST, data_dir=str(tmp_path))
     text = with_vocabulary(config, "val", Bytes(), tmp_path)
-    assert bytes(text.tokens.read(np.arange(3)).tolist()) == b"val"
+    assert bytes(text.tokens.ids_at(np.arange(3)).tolist()) == b"val"
 
 
 def test_a_text_of_any_length_is_encoded_in_constant_memory(measured, tmp_path):
@@ -106,19 +104,10 @@ def test_a_prepared_text_is_read_as_it_is(tmp_path):
     spans = whole_file(tmp_path / "a.txt")
     store = prepare_store(Recipe({"train": spans, "val": spans, "test": spans}), tmp_path)
     text = of_store("a", store, "val")
-    assert bytes(text.tokens.read(np.arange(6)).tolist()) == b"abcabc"
+    assert bytes(text.tokens.ids_at(np.arange(6)).tolist()) == b"abcabc"
     assert (text.n_byte(np.arange(5)), text.fingerprint) == (5, store.fingerprint)
 
 
 def test_symbols_of_a_task_stand_for_no_bytes():
     text = of_store("recall", TaskStore("recall", DataConfig().task), "test")
     assert text.n_byte(np.arange(5)) is None
-
-
-def test_places_beyond_the_end_of_a_portion_are_there_and_not_scored():
-    text = Text(np.arange(10, 20), np.array([0, 4]))
-    portion, at = Portion(text, 7, 9), np.arange(9)
-    assert (len(portion), portion.grain) == (9, 1)
-    assert portion.read(at).tolist() == [10, 11, 12, 13, 14, 15, 16, 16, 16]
-    assert portion.depth(at).tolist() == [0, 1, 2, 3, 0, 1, 2, 2, 2]
-    assert portion.scored(at).tolist() == [True] * 7 + [False] * 2

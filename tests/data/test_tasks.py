@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from txl_lightning import CorpusDataModule
-from txl_lightning.data.lengths import Fixed
-from txl_lightning.data.stream import EvaluationLoader, Stream
+from txl_lightning.data.orders import FixedLengths
+from txl_lightning.data.stream import IGNORED, EvaluationLoader, Stream
 from txl_lightning.data.tasks import TASKS, TaskConfig, TaskStore
 
 
@@ -41,10 +41,10 @@ def test_only_answers_are_scored_and_all_of_them_once(name):
     store = TaskStore(name, TaskConfig(length=3, distance=2, n_eval=10))
     tokens, task = store.text("val"), store.task
     for tgt_len in (1, 4, 63):
-        stream = Stream(tokens, 2, Fixed(tgt_len))
+        stream = Stream(tokens, 2, FixedLengths(tgt_len))
         segments = list(EvaluationLoader(stream))
-        scored = torch.cat([segment.scored_BL for segment in segments], dim=1)
-        targets = torch.cat([segment.targets_BL for segment in segments], dim=1)[scored]
+        targets = torch.cat([segment.targets_BL for segment in segments], dim=1)
+        targets = targets[targets != IGNORED]
         answers = [tokens.example(n)[task.answer] for n in range(10)]
         assert targets.tolist() == np.concatenate(answers).tolist()
 
@@ -52,9 +52,9 @@ def test_only_answers_are_scored_and_all_of_them_once(name):
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_nothing_is_seen_of_the_example_before(name):
     store = TaskStore(name, TaskConfig(length=3, n_eval=8))
-    stream = Stream(store.text("test"), 2, Fixed(5))
+    stream = Stream(store.text("test"), 2, FixedLengths(5))
     segments = list(EvaluationLoader(stream))
-    past = torch.cat([segment.past_BL for segment in segments], dim=1)
+    past = torch.cat([segment.doc_pos_BL for segment in segments], dim=1)
     assert torch.equal(past, (torch.arange(past.size(1)) % store.task.example_len).expand_as(past))
 
 
@@ -69,10 +69,10 @@ def test_splits_and_seeds_have_examples_of_their_own_that_never_change():
 
 def test_training_examples_come_again_only_when_asked():
     config = TaskConfig(length=2, n_train=6)
-    stream = Stream(TaskStore("sort", config).text("train"), 2, Fixed(11))
+    stream = Stream(TaskStore("sort", config).text("train"), 2, FixedLengths(11))
     assert torch.equal(stream.segment(0).tokens_BL, stream.segment(1).tokens_BL)
     endless = TaskStore("sort", TaskConfig(length=2)).text("train")
-    later = Stream(endless, 3, Fixed(11)).segment(10**9)
+    later = Stream(endless, 3, FixedLengths(11)).segment(10**9)
     assert later.tokens_BL.shape == (3, 11)
     assert len(endless) > 10**12
 
@@ -90,7 +90,7 @@ def test_impossible_sizes_are_refused(change):
         TaskConfig(**change)
 
 
-@pytest.mark.parametrize("change", [{"order": "rolled"}, {"segments": "varied", "tgt_len": 8}])
+@pytest.mark.parametrize("change", [{"order": "rolled"}, {"segments": "varlen", "tgt_len": 8}])
 def test_examples_are_read_one_after_the_other(change):
     with pytest.raises(ValueError, match=r"data\.\w+: invalid \w+ for a task"):
         CorpusDataModule(corpus="copy", **change).train_dataloader()

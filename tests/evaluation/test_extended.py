@@ -1,5 +1,7 @@
 """What a segment reads again is context: it is one stretch with the memory, and scored once."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txl_lightning import Memory, stream_nats
-from txl_lightning.data.lengths import Fixed, Varied
-from txl_lightning.data.orders import InOrder, Rolled, Shuffled
-from txl_lightning.data.stream import Repeated, Stream
+from txl_lightning.data.orders import (
+    FixedLengths,
+    RolledOrder,
+    ShuffledOrder,
+    TextOrder,
+    VarlenLengths,
+)
+from txl_lightning.data.stream import IGNORED, Stream, TrainingLoader
 from txl_lightning.data.tokens import Text
 from txl_lightning.evaluation import segment_answers, segment_nats
 
@@ -23,32 +30,40 @@ def readings(draw):
     n_token, seed = draw(st.integers(30, 120)), draw(st.integers(0, 99))
     cuts = draw(st.sets(st.integers(1, n_token - 1), max_size=9))
     text = Text(np.arange(n_token), np.array([0, *sorted(cuts)]))
-    order = draw(st.sampled_from([InOrder(text), Rolled(text, seed), Shuffled(text, seed)]))
-    lengths = draw(st.sampled_from([Fixed(1), Fixed(4), Fixed(33), Varied(6, seed)]))
+    order = draw(
+        st.sampled_from([TextOrder(text), RolledOrder(text, seed), ShuffledOrder(text, seed)])
+    )
+    lengths = draw(
+        st.sampled_from(
+            [FixedLengths(1), FixedLengths(4), FixedLengths(33), VarlenLengths(6, seed)]
+        )
+    )
     ext_len = draw(st.sampled_from([0, 1, 5, 6, 40]))
     stream = Stream(text, 2, lengths, order, ext_len=ext_len)
     n_repeated = draw(st.sampled_from([0, 0, 2, 5]))
     count = sum(lengths.count(stream.total, nth) for nth in range(3))
-    return (Repeated(stream, n_repeated) if n_repeated else stream), count
+    loader = TrainingLoader(stream, n_segment=n_repeated or None)
+    return list(itertools.islice(loader, count)), ext_len
 
 
 @settings(deadline=None, max_examples=200)
 @given(readings(), st.sampled_from([0, 1, 4, 9, 50]))
 def test_each_query_sees_the_tokens_before_it_as_far_as_memory_goes(reading, mem_len):
     """States are token ids here, so that what is seen can be read."""
-    stream, count = reading
+    segments, ext_len = reading
     memory = Memory.empty(1, 2, mem_len, 1, dtype=torch.float64)
-    for index in range(count):
-        segment = stream.segment(index)
+    for segment in segments:
         tokens_BL = segment.tokens_BL
-        reach_BL = memory.reach(tokens_BL.size(1), segment.past_BL)
+        reach_BL = memory.reach(tokens_BL.size(1), segment.doc_pos_BL)
         held_BS = torch.cat([memory.h_NBMD[0, :, :, 0].long(), tokens_BL], dim=1)
         for row, visible_LS in enumerate(memory.visible(reach_BL)):
             for place, visible_S in enumerate(visible_LS):
                 token = int(tokens_BL[row, place])
-                far = min(int(segment.past_BL[row, place]), mem_len + place)
+                far = min(int(segment.doc_pos_BL[row, place]), mem_len + place)
                 assert held_BS[row, visible_S].tolist() == list(range(token - far, token + 1))
-        memory = memory.remember(tokens_BL.double()[None, ..., None], reach_BL, segment.again)
+        memory = memory.remember(
+            tokens_BL.double()[None, ..., None], reach_BL, min(ext_len, tokens_BL.size(1))
+        )
 
 
 @pytest.mark.parametrize("kernel", ["reference", "sdpa", "matmul"])
@@ -77,8 +92,8 @@ def test_without_memory_what_is_read_again_is_the_only_context(make_net, tgt_len
         torch.testing.assert_close(nats, expected[0, -1])
 
 
-@pytest.mark.parametrize("order", [InOrder, lambda text: Rolled(text, 3)])
-@pytest.mark.parametrize("lengths", [Fixed(4), Fixed(9), Varied(6, 1)])
+@pytest.mark.parametrize("order", [TextOrder, lambda text: RolledOrder(text, 3)])
+@pytest.mark.parametrize("lengths", [FixedLengths(4), FixedLengths(9), VarlenLengths(6, 1)])
 @pytest.mark.parametrize("ext_len", [3, 7, 40])
 def test_documents_are_read_as_if_each_were_alone(make_net, order, lengths, ext_len):
     net, ids = make_net(), np.random.default_rng(0).integers(11, size=65)
@@ -87,11 +102,12 @@ def test_documents_are_read_as_if_each_were_alone(make_net, order, lengths, ext_
     memory, n_scored = net.empty_memory(2, 70), 0
     for index in range(2 * len(stream)):
         place = stream.segment(index)
-        tokens_BL, targets_BL = (torch.from_numpy(ids[p]) for p in (place[0], place[1]))
+        tokens_BL, targets_BL = (torch.from_numpy(ids[p.clamp(min=0)]) for p in place[:2])
+        targets_BL[place.targets_BL == IGNORED] = IGNORED
         segment = place._replace(tokens_BL=tokens_BL, targets_BL=targets_BL)
-        nats_BL, memory = segment_nats(net, segment, memory)
-        for row, column in segment.scored_BL.nonzero().tolist():
-            at, past = int(place.tokens_BL[row, column]), int(segment.past_BL[row, column])
+        nats_BL, memory = segment_nats(net, segment, memory, stream.ext_len)
+        for row, column in segment.targets_BL.ne(IGNORED).nonzero().tolist():
+            at, past = int(place.tokens_BL[row, column]), int(segment.doc_pos_BL[row, column])
             alone = torch.from_numpy(ids[None, at - past : at + 2])
             expected, _ = net.nats(alone[:, :-1], alone[:, 1:])
             torch.testing.assert_close(nats_BL[row, column], expected[0, -1])
@@ -100,22 +116,22 @@ def test_documents_are_read_as_if_each_were_alone(make_net, order, lengths, ext_
 
 
 def test_answers_are_read_as_nats_are(make_net):
-    net, stream = make_net(), Stream.of(np.arange(44) % 11, 2, 4, ext_len=3)
+    net, stream = make_net(), Stream.from_tokens(np.arange(44) % 11, 2, 4, ext_len=3)
     memory = other = net.empty_memory(2)
     for index in range(len(stream)):
         segment = stream.segment(index)
-        nats_BL, memory = segment_nats(net, segment, memory)
-        found_BL, _, other = segment_answers(net, segment, other)
+        nats_BL, memory = segment_nats(net, segment, memory, stream.ext_len)
+        found_BL, _, other = segment_answers(net, segment, other, stream.ext_len)
         assert torch.equal(found_BL, nats_BL)
 
 
 def test_gradients_flow_into_what_is_read_again_and_not_into_memory(make_net):
     net = make_net(n_token=40, mem_len=9, tie_weight=False)
-    stream, memory = Stream.of(np.arange(30), 1, 5, ext_len=3), net.empty_memory(1)
+    stream, memory = Stream.from_tokens(np.arange(30), 1, 5, ext_len=3), net.empty_memory(1)
     for index in range(4):
         segment = stream.segment(index)
-        nats_BL, memory = segment_nats(net, segment, memory)
-    nats_BL[segment.scored_BL].sum().backward()
+        nats_BL, memory = segment_nats(net, segment, memory, stream.ext_len)
+    nats_BL.sum().backward()
     moved = net.embedding.weight.grad.abs().sum(dim=1).nonzero().flatten()
     assert moved.tolist() == list(range(12, 20))
     assert not memory.h_NBMD.requires_grad

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
+from txl_lightning.data.stream import IGNORED
 from txl_lightning.data.tokens import Text
 from txl_lightning.evaluation import ALIASES, PROTOCOLS, Protocol
 from txl_lightning.evaluation.protocols import get_protocol
@@ -86,7 +87,7 @@ def test_what_is_left_over_is_scored_or_dropped(n_token, limit, scored, batch_si
     for rest in ("scored", "dropped"):
         stream = Protocol(rest=rest, **how).stream(text)
         segments = [stream.segment(index) for index in range(len(stream))]
-        found[rest] = [t for s in segments for t in s.targets_BL[s.scored_BL].tolist()]
+        found[rest] = [t for s in segments for t in s.targets_BL[s.targets_BL != IGNORED].tolist()]
     n_read = (scored + 1) // batch_size * batch_size
     assert sorted(found["scored"]) == list(range(1, scored + 1))
     assert sorted(found["dropped"]) == list(range(1, n_read))

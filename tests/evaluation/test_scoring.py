@@ -164,9 +164,9 @@ class Watched(Text):
 
     farthest = 0
 
-    def read(self, at_BL):
-        Watched.farthest = max(Watched.farthest, int(at_BL.max()))
-        return super().read(at_BL)
+    def ids_at(self, position_BL):
+        Watched.farthest = max(Watched.farthest, int(position_BL.max()))
+        return super().ids_at(position_BL)
 
 
 def test_a_text_is_read_as_far_as_it_is_scored(make_net):

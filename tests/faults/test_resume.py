@@ -10,7 +10,7 @@ AUTO = "--resume=auto"
 READINGS = {
     "ordered": [],
     "accumulated": ["--trainer.accumulate_grad_batches=3", "--trainer.val_check_interval=30"],
-    "rolled": ["--data.order=rolled", "--data.segments=varied"],
+    "rolled": ["--data.order=rolled", "--data.segments=varlen"],
     "shuffled": ["--data.order=shuffled", "--data.document_unit=lines"],
     "muon": ["--model.optim.name=muon", "--trainer.precision=bf16-mixed"],
 }

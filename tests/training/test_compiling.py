@@ -100,7 +100,7 @@ def test_a_validation_amid_training_costs_it_nothing(make_model, fit, counter):
 
 def test_segments_of_many_lengths_have_two_graphs(make_model, fit, counter):
     """One for the first length, one for all others."""
-    options = {"data": {"segments": "varied", "tgt_len": 12}, "max_steps": 12}
+    options = {"data": {"segments": "varlen", "tgt_len": 12}, "max_steps": 12}
     record, trainer = fit(model_of(make_model), counter, **options)
     stream = trainer.train_dataloader.stream
     assert len({stream.segment(n).tokens_BL.size(1) for n in range(12)}) > 4

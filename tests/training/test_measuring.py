@@ -117,7 +117,8 @@ def test_predict_writes_the_nats_of_every_token_once(
     trainer = make_trainer(callbacks=[SaveNats()])
     returned = trainer.predict(model, datamodule=data)
     found = np.load(tmp_path / "runs" / "nats.npy")
-    np.testing.assert_array_equal(found, torch.cat(returned, dim=1).numpy())
+    whole = torch.cat(returned, dim=1).numpy()
+    np.testing.assert_array_equal(found, whole[:, ~np.isnan(whole).any(axis=0)])
     how = {"batch_size": 4, "tgt_len": 8, "ext_len": ext_len}
     nats = stream_nats(model.net, data.store.ids("test"), **how)
     np.testing.assert_allclose(found, nats.numpy(), rtol=1e-5, atol=1e-6)

@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 
 from txl_lightning import CorpusDataModule, LanguageModel
+from txl_lightning.data.stream import IGNORED
 from txl_lightning.data.tasks import TaskConfig
 from txl_lightning.model.flops import flops_per_token
 from txl_lightning.training.callbacks import throughput
@@ -55,10 +56,10 @@ def by_hand(model, data, steps: int) -> list[float]:
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * 0.5 * (1 + math.cos(math.pi * step / steps))
         segment = next(reading)
-        memory = None if (segment.past_BL[:, 0] == 0).all() else memory
-        again = {"again": segment.again}
+        memory = None if (segment.doc_pos_BL[:, 0] == 0).all() else memory
+        again = {"again": min(data.ext_len, segment.tokens_BL.size(1))}
         nats, memory = net.nats(segment.tokens_BL, segment.targets_BL, memory, **again)
-        nats = nats[:, segment.reread :]
+        nats = nats[:, segment.n_context :]
         optimizer.zero_grad()
         nats.mean().backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 0.25)
@@ -364,7 +365,7 @@ def test_overfit_batches_trains_on_the_same_segments_from_an_empty_memory(
             self.read = []
 
         def on_train_batch_start(self, trainer, module, batch, batch_idx):
-            self.read.append((batch.tokens_BL.tolist(), batch.past_BL[0, 0].item()))
+            self.read.append((batch.tokens_BL.tolist(), batch.doc_pos_BL[0, 0].item()))
 
     record, model = Read(), seeded(make_model, optim={"lr": 1e-2})
     losses = fit(model, make_data(), make_trainer(overfit_batches=2, callbacks=[record]))
@@ -397,11 +398,11 @@ def test_asking_for_the_number_of_steps_does_not_lose_the_position(
     "reading",
     [
         {"order": "rolled"},
-        {"segments": "varied"},
-        {"order": "rolled", "segments": "varied", "seed": 5},
+        {"segments": "varlen"},
+        {"order": "rolled", "segments": "varlen", "seed": 5},
         {"order": "shuffled", "document_unit": "lines"},
         {"ext_len": 5},
-        {"ext_len": 20, "order": "rolled", "segments": "varied"},
+        {"ext_len": 20, "order": "rolled", "segments": "varlen"},
     ],
     ids=str,
 )
@@ -433,14 +434,15 @@ def test_the_loss_is_the_mean_of_what_is_scored(make_model, make_trainer):
     loss = fit(model, data, make_trainer(max_steps=1, limit_val_batches=0))[0]
     segment = data.train_dataloader().stream.segment(0)
     fresh = seeded(make_model, n_token=12, mem_len=0)
-    nats, _ = fresh.net.nats(segment.tokens_BL, segment.targets_BL, past_BL=segment.past_BL)
-    assert segment.scored_BL.sum() == 12
-    assert loss == pytest.approx(nats[segment.scored_BL].mean().item(), rel=1e-6)
+    nats, _ = fresh.net.nats(segment.tokens_BL, segment.targets_BL, past_BL=segment.doc_pos_BL)
+    scored_BL = segment.targets_BL != IGNORED
+    assert scored_BL.sum() == 12
+    assert loss == pytest.approx(nats[scored_BL].mean().item(), rel=1e-6)
 
 
 def test_a_segment_without_anything_to_score_changes_nothing(make_model, make_trainer):
     data = CorpusDataModule(corpus="sort", task=TaskConfig(length=8), tgt_len=7, batch_size=2)
-    assert data.train_dataloader().stream.segment(0).n_scored == 0
+    assert data.train_dataloader().stream.segment(0).loss_denominator == 0
     losses = fit(seeded(make_model, n_token=10), data, make_trainer(limit_val_batches=0))
     assert losses[0] == 0.0
     assert all(map(math.isfinite, losses))
@@ -450,4 +452,4 @@ def test_a_part_of_a_pass_can_be_overfitted(make_model, make_data, make_trainer)
     data = make_data(split=(0.02, 0.49, 0.49))
     trainer = make_trainer(overfit_batches=0.5, limit_val_batches=0)
     fit(make_model(), data, trainer)
-    assert trainer.train_dataloader.stream.n_segment == 2
+    assert trainer.train_dataloader.n_segment == 2

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..data.stream import Segment, Stream
 from ..errors import require
+from ..evaluation.scoring import segment_hidden
 from ..model import Memory, TransformerXL
 from ..model.kernels import reference, sdpa
 from ..model.mode import eval_mode
@@ -62,7 +63,10 @@ def measure_attention_distance(
     """
     require(batch_size >= 1, "batch_size", batch_size, "at least 1")
     require(tgt_len >= 1, "tgt_len", tgt_len, "at least 1")
-    stream, memory = Stream.of(tokens, batch_size, tgt_len), model.empty_memory(batch_size, mem_len)
+    stream, memory = (
+        Stream.from_tokens(tokens, batch_size, tgt_len),
+        model.empty_memory(batch_size, mem_len),
+    )
     n_warm, n_whole = -(-memory.mem_len // tgt_len), stream.total // tgt_len
     n_least = batch_size * ((n_warm + 1) * tgt_len + 1)
     enough = f"at least {n_least} for {batch_size} rows of {tgt_len} with a full memory"
@@ -93,22 +97,27 @@ def distance_statistics(share_S: np.ndarray) -> dict[str, float]:
 
 @torch.no_grad()
 def sum_attention(
-    model: TransformerXL, segments: Iterable[Segment], memory: Memory, n_warm: int
+    model: TransformerXL,
+    segments: Iterable[Segment],
+    memory: Memory,
+    n_warm: int,
+    ext_len: int = 0,
 ) -> list[HeadSums]:
     """Each layer's sums over equally long segments but the first few, which fill the memory."""
     ahead = iter(segments)
     with eval_mode(model):
-        memory = fill_memory(model, islice(ahead, n_warm), memory)
+        memory = fill_memory(model, islice(ahead, n_warm), memory, ext_len)
         with record_attention(model) as sums:
-            fill_memory(model, ahead, memory)
+            fill_memory(model, ahead, memory, ext_len)
     return sums
 
 
-def fill_memory(model: TransformerXL, segments: Iterable[Segment], memory: Memory) -> Memory:
+def fill_memory(
+    model: TransformerXL, segments: Iterable[Segment], memory: Memory, ext_len: int
+) -> Memory:
     """What is remembered after some segments."""
     for segment in segments:
-        here = segment.to(model.probe.device)
-        _, memory = model.hidden(here.tokens_BL, memory, here.past_BL, here.again)
+        _, memory = segment_hidden(model, segment.to(model.probe.device), memory, ext_len)
     return memory
 
 

@@ -117,7 +117,7 @@ def scored(
     from rich.console import Console
     from rich.progress import Progress
 
-    n_token = how.portion(text.tokens).n_token
+    n_token = how.stream(text.tokens).end
     kept = [PerToken(Path(per_token), n_token).add] if per_token else []
     console = Console(stderr=True)
     with Progress(console=console, disable=not sys.stderr.isatty()) as bar:

@@ -9,19 +9,18 @@ from lightning.pytorch import LightningDataModule
 
 from ..errors import DataError
 from .config import DataConfig
-from .lengths import Fixed, Lengths, Varied
 from .numbers import check_numbers
-from .orders import InOrder, Order, Rolled, Shuffled
-from .store import Store
-from .stream import (
-    Chunked,
-    EvaluationLoader,
-    Repeated,
-    Segments,
-    Stream,
-    TrainingLoader,
-    check_length,
+from .orders import (
+    FixedLengths,
+    ReadingOrder,
+    RolledOrder,
+    SegmentLengths,
+    ShuffledOrder,
+    TextOrder,
+    VarlenLengths,
 )
+from .store import Store
+from .stream import EvaluationLoader, Stream, TrainingLoader, check_length
 from .tasks import TaskStore
 from .tokens import Text, Tokens
 from .vocab import Vocabulary, load_vocabulary
@@ -41,11 +40,11 @@ class CorpusDataModule(LightningDataModule):
         eval_warmup_len: Tokens that each row of them but the first reads before its own, unscored.
         order: How training reads: ordered; rolled, each row from another place in each pass; or
             shuffled, the documents in another order in each pass.
-        segments: How long they are in training: fixed, tgt_len each; or varied around it.
-        seed: Of rolled, shuffled and varied.
-        accept_changed: Go on although a checkpoint is of another text or vocabulary.
-        batch_chunks: Chunks that each device reads its rows in when it trains, one after the other,
-            to need less memory. A step learns the same; the Trainer counts each chunk as a batch.
+        segments: How long they are in training: fixed, tgt_len each; or varlen, drawn around it.
+        seed: Of rolled, shuffled and varlen.
+        allow_mismatch: Go on although a checkpoint is of another text or vocabulary.
+        micro_batches: Parts in which each device computes its rows when it trains, one after the
+            other: activations of one part are kept at a time, and computed twice.
         **text: The text: see DataConfig.
 
     Raises:
@@ -63,24 +62,24 @@ class CorpusDataModule(LightningDataModule):
         eval_ext_len: int | None = None,
         eval_warmup_len: int = 0,
         order: Literal["ordered", "rolled", "shuffled"] = "ordered",
-        segments: Literal["fixed", "varied"] = "fixed",
+        segments: Literal["fixed", "varlen"] = "fixed",
         seed: int = 1,
-        accept_changed: bool = False,
-        batch_chunks: int = 1,
+        allow_mismatch: bool = False,
+        micro_batches: int = 1,
         **text: Any,
     ) -> None:
         super().__init__()
         evaluated = (eval_tgt_len, eval_batch_size, eval_ext_len, eval_warmup_len)
-        check_numbers(tgt_len, batch_size, ext_len, *evaluated, segments, batch_chunks)
+        check_numbers(tgt_len, batch_size, ext_len, *evaluated, segments, micro_batches)
         self.text = DataConfig(**text)
         self.train_shape = (batch_size, tgt_len)
         self.eval_shape = (eval_batch_size or batch_size, eval_tgt_len or tgt_len)
         self.ext_len = ext_len
         self.eval_ext_len = ext_len if eval_ext_len is None else eval_ext_len
         self.eval_warmup_len = eval_warmup_len
-        self.batch_chunks = batch_chunks
+        self.micro_batches = micro_batches
         self.order, self.segments, self.seed = order, segments, seed
-        self.accept_changed = accept_changed
+        self.allow_mismatch = allow_mismatch
         self._store: Store | TaskStore | None = None
 
     @property
@@ -142,11 +141,15 @@ class CorpusDataModule(LightningDataModule):
         self._check_task()
         lengths = LENGTHS[self.segments](tgt_len, self.seed)
         order = ORDERS[self.order](tokens, self.seed)
-        share = self._share(batch_size, self.batch_chunks)
-        stream = Stream(tokens, batch_size, lengths, order, ext_len=self.ext_len, **share)
+        stream = Stream(
+            tokens, batch_size, lengths, order, ext_len=self.ext_len, **self._share(batch_size)
+        )
         fix = "lower data.batch_size or data.tgt_len, or give more text"
         check_length(f"{self.text.name}, train", stream, tgt_len, fix)
-        return TrainingLoader(self._chunked(self._overfit(stream)), self.read_as())
+        # A fraction is one of a pass.
+        batches = self.trainer.overfit_batches if self.trainer else 0
+        n_segment = batches if isinstance(batches, int) else round(batches * len(stream))
+        return TrainingLoader(stream, self.read_as(), n_segment or None)
 
     def val_dataloader(self) -> EvaluationLoader:
         """One pass over the validation text."""
@@ -193,18 +196,20 @@ class CorpusDataModule(LightningDataModule):
             sizes = f"of {was.n_token} and {self.n_token} tokens"
             fix = "pass the vocab.json saved with its run as data.vocab"
             raise DataError(f"{'; '.join(changed)}; they are {sizes}; {fix}")
-        if changed and not self.accept_changed:
-            fix = "give the same text and vocabulary, or --data.accept_changed true"
+        if changed and not self.allow_mismatch:
+            fix = "give the same text and vocabulary, or --data.allow_mismatch true"
             raise DataError(f"{'; '.join(changed)}; {fix}")
         for said in changed:
-            warnings.warn(f"{said}; data.accept_changed is true", stacklevel=2)
+            warnings.warn(f"{said}; data.allow_mismatch is true", stacklevel=2)
 
     def _evaluation(self, split: str) -> EvaluationLoader:
         """One pass; a segment may be shorter than tgt_len, but not without a target."""
         batch_size, tgt_len = self.eval_shape
         tokens = self.store.text(split)
         context = {"warmup_len": self.eval_warmup_len, "ext_len": self.eval_ext_len}
-        stream = Stream(tokens, batch_size, Fixed(tgt_len), **context, **self._share(batch_size))
+        stream = Stream(
+            tokens, batch_size, FixedLengths(tgt_len), **context, **self._share(batch_size)
+        )
         fix = "lower data.eval_batch_size, change data.split, or give more text"
         check_length(f"{self.text.name}, {split}", stream, 1, fix)
         return EvaluationLoader(stream)
@@ -219,34 +224,20 @@ class CorpusDataModule(LightningDataModule):
                     f"random; it must be {possible}"
                 )
 
-    def _share(self, batch_size: int, n_chunk: int = 1) -> dict[str, int]:
-        """Which rows this process reads, in how many chunks."""
+    def _share(self, batch_size: int) -> dict[str, int]:
+        """Which rows this process reads."""
         if self.trainer is None:
             return {"rank": 0, "world_size": 1}
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        if batch_size % (world_size * n_chunk):
-            chunks = f" in data.batch_chunks {n_chunk} each" if n_chunk > 1 else ""
+        if batch_size % world_size:
             raise ValueError(
-                f"data.batch_size, data.eval_batch_size: {batch_size} rows cannot be shared by "
-                f"{world_size} devices{chunks}; it must be a multiple of {world_size * n_chunk}"
+                f"data.batch_size, data.eval_batch_size: invalid {batch_size} for {world_size} "
+                f"devices; expected a multiple of {world_size}"
             )
         return {"rank": rank, "world_size": world_size}
 
-    def _chunked(self, stream: Stream | Repeated) -> Segments:
-        """Whole, or in chunks."""
-        whole = self.batch_chunks == 1
-        return stream if whole else Chunked(stream, self.batch_chunks, self.train_shape[0])
 
-    def _overfit(self, stream: Stream) -> Stream | Repeated:
-        """The first segments again and again, when the Trainer is to overfit them."""
-        batches = self.trainer.overfit_batches if self.trainer else 0
-        # A number counts chunks, a fraction is one of a pass.
-        whole = isinstance(batches, int)
-        count = batches // self.batch_chunks if whole else round(batches * len(stream))
-        return Repeated(stream, count) if count else stream
-
-
-def shuffled(tokens: Tokens, seed: int) -> Order:
+def shuffled(tokens: Tokens, seed: int) -> ReadingOrder:
     """Another order of the documents in each pass.
 
     Raises:
@@ -257,15 +248,15 @@ def shuffled(tokens: Tokens, seed: int) -> Order:
             "data.order: invalid shuffled for a text in one piece; give a folder or tar of "
             "documents, or set data.document_unit to lines"
         )
-    return Shuffled(tokens, seed)
+    return ShuffledOrder(tokens, seed)
 
 
-ORDERS: dict[str, Callable[[Tokens, int], Order]] = {
-    "ordered": lambda tokens, _: InOrder(tokens),
-    "rolled": Rolled,
+ORDERS: dict[str, Callable[[Tokens, int], ReadingOrder]] = {
+    "ordered": lambda tokens, _: TextOrder(tokens),
+    "rolled": RolledOrder,
     "shuffled": shuffled,
 }
-LENGTHS: dict[str, Callable[[int, int], Lengths]] = {
-    "fixed": lambda tgt_len, _: Fixed(tgt_len),
-    "varied": Varied,
+LENGTHS: dict[str, Callable[[int, int], SegmentLengths]] = {
+    "fixed": lambda tgt_len, _: FixedLengths(tgt_len),
+    "varlen": VarlenLengths,
 }

@@ -38,7 +38,7 @@ class EvalText:
             return None
         if self._token_bytes is None:
             return len(at_K) * self.bytes_per_token
-        return float(self._token_bytes[self.tokens.read(at_K)].sum())
+        return float(self._token_bytes[self.tokens.ids_at(at_K)].sum())
 
     @cached_property
     def _token_bytes(self) -> np.ndarray | None:

@@ -1,6 +1,6 @@
 """Which numbers a stream can have."""
 
-from .lengths import Varied
+from .orders import VarlenLengths
 
 
 def check_numbers(
@@ -12,14 +12,14 @@ def check_numbers(
     eval_ext_len: int | None,
     eval_warmup_len: int,
     segments: str,
-    batch_chunks: int,
+    micro_batches: int,
 ) -> None:
     """Refuse numbers that no stream can have, before anything is read.
 
     Raises:
         ValueError: it starts with the setting's name.
     """
-    shortest = Varied.SHORTEST if segments == "varied" else 1
+    shortest = VarlenLengths.SHORTEST if segments == "varlen" else 1
     least = {
         "tgt_len": (tgt_len, shortest),
         "batch_size": (batch_size, 1),
@@ -28,13 +28,8 @@ def check_numbers(
         "eval_batch_size": (eval_batch_size, 1),
         "eval_ext_len": (eval_ext_len, 0),
         "eval_warmup_len": (eval_warmup_len, 0),
-        "batch_chunks": (batch_chunks, 1),
+        "micro_batches": (micro_batches, 1),
     }
     for name, (value, minimum) in least.items():
         if value is not None and value < minimum:
             raise ValueError(f"{name}: invalid {value}; expected at least {minimum}")
-    if batch_size % batch_chunks:
-        raise ValueError(
-            f"batch_size: {batch_size} rows cannot be read in {batch_chunks} data.batch_chunks; it "
-            f"must be a multiple of {batch_chunks}"
-        )

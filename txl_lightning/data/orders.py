@@ -1,6 +1,6 @@
-"""In which order a text is read in each pass: a place in the rows -> a place in the text.
+"""In which order a text is read in each pass, and in segments of which lengths.
 
-B rows   L places in each
+B rows   L positions in each
 """
 
 from dataclasses import dataclass
@@ -11,34 +11,34 @@ import numpy as np
 from .tokens import Text, Tokens
 
 
-class Order(Protocol):
-    """Which token stands at a place of a row; a pass that is read again is the same."""
+class ReadingOrder(Protocol):
+    """Which token stands in a column of a row; a pass that is read again is the same."""
 
-    def locate(
-        self, n_pass: int, row_B1: np.ndarray, place_1L: np.ndarray, row_len: int
+    def positions(
+        self, n_pass: int, row_B1: np.ndarray, column_1L: np.ndarray, row_len: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Places in the text, and how many tokens before each of them belong with it: both [B, L].
+        """Return positions in the text, and tokens of the same document before each: both [B, L].
 
-        A place before the text's beginning is taken for its first token.
+        A column before the text's beginning is clamped to its first token.
         """
 
 
 @dataclass(frozen=True)
-class InOrder:
+class TextOrder:
     """Row b is the b-th part of the text, in every pass."""
 
     tokens: Tokens
 
-    def locate(
-        self, n_pass: int, row_B1: np.ndarray, place_1L: np.ndarray, row_len: int
+    def positions(
+        self, n_pass: int, row_B1: np.ndarray, column_1L: np.ndarray, row_len: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        at_BL = np.maximum(row_B1 * row_len + place_1L, 0)
-        return at_BL, self.tokens.depth(at_BL)
+        position_BL = np.maximum(row_B1 * row_len + column_1L, 0)
+        return position_BL, self.tokens.doc_position(position_BL)
 
 
 @dataclass(frozen=True)
-class Rolled:
-    """Each row starts at another place in each pass and goes on at its beginning (NVIDIA's roll).
+class RolledOrder:
+    """Each row starts in another column in each pass and wraps around (NVIDIA's roll).
 
     Nothing is seen across that seam.
     """
@@ -46,16 +46,16 @@ class Rolled:
     tokens: Tokens
     seed: int
 
-    def locate(
-        self, n_pass: int, row_B1: np.ndarray, place_1L: np.ndarray, row_len: int
+    def positions(
+        self, n_pass: int, row_B1: np.ndarray, column_1L: np.ndarray, row_len: int
     ) -> tuple[np.ndarray, np.ndarray]:
         shift_B = np.random.default_rng((self.seed, n_pass)).integers(row_len, size=len(row_B1))
-        place_BL = (place_1L + shift_B[:, None]) % row_len
-        at_BL = row_B1 * row_len + place_BL
-        return at_BL, np.minimum(place_BL, self.tokens.depth(at_BL))
+        column_BL = (column_1L + shift_B[:, None]) % row_len
+        position_BL = row_B1 * row_len + column_BL
+        return position_BL, np.minimum(column_BL, self.tokens.doc_position(position_BL))
 
 
-class Shuffled:
+class ShuffledOrder:
     """The documents follow each other in another order in each pass."""
 
     def __init__(self, text: Text, seed: int) -> None:
@@ -64,17 +64,17 @@ class Shuffled:
         self.lengths = np.diff(self.text.starts, append=len(self.text)).astype(np.uint32)
         self._pass = -1
 
-    def locate(
-        self, n_pass: int, row_B1: np.ndarray, place_1L: np.ndarray, row_len: int
+    def positions(
+        self, n_pass: int, row_B1: np.ndarray, column_1L: np.ndarray, row_len: int
     ) -> tuple[np.ndarray, np.ndarray]:
         self._shuffle(n_pass)
-        at_BL = np.maximum(row_B1 * row_len + place_1L, 0)
-        nth_BL = np.searchsorted(self._firsts, at_BL, side="right") - 1
-        depth_BL = at_BL - self._firsts[nth_BL]
-        return self.text.starts[self._documents[nth_BL]] + depth_BL, depth_BL
+        position_BL = np.maximum(row_B1 * row_len + column_1L, 0)
+        nth_BL = np.searchsorted(self._firsts, position_BL, side="right") - 1
+        doc_pos_BL = position_BL - self._firsts[nth_BL]
+        return self.text.starts[self._documents[nth_BL]] + doc_pos_BL, doc_pos_BL
 
     def _shuffle(self, n_pass: int) -> None:
-        """Which document is the n-th of a pass, and where it begins there; kept for the pass."""
+        """Keep the documents of a pass in their order, and where each begins there."""
         if self._pass != n_pass:
             rng = np.random.default_rng((self.seed, n_pass))
             self._documents = rng.permutation(np.arange(len(self.lengths), dtype=np.uint32))
@@ -82,3 +82,68 @@ class Shuffled:
             self._firsts = np.cumsum(lengths, dtype=np.int64)
             self._firsts -= lengths
             self._pass = n_pass
+
+
+class SegmentLengths(Protocol):
+    """Where the segments of each pass begin and end."""
+
+    def count(self, total: int, n_pass: int) -> int:
+        """Return the number of segments in a pass whose rows have `total` targets."""
+
+    def bounds(self, total: int, index: int) -> tuple[int, int, int]:
+        """Return pass, first column and end of segment `index` of an endless reading."""
+
+
+@dataclass(frozen=True)
+class FixedLengths:
+    """tgt_len tokens each; the last of a pass is shorter."""
+
+    tgt_len: int
+
+    def count(self, total: int, n_pass: int) -> int:
+        return -(-total // self.tgt_len)
+
+    def bounds(self, total: int, index: int) -> tuple[int, int, int]:
+        n_pass, nth = divmod(index, self.count(total, 0))
+        return n_pass, nth * self.tgt_len, min((nth + 1) * self.tgt_len, total)
+
+
+class VarlenLengths:
+    """Normal around tgt_len, and around half of it once in twenty (the original's varlen).
+
+    Each pass draws from a generator of its own, so that any segment can be found again.
+    """
+
+    DEVIATION = 5
+    SHORTEST = 5
+    LONGER = 3 * DEVIATION
+
+    def __init__(self, tgt_len: int, seed: int) -> None:
+        self.tgt_len, self.seed = tgt_len, seed
+        self._total = self._n_pass = self._first = 0
+        self._ends = np.empty(0, np.int64)
+
+    def count(self, total: int, n_pass: int) -> int:
+        return len(self.ends(total, n_pass))
+
+    def bounds(self, total: int, index: int) -> tuple[int, int, int]:
+        if total != self._total or index < self._first:
+            self._keep_pass(total, 0, 0)
+        while index >= self._first + len(self._ends):
+            self._keep_pass(total, self._n_pass + 1, self._first + len(self._ends))
+        nth = index - self._first
+        return self._n_pass, int(self._ends[nth - 1]) if nth else 0, int(self._ends[nth])
+
+    def ends(self, total: int, n_pass: int) -> np.ndarray:
+        """Return the column where each segment of a pass ends."""
+        rng = np.random.default_rng((self.seed, n_pass))
+        n_drawn = total // self.SHORTEST + 1
+        centre = np.where(rng.random(n_drawn) < 0.95, self.tgt_len, self.tgt_len / 2)
+        drawn = rng.normal(centre, self.DEVIATION).astype(np.int64)
+        ends = drawn.clip(self.SHORTEST, self.tgt_len + self.LONGER).cumsum()
+        return np.append(ends[ends < total], total)
+
+    def _keep_pass(self, total: int, n_pass: int, first: int) -> None:
+        """Keep the ends of one pass, whose first segment is number `first`."""
+        self._total, self._n_pass, self._first = total, n_pass, first
+        self._ends = self.ends(total, n_pass)

@@ -136,26 +136,26 @@ class Examples:
     n_example: int
 
     @property
-    def grain(self) -> int:
+    def row_multiple(self) -> int:
         """A row holds whole examples."""
         return self.task.example_len
 
     def __len__(self) -> int:
         return self.n_example * self.task.example_len
 
-    def read(self, at_BL: np.ndarray) -> np.ndarray:
-        nth_BL, place_BL = np.divmod(at_BL, self.task.example_len)
+    def ids_at(self, position_BL: np.ndarray) -> np.ndarray:
+        nth_BL, column_BL = np.divmod(position_BL, self.task.example_len)
         wanted, which_BL = np.unique(nth_BL, return_inverse=True)
         drawn = np.stack([self.example(int(nth)) for nth in wanted])
-        return drawn[which_BL.reshape(at_BL.shape), place_BL]
+        return drawn[which_BL.reshape(position_BL.shape), column_BL]
 
-    def depth(self, at_BL: np.ndarray) -> np.ndarray:
-        return at_BL % self.task.example_len
+    def doc_position(self, position_BL: np.ndarray) -> np.ndarray:
+        return position_BL % self.task.example_len
 
-    def scored(self, at_BL: np.ndarray) -> np.ndarray:
+    def is_target(self, position_BL: np.ndarray) -> np.ndarray:
         answer_T = np.zeros(self.task.example_len, bool)
         answer_T[self.task.answer] = True
-        return answer_T[at_BL % self.task.example_len]
+        return answer_T[position_BL % self.task.example_len]
 
     def example(self, nth: int) -> np.ndarray:
         """The ids of one example."""

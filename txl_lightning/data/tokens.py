@@ -1,6 +1,6 @@
-"""What a stream reads: tokens by their place in a text, and where the text's documents begin.
+"""Tokens by their position in a text, and where the text's documents begin.
 
-B rows   L places in each
+B rows   L positions in each
 """
 
 from dataclasses import dataclass, field
@@ -10,40 +10,40 @@ import numpy as np
 
 
 class Tokens(Protocol):
-    """Tokens that can be read at any place. Places are whole numbers from 0, in arrays."""
+    """Tokens that can be read at any position, counted from 0."""
 
-    grain: int
+    row_multiple: int
     """Rows are cut at multiples of this many tokens."""
 
-    def __len__(self) -> int:
-        """How many there are."""
+    def __len__(self) -> int: ...
 
-    def read(self, at_BL: np.ndarray) -> np.ndarray:
-        """The ids at these places."""
+    def ids_at(self, position_BL: np.ndarray) -> np.ndarray:
+        """Return the ids at these positions."""
 
-    def depth(self, at_BL: np.ndarray) -> np.ndarray:
-        """How many tokens of the same document stand before each place."""
+    def doc_position(self, position_BL: np.ndarray) -> np.ndarray:
+        """Return the number of tokens of the same document before each position."""
 
-    def scored(self, at_BL: np.ndarray) -> np.ndarray:
-        """Whether a token at each place is one to be predicted."""
+    def is_target(self, position_BL: np.ndarray) -> np.ndarray:
+        """Return True where a token is to be predicted."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """Tokens in an array, usually on disk, with the place where each document begins."""
+    """Tokens in an array, usually on disk, with the position where each document begins."""
 
     ids: np.ndarray
     starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
-    grain = 1
+    row_multiple = 1
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def read(self, at_BL: np.ndarray) -> np.ndarray:
-        return self.ids[at_BL]
+    def ids_at(self, position_BL: np.ndarray) -> np.ndarray:
+        return self.ids[position_BL]
 
-    def depth(self, at_BL: np.ndarray) -> np.ndarray:
-        return at_BL - self.starts[np.searchsorted(self.starts, at_BL, side="right") - 1]
+    def doc_position(self, position_BL: np.ndarray) -> np.ndarray:
+        document_BL = np.searchsorted(self.starts, position_BL, side="right") - 1
+        return position_BL - self.starts[document_BL]
 
-    def scored(self, at_BL: np.ndarray) -> np.ndarray:
-        return np.ones(at_BL.shape, bool)
+    def is_target(self, position_BL: np.ndarray) -> np.ndarray:
+        return np.ones(position_BL.shape, bool)

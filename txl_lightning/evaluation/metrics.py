@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from ..data.stream import IGNORED
 from ..model.precision import accumulator_dtype
 
 
@@ -23,10 +24,9 @@ class MeanNats(Metric):
         self.add_state("nats", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
-    def update(self, nats_BL: Tensor, scored_BL: Tensor | None = None) -> None:
-        """Count the nats of the tokens that are scored; left out, all are."""
-        nats_BL = nats_BL.detach()
-        scored_BL = torch.ones_like(nats_BL, dtype=torch.bool) if scored_BL is None else scored_BL
+    def update(self, nats_BL: Tensor, targets_BL: Tensor) -> None:
+        """Count the nats of the targets that are not IGNORED."""
+        nats_BL, scored_BL = nats_BL.detach(), targets_BL != IGNORED
         self.nats += nats_BL.masked_fill(~scored_BL, 0.0).sum(dtype=self.nats.dtype)
         self.count += scored_BL.sum()
 
@@ -60,11 +60,12 @@ class RightAnswers(Metric):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
         self.wrong_B: Tensor | None = None
 
-    def update(self, right_BL: Tensor, scored_BL: Tensor, past_BL: Tensor) -> None:
+    def update(self, right_BL: Tensor, targets_BL: Tensor, doc_pos_BL: Tensor) -> None:
         """Count a segment that follows the one before; an answer may lie in both."""
+        scored_BL = targets_BL != IGNORED
         wrong_B = torch.zeros_like(right_BL[:, 0]) if self.wrong_B is None else self.wrong_B
         # The last token of an example is an answer; in the warm-up it is not scored.
-        ends_BL = (past_BL + 2 == self.example_len) & scored_BL
+        ends_BL = (doc_pos_BL + 2 == self.example_len) & scored_BL
         for place in range(right_BL.size(1)):
             wrong_B = wrong_B | (scored_BL[:, place] & ~right_BL[:, place])
             ends_B = ends_BL[:, place]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..data.lengths import Fixed
-from ..data.portion import Portion
+from ..data.orders import FixedLengths
 from ..data.stream import Stream
 from ..data.tokens import Tokens
 from ..errors import DataError, require
@@ -53,8 +52,8 @@ class Protocol:
             value = getattr(self, field)
             require(value is None or value >= least, field, value, f"at least {least}")
 
-    def portion(self, tokens: Tokens) -> Portion:
-        """The part of a text that is read.
+    def stream(self, tokens: Tokens) -> Stream:
+        """Return a text in rows and segments.
 
         Raises:
             DataError: it has fewer than two tokens for each row.
@@ -63,16 +62,15 @@ class Protocol:
         if n_token < 2 * self.batch_size:
             needed = f"batch_size {self.batch_size:,} needs 2 in each row"
             raise DataError(f"the text has {n_token:,} tokens; {needed}")
-        whole_rows = self.batch_size * tokens.grain
-        n_place = -(-n_token // whole_rows) * whole_rows if self.rest == "scored" else n_token
-        return Portion(tokens, n_token, n_place)
-
-    def stream(self, tokens: Tokens) -> Stream:
-        """A text in rows and segments."""
-        read = self.portion(tokens)
-        lengths = Fixed(self.tgt_len or len(read))
-        context = {"warmup_len": self.warmup_len, "ext_len": self.ext_len}
-        return Stream(read, self.batch_size, lengths, **context)
+        return Stream(
+            tokens,
+            self.batch_size,
+            FixedLengths(self.tgt_len or n_token),
+            warmup_len=self.warmup_len,
+            ext_len=self.ext_len,
+            n_token=n_token,
+            drop_last=self.rest == "dropped",
+        )
 
 
 LEAST = {

@@ -33,9 +33,9 @@ def evaluate(
     Raises:
         ValueError: a length that cannot be, or a text with nothing to score.
     """
-    n_token, n_byte = protocol.portion(text.tokens).n_token, 0.0
-    tally, began = NatsAccumulator(n_token), time.perf_counter()
-    cold = ColdStarts(protocol, protocol.stream(text.tokens), remembered_len(model, protocol))
+    stream, n_byte = protocol.stream(text.tokens), 0.0
+    tally, began = NatsAccumulator(stream.end), time.perf_counter()
+    cold = ColdStarts(protocol, stream, remembered_len(model, protocol))
     for part in text_parts(model, text.tokens, protocol):
         n_byte += text.n_byte(part.at_K) or 0.0
         for watch in (tally.add, cold.add, *watchers):
@@ -45,7 +45,7 @@ def evaluate(
     return {
         **described(model, text, protocol),
         "cold_starts": cold.count,
-        **counted(tally, text, n_byte, n_token),
+        **counted(tally, text, n_byte, stream.end),
         "seconds": seconds,
         "tokens_per_second": tally.n_scored / seconds,
         "peak_memory_bytes": peak_memory(model.probe.device),
@@ -74,7 +74,7 @@ def described(model: TransformerXL, text: EvalText, protocol: Protocol) -> dict[
     lengths["mem_len"] = remembered_len(model, protocol)
     lengths["clamp_len"] = protocol.clamp_len or config.clamp_len
     lengths["same_length"] = config.seen(protocol.same_length)
-    lengths["tgt_len"] = protocol.tgt_len or len(protocol.stream(text.tokens).tokens)
+    lengths["tgt_len"] = protocol.tgt_len or protocol.stream(text.tokens).end
     return {
         "protocol": protocol.name,
         "changed": [name for name in lengths if how[name] != usual[name]],

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from ..data.stream import Segment, Stream
+from ..data.stream import IGNORED, Segment, Stream
 from ..data.tokens import Text, Tokens
 from ..model import AnyMemory, TransformerXL
 from ..model.config import EvalSameLength
@@ -27,37 +26,44 @@ class TokenNats(NamedTuple):
 
 
 def segment_nats(
-    net: TransformerXL, segment: Segment, memory: AnyMemory
+    net: TransformerXL, segment: Segment, memory: AnyMemory, ext_len: int = 0
 ) -> tuple[Tensor, AnyMemory]:
-    """Nats of a segment's targets, nats_BL, and the memory for the next one.
+    """Nats of a segment's targets, nats_BL, 0 where IGNORED; and the memory for the next one."""
+    n_reread = min(ext_len, segment.tokens_BL.size(1))
+    tokens_BL, targets_BL = segment.tokens_BL, segment.targets_BL
+    return net.nats(tokens_BL, targets_BL, memory, segment.doc_pos_BL, n_reread)
 
-    Those that are not `segment.scored_BL` mean nothing.
+
+def segment_hidden(
+    net: TransformerXL, segment: Segment, memory: AnyMemory, ext_len: int = 0
+) -> tuple[Tensor, AnyMemory]:
+    """Hidden states of a segment, h_BLD, and the memory for the next one.
+
+    The next segment reads this one's last ext_len tokens again. At the end of a pass it does not,
+    and sees nothing of memory: its doc_pos_BL begins at 0.
     """
-    new_BL = segment.targets_BL[:, segment.reread :]
-    nats_BL, memory = net.nats(segment.tokens_BL, new_BL, memory, segment.past_BL, segment.again)
-    return F.pad(nats_BL, (segment.reread, 0)), memory
+    n_reread = min(ext_len, segment.tokens_BL.size(1))
+    return net.hidden(segment.tokens_BL, memory, segment.doc_pos_BL, n_reread)
 
 
 def segment_answers(
-    net: TransformerXL, segment: Segment, memory: AnyMemory
+    net: TransformerXL, segment: Segment, memory: AnyMemory, ext_len: int = 0
 ) -> tuple[Tensor, Tensor, AnyMemory]:
-    """Nats of a segment's targets; whether each is the likeliest token, right_BL; the memory."""
-    h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.past_BL, segment.again)
-    again, h_BLD = segment.reread, h_BLD[:, segment.reread :]
-    new_BL = segment.targets_BL[:, again:]
-    right_BL = F.pad(net.head(h_BLD).argmax(dim=-1) == new_BL, (again, 0))
-    return F.pad(net.head.nats(h_BLD, new_BL), (again, 0)), right_BL, memory
+    """Nats of a segment's targets; True where one is the likeliest token, right_BL; the memory."""
+    h_BLD, memory = segment_hidden(net, segment, memory, ext_len)
+    right_BL = net.head(h_BLD).argmax(dim=-1) == segment.targets_BL
+    return net.head.nats(h_BLD, segment.targets_BL), right_BL, memory
 
 
 def scored_nats(
-    net: TransformerXL, segment: Segment, memory: AnyMemory
+    net: TransformerXL, segment: Segment, memory: AnyMemory, ext_len: int = 0
 ) -> tuple[Tensor, AnyMemory]:
     """Nats of the targets that are scored, row by row, nats_K, and the memory.
 
     The logits of the others, of a sliding window all but one, are never computed.
     """
-    h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.past_BL, segment.again)
-    scored_BL = segment.scored_BL
+    h_BLD, memory = segment_hidden(net, segment, memory, ext_len)
+    scored_BL = segment.targets_BL != IGNORED
     return net.head.nats(h_BLD[scored_BL], segment.targets_BL[scored_BL]), memory
 
 
@@ -84,20 +90,21 @@ def text_parts(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iter
         for index in range(len(stream)):
             segment = stream.segment(index)
             # A window before the first one that is scored leaves nothing behind.
-            if forgets and not segment.scored_BL.any():
+            if forgets and (segment.targets_BL == IGNORED).all():
                 continue
             at_K = places(stream, segment)
-            nats_K, memory = scored_nats(model, segment.to(model.probe.device), memory)
+            here = segment.to(model.probe.device)
+            nats_K, memory = scored_nats(model, here, memory, protocol.ext_len)
             yield TokenNats(at_K, nats_K.cpu())
 
 
 def places(stream: Stream, segment: Segment) -> np.ndarray:
     """Where in the text a segment's scored targets stand, row by row."""
-    _, _, stop = stream.lengths.find(stream.total, segment.index)
+    _, _, stop = stream.lengths.bounds(stream.total, segment.index)
     tgt_len = segment.targets_BL.size(1)
     place_L = np.arange(stop - tgt_len, stop) + 1 - stream.warmup_len
     row_B1 = np.arange(stream.batch_size)[:, None]
-    return (row_B1 * stream.row_len + place_L)[segment.scored_BL.numpy()]
+    return (row_B1 * stream.row_len + place_L)[segment.targets_BL.numpy() != IGNORED]
 
 
 def stream_nats(

@@ -87,7 +87,7 @@ class Memory:
         """What each layer reads of the past."""
         return [Remembered(h_BMD) for h_BMD in self.h_NBMD]
 
-    def rows(self, index_B: Tensor) -> Memory:
+    def rows(self, index_B: Tensor | slice) -> Memory:
         """What these rows remember, in this order; one may be asked for twice."""
         return replace(self, h_NBMD=self.h_NBMD[:, index_B], filled_B=self.filled_B[index_B])
 

@@ -25,7 +25,7 @@ SAME_STATE = {"adamw": "adam"}
 def check_numbers_of(config: Namespace) -> None:
     """Refuse numbers that cannot be, with the whole key."""
     net = {name: value for name, value in vars(config.model.net).items() if name != "n_token"}
-    shape = ("tgt_len", "batch_size", "ext_len", "batch_chunks", "segments")
+    shape = ("tgt_len", "batch_size", "ext_len", "micro_batches", "segments")
     shape += ("eval_tgt_len", "eval_batch_size", "eval_ext_len", "eval_warmup_len")
     with prefix_errors("model.net"):
         TransformerXLConfig(**net)

@@ -22,7 +22,6 @@ from .callbacks.wandb import WandbConfig, boards, on_a_board, run_in
 from .checks import as_counts, check_numbers_of, check_same_network, check_same_optimiser
 from .fsdp import register
 from .help import Parser, TrainerHelp, put_in_words
-from .micro_batches import in_chunks
 from .module import LanguageModel
 from .resume import Resume, SavingConfig, begin_with, note, starting_point, vocabulary_in
 from .usual import default_callbacks
@@ -129,10 +128,7 @@ class TxlCLI(LightningCLI):
         }
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """A run is a folder of files under default_root_dir, whatever else logs it.
-
-        The settings count segments, whatever the chunks that they are read in.
-        """
+        """A run is a folder of files under default_root_dir, whatever else logs it."""
         config = self.config[self.subcommand]
         given = config.trainer
         logger = self.config_init[self.subcommand].trainer.logger
@@ -149,7 +145,7 @@ class TxlCLI(LightningCLI):
         kwargs["plugins"] = [*plugins, WholeFiles(given.default_root_dir)]
         trainer = super().instantiate_trainer(**kwargs)
         take_over_signals(trainer)
-        return in_chunks(trainer, config.data.batch_chunks)
+        return trainer
 
     def after_instantiate_classes(self) -> None:
         """Start where it was found to; predict writes a file instead of returning all nats."""
@@ -241,7 +237,7 @@ def out_of_memory(config: jsonargparse.Namespace) -> str:
     }
     said = ", ".join(f"{key} {value}" for key, value in asked.items())
     return (
-        f"out of memory with {said}; lower one of them, or set data.batch_chunks 2, "
+        f"out of memory with {said}; lower one of them, or set data.micro_batches 2, "
         "model.recompute true, trainer.precision bf16-mixed"
     )
 

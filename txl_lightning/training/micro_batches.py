@@ -1,50 +1,38 @@
-"""People count segments, Lightning counts batches; where a segment has chunks, they differ."""
+"""A segment computed a few rows at a time, so that the activations of only those rows are kept.
 
-from lightning.pytorch import Trainer
-from lightning.pytorch.loops.progress import _BatchProgress
+B rows   L segment
+"""
 
-COUNTS = ("accumulate_grad_batches", "val_check_interval", "limit_train_batches", "overfit_batches")
-"""What a Trainer has that counts training batches, where it is a whole number."""
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ..data.stream import Segment
+from ..evaluation import segment_nats
+from ..model import Memory, TransformerXL
 
 
-def in_chunks(trainer: Trainer, n_chunk: int) -> Trainer:
-    """The same Trainer, whose numbers counted segments and now count their chunks.
+def nats_in_micro_batches(
+    net: TransformerXL, segment: Segment, memory: Memory, ext_len: int, n_part: int
+) -> tuple[Tensor, Memory]:
+    """Return `segment_nats` of a segment, computed in n_part parts of its rows.
 
-    Set after it is made: of overfit_batches it would take its limit of validation, too, which is
-    not in chunks.
+    The backward pass computes each part again, with the same random numbers, just before its
+    gradient. For Lightning it is one forward and one backward pass: gradients are accumulated,
+    scaled and averaged over ranks as ever.
     """
-    for name in COUNTS:
-        count = getattr(trainer, name, None)
-        if isinstance(count, int):
-            setattr(trainer, name, count * n_chunk)
-    return trainer
-
-
-def check_whole_segments(trainer: Trainer, n_chunk: int) -> None:
-    """Refuse to take a step, or to end an epoch, when only a part of the rows was read.
-
-    Raises:
-        ValueError: with what is allowed.
-    """
-    for name in ("accumulate_grad_batches", "overfit_batches", "limit_train_batches"):
-        count = getattr(trainer, name)
-        if isinstance(count, int) and count % n_chunk:
-            raise ValueError(
-                f"trainer.{name}: invalid {count} with data.batch_chunks: {n_chunk}, "
-                f"because a segment is {n_chunk} batches; expected a multiple of {n_chunk}"
-            )
-
-
-def recount(progress: _BatchProgress, was: int, now: int) -> None:
-    """Turn what a resumed run has counted, `was` chunks a segment, into `now` of them.
-
-    A segment that was not finished is read again from its first chunk. One batch that is processed
-    and not yet completed stays so: Lightning completes it.
-    """
-    for counts in (progress.current, progress.total):
-        finished = counts.processed // was
-        counts.ready += finished * (now - was)
-        counts.completed = finished * now - (counts.processed - counts.completed)
-        counts.started = counts.processed = finished * now
-    # Lightning validates by it and does not reset it; of `current` it asks what ready was.
-    progress.total.ready = progress.total.processed
+    n_row = len(segment.tokens_BL)
+    if min(n_part, n_row) == 1:
+        return segment_nats(net, segment, memory, ext_len)
+    share, nats, memories = -(-n_row // n_part), [], []
+    for start in range(0, n_row, share):
+        rows = slice(start, start + share)
+        given = (net, segment.rows(rows), memory.rows(rows), ext_len)
+        part_BL, part = checkpoint(segment_nats, *given, use_reentrant=False)
+        nats.append(part_BL)
+        memories.append(part)
+    h_NBMD = torch.cat([part.h_NBMD for part in memories], dim=1)
+    filled_B = torch.cat([part.filled_B for part in memories])
+    return torch.cat(nats), replace(memory, h_NBMD=h_NBMD, filled_B=filled_B)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from ..data.datamodule import CorpusDataModule
-from ..data.stream import Segment, TrainingLoader
+from ..data.stream import IGNORED, Segment, TrainingLoader
 from ..errors import prefix_errors
 from ..evaluation import (
     MeanNats,
@@ -29,17 +29,17 @@ from .callbacks.weight_averaging import go_on_from, refuse_others
 from .compiling import compile_in_place
 from .fsdp import data_mesh, recompute, shard
 from .lengths import check_eval_lengths
-from .micro_batches import check_whole_segments, recount
+from .micro_batches import nats_in_micro_batches
 from .optimizers import OptimConfig, make_optimizer, make_scheduler, set_as_given
 from .ranks import Ranks
 
 
 class LanguageModel(LightningModule):
-    """Train and measure a Transformer-XL on segments; one step is one segment, or its chunks.
+    """Train and measure a Transformer-XL on segments; one step is one segment.
 
     The memories are plain attributes: DDP would overwrite buffers with rank 0's. There is one for
-    each stage and dataloader, so validation in mid-epoch leaves the training memory alone, and in
-    training one for each chunk of the rows. Evaluation remembers keys and values.
+    each stage and dataloader, so validation in mid-epoch leaves the training memory alone.
+    Evaluation remembers keys and values.
 
     Args:
         net: Sizes and parts of the network.
@@ -91,23 +91,23 @@ class LanguageModel(LightningModule):
 
     def training_step(self, segment: Segment, batch_idx: int) -> Tensor:
         """Mean nats of the segment; its memory waits until the step is done (`Carry`)."""
-        memory = self.training_memory(segment)
-        nats_BL, self.pending["train", segment.chunk] = segment_nats(self.net, segment, memory)
-        self.train_nats.update(nats_BL, segment.scored_BL)
+        memory, n_part = (
+            self.training_memory(segment),
+            self.corpus.micro_batches if self.corpus else 1,
+        )
+        nats_BL, self.pending["train", 0] = nats_in_micro_batches(
+            self.net, segment, memory, self.ext_len("train"), n_part
+        )
+        self.train_nats.update(nats_BL, segment.targets_BL)
         if self.is_logged(self.global_step + 1, batch_idx):
             self.log_training(segment)
         # Over all ranks: theirs are averaged, and they may not score equally many.
-        return nats_BL.masked_fill(~segment.scored_BL, 0.0).sum() / (segment.n_scored or 1)
+        return nats_BL.sum() / (segment.loss_denominator or 1)
 
-    def remember(self, segment: Segment) -> None:
-        """The step on this segment is done; its chunks are remembered when all of them are.
-
-        A run that stops between them then reads the whole segment again, with what was remembered
-        before it.
-        """
-        if segment.is_whole:
-            self.memories |= self.pending
-            self.pending = {}
+    def remember(self) -> None:
+        """The step is done."""
+        self.memories |= self.pending
+        self.pending = {}
 
     def validation_step(self, segment: Segment, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Nats of the segment: nats_BL."""
@@ -157,18 +157,10 @@ class LanguageModel(LightningModule):
         return [NonFiniteGuard(self.optim.skip_budget), TrainingStateCheckpoint()]
 
     def on_train_start(self) -> None:
-        """After a resume, count batches in whole segments, and train by the settings given now."""
+        """After a resume, train by the settings given now."""
         [config] = self.trainer.lr_scheduler_configs
         if self.global_step:
             set_as_given(config.scheduler, make_optimizer(self.optim, self.net))
-        loader = self.trainer.train_dataloader
-        counting = self.trainer.fit_loop.epoch_loop
-        if counting.restarting and isinstance(loader, TrainingLoader):
-            recount(counting.batch_progress, loader.saved_chunks, loader.n_chunk)
-
-    def on_train_batch_start(self, segment: Segment, batch_idx: int) -> None:
-        """Refuse a step that would end in the middle of a segment."""
-        check_whole_segments(self.trainer, segment.n_chunk)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights whose ids mean something else in this text, before they are loaded."""
@@ -181,8 +173,8 @@ class LanguageModel(LightningModule):
             self.corpus.load_state_dict(state)
 
     def training_memory(self, segment: Segment) -> Memory:
-        """What its chunk of the rows remembers; nothing, at first or for other rows."""
-        rows, memory = len(segment.tokens_BL), self.memories.get(("train", segment.chunk))
+        """What its rows remember; nothing, at first or for other rows."""
+        rows, memory = len(segment.tokens_BL), self.memories.get(("train", 0))
         if memory is None or memory.batch_size != rows:
             return self.net.empty_memory(rows, *self.train_lengths)
         mem_len, *how_far = self.train_lengths
@@ -200,17 +192,17 @@ class LanguageModel(LightningModule):
         return empty(rows, *self.eval_lengths)
 
     def evaluate(self, stage: str, segment: Segment, loader: int) -> Tensor:
-        """Score one segment and remember it; nan where nothing is scored, nothing twice."""
-        memory = self.evaluation_memory(stage, segment, loader)
+        """Score one segment and remember it; nan where nothing is scored."""
+        memory, ext_len = self.evaluation_memory(stage, segment, loader), self.ext_len(stage)
         if self.example_len:
-            nats_BL, right_BL, memory = segment_answers(self.net, segment, memory)
+            nats_BL, right_BL, memory = segment_answers(self.net, segment, memory, ext_len)
             answers = self.meter(f"{stage}/{loader}/answers", RightAnswers, self.example_len)
-            answers.update(right_BL, segment.scored_BL, segment.past_BL)
+            answers.update(right_BL, segment.targets_BL, segment.doc_pos_BL)
         else:
-            nats_BL, memory = segment_nats(self.net, segment, memory)
+            nats_BL, memory = segment_nats(self.net, segment, memory, ext_len)
         self.memories[stage, loader] = memory
-        self.meter(f"{stage}/{loader}/nats", MeanNats).update(nats_BL, segment.scored_BL)
-        return nats_BL.masked_fill(~segment.scored_BL, math.nan)[:, segment.reread :]
+        self.meter(f"{stage}/{loader}/nats", MeanNats).update(nats_BL, segment.targets_BL)
+        return nats_BL.masked_fill(segment.targets_BL == IGNORED, math.nan)
 
     def meter(self, name: str, kind: type[Metric], *args: Any) -> Metric:
         """The metric of a stage and dataloader, made when it is first needed."""
@@ -266,9 +258,8 @@ class LanguageModel(LightningModule):
         values = self.readings("train", self.train_nats.compute())
         self.train_nats.reset()
         lr = self.trainer.optimizers[0].param_groups[0]["lr"]
-        values |= {"lr": lr, "tokens": float(segment.n_target)}
-        held = {key: self.memories[key] for key in self.memories if key[0] == "train"}
-        values |= memory_readings((held | self.pending).values())
+        values |= {"lr": lr, "tokens": float(self.tokens_seen(segment))}
+        values |= memory_readings(self.pending["train", 0])
         values |= {"peak_memory_bytes": peak_memory(self.device)}
         self.log_dict({f"train/{key}": values[key] for key in values}, sync_dist=True)
 
@@ -281,6 +272,17 @@ class LanguageModel(LightningModule):
     def unit(self) -> str:
         """What one token is called in the logs."""
         return self.corpus.unit if self.corpus else "token"
+
+    def ext_len(self, stage: str) -> int:
+        """Tokens that each segment of a stage reads again."""
+        if self.corpus is None:
+            return 0
+        return self.corpus.ext_len if stage == "train" else self.corpus.eval_ext_len
+
+    def tokens_seen(self, segment: Segment) -> int:
+        """Targets read up to the end of this segment, over all ranks and passes."""
+        loader = self.trainer.train_dataloader
+        return loader.tokens_seen(segment.index + 1) if isinstance(loader, TrainingLoader) else 0
 
     @property
     def example_len(self) -> int | None:

@@ -5,6 +5,7 @@ import torch
 from lightning.pytorch import Callback
 
 from txl_lightning import CorpusDataModule
+from txl_lightning.data.stream import IGNORED
 from txl_lightning.evaluation.scoring import segment_nats
 from txl_lightning.training import module as module_of
 from txl_lightning.training.callbacks import memory_gain as gain_of
@@ -41,10 +42,10 @@ def by_hand(net, stream, segments: range) -> float:
         memory = net.empty_memory(stream.batch_size, mem_len)
         for index in range(segments.stop):
             segment = stream.segment(index)
-            nats_BL, memory = segment_nats(net, segment, memory)
+            nats_BL, memory = segment_nats(net, segment, memory, stream.ext_len)
             if index in segments:
-                costs[at] += nats_BL[segment.scored_BL].sum()
-                count += segment.scored_BL.sum().item() * at
+                costs[at] += nats_BL[segment.targets_BL != IGNORED].sum()
+                count += (segment.targets_BL != IGNORED).sum().item() * at
     return ((costs[0] - costs[1]) / count).item()
 
 

@@ -6,6 +6,8 @@ import torch
 
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig, TransformerXLConfig
 from txl_lightning.analysis.attention_distance import record_attention
+from txl_lightning.data.stream import IGNORED
+from txl_lightning.evaluation.scoring import segment_hidden
 from txl_lightning.training import module as module_of
 from txl_lightning.training.callbacks import validation_probe as looks_of
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
@@ -85,7 +87,7 @@ def test_attention_is_that_of_the_text_that_was_validated(train, text_file, data
     for index in range(min(len(stream), n_warm + 4)):
         row = stream.segment(index).rows(slice(1))
         with record_attention(net) as sums, torch.no_grad():
-            _, memory = net.hidden(row.tokens_BL, memory, row.past_BL, row.again)
+            _, memory = segment_hidden(net, row, memory, stream.ext_len)
         if index >= n_warm and row.new_len == 8:
             on_memory += torch.stack([each.memory_H for each in sums])
             n_query += sums[0].n_query
@@ -131,7 +133,7 @@ def train_task(make_trainer, text_file):
 def test_a_place_where_nothing_is_scored_is_left_out_and_moves_no_other(train_task):
     looks = ValidationProbe(sample_len=0)
     trainer = train_task(looks, "copy", length=3, limit_val_batches=1)
-    scored = trainer.val_dataloaders.stream.segment(0).scored_BL.any(dim=0)
+    scored = trainer.val_dataloaders.stream.segment(0).targets_BL.ne(IGNORED).any(dim=0)
     assert 0 < scored.sum() < 8
     assert [place for place, _ in looks.nats] == scored.nonzero().flatten().tolist()
 

@@ -52,7 +52,7 @@ class History(Callback):
         batch_idx: int,
     ) -> None:
         """Note what was logged at this step."""
-        self.tokens = batch.n_target
+        self.tokens = pl_module.tokens_seen(batch)
         if not pl_module.is_logged(trainer.global_step, batch_idx):
             return
         if self.logged % self.stride == 0:

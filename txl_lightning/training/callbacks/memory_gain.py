@@ -52,7 +52,7 @@ class MemoryGain(Callback):
         if remembered(pl_module) and 0 <= batch_idx - self.since < SEGMENTS:
             with trainer.precision_plugin.forward_context():
                 alone_BL = nats_alone(pl_module, batch)
-            self.saved.update(alone_BL - outputs, batch.scored_BL[:, batch.reread :])
+            self.saved.update(alone_BL - outputs, batch.targets_BL)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log it, if the validation was long enough for a full memory."""
@@ -67,4 +67,4 @@ def nats_alone(pl_module: Any, segment: Segment) -> Tensor:
     """Nats of a segment's targets where nothing is remembered."""
     rows, how_far = len(segment.tokens_BL), pl_module.eval_lengths[1:]
     nats_BL, _ = segment_nats(pl_module.net, segment, pl_module.net.empty_cache(rows, 0, *how_far))
-    return nats_BL[:, segment.reread :]
+    return nats_BL

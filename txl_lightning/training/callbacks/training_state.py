@@ -5,7 +5,6 @@ N layers   B rows of all ranks   M remembered   D width
 
 import platform
 import random
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from ...model import Memory
 class TrainingStateCheckpoint(Callback):
     """Memory and position advance together, after the step and before a checkpoint is written.
 
-    The checkpoint gets the memory of all rows, in their order, whichever rank and chunk read them,
+    The checkpoint gets the memory of all rows, in their order, whichever rank read them,
     and each rank's random numbers and running mean. The position is in it where Lightning keeps
     the state of loaders.
     """
@@ -63,7 +62,7 @@ class TrainingStateCheckpoint(Callback):
         batch_idx: int,
     ) -> None:
         """The step is done: what it left is what the next one starts from."""
-        pl_module.remember(batch)
+        pl_module.remember()
         if isinstance(trainer.train_dataloader, TrainingLoader):
             trainer.train_dataloader.commit(batch)
         # Gradients that wait for more segments are in no checkpoint.
@@ -75,7 +74,7 @@ class TrainingStateCheckpoint(Callback):
         """Runs on every rank; rank 0 writes."""
         crashed = trainer.state.status == TrainerStatus.INTERRUPTED
         own = {
-            "memories": training_memories(pl_module),
+            "memory": training_memory(pl_module),
             "rng": random_numbers(pl_module.device),
             "mean": [value.item() for value in pl_module.train_nats.metric_state.values()],
         }
@@ -88,7 +87,7 @@ class TrainingStateCheckpoint(Callback):
             "environment": environment(trainer, pl_module),
         }
         if ranks is not None and (not crashed or trainer.world_size == 1):
-            memory = joined([part for rank in ranks for part in rank.pop("memories")])
+            memory = joined([rank.pop("memory") for rank in ranks])
             checkpoint[KEY] |= {"memory": memory, "ranks": ranks}
 
     def on_load_checkpoint(
@@ -107,7 +106,7 @@ class TrainingStateCheckpoint(Callback):
         """Take this rank's part, and say what cannot be as it was."""
         warn(carried, trainer, pl_module)
         if memory := carried.get("memory"):
-            pl_module.memories |= dealt(memory, trainer)
+            pl_module.memories["train", 0] = dealt(memory, trainer)
         ranks, rank = carried.get("ranks", []), trainer.global_rank
         if len(ranks) == trainer.world_size:
             set_random_numbers(ranks[rank]["rng"], pl_module.device)
@@ -119,32 +118,26 @@ class TrainingStateCheckpoint(Callback):
             set_mean(pl_module, means if rank == 0 else [0.0] * len(means))
 
 
-def training_memories(pl_module: LightningModule) -> list[tuple[Tensor, Tensor]]:
-    """The states and filled counts of this rank's chunks, on the host."""
-    keys = sorted(key for key in pl_module.memories if key[0] == "train")
-    found = [pl_module.memories[key] for key in keys]
-    return [(memory.h_NBMD.cpu(), memory.filled_B.cpu()) for memory in found]
+def training_memory(pl_module: LightningModule) -> tuple[Tensor, Tensor] | None:
+    """The states and filled counts of this rank's rows, on the host; None before the first step."""
+    memory = pl_module.memories.get(("train", 0))
+    return memory and (memory.h_NBMD.cpu(), memory.filled_B.cpu())
 
 
-def joined(parts: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor] | None:
+def joined(parts: list[tuple[Tensor, Tensor] | None]) -> dict[str, Tensor] | None:
     """The memory of all rows in their order; None before the first step."""
-    if not parts:
+    if None in parts:
         return None
     h, filled = zip(*parts, strict=True)
     return {"h": torch.cat(h, dim=1), "filled": torch.cat(filled)}
 
 
-def dealt(memory: dict[str, Tensor], trainer: Trainer) -> dict[tuple[str, int], Memory]:
-    """This rank's rows of it, by chunk."""
+def dealt(memory: dict[str, Tensor], trainer: Trainer) -> Memory:
+    """This rank's rows of it."""
     h_NBMD, filled_B = memory["h"], memory["filled"]
-    n_chunk = getattr(trainer.train_dataloader, "n_chunk", 1)
-    count = len(filled_B) // (trainer.world_size * n_chunk)
-    found = {}
-    for chunk in range(n_chunk):
-        first = (trainer.global_rank * n_chunk + chunk) * count
-        filled = filled_B.narrow(0, first, count).clone()
-        found["train", chunk] = Memory(h_NBMD.narrow(1, first, count).clone(), filled)
-    return found
+    count = len(filled_B) // trainer.world_size
+    rows = slice(trainer.global_rank * count, (trainer.global_rank + 1) * count)
+    return Memory(h_NBMD[:, rows].clone(), filled_B[rows].clone())
 
 
 def random_numbers(device: torch.device) -> dict[str, Any]:
@@ -176,7 +169,7 @@ def environment(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
     """What decides, beside the settings, how a sum is rounded."""
     device = pl_module.device
     return {
-        "chunks": getattr(trainer.train_dataloader, "n_chunk", 1),
+        "micro_batches": pl_module.corpus.micro_batches if pl_module.corpus else 1,
         "compile": pl_module.hparams["compile"],
         "devices": trainer.world_size,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
@@ -224,9 +217,7 @@ def warn(carried: dict[str, Any], trainer: Trainer, pl_module: LightningModule) 
         )
 
 
-def memory_readings(memories: Iterable[Memory]) -> dict[str, float]:
+def memory_readings(memory: Memory) -> dict[str, float]:
     """States that a row remembers, on average, and the bytes that this process keeps for them."""
-    memories = list(memories)
-    filled_B = torch.cat([memory.filled_B for memory in memories])
-    held = sum(memory.h_NBMD.nbytes for memory in memories)
-    return {"memory_filled": filled_B.float().mean().item(), "memory_bytes": float(held)}
+    mean = memory.filled_B.float().mean().item()
+    return {"memory_filled": mean, "memory_bytes": float(memory.h_NBMD.nbytes)}

@@ -71,7 +71,7 @@ class ValidationProbe(Callback):
         first = self.segments[0] if self.segments else batch
         if len(self.segments) < filling(pl_module, first) + SEGMENTS:
             self.segments.append(batch.rows(slice(1)).to("cpu"))
-        nats_BL = outputs.cpu().double()
+        nats_BL = outputs[:, batch.n_context :].cpu().double()
         self.nats_L = added(self.nats_L, nats_BL.nansum(dim=0))
         self.count_L = added(self.count_L, nats_BL.isfinite().sum(dim=0))
 
@@ -85,7 +85,7 @@ class ValidationProbe(Callback):
         whole = isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy)
         if whole and not pl_module.hparams["compile"]:
             # The first row has no text before its own, and repeats a token for a warm-up.
-            text_T = torch.cat([each.tokens_BL[0, each.reread :] for each in self.segments])
+            text_T = torch.cat([each.tokens_BL[0, each.n_context :] for each in self.segments])
             text_T = text_T[pl_module.corpus.eval_warmup_len :]
             if self.sample_len and len(text_T):
                 self.samples.append([trainer.global_step, self.sample(trainer, pl_module, text_T)])
@@ -110,7 +110,8 @@ class ValidationProbe(Callback):
         whole = [each for each in self.segments if each.new_len == self.segments[0].new_len]
         if len(whole) > n_warm:
             memory = net.empty_memory(1, *pl_module.eval_lengths)
-            self.attention = summarize_heads(sum_attention(net, whole, memory, n_warm))
+            sums = sum_attention(net, whole, memory, n_warm, pl_module.ext_len("val"))
+            self.attention = summarize_heads(sums)
 
     def state_dict(self) -> dict[str, Any]:
         """What was seen so far."""
