@@ -37,7 +37,9 @@ def test_fit_keeps_all_that_a_run_needs(run_folder):
     assert len(hparams["data"]["fingerprint"]) == 16
     columns = (run_folder / "metrics.csv").read_text().splitlines()[0].split(",")
     assert {"train/nats", "train/bits_per_byte", "val/nats", "val/bits_per_byte"} <= set(columns)
-    assert {"train/tokens_per_second", "train/lr", "train/tokens", "val/perplexity"} <= set(columns)
+    assert {"train/tokens_per_second", "train/lr", "train/tokens_seen", "val/perplexity"} <= set(
+        columns
+    )
 
 
 def test_the_saved_config_gives_the_same_run(txl, run_folder, again):
@@ -65,7 +67,7 @@ def test_micro_batches_change_no_number_of_a_run(txl, run_folder, tmp_path):
         assert code == 0, output.err
     assert txl("fit", "--config", "chunks/version_1/config.yaml")[0] == 0
     whole, chunked, again = (Path("chunks", f"version_{n}") for n in range(3))
-    for name in ("train/nats", "train/tokens", "train/lr", "val/nats"):
+    for name in ("train/nats", "train/tokens_seen", "train/lr", "val/nats"):
         (steps, values), (chunk_steps, chunk_values) = (
             zip(*logged(folder, name), strict=True) for folder in (whole, chunked)
         )
@@ -142,7 +144,7 @@ def test_lengths_given_at_evaluation_win_over_the_checkpoints(txl, run_folder, m
     monkeypatch.setattr(
         LanguageModel,
         "on_test_epoch_end",
-        lambda self: (seen.append(self.memories["test", 0].mem_len), kept(self))[1],
+        lambda self: (seen.append(self.memory_bank.committed["test", 0].mem_len), kept(self))[1],
     )
     arguments = ["--ckpt_path", run_folder / "checkpoints" / "best.ckpt"]
     path = yaml.safe_load((run_folder / "config.yaml").read_text())["data"]["path"]
@@ -233,7 +235,10 @@ def test_the_door_lists_its_verbs(txl, arguments):
             "--model.net.cutoffs=[10, 300]",
             "model.net.cutoffs: invalid [10, 300]; expected smaller than the vocabulary",
         ),
-        ("--trainer.max_steps=-1", "trainer.max_steps: cosine must know where it ends"),
+        (
+            "--trainer.max_steps=-1",
+            "trainer.max_steps: invalid -1; expected a number of steps, where",
+        ),
         ("--trainer.accelerator=gpu", "No supported gpu backend found"),
     ],
 )
@@ -404,7 +409,7 @@ def test_two_processes_take_the_steps_of_one(small, tmp_path, repository, text_f
         subprocess.run(command, cwd=repository, capture_output=True, check=True, timeout=240)
         with (tmp_path / folder / "version_0" / "metrics.csv").open() as file:
             rows = list(csv.DictReader(file))
-        names = ("train/nats", "val/nats", "train/tokens")
+        names = ("train/nats", "val/nats", "train/tokens_seen")
         return [float(row[name]) for row in rows for name in names if row[name]]
 
     one = losses("one")

@@ -40,7 +40,7 @@ def learning() -> list:
         over_tokens("nats of a token", "train/nats", "val/nats"),
         over_tokens("perplexity, validation", "val/perplexity", log_y=True),
         over_tokens("learning rate", "train/lr"),
-        over_tokens("gradient norm", "train/gradient_norm", log_y=True),
+        over_tokens("gradient norm", "train/grad_norm", log_y=True),
         wr.MediaBrowser(title="learning curve", media_keys=["curve"]),
         wr.WeavePanelSummaryTable(table_name="val/samples"),
     ]
@@ -63,7 +63,7 @@ def remembering() -> list:
         over_tokens("nats of a token saved by memory", "val/saved_by_memory"),
         nats_by_position(),
         wr.MediaBrowser(title="how far back attention goes", media_keys=["attention"]),
-        over_tokens("states remembered in a row", "train/memory_filled"),
+        over_tokens("states remembered in a row", "train/mem_filled"),
         over_tokens("bytes remembered", "train/memory_bytes"),
         wr.ScatterPlot(
             title="least bits per byte by mem_len",

@@ -205,7 +205,7 @@ class Place:
         """What the latest run has logged: the text of a value by its step and name."""
         with (self.newest().parents[1] / "metrics.csv").open() as file:
             rows = list(csv.DictReader(file))
-        names = ("train/nats", "train/gradient_norm", "train/lr", "train/tokens", "val/nats")
+        names = ("train/nats", "train/grad_norm", "train/lr", "train/tokens_seen", "val/nats")
         return {(row["step"], name): row[name] for row in rows for name in names if row[name]}
 
     def clear(self) -> None:

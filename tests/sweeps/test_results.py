@@ -83,16 +83,16 @@ def test_what_matters_is_more_important():
 
 
 def test_short_names_are_last_words_that_no_other_key_has():
-    assert pictures.short(["model.optim.lr", "model.optim.matrix_lr"]) == {
+    assert pictures.short(["model.optim.lr", "model.optim.muon_lr"]) == {
         "model.optim.lr": "lr",
-        "model.optim.matrix_lr": "matrix_lr",
+        "model.optim.muon_lr": "muon_lr",
     }
     assert pictures.short(["data.a.x", "data.b.x"])["data.a.x"] == "data.a.x"
 
 
 def test_of_several_runs_of_a_trial_the_later_counts_and_a_cut_line_does_not(tmp_path):
     for number, text in {
-        2: "step,val/nats,train/tokens\n20,2.5,\n30,nan,\n40,2.0,640\n50,1.2",
+        2: "step,val/nats,train/tokens_seen\n20,2.5,\n30,nan,\n40,2.0,640\n50,1.2",
         10: "step,val/nats\n20,2.4\n60,1.5\n",
         0: "step,train/nats\n5,3.0\n",
     }.items():
@@ -102,7 +102,7 @@ def test_of_several_runs_of_a_trial_the_later_counts_and_a_cut_line_does_not(tmp
     found = logged.read(tmp_path, "val/nats")
     assert found.values == (2.4, 2.0, 1.5)
     assert (found.steps, found.tokens) == (61, 640)
-    assert set(found.columns) == {"step", "train/nats", "val/nats", "train/tokens"}
+    assert set(found.columns) == {"step", "train/nats", "val/nats", "train/tokens_seen"}
 
 
 def test_the_last_error_of_a_log_is_what_it_says_or_else_its_last_line(tmp_path):

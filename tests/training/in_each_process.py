@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
 
 def of(cli: TxlCLI) -> dict:
     """What this process has after a run and an evaluation, when another verb would begin."""
-    h_NBMD = cli.model.memories["train", 0].h_NBMD
+    h_NBMD = cli.model.memory_bank.committed["train", 0].h_NBMD
     tokens_BL = torch.zeros(1, 1, dtype=torch.long)
     with torch.no_grad():
         cli.model.net.nats(tokens_BL, tokens_BL)

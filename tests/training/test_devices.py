@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from txl_lightning import LanguageModel
 from txl_lightning.checkpoints import load_run
 from txl_lightning.training.cli import TxlCLI
-from txl_lightning.training.fsdp import recompute
+from txl_lightning.training.fsdp import enable_activation_checkpointing
 
 HERE = Path(__file__).parent
 COMMON = [
@@ -59,7 +59,7 @@ def letters(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def memory_NBMD(letters) -> torch.Tensor:
     """What one process remembers after eight steps: the run `one`."""
-    return TxlCLI(command_line(letters, "one")).model.memories["train", 0].h_NBMD
+    return TxlCLI(command_line(letters, "one")).model.memory_bank.committed["train", 0].h_NBMD
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def losses(folder: Path, run: str) -> list[float]:
     """Nats and tokens of every step and nats of every validation, in their order."""
     with (folder / run / "version_0" / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
-    names = ("train/nats", "train/tokens", "val/nats")
+    names = ("train/nats", "train/tokens_seen", "val/nats")
     return [float(row[name]) for row in rows for name in names if row[name]]
 
 
@@ -268,8 +268,8 @@ def test_a_network_that_computes_again_computes_the_same_and_keeps_less(make_net
     net = make_net(n_layer=3, kernel=kernel, dropout=0.2, dropatt=0.1).train()
     names = list(net.state_dict())
     nats_BL, gradients, kept = nats_and_gradients(net)
-    recompute(net)
-    recompute(net)
+    enable_activation_checkpointing(net)
+    enable_activation_checkpointing(net)
     nats_again_BL, gradients_again, kept_again = nats_and_gradients(net)
     assert torch.equal(nats_BL, nats_again_BL)
     for gradient, again in zip(gradients, gradients_again, strict=True):
@@ -282,7 +282,7 @@ def test_a_network_that_computes_again_compiles_to_one_graph(make_net):
     net = make_net(dropout=0.0).train()
     tokens_BL = torch.randint(net.config.n_token, (2, 9))
     expected, _ = net.nats(tokens_BL, tokens_BL, net.empty_memory(2))
-    recompute(net)
+    enable_activation_checkpointing(net)
     compiled = torch.compile(net.nats, fullgraph=True, backend="eager")
     found, _ = compiled(tokens_BL, tokens_BL, net.empty_memory(2))
     assert torch.equal(found, expected)

@@ -54,7 +54,7 @@ def fit(make_model, make_data, make_trainer):
 def test_every_precision_learns_and_remembers_in_its_own(fit, precision):
     record = Record()
     model = fit(record, precision=precision, max_steps=30, net={"d_model": 32})
-    memory = model.memories["train", 0]
+    memory = model.memory_bank.committed["train", 0]
     assert memory.h_NBMD.dtype == COMPUTE[precision]
     assert memory.h_NBMD.is_cuda
     assert memory.h_NBMD.isfinite().all()

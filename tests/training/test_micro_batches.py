@@ -46,7 +46,9 @@ def assert_same(found, expected, rtol=1e-10):
     pairs = zip(model.parameters(), expected_model.parameters(), strict=True)
     for a, b in pairs:
         torch.testing.assert_close(a, b, rtol=0, atol=rtol)
-    memory, expected_memory = (each.memories["train", 0] for each in (model, expected_model))
+    memory, expected_memory = (
+        each.memory_bank.committed["train", 0] for each in (model, expected_model)
+    )
     torch.testing.assert_close(memory.h_NBMD, expected_memory.h_NBMD, rtol=0, atol=rtol)
     assert torch.equal(memory.filled_B, expected_memory.filled_B)
 

@@ -26,11 +26,11 @@ class Losses(Callback):
         self.losses.append(outputs["loss"].item())
 
     def on_validation_start(self, trainer, module):
-        memory = module.memories.get(("train", 0))
+        memory = module.memory_bank.committed.get(("train", 0))
         self.before = None if memory is None else memory.h_NBMD.clone()
 
     def on_validation_end(self, trainer, module):
-        memory = module.memories.get(("train", 0))
+        memory = module.memory_bank.committed.get(("train", 0))
         if memory is not None:
             self.same.append(torch.equal(memory.h_NBMD, self.before))
 
@@ -88,13 +88,13 @@ def test_validation_and_the_sanity_check_leave_training_as_it_was(
     disturbed = fit(model, make_data(), trainer)
     assert disturbed == alone
     assert record.same == [True, True, True]
-    assert {stage for stage, _ in model.memories} == {"train"}
+    assert {stage for stage, _ in model.memory_bank.committed} == {"train"}
 
 
 def test_the_sanity_check_leaves_no_memory(make_model, make_data, make_trainer):
     class Look(Callback):
         def on_train_start(self, trainer, module):
-            self.found = dict(module.memories), dict(module.meters)
+            self.found = dict(module.memory_bank.committed), dict(module.metrics)
 
     look = Look()
     trainer = make_trainer(num_sanity_val_steps=2, callbacks=[look])
@@ -110,8 +110,8 @@ def test_memory_carries_over_segments_and_is_reset_with_each_pass(
             self.filled = []
 
         def on_train_batch_start(self, trainer, module, batch, batch_idx):
-            if module.memories:
-                self.filled.append(module.memories["train", 0].filled_B.tolist())
+            if module.memory_bank.committed:
+                self.filled.append(module.memory_bank.committed["train", 0].filled_B.tolist())
 
     record, data = Filled(), make_data(split=(0.02, 0.49, 0.49))
     assert len(data.train_dataloader().stream) == 4
@@ -238,7 +238,7 @@ def test_a_resume_with_another_mem_len_has_it(make_model, make_data, make_traine
     longer = make_model(mem_len=20)
     options = {"limit_val_batches": 0, "max_steps": 8}
     make_trainer(**options).fit(longer, datamodule=make_data(), ckpt_path=tmp_path / "a.ckpt")
-    memory = longer.memories["train", 0]
+    memory = longer.memory_bank.committed["train", 0]
     assert (memory.mem_len, memory.filled_B.tolist()) == (20, [20] * 4)
 
 
@@ -298,7 +298,9 @@ def test_logged_tokens_and_means_are_those_of_the_steps_since(
             self.losses.append(outputs["loss"].item() * accumulate)
             if module.is_logged(trainer.global_step, batch_idx):
                 metrics = trainer.callback_metrics
-                self.found.append((metrics["train/tokens"].item(), metrics["train/nats"].item()))
+                self.found.append(
+                    (metrics["train/tokens_seen"].item(), metrics["train/nats"].item())
+                )
 
     logged = Logged()
     options = {"log_every_n_steps": 2, "accumulate_grad_batches": accumulate}
@@ -320,7 +322,7 @@ def seen_by_fit(model, data, trainer) -> list[tuple[int, int]]:
             self.steps = []
 
         def on_train_batch_start(self, trainer, module, batch, batch_idx):
-            memory = module.memories.get(("train", 0))
+            memory = module.memory_bank.committed.get(("train", 0))
             filled = 0 if memory is None else int(memory.filled_B.min())
             self.steps.append((batch.index, filled))
 
@@ -354,7 +356,7 @@ def test_lightnings_flags_leave_position_and_memory_right(
     assert seen_by_fit(model, data, trainer) == expected
     loader = trainer.train_dataloader
     assert loader.consumed == len(expected)
-    assert {stage for stage, _ in model.memories} == {"train"}
+    assert {stage for stage, _ in model.memory_bank.committed} == {"train"}
 
 
 def test_overfit_batches_trains_on_the_same_segments_from_an_empty_memory(

@@ -18,18 +18,22 @@ COMPUTE = {
 EVERY = pytest.mark.parametrize("precision", COMPUTE)
 
 
-class Remembering(LanguageModel):
-    """Notes the precision of what each segment starts from."""
+class Dtypes(Callback):
+    """The precision of what each segment starts from."""
 
-    def training_memory(self, segment):
-        memory = super().training_memory(segment)
-        self.noted.append(("train", memory.h_NBMD.dtype))
-        return memory
+    def __init__(self):
+        self.found = []
 
-    def evaluation_memory(self, stage, *args):
-        memory = super().evaluation_memory(stage, *args)
-        self.noted.append((stage, memory.buffer.v_NHBCK.dtype))
-        return memory
+    def on_train_start(self, trainer, module):
+        bank, get = module.memory_bank, module.memory_bank.get
+
+        def note(stage, *args):
+            memory = get(stage, *args)
+            tensor = memory.h_NBMD if stage == "train" else memory.buffer.v_NHBCK
+            self.found.append((stage, tensor.dtype))
+            return memory
+
+        bank.get = note
 
 
 class Losses(Callback):
@@ -45,12 +49,9 @@ class Losses(Callback):
         self.validation.append(outputs)
 
 
-def model_of(make_model, kind=LanguageModel, **changes):
+def model_of(make_model, **changes) -> LanguageModel:
     seed_everything(3, verbose=False)
-    made = make_model(**changes)
-    model = kind(made.net.config, made.optim)
-    model.noted = []
-    return model
+    return make_model(**changes)
 
 
 @EVERY
@@ -71,24 +72,25 @@ def test_every_precision_trains_and_counts_right(make_model, make_data, make_tra
 def test_memory_has_the_precision_of_the_products_from_the_first_segment_on(
     make_model, make_data, make_trainer, precision
 ):
-    model = model_of(make_model, Remembering)
-    trainer = make_trainer(precision=precision, max_steps=3, val_check_interval=3)
-    trainer.fit(model, datamodule=make_data())
+    model, dtypes = model_of(make_model), Dtypes()
+    options = {"max_steps": 3, "val_check_interval": 3, "callbacks": [dtypes]}
+    make_trainer(precision=precision, **options).fit(model, datamodule=make_data())
     dtype = COMPUTE[precision]
-    assert model.noted == [("train", dtype)] * 3 + [("val", dtype)] * 3
-    assert model.memories["train", 0].h_NBMD.dtype == dtype
+    assert dtypes.found == [("train", dtype)] * 3 + [("val", dtype)] * 3
+    assert model.memory_bank.committed["train", 0].h_NBMD.dtype == dtype
 
 
 def test_a_memory_of_another_precision_is_taken_over(make_model, make_data, make_trainer, tmp_path):
     trainer = make_trainer(limit_val_batches=0, max_steps=3)
     trainer.fit(model_of(make_model), datamodule=make_data())
     trainer.save_checkpoint(tmp_path / "a.ckpt")
-    model = model_of(make_model, Remembering)
-    other = make_trainer(limit_val_batches=0, max_steps=5, precision="bf16-mixed")
+    model, dtypes = model_of(make_model), Dtypes()
+    options = {"limit_val_batches": 0, "max_steps": 5, "callbacks": [dtypes]}
+    other = make_trainer(precision="bf16-mixed", **options)
     with pytest.warns(match="precision: was 32-true, is bf16-mixed"):
         other.fit(model, datamodule=make_data(), ckpt_path=tmp_path / "a.ckpt")
-    assert model.noted == [("train", torch.bfloat16)] * 2
-    assert model.memories["train", 0].filled_B.tolist() == [12] * 4
+    assert dtypes.found == [("train", torch.bfloat16)] * 2
+    assert model.memory_bank.committed["train", 0].filled_B.tolist() == [12] * 4
 
 
 @EVERY

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FILE = "metrics.csv"
-TOKENS = "train/tokens"
+TOKENS = "train/tokens_seen"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..checkpoints.files import read
 from ..model import TransformerXL
-from .callbacks.weight_averaging import go_on_from
+from .callbacks.weight_averaging import restore_trained_weights
 
 
 def shard(net: TransformerXL, mesh: DeviceMesh) -> None:
@@ -34,7 +34,7 @@ def shard(net: TransformerXL, mesh: DeviceMesh) -> None:
     register_fsdp_forward_method(net, "hidden")
 
 
-def recompute(net: TransformerXL) -> None:
+def enable_activation_checkpointing(net: TransformerXL) -> None:
     """Keep only what enters each layer; the backward pass computes the rest again.
 
     Dropout draws the same numbers again. Names of weights stay what they are.
@@ -64,7 +64,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         """Each device takes its part of what the file holds; nothing in it is executed."""
         checkpoint = read(Path(checkpoint_path))
         # The hook of other strategies comes too late: the weights are loaded here.
-        go_on_from(checkpoint, self.lightning_module.trainer)
+        restore_trained_weights(checkpoint, self.lightning_module.trainer)
         whole = distributed.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
         distributed.set_model_state_dict(self.model, checkpoint["state_dict"], options=whole)
         states = checkpoint.get("optimizer_states", [])

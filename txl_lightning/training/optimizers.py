@@ -26,7 +26,7 @@ class OptimConfig:
     """The optimiser; muon is for the layers' matrices and leaves the rest to adamw."""
     lr: float = 1e-3
     """Peak learning rate, whatever the schedule."""
-    matrix_lr: float | None = None
+    muon_lr: float | None = None
     """With muon, the peak learning rate of the layers' matrices; left out, lr."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay rates of the moments of adam, adamw, lamb and, outside the matrices, muon."""
@@ -45,62 +45,56 @@ class OptimConfig:
     """The last part of the steps, in which wsd decays."""
     min_lr_ratio: float = 0.0
     """Where cosine, linear and wsd end, as a fraction of the peak."""
-    skip_budget: int = 0
+    max_skipped_updates: int = 0
     """Updates with a loss or gradient that is not finite, before the one that stops training."""
 
     def __post_init__(self) -> None:
         require(self.lr > 0, "lr", self.lr, "greater than 0")
-        matrix_lr = self.matrix_lr
-        require(matrix_lr is None or matrix_lr > 0, "matrix_lr", matrix_lr, "greater than 0")
+        muon_lr = self.muon_lr
+        require(muon_lr is None or muon_lr > 0, "muon_lr", muon_lr, "greater than 0")
         require(self.eps > 0, "eps", self.eps, "greater than 0")
         for beta in self.betas:
             require(0 <= beta < 1, "betas", beta, "at least 0 and less than 1")
         require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and less than 1")
-        for field in ("weight_decay", "warmup_steps", "skip_budget"):
+        for field in ("weight_decay", "warmup_steps", "max_skipped_updates"):
             require(getattr(self, field) >= 0, field, getattr(self, field), "0 or more")
         for field in ("decay_fraction", "min_lr_ratio"):
             value = getattr(self, field)
             require(0 <= value <= 1, field, value, "from 0 to 1")
 
-    def plain(self) -> dict[str, Any]:
-        """As a checkpoint and a YAML file hold it: no tuples."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as a checkpoint or a YAML file holds them: lists, no tuples."""
         return asdict(self) | {"betas": list(self.betas)}
 
     @staticmethod
-    def of(plain: dict[str, Any]) -> "OptimConfig":
-        """What `plain` was made of."""
-        return OptimConfig(**plain | {"betas": tuple(plain["betas"])})
+    def from_dict(settings: dict[str, Any]) -> "OptimConfig":
+        """Return the config that `to_dict` was called on."""
+        return OptimConfig(**settings | {"betas": tuple(settings["betas"])})
 
 
-def constant(progress: float, config: OptimConfig) -> float:
-    """No change."""
-    return 1.0
-
-
-def cosine(progress: float, config: OptimConfig) -> float:
-    """Half a cosine from 1 to min_lr_ratio (Loshchilov and Hutter 2017, without restarts)."""
-    low = config.min_lr_ratio
-    return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * progress))
-
-
-def linear(progress: float, config: OptimConfig) -> float:
-    """A line from 1 to min_lr_ratio."""
-    low = config.min_lr_ratio
-    return low + (1 - low) * (1 - progress)
+def fall(factor: float, config: OptimConfig) -> float:
+    """Scale a fall from 1 to 0 to one from 1 to min_lr_ratio."""
+    return config.min_lr_ratio + (1 - config.min_lr_ratio) * factor
 
 
 def wsd(progress: float, config: OptimConfig) -> float:
-    """Stable, then linear to min_lr_ratio in the last decay_fraction (Hu et al. 2024)."""
-    low, span = config.min_lr_ratio, config.decay_fraction
-    left = 1 - progress
-    return 1.0 if left >= span else low + (1 - low) * left / span
+    """Warmup-stable-decay: linear to min_lr_ratio in the last decay_fraction (Hu et al. 2024)."""
+    left, span = 1 - progress, config.decay_fraction
+    return 1.0 if left >= span else fall(left / span, config)
 
 
-AFTER_WARMUP = {"constant": constant, "cosine": cosine, "linear": linear, "wsd": wsd}
+AFTER_WARMUP: dict[str, Callable[[float, OptimConfig], float]] = {
+    "constant": lambda progress, config: 1.0,
+    # Loshchilov and Hutter 2017, without restarts.
+    "cosine": lambda progress, config: fall(0.5 * (1 + math.cos(math.pi * progress)), config),
+    "linear": lambda progress, config: fall(1 - progress, config),
+    "wsd": wsd,
+}
+"""Factor of the peak learning rate, by the fraction of the steps after the warm-up."""
 
 
 def lr_factor(step: int, config: OptimConfig, max_steps: int) -> float:
-    """What the peak learning rate is multiplied by in update `step` + 1.
+    """Return the factor of the peak learning rate in update `step` + 1.
 
     inverse_sqrt is sqrt(warmup_steps / (step + 1)), so that it leaves the warm-up at the peak
     (Vaswani et al. 2017, Section 5.3); the others spread over the steps that remain, as the
@@ -118,24 +112,24 @@ def lr_factor(step: int, config: OptimConfig, max_steps: int) -> float:
 
 
 def check_end(config: OptimConfig, max_steps: int) -> None:
-    """Refuse endless training with a schedule that must know its end."""
-    if max_steps < 0 and config.schedule in ("cosine", "linear", "wsd"):
-        message = f"trainer.max_steps: {config.schedule} must know where it ends; give a number"
-        raise ValueError(message)
+    """Refuse endless training with a schedule that has an end."""
+    endless = config.schedule in ("constant", "inverse_sqrt")
+    expected = f"a number of steps, where schedule {config.schedule} ends"
+    require(max_steps >= 0 or endless, "trainer.max_steps", max_steps, expected)
 
 
 def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) -> LambdaLR:
-    """The schedule over `max_steps` updates.
+    """Make the schedule of `max_steps` updates.
 
     Raises:
-        ValueError: the schedule must know its end and training has none.
+        ValueError: the schedule has an end and training has none.
     """
     check_end(config, max_steps)
     return LambdaLR(optimizer, lambda step: lr_factor(step, config, max_steps))
 
 
-def set_as_given(scheduler: LambdaLR, fresh: Optimizer) -> None:
-    """Let the settings win over those that a checkpoint restored; momentum and moments stay.
+def apply_settings(scheduler: LambdaLR, fresh: Optimizer) -> None:
+    """Put the settings given now over those that a checkpoint restored; moments stay.
 
     Args:
         scheduler: restored, with its optimiser.
@@ -152,7 +146,7 @@ def set_as_given(scheduler: LambdaLR, fresh: Optimizer) -> None:
 
 
 def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
-    """The optimiser of `net`.
+    """Make the optimiser of `net`.
 
     Only the layers' matrices decay, and are what muon makes orthogonal: the weights of linear maps
     in the layers, and of those that make keys of distances. Embeddings and their projections, the
@@ -173,48 +167,21 @@ def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
     return OPTIMIZERS[config.name](groups, config)
 
 
-def adam(groups: list[dict], config: OptimConfig) -> Optimizer:
-    """Kingma and Ba 2015; weight decay is added to the gradient."""
-    return Adam(groups, lr=config.lr, betas=config.betas, eps=config.eps)
-
-
-def adamw(groups: list[dict], config: OptimConfig) -> Optimizer:
-    """Loshchilov and Hutter 2019; weight decay is apart."""
-    return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps)
-
-
-def adagrad(groups: list[dict], config: OptimConfig) -> Optimizer:
-    """Duchi et al. 2011; weight decay is added to the gradient."""
-    return Adagrad(groups, lr=config.lr, eps=config.eps)
-
-
-def lamb(groups: list[dict], config: OptimConfig) -> Optimizer:
-    """You et al. 2020, as NVIDIA has it; weight decay is added to the update."""
-    return Lamb(groups, config.lr, betas=config.betas, eps=config.eps)
-
-
-def sgd(groups: list[dict], config: OptimConfig) -> Optimizer:
-    """Gradient descent with momentum; weight decay is added to the gradient."""
-    return SGD(groups, lr=config.lr, momentum=config.momentum)
-
-
-def muon(groups: list[dict], config: OptimConfig) -> Optimizer:
-    """Jordan et al. 2024, for the layers' matrices."""
-    inner, rest = groups
-    return Muon(
-        [inner | {"orthogonal": True, "lr": config.matrix_lr or config.lr}, rest],
-        config.lr,
-        momentum=config.momentum,
-        betas=config.betas,
-        eps=config.eps,
-    )
+def make_muon(groups: list[dict], config: OptimConfig) -> Optimizer:
+    """Make Muon for the first group, the layers' matrices, with AdamW for the second."""
+    matrices, rest = groups
+    matrices = matrices | {"orthogonal": True, "lr": config.muon_lr or config.lr}
+    rates = {"momentum": config.momentum, "betas": config.betas, "eps": config.eps}
+    return Muon([matrices, rest], config.lr, **rates)
 
 
 OPTIMIZERS: dict[str, Callable[[list[dict], OptimConfig], Optimizer]] = {
-    "adam": adam,
-    "adamw": adamw,
-    "adagrad": adagrad,
-    "lamb": lamb,
-    "muon": muon,
-    "sgd": sgd,
+    # Weight decay is added to the gradient (adam, adagrad, sgd), kept apart from it (adamw, muon),
+    # or added to the update (lamb).
+    "adam": lambda groups, c: Adam(groups, lr=c.lr, betas=c.betas, eps=c.eps),
+    "adamw": lambda groups, c: AdamW(groups, lr=c.lr, betas=c.betas, eps=c.eps),
+    "adagrad": lambda groups, c: Adagrad(groups, lr=c.lr, eps=c.eps),
+    "lamb": lambda groups, c: Lamb(groups, c.lr, betas=c.betas, eps=c.eps),
+    "muon": make_muon,
+    "sgd": lambda groups, c: SGD(groups, lr=c.lr, momentum=c.momentum),
 }

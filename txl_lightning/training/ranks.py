@@ -17,7 +17,7 @@ class Ranks:
         if self.world_size > 1:
             self.group = distributed.new_group(backend="gloo")
 
-    def most(self, *numbers: int) -> list[int]:
+    def max(self, *numbers: int) -> list[int]:
         """The largest of each number over all ranks."""
         if self.group is None:
             return list(numbers)

@@ -64,14 +64,14 @@ def test_thinning_goes_on_where_it_was(train, tmp_path, monkeypatch):
 
 
 def test_a_reading_that_comes_later_is_of_its_own_validation(train, monkeypatch):
-    report = LanguageModel.report
+    report = LanguageModel.log_results
 
     def with_more(self, stage):
         if self.global_step > 2:
             self.log("val/late", float(self.global_step))
         report(self, stage)
 
-    monkeypatch.setattr(LanguageModel, "report", with_more)
+    monkeypatch.setattr(LanguageModel, "log_results", with_more)
     kept, _ = train(6)
     assert ["late" in row for row in kept.validations] == [False, True, True]
     assert kept.validation("late") == [(128, 4.0), (192, 6.0)]

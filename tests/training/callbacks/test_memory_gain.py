@@ -79,7 +79,7 @@ def test_before_anything_is_remembered_it_is_nothing(train, monkeypatch, changes
     monkeypatch.setattr(gain_of, "SEGMENTS", 1)
     set_lengths = Callback()
     set_lengths.setup = lambda trainer, model, stage: setattr(
-        model, "eval_lengths", (None, changes.get("clamp"), None)
+        model.memory_bank, "eval_lengths", (None, changes.get("clamp"), None)
     )
     options = {name: changes[name] for name in changes if name != "clamp"}
     _, _, trainer = train(set_lengths, MemoryGain(), **options)

@@ -64,11 +64,11 @@ def test_a_budget_leaves_that_many_updates_out_with_what_led_to_them(
             self.filled = []
 
         def on_train_batch_start(self, trainer, module, batch, batch_idx):
-            memory = module.memories.get(("train", 0))
+            memory = module.memory_bank.committed.get(("train", 0))
             self.filled.append(None if memory is None else memory.filled_B.tolist()[0])
 
     spoil, memory = Spoil("gradient", float("nan"), 2, 4), Memory()
-    model = make_model(optim={"skip_budget": 2, "name": name, "weight_decay": 0.1})
+    model = make_model(optim={"max_skipped_updates": 2, "name": name, "weight_decay": 0.1})
     trainer = make_trainer(limit_val_batches=0, callbacks=[spoil, memory], max_steps=7)
     with pytest.warns(UserWarning, match=r"left out \([12] of 2\)"):
         trainer.fit(model, datamodule=make_data())
@@ -88,9 +88,9 @@ def test_what_was_left_out_is_not_in_the_mean_that_is_logged(make_model, make_da
 
         def on_train_batch_start(self, trainer, module, batch, batch_idx):
             if trainer.global_step == 2:
-                module.memories["train", 0].h_NBMD.fill_(float("nan"))
+                module.memory_bank.committed["train", 0].h_NBMD.fill_(float("nan"))
 
-    model = make_model(optim={"skip_budget": 1})
+    model = make_model(optim={"max_skipped_updates": 1})
     options = {"limit_val_batches": 0, "log_every_n_steps": 2, "max_steps": 4}
     trainer = make_trainer(callbacks=[Poison()], **options)
     with pytest.warns(UserWarning, match=r"step 3, segment 2 .* loss nan, gradient norm nan; left"):
@@ -103,7 +103,7 @@ def test_beyond_the_budget_training_stops_also_after_a_resume(
 ):
     def run(*steps, **options):
         spoil = Spoil("loss", float("nan"), *steps)
-        model = make_model(optim={"skip_budget": 1, "schedule": "constant"})
+        model = make_model(optim={"max_skipped_updates": 1, "schedule": "constant"})
         trainer = make_trainer(limit_val_batches=0, callbacks=[spoil], **options)
         return trainer, model
 
@@ -112,7 +112,7 @@ def test_beyond_the_budget_training_stops_also_after_a_resume(
         trainer.fit(model, datamodule=make_data())
     trainer.save_checkpoint(tmp_path / "a.ckpt")
     trainer, model = run(5, max_steps=8)
-    with pytest.raises(NonFiniteError, match=r"step 6, .*allow some with model\.optim\.skip_bud"):
+    with pytest.raises(NonFiniteError, match=r"step 6, .*allow some with model\.optim\.max_skip"):
         trainer.fit(model, datamodule=make_data(), ckpt_path=tmp_path / "a.ckpt")
 
 
@@ -153,11 +153,11 @@ def test_the_norm_and_the_memories_that_are_logged_are_right(make_model, make_da
     norms, model = Norms(), make_model()
     trainer = make_trainer(limit_val_batches=0, log_every_n_steps=1, callbacks=[norms])
     trainer.fit(model, datamodule=make_data())
-    found = [values["train/gradient_norm"] for values in norms.logged]
+    found = [values["train/grad_norm"] for values in norms.logged]
     assert found == pytest.approx(norms.expected, rel=1e-5)
     # Layers, rows, tokens remembered, width, bytes of a float.
     assert {values["train/memory_bytes"] for values in norms.logged} == {
-        model.memories["train", 0].h_NBMD.numel() * 4
+        model.memory_bank.committed["train", 0].h_NBMD.numel() * 4
     }
     peaks = [values["train/peak_memory_bytes"] for values in norms.logged]
     assert peaks == sorted(peaks)

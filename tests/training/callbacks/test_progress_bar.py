@@ -181,7 +181,7 @@ def test_the_memory_that_is_announced_is_what_is_held(make_model, make_data, mak
     model, trainer, found = make_model(), make_trainer(), []
     model.on_train_end = lambda: found.append(memory_bytes(trainer, model))
     trainer.fit(model, datamodule=make_data())
-    assert found == [model.memories["train", 0].h_NBMD.nbytes]
+    assert found == [model.memory_bank.committed["train", 0].h_NBMD.nbytes]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_nats_by_position_are_the_means_of_what_was_validated(train):
     step = model.validation_step
     model.validation_step = lambda *args: (found.append(step(*args)), found[-1])[1]
     trainer = model.trainer
-    model.memories = {}
+    model.memory_bank.committed = {}
     trainer.validate(model, datamodule=trainer.datamodule, verbose=False)
     nats_L = torch.cat([nats_BL.double() for nats_BL in found]).nanmean(dim=0)
     assert [place for place, _ in looks.nats] == list(range(8))

@@ -47,13 +47,15 @@ def test_a_run_without_a_network_has_all_that_a_dashboard_shows(fit, tmp_path):
     }
     assert set(run.config["txl_lightning"]) == {"commit", "release"}
     assert all(row["tokens"] > 0 for row in run.rows)
-    assert all(row["tokens"] == row["train/tokens"] for row in run.rows if "train/tokens" in row)
+    assert all(
+        row["tokens"] == row["train/tokens_seen"] for row in run.rows if "train/tokens_seen" in row
+    )
     names = {name for row in run.rows for name in row}
     read = {"nats", "bits_per_byte", "perplexity"}
     assert {f"{stage}/{name}" for name in read for stage in ("train", "val")} <= names
-    assert {f"train/{name}" for name in ("lr", "gradient_norm", "memory_bytes")} <= names
+    assert {f"train/{name}" for name in ("lr", "grad_norm", "memory_bytes")} <= names
     assert {f"train/{name}_per_second" for name in ("tokens", "model_flops")} <= names
-    filled = [row["train/memory_filled"] for row in run.rows if "train/memory_filled" in row]
+    filled = [row["train/mem_filled"] for row in run.rows if "train/mem_filled" in row]
     assert filled[-1] == 8
     for name in ("*", "val/nats", "val/bits_per_byte"):
         assert run.metrics[name].step_metric == "tokens"

@@ -33,7 +33,7 @@ class Record(Callback):
         if trainer.global_step > self.step:
             self.weights.append(weights_of(module.net))
         self.losses.append(outputs["loss"].item())
-        self.memory = module.memories.get(("train", 0))
+        self.memory = module.memory_bank.committed.get(("train", 0))
 
     def on_validation_end(self, trainer, module):
         self.found.append(trainer.callback_metrics["val/nats"].item())

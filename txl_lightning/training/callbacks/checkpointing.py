@@ -118,7 +118,7 @@ class LastCheckpoint(ModelCheckpoint):
             return
         loops = trainer.fit_loop
         self.validation_due = loops.epoch_loop._should_check_val_fx(loops._data_fetcher)
-        exit_code, wanted = pl_module.ranks.most(*self.signals.take())
+        exit_code, wanted = pl_module.ranks.max(*self.signals.take())
         due = self.every_n_steps and trainer.global_step % self.every_n_steps == 0
         if exit_code or wanted or due:
             self.save(trainer)
@@ -136,7 +136,7 @@ class LastCheckpoint(ModelCheckpoint):
         """It may take long: training is saved as it was before it, and it is left to stop."""
         if self.before_validation is None or not pl_module.between_steps:
             return
-        exit_code, wanted = pl_module.ranks.most(*self.signals.take())
+        exit_code, wanted = pl_module.ranks.max(*self.signals.take())
         if exit_code or wanted:
             self.in_validation = True
             self.save(trainer)

@@ -119,7 +119,7 @@ def readings(trainer: Trainer, stage: str) -> dict[str, float]:
     return {
         rest: value.item()
         for (head, _, rest), value in found.items()
-        if head == stage and "/" not in rest
+        if head == stage and "/" not in rest and rest != "loss"
     }
 
 

@@ -52,11 +52,11 @@ class NonFiniteGuard(Callback):
         scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
         # A scaler finds by infinite gradients how far to scale, and leaves those updates out.
         finite = (loss if scaled else loss + norm).isfinite().item()
-        [lost] = pl_module.ranks.most(int(not finite))
+        [lost] = pl_module.ranks.max(int(not finite))
         if lost:
             self.leave_out(trainer, pl_module, f"loss {loss.item()}, gradient norm {norm.item()}")
         elif pl_module.is_logged_step(trainer.global_step + 1):
-            pl_module.log("train/gradient_norm", norm)
+            pl_module.log("train/grad_norm", norm)
 
     def leave_out(self, trainer: Trainer, pl_module: LightningModule, what: str) -> None:
         """Make no update, and remember nothing of how it came to be.
@@ -67,13 +67,12 @@ class NonFiniteGuard(Callback):
         self.left_out += 1
         where = f"step {trainer.global_step + 1}, segment {self.segment} of the training text"
         if self.left_out > self.budget:
-            fix = "lower model.optim.lr, or allow some with model.optim.skip_budget"
+            fix = "lower model.optim.lr, or allow some with model.optim.max_skipped_updates"
             raise NonFiniteError(f"{where}: {what}; nothing was updated; {fix}")
         rank_zero_warn(f"{where}: {what}; left out ({self.left_out} of {self.budget})")
         pl_module.zero_grad(set_to_none=True)
-        pl_module.forget("train")
+        pl_module.memory_bank.discard("train")
         pl_module.train_nats.reset()
-        pl_module.pending = {}
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -85,7 +84,7 @@ class NonFiniteGuard(Callback):
         """
         if trainer.state.status == TrainerStatus.INTERRUPTED:
             return
-        [lost] = pl_module.ranks.most(int(not finite_weights(pl_module)))
+        [lost] = pl_module.ranks.max(int(not finite_weights(pl_module)))
         if lost:
             raise NonFiniteError(
                 f"step {trainer.global_step}: a weight is not finite; nothing is saved, the last "

@@ -15,10 +15,10 @@ from .validation_probe import ValidationProbe
 
 BESIDE = {
     "lr": "learning rate",
-    "gradient_norm": "norm of the gradient",
+    "grad_norm": "norm of the gradient",
     "tokens_per_second": "tokens per second",
     "model_flops_per_second": "model FLOP per second",
-    "memory_filled": "states remembered",
+    "mem_filled": "states remembered",
     "peak_memory_bytes": "most bytes in use",
 }
 """Curves that are drawn small, unless they are 0 throughout."""

@@ -31,7 +31,6 @@ class TrainingStateCheckpoint(Callback):
     def __init__(self) -> None:
         self.carried: dict[str, Any] | None = None
         self.position: dict[str, Any] | None = None
-        self.step = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on from the checkpoint, now that nothing else draws random numbers."""
@@ -47,12 +46,6 @@ class TrainingStateCheckpoint(Callback):
             trainer.train_dataloader.load_state_dict(self.position)
         self.carried = self.position = None
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Segment, batch_idx: int
-    ) -> None:
-        """Note which step it is part of."""
-        self.step = trainer.global_step
-
     def on_train_batch_end(
         self,
         trainer: Trainer,
@@ -62,11 +55,9 @@ class TrainingStateCheckpoint(Callback):
         batch_idx: int,
     ) -> None:
         """The step is done: what it left is what the next one starts from."""
-        pl_module.remember()
+        pl_module.memory_bank.commit()
         if isinstance(trainer.train_dataloader, TrainingLoader):
             trainer.train_dataloader.commit(batch)
-        # Gradients that wait for more segments are in no checkpoint.
-        pl_module.between_steps = trainer.global_step > self.step
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -82,7 +73,7 @@ class TrainingStateCheckpoint(Callback):
         ranks = [own] if crashed else pl_module.ranks.gather(own)
         checkpoint[KEY] = {
             "format": FORMAT,
-            "exact": pl_module.between_steps and not crashed,
+            "exact": pl_module.between_steps and not pl_module.memory_bank.staged and not crashed,
             "world_size": trainer.world_size,
             "environment": environment(trainer, pl_module),
         }
@@ -106,7 +97,7 @@ class TrainingStateCheckpoint(Callback):
         """Take this rank's part, and say what cannot be as it was."""
         warn(carried, trainer, pl_module)
         if memory := carried.get("memory"):
-            pl_module.memories["train", 0] = dealt(memory, trainer)
+            pl_module.memory_bank.committed["train", 0] = dealt(memory, trainer)
         ranks, rank = carried.get("ranks", []), trainer.global_rank
         if len(ranks) == trainer.world_size:
             set_random_numbers(ranks[rank]["rng"], pl_module.device)
@@ -120,7 +111,7 @@ class TrainingStateCheckpoint(Callback):
 
 def training_memory(pl_module: LightningModule) -> tuple[Tensor, Tensor] | None:
     """The states and filled counts of this rank's rows, on the host; None before the first step."""
-    memory = pl_module.memories.get(("train", 0))
+    memory = pl_module.memory_bank.committed.get(("train", 0))
     return memory and (memory.h_NBMD.cpu(), memory.filled_B.cpu())
 
 
@@ -190,7 +181,7 @@ def check_together(
         CheckpointError: on every rank.
     """
     here = trainer.global_step, (position or {}).get("consumed", 0)
-    most = pl_module.ranks.most(*here, *(-number for number in here))
+    most = pl_module.ranks.max(*here, *(-number for number in here))
     if most[:2] != [-number for number in most[2:]]:
         raise CheckpointError(
             f"resume: rank {trainer.global_rank} starts at step {here[0]}, another does not; "
@@ -215,9 +206,3 @@ def warn(carried: dict[str, Any], trainer: Trainer, pl_module: LightningModule) 
             "the order of the text is exact, but losses are so to rounding only, and dropout may "
             f"differ ({'; '.join(changed)})"
         )
-
-
-def memory_readings(memory: Memory) -> dict[str, float]:
-    """States that a row remembers, on average, and the bytes that this process keeps for them."""
-    mean = memory.filled_B.float().mean().item()
-    return {"memory_filled": mean, "memory_bytes": float(memory.h_NBMD.nbytes)}

@@ -154,7 +154,7 @@ def unprefixed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix("net."): weights[name] for name in weights}
 
 
-def go_on_from(checkpoint: dict[str, Any], trainer: Trainer) -> None:
+def restore_trained_weights(checkpoint: dict[str, Any], trainer: Trainer) -> None:
     """Let fit load the weights that were trained, and find their average beside them."""
     if trainer.state.fn == "fit" and TRAINED in checkpoint:
         checkpoint[AVERAGE] = checkpoint["state_dict"]
@@ -166,7 +166,7 @@ def go_on_from(checkpoint: dict[str, Any], trainer: Trainer) -> None:
             )
 
 
-def refuse_others(callbacks: Iterable[Callback]) -> None:
+def refuse_other_averages(callbacks: Iterable[Callback]) -> None:
     """Refuse Lightning's own averages, from whose checkpoints training does not go on exactly.
 
     Raises:

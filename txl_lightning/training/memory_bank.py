@@ -1,0 +1,70 @@
+"""MemoryBank: the memories of training and evaluation between their segments.
+
+N layers   B rows   M remembered   D width
+"""
+
+from ..model import AnyMemory, Memory, TransformerXL
+
+Lengths = tuple[int | None, int | None, str | None]
+
+
+class MemoryBank:
+    """Memories by stage and slot: the number of the stage's dataloader.
+
+    The memory that a step leaves is staged, and replaces the one before it when the step is done,
+    together with the position in the text. Memories are plain attributes, never buffers: DDP would
+    overwrite buffers with rank 0's, and an average of weights would average them.
+
+    Args:
+        net: the network that reads them.
+        train_lengths: mem_len, clamp_len and same_length in training.
+        eval_lengths: the same in evaluation; None is as in training.
+        compiled: whether the network is compiled.
+    """
+
+    def __init__(
+        self, net: TransformerXL, train_lengths: Lengths, eval_lengths: Lengths, compiled: bool
+    ) -> None:
+        self.net, self.compiled = net, compiled
+        self.train_lengths, self.eval_lengths = train_lengths, eval_lengths
+        self.committed: dict[tuple[str, int], AnyMemory] = {}
+        self.staged: dict[tuple[str, int], AnyMemory] = {}
+
+    def get(self, stage: str, slot: int, batch_size: int) -> AnyMemory:
+        """Return the memory of a slot on the network's device; empty at first or for other rows."""
+        memory = self.committed.get((stage, slot))
+        if memory is None or memory.batch_size != batch_size:
+            return self.empty(stage, batch_size)
+        if stage != "train":
+            return memory
+        mem_len, *how_far = self.train_lengths
+        memory = memory.resized(mem_len).read_with(*how_far)
+        return memory.to(self.net.probe.device, self.net.compute_dtype)
+
+    def empty(self, stage: str, batch_size: int) -> AnyMemory:
+        """Return a memory in which nothing is filled."""
+        if stage == "train":
+            return self.net.empty_memory(batch_size, *self.train_lengths)
+        # Kept keys and values change their shape; a compiled network is one graph for one shape.
+        empty = self.net.empty_memory if self.compiled else self.net.empty_cache
+        return empty(batch_size, *self.eval_lengths)
+
+    def stage(self, stage: str, slot: int, memory: AnyMemory) -> None:
+        """Hold a memory back until its step is done."""
+        self.staged[stage, slot] = memory
+
+    def commit(self) -> None:
+        """Let the staged memories replace those before them."""
+        self.committed |= self.staged
+        self.staged = {}
+
+    def discard(self, stage: str) -> None:
+        """Forget a stage's memories, staged and committed."""
+        self.committed = {key: self.committed[key] for key in self.committed if key[0] != stage}
+        self.staged = {key: self.staged[key] for key in self.staged if key[0] != stage}
+
+
+def measure_memory(memory: Memory) -> dict[str, float]:
+    """Return the mean number of filled states of a row, and the bytes kept by this process."""
+    mean = memory.filled_B.float().mean().item()
+    return {"mem_filled": mean, "memory_bytes": float(memory.h_NBMD.nbytes)}
