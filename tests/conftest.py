@@ -21,7 +21,7 @@ SMALL = [
     "--model.net.mem_len=8", "--data.tgt_len=8", "--data.batch_size=4", "--trainer.max_steps=4",
     "--trainer.val_check_interval=2", "--trainer.limit_val_batches=2",
     "--trainer.accelerator=cpu", "--trainer.log_every_n_steps=1",
-    "--report.page=false", "--report.sample_len=0",
+    "--report.html=false", "--report.sample_len=0",
 ]  # fmt: skip
 BLOCK, HEADER = 32768, struct.Struct("<IHB")
 
@@ -105,7 +105,7 @@ def run_folder(tmp_path_factory, sizes) -> Path:
     text = folder / "letters.txt"
     text.write_bytes(np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8).tobytes())
     where = [f"--data.path={text}", f"--data.data_dir={folder / 'data'}"]
-    told = ["--report.page=true", "--report.sample_len=20"]
+    told = ["--report.html=true", "--report.sample_len=20"]
     door.run(["fit", *sizes, *told, *where, f"--trainer.default_root_dir={folder}"])
     return folder / "version_0"
 

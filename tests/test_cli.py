@@ -37,9 +37,8 @@ def test_fit_keeps_all_that_a_run_needs(run_folder):
     assert len(hparams["data"]["fingerprint"]) == 16
     columns = (run_folder / "metrics.csv").read_text().splitlines()[0].split(",")
     assert {"train/nats", "train/bits_per_byte", "val/nats", "val/bits_per_byte"} <= set(columns)
-    assert {"train/tokens_per_second", "train/lr", "train/tokens_seen", "val/perplexity"} <= set(
-        columns
-    )
+    assert {"train/tokens_per_second", "train/lr", "train/tokens_seen"} <= set(columns)
+    assert {"val/perplexity", "val/memory_gain", "val/tokens_seen"} <= set(columns)
 
 
 def test_the_saved_config_gives_the_same_run(txl, run_folder, again):
@@ -378,13 +377,13 @@ def test_a_run_is_a_folder_whatever_else_logs_it(txl, small):
 
 def test_without_a_logger_each_run_still_has_a_folder(txl, small):
     for number in range(2):
-        given = ["--trainer.logger=false", "--report.page=true"]
+        given = ["--trainer.logger=false", "--report.html=true"]
         code, output = txl("fit", *small, *given)
         assert code == 0, output.err
         folder = Path("runs", f"version_{number}")
         files = {path.name for path in folder.iterdir()}
         assert files >= {"config.yaml", "vocab.json", "report.html", "checkpoints"}
-        assert f"all of it is in {folder.resolve()}" in output.out
+        assert f"run folder: {folder.resolve()}" in output.out
     assert {path.name for path in Path("runs").iterdir()} == {"version_0", "version_1"}
 
 

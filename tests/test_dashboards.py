@@ -51,7 +51,7 @@ def run(tmp_path_factory, sizes, wandb_runs):
     (folder / "letters.txt").write_bytes(bytes(range(97, 123)) * 200)
     command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
     command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger"]
-    command += ["--report.page=true", "--report.sample_len=20"]
+    command += ["--report.html=true", "--report.sample_len=20"]
     # What W&B sets in a process that has used it would send the run to that one's folder.
     known = {name: value for name, value in os.environ.items() if "WANDB" not in name}
     known |= {"PYTHONPATH": str(PUSH.parents[2]), "WANDB_MODE": "offline"}

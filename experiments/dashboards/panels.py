@@ -60,7 +60,7 @@ def fast() -> list:
 def remembering() -> list:
     """What memory saves, where it is missed, how far back it is used, and what it takes."""
     return [
-        over_tokens("nats of a token saved by memory", "val/saved_by_memory"),
+        over_tokens("memory gain, nats of a token", "val/memory_gain"),
         nats_by_position(),
         wr.MediaBrowser(title="how far back attention goes", media_keys=["attention"]),
         over_tokens("states remembered in a row", "train/mem_filled"),

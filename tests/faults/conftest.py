@@ -36,7 +36,7 @@ SMALL = [
     "--trainer.max_steps=40", "--trainer.val_check_interval=10", "--trainer.limit_val_batches=3",
     "--trainer.accelerator=cpu", "--trainer.log_every_n_steps=4",
     "--trainer.enable_progress_bar=false", "--checkpoint.every_n_steps=7",
-    "--report.page=false", "--report.sample_len=0",
+    "--report.html=false", "--report.sample_len=0",
 ]  # fmt: skip
 
 

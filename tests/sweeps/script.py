@@ -30,7 +30,7 @@ run.mkdir()
 (folder / "leads_a_session").write_text(str(os.getsid(0) == os.getpid()))
 (folder / "environment").write_text(json.dumps(dict(os.environ)))
 with (run / "metrics.csv").open("w") as metrics, (folder / "steps").open("a") as steps:
-    print("step,train/tokens,val/bits_per_byte", file=metrics, flush=True)
+    print("step,train/tokens_seen,val/bits_per_byte", file=metrics, flush=True)
     for step in range(len(done), int(given.get("steps", 3))):
         # A lr of 0.3 is best; a longer memory helps a little.
         bits = (float(given["lr"]) - 0.3) ** 2 + 1 / (step + 1) - int(given.get("mem_len", 0)) / 1e4

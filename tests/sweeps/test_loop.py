@@ -114,7 +114,7 @@ def test_a_metric_that_is_not_logged_is_told_with_those_that_are(place, sweep):
         assert code == 2
         said = complaint(output)
         assert said.startswith("error: metric.name: train/bits is logged by no trial; it must be")
-        assert "step, train/tokens, val/bits_per_byte" in said
+        assert "step, train/tokens_seen, val/bits_per_byte" in said
         assert place.states == ["finished"]
 
 

@@ -10,7 +10,7 @@ from lightning.pytorch import seed_everything
 
 from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig, stream_nats
 from txl_lightning.data.tasks import TaskConfig
-from txl_lightning.training.callbacks.throughput import SaveNats
+from txl_lightning.training.callbacks.predictions import SaveNats
 
 
 def test_a_measurement_is_the_same_again_in_any_order_and_after_training(

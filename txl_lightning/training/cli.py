@@ -15,10 +15,10 @@ from ..data.datamodule import CorpusDataModule
 from ..errors import CheckpointError, OutOfMemoryError, explain_parser_error, flatten_settings
 from ..files import check_folder_writable
 from .callbacks.checkpointing import WholeFiles, take_over_signals
-from .callbacks.history import folder_of
 from .callbacks.non_finite import is_out_of_memory
 from .callbacks.report import ReportConfig
-from .callbacks.wandb import WandbConfig, boards, on_a_board, run_in
+from .callbacks.run_metrics import run_folder
+from .callbacks.wandb import WandbConfig, run_id_from, wandb_loggers, wrap_wandb_loggers
 from .checks import as_counts, check_numbers_of, check_same_network, check_same_optimiser
 from .fsdp import register
 from .help import Parser, TrainerHelp, put_in_words
@@ -135,7 +135,7 @@ class TxlCLI(LightningCLI):
         if logger is not False:
             loggers = with_files(logger, given.default_root_dir)
             how = (given.default_root_dir, config.wandb.required, self.run_id)
-            kwargs["logger"] = on_a_board(loggers, *how)
+            kwargs["logger"] = wrap_wandb_loggers(loggers, *how)
         plugins = self.config_init[self.subcommand].trainer.plugins or []
         plugins = plugins if isinstance(plugins, list) else [plugins]
         for plugin in plugins:
@@ -185,7 +185,7 @@ class TxlCLI(LightningCLI):
         if self.start is None:
             return
         checkpoint = read_checkpoint(self.start)
-        self.run_id = None if resume == "never" else run_in(checkpoint)
+        self.run_id = None if resume == "never" else run_id_from(checkpoint)
         saved, step = checkpoint["hyper_parameters"], checkpoint.get("global_step", 0)
         settings = flatten_settings(saved, "model.") | vocabulary_in(self.start)
         settings.pop("model.net.n_token")
@@ -251,7 +251,7 @@ class SaveRun(SaveConfigCallback):
             # It says what is run, not how this time it was begun.
             self.config = self.config.clone()
             self.config.resume, self.config.ckpt_path = "never", None
-            self.folder = folder_of(trainer)
+            self.folder = run_folder(trainer)
             super().setup(trainer, pl_module, stage)
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -260,6 +260,6 @@ class SaveRun(SaveConfigCallback):
         path = self.folder / self.config_filename
         self.parser.save(self.config, path, skip_none=False, overwrite=True)
         whole = yaml.safe_load(self.parser.dump(self.config, skip_unset=False))
-        for board in boards(trainer):
-            board.tell(whole)
+        for logger in wandb_loggers(trainer):
+            logger.update_config(whole)
         (self.folder / "vocab.json").write_text(trainer.datamodule.vocab.to_json())

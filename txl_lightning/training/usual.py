@@ -6,14 +6,12 @@ import jsonargparse
 from lightning.pytorch import Callback
 
 from .callbacks.checkpointing import BestCheckpoint, LastCheckpoint
-from .callbacks.history import History
-from .callbacks.memory_gain import MemoryGain
-from .callbacks.pictures import Pictures
+from .callbacks.predictions import SaveNats
 from .callbacks.progress_bar import TokenProgressBar
 from .callbacks.report import Report
-from .callbacks.throughput import SaveNats, Throughput
+from .callbacks.throughput import Throughput
 from .callbacks.validation_probe import ValidationProbe
-from .callbacks.wandb import Dashboard
+from .callbacks.wandb import WandbRun
 
 
 def default_callbacks(verb: str, config: jsonargparse.Namespace) -> list[Callback]:
@@ -25,14 +23,14 @@ def default_callbacks(verb: str, config: jsonargparse.Namespace) -> list[Callbac
 
 def watching(config: jsonargparse.Namespace) -> list[Callback]:
     """What notes a run and shows it."""
-    history, looks = History(), ValidationProbe(config.report.sample_len)
-    callbacks: list[Callback] = [Throughput(), MemoryGain(), history, looks]
-    if config.report.page:
-        callbacks.append(Report(history, looks))
-    # After the report, which draws what they show.
-    callbacks += [Dashboard(history, config.wandb.checkpoints), Pictures(looks)]
+    probe = ValidationProbe(config.report.sample_len)
+    callbacks: list[Callback] = [Throughput(), probe]
+    if config.report.html:
+        callbacks.append(Report(probe))
+    # After the report, which draws what W&B shows.
+    callbacks.append(WandbRun(probe, config.wandb.checkpoints))
     if config.trainer.enable_progress_bar is not False:
-        callbacks.append(TokenProgressBar(history))
+        callbacks.append(TokenProgressBar())
     return callbacks
 
 

@@ -1,4 +1,4 @@
-"""A run leaves a page that needs nothing else, and that can be read in a window of any width."""
+"""A run leaves a page that needs nothing else and can be read in a window of any width."""
 
 import html
 import json
@@ -6,20 +6,24 @@ import math
 import re
 import shutil
 import subprocess
-from datetime import UTC, datetime
+from functools import partial
 from html.parser import HTMLParser
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from lightning.pytorch import Callback
+from lightning.pytorch.loggers import CSVLogger
 
-from txl_lightning.training.callbacks import report as report_of
+from txl_lightning.analysis.plots import draw_attention
+from txl_lightning.training.callbacks import report
 from txl_lightning.training.callbacks.checkpointing import LastCheckpoint, WholeFiles
-from txl_lightning.training.callbacks.history import History
-from txl_lightning.training.callbacks.page import Run, page
-from txl_lightning.training.callbacks.plots import WIDE, attention, drawn, learning, saved
-from txl_lightning.training.callbacks.report import Report, ReportConfig
+from txl_lightning.training.callbacks.plots import (
+    make_figure,
+    plot_learning_curves,
+    plot_memory_gain,
+)
+from txl_lightning.training.callbacks.report import Report, ReportConfig, describe_page
+from txl_lightning.training.callbacks.run_metrics import RunMetrics
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
@@ -50,8 +54,8 @@ onload = () => {{
 </script>"""
 
 
-def seen(text: str, width: int, folder: Path) -> tuple[dict, list[str]]:
-    """What a browser makes of a page in a window of this width, and what it complains of."""
+def render_in_browser(text: str, width: int, folder) -> tuple[dict, list[str]]:
+    """Sizes of a page in a window of this width, and the browser's complaints."""
     framed = folder / "framed.html"
     framed.write_text(FRAME.format(width=width, page=html.escape(text)), encoding="utf-8")
     own = f"--user-data-dir={folder / 'chromium'}"
@@ -62,30 +66,32 @@ def seen(text: str, width: int, folder: Path) -> tuple[dict, list[str]]:
     return json.loads(html.unescape(told)), complaints
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+
+
+@pytest.mark.slow
+@BROWSER
 @pytest.mark.parametrize("width", [1200, 360])
-def test_a_browser_shows_all_figures_and_complains_of_nothing(run_folder, tmp_path, width):
+def test_a_browser_shows_all_figures_without_complaints(run_folder, tmp_path, width):
     text = (run_folder / "report.html").read_text(encoding="utf-8")
-    shown, complaints = seen(text, width, tmp_path)
+    shown, complaints = render_in_browser(text, width, tmp_path)
     assert complaints == []
-    asked = ["Is it learning?", "Validation", "Does memory help?"]
-    assert shown["headings"][:3] == asked
-    assert "Loss by position in the segment" in shown["headings"]
-    assert {"What it writes", "Model", "Environment", "Config"} <= set(shown["headings"])
+    assert shown["headings"] == ["Learning curves", "Memory", "Samples", "Config"]
     assert len(shown["figures"]) >= 8
     assert all(height > 100 for _, height in shown["figures"])
     assert shown["widest"] <= shown["inner"] == width
     assert shown["letters"] > 6
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-def test_the_browser_would_complain(tmp_path):
+@pytest.mark.slow
+@BROWSER
+def test_the_browser_complains_of_a_broken_figure(tmp_path):
     broken = '<figure><svg><path d="M nowhere"/></svg></figure><h2>?</h2>'
-    _, complaints = seen(broken, 800, tmp_path)
+    _, complaints = render_in_browser(broken, 800, tmp_path)
     assert len(complaints) == 1
 
 
-class Outside(HTMLParser):
+class OutsideLinks(HTMLParser):
     """What a page would ask a network for, or run."""
 
     def __init__(self) -> None:
@@ -93,7 +99,6 @@ class Outside(HTMLParser):
         self.found: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list) -> None:
-        """Look at one element."""
         if tag in ("script", "iframe", "object", "embed", "img"):
             self.found.append(tag)
         for name, value in attrs:
@@ -101,167 +106,170 @@ class Outside(HTMLParser):
                 self.found.append(value)
 
 
-def test_a_page_needs_no_network_and_no_script(run_folder):
+def test_the_page_needs_no_network_and_no_script(run_folder):
     text = (run_folder / "report.html").read_text(encoding="utf-8")
-    outside = Outside()
-    outside.feed(text)
-    assert outside.found == []
+    links = OutsideLinks()
+    links.feed(text)
+    assert links.found == []
     assert "@import" not in text
-    assert len(re.findall(r"url\((?!#)", text)) == 0
+    assert re.findall(r"url\((?!#)", text) == []
+    for part in ("learning_curves", "memory", "samples", "config"):
+        assert text.count(f'<section id="{part}">') == 1
 
 
-def told(**changes) -> Run:
-    """A run of which next to nothing is known."""
-    about = {"date": datetime(2026, 1, 1, tzinfo=UTC).isoformat(), "machine": {"cpu": "none"}}
-    given = {"name": "runs/version_0", "state": "finished", "step": 0, "max_steps": -1}
-    given |= {"unit": "byte", "history": History(), "looks": ValidationProbe(), "parts": {"all": 1}}
-    given |= {"memory_bytes": 0, "mem_len": 0, "config": "", "environment": about}
-    return Run(**given | changes)
+@pytest.fixture
+def render(make_model, make_data, make_trainer, tmp_path):
+    """The page of a run with such metrics and notes of its probe."""
+    trainer, model = make_trainer(max_steps=1, limit_val_batches=0), make_model()
+    trainer.fit(model, datamodule=make_data())
+
+    def render_page(rows=(), **notes) -> str:
+        probe = ValidationProbe()
+        vars(probe).update(notes)
+        return report.render_page(describe_page(trainer, RunMetrics(list(rows)), probe))
+
+    return render_page
 
 
-def test_without_a_memory_none_is_spoken_of():
-    looks = ValidationProbe()
-    looks.nats = [(0, 2.0), (1, 1.0)]
-    assert "a segment only the memory tells what" in page(told(looks=looks, mem_len=3))
-    assert "a segment nothing tells what stands before" in page(told(looks=looks, mem_len=0))
-    row = {"layer": 1, "head": 1, "mean": 1.0, "nearest_tenth": 0, "median": 1}
-    row |= {"farthest_tenth": 2}
-    for share, n_axes in ((0.0, 1), (0.1, 2)):
-        looks.attention = [row | {"on_memory": share}]
-        assert len(drawn(attention(looks, "byte"), WIDE).axes) == n_axes
+def test_a_run_that_logged_nothing_has_a_page(render):
+    text = render()
+    assert "Nothing was logged." in text
+    assert "There was no validation." in text
+    assert "Memory gain" not in text
+    assert "Samples" not in text
 
 
-def test_of_a_task_the_right_answers_are_seen_first():
-    history = History()
-    history.validations = [{"step": 1, "tokens": 8, "nats": 1.0, "answer_accuracy": 0.25}]
-    assert "<dt>answers that are right</dt><dd>25.0%</dd>" in page(told(history=history))
-
-
-def test_a_run_that_logged_nothing_has_a_page():
-    assert "Nothing was logged." in page(told())
-
-
-def test_what_a_model_writes_is_no_part_of_the_page():
-    looks = ValidationProbe()
-    looks.samples, looks.prompt = [[1, "<b>given</b><script>alert(1)</script>"]], 12
-    text = page(told(looks=looks, name="</title><script>", config="a: <i>"))
+def test_samples_are_escaped_and_without_control_characters(render):
+    text = render(samples=[[1, "<b>given</b><script>alert(1)</script>"]], prompt_len=12)
     assert "<pre><b>&lt;b&gt;given&lt;/b&gt;</b>&lt;script&gt;alert(1)" in text
     assert "<script" not in text
-    assert "<i>" not in text
+    text = render(samples=[[1, "a\x00\x07\tb\nc\x7f\u202ed\u2066"]], prompt_len=1)
+    assert "<b>a</b>\u2400\u2407\tb\nc\u2421\ufffdd\ufffd</pre>" in text
 
 
-def test_the_best_validation_is_marked_and_first_to_be_seen():
-    history = History()
-    history.validations = [
-        {"step": 10 * n, "tokens": 100 * n, "nats": nats, "bits_per_byte": bits}
-        for n, (nats, bits) in enumerate([(3.0, 4.3), (1.0, 1.4), (2.0, 2.9)], 1)
+def test_earlier_samples_are_folded_under_the_latest(render):
+    text = render(samples=[[1, "one"], [2, "two"], [3, "three"]])
+    assert re.findall(r"after step (\d)", text) == ["3", "2", "1"]
+    assert "2 earlier" in text
+
+
+def test_the_best_validation_is_marked_and_stands_on_top(render):
+    values = [(3.0, 4.3, -0.1), (1.0, 1.4, 0.25), (2.0, 2.9, 0.3)]
+    rows = [
+        {"step": 10 * n, "val/tokens_seen": 100.0 * n, "val/nats": nats, "val/bits_per_byte": bits}
+        | {"val/memory_gain": gain, "val/answer_accuracy": 0.25}
+        for n, (nats, bits, gain) in enumerate(values, 1)
     ]
-    text = page(told(history=history))
-    [best] = re.findall(r"<tr class=best>(.*?)</tr>", text)
-    assert re.findall(r"<td>(.*?)</td>", best) == ["20", "200", "1.000", "1.400"]
-    assert "<dt>best validation, bits per byte</dt><dd>1.400</dd>" in text
-
-
-def test_what_memory_saves_is_seen_first_of_the_best_validation_and_drawn():
-    history = History()
-    assert "Does memory help?" not in page(told(history=history))
-    history.validations = [
-        {"step": n, "tokens": 8 * n, "saved_by_memory": less, "nats": nats}
-        for n, (less, nats) in enumerate([(-0.1, 2.0), (0.25, 1.0), (0.3, 3.0)], 1)
-    ]
-    text = page(told(history=history))
-    assert "<dt>nats saved by memory</dt><dd>0.250</dd>" in text
-    assert text.count("<h2>Does memory help?</h2>") == 1
-    head = re.findall(r"<th>(.*?)</th>", text)
-    assert head[: len(history.validations[0])] == ["step", "tokens", "nats", "saved by memory"]
-    [axes] = drawn(saved(history, "word"), WIDE).axes
+    text = render(rows)
+    [best] = re.findall(r'<tr class="best">(.*?)</tr>', text)
+    assert re.findall(r"<td>(.*?)</td>", best) == ["20", "200", "1.000", "0.250", "1.400", "0.250"]
+    for name, value in {
+        "best validation, bits per byte": "1.400",
+        "at step": "20",
+        "right answers": "25.0%",
+        "memory gain, nats": "0.250",
+    }.items():
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in text
+    [axes] = make_figure(
+        partial(plot_memory_gain, metrics=RunMetrics(rows), unit="word"), report.WIDE
+    ).axes
     zero, line = axes.lines
-    assert line.get_xydata().tolist() == [[8, -0.1], [16, 0.25], [24, 0.3]]
+    assert line.get_xydata().tolist() == [[100, -0.1], [200, 0.25], [300, 0.3]]
     assert set(zero.get_ydata()) == {0}
     assert axes.get_ylim()[0] < -0.1
     assert axes.get_ylabel() == "nats per word"
 
 
+def test_learning_curves_are_of_training_and_validation_without_nan():
+    names = ("train/tokens_seen", "train/bits_per_byte", "val/tokens_seen", "val/bits_per_byte")
+    values = [(1, 8.0, 1, math.inf), (2, math.nan, 2, 6.0), (3, 5.0, 3, math.nan)]
+    rows = [{"step": n} | dict(zip(names, row, strict=True)) for n, row in enumerate(values)]
+    plot = partial(plot_learning_curves, metrics=RunMetrics(rows))
+    [axes] = make_figure(plot, report.WIDE).axes
+    assert [line.get_xydata().tolist() for line in axes.lines] == [[[1, 8], [3, 5]], [[2, 6]]]
+    assert axes.get_ylabel() == "bits per byte"
+
+
+@pytest.mark.parametrize(("share", "n_axes"), [(0.0, 1), (0.1, 2)])
+def test_attention_has_a_colour_scale_only_with_memory(share, n_axes):
+    row = {"layer": 1, "head": 1, "mean": 1.0, "nearest_tenth": 0, "median": 1}
+    rows = [row | {"farthest_tenth": 2, "on_memory": share}]
+    plot = partial(draw_attention, rows=rows, unit="byte")
+    assert len(make_figure(plot, report.WIDE).axes) == n_axes
+
+
 @pytest.fixture
 def train(make_model, make_data, make_trainer, tmp_path):
-    """Train with a report; what is in its folder, and what it says."""
+    """Train with a report; the files in its folder, and its page."""
 
     def run(*others: Callback, **options) -> tuple[set[str], str]:
-        history, looks = History(), ValidationProbe(10)
-        callbacks = [history, looks, Report(history, looks), *others]
-        options = {"val_check_interval": 3, "log_every_n_steps": 1} | options
-        trainer = make_trainer(callbacks=callbacks, **options)
+        probe, logger = ValidationProbe(10), CSVLogger(tmp_path, name="", version="run")
+        options = {"val_check_interval": 3, "log_every_n_steps": 1, "logger": logger} | options
+        trainer = make_trainer(callbacks=[probe, Report(probe), *others], **options)
         try:
             trainer.fit(make_model(), datamodule=make_data())
         finally:
-            files = {path.name for path in (tmp_path / "runs").glob("*.*")}
-            path = tmp_path / "runs" / "report.html"
+            files = {path.name for path in (tmp_path / "run").glob("*.*")}
+            path = tmp_path / "run" / "report.html"
             run.last = files, path.read_text() if path.exists() else ""
         return run.last
 
     return run
 
 
-def test_a_run_that_ends_has_its_pictures_and_says_so(train):
+def test_a_finished_run_has_its_page_and_pictures(train):
     files, text = train(limit_val_batches=5)
-    assert {"report.html", "curve.png", "attention.png"} == files
+    assert {"report.html", "curve.png", "attention.png", "probe.json"} <= files
     assert "finished, step 6 of 6" in text
     assert text.count("<h3>after step") == 2
 
 
-class Ends(Callback):
-    """End a run after a step."""
+class StopAt4(Callback):
+    """Raise an error in the fifth step."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
     def on_train_batch_start(self, trainer, *_) -> None:
-        """Now."""
         if trainer.global_step == 4:
             raise self.error
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "status"),
     [(SystemExit(143), "stopped, step 4"), (ValueError("no more"), "ended by: no more, step 4")],
+    ids=["signal", "error"],
 )
-def test_a_run_that_is_ended_says_how(train, error, said):
+def test_a_run_that_is_ended_has_its_page(train, error, status):
     with pytest.raises(type(error)):
-        train(Ends(error))
+        train(StopAt4(error))
     files, text = train.last
     assert "report.html" in files
-    assert said in text
+    assert status in text
 
 
-def test_a_page_that_cannot_be_written_is_no_reason_to_stop(train, tmp_path):
+def test_a_page_that_cannot_be_written_is_a_warning(train, tmp_path):
     (tmp_path / "runs").write_text("a file where a folder is to be")
     with pytest.warns(UserWarning, match="no report is written"):
-        files, _ = train()
+        files, _ = train(logger=False)
     assert files == set()
 
 
-def test_a_trial_of_a_few_steps_leaves_nothing(train):
+def test_a_trial_of_a_few_steps_leaves_nothing(train, tmp_path):
     files, _ = train(fast_dev_run=2)
     assert files == set()
 
 
-def test_a_sample_has_no_negative_length():
+def test_a_negative_sample_length_is_refused():
     with pytest.raises(ValueError, match=r"report\.sample_len: invalid -1; .* 0 or more"):
         ReportConfig(sample_len=-1)
 
 
-class Reportless(Report):
-    """One that cannot tell."""
-
-    def tell(self, trainer, state):
-        raise KeyError("nothing")
-
-
-def test_what_cannot_be_told_hides_no_error_and_loses_no_checkpoint(
-    make_model, make_data, make_trainer, tmp_path
+def test_a_failing_report_hides_no_error_and_loses_no_checkpoint(
+    make_model, make_data, make_trainer, tmp_path, monkeypatch
 ):
-    history = History()
-    callbacks = [history, Reportless(history, ValidationProbe(0)), Ends(RuntimeError("lost"))]
+    monkeypatch.setattr(Report, "write_page", lambda *_: {}["nothing"])
+    callbacks = [Report(ValidationProbe(0)), StopAt4(RuntimeError("lost"))]
     callbacks.append(LastCheckpoint(dirpath=tmp_path / "kept"))
     options = {"log_every_n_steps": 1, "enable_checkpointing": True, "plugins": [WholeFiles()]}
     trainer = make_trainer(callbacks=callbacks, **options)
@@ -273,39 +281,36 @@ def test_what_cannot_be_told_hides_no_error_and_loses_no_checkpoint(
     assert (tmp_path / "kept" / "crash-4.ckpt").is_file()
 
 
-@pytest.mark.parametrize(("seconds", "pages"), [(0.0, 3), (report_of.SECONDS, 1)])
-def test_a_page_is_written_first_and_now_and_then(
-    make_model, make_data, make_trainer, monkeypatch, seconds, pages
+@pytest.mark.parametrize(("seconds", "pages"), [(0.0, 3), (report.SECONDS, 1)])
+def test_the_page_is_written_after_the_first_validation_and_then_seldom(
+    train, monkeypatch, seconds, pages
 ):
-    told, history = [], History()
-    monkeypatch.setattr(report_of, "SECONDS", seconds)
-    monkeypatch.setattr(report_of, "page", lambda run: told.append(run.state) or "")
-    callbacks = [history, Report(history, ValidationProbe(0))]
-    trainer = make_trainer(callbacks=callbacks, val_check_interval=2, log_every_n_steps=1)
-    trainer.fit(make_model(), datamodule=make_data())
-    assert told == ["training"] * pages + ["finished"]
+    states, write = [], Report.write_page
+    monkeypatch.setattr(report, "SECONDS", seconds)
+    monkeypatch.setattr(
+        Report,
+        "write_page",
+        lambda self, trainer, state: (states.append(state), write(self, trainer, state)),
+    )
+    train(val_check_interval=2)
+    assert states == ["training"] * pages + ["finished"]
 
 
-def test_only_the_first_of_several_processes_writes(tmp_path):
-    reporter, said = Report(History(), ValidationProbe(0)), []
-    reporter.folder = tmp_path
-    for is_first in (False, True):
-        trainer = SimpleNamespace(is_global_zero=is_first, fast_dev_run=False)
-        reporter.write(trainer, lambda trainer: said.append(trainer.is_global_zero))
-    assert said == [True]
+def test_only_rank_0_writes(tmp_path):
+    writer, written = Report(ValidationProbe(0)), []
+    writer.folder = tmp_path
+    for is_zero in (False, True):
+        trainer = SimpleNamespace(is_global_zero=is_zero, fast_dev_run=False)
+        writer.attempt(trainer, written.append, is_zero)
+    assert written == [True]
 
 
-def test_the_curve_is_of_training_and_of_validation():
-    history = History()
-    history.curves["bits_per_byte"] = [(1, 8.0), (2, math.nan), (3, 5.0)]
-    history.validations = [{"tokens": 2, "nats": 4.0, "bits_per_byte": 6.0}]
-    [axes] = drawn(learning(history), WIDE).axes
-    assert [line.get_xydata().tolist() for line in axes.lines] == [[[1, 8], [3, 5]], [[2, 6]]]
-    assert axes.get_ylabel() == "bits per byte"
-
-
-def test_what_a_page_must_not_hold_is_shown_by_a_sign():
-    looks = ValidationProbe()
-    looks.samples, looks.prompt = [[1, "a\x00\x07\tb\nc\x7f\u202ed\u2066"]], 1
-    text = page(told(looks=looks))
-    assert "<b>a</b>\u2400\u2407\tb\nc\u2421\ufffdd\ufffd</pre>" in text
+def test_a_resumed_run_keeps_its_samples(make_model, make_data, make_trainer, tmp_path):
+    options = {"val_check_interval": 2, "logger": False}
+    for max_steps, start in ((4, None), (6, tmp_path / "a.ckpt")):
+        probe = ValidationProbe(5)
+        trainer = make_trainer(callbacks=[probe, Report(probe)], max_steps=max_steps, **options)
+        trainer.fit(make_model(), datamodule=make_data(), ckpt_path=start)
+        trainer.save_checkpoint(tmp_path / "a.ckpt")
+    text = (tmp_path / "runs" / "report.html").read_text()
+    assert re.findall(r"after step (\d)", text) == ["6", "4", "2"]

@@ -6,14 +6,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
 
-from txl_lightning.training.callbacks.history import History
-from txl_lightning.training.callbacks.wandb import Board, Dashboard, on_a_board
+from txl_lightning.training.callbacks.validation_probe import ValidationProbe
+from txl_lightning.training.callbacks.wandb import (
+    OfflineFallbackWandbLogger,
+    WandbRun,
+    run_id_from,
+    wrap_wandb_loggers,
+)
 
 KEY = "c0ffee" * 6 + "beef"
 
@@ -26,7 +30,7 @@ def fit(tmp_path, sizes, repository, wandb_runs):
     def run(*options: str, **environment: str) -> tuple[subprocess.CompletedProcess, list]:
         command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
         command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger"]
-        command += ["--report.page=true", "--report.sample_len=200", *options]
+        command += ["--report.html=true", "--report.sample_len=200", *options]
         known = {name: value for name, value in os.environ.items() if "WANDB" not in name}
         known |= {"PYTHONPATH": str(repository), "WANDB_SILENT": "true"} | environment
         done = subprocess.run(
@@ -37,6 +41,7 @@ def fit(tmp_path, sizes, repository, wandb_runs):
     return run
 
 
+@pytest.mark.slow
 def test_a_run_without_a_network_has_all_that_a_dashboard_shows(fit, tmp_path):
     done, [run] = fit(WANDB_MODE="offline")
     assert done.returncode == 0, done.stderr
@@ -48,7 +53,7 @@ def test_a_run_without_a_network_has_all_that_a_dashboard_shows(fit, tmp_path):
     assert set(run.config["txl_lightning"]) == {"commit", "release"}
     assert all(row["tokens"] > 0 for row in run.rows)
     assert all(
-        row["tokens"] == row["train/tokens_seen"] for row in run.rows if "train/tokens_seen" in row
+        row["tokens"] == row["train/tokens_seen"] for row in run.rows if "train/tokens" in row
     )
     names = {name for row in run.rows for name in row}
     read = {"nats", "bits_per_byte", "perplexity"}
@@ -67,6 +72,7 @@ def test_a_run_without_a_network_has_all_that_a_dashboard_shows(fit, tmp_path):
     assert (tmp_path / "runs" / "version_0" / "metrics.csv").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_pictures_are_shown_and_training_does_not_notice(fit, tmp_path):
     done, [run] = fit(WANDB_MODE="offline")
     assert done.returncode == 0, done.stderr
@@ -91,6 +97,7 @@ def models(run) -> list:
     return [artifact for artifact in run.artifacts if artifact.type == "model"]
 
 
+@pytest.mark.slow
 def test_checkpoints_are_kept_as_versions_that_say_what_they_are(fit, tmp_path):
     done, [run] = fit("--wandb.checkpoints=all", WANDB_MODE="offline")
     assert done.returncode == 0, done.stderr
@@ -112,6 +119,7 @@ def losses(path: Path) -> list[tuple[str, str]]:
         return [(row["train/nats"], row["val/nats"]) for row in csv.DictReader(file)]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_is_the_same_one(fit):
     fit("--trainer.max_steps=4", "--wandb.checkpoints=none", WANDB_MODE="offline")
     done, runs = fit("--trainer.max_steps=8", "--resume=auto", WANDB_MODE="offline")
@@ -124,6 +132,7 @@ def test_a_run_that_is_resumed_is_the_same_one(fit):
     assert runs[-1].id != runs[0].id
 
 
+@pytest.mark.slow
 def test_where_the_server_cannot_be_reached_a_run_goes_on_unless_it_must_not(fit, tmp_path):
     nowhere = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": KEY}
     nowhere["WANDB_INIT_TIMEOUT"] = "3"
@@ -140,35 +149,27 @@ def test_where_the_server_cannot_be_reached_a_run_goes_on_unless_it_must_not(fit
     assert line.startswith("error: wandb.required: W&B cannot be reached: ")
 
 
-def test_wandb_cannot_be_required_without_its_logger():
-    with pytest.raises(ValueError, match=r"wandb\.required: true wants --trainer\.logger Wandb"):
-        on_a_board([CSVLogger("runs")], "runs", required=True, run_id=None)
-    [logger] = on_a_board([CSVLogger("runs")], "runs", required=False, run_id=None)
+def test_wandb_is_required_only_with_its_logger():
+    with pytest.raises(ValueError, match=r"wandb\.required: invalid true; .*--trainer\.logger W"):
+        wrap_wandb_loggers([CSVLogger("runs")], "runs", required=True, run_id=None)
+    [logger] = wrap_wandb_loggers([CSVLogger("runs")], "runs", required=False, run_id=None)
     assert isinstance(logger, CSVLogger)
 
 
-def test_what_a_logger_was_asked_for_is_kept(tmp_path):
+def test_settings_of_the_given_logger_are_kept(tmp_path):
     given = WandbLogger(
         "name", project="mine", id="abc", prefix="p", checkpoint_name="c", tags=["t"], offline=True
     )
-    board = Board(given, str(tmp_path), required=False, run_id="other")
-    assert board._wandb_init["tags"] == ["t"]
-    assert (board._name, board.name, board.version) == ("name", "mine", "abc")
-    assert (board._prefix, board._checkpoint_name, board._offline) == ("p", "c", True)
-    assert board.save_dir == str(tmp_path)
+    logger = OfflineFallbackWandbLogger(given, str(tmp_path), required=False, run_id="other")
+    assert logger._wandb_init["tags"] == ["t"]
+    assert (logger._name, logger.name, logger.version) == ("name", "mine", "abc")
+    assert (logger._prefix, logger._checkpoint_name, logger._offline) == ("p", "c", True)
+    assert logger.save_dir == str(tmp_path)
 
 
-def test_what_is_logged_first_after_a_resume_has_its_tokens(tmp_path):
-    history = History()
-    history.load_state_dict(history.state_dict() | {"tokens": 7})
-    board = Board(WandbLogger(offline=True), str(tmp_path), required=False, run_id="abc")
-    trainer = SimpleNamespace(loggers=[board])
-    Dashboard(history).on_train_start(trainer, None)
-    assert board.tokens == 7
-
-
-def test_a_run_that_is_logged_elsewhere_for_a_while_keeps_its_id():
-    first, second = Dashboard(History()), Dashboard(History())
+def test_a_run_logged_elsewhere_for_a_while_keeps_its_id():
+    first, second = WandbRun(ValidationProbe()), WandbRun(ValidationProbe())
     first.run_id = "abc"
     second.load_state_dict(first.state_dict())
-    assert second.state_dict() == {"wandb": "abc"}
+    assert run_id_from({"callbacks": {second.state_key: second.state_dict()}}) == "abc"
+    assert run_id_from({}) is None

@@ -1,1 +1,1 @@
-"""What a person sees of a run: history.py and looks.py note it; the others show it."""
+"""Lightning callbacks of a run, a file each: what is measured, saved, guarded and shown."""

@@ -1,62 +1,67 @@
-"""How long a run will still take, although its loader is endless."""
+"""The time that a run still takes, although its loader is endless."""
 
 import time
 from collections import deque
 from statistics import fmean, median
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Timer
 
-RECENT = 50
+N_RECENT = 50
 
 
-class TimeLeft:
-    """Counts recent steps and validations separately, because there are fewer of the latter."""
+class TimeEstimate:
+    """Durations of recent steps and of recent validations, apart: there are few of the latter."""
 
     def __init__(self) -> None:
-        self.steps: deque[float] = deque(maxlen=RECENT)
-        self.validations: deque[float] = deque(maxlen=RECENT)
-        self.began, self.paused = time.monotonic(), None
-        self.aside = 0.0
+        self.steps: deque[float] = deque(maxlen=N_RECENT)
+        self.validations: deque[float] = deque(maxlen=N_RECENT)
+        self.step_began, self.validation_time = time.monotonic(), 0.0
+        self.validation_began: float | None = None
 
-    def begin(self) -> None:
-        """The next step starts now."""
-        self.began, self.aside = time.monotonic(), 0.0
+    def start_step(self) -> None:
+        self.step_began, self.validation_time = time.monotonic(), 0.0
 
-    def step(self) -> None:
-        """A step is done."""
-        now = time.monotonic()
-        self.steps.append(now - self.began - self.aside)
-        self.began, self.aside = now, 0.0
+    def end_step(self) -> None:
+        self.steps.append(time.monotonic() - self.step_began - self.validation_time)
+        self.start_step()
 
-    def pause(self) -> None:
-        """A validation begins."""
-        self.paused = time.monotonic()
+    def start_validation(self) -> None:
+        self.validation_began = time.monotonic()
 
-    def go_on(self) -> None:
-        """If there was one, it is done."""
-        if self.paused is not None:
-            took = time.monotonic() - self.paused
-            self.validations.append(took)
-            self.aside += took
-        self.paused = None
+    def resume(self) -> None:
+        """End a validation, and all that followed it, when training goes on."""
+        if self.validation_began is not None:
+            self.validations.append(time.monotonic() - self.validation_began)
+            self.validation_time += self.validations[-1]
+        self.validation_began = None
 
     def seconds(self, steps: int, validations: int) -> float | None:
-        """What so many of them would take; None before the first step."""
+        """Estimated seconds for this many steps and validations; None before the first step."""
         if not self.steps:
             return None
-        # The first steps compile and warm up.
+        # The median, because the first steps compile and warm up.
         each = fmean(self.validations) if self.validations else 0.0
         return steps * median(self.steps) + validations * each
 
+    def seconds_left(self, trainer: Trainer, validations_done: int = 0) -> float | None:
+        """Estimated seconds until the run ends, by steps or by the clock; None if unknown.
 
-def still_to_do(trainer: Trainer) -> tuple[int, int] | None:
-    """Steps and validations until the end; None without one."""
-    if trainer.max_steps < 0:
-        return None
+        Args:
+            validations_done: 1 just after a validation, which the trainer still counts as due.
+        """
+        ends = [each.time_remaining() for each in trainer.callbacks if isinstance(each, Timer)]
+        if trainer.max_steps >= 0:
+            steps, validations = count_remaining(trainer)
+            ends.append(self.seconds(steps, max(validations - validations_done, 0)))
+        return min((seconds for seconds in ends if seconds is not None), default=None)
+
+
+def count_remaining(trainer: Trainer) -> tuple[int, int]:
+    """Steps and validations until max_steps; validations by the clock are not counted."""
     steps = max(trainer.max_steps - trainer.global_step, 0)
     every = trainer.val_check_batch if trainer.enable_validation else None
     if every is None:
-        # Also where it goes by the clock.
         return steps, 0
     done = trainer.fit_loop.epoch_loop.total_batch_idx + 1
     last = done + steps * trainer.accumulate_grad_batches

@@ -1,4 +1,4 @@
-"""A run's figures: as files, and as parts of a page."""
+"""Figures of a run: SVG in its report, PNG beside it. A plot is a function of matplotlib's axes."""
 
 import math
 from collections.abc import Callable
@@ -6,105 +6,81 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ...analysis.plots import draw_attention
-from .history import History, Point
-from .memory_gain import SAVED
-from .validation_probe import ValidationProbe
+from .run_metrics import Point, RunMetrics
 
-Drawing = Callable[[Any], None]
-WIDE, NARROW, SMALL = (8.4, 3.6), (4.2, 3.2), (3.6, 2.1)
-"""Inches of a figure; which one a page shows depends on its window."""
+Plot = Callable[[Any], None]
 
 
-def learning(history: History) -> Drawing:
-    """Bits over tokens read, of training and of validation."""
-
-    def draw(axes: Any) -> None:
-        name = history.bits
-        line(axes, history.training(name), label="training", linewidth=1)
-        line(axes, history.validation(name), label="validation", marker="o", markersize=4)
-        axes.set(xlabel="tokens read", ylabel=name.replace("_", " "))
-        if axes.lines:
-            axes.legend(frameon=False)
-        else:
-            axes.text(0.5, 0.5, "no finite loss", transform=axes.transAxes, ha="center")
-
-    return draw
+def plot_learning_curves(axes: Any, metrics: RunMetrics) -> None:
+    """Bits of training and of validation over tokens read."""
+    for stage, style in (("train", {"linewidth": 1}), ("val", {"marker": "o", "markersize": 4})):
+        plot_curve(axes, metrics.curve(f"{stage}/{metrics.bits}"), label=stage, **style)
+    axes.set(ylabel=metrics.bits.replace("_", " "))
+    if axes.lines:
+        axes.legend(frameon=False)
+    else:
+        axes.text(0.5, 0.5, "no finite loss", transform=axes.transAxes, ha="center")
 
 
-def single(points: list[Point]) -> Drawing:
-    """One number, from 0, over tokens read."""
-
-    def draw(axes: Any) -> None:
-        from matplotlib.ticker import EngFormatter
-
-        line(axes, points, linewidth=1)
-        axes.set(xlabel="tokens read")
-        axes.set_ylim(bottom=0)
-        if axes.get_ylim()[1] > 1000:
-            axes.yaxis.set_major_formatter(EngFormatter(sep=""))
-
-    return draw
+def plot_from_zero(axes: Any, points: list[Point]) -> None:
+    """A metric that is 0 or more, over tokens read."""
+    plot_curve(axes, points, linewidth=1)
+    axes.set_ylim(bottom=0)
+    if axes.get_ylim()[1] > 1000:
+        abbreviate_numbers(axes.yaxis)
 
 
-def errors(nats: list[Point], unit: str) -> Drawing:
-    """Loss at each place of a segment."""
-
-    def draw(axes: Any) -> None:
-        axes.plot(*zip(*nats, strict=True), linewidth=1.5)
-        axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}")
-
-    return draw
+def plot_memory_gain(axes: Any, metrics: RunMetrics, unit: str) -> None:
+    """Nats of a token that memory saves in validation, over tokens read."""
+    axes.axhline(0, color="black", linewidth=0.8)
+    plot_curve(axes, metrics.curve("val/memory_gain"), marker="o", markersize=4)
+    axes.set(ylabel=f"nats per {unit}")
 
 
-def saved(history: History, unit: str) -> Drawing:
-    """What memory saves, over tokens read."""
-
-    def draw(axes: Any) -> None:
-        axes.axhline(0, color="black", linewidth=0.8)
-        line(axes, history.validation(SAVED), marker="o", markersize=4)
-        axes.set(xlabel="tokens read", ylabel=f"nats per {unit}")
-
-    return draw
+def plot_loss_by_position(axes: Any, nats_by_position: list[list[float]], unit: str) -> None:
+    """Mean nats at each position of a segment."""
+    axes.plot(*zip(*nats_by_position, strict=True), linewidth=1.5)
+    axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}")
 
 
-def attention(looks: ValidationProbe, unit: str) -> Drawing:
-    """How far back each head looks."""
-    return lambda axes: draw_attention(axes, looks.attention, unit)
-
-
-def line(axes: Any, points: list[Point], **style: Any) -> None:
-    """A curve over tokens, if there is one."""
-    from matplotlib.ticker import EngFormatter
-
+def plot_curve(axes: Any, points: list[Point], **style: Any) -> None:
+    """The finite points of a curve over tokens read."""
     if finite := [point for point in points if math.isfinite(point[1])]:
         axes.plot(*zip(*finite, strict=True), **style)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set(xlabel="tokens read")
+    abbreviate_numbers(axes.xaxis)
 
 
-def drawn(drawing: Drawing, inches: tuple[float, float]) -> Any:
-    """The figure."""
-    # Slow to import, and of no use to who only evaluates.
+def abbreviate_numbers(axis: Any) -> None:
+    """Label an axis with 2M in place of 2000000."""
+    from matplotlib.ticker import EngFormatter
+
+    axis.set_major_formatter(EngFormatter(sep=""))
+
+
+def make_figure(plot: Plot, inches: tuple[float, float]) -> Any:
+    """A matplotlib figure of one plot."""
+    # Slow to import, and of no use to those who only evaluate.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=inches, layout="constrained")
     axes = figure.subplots()
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    drawing(axes)
+    plot(axes)
     return figure
 
 
-def save(drawing: Drawing, path: Path) -> None:
-    """Write a picture."""
-    drawn(drawing, (7, 4)).savefig(path, dpi=120)
+def save_png(plot: Plot, path: Path) -> None:
+    """Write a figure as a PNG file."""
+    make_figure(plot, (7, 4)).savefig(path, dpi=120)
 
 
-def svg(drawing: Drawing, inches: tuple[float, float]) -> str:
-    """An element of a page, whose words stay words."""
+def to_svg(plot: Plot, inches: tuple[float, float]) -> str:
+    """A figure as an SVG element whose text stays text."""
     from matplotlib import rc_context
 
     file = StringIO()
     with rc_context({"svg.fonttype": "none"}):
-        drawn(drawing, inches).savefig(file, format="svg", transparent=True)
+        make_figure(plot, inches).savefig(file, format="svg", transparent=True)
     return file.getvalue()[file.getvalue().index("<svg") :]

@@ -1,4 +1,8 @@
-"""A live line of what training does; plain lines where nothing can be live."""
+"""A live line of training's progress in a terminal; whole lines where output is a file or a pipe.
+
+Lightning's own bars count batches of an epoch, which our endless loader has not, and print nothing
+in a pipe.
+"""
 
 import math
 import time
@@ -6,162 +10,176 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ProgressBar, Timer
+from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TextColumn
 
-from .eta import TimeLeft, still_to_do
-from .history import History, folder_of, in_fit, readings
-from .summary import beginning, duration, ending
+from ...evaluation.tables import align_columns
+from .eta import TimeEstimate
+from .run_metrics import is_fitting, read_metrics, run_folder
+from .summary import count_parameters, format_duration, format_final_table, full_memory_bytes
 
-READINGS = ("bits", "nats", "tokens_per_second", "answer_accuracy")
-BRIEF = ("bits", "tokens_per_second")
-"""What there is room for beside a bar; of several bits those of a byte, which come first."""
+READINGS = ("bits", "loss", "tokens_per_second", "answer_accuracy")
+SHORT_READINGS = ("bits", "tokens_per_second")
+"""Readings that fit beside a bar. Of bits of several units, per byte comes first."""
 
 
 class TokenProgressBar(ProgressBar):
-    """Loss, bits and tokens per second, against the steps of the whole run, and the time left.
+    """Loss, bits, tokens a second and time left against the steps of the whole run.
 
     Args:
-        history: What is logged, for the table at the end.
-        seconds_between_lines: How often to print where the output is not a terminal.
+        seconds_between_lines: how often to print where the output is no terminal.
     """
 
-    def __init__(self, history: History, seconds_between_lines: float = 10.0) -> None:
+    def __init__(self, seconds_between_lines: float = 10.0) -> None:
         super().__init__()
-        self.history = history
         self.seconds_between_lines = seconds_between_lines
         self.console = Console()
         self.live: Progress | None = None
         self.folder = Path()
         self.printed_at, self.printed = -math.inf, ""
-        self.left, self.step = TimeLeft(), 0
-        self._disabled = False
+        self.estimate, self.step = TimeEstimate(), 0
+        self.is_disabled = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Ask for the run's folder, on every rank, because the ranks agree on it together."""
         super().setup(trainer, pl_module, stage)
-        self.folder = folder_of(trainer)
+        # On every rank: the ranks agree on the folder together.
+        self.folder = run_folder(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say what starts, and show the bar."""
         if self.is_disabled:
             return
-        self.say(beginning(trainer, pl_module))
-        self.say(f"kept in {self.folder}")
+        self.print(format_model(trainer, pl_module))
+        self.print(f"run folder: {self.folder}")
         self.step = trainer.global_step
-        self.left.begin()
-        if not self.console.is_terminal:
-            return
-        columns = (
-            TextColumn("step {task.completed}/{task.total}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.description}"),
-            TextColumn("{task.fields[left]}"),
-        )
-        self.live = Progress(*columns, console=self.console)
-        self.live.start()
-        steps = trainer.max_steps if trainer.max_steps > 0 else None
-        self.live.add_task("", total=steps, completed=trainer.global_step, left="")
+        self.estimate.start_step()
+        if self.console.is_terminal:
+            columns = (
+                TextColumn("step {task.completed}/{task.total}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.description}"),
+                TextColumn("{task.fields[left]}"),
+            )
+            self.live = Progress(*columns, console=self.console)
+            self.live.start()
+            total = trainer.max_steps if trainer.max_steps > 0 else None
+            self.live.add_task("", total=total, completed=trainer.global_step, left="")
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.estimate.resume()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Move on."""
         if self.is_disabled or trainer.global_step == self.step:
             return
         self.step = trainer.global_step
-        self.left.step()
-        left = time_left(self.left, trainer)
-        if self.live is not None:
-            task, brief = self.live.task_ids[0], describe(trainer, "train", BRIEF)
-            self.live.update(task, completed=trainer.global_step, description=brief, left=left)
+        self.estimate.end_step()
+        left = self.format_time_left(trainer)
+        if self.live:
+            readings = format_readings(trainer, "train", SHORT_READINGS)
+            self.update(completed=self.step, description=readings, left=left)
             return
-        line = describe(trainer, "train", READINGS)
-        # Nothing is said twice.
-        if line != self.printed and self.is_time():
+        line = format_readings(trainer, "train", READINGS)
+        is_due = time.monotonic() - self.printed_at > self.seconds_between_lines
+        # Readings are logged more seldom than steps are taken.
+        if is_due and line != self.printed:
             self.printed_at, self.printed = time.monotonic(), line
-            of = f"/{trainer.max_steps}" if trainer.max_steps > 0 else ""
-            self.say(f"step {trainer.global_step}{of}  {line}  {left}".rstrip())
-
-    def is_time(self) -> bool:
-        """Whether the last line was printed long ago."""
-        return time.monotonic() - self.printed_at > self.seconds_between_lines
+            total = f"/{trainer.max_steps}" if trainer.max_steps > 0 else ""
+            self.print(f"step {self.step}{total}  {line}  {left}".rstrip())
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Its time is counted apart, with all that follows it."""
-        self.left.pause()
-        if self.live is not None:
-            self.live.update(self.live.task_ids[0], left="validating")
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        """After a validation, and what it is followed by, training goes on."""
-        self.left.go_on()
+        self.estimate.start_validation()
+        self.update(left="validating")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print what was measured, and let it stand."""
-        if self.live is not None:
-            left = time_left(self.left, trainer, measured=1)
-            # Or what is printed next would stand above a bar of some time ago.
-            self.live.update(self.live.task_ids[0], left=left, refresh=True)
-        if in_fit(trainer) and not self.is_disabled:
-            measured = describe(trainer, "val", READINGS)
-            self.say(f"step {trainer.global_step}  validation: {measured}")
+        # At once, or the next line would be printed above a bar of some time ago.
+        self.update(left=self.format_time_left(trainer, validations_done=1), refresh=True)
+        if is_fitting(trainer) and not self.is_disabled:
+            readings = format_readings(trainer, "val", READINGS)
+            self.print(f"step {trainer.global_step}  validation: {readings}")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the bar down, and say what has come of it."""
         self.stop()
         if not self.is_disabled:
-            self.say(ending(trainer, self.history))
-            self.say(f"all of it is in {self.folder}")
+            for logger in trainer.loggers:
+                logger.save()
+            self.print(format_result(trainer, self.folder))
+            self.print(f"run folder: {self.folder}")
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Give the terminal back."""
         self.stop()
 
-    def say(self, line: str) -> None:
+    def format_time_left(self, trainer: Trainer, validations_done: int = 0) -> str:
+        seconds = self.estimate.seconds_left(trainer, validations_done)
+        return "" if seconds is None else f"{format_duration(seconds)} left"
+
+    def print(self, line: str) -> None:
         """Print above the bar."""
-        console = self.live.console if self.live else self.console
-        # Where nobody looks at it, it is read line by line.
-        whole = not console.is_terminal
-        console.print(line, highlight=False, markup=False, soft_wrap=whole)
+        # In a pipe, lines are not wrapped: programs read them.
+        self.console.print(
+            line, highlight=False, markup=False, soft_wrap=not self.console.is_terminal
+        )
+
+    def update(self, **changes: Any) -> None:
+        """Change the bar, if there is one."""
+        if self.live:
+            self.live.update(self.live.task_ids[0], **changes)
 
     def stop(self) -> None:
-        """Take the bar down."""
-        if self.live is not None:
-            self.live.update(self.live.task_ids[0], left="")
+        """Take the bar down, and give the terminal back."""
+        self.update(left="")
+        if self.live:
             self.live.stop()
-            self.live = None
+        self.live = None
 
     def disable(self) -> None:
-        """Show nothing (ranks other than 0)."""
-        self._disabled = True
+        self.is_disabled = True
 
     def enable(self) -> None:
-        """Show again."""
-        self._disabled = False
-
-    @property
-    def is_disabled(self) -> bool:
-        """Whether nothing is shown."""
-        return self._disabled
+        self.is_disabled = False
 
 
-def time_left(left: TimeLeft, trainer: Trainer, measured: int = 0) -> str:
-    """In words, where there is an end and a step to go by; `measured` is 1 after a validation."""
-    to_do = still_to_do(trainer)
-    ends = [left.seconds(to_do[0], max(to_do[1] - measured, 0)) if to_do else None]
-    ends += [timer.time_remaining() for timer in trainer.callbacks if isinstance(timer, Timer)]
-    known = [seconds for seconds in ends if seconds is not None]
-    return f"{duration(min(known))} left" if known else ""
-
-
-def describe(trainer: Trainer, stage: str, wanted: tuple[str, ...]) -> str:
-    """The latest readings of a stage in a few words, of each kind the first."""
-    known = readings(trainer, stage)
+def format_readings(trainer: Trainer, stage: str, kinds: tuple[str, ...]) -> str:
+    """The latest readings of a stage in a few words, the first of each kind."""
+    metrics = trainer.callback_metrics
     words = []
-    for kind in wanted:
-        for name in sorted(name for name in known if name.startswith(kind))[:1]:
-            value = f"{known[name]:,.0f}" if known[name] > 100 else f"{known[name]:.3f}"
-            words.append(f"{value} {name.replace('_per_', '/').replace('/second', '/s')}")
+    for kind in kinds:
+        names = sorted(name for name in metrics if name.startswith(f"{stage}/{kind}"))
+        for name in names[:1]:
+            value = metrics[name].item()
+            number = f"{value:,.0f}" if value > 100 else f"{value:.3f}"
+            unit = name.partition("/")[2].replace("_per_", "/").replace("/second", "/s")
+            words.append(f"{number} {unit}")
     return "  ".join(words)
+
+
+def format_model(trainer: Trainer, module: LightningModule) -> str:
+    """Parameters of each part as a table, and the memory."""
+    counts, n_layer = count_parameters(module.net), module.net.config.n_layer
+    total = sum(counts.values())
+    rows = [("", "parameters", "", "")]
+    for part, count in counts.items():
+        note = f"in {n_layer} layers" if part in ("attention", "feed-forward") else ""
+        rows.append((part, f"{count:,}", f"{100 * count / total:.1f} %", note))
+    rows.append(("all", f"{total:,}", "", f"on {trainer.strategy.root_device}"))
+    table = align_columns(rows)
+    if module.corpus is None:
+        return table
+    size = decimal(full_memory_bytes(trainer, module))
+    return f"{table}\nmemory: {module.net.config.mem_len:,} states a row, {size} on each device"
+
+
+def format_result(trainer: Trainer, folder: Path) -> str:
+    """How far training came, in what time, and its validations."""
+    metrics = read_metrics(folder)
+    total = f" of {trainer.max_steps:,}" if trainer.max_steps > 0 else ""
+    tokens, seconds = metrics.last("train/tokens_seen"), metrics.last("train/seconds")
+    line = f"trained {trainer.global_step:,}{total} steps, {tokens:,.0f} tokens"
+    line += f", in {format_duration(seconds)}"
+    if metrics.validations:
+        return f"{line}\n{format_final_table(metrics)}"
+    if trainer.enable_validation:
+        line += f"\nno validation: trainer.val_check_interval is {trainer.val_check_interval}"
+    return line

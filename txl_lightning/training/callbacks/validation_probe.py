@@ -1,8 +1,10 @@
-"""What is seen of a model after each validation: what it writes, where it errs, how far it looks.
+"""Measurements after each validation: samples, loss by position, attention distance, memory gain.
 
-B rows   L segment
+B rows   L segment   T tokens of a text
 """
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,50 +13,52 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 
 from ...analysis.attention_distance import sum_attention, summarize_heads
-from ...data.stream import Segment
+from ...data.stream import Segment, TrainingLoader
+from ...evaluation.metrics import MeanNats
+from ...evaluation.scoring import segment_nats
+from ...files import write_json
 from ...generation import generate
 from ...generation.streaming import StreamingDetokenizer
-from .history import in_fit
+from .run_metrics import is_fitting
 
-PROMPT = 32
-"""Tokens of the validation text that samples go on from."""
-MOST = 100
-"""Samples that are kept."""
-SEGMENTS = 4
-"""Segments in which attention is looked at, once the memory is full."""
+PROMPT_LEN = 32
+"""Tokens of the validation text that samples continue."""
+MAX_SAMPLES = 100
+N_ATTENTION = 4
+"""Segments in which attention is measured, once the memory is full."""
+N_GAIN = 16
+"""Segments that are read without memory too, once the memory is full."""
+NOTES = ("samples", "prompt_len", "nats_by_position", "attention")
 
 
 class ValidationProbe(Callback):
-    """Look at the model after each validation of fit, on rank 0; training does not notice.
+    """Measure the model in each validation of fit; training is bit for bit as without it.
+
+    Logged: val/tokens_seen, and val/memory_gain: mean nats of the same few segments without memory
+    less those with it. Above 0 memory helps; it says nothing about a model trained without.
 
     Args:
-        sample_len: Tokens of a sample; 0, none is written.
+        sample_len: tokens of a sample; 0: none is generated.
 
     Attributes:
-        samples: The step of each of the last validations, and a text that the model wrote: the
-            beginning of the validation text, and how it goes on.
-        prompt: How many characters of the text are not the model's.
-        nats: Places of a segment where something is scored, and the mean nats there at the last
-            validation (context fragmentation).
-        attention: How far back each head looks (`summarize_heads`), at the last one.
+        samples: [step, text] of the last validations; a text begins with the validation text's.
+        prompt_len: characters of a sample that are the validation text's.
+        nats_by_position: [position in the segment, mean nats] of the last validation.
+        attention: rows of `measure_attention_distance`, of the last validation.
     """
 
     def __init__(self, sample_len: int = 200) -> None:
         self.sample_len = sample_len
         self.samples: list[list[Any]] = []
-        self.prompt = 0
-        self.nats: list[tuple[int, float]] = []
+        self.prompt_len = 0
+        self.nats_by_position: list[list[float]] = []
         self.attention: list[dict[str, Any]] = []
-        self.begin()
-
-    def begin(self) -> None:
-        """Nothing of this validation has been seen."""
-        self.nats_L, self.count_L = torch.zeros(0), torch.zeros(0)
-        self.segments: list[Segment] = []
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """One that was broken off says nothing of this one."""
-        self.begin()
+        # A new metric: one made under trainer.validate's inference_mode could not count in fit.
+        self.gain = MeanNats().to(pl_module.device)
+        self.nats_L, self.count_L = torch.zeros(0), torch.zeros(0)
+        self.segments: list[Segment] = []
 
     def on_validation_batch_end(
         self,
@@ -65,84 +69,105 @@ class ValidationProbe(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Add a segment's nats up by their places, and keep some of its text."""
-        if not in_fit(trainer) or not trainer.is_global_zero or dataloader_idx:
+        if not is_fitting(trainer) or dataloader_idx:
             return
-        first = self.segments[0] if self.segments else batch
-        if len(self.segments) < filling(pl_module, first) + SEGMENTS:
-            self.segments.append(batch.rows(slice(1)).to("cpu"))
-        nats_BL = outputs[:, batch.n_context :].cpu().double()
-        self.nats_L = added(self.nats_L, nats_BL.nansum(dim=0))
-        self.count_L = added(self.count_L, nats_BL.isfinite().sum(dim=0))
+        if batch_idx == 0:
+            self.n_warmup = n_warmup_segments(pl_module, batch)
+        # Compiling once more, for a memory of another length, would take longer than it is worth.
+        has_gain = eval_mem_len(pl_module) and not pl_module.hparams["compile"]
+        if has_gain and 0 <= batch_idx - self.n_warmup < N_GAIN:
+            with trainer.precision_plugin.forward_context():
+                alone_BL = nats_without_memory(pl_module, batch)
+            self.gain.update(alone_BL - outputs, batch.targets_BL)
+        if trainer.is_global_zero:
+            if batch_idx < self.n_warmup + N_ATTENTION:
+                self.segments.append(batch.rows(slice(1)).to("cpu"))
+            nats_BL = outputs[:, batch.n_context :].cpu().double()
+            self.nats_L = add_padded(self.nats_L, nats_BL.nansum(dim=0))
+            self.count_L = add_padded(self.count_L, nats_BL.isfinite().sum(dim=0))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look, while the weights are those that were measured (`WeightAverage`)."""
+        # Not in on_validation_end: then the weights are no longer those of `WeightAverage`.
+        if not is_fitting(trainer):
+            return
+        if isinstance(loader := trainer.train_dataloader, TrainingLoader):
+            pl_module.log("val/tokens_seen", float(loader.tokens_seen(loader.consumed)))
+        if self.gain.update_called and (gain := self.gain.compute()).isfinite():
+            pl_module.log("val/memory_gain", gain)
         if not self.segments:
             return
         mean_L = (self.nats_L / self.count_L).tolist()
-        self.nats = [(place, nats) for place, nats in enumerate(mean_L) if nats == nats]
-        # Alone, a rank cannot compute with parts of weights; a compiled network has other memories.
-        whole = isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy)
-        if whole and not pl_module.hparams["compile"]:
-            # The first row has no text before its own, and repeats a token for a warm-up.
-            text_T = torch.cat([each.tokens_BL[0, each.n_context :] for each in self.segments])
-            text_T = text_T[pl_module.corpus.eval_warmup_len :]
-            if self.sample_len and len(text_T):
-                self.samples.append([trainer.global_step, self.sample(trainer, pl_module, text_T)])
-            self.samples = self.samples[-MOST:]
-            self.look(pl_module)
-        self.begin()
+        self.nats_by_position = [[at, nats] for at, nats in enumerate(mean_L) if nats == nats]
+        # One rank alone cannot compute with shards; a compiled network has other memories.
+        is_whole = isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy)
+        if is_whole and not pl_module.hparams["compile"]:
+            self.add_sample(trainer, pl_module)
+            self.measure_attention(pl_module)
 
-    def sample(self, trainer: Trainer, pl_module: LightningModule, text_T: Tensor) -> str:
-        """The beginning of the validation text, and what the model writes after it."""
+    def add_sample(self, trainer: Trainer, pl_module: Any) -> None:
+        """Let the model continue the beginning of the validation text."""
+        # The first row has no text before its own and repeats a token for its warm-up.
+        text_T = torch.cat([each.tokens_BL[0, each.n_context :] for each in self.segments])
+        prompt_L = text_T[pl_module.corpus.eval_warmup_len :][:PROMPT_LEN]
+        if not self.sample_len or not len(prompt_L):
+            return
         net, vocab = pl_module.net, trainer.datamodule.vocab
-        prompt_L, context = text_T[:PROMPT], 0
-        if not net.config.mem_len or net.config.is_absolute:
-            context = PROMPT
-        how = {"seed": 1, "temperature": 0.8, "ext_len": context}
-        ids_L = generate(net, prompt_L, self.sample_len, **how)
-        self.prompt = len(written(vocab, prompt_L))
-        return written(vocab, torch.cat([prompt_L, ids_L.cpu()]))
+        # A model that cannot remember must read its own last tokens again.
+        context = PROMPT_LEN if not net.config.mem_len or net.config.is_absolute else 0
+        ids_T = generate(
+            net, prompt_L, self.sample_len, seed=1, temperature=0.8, ext_len=context
+        ).cpu()
+        self.prompt_len = len(decode(vocab, prompt_L))
+        text = decode(vocab, torch.cat([prompt_L, ids_T]))
+        self.samples = [*self.samples, [trainer.global_step, text]][-MAX_SAMPLES:]
 
-    def look(self, pl_module: LightningModule) -> None:
-        """How far back the heads look, if the text that was validated is long enough to tell."""
-        net, n_warm = pl_module.net, filling(pl_module, self.segments[0])
-        whole = [each for each in self.segments if each.new_len == self.segments[0].new_len]
-        if len(whole) > n_warm:
+    def measure_attention(self, pl_module: Any) -> None:
+        """Measure attention distances, if the validation is long enough to fill the memory."""
+        net, tgt_len = pl_module.net, self.segments[0].new_len
+        whole = [each for each in self.segments if each.new_len == tgt_len]
+        if len(whole) > self.n_warmup:
             memory = net.empty_memory(1, *pl_module.eval_lengths)
-            sums = sum_attention(net, whole, memory, n_warm, pl_module.ext_len("val"))
+            ext_len = pl_module.corpus.eval_ext_len
+            sums = sum_attention(net, whole, memory, self.n_warmup, ext_len)
             self.attention = summarize_heads(sums)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What was seen so far."""
-        return {name: getattr(self, name) for name in ("samples", "prompt", "nats", "attention")}
+    def save(self, path: Path) -> None:
+        """Write all notes as JSON, so that a resumed run keeps them."""
+        write_json({name: getattr(self, name) for name in NOTES}, path)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there."""
-        for name, value in state_dict.items():
-            setattr(self, name, value)
-
-
-def filling(pl_module: LightningModule, segment: Segment) -> int:
-    """Segments after which a row sees as far back as it ever will."""
-    corpus, mem_len = pl_module.corpus, remembered(pl_module)
-    return -(-(corpus.eval_warmup_len + mem_len + corpus.eval_ext_len) // segment.new_len)
+    def load(self, path: Path, global_step: int) -> None:
+        """Read the notes of this run up to a step, if it has any."""
+        if global_step and path.is_file():
+            vars(self).update(json.loads(path.read_text()))
+            self.samples = [sample for sample in self.samples if sample[0] <= global_step]
 
 
-def remembered(pl_module: LightningModule) -> int:
-    """States that a row remembers in validation."""
-    given = pl_module.eval_lengths[0]
-    return pl_module.net.config.mem_len if given is None else given
+def n_warmup_segments(pl_module: Any, segment: Segment) -> int:
+    """Segments after which every row sees as many states as it ever will."""
+    corpus = pl_module.corpus
+    before = corpus.eval_warmup_len + eval_mem_len(pl_module) + corpus.eval_ext_len
+    return -(-before // segment.new_len)
 
 
-def written(vocab: Any, ids_L: Tensor) -> str:
-    """Text in whole characters."""
+def eval_mem_len(pl_module: Any) -> int:
+    mem_len = pl_module.eval_lengths[0]
+    return pl_module.net.config.mem_len if mem_len is None else mem_len
+
+
+def nats_without_memory(pl_module: Any, segment: Segment) -> Tensor:
+    """Nats of a segment's targets, nats_BL, where nothing before the segment is remembered."""
+    memory = pl_module.net.empty_cache(len(segment.tokens_BL), 0, *pl_module.eval_lengths[1:])
+    return segment_nats(pl_module.net, segment, memory)[0]
+
+
+def decode(vocab: Any, ids_T: Tensor) -> str:
+    """The text of some tokens, in whole characters."""
     stream = StreamingDetokenizer(vocab, ())
-    return "".join([*(stream.add(index) for index in ids_L.tolist()), stream.rest()])
+    return "".join([*(stream.add(index) for index in ids_T.tolist()), stream.rest()])
 
 
-def added(one_L: Tensor, other_L: Tensor) -> Tensor:
-    """The sum, of which the shorter one has the beginning."""
+def add_padded(one_L: Tensor, other_L: Tensor) -> Tensor:
+    """Add two vectors, the shorter one padded with zeros."""
     sum_L = torch.zeros(max(len(one_L), len(other_L)), dtype=torch.float64)
     sum_L[: len(one_L)] += one_L
     sum_L[: len(other_L)] += other_L

@@ -1,0 +1,31 @@
+"""The share of a device's peak is logged where the peak is known, and time survives a resume."""
+
+import pytest
+
+from txl_lightning.training.callbacks import throughput
+from txl_lightning.training.callbacks.throughput import Throughput
+
+
+def test_mfu_is_the_share_of_the_peak(make_model, make_data, make_trainer, monkeypatch):
+    monkeypatch.setattr(throughput, "peak_flops", lambda device: 1e9)
+    trainer = make_trainer(callbacks=[Throughput()], log_every_n_steps=2, limit_val_batches=0)
+    trainer.fit(make_model(), datamodule=make_data())
+    found = trainer.callback_metrics
+    assert found["train/mfu"].item() == pytest.approx(found["train/model_flops_per_second"] / 1e9)
+
+
+def test_mfu_is_not_logged_on_an_unknown_device(make_model, make_data, make_trainer):
+    trainer = make_trainer(callbacks=[Throughput()], log_every_n_steps=2, limit_val_batches=0)
+    trainer.fit(make_model(), datamodule=make_data())
+    assert "train/mfu" not in trainer.callback_metrics
+
+
+def test_seconds_of_a_resumed_run_go_on(make_model, make_data, make_trainer, tmp_path):
+    options = {"log_every_n_steps": 1, "limit_val_batches": 0}
+    first = make_trainer(callbacks=[Throughput()], max_steps=2, **options)
+    first.fit(make_model(), datamodule=make_data())
+    first.callbacks[0].total_seconds = 1000.0
+    first.save_checkpoint(tmp_path / "a.ckpt")
+    second = make_trainer(callbacks=[Throughput()], max_steps=4, **options)
+    second.fit(make_model(), datamodule=make_data(), ckpt_path=tmp_path / "a.ckpt")
+    assert second.callback_metrics["train/seconds"] > 1000

@@ -1,0 +1,37 @@
+"""The nats of every token that predict scores, as a file."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter
+from torch import Tensor
+
+
+class SaveNats(BasePredictionWriter):
+    """Write nats.npy in the run's folder: nats of the scored tokens, [B, T] in input order.
+
+    Where one row scores a token and another does not, the other has nan. Each of several ranks
+    writes its own rows: nats.rank0.npy.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(write_interval="batch_and_epoch")
+        self.parts: list[np.ndarray] = []
+
+    def write_on_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, prediction: Tensor, *_: Any
+    ) -> None:
+        self.parts.append(prediction.float().cpu().numpy())
+
+    def write_on_epoch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        folder = Path(trainer.log_dir or trainer.default_root_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        rank = f".rank{trainer.global_rank}" if trainer.world_size > 1 else ""
+        path = folder / f"nats{rank}.npy"
+        nats_BT = np.concatenate(self.parts, axis=1)
+        # The warm-up is no part of the text that is scored.
+        np.save(path, nats_BT[:, ~np.isnan(nats_BT).all(axis=0)])
+        self.parts = []
+        print(f"nats of every scored token: {path}")

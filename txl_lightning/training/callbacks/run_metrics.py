@@ -1,0 +1,88 @@
+"""The numbers of a run, read back from the metrics.csv in its folder."""
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning.pytorch import Trainer
+
+MAX_POINTS = 1000
+"""Points of a curve; a longer one is thinned evenly."""
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class RunMetrics:
+    """What a run has logged: one row a step, in order, with what was logged at that step.
+
+    Args:
+        rows: values by name, beside "step", which counts from 1.
+    """
+
+    rows: list[dict[str, float]]
+
+    def curve(self, name: str) -> list[Point]:
+        """Points (tokens read, value) of a metric, for example train/loss."""
+        tokens = f"{name.partition('/')[0]}/tokens_seen"
+        points = [(row[tokens], row[name]) for row in self.rows if {tokens, name} <= row.keys()]
+        return points[:: math.ceil(len(points) / MAX_POINTS) or 1]
+
+    def last(self, name: str) -> float:
+        """The last value of a metric, or 0."""
+        return next((row[name] for row in reversed(self.rows) if name in row), 0.0)
+
+    @property
+    def validations(self) -> list[dict[str, float]]:
+        """One row a validation: step, tokens_seen, nats, the other readings of the first text."""
+        found = []
+        for row in self.rows:
+            names = [name for name in row if name.startswith("val/") and name.count("/") == 1]
+            # The loss is the nats by the name that other tools look for.
+            readings = {
+                name.removeprefix("val/"): row[name] for name in names if name != "val/loss"
+            }
+            order = sorted(readings, key=lambda name: (name != "tokens_seen", name != "nats", name))
+            if order:
+                values = {name: readings[name] for name in order}
+                whole = {name: int(values[name]) for name in values if name == "tokens_seen"}
+                found.append({"step": row["step"]} | values | whole)
+        return found
+
+    @property
+    def best(self) -> dict[str, float] | None:
+        """The validation with the least nats."""
+        finite = [row for row in self.validations if row.get("nats", math.nan) < math.inf]
+        return min(finite, key=lambda row: row["nats"], default=None)
+
+    @property
+    def bits(self) -> str:
+        """The name of the unit to show: bits per byte, which compares models, or else per token."""
+        names = {name.partition("/")[2] for row in self.rows for name in row}
+        bits = sorted(name for name in names if name.startswith("bits_per_"))
+        return "bits_per_byte" if "bits_per_byte" in bits else (bits or ["nats"])[0]
+
+
+def read_metrics(folder: Path) -> RunMetrics:
+    """Load metrics.csv; of steps taken twice, because a run was killed, the last values count."""
+    path = folder / "metrics.csv"
+    rows: dict[int, dict[str, float]] = {}
+    if path.is_file():
+        with path.open(newline="") as file:
+            for cells in csv.DictReader(file):
+                values = {name: float(cell) for name, cell in cells.items() if cell}
+                # Lightning counts a step after it has logged it.
+                step = int(values.pop("step")) + 1
+                rows.setdefault(step, {"step": step}).update(values)
+    return RunMetrics([rows[step] for step in sorted(rows)])
+
+
+def is_fitting(trainer: Trainer) -> bool:
+    return trainer.state.fn == "fit" and not trainer.sanity_checking
+
+
+def run_folder(trainer: Trainer) -> Path:
+    """The folder of a run, the same on every rank; without a logger, that of its checkpoints."""
+    logged = Path(trainer.log_dir or trainer.default_root_dir)
+    kept = [Path(each.dirpath).parent for each in trainer.checkpoint_callbacks if each.dirpath]
+    return kept[0] if kept and not trainer.loggers else logged
