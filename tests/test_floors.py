@@ -89,8 +89,8 @@ def imported_packages(path: Path) -> set[str]:
         ({"lightning"}, {"data/datamodule.py", "__main__.py", "training"}),
         ({"tokenizers"}, {"data/vocab/subwords.py"}),
         ({"pooch", "urllib", "requests", "http", "socket", "fsspec"}, {"data/download.py"}),
-        ({"wandb"}, {"sweeps/command.py"}),
-        ({"sweeps", "sklearn", "scipy"}, {"sweeps/engine.py", "sweeps/pictures.py"}),
+        ({"wandb"}, {"training"}),
+        ({"optuna"}, {"sweeps/engine.py", "sweeps/results.py", "sweeps/runner.py"}),
     ],
 )
 def test_a_package_is_imported_only_where_it_belongs(packages, where):

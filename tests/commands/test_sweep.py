@@ -1,6 +1,5 @@
-"""sweep: many runs of fit; what is broken off is gone on with."""
+"""sweep: many runs of fit, one of which is interrupted and one fails."""
 
-import csv
 import json
 import os
 import signal
@@ -12,81 +11,110 @@ from pathlib import Path
 import pytest
 import yaml
 
+from txl_lightning.sweeps import engine, results
+from txl_lightning.sweeps.runner import make_command
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "sweeps").glob("*.yaml"))
+# The second is impossible.
 SETTINGS = [
     {"model": {"net": {"mem_len": 8}}, "data": {"tgt_len": 8}},
     {"model": {"net": {"mem_len": 4}}, "data": {"tgt_len": 0}},
 ]
-"""The second is impossible."""
-STEPS = 100
 
 
 @pytest.fixture
 def search(tmp_path, small) -> Path:
     """A grid of two runs of fit."""
-    fixed = [f"--trainer.max_steps={STEPS}", "--trainer.val_check_interval=20"]
+    fixed = ["--trainer.max_steps=100", "--trainer.val_check_interval=20"]
+    fit = ["${env}", "${interpreter}", "-m", "txl_lightning", "fit", *small, *fixed]
     config = {
         "method": "grid",
-        "metric": {"name": "val/bits_per_byte", "goal": "minimize"},
+        "metric": {"name": "val/loss"},
         "parameters": {"config": {"values": [json.dumps(each) for each in SETTINGS]}},
-        "command": ["${env}", "${interpreter}", "-m", "txl_lightning", "fit", *small, *fixed],
+        "command": [*fit, f"--data.data_dir={tmp_path}", "${args}"],
     }
-    config["command"] += [f"--data.data_dir={tmp_path}", "${args}"]
     path = tmp_path / "search.yaml"
     path.write_text(yaml.safe_dump(config))
     return path
 
 
-def broken_off(folder: Path, repository: Path) -> str:
-    """Begin the sweep, and end it when its first trial has validated; what it said."""
+def interrupt_sweep(folder: Path, repository: Path) -> None:
+    """Start the sweep, and stop it when its first trial has validated."""
     command = [sys.executable, "-m", "txl_lightning", "sweep", "search.yaml", "--out=out"]
     environment = os.environ | {"PYTHONPATH": str(repository)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen(command, cwd=folder, env=environment, **pipes)
-    logged, end = folder / "out" / "001" / "version_0" / "metrics.csv", time.monotonic() + 100
-    while not logged.exists() or "val/" not in logged.read_text():
+    process = subprocess.Popen(command, cwd=folder, env=environment)
+    metrics, end = folder / "out" / "000" / "version_0" / "metrics.csv", time.monotonic() + 200
+    while not metrics.exists() or "val/" not in metrics.read_text():
         assert time.monotonic() < end
-        assert process.poll() is None, process.communicate()[0]
+        assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=100)
-    assert process.returncode == 143, said
-    return said
+    assert process.wait(200) == 143
 
 
-def steps(path: Path) -> list[int]:
-    """Those of which training was logged."""
-    with path.open() as file:
-        return [int(row["step"]) for row in csv.DictReader(file) if row["train/nats"]]
-
-
-def test_runs_of_fit_are_compared_one_that_was_broken_off_and_one_that_fails(
+@pytest.mark.slow
+def test_interrupted_and_failing_runs_of_fit_are_compared(
     txl, tmp_path, search, repository, monkeypatch
 ):
-    said = broken_off(tmp_path, repository)
-    assert "trial 1: interrupted, val/bits_per_byte" in said
+    interrupt_sweep(tmp_path, repository)
     monkeypatch.setenv("PYTHONPATH", str(repository))
     code, output = txl("sweep", search, "--out=out")
     assert code == 0, output.err
-    first, second = (steps(Path("out", "001", f"version_{n}", "metrics.csv")) for n in (0, 1))
-    # No step is made twice: fit has saved after the last one, which it has not logged any more.
-    assert 18 < first[-1] < second[0] <= first[-1] + 2
-    assert second[-1] == STEPS - 1
-    with Path("out", "results.csv").open(newline="") as file:
-        best, other = csv.DictReader(file)
-    assert (best["state"], best["model.net.mem_len"], best["data.tgt_len"]) == (
-        "finished",
-        "8",
-        "8",
-    )
-    assert (other["state"], other["value"]) == ("failed", "")
+    best, other = json.loads(Path("out", "results.json").read_text())["rows"]
+    assert (best["state"], best["model.net.mem_len"], best["validations"]) == ("complete", 8, 5)
+    assert (other["state"], other["value"]) == ("fail", None)
     assert other["reason"].startswith("exit code 2: error: data.tgt_len: invalid 0")
-    checkpoint = Path("out", "001", "version_1", "checkpoints", "best.ckpt")
-    assert checkpoint.exists()
-    assert f"python -m txl_lightning evaluate {checkpoint} --split val" in output.out
+    values, _ = results.read_metric(Path("out", "000"), "val/loss")
+    assert len(values) == 5
+    assert best["value"] == min(values)
+    line = next(line for line in output.out.splitlines() if " evaluate out/000/" in line)
+    assert Path(line.split()[4]).name == "best.ckpt"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_trials_of_given_sweeps_are_runs_of_fit(path, txl, repository, tmp_path, monkeypatch):
+    file = engine.load_sweep_file(str(path))
+    assert file.name == path.stem
+    study = engine.open_study(file, tmp_path, 1)
+    parameters = engine.suggest_parameters(engine.ask_trial(study, file, 1), file)
+    words = make_command(file.config, parameters, tmp_path)
+    assert words[2:5] == ["-m", "txl_lightning", "fit"]
+    monkeypatch.chdir(repository)
+    code, output = txl(*words[4:], "--print_config")
+    assert code == 0, output.err
+    config = yaml.safe_load(output.out)
+    assert config["trainer"]["logger"]["class_path"].endswith("WandbLogger")
+    study.ask().set_user_attr("parameters", parameters)
+    for key, expected in results.flat_parameters(study.trials[1]).items():
+        value = config
+        for word in key.split("."):
+            value = value[word]
+        assert value == expected
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_given_sweeps_say_how_they_are_run_and_whether_they_are_measured(path):
+    header = "".join(line for line in path.read_text().splitlines(True) if line.startswith("#"))
+    name = f"configs/sweeps/{path.name}"
+    assert f"python -m txl_lightning sweep {name}" in header
+    assert f"wandb sweep {name}" in header
+    words = " ".join(header.replace("#", " ").split())
+    measured = "measured, with what else differs, in experiments/README.md"
+    assert any(text in words for text in ("not measured here", "measures nothing", measured))
+
+
+def test_trials_of_the_attention_sweep_see_and_read_the_same_number_of_tokens():
+    path = next(path for path in CONFIGS if path.stem == "attention")
+    texts = yaml.safe_load(path.read_text())["parameters"]["config"]["values"]
+    for settings in map(json.loads, texts):
+        data = settings["data"]
+        assert settings["model"]["net"]["mem_len"] + data["tgt_len"] == 192
+        assert data["tgt_len"] * data["batch_size"] == 768
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--count=0",), "count: invalid 0; expected at least 1"),
         (("--seed=-1",), "seed: invalid -1; expected at least 0"),
@@ -94,13 +122,13 @@ def test_runs_of_fit_are_compared_one_that_was_broken_off_and_one_that_fails(
         (("--counts=3",), "counts: unknown key; did you mean count?"),
     ],
 )
-def test_a_wrong_option_is_refused_before_anything_is_tried(txl, search, options, said):
+def test_wrong_option_is_refused_before_anything_is_tried(txl, search, options, message):
     code, output = txl("sweep", search, *options)
     assert code in (2, 6)
-    assert f"error: {said}" in output.err
+    assert f"error: {message}" in output.err
     assert not Path("runs").exists()
 
 
-def test_a_file_that_is_missing_is_named(txl):
+def test_missing_file_is_named(txl):
     code, output = txl("sweep", "none.yaml")
     assert (code, "error: none.yaml: No such file" in output.err) == (2, True)

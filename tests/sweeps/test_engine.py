@@ -1,121 +1,207 @@
-"""What is tried next and what is ended early."""
+"""W&B's file, what Optuna proposes for it, and when a trial is pruned."""
 
-import random
-import sys
-from dataclasses import replace
+import math
 
-import numpy as np
+import optuna
 import pytest
+import yaml
 
-from txl_lightning.sweeps import engine, trials
-from txl_lightning.sweeps.trials import Sweep, Trial
+from txl_lightning.sweeps import engine
+from txl_lightning.sweeps.engine import SweepFile
 
+METRIC = {"name": "val/loss", "goal": "minimize"}
+LR = {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1}
 PARAMETERS = {
-    "model.optim.lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1},
-    "model.net.mem_len": {"values": [0, 16, 64]},
-    "data.tgt_len": {"distribution": "int_uniform", "min": 4, "max": 64},
-    "data.order": {"value": "ordered"},
+    "lr": LR,
+    "mem_len": {"values": [0, 16, 64]},
+    "tgt_len": {"distribution": "int_uniform", "min": 4, "max": 64},
+    "order": {"value": "ordered"},
+}
+BAND = {"type": "hyperband", "min_iter": 2, "eta": 2}
+RIGHT = {
+    "method": "random",
+    "metric": METRIC,
+    "parameters": {"lr": {"min": 0.001, "max": 0.01}},
+    "command": ["${interpreter}", "${args}"],
 }
 
 
-def config(method: str, **changes) -> dict:
-    metric = {"name": "val/nats", "goal": "minimize"}
-    given = {"method": method, "metric": metric, "parameters": PARAMETERS}
-    return engine.library().SweepConfig(given | changes)
+def make_file(method: str, parameters: dict = PARAMETERS, **changes) -> SweepFile:
+    config = {**RIGHT, "method": method, "parameters": parameters, **changes}
+    engine.check_config(config)
+    return SweepFile("one", "val/loss", config["metric"].get("goal", "minimize"), config)
 
 
-def carried_out(search, seed: int, count: int, begun: tuple[Trial, ...] = ()) -> tuple[Trial, ...]:
-    """Trials whose value is a function of their parameters; the third fails."""
-    found = list(begun)
-    while len(found) < count:
-        parameters = engine.propose(search, seed, found)
-        value = abs(np.log10(parameters["model.optim.lr"]) + 2) + parameters["data.tgt_len"] / 100
-        failed = len(found) == 2
-        trial = Trial(len(found) + 1, parameters, "failed" if failed else "finished")
-        found.append(trial if failed else replace(trial, history=(value + 1, value)))
-    return tuple(found)
-
-
-@pytest.mark.parametrize("method", ["random", "bayes"])
-def test_what_is_tried_after_it_was_saved_and_read_is_what_would_have_been(method, tmp_path):
-    search = config(method)
-    whole = carried_out(search, 3, 8)
-    trials.save(Sweep({}, 3, whole[:4]), tmp_path)
-    random.seed(99)
-    np.random.seed(99)
-    again = carried_out(search, 3, 8, trials.load(tmp_path).trials)
-    assert again == whole
-    assert len({trial.parameters["model.optim.lr"] for trial in whole}) == 8
-    assert carried_out(search, 4, 8) != whole
+def propose(file: SweepFile, folder, count: int, seed: int = 1) -> list[dict]:
+    """Ask for trials until there are so many in the folder; the third of them fails."""
+    folder.mkdir(exist_ok=True)
+    study = engine.open_study(file, folder, seed)
+    while len(study.trials) < count:
+        trial = engine.ask_trial(study, file, seed)
+        if trial is None:
+            break
+        found = engine.suggest_parameters(trial, file)
+        trial.set_user_attr("parameters", found)
+        if trial.number == 2:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        else:
+            study.tell(trial, abs(math.log10(found.get("lr", 1)) + 2) + found.get("tgt_len", 0))
+    return [trial.user_attrs["parameters"] for trial in study.trials]
 
 
 @pytest.mark.parametrize("method", ["random", "bayes"])
-def test_values_are_plain_and_within_what_the_file_allows(method):
-    for trial in carried_out(config(method), 1, 6):
-        lr, mem_len, tgt_len, order = (trial.parameters[name] for name in PARAMETERS)
-        assert [type(each) for each in (lr, mem_len, tgt_len, order)] == [float, int, int, str]
-        assert 1e-4 <= lr <= 1e-1
-        assert mem_len in (0, 16, 64)
-        assert 4 <= tgt_len <= 64
-        assert order == "ordered"
+def test_reopened_study_proposes_what_it_would_have_proposed(method, tmp_path):
+    file = make_file(method)
+    whole = propose(file, tmp_path / "whole", 8, seed=3)
+    propose(file, tmp_path / "halves", 4, seed=3)
+    assert propose(file, tmp_path / "halves", 8, seed=3) == whole
+    assert len({each["lr"] for each in whole}) == 8
+    assert propose(file, tmp_path / "other", 8, seed=4) != whole
+    for each in whole:
+        assert [type(value) for value in each.values()] == [float, int, int, str]
+        assert 1e-4 <= each["lr"] <= 1e-1
+        assert each["mem_len"] in (0, 16, 64)
+        assert 4 <= each["tgt_len"] <= 64
 
 
-def test_to_propose_changes_no_draw_of_others():
-    random.seed(5)
-    np.random.seed(5)
-    expected = random.random(), np.random.random()
-    random.seed(5)
-    np.random.seed(5)
-    engine.propose(config("random"), 1, [])
-    assert (random.random(), np.random.random()) == expected
+def test_bayes_proposes_better_values_than_random(tmp_path):
+    """Of four parameters one matters, whose best is 0.01."""
+    errors = []
+    for method in ("bayes", "random"):
+        trials = propose(
+            make_file(method, {**PARAMETERS, "tgt_len": {"value": 0}}), tmp_path / method, 25
+        )
+        errors.append(sum(abs(math.log10(each["lr"]) + 2) for each in trials[8:]))
+    assert errors[0] < errors[1]
 
 
-def test_bayes_comes_nearer_than_chance():
-    """Of many parameters one matters, whose best is 0.01."""
-    lrs = [
-        np.mean([abs(np.log10(t.parameters["model.optim.lr"]) + 2) for t in found[6:]])
-        for found in (carried_out(config(method), 1, 14) for method in ("bayes", "random"))
-    ]
-    assert lrs[0] < lrs[1]
+def test_grid_has_every_combination_once_in_order_and_then_ends(tmp_path):
+    parameters = {"a": {"values": [1, "null", [2, 3]]}, "b": {"min": 4, "max": 5}}
+    file = make_file("grid", parameters)
+    expected = [{"a": a, "b": b} for a in (1, "null", "[2, 3]") for b in (4, 5)]
+    assert propose(file, tmp_path, 4) == expected[:4]
+    assert propose(file, tmp_path, 99) == expected
 
 
-def test_a_grid_has_every_combination_once_and_then_no_more():
-    parameters = {"a": {"values": [1, "null"]}, "b": {"values": [0.1, 0.2, 0.3]}}
-    search, found = config("grid", parameters=parameters), []
-    while (each := engine.propose(search, 1, found)) is not None:
-        found.append(Trial(len(found) + 1, each, "failed"))
-    pairs = {(trial.parameters["a"], trial.parameters["b"]) for trial in found}
-    assert len(pairs) == len(found) == 6
-
-
-BAND = {"type": "hyperband", "min_iter": 2, "eta": 2}
+def test_trial_that_was_queued_by_a_killed_process_is_asked_next(tmp_path):
+    file = make_file("grid", {"a": {"values": [1, 2]}})
+    engine.open_study(file, tmp_path, 1).enqueue_trial({"a": 1})
+    assert propose(file, tmp_path, 99) == [{"a": 1}, {"a": 2}]
 
 
 @pytest.mark.parametrize(
-    ("goal", "history", "hopeless"),
+    ("spec", "low", "high", "step"),
     [
-        ("minimize", (9.0,), False),
-        ("minimize", (9.0, 9.0), True),
-        ("minimize", (9.0, 1.0), False),
-        ("maximize", (1.0, 1.0), True),
-        ("maximize", (1.0, 9.0), False),
+        ({"min": 2.0, "max": 3.0}, 2, 3, None),
+        ({"distribution": "q_uniform", "min": 1, "max": 9.0, "q": 0.5}, 1, 9, 0.5),
+        ({"distribution": "log_uniform", "min": 0, "max": 2}, 1, math.exp(2), None),
+        ({"distribution": "q_log_uniform_values", "min": 8, "max": 512, "q": 8}, 8, 512, 8),
+        ({"distribution": "normal", "mu": 10, "sigma": 0.1}, 9, 11, None),
+        ({"distribution": "q_log_normal", "mu": 2, "sigma": 0.5, "q": 2}, 0, 60, 2),
     ],
 )
-def test_hyperband_ends_what_is_worse_than_half_of_the_others(goal, history, hopeless):
-    search = config("random", metric={"name": "val/nats", "goal": goal}, early_terminate=BAND)
-    others = [Trial(n + 1, {}, "finished", (5.0, 4.0 + n / 10, 3.0)) for n in range(3)]
-    running = Trial(4, {}, "running", history)
-    assert engine.is_hopeless(search, others, running) is hopeless
+def test_distributions_of_numbers_stay_within_their_range(spec, low, high, step, tmp_path):
+    values = [each["x"] for each in propose(make_file("random", {"x": spec}), tmp_path, 12)]
+    assert all(low <= value <= high for value in values)
+    assert len(set(values)) > 2
+    if step:
+        assert all(value % step == 0 for value in values)
+        assert {type(value) for value in values} == {type(step)}
 
 
-def test_the_first_trial_is_never_hopeless():
-    search = config("random", early_terminate=BAND)
-    assert not engine.is_hopeless(search, [], Trial(1, {}, "running", (9.0, 9.0, 9.0, 9.0)))
+@pytest.mark.parametrize(
+    ("goal", "values", "is_pruned"),
+    [
+        ("minimize", [9.0], False),
+        ("minimize", [9.0, 9.0], True),
+        ("minimize", [9.0, 1.0], False),
+        ("maximize", [1.0, 1.0], True),
+        ("maximize", [1.0, 9.0], False),
+    ],
+)
+def test_hyperband_prunes_what_is_worse_than_half_of_the_others(goal, values, is_pruned, tmp_path):
+    metric = {"name": "val/loss", "goal": goal}
+    file = make_file("random", early_terminate=BAND, metric=metric)
+    study = engine.open_study(file, tmp_path, 1)
+    for other in (4.0, 4.1, 4.2):
+        trial = study.ask()
+        for step in (1, 2):
+            trial.report(other, step)
+            trial.should_prune()
+        study.tell(trial, other)
+    trial = study.ask()
+    for step, value in enumerate(values, 1):
+        trial.report(value, step)
+    assert trial.should_prune() is is_pruned
 
 
-def test_where_the_engine_is_missing_both_commands_are_told(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sweeps", None)
-    with pytest.raises(ValueError, match="sweep: the package sweeps is missing; pip install") as e:
-        engine.library()
-    assert "txl-lightning[sweeps]" in str(e.value)
-    assert "--no-deps sweeps==0.3.0" in str(e.value)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "gridd"}, "method: invalid gridd; expected one of grid, random, bayes"),
+        ({"method": None}, "method: invalid None"),
+        ({"command": None}, "command: invalid None; expected a list"),
+        ({"command": ["${argz}"]}, "command: invalid ['${argz}']; expected no macros but ${env}"),
+        ({"metric": {"nme": "x"}}, "metric.nme: unknown key; did you mean metric.name?"),
+        ({"metric": None}, "metric: invalid None"),
+        ({"metric": {"name": "x", "goal": "less"}}, "metric.goal: invalid less"),
+        ({"metrc": 1}, "metrc: unknown key; did you mean metric?"),
+        ({"run_cap": "8"}, "run_cap: invalid 8; expected a whole number"),
+        ({"parameters": {"lr": {"valuess": [1]}}}, "parameters.lr: invalid {'valuess': [1]}"),
+        ({"parameters": {"lr": {"min": "1e-4", "max": 1.0}}}, "1e-4 is a text, 1.0e-4 a number"),
+        ({"parameters": {"lr": {"min": 2.0, "max": 1.0}}}, "parameters.lr: invalid {'max': 1.0"),
+        ({"parameters": {"lr": {"distribution": "beta", "a": 2}}}, "parameters.lr: invalid"),
+        ({"parameters": {"lr": {"values": [1], "probabilities": [1]}}}, "parameters.lr: invalid"),
+        ({"parameters": {"model": {"parameters": {"lr": {"value": 1}}}}}, "parameters.model"),
+        ({"method": "grid"}, "parameters.lr: invalid"),
+        ({"early_terminate": {"type": "hyperband"}}, "early_terminate: invalid {'type'"),
+        ({"early_terminate": {**BAND, "eta": 2.5}}, "early_terminate: invalid {'eta': 2.5"),
+    ],
+)
+def test_wrong_file_is_refused_in_one_line_with_file_and_key(place, changes, message):
+    path = place.folder / "wrong.yaml"
+    path.write_text(yaml.safe_dump({**RIGHT, **changes}))
+    with pytest.raises(ValueError, match=r"wrong\.yaml: ") as error:
+        engine.load_sweep_file(str(path))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_file_that_is_not_yaml_is_refused_in_one_line(place):
+    path = place.folder / "wrong.yaml"
+    path.write_text("method: [grid\n")
+    with pytest.raises(ValueError, match=r"wrong\.yaml: [^\n]*expected ',' or ']'[^\n]*$"):
+        engine.load_sweep_file(str(path))
+
+
+def test_journal_with_a_torn_last_line_is_continued(tmp_path):
+    file = make_file("grid", {"a": {"values": [1, 2, 3]}})
+    propose(file, tmp_path, 2)
+    path = tmp_path / "journal.log"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"op_code":4,"wor')
+    assert propose(file, tmp_path, 99) == [{"a": 1}, {"a": 2}, {"a": 3}]
+    assert path.read_bytes().startswith(whole)
+
+
+def test_folder_with_another_kind_of_journal_is_refused(tmp_path):
+    (tmp_path / "journal.log").write_text("step,loss\n1,2\n")
+    with pytest.raises(ValueError, match=r"out: invalid .*journal\.log; expected the journal"):
+        engine.open_study(make_file("random"), tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "seed", "key"),
+    [
+        ({"parameters": {"lr": {"value": 0.5}}}, 1, "parameters"),
+        ({"metric": {"name": "val/nats"}}, 1, "metric"),
+        ({"method": "bayes"}, 1, "method"),
+        ({}, 2, "seed"),
+    ],
+)
+def test_another_search_is_refused_in_the_folder_of_a_sweep(changes, seed, key, tmp_path):
+    propose(make_file("random"), tmp_path, 1)
+    other = make_file(**{"method": "random", **changes})
+    with pytest.raises(ValueError, match=f"^{key}: not as when the sweep in") as error:
+        engine.open_study(other, tmp_path, seed)
+    assert "rm -r" not in str(error.value)

@@ -1,48 +1,41 @@
-"""sweep: many runs of one file of W&B's, on one machine and with no account."""
+"""sweep: many runs of one file of W&B's, on one machine and without an account."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import require
 from ..files import check_folder_writable
-from ..sweeps.file import SweepFile, read
-from ..sweeps.loop import carry_out
-from ..sweeps.results import show
 
 
 def sweep_command(
     path: str, count: int | None = None, out: str | None = None, seed: int = 1
 ) -> None:
-    """Make the trials of a sweep one after the other; broken off, the same command goes on.
+    """Run the trials of a sweep one after the other; interrupted, the same command continues.
 
-    What to try, and what to end early, is W&B's own engine's to say. A trial that fails is noted,
-    and the sweep goes on. Written as results.csv, results.json, results.png, and a folder for each
-    trial with its log and its runs.
+    Optuna proposes the trials and prunes them. Several of these commands on one machine share a
+    folder's sweep. A trial that fails is noted, and the sweep continues. Written are results.csv,
+    results.json, results.png, importances.png, and a folder for each trial with its log and its
+    run.
 
     Args:
         path: A sweep in W&B's format, as in configs/sweeps.
-        count: Trials to make in all, those of earlier calls and those that failed included; left
-            out, the file's run_cap, or as many as its grid has.
+        count: Trials in all, with those of earlier calls and those that failed; left out, the
+            file's run_cap, or as many as its grid has.
         out: The folder to write to; left out, one of the file's name in runs/sweeps.
-        seed: The same seed tries the same, if the trials have the same results.
+        seed: The same seed proposes the same, if the trials have the same results.
     """
     require(count is None or count >= 1, "count", count, "at least 1")
     require(0 <= seed < 2**32, "seed", seed, "at least 0 and less than 2^32")
-    file = read(path)
-    limit = limited(file, count)
+    if find_spec("optuna") is None:
+        raise ValueError("sweep: optuna is not installed; pip install 'txl-lightning[sweeps]'")
+    from ..sweeps import engine, results, runner
+
+    file = engine.load_sweep_file(path)
+    limit = count or file.config.get("run_cap")
+    is_finite = limit is not None or file.config["method"] == "grid"
+    require(is_finite, "count", limit, f"a number of trials, as {file.config['method']} has no end")
     folder = Path(out or Path("runs", "sweeps", Path(path).stem))
     check_folder_writable("out", folder)
-    show(carry_out(file, folder, seed, limit), file, folder)
-
-
-def limited(file: SweepFile, count: int | None) -> int | None:
-    """How many trials to make; None for a whole grid.
-
-    Raises:
-        ValueError: there would be no end.
-    """
-    limit = count or file.config.get("run_cap")
-    method = file.config["method"]
-    if limit is None and method != "grid":
-        allowed = f"how many trials to make, as method {method} has no end (or run_cap in the file)"
-        raise ValueError(f"count: missing; it must be {allowed}")
-    return limit
+    study = runner.run_sweep(file, folder, seed, limit)
+    results.draw_figures(study, file, folder)
+    results.print_results(study, file, folder)

@@ -1,1 +1,1 @@
-"""Many runs of one file of W&B's: which to make, which to end early, and what they have shown."""
+"""Many runs of one sweep file of W&B's: proposals and pruning by Optuna, one process a trial."""

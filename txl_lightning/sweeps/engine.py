@@ -1,101 +1,222 @@
-"""What to try next and what to end early, by W&B's own engine.
+"""W&B's sweep file, with Optuna's proposals and pruning.
 
-Both are functions of the file, the seed and the trials so far, so that a sweep that was broken off
-proposes what it would have.
+A proposal depends on the file, the seed, the trial's number and the trials so far, so that a sweep
+that was interrupted proposes what it would have proposed. Different from W&B's own service:
+
+- `grid` takes the combinations in the file's order; W&B sorts the keys first.
+- `random` draws other random numbers. The distributions `beta`, `inv_log_uniform` and
+  `categorical_w_probabilities` are refused, and so is `q_uniform` in a grid.
+- `bayes` is a tree-structured Parzen estimator (Bergstra et al. 2011) after N_RANDOM random trials,
+  W&B's a Gaussian process. It leaves out failed trials: `metric.impute` has no effect.
+- `early_terminate` is asynchronous successive halving (Li et al. 2020): Hyperband with one bracket,
+  as W&B's. At validations min_iter * eta^k, or max_iter / eta^(s - k), a trial goes on if its best
+  value so far is among the best 1/eta of all that came there; W&B compares the values of that
+  validation. `strict` has no effect.
 """
 
+import itertools
+import json
+import math
+import os
 import random
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import ModuleType
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
-import numpy as np
+import optuna
+import yaml
+from filelock import FileLock
+from optuna import Study, Trial
+from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import RandomSampler, TPESampler
+from optuna.storages import JournalStorage, journal
+from optuna.trial import TrialState
 
-from .trials import Trial
+from ..errors import flatten_settings, require, suggest_key
 
-INSTALL = "pip install 'txl-lightning[sweeps]' and then pip install --no-deps sweeps==0.3.0"
-STATES = {
-    "finished": "finished",
-    # What W&B says of a run that it has stopped; metric.impute is for such.
-    "stopped": "killed",
-    "failed": "failed",
+METHODS = ("grid", "random", "bayes")
+SEARCH = ("method", "parameters", "metric", "command", "program")
+KEYS = {
+    "": {*SEARCH, "name", "description", "project", "entity", "run_cap", "early_terminate"},
+    "metric.": {"name", "goal", "target", "impute", "impute_while_running"},
+    "early_terminate.": {"type", "min_iter", "max_iter", "s", "eta", "strict"},
 }
+MACROS = ("${env}", "${interpreter}", "${args}")
+CHECKS = {
+    "method": (lambda given: given in METHODS, f"one of {', '.join(METHODS)}"),
+    "metric.name": (lambda given: isinstance(given, str), "a column of metrics.csv, as val/loss"),
+    "metric.goal": (lambda given: given in (None, "minimize", "maximize"), "minimize or maximize"),
+    "metric.target": (lambda given: isinstance(given, int | float | None), "a number"),
+    "run_cap": (lambda given: isinstance(given, int | None), "a whole number"),
+    "command": (lambda given: isinstance(given, list), "a list of words, as in configs/sweeps"),
+}
+PARAMETER_KEYS = {"distribution", "value", "values", "min", "max", "q", "mu", "sigma"}
+PARAMETER = "value, values, or a distribution of numbers (for YAML 1e-4 is a text, 1.0e-4 a number)"
+HYPERBAND = "type hyperband, min_iter or max_iter and s, and a whole eta from 2"
+N_RANDOM = 5
 
 
-def library() -> ModuleType:
-    """The engine.
+@dataclass(frozen=True)
+class SweepFile:
+    name: str
+    metric: str
+    direction: str
+    config: Mapping[str, Any]
+
+    def best(self, values: Iterable[float]) -> float | None:
+        return (max if self.direction == "maximize" else min)(values, default=None)
+
+
+def load_sweep_file(path: str) -> SweepFile:
+    """Load and check a sweep's file.
 
     Raises:
-        ValueError: it is not installed, with the commands that install it.
+        ValueError: in one line, with the file and the key.
     """
-    with warnings.catch_warnings():
-        # It was written for an earlier pydantic.
-        warnings.filterwarnings("ignore", "Valid config keys have changed", UserWarning)
-        warnings.filterwarnings("ignore", "Support for class-based `config`", DeprecationWarning)
-        try:
-            # With all that it needs, of which it imports the most when it is first asked.
-            import sweeps.bayes_search
-        except ImportError as error:
-            message = f"sweep: the package {error.name} is missing; {INSTALL}"
-            raise ValueError(message) from error
-    return sweeps
+    text = Path(path).read_bytes()
+    try:
+        config = yaml.safe_load(text)
+        check_config(config)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+    name, metric = config.get("name", Path(path).stem), config["metric"]
+    return SweepFile(name, metric["name"], metric.get("goal", "minimize"), config)
 
 
-def propose(config: Mapping[str, Any], seed: int, trials: Sequence[Trial]) -> dict | None:
-    """The parameters of the trial after these; None when a grid has no more.
-
-    Raises:
-        ValueError: the method cannot vary such a parameter.
-    """
-    sweeps = library()
-    with drawing([seed, len(trials)]), quietly():
-        run = sweeps.next_run(config, [as_run(config, trial) for trial in trials])
-    return run and {name: plain(given["value"]) for name, given in run.config.items()}
-
-
-def is_hopeless(config: Mapping[str, Any], others: Sequence[Trial], running: Trial) -> bool:
-    """Whether a trial that is running should end now, compared with the others."""
-    runs = [as_run(config, trial) for trial in (*others, running)]
-    return any(run is runs[-1] for run in library().stop_runs(config, runs))
-
-
-def as_run(config: Mapping[str, Any], trial: Trial) -> Any:
-    """A trial in the engine's words."""
-    sweeps, metric = library(), config["metric"]["name"]
-    return sweeps.SweepRun(
-        name=str(trial.number),
-        state=sweeps.RunState(STATES.get(trial.state, "running")),
-        config={name: {"value": value} for name, value in trial.parameters.items()},
-        history=[{metric: value} for value in trial.history],
-    )
-
-
-def plain(value: Any) -> Any:
-    """A number that JSON and a command line can hold."""
-    return value.item() if isinstance(value, np.generic | np.ndarray) else value
+def check_config(config: Any) -> None:
+    require(isinstance(config, dict), "file", config, "keys and values")
+    for prefix, known in KEYS.items():
+        section = config.get(prefix[:-1], {}) if prefix else config
+        require(isinstance(section, dict), prefix[:-1], section, "keys and values")
+        for key in section.keys() - known:
+            raise ValueError(suggest_key(f"{prefix}{key}", [prefix + each for each in known]))
+    settings = flatten_settings(config)
+    for key, (is_valid, expected) in CHECKS.items():
+        require(is_valid(settings.get(key)), key, settings.get(key), expected)
+    macros = [word for word in map(str, config["command"]) if word.startswith("${")]
+    require(set(macros) <= set(MACROS), "command", macros, f"no macros but {', '.join(MACROS)}")
+    parameters = config.get("parameters")
+    require(isinstance(parameters, dict), "parameters", parameters, "keys of fit with their values")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    trial = optuna.create_study(sampler=RandomSampler()).ask()
+    for key, spec in parameters.items():
+        # Optuna checks what it is asked to draw.
+        with refuse_invalid(f"parameters.{key}", spec, PARAMETER):
+            require(set(spec) <= PARAMETER_KEYS, key, spec, PARAMETER)
+            suggest_value(trial, key, spec, config["method"])
+    with refuse_invalid("early_terminate", config.get("early_terminate"), HYPERBAND):
+        make_pruner(config.get("early_terminate"))
 
 
 @contextmanager
-def drawing(seeds: list[int]) -> Iterator[None]:
-    """Let what is drawn depend on the seeds alone, and change no draw of others."""
-    # The engine has no generator of its own.
-    before = random.getstate(), np.random.get_state()
-    random.seed(str(seeds))
-    np.random.seed(seeds)
+def refuse_invalid(key: str, value: object, expected: str) -> Iterator[None]:
     try:
         yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        require(False, key, value, expected)
 
 
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Without the optimiser's remarks on a fit to a few points."""
-    from sklearn.exceptions import ConvergenceWarning
+def open_study(file: SweepFile, folder: Path, seed: int) -> Study:
+    """Open the journal of a sweep, or begin one.
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=ConvergenceWarning)
-        yield
+    Raises:
+        ValueError: the journal is another search's, or not a journal.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    path = folder / "journal.log"
+    # Optuna's own locks are files, which outlive kill -9; the kernel releases this one.
+    lock = FileLock(f"{path}.lock")
+    with lock:
+        if path.exists():
+            # A line that was not written to its end (disk full) would join with the next one.
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    with refuse_invalid("out", path, "the journal of a sweep"):
+        storage = JournalStorage(journal.JournalFileBackend(str(path), lock_obj=lock))
+    study = optuna.create_study(
+        storage=storage,
+        pruner=make_pruner(file.config.get("early_terminate")),
+        study_name="sweep",
+        direction=file.direction,
+        load_if_exists=True,
+    )
+    search = json.loads(json.dumps({key: file.config.get(key) for key in SEARCH} | {"seed": seed}))
+    known = study.user_attrs.get("search", search)
+    if changed := [key for key in search if known[key] != search[key]]:
+        failed = all(trial.state == TrialState.FAIL for trial in study.trials)
+        hint = f" (no trial of it ended well: rm -r {folder})" if failed else ""
+        message = f"{', '.join(changed)}: not as when the sweep in {folder} began"
+        raise ValueError(f"{message}; expected the same, or another folder as out{hint}")
+    study.set_user_attr("search", search)
+    return study
+
+
+def make_pruner(spec: Mapping[str, Any] | None) -> BasePruner:
+    if spec is None:
+        return NopPruner()
+    eta = spec.get("eta", 3)
+    first = spec["max_iter"] // eta ** spec["s"] if "max_iter" in spec else spec["min_iter"]
+    if spec["type"] != "hyperband" or not isinstance(first, int) or not isinstance(eta, int):
+        raise ValueError
+    return SuccessiveHalvingPruner(min_resource=first, reduction_factor=eta)
+
+
+def ask_trial(study: Study, file: SweepFile, seed: int) -> Trial | None:
+    """Return a new trial, or None after a grid's last; one process may ask at a time."""
+    number, method = len(study.get_trials(deepcopy=False)), file.config["method"]
+    # Each trial has a sampler of its own, because a sampler's random state is not stored.
+    own_seed = random.Random(f"{seed} {number}").getrandbits(32)
+    bayes = TPESampler(seed=own_seed, n_startup_trials=N_RANDOM)
+    study.sampler = bayes if method == "bayes" else RandomSampler(own_seed)
+    # A trial that waits was queued by a process that was killed before it asked.
+    if method == "grid" and not study.get_trials(states=(TrialState.WAITING,)):
+        parameters = file.config["parameters"]
+        points = itertools.product(*map(list_values, parameters.values()))
+        point = next(itertools.islice(points, number, None), None)
+        if point is None:
+            return None
+        study.enqueue_trial(dict(zip(parameters, point, strict=True)))
+    return study.ask()
+
+
+def suggest_parameters(trial: Trial, file: SweepFile) -> dict[str, Any]:
+    """Return the value of each key; asked once more, the same."""
+    parameters, method = file.config["parameters"].items(), file.config["method"]
+    return {key: suggest_value(trial, key, spec, method) for key, spec in parameters}
+
+
+def suggest_value(trial: Trial, key: str, spec: Mapping[str, Any], method: str) -> Any:
+    low, high = spec.get("min"), spec.get("max")
+    is_list = method == "grid" or "values" in spec or "value" in spec
+    is_int = isinstance(low, int) and isinstance(high, int)
+    name = "categorical" if is_list else "int_uniform" if is_int else "uniform"
+    name = name if is_list else spec.get("distribution", name)
+    match name.removeprefix("q_"):
+        case "categorical":
+            return trial.suggest_categorical(key, list_values(spec))
+        case "int_uniform":
+            return trial.suggest_int(key, low, high)
+        case "uniform":
+            value = trial.suggest_float(key, low, high)
+        case "log_uniform":
+            value = trial.suggest_float(key, math.exp(low), math.exp(high), log=True)
+        case "log_uniform_values":
+            value = trial.suggest_float(key, low, high, log=True)
+        case "normal" | "log_normal":
+            quantile = trial.suggest_float(key, 1e-6, 1 - 1e-6)
+            value = NormalDist(spec.get("mu", 0), spec.get("sigma", 1)).inv_cdf(quantile)
+            value = math.exp(value) if "log" in name else value
+        case _:
+            raise ValueError
+    step = spec.get("q", 1)
+    return round(value / step) * step if name.startswith("q_") else value
+
+
+def list_values(spec: Mapping[str, Any]) -> list[Any]:
+    """Return all values of a parameter that has a list of them; lists among them as JSON."""
+    if "min" in spec:
+        return list(range(spec["min"], spec["max"] + 1))
+    values = spec["values"] if "values" in spec else [spec["value"]]
+    return [json.dumps(each) if isinstance(each, list | dict) else each for each in values]

@@ -1,113 +1,128 @@
-"""What a sweep has shown: a table, best first, and a picture."""
+"""Results of a sweep: what its trials have logged, as a table and as Optuna's figures."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import csv
+import math
+import warnings
 from pathlib import Path
 from typing import Any
 
+import yaml
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from ..errors import flatten_settings
 from ..evaluation.environment import commit, cpu_name, release
 from ..evaluation.tables import align_columns, write_table
-from . import logged, pictures
-from .file import SweepFile, flat
-from .trials import Sweep, Trial
+from .engine import SweepFile
 
-Row = dict[str, Any]
-PICTURE = "results.png"
-DIGITS = {"value": ".4f", "seconds": ".0f"}
-"""How numbers are shown that are not parameters."""
+COMPARED = ("complete", "pruned")
 
 
-def write(sweep: Sweep, file: SweepFile, folder: Path) -> None:
-    """results.csv, results.json and results.png, as far as trials have ended."""
-    if not sweep.trials:
+def read_metric(folder: Path, metric: str) -> tuple[list[float], list[str]]:
+    """Return a trial's finite values of a metric by step, and the columns that it has logged.
+
+    Of a step that was made twice, the later value counts.
+    """
+    values: dict[int, float] = {}
+    columns: dict[str, None] = {}
+    for path in sorted(folder.glob("version_*/metrics.csv"), key=lambda path: path.stat().st_mtime):
+        # The last line may be being written.
+        lines = path.read_text().rpartition("\n")[0].splitlines()
+        for row in csv.DictReader(lines, restval=""):
+            columns |= dict.fromkeys(row)
+            # A value that is not finite cannot be compared.
+            if math.isfinite(value := float(row.get(metric) or "nan")):
+                values[int(row["step"])] = value
+    return [values[step] for step in sorted(values)], list(columns)
+
+
+def find_error(log: Path) -> str:
+    """Return the last error in a log, or else its last line."""
+    lines = log.read_text(errors="replace").split("\n")
+    errors = [line for line in lines if line.startswith("error: ")]
+    return (errors or [line for line in lines if line.strip()] or [""])[-1]
+
+
+def make_rows(study: Study, file: SweepFile) -> list[dict[str, Any]]:
+    """Return a row for each trial, best first; those that failed or are running come last."""
+    parameters = {trial.number: flat_parameters(trial) for trial in study.trials}
+    names = list(dict.fromkeys(name for values in parameters.values() for name in values))
+    rows = []
+    for trial in study.trials:
+        values = list(trial.intermediate_values.values())
+        row = {"trial": trial.number, "state": trial.state.name.lower(), "value": file.best(values)}
+        row |= {name: parameters[trial.number].get(name) for name in names}
+        seconds = trial.duration and round(trial.duration.total_seconds(), 1)
+        reason = trial.user_attrs.get("reason")
+        rows.append(row | {"validations": len(values), "seconds": seconds, "reason": reason})
+    compared = [row for row in rows if row["state"] in COMPARED and row["value"] is not None]
+    compared.sort(key=lambda row: row["value"], reverse=file.direction == "maximize")
+    return compared + [row for row in rows if row not in compared]
+
+
+def flat_parameters(trial: FrozenTrial) -> dict[str, Any]:
+    """Return a trial's values by dotted key; a `config` of settings as text is flattened."""
+    found: dict[str, Any] = {}
+    for key, value in trial.user_attrs.get("parameters", {}).items():
+        settings = yaml.safe_load(value) if key == "config" else None
+        found |= flatten_settings(settings) if isinstance(settings, dict) else {key: value}
+    return found
+
+
+def write_results(study: Study, file: SweepFile, folder: Path) -> None:
+    """Write results.csv and results.json."""
+    about = {"release": release(), "commit": commit(), "cpu": cpu_name()}
+    write_table(make_rows(study, file), folder / "results", study.user_attrs["search"] | about)
+
+
+def draw_figures(study: Study, file: SweepFile, folder: Path) -> None:
+    """Draw results.png (parallel coordinates) and importances.png (PED-ANOVA)."""
+    complete = study.get_trials(states=(TrialState.COMPLETE,))
+    names = [
+        name
+        for name in file.config["parameters"]
+        if len({str(trial.params[name]) for trial in complete}) > 1
+    ]
+    if not names:
         return
-    rows = table(sweep, file)
-    about = {"file": file.path, "seed": sweep.seed, **sweep.search}
-    about |= {"release": release(), "commit": commit(), "cpu": cpu_name()}
-    write_table(rows, folder / "results", about)
-    compared = [row for row in rows if counts(row)]
-    pictures.draw(rows, compared, axes_of(compared, sweep, file), file, folder / PICTURE)
+    # The import takes a second.
+    from matplotlib import pyplot
+    from optuna.visualization import matplotlib as figures
+
+    draws = {
+        "results": figures.plot_parallel_coordinate,
+        "importances": figures.plot_param_importances,
+    }
+    for name, draw in draws.items():
+        # Optuna warns that its figures are experimental, and of importances of few trials.
+        with pyplot.style.context("default"), warnings.catch_warnings(action="ignore"):
+            figure = draw(study, params=names, target_name=file.metric).figure
+            figure.set_size_inches(2.5 * len(names) + 4, 4.5)
+            figure.savefig(folder / f"{name}.png", dpi=120, bbox_inches="tight")
+            pyplot.close(figure)
 
 
-def table(sweep: Sweep, file: SweepFile) -> list[Row]:
-    """A row for each trial, the best first; those that failed or go on last."""
-    names = parameters(sweep.trials)
-    rows = [row(trial, names, file) for trial in sweep.trials]
-
-    def place(row: Row) -> tuple[bool, float, int]:
-        return not counts(row), file.sign * row["value"] if counts(row) else 0, row["trial"]
-
-    return sorted(rows, key=place)
-
-
-def counts(row: Mapping[str, Any]) -> bool:
-    """Whether a trial can be compared with others."""
-    return row["value"] is not None and row["state"] in ("finished", "stopped")
-
-
-def row(trial: Trial, names: Iterable[str], file: SweepFile) -> Row:
-    """What is known of a trial."""
-    last = trial.history[-1] if trial.history else None
-    found = {"trial": trial.number, "state": trial.state}
-    found |= {"value": file.best(trial.history), "last": last}
-    values = flat(trial.parameters)
-    found |= {name: values.get(name) for name in names}
-    found |= {"steps": trial.steps, "tokens": trial.tokens, "seconds": round(trial.seconds, 1)}
-    return found | {"folder": trial.folder, "reason": trial.reason}
-
-
-def parameters(trials: Sequence[Trial]) -> list[str]:
-    """The keys that trials set, in order."""
-    return list(dict.fromkeys(name for trial in trials for name in flat(trial.parameters)))
-
-
-def axes_of(rows: Sequence[Row], sweep: Sweep, file: SweepFile) -> list[pictures.Axis]:
-    """The keys that differ between trials, and how to draw each."""
-    axes = []
-    for name in parameters(sweep.trials):
-        kind = file.config["parameters"].get(name, {}).get("distribution", "categorical")
-        values = [row[name] for row in rows]
-        if len(set(map(str, values))) > 1:
-            # Rounded, one that is drawn on a log scale may be 0.
-            is_log = "log" in kind and min(values) > 0
-            axes.append(pictures.Axis(name, is_drawn(kind), is_log))
-    return axes
-
-
-def is_drawn(kind: str) -> bool:
-    """Whether values come from a continuous range, and not from a list."""
-    return not kind.startswith(("categorical", "constant"))
-
-
-def show(sweep: Sweep, file: SweepFile, folder: Path) -> None:
-    """Print the table, and how to measure the best.
+def print_results(study: Study, file: SweepFile, folder: Path) -> None:
+    """Print the table, and the command that measures the best checkpoint.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no trial has a value.
     """
-    rows = table(sweep, file)
+    rows = make_rows(study, file)
+    best, keys = rows[0], [key for key in rows[0] if key != "reason"]
+    cells = [[format_cell(row[key]) for key in keys] for row in rows]
+    heads = [key.rsplit(".", 1)[-1] for key in keys]
     print(f"\n{file.metric}, best first")
-    for line in lines(rows, parameters(sweep.trials)):
-        print(line)
-    if not counts(rows[0]):
-        raise ValueError(f"no trial has come to a value; the last: {rows[-1]['reason']}")
-    path = logged.checkpoint(folder / rows[0]["folder"])
-    print(f"\nwritten to {folder}: results.csv, results.json, {PICTURE}")
-    if path:
-        print(f"best: trial {rows[0]['trial']}, {path}; measure it with")
-        print(f"  python -m txl_lightning evaluate {path} --split val")
+    print(align_columns([[*line, ""] for line in (heads, *cells)]))
+    if best["state"] not in COMPARED or best["value"] is None:
+        raise ValueError(f"no trial has a value; the last: {rows[-1]['reason']}")
+    print(f"\nwritten to {folder}: results.csv, results.json, results.png, importances.png")
+    # "best.ckpt" comes before "last.ckpt".
+    paths = sorted(folder.glob(f"{best['trial']:03}/version_*/checkpoints/*.ckpt"))
+    if paths:
+        print(f"best: trial {best['trial']}, {paths[0]}; measure it with")
+        print(f"  python -m txl_lightning evaluate {paths[0]} --split val")
 
 
-def lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
-    """A plain table."""
-    short = pictures.short(names)
-    keys = ["trial", "state", "value", *short, "steps", "seconds"]
-    heads = [short.get(key, key) for key in keys]
-    cells = [[cell(key, row[key]) for key in keys] for row in rows]
-    return align_columns([[*line, ""] for line in (heads, *cells)]).splitlines()
-
-
-def cell(key: str, value: Any) -> str:
-    """A value as the table shows it."""
-    if isinstance(value, float):
-        return f"{value:{DIGITS.get(key, '.4g')}}"
-    return "-" if value is None else str(value)
+def format_cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)

@@ -1,0 +1,199 @@
+"""A sweep from its first trial to its last, with accidents; its trials are a script."""
+
+import json
+import signal
+import sys
+
+import pytest
+from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
+
+from txl_lightning.sweeps.runner import make_command
+
+ONE = {"lr": {"values": [0.3]}}
+SLOW = ("--steps=40", "--wait=0.05")
+
+
+def error_line(output) -> str:
+    [line] = [line for line in output.err.splitlines() if line.startswith("error: ")]
+    return line.removeprefix("error: ")
+
+
+def test_grid_ends_by_itself_with_the_best_trial_first(place, sweep):
+    place.write(parameters={"lr": {"values": [0.3, 0.9]}, "mem_len": {"values": [0, 50]}})
+    code, output = sweep()
+    assert code == 0, output.err
+    assert [(row["lr"], row["mem_len"]) for row in place.rows] == [
+        ("0.3", "50"), ("0.3", "0"), ("0.9", "50"), ("0.9", "0"),
+    ]  # fmt: skip
+    assert [row["state"] for row in place.rows] == ["complete"] * 4
+    assert float(place.rows[0]["value"]) == pytest.approx(1 / 3 - 50 / 1e4)
+    about = json.loads((place.out / "results.json").read_text())
+    assert {"seed", "commit", "cpu", "method", "metric", "command"} <= about.keys()
+    assert "trial 0 starts: lr 0.3, mem_len 0" in output.out.splitlines()
+    assert "trial 0: val/bits_per_byte 0.3333" in output.out.splitlines()
+    for name in ("results.png", "importances.png"):
+        assert (place.out / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_failed_trial_is_noted_and_the_sweep_continues(place, sweep):
+    place.write(
+        parameters={"lr": {"values": ["impossible", 0.3, 0.9]}},
+        metric={"name": "val/bits_per_byte", "goal": "maximize"},
+    )
+    code, output = sweep()
+    assert code == 0, output.err
+    assert place.states == ["fail", "complete", "complete"]
+    reason = "exit code 2: error: lr: invalid impossible; expected a number"
+    assert place.rows[-1]["reason"] == reason
+    # Of a value that falls, the best is the first.
+    assert float(place.rows[0]["value"]) == pytest.approx(1.36)
+
+
+def test_three_failures_at_the_start_end_the_sweep(place, sweep):
+    values = ["one", "two", "three", "four"]
+    place.write("--lr=impossible", parameters={"x": {"values": values}})
+    code, output = sweep()
+    assert code == 2
+    assert error_line(output).startswith("the first trials failed; the last: exit code 2: error:")
+    assert place.states == ["fail"] * 3
+
+
+def test_misspelt_key_ends_the_sweep_at_once(place, sweep):
+    place.write("--lr=0.3", parameters={"learnrate": {"values": [0.1, 0.2]}})
+    code, output = sweep()
+    assert code == 2
+    assert "learnrate: unknown key; did you mean lr?" in error_line(output)
+    assert place.states == ["fail"]
+    place.write()
+    _, output = sweep()
+    assert error_line(output).endswith("(no trial of it ended well: rm -r runs/sweeps/search)")
+
+
+@pytest.mark.parametrize(("metric", "is_whole"), [("val/bits", False), ("train/bits", True)])
+def test_metric_that_is_not_logged_ends_the_sweep_with_those_that_are(
+    metric, is_whole, place, sweep
+):
+    place.write("--steps=40", "--wait=0.05", metric={"name": metric})
+    code, output = sweep()
+    assert code == 2
+    known = "expected one that is logged: step, train/tokens_seen, val/bits_per_byte"
+    assert error_line(output) == f"metric.name: invalid {metric}; {known}"
+    # A metric of training may be logged late.
+    assert (len(place.steps(0)) == 40) is is_whole
+
+
+def test_hyperband_stops_a_bad_trial(place, sweep):
+    hyperband = {"type": "hyperband", "min_iter": 4, "eta": 3}
+    place.write(*SLOW, parameters={"lr": {"values": [0.3, 0.9]}}, early_terminate=hyperband)
+    code, output = sweep()
+    assert code == 0, output.err
+    assert place.states == ["complete", "pruned"]
+    assert 4 <= len(place.steps(1)) < 40
+    assert "trial 1: pruned, val/bits_per_byte" in output.out
+
+
+def test_count_is_of_trials_in_all(place, sweep):
+    place.write(method="random", parameters={"lr": {"min": 0.1, "max": 1.0}})
+    code, output = sweep()
+    assert code == 2
+    assert error_line(output).startswith("count: invalid None; expected a number of trials")
+    assert sweep("--count=1")[0] == 0
+    assert sweep("--count=3")[0] == 0
+    assert place.states == ["complete"] * 3
+    assert "trial 3" not in sweep("--count=3")[1].out
+
+
+@pytest.mark.parametrize(
+    ("goal", "target", "values"),
+    [("minimize", 0.35, [0.1, 0.3, 0.9]), ("maximize", 1.3, [0.3, 0.9, 0.1])],
+)
+def test_sweep_ends_where_the_target_is_reached(goal, target, values, place, sweep):
+    metric = {"name": "val/bits_per_byte", "goal": goal, "target": target}
+    place.write(metric=metric, parameters={"lr": {"values": values}})
+    assert sweep()[0] == 0
+    assert place.states == ["complete"] * 2
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(None, "offline"), ("online", "online")])
+def test_trial_has_a_session_of_its_own_and_stays_offline(
+    mode, expected, place, sweep, monkeypatch
+):
+    monkeypatch.delenv("WANDB_MODE")
+    if mode:
+        monkeypatch.setenv("WANDB_MODE", mode)
+    place.write(name="a group", parameters=ONE, run_cap=1)
+    assert sweep()[0] == 0
+    assert place.environment["WANDB_MODE"] == expected
+    assert place.environment["WANDB_RUN_GROUP"] == "a group"
+    assert (place.trial(0) / "leads_a_session").read_text() == "True"
+
+
+def test_command_is_that_of_wandbs_agent_in_the_trials_folder(tmp_path):
+    parameters = {"model.net.mem_len": 7, "model.compile": False, "data.path": "a text", "x": None}
+    command = ["${env}", "A=1", "${interpreter}", "-m", "txl_lightning", "fit", "${args}"]
+    args = create_sweep_command_args({"args": {k: {"value": v} for k, v in parameters.items()}})
+    assert make_command({"command": command}, parameters, tmp_path) == [
+        *("/usr/bin/env", "A=1", sys.executable, "-m", "txl_lightning", "fit"),
+        *args["args"],
+        *(f"--trainer.default_root_dir={tmp_path}", "--resume=auto"),
+    ]
+
+
+def test_trial_that_another_process_stops_is_interrupted(place, sweep):
+    """A machine that shuts down sends signals to all processes, in any order."""
+    place.write()
+    search = place.folder / "search.yaml"
+    search.write_text(search.read_text().replace("${env}", "sh\n- -c\n- kill -TERM $$"))
+    assert sweep()[0] == 143
+    assert place.states == ["running"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 0)]
+)
+def test_signal_is_passed_on_and_the_same_command_continues(signum, code, place, sweep):
+    place.write(*SLOW, parameters=ONE)
+    process = place.start()
+    place.wait_for_step(0)
+    process.send_signal(signum)
+    printed, _ = process.communicate(timeout=100)
+    assert process.returncode == code, printed
+    assert (place.trial(0) / "saved").exists() is (signum == signal.SIGUSR1)
+    if code:
+        assert "trial 0: interrupted; the same command continues" in printed
+        assert 0 < len(place.steps(0)) < 40
+        assert "trial 0 continues: lr 0.3" in sweep()[1].out
+    assert place.states == ["complete"]
+    assert place.steps(0) == list(range(40))
+
+
+@pytest.mark.slow
+def test_killed_sweep_leaves_a_process_that_the_next_one_stops_and_continues(place, sweep):
+    place.write("--steps=80", "--wait=0.05", parameters={"lr": {"values": [0.3, 0.9]}})
+    process = place.start()
+    place.wait_for_step(0)
+    process.kill()
+    process.communicate()
+    orphan = (place.trial(0) / "process.lock").read_text().strip()
+    code, output = sweep()
+    assert code == 0, output.err
+    assert f"waiting for process {orphan} of a killed sweep" in output.out
+    assert place.states == ["complete"] * 2
+    assert [place.steps(number) for number in (0, 1)] == [list(range(80))] * 2
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_sweep(place, sweep):
+    place.write(*SLOW, parameters={"lr": {"values": [0.1, 0.3, 0.5, 0.9]}})
+    other = place.start()
+    place.wait_for_step(0)
+    code, output = sweep()
+    assert code == 0, output.err
+    printed, _ = other.communicate(timeout=100)
+    assert other.returncode == 0, printed
+    started = [line for line in (output.out + printed).splitlines() if " starts: " in line]
+    assert sorted(line.split()[1] for line in started) == ["0", "1", "2", "3"]
+    assert 0 < sum(line in output.out for line in started) < 4
+    assert place.states == ["complete"] * 4
+    assert [place.steps(number) for number in range(4)] == [list(range(40))] * 4
