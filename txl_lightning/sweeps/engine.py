@@ -35,27 +35,28 @@ from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import JournalStorage, journal
 from optuna.trial import TrialState
 
-from ..errors import flatten_settings, require, suggest_key
+from ..errors import flatten_settings, require
 
 METHODS = ("grid", "random", "bayes")
-SEARCH = ("method", "parameters", "metric", "command", "program")
-KEYS = {
-    "": {*SEARCH, "name", "description", "project", "entity", "run_cap", "early_terminate"},
-    "metric.": {"name", "goal", "target", "impute", "impute_while_running"},
-    "early_terminate.": {"type", "min_iter", "max_iter", "s", "eta", "strict"},
-}
 MACROS = ("${env}", "${interpreter}", "${args}")
+SEARCH = ("method", "parameters", "metric", "command")
 CHECKS = {
     "method": (lambda given: given in METHODS, f"one of {', '.join(METHODS)}"),
     "metric.name": (lambda given: isinstance(given, str), "a column of metrics.csv, as val/loss"),
     "metric.goal": (lambda given: given in (None, "minimize", "maximize"), "minimize or maximize"),
     "metric.target": (lambda given: isinstance(given, int | float | None), "a number"),
     "run_cap": (lambda given: isinstance(given, int | None), "a whole number"),
-    "command": (lambda given: isinstance(given, list), "a list of words, as in configs/sweeps"),
+    "command": (lambda given: is_command(given), f"a list of words and {', '.join(MACROS)}"),
 }
+EARLY_TERMINATE_KEYS = ("type", "min_iter", "max_iter", "s", "eta", "strict")
+KEYS = [
+    *(*CHECKS, "name", "description", "project", "entity", "program"),
+    *("metric.impute", "metric.impute_while_running"),
+    *(f"early_terminate.{key}" for key in EARLY_TERMINATE_KEYS),
+]
+HYPERBAND = "type hyperband, min_iter or max_iter and s, and a whole eta from 2"
 PARAMETER_KEYS = {"distribution", "value", "values", "min", "max", "q", "mu", "sigma"}
 PARAMETER = "value, values, or a distribution of numbers (for YAML 1e-4 is a text, 1.0e-4 a number)"
-HYPERBAND = "type hyperband, min_iter or max_iter and s, and a whole eta from 2"
 N_RANDOM = 5
 
 
@@ -88,18 +89,15 @@ def load_sweep_file(path: str) -> SweepFile:
 
 def check_config(config: Any) -> None:
     require(isinstance(config, dict), "file", config, "keys and values")
-    for prefix, known in KEYS.items():
-        section = config.get(prefix[:-1], {}) if prefix else config
-        require(isinstance(section, dict), prefix[:-1], section, "keys and values")
-        for key in section.keys() - known:
-            raise ValueError(suggest_key(f"{prefix}{key}", [prefix + each for each in known]))
-    settings = flatten_settings(config)
+    parameters, terminate = config.get("parameters"), config.get("early_terminate")
+    require(isinstance(parameters, dict), "parameters", parameters, "keys of fit with their values")
+    settings = flatten_settings({k: v for k, v in config.items() if k != "parameters"})
+    for key in settings.keys() - set(KEYS):
+        raise ValueError(f"{key}: unknown key; expected one of {', '.join(KEYS)}")
     for key, (is_valid, expected) in CHECKS.items():
         require(is_valid(settings.get(key)), key, settings.get(key), expected)
-    macros = [word for word in map(str, config["command"]) if word.startswith("${")]
-    require(set(macros) <= set(MACROS), "command", macros, f"no macros but {', '.join(MACROS)}")
-    parameters = config.get("parameters")
-    require(isinstance(parameters, dict), "parameters", parameters, "keys of fit with their values")
+    with refuse_invalid("early_terminate", terminate, HYPERBAND):
+        make_pruner(terminate)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     trial = optuna.create_study(sampler=RandomSampler()).ask()
     for key, spec in parameters.items():
@@ -107,8 +105,11 @@ def check_config(config: Any) -> None:
         with refuse_invalid(f"parameters.{key}", spec, PARAMETER):
             require(set(spec) <= PARAMETER_KEYS, key, spec, PARAMETER)
             suggest_value(trial, key, spec, config["method"])
-    with refuse_invalid("early_terminate", config.get("early_terminate"), HYPERBAND):
-        make_pruner(config.get("early_terminate"))
+
+
+def is_command(words: Any) -> bool:
+    macros = {word for word in map(str, words or ()) if word.startswith("${")}
+    return isinstance(words, list) and macros <= set(MACROS)
 
 
 @contextmanager
@@ -135,13 +136,9 @@ def open_study(file: SweepFile, folder: Path, seed: int) -> Study:
             os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
     with refuse_invalid("out", path, "the journal of a sweep"):
         storage = JournalStorage(journal.JournalFileBackend(str(path), lock_obj=lock))
-    study = optuna.create_study(
-        storage=storage,
-        pruner=make_pruner(file.config.get("early_terminate")),
-        study_name="sweep",
-        direction=file.direction,
-        load_if_exists=True,
-    )
+    pruner = make_pruner(file.config.get("early_terminate"))
+    options = {"storage": storage, "pruner": pruner, "direction": file.direction}
+    study = optuna.create_study(study_name="sweep", load_if_exists=True, **options)
     search = json.loads(json.dumps({key: file.config.get(key) for key in SEARCH} | {"seed": seed}))
     known = study.user_attrs.get("search", search)
     if changed := [key for key in search if known[key] != search[key]]:
@@ -189,14 +186,12 @@ def suggest_parameters(trial: Trial, file: SweepFile) -> dict[str, Any]:
 
 def suggest_value(trial: Trial, key: str, spec: Mapping[str, Any], method: str) -> Any:
     low, high = spec.get("min"), spec.get("max")
-    is_list = method == "grid" or "values" in spec or "value" in spec
     is_int = isinstance(low, int) and isinstance(high, int)
-    name = "categorical" if is_list else "int_uniform" if is_int else "uniform"
-    name = name if is_list else spec.get("distribution", name)
+    name = spec.get("distribution", "int_uniform" if is_int else "uniform")
+    if method == "grid" or "values" in spec or "value" in spec:
+        return trial.suggest_categorical(key, list_values(spec))
     match name.removeprefix("q_"):
-        case "categorical":
-            return trial.suggest_categorical(key, list_values(spec))
-        case "int_uniform":
+        case "int_uniform" if is_int:
             return trial.suggest_int(key, low, high)
         case "uniform":
             value = trial.suggest_float(key, low, high)
@@ -216,7 +211,7 @@ def suggest_value(trial: Trial, key: str, spec: Mapping[str, Any], method: str) 
 
 def list_values(spec: Mapping[str, Any]) -> list[Any]:
     """Return all values of a parameter that has a list of them; lists among them as JSON."""
-    if "min" in spec:
+    if spec.get("distribution", "int_uniform") == "int_uniform" and "min" in spec:
         return list(range(spec["min"], spec["max"] + 1))
     values = spec["values"] if "values" in spec else [spec["value"]]
     return [json.dumps(each) if isinstance(each, list | dict) else each for each in values]

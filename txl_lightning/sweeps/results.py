@@ -78,22 +78,15 @@ def write_results(study: Study, file: SweepFile, folder: Path) -> None:
 def draw_figures(study: Study, file: SweepFile, folder: Path) -> None:
     """Draw results.png (parallel coordinates) and importances.png (PED-ANOVA)."""
     complete = study.get_trials(states=(TrialState.COMPLETE,))
-    names = [
-        name
-        for name in file.config["parameters"]
-        if len({str(trial.params[name]) for trial in complete}) > 1
-    ]
-    if not names:
+    values = {key: {str(t.params[key]) for t in complete} for key in file.config["parameters"]}
+    if not (names := [key for key in values if len(values[key]) > 1]):
         return
     # The import takes a second.
     from matplotlib import pyplot
     from optuna.visualization import matplotlib as figures
 
-    draws = {
-        "results": figures.plot_parallel_coordinate,
-        "importances": figures.plot_param_importances,
-    }
-    for name, draw in draws.items():
+    draws = (figures.plot_parallel_coordinate, figures.plot_param_importances)
+    for name, draw in zip(("results", "importances"), draws, strict=True):
         # Optuna warns that its figures are experimental, and of importances of few trials.
         with pyplot.style.context("default"), warnings.catch_warnings(action="ignore"):
             figure = draw(study, params=names, target_name=file.metric).figure
@@ -116,12 +109,10 @@ def print_results(study: Study, file: SweepFile, folder: Path) -> None:
     print(align_columns([[*line, ""] for line in (heads, *cells)]))
     if best["state"] not in COMPARED or best["value"] is None:
         raise ValueError(f"no trial has a value; the last: {rows[-1]['reason']}")
-    print(f"\nwritten to {folder}: results.csv, results.json, results.png, importances.png")
+    print(f"\nwritten to {folder}; measure the best with")
     # "best.ckpt" comes before "last.ckpt".
-    paths = sorted(folder.glob(f"{best['trial']:03}/version_*/checkpoints/*.ckpt"))
-    if paths:
-        print(f"best: trial {best['trial']}, {paths[0]}; measure it with")
-        print(f"  python -m txl_lightning evaluate {paths[0]} --split val")
+    for path in sorted(folder.glob(f"{best['trial']:03}/version_*/checkpoints/*.ckpt"))[:1]:
+        print(f"  python -m txl_lightning evaluate {path} --split val")
 
 
 def format_cell(value: Any) -> str:
