@@ -15,7 +15,7 @@ import yaml
 
 from txl_lightning.convert import load_original
 from txl_lightning.data.stream import Stream
-from txl_lightning.model import TransformerXL, TransformerXLConfig
+from txl_lightning.model import CachedReader, EvalLengths, TransformerXL, TransformerXLConfig
 from txl_lightning.model.kernels import KERNELS
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "reproduction" / "golden_curve.py"
@@ -69,17 +69,21 @@ def recorded_by_hand(weights, text: bytes) -> tuple[list[float], float]:
         for group in optimizer.param_groups:
             group["lr"] = 0.003 * 0.5 * (1 + math.cos(math.pi * step / INFO["steps"]))
         segment = stream.segment(step)
-        nats, memory = net.nats(segment.tokens_BL, segment.targets_BL, memory)
+        nats, memory = net.loss(segment.tokens_BL, segment.targets_BL, memory)
         optimizer.zero_grad()
         nats.mean().backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 0.25)
         optimizer.step()
         losses.append(nats.mean().item())
-    stream, memory, parts = Stream.from_tokens(ids[cut:], 3, 7), net.eval().empty_memory(3, 12), []
+    stream, memory, parts = (
+        Stream.from_tokens(ids[cut:], 3, 7),
+        net.eval().empty_memory(3, EvalLengths(12)),
+        [],
+    )
     with torch.no_grad():
         for index in range(len(stream)):
             segment = stream.segment(index)
-            nats, memory = net.nats(segment.tokens_BL, segment.targets_BL, memory)
+            nats, memory = net.loss(segment.tokens_BL, segment.targets_BL, memory)
             parts.append(nats)
     return losses, torch.cat(parts, dim=1).mean().item()
 
@@ -112,9 +116,15 @@ def test_peers_read_the_same_text_in_turn_and_say_how_far_apart_they_are():
     spec.loader.exec_module(peers)
     config = TransformerXLConfig(n_token=256, n_layer=2, d_model=8, n_head=2, mem_len=12)
     net = TransformerXL(config).eval()
-    memories = {"ours": net.empty_cache(2), "ours, hidden states": net.empty_memory(2)}
+    memories = {
+        "ours": CachedReader(net).empty_memory(2),
+        "ours, hidden states": net.empty_memory(2),
+    }
     with torch.inference_mode():
-        steps = {name: peers.Ours(net, memory) for name, memory in memories.items()}
+        steps = {
+            "ours": peers.Ours(CachedReader(net), memories["ours"]),
+            "ours, hidden states": peers.Ours(net, memories["ours, hidden states"]),
+        }
         found = peers.measure(steps, 4, 12, 2, rounds=2)
     assert found["ours"]["times ours"] == 1
     assert found["ours, hidden states"]["nats apart"] < 1e-4

@@ -36,7 +36,7 @@ class Contestant:
         """Seconds of one training step."""
         began = time.perf_counter()
         tokens, targets = self.tokens[:, :-1], self.tokens[:, 1:]
-        nats, self.memory = self.net.nats(tokens, targets, self.memory)
+        nats, self.memory = self.net.loss(tokens, targets, self.memory)
         self.optimizer.zero_grad()
         nats.mean().backward()
         self.optimizer.step()

@@ -27,7 +27,7 @@ warnings.simplefilter("ignore")
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from txl_lightning.model import TransformerXL, TransformerXLConfig  # noqa: E402
+from txl_lightning.model import CachedReader, TransformerXL, TransformerXLConfig  # noqa: E402
 
 BYTES = {"n_token": 256}
 BASE = {"n_layer": 12, "d_model": 512, "n_head": 8, "d_head": 64, "d_inner": 2048}
@@ -49,11 +49,11 @@ Step = Callable[[Tensor, Tensor], Tensor]
 class Ours:
     """This package, with its cache or with a memory of hidden states."""
 
-    net: TransformerXL
+    net: TransformerXL | CachedReader
     memory: Any
 
     def __call__(self, tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
-        nats_BL, self.memory = self.net.nats(tokens_BL, targets_BL, self.memory)
+        nats_BL, self.memory = self.net.loss(tokens_BL, targets_BL, self.memory)
         return nats_BL
 
 
@@ -153,7 +153,7 @@ def contestants(
     config = TransformerXLConfig(**BYTES, **sizes, **lengths, kernel="matmul")
     net = TransformerXL(config).eval()
     found: dict[str, Step] = {
-        "ours": Ours(net, net.empty_cache(rows)),
+        "ours": Ours(CachedReader(net), CachedReader(net).empty_memory(rows)),
         "ours, hidden states": Ours(net, net.empty_memory(rows)),
         "Hugging Face": HuggingFace(net, mem_len, rows),
         "x-transformers": XTransformers(config, tgt_len, mem_len),

@@ -26,10 +26,10 @@ from txl_lightning import TransformerXL, TransformerXLConfig
 CHUNK = 128
 KINDS = {
     "plain": {},
-    "plain by chunks": {"loss_chunk": CHUNK},
+    "plain by chunks": {"loss_chunk_size": CHUNK},
     "torch's linear_cross_entropy": {},
     "adaptive": {"cutoffs": (20_000, 40_000, 200_000)},
-    "adaptive by chunks": {"cutoffs": (20_000, 40_000, 200_000), "loss_chunk": CHUNK},
+    "adaptive by chunks": {"cutoffs": (20_000, 40_000, 200_000), "loss_chunk_size": CHUNK},
     "adaptive, div_val 4": {"cutoffs": (20_000, 40_000, 200_000), "div_val": 4},
 }
 

@@ -15,7 +15,7 @@ from txl_lightning.errors import CheckpointError, StorageError
 
 VOCAB = Characters("abcdefghijk")
 KINDS = [
-    {"positions": "shaw", "clamp_len": 4, "recurrence": "same", "norm": "pre"},
+    {"positions": "shaw", "clamp_len": 4, "memory_source": "same_layer", "norm": "pre"},
     {"cutoffs": (3, 7), "div_val": 2, "tie_projs": (False, True, True), "d_embed": 12},
     {"d_embed": 12, "tie_projs": (True,), "same_length": "mem_len+1"},
     {"tie_weight": False, "untie_r": True},

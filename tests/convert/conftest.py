@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from txl_lightning.model import EvalLengths
+
 
 class Golden:
     """Settings, weights, tokens, nats and memories of another code: tests/golden/NAME.npz."""
@@ -35,9 +37,9 @@ class Golden:
 
     def check(self, net):
         """Require that a network gives these nats and remembers these states, to 1e-5."""
-        memory = net.empty_memory(3, self.mem_len)
+        memory = net.empty_memory(3, EvalLengths(self.mem_len))
         for index, (tokens, targets, scored) in enumerate(self.segments()):
-            nats, memory = net.nats(tokens, targets, memory)
+            nats, memory = net.loss(tokens, targets, memory)
             found, expected = nats[:, -scored:], self.arrays[f"nll.{index}"].t()
             if f"ordered.{index}" in self.arrays:
                 expected = self.arrays[f"ordered.{index}"].t()

@@ -86,8 +86,8 @@ def test_our_network_comes_back_bit_for_bit(make_net, tmp_path, changes):
         ({"same_length": "mem_len+1"}, r"same_length: invalid mem_len\+1"),
         ({"same_length": "mem_len", "mem_len": 0}, "same_length: invalid mem_len"),
         ({"norm": "pre"}, "final_norm: invalid True"),
-        ({"norm": "pre_keys", "final_norm": False}, "norm: invalid pre_keys"),
-        ({"recurrence": "same"}, "recurrence: invalid same"),
+        ({"norm": "pre_kv", "final_norm": False}, "norm: invalid pre_kv"),
+        ({"memory_source": "same_layer"}, "memory_source: invalid same_layer"),
     ],
 )
 def test_setting_without_a_counterpart_is_refused_before_writing(

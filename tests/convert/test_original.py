@@ -63,8 +63,8 @@ def test_table_of_learned_positions_may_have_one_row(kind):
     net = load_original(theirs, ARGS | {"attn_type": kind})
     assert net.empty_memory(1).clamp_len == 0
     tokens, targets = torch.randint(7, (2, 1, 5))
-    _, memory = net.nats(tokens, targets, net.empty_memory(1))
-    assert net.nats(tokens, targets, memory)[0].isfinite().all()
+    _, memory = net.loss(tokens, targets, net.empty_memory(1))
+    assert net.loss(tokens, targets, memory)[0].isfinite().all()
 
 
 def test_learned_positions_count_clamp_len_and_the_table_from_distance_0():

@@ -19,6 +19,7 @@ from txl_lightning.data.orders import (
 from txl_lightning.data.stream import IGNORED, Stream, TrainingLoader
 from txl_lightning.data.tokens import Text
 from txl_lightning.evaluation import segment_answers, segment_nats
+from txl_lightning.model import EvalLengths
 
 SIZES = [(1, 1), (1, 7), (5, 1), (5, 5), (4, 6), (6, 4), (3, 63), (63, 9)]
 STARTS = np.array([0, 4, 5, 19, 20, 21, 45, 58])
@@ -54,15 +55,15 @@ def test_each_query_sees_the_tokens_before_it_as_far_as_memory_goes(reading, mem
     memory = Memory.empty(1, 2, mem_len, 1, dtype=torch.float64)
     for segment in segments:
         tokens_BL = segment.tokens_BL
-        reach_BL = memory.reach(tokens_BL.size(1), segment.doc_pos_BL)
+        mask_BLS = memory.attention_mask(tokens_BL.size(1), segment.doc_pos_BL)
         held_BS = torch.cat([memory.h_NBMD[0, :, :, 0].long(), tokens_BL], dim=1)
-        for row, visible_LS in enumerate(memory.visible(reach_BL)):
+        for row, visible_LS in enumerate(mask_BLS):
             for place, visible_S in enumerate(visible_LS):
                 token = int(tokens_BL[row, place])
                 far = min(int(segment.doc_pos_BL[row, place]), mem_len + place)
                 assert held_BS[row, visible_S].tolist() == list(range(token - far, token + 1))
-        memory = memory.remember(
-            tokens_BL.double()[None, ..., None], reach_BL, min(ext_len, tokens_BL.size(1))
+        memory = memory.updated(
+            tokens_BL.double()[None, ..., None], mask_BLS, min(ext_len, tokens_BL.size(1))
         )
 
 
@@ -73,7 +74,7 @@ def test_with_enough_memory_reading_again_changes_nothing_but_the_work(
 ):
     net, tokens = make_net(kernel=kernel), torch.randint(11, (3 * 25 + 2,))
     rows = tokens[:75].view(3, 25)
-    expected, _ = net.nats(rows[:, :-1], rows[:, 1:])
+    expected, _ = net.loss(rows[:, :-1], rows[:, 1:])
     lengths = {"tgt_len": tgt_len, "ext_len": ext_len, "mem_len": 25}
     found = stream_nats(net, tokens, batch_size=3, **lengths)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
@@ -88,7 +89,7 @@ def test_without_memory_what_is_read_again_is_the_only_context(make_net, tgt_len
     for place, nats in enumerate(found):
         start = place // tgt_len * tgt_len
         window = tokens[None, max(start - ext_len, 0) : place + 2]
-        expected, _ = net.nats(window[:, :-1], window[:, 1:])
+        expected, _ = net.loss(window[:, :-1], window[:, 1:])
         torch.testing.assert_close(nats, expected[0, -1])
 
 
@@ -99,7 +100,7 @@ def test_documents_are_read_as_if_each_were_alone(make_net, order, lengths, ext_
     net, ids = make_net(), np.random.default_rng(0).integers(11, size=65)
     text = Text(np.arange(65), STARTS)
     stream = Stream(text, 2, lengths, order(text), ext_len=ext_len)
-    memory, n_scored = net.empty_memory(2, 70), 0
+    memory, n_scored = net.empty_memory(2, EvalLengths(70)), 0
     for index in range(2 * len(stream)):
         place = stream.segment(index)
         tokens_BL, targets_BL = (torch.from_numpy(ids[p.clamp(min=0)]) for p in place[:2])
@@ -109,7 +110,7 @@ def test_documents_are_read_as_if_each_were_alone(make_net, order, lengths, ext_
         for row, column in segment.targets_BL.ne(IGNORED).nonzero().tolist():
             at, past = int(place.tokens_BL[row, column]), int(segment.doc_pos_BL[row, column])
             alone = torch.from_numpy(ids[None, at - past : at + 2])
-            expected, _ = net.nats(alone[:, :-1], alone[:, 1:])
+            expected, _ = net.loss(alone[:, :-1], alone[:, 1:])
             torch.testing.assert_close(nats_BL[row, column], expected[0, -1])
             n_scored += 1
     assert n_scored > 80

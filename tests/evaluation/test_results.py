@@ -16,6 +16,7 @@ from txl_lightning.errors import NonFiniteError
 from txl_lightning.evaluation import Protocol, environment, evaluate, text_parts
 from txl_lightning.evaluation.protocols import get_protocol
 from txl_lightning.evaluation.stats import BLOCKS, SHORTEST_BLOCK
+from txl_lightning.model import EvalLengths
 
 LETTERS = Characters("abcdefghijk")
 
@@ -30,7 +31,9 @@ def test_documents_are_scored_as_if_each_were_alone(make_net):
     for start, stop in zip(starts, (*starts[1:], 50), strict=True):
         part = torch.from_numpy(ids[None, start:stop])
         if stop - start > 1:
-            expected.append(net.nats(part[:, :-1], part[:, 1:], net.empty_memory(1, 50))[0])
+            expected.append(
+                net.loss(part[:, :-1], part[:, 1:], net.empty_memory(1, EvalLengths(50)))[0]
+            )
     record = evaluate(net, measured(ids, starts), Protocol(tgt_len=5, mem_len=50))
     assert record["nats"] == pytest.approx(torch.cat(expected, dim=1).mean().item())
     assert (record["tokens"], record["tokens_scored"]) == (50, 46)

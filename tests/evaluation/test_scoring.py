@@ -10,13 +10,14 @@ from txl_lightning import stream_nats
 from txl_lightning.data.tokens import Text
 from txl_lightning.evaluation import Protocol, text_parts
 from txl_lightning.evaluation.protocols import get_protocol, windows
+from txl_lightning.model import CachedReader, EvalLengths
 
 
 def test_nats_of_a_stream_are_those_of_one_reading(make_net):
     net = make_net()
     tokens = torch.randint(11, (3 * 20 + 2,))
     rows = tokens[:60].view(3, 20)
-    expected, _ = net.nats(rows[:, :-1], rows[:, 1:])
+    expected, _ = net.loss(rows[:, :-1], rows[:, 1:])
     for tgt_len in (1, 6, 19, 63):
         found = stream_nats(net, tokens, batch_size=3, tgt_len=tgt_len, mem_len=20)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
@@ -37,7 +38,7 @@ def test_without_memory_every_segment_starts_afresh(make_net):
     found = stream_nats(net, tokens, batch_size=1, tgt_len=5, mem_len=0)
     for start in range(0, 20, 5):
         window = tokens[None, start : start + 6]
-        expected, _ = net.nats(window[:, :-1], window[:, 1:])
+        expected, _ = net.loss(window[:, :-1], window[:, 1:])
         torch.testing.assert_close(found[:, start : start + 5], expected)
 
 
@@ -125,14 +126,14 @@ def test_each_token_of_a_sliding_window_is_predicted_from_the_window_alone(make_
     found = by_place(net, Text(ids.numpy()), Protocol(batch_size=4, **windows(window)))
     for place in range(1, 50):
         seen = ids[None, max(place - window, 0) : place + 1]
-        expected, _ = net.nats(seen[:, :-1], seen[:, 1:])
+        expected, _ = net.loss(seen[:, :-1], seen[:, 1:])
         torch.testing.assert_close(found[place], expected[0, -1])
 
 
 def test_windows_that_score_nothing_are_not_computed(make_net, monkeypatch):
     net, computed = make_net(), []
-    hidden = net.hidden
-    monkeypatch.setattr(net, "hidden", lambda *given: computed.append(1) or hidden(*given))
+    hidden = CachedReader.hidden
+    monkeypatch.setattr(CachedReader, "hidden", lambda *given: computed.append(1) or hidden(*given))
     by_place(net, Text(np.arange(40) % 11), Protocol(batch_size=4, **windows(30)))
     assert len(computed) == 10
 
@@ -140,7 +141,7 @@ def test_windows_that_score_nothing_are_not_computed(make_net, monkeypatch):
 def test_in_a_single_pass_all_is_one_segment(make_net):
     net, ids = make_net(mem_len=0), torch.randint(11, (50,))
     how = get_protocol("single-pass", limit=40)
-    expected, _ = net.nats(ids[None, :40], ids[None, 1:41])
+    expected, _ = net.loss(ids[None, :40], ids[None, 1:41])
     [part] = text_parts(net, Text(ids.numpy()), how)
     assert part.at_K.tolist() == list(range(1, 41))
     torch.testing.assert_close(part.nats_K, expected[0])
@@ -148,11 +149,11 @@ def test_in_a_single_pass_all_is_one_segment(make_net):
 
 def test_distances_and_what_is_seen_can_be_given(make_net):
     net, ids = make_net(), torch.randint(11, (40,))
-    memory = net.empty_memory(1, 7, 3, "mem_len+1")
+    memory = net.empty_memory(1, EvalLengths(7, 3, "mem_len+1"))
     expected = []
     for start in range(0, 39, 5):
         rows = ids[None, start : start + 6]
-        nats, memory = net.nats(rows[:, :-1], rows[:, 1:], memory)
+        nats, memory = net.loss(rows[:, :-1], rows[:, 1:], memory)
         expected.append(nats)
     lengths = {"mem_len": 7, "clamp_len": 3, "same_length": "mem_len+1"}
     found = stream_nats(net, ids, batch_size=1, tgt_len=5, **lengths)
@@ -191,10 +192,10 @@ def test_nats_of_a_stream_can_be_calculated_with(make_net):
     assert scale.grad == found.sum()
 
 
-@pytest.mark.parametrize("loss_chunk", [None, 3])
-def test_only_what_is_scored_is_compared_with_the_vocabulary(make_net, loss_chunk):
-    net = make_net(cutoffs=[4, 8], loss_chunk=loss_chunk)
+@pytest.mark.parametrize("loss_chunk_size", [None, 3])
+def test_only_what_is_scored_is_compared_with_the_vocabulary(make_net, loss_chunk_size):
+    net = make_net(cutoffs=[4, 8], loss_chunk_size=loss_chunk_size)
     ids = torch.randint(11, (40,))
-    expected, _ = net.nats(ids[None, :-1], ids[None, 1:], net.empty_memory(1, 40))
+    expected, _ = net.loss(ids[None, :-1], ids[None, 1:], net.empty_memory(1, EvalLengths(40)))
     found = stream_nats(net, ids, batch_size=1, tgt_len=7, mem_len=40)
     torch.testing.assert_close(found, expected)

@@ -7,6 +7,7 @@ from txl_lightning import generate
 from txl_lightning.generation import Sampling, begun, continued
 from txl_lightning.generation import state as texts_module
 from txl_lightning.generation.state import out_of_sight, read
+from txl_lightning.model import CachedReader
 
 
 def test_it_equals_reading_the_whole_history_again_for_every_token(make_net):
@@ -76,12 +77,14 @@ def test_padding_changes_no_score_and_no_memory(make_net, lengths):
 
 
 @pytest.mark.parametrize("ext_len", [0, 5])
-@pytest.mark.parametrize("how", [{}, {"positions": "shaw", "clamp_len": 4}, {"recurrence": "same"}])
+@pytest.mark.parametrize(
+    "how", [{}, {"positions": "shaw", "clamp_len": 4}, {"memory_source": "same_layer"}]
+)
 def test_of_a_long_prompt_only_what_can_be_seen_is_read(make_net, monkeypatch, how, ext_len):
     net, prompts = make_net(**how), [torch.randint(11, (n,)) for n in (700, 640)]
     found, after = read(net, begun(net, prompts, None), ext_len)
     skipped = out_of_sight(net, begun(net, prompts, None), ext_len)
-    assert skipped == (0 if "recurrence" in how else 700 - 2 * (6 + 128 + ext_len))
+    assert skipped == (0 if "memory_source" in how else 700 - 2 * (6 + 128 + ext_len))
     monkeypatch.setattr(texts_module, "out_of_sight", lambda *_: 0)
     expected, _ = read(net, begun(net, prompts, None), ext_len)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
@@ -118,12 +121,12 @@ def test_the_network_is_left_in_its_mode_also_when_nobody_wants_the_rest(make_ne
 
 def test_a_token_is_read_only_for_the_next_one(make_net, monkeypatch):
     net, seen = make_net(), []
-    hidden = net.hidden
+    hidden = CachedReader.hidden
     monkeypatch.setattr(
-        net,
+        CachedReader,
         "hidden",
-        lambda tokens_BL, *rest, **k: (
-            seen.append(tokens_BL.size(1)) or hidden(tokens_BL, *rest, **k)
+        lambda reader, tokens_BL, *rest, **k: (
+            seen.append(tokens_BL.size(1)) or hidden(reader, tokens_BL, *rest, **k)
         ),
     )
     generate(net, torch.randint(11, (140,)), 4)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from torch.nn import functional as F
+from txl_lightning.model.softmax import IGNORED
 
 from txl_lightning import TransformerXLConfig
 from txl_lightning.model.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, clusters
-from txl_lightning.model.softmax import IGNORED
 
 CUTOFFS = (4, 7, 15)
 KINDS = [
@@ -97,7 +97,7 @@ def test_log_probabilities_are_those_of_the_definition_and_sum_to_one(kind):
 @pytest.mark.parametrize("chunk", [None, 1, 4, 63])
 @pytest.mark.parametrize("kind", KINDS)
 def test_nats_are_those_of_the_targets_in_their_order_with_every_gradient(kind, chunk):
-    embedding, softmax = parts(**kind, loss_chunk=chunk)
+    embedding, softmax = parts(**kind, loss_chunk_size=chunk)
     targets = torch.randint(23, (3, 5))
     h_BLD = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
     weight_BL = torch.rand(3, 5, dtype=torch.float64)
@@ -166,9 +166,9 @@ def test_the_plain_softmax_is_the_adaptive_one_of_a_single_cluster(make_net):
 def test_a_network_with_clusters_reads_in_segments_what_it_reads_at_once(make_net, changes):
     net = make_net(cutoffs=(3, 6), mem_len=9, **changes)
     tokens, targets = torch.randint(11, (2, 2, 9))
-    whole, _ = net.nats(tokens, targets)
-    first, memory = net.nats(tokens[:, :4], targets[:, :4])
-    second, _ = net.nats(tokens[:, 4:], targets[:, 4:], memory)
+    whole, _ = net.loss(tokens, targets)
+    first, memory = net.loss(tokens[:, :4], targets[:, :4])
+    second, _ = net.loss(tokens[:, 4:], targets[:, 4:], memory)
     torch.testing.assert_close(torch.cat([first, second], dim=1), whole)
 
 

@@ -203,7 +203,7 @@ def test_a_network_that_trains_is_refused(make_net):
 @pytest.mark.parametrize("positions", sorted(set(SCHEMES) - set(CACHED)))
 def test_places_that_change_with_each_segment_are_read_from_hidden_states(make_net, positions):
     assert isinstance(make_net(positions=positions, clamp_len=9).empty_cache(2), Memory)
-    assert isinstance(make_net(recurrence="same").empty_cache(2), Memory)
+    assert isinstance(make_net(memory_source="same_layer").empty_cache(2), Memory)
 
 
 def test_in_half_precision_it_holds_what_the_network_computes_in(make_net):

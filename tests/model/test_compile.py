@@ -70,7 +70,7 @@ def test_one_graph_serves_every_position_scheme(make_net, positions):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"same_length": "mem_len", "clamp_len": 3}, {"loss_chunk": 5}, {"d_embed": 4}]
+    "changes", [{"same_length": "mem_len", "clamp_len": 3}, {"loss_chunk_size": 5}, {"d_embed": 4}]
 )
 def test_one_graph_serves_lengths_chunks_and_narrow_embeddings(make_net, changes):
     check_one_graph(make_net(n_layer=1, **changes))

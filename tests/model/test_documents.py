@@ -32,7 +32,7 @@ def by_hand(net, tokens, targets, past, mem_len, tgt_len):
                 if row[begin] == 0:
                     memory = net.empty_memory(1, mem_len)
                 piece = slice(start + begin, start + end)
-                nats, memory = net.nats(tokens[b, piece][None], targets[b, piece][None], memory)
+                nats, memory = net.loss(tokens[b, piece][None], targets[b, piece][None], memory)
                 parts.append(nats)
         rows.append(torch.cat(parts, dim=1))
     return torch.cat(rows)
@@ -43,7 +43,7 @@ def in_rows(net, tokens, targets, past, mem_len, tgt_len):
     memory, parts = net.empty_memory(len(tokens), mem_len), []
     for start in range(0, tokens.size(1), tgt_len):
         segment = slice(start, start + tgt_len)
-        nats, memory = net.nats(tokens[:, segment], targets[:, segment], memory, past[:, segment])
+        nats, memory = net.loss(tokens[:, segment], targets[:, segment], memory, past[:, segment])
         parts.append(nats)
     return torch.cat(parts, dim=1)
 

@@ -38,5 +38,5 @@ def test_a_network_trains_with_locked_dropout_everywhere(make_net):
     kinds = {type(module) for module in net.modules() if isinstance(module, torch.nn.Dropout)}
     assert kinds == {LockedDropout}
     tokens = torch.randint(11, (2, 5))
-    net.nats(tokens, tokens)[0].sum().backward()
+    net.loss(tokens, tokens)[0].sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in net.parameters())

@@ -156,12 +156,12 @@ def test_a_remembered_state_is_given_its_place_anew(name):
     assert not torch.allclose(places[-8:-3], net.positions(seen(5))[0].p_SD)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre", "pre_keys"])
+@pytest.mark.parametrize("norm", ["post", "pre", "pre_kv"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_weight_of_a_scheme_learns(name, norm):
     net, tokens = model(name, norm=norm), torch.randint(11, (2, 9))
     _, memory = net(tokens)
-    net.nats(tokens, tokens, memory)[0].sum().backward()
+    net.loss(tokens, tokens, memory)[0].sum().backward()
     for key, parameter in net.positions.named_parameters():
         assert parameter.grad.abs().sum() > 0, key
 

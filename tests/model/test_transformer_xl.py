@@ -93,7 +93,7 @@ def test_nats_are_minus_the_log_probability_of_the_target(make_net):
     net = make_net()
     tokens, targets = torch.randint(11, (2, 2, 5))
     logits, _ = net(tokens)
-    nats, _ = net.nats(tokens, targets)
+    nats, _ = net.loss(tokens, targets)
     expected = -logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     torch.testing.assert_close(nats, expected)
 
@@ -101,7 +101,7 @@ def test_nats_are_minus_the_log_probability_of_the_target(make_net):
 def test_nats_of_a_half_precision_network_are_float32(make_net):
     net = make_net().to(torch.bfloat16)
     tokens, targets = torch.randint(11, (2, 2, 5))
-    nats, memory = net.nats(tokens, targets)
+    nats, memory = net.loss(tokens, targets)
     assert nats.dtype == torch.float32
     assert memory.h_NBMD.dtype == torch.bfloat16
 
@@ -175,7 +175,7 @@ def test_uniform_weights_fill_their_range():
 
 def test_recurrence_reads_the_layer_below_or_its_own(make_net):
     tokens = torch.randint(11, (2, 6))
-    below, same = make_net(), make_net(recurrence="same")
+    below, same = make_net(), make_net(memory_source="same_layer")
     same.load_state_dict(below.state_dict())
     _, memory = below(tokens)
     _, above = same(tokens)
@@ -187,13 +187,13 @@ def test_recurrence_reads_the_layer_below_or_its_own(make_net):
 
 def test_queries_are_normalised_with_pre_and_not_with_pre_keys(make_net):
     tokens = torch.randint(11, (2, 6))
-    nets = {norm: make_net(norm=norm, n_layer=1) for norm in ("pre", "pre_keys")}
-    nets["pre_keys"].load_state_dict(nets["pre"].state_dict())
-    assert not torch.allclose(nets["pre"](tokens)[0], nets["pre_keys"](tokens)[0])
+    nets = {norm: make_net(norm=norm, n_layer=1) for norm in ("pre", "pre_kv")}
+    nets["pre_kv"].load_state_dict(nets["pre"].state_dict())
+    assert not torch.allclose(nets["pre"](tokens)[0], nets["pre_kv"](tokens)[0])
     for net in nets.values():
         # Without a query every score of (a) and (b) is 0.
         net.layers[0].attention.q_net.weight.data.zero_()
-    torch.testing.assert_close(nets["pre"](tokens)[0], nets["pre_keys"](tokens)[0])
+    torch.testing.assert_close(nets["pre"](tokens)[0], nets["pre_kv"](tokens)[0])
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_queries_are_normalised_with_pre_and_not_with_pre_keys(make_net):
         ),
         *({"positions": name, "clamp_len": 16} for name in sorted(SCHEMES)),
         {"cutoffs": (3, 6), "div_val": 2, "proj_init_std": 0.1},
-        {"d_embed": 8, "loss_chunk": 5, "proj_init_std": 0.1},
+        {"d_embed": 8, "loss_chunk_size": 5, "proj_init_std": 0.1},
     ],
     ids=str,
 )
@@ -216,7 +216,7 @@ def test_one_batch_can_be_learnt_by_heart(changes):
     tokens = torch.randint(11, (2, 17))
     optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
     for _ in range(150):
-        nats, _ = net.nats(tokens[:, :-1], tokens[:, 1:])
+        nats, _ = net.loss(tokens[:, :-1], tokens[:, 1:])
         optimizer.zero_grad()
         nats.mean().backward()
         optimizer.step()

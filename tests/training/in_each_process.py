@@ -35,7 +35,7 @@ def of(cli: TxlCLI) -> dict:
     h_NBMD = cli.model.memory_bank.committed["train", 0].h_NBMD
     tokens_BL = torch.zeros(1, 1, dtype=torch.long)
     with torch.no_grad():
-        cli.model.net.nats(tokens_BL, tokens_BL)
+        cli.model.net.loss(tokens_BL, tokens_BL)
     cli.model.configure_model()
     (optimizer,) = cli.trainer.optimizers
     tensors = list(cli.model.parameters())

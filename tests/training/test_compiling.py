@@ -48,7 +48,7 @@ def test_an_adaptive_vocabulary_is_compiled_but_for_its_loss(counter):
     memory = net.empty_memory(2)
     for _ in range(5):
         tokens = torch.randint(12, (2, 3))
-        nats, memory = net.nats(tokens, tokens, memory)
+        nats, memory = net.loss(tokens, tokens, memory)
         nats.sum().backward()
     assert counter.frame_count == 1
 
@@ -150,7 +150,7 @@ def test_a_copy_computes_with_its_own_weights(make_model, counter):
     for parameter in copy.parameters():
         torch.nn.init.zeros_(parameter)
     tokens_BL = torch.zeros(1, 3, dtype=torch.long)
-    nats_BL, _ = copy.nats(tokens_BL, tokens_BL)
+    nats_BL, _ = copy.loss(tokens_BL, tokens_BL)
     torch.testing.assert_close(nats_BL, torch.full((1, 3), 256.0).log())
     assert counter.frame_count == 1
 
@@ -163,7 +163,7 @@ def test_however_many_networks_a_process_trains_each_is_compiled(counter):
         # All of them at once: what was compiled for a network goes with it.
         for net in [TransformerXL(TransformerXLConfig(**size)) for size in sizes]:
             compile_in_place(net)
-            net.nats(tokens_BL, tokens_BL)
+            net.loss(tokens_BL, tokens_BL)
     assert counter.frame_count == 6
 
 

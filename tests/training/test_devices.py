@@ -257,8 +257,8 @@ def nats_and_gradients(net) -> tuple[torch.Tensor, list[torch.Tensor], int]:
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        _, memory = net.nats(tokens_BL, tokens_BL)
-        nats_BL, _ = net.nats(tokens_BL, tokens_BL.flip(1), memory)
+        _, memory = net.loss(tokens_BL, tokens_BL)
+        nats_BL, _ = net.loss(tokens_BL, tokens_BL.flip(1), memory)
     gradients = torch.autograd.grad(nats_BL.sum(), list(net.parameters()))
     return nats_BL, gradients, kept
 
@@ -281,9 +281,9 @@ def test_a_network_that_computes_again_computes_the_same_and_keeps_less(make_net
 def test_a_network_that_computes_again_compiles_to_one_graph(make_net):
     net = make_net(dropout=0.0).train()
     tokens_BL = torch.randint(net.config.n_token, (2, 9))
-    expected, _ = net.nats(tokens_BL, tokens_BL, net.empty_memory(2))
+    expected, _ = net.loss(tokens_BL, tokens_BL, net.empty_memory(2))
     enable_activation_checkpointing(net)
-    compiled = torch.compile(net.nats, fullgraph=True, backend="eager")
+    compiled = torch.compile(net.loss, fullgraph=True, backend="eager")
     found, _ = compiled(tokens_BL, tokens_BL, net.empty_memory(2))
     assert torch.equal(found, expected)
 

@@ -10,6 +10,7 @@ from lightning.pytorch import seed_everything
 
 from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig, stream_nats
 from txl_lightning.data.tasks import TaskConfig
+from txl_lightning.model import EvalLengths
 from txl_lightning.training.callbacks.predictions import SaveNats
 
 
@@ -87,9 +88,9 @@ def test_validation_reads_as_far_as_its_own_lengths_say(
     found = make_trainer().validate(model, datamodule=data, verbose=False)[0]["val/nats"]
 
     def read(mem_len, clamp_len, same_length) -> float:
-        memory, nats = model.net.empty_memory(4, mem_len, clamp_len, same_length), []
+        memory, nats = model.net.empty_memory(4, EvalLengths(mem_len, clamp_len, same_length)), []
         for _, segment in zip(range(3), data.val_dataloader(), strict=False):
-            nats_BL, memory = model.net.nats(segment.tokens_BL, segment.targets_BL, memory)
+            nats_BL, memory = model.net.loss(segment.tokens_BL, segment.targets_BL, memory)
             nats.append(nats_BL)
         return torch.cat(nats, dim=1).mean().item()
 
@@ -202,11 +203,11 @@ def test_a_clamp_len_of_0_is_that_of_evaluation_too():
     for given, expected in ((None, 0), (1, 1)):
         config = TransformerXLConfig(positions="learned", clamp_len=0)
         model = LanguageModel(config, eval_clamp_len=given)
-        assert model.net.empty_cache(1, *model.eval_lengths).clamp_len == expected
+        assert model.memory_bank.reader.empty_memory(1, model.eval_lengths).clamp_len == expected
 
 
 def test_evaluation_may_see_all_that_there_is_where_training_saw_equally_much():
     config = TransformerXLConfig(same_length="mem_len")
     for given, expected in ((None, "mem_len"), ("all", None), ("mem_len+1", "mem_len+1")):
         model = LanguageModel(config, eval_same_length=given)
-        assert model.net.empty_cache(1, *model.eval_lengths).same_length == expected
+        assert model.memory_bank.reader.empty_memory(1, model.eval_lengths).same_length == expected

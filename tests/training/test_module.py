@@ -57,8 +57,8 @@ def by_hand(model, data, steps: int) -> list[float]:
             group["lr"] = 3e-3 * 0.5 * (1 + math.cos(math.pi * step / steps))
         segment = next(reading)
         memory = None if (segment.doc_pos_BL[:, 0] == 0).all() else memory
-        again = {"again": min(data.ext_len, segment.tokens_BL.size(1))}
-        nats, memory = net.nats(segment.tokens_BL, segment.targets_BL, memory, **again)
+        again = {"n_reread": min(data.ext_len, segment.tokens_BL.size(1))}
+        nats, memory = net.loss(segment.tokens_BL, segment.targets_BL, memory, **again)
         nats = nats[:, segment.n_context :]
         optimizer.zero_grad()
         nats.mean().backward()
@@ -436,7 +436,7 @@ def test_the_loss_is_the_mean_of_what_is_scored(make_model, make_trainer):
     loss = fit(model, data, make_trainer(max_steps=1, limit_val_batches=0))[0]
     segment = data.train_dataloader().stream.segment(0)
     fresh = seeded(make_model, n_token=12, mem_len=0)
-    nats, _ = fresh.net.nats(segment.tokens_BL, segment.targets_BL, past_BL=segment.doc_pos_BL)
+    nats, _ = fresh.net.loss(segment.tokens_BL, segment.targets_BL, doc_pos_BL=segment.doc_pos_BL)
     scored_BL = segment.targets_BL != IGNORED
     assert scored_BL.sum() == 12
     assert loss == pytest.approx(nats[scored_BL].mean().item(), rel=1e-6)

@@ -104,7 +104,7 @@ def test_every_optimizer_learns_and_only_the_layers_matrices_decay(name):
     tokens = torch.randint(5, (2, 9))
     losses = []
     for _ in range(20):
-        nats, _ = net.nats(tokens[:, :-1], tokens[:, 1:])
+        nats, _ = net.loss(tokens[:, :-1], tokens[:, 1:])
         losses.append(nats.mean().item())
         optimizer.zero_grad()
         nats.mean().backward()

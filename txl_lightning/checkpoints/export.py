@@ -25,7 +25,7 @@ def save_folder(model: TransformerXL, folder: Path, vocab: Vocabulary | None = N
     if vocab is not None:
         write_text(vocab.to_json(), folder / VOCAB)
     # The last, so that what is cut off in the middle is no such folder.
-    write_json({KEY: {"format": FORMAT}, "net": model.config.plain()}, folder / CONFIG)
+    write_json({KEY: {"format": FORMAT}, "net": model.config.to_dict()}, folder / CONFIG)
 
 
 def load_folder(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:

@@ -25,6 +25,14 @@ KEY = "txl_lightning"
 FORMAT = 1
 """Raised when an older release could not read what is written now."""
 
+RENAMED_SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
+    "recurrence": ("memory_source", {"below": "layer_below", "same": "same_layer"}),
+    "dropout_mask": ("dropout_type", {"fresh": "standard", "locked": "variational"}),
+    "loss_chunk": ("loss_chunk_size", {}),
+    "norm": ("norm", {"pre_keys": "pre_kv"}),
+}
+"""A network's settings in files of release 0.1.0: the name and values that they have now."""
+
 Entry = dict[str, Any]
 SAID = {"step", "exact", "folder", "bytes"}
 """What a manifest says at least."""
@@ -117,7 +125,19 @@ def read(path: Path) -> dict[str, Any]:
     if written_as > FORMAT:
         known = f"this release reads formats up to {FORMAT}"
         raise CheckpointError(f"{path}: written by a later release (format {written_as}); {known}")
+    saved = checkpoint.get("hyper_parameters")
+    if isinstance(saved, dict) and isinstance(saved.get("net"), dict):
+        saved["net"] = rename_settings(saved["net"])
     return checkpoint
+
+
+def rename_settings(net: dict[str, Any]) -> dict[str, Any]:
+    """Return a network's settings under the names of this release."""
+    renamed = {}
+    for name, value in net.items():
+        new_name, values = RENAMED_SETTINGS.get(name, (name, {}))
+        renamed[new_name] = values.get(value, value) if isinstance(value, str) else value
+    return renamed
 
 
 def check(path: Path) -> Entry | None:

@@ -61,7 +61,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         CheckpointError: it is not such a checkpoint, or it is damaged.
     """
     if Path(path).is_dir():
-        return {"hyper_parameters": {"net": read_config(Path(path)).plain()}}
+        return {"hyper_parameters": {"net": read_config(Path(path)).to_dict()}}
     if not Path(path).is_file():
         beside = ", ".join(sorted(found.name for found in Path(path).parent.glob("*.ckpt")))
         there = f" (there is {beside})" if beside else ""

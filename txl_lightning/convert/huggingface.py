@@ -119,8 +119,8 @@ def config_to_huggingface(config: TransformerXLConfig) -> dict[str, Any]:
     representable = {
         "positions": (config.positions, ("sinusoidal",)),
         "norm": (config.norm, ("post", "pre")),
-        "final_norm": (config.normalises_output, (False,)),
-        "recurrence": (config.recurrence, ("below",)),
+        "final_norm": (config.has_final_norm, (False,)),
+        "memory_source": (config.memory_source, ("layer_below",)),
         # Of no memory, its queries with same_length would not see even themselves.
         "same_length": (config.same_length, ("mem_len", None) if config.mem_len else (None,)),
     }

@@ -89,7 +89,7 @@ def config_from_keywords(args: Mapping[str, Any], table_NC: Tensor | None) -> Tr
     require(kind in POSITIONS, "attn_type", kind, "0, 1, 2 or 3")
     tie_projs = [*given["tie_projs"], *[False] * (len(cutoffs) + 1)]
     # Of absolute positions, the original leaves queries as they are.
-    norm_before = "pre" if kind in (0, 1) else "pre_keys"
+    norm_before = "pre" if kind in (0, 1) else "pre_kv"
     return TransformerXLConfig(
         **{key: given[key] for key in SAME_NAME if key in given},
         cutoffs=cutoffs,

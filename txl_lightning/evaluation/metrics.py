@@ -7,7 +7,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ..data.stream import IGNORED
-from ..model.precision import accumulator_dtype
+from ..model import accumulator_dtype
 
 
 class MeanNats(Metric):

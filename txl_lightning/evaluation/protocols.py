@@ -9,7 +9,7 @@ from ..data.orders import FixedLengths
 from ..data.stream import Stream
 from ..data.tokens import Tokens
 from ..errors import DataError, require
-from ..model.config import EvalSameLength
+from ..model import EvalLengths, EvalSameLength
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,10 @@ class Protocol:
         for field, least in LEAST.items():
             value = getattr(self, field)
             require(value is None or value >= least, field, value, f"at least {least}")
+
+    @property
+    def lengths(self) -> EvalLengths:
+        return EvalLengths(self.mem_len, self.clamp_len, self.same_length)
 
     def stream(self, tokens: Tokens) -> Stream:
         """Return a text in rows and segments.

@@ -11,7 +11,7 @@ from ..errors import NonFiniteError
 from ..model import TransformerXL
 from .environment import describe_environment, peak_memory
 from .protocols import PROTOCOLS, Protocol
-from .scoring import TokenNats, remembered_len, text_parts
+from .scoring import TokenNats, text_parts
 from .stats import ColdStarts, NatsAccumulator
 from .units import readings
 
@@ -35,7 +35,8 @@ def evaluate(
     """
     stream, n_byte = protocol.stream(text.tokens), 0.0
     tally, began = NatsAccumulator(stream.end), time.perf_counter()
-    cold = ColdStarts(protocol, stream, remembered_len(model, protocol))
+    mem_len = protocol.lengths.resolve(model.config).mem_len
+    cold = ColdStarts(protocol, stream, mem_len)
     for part in text_parts(model, text.tokens, protocol):
         n_byte += text.n_byte(part.at_K) or 0.0
         for watch in (tally.add, cold.add, *watchers):
@@ -48,8 +49,8 @@ def evaluate(
         **counted(tally, text, n_byte, stream.end),
         "seconds": seconds,
         "tokens_per_second": tally.n_scored / seconds,
-        "peak_memory_bytes": peak_memory(model.probe.device),
-        **describe_environment(model.probe.device),
+        "peak_memory_bytes": peak_memory(model.device),
+        **describe_environment(model.device),
     }
 
 
@@ -68,12 +69,10 @@ def check(tally: NatsAccumulator, name: str) -> None:
 
 def described(model: TransformerXL, text: EvalText, protocol: Protocol) -> dict[str, Any]:
     """What is read, and how: lengths as they are used, also where the protocol leaves them."""
-    config, how = model.config, asdict(protocol)
+    how = asdict(protocol)
     usual = asdict(PROTOCOLS[protocol.name])
     lengths = {name: how[name] for name in how if name not in ("name", "source", "unit")}
-    lengths["mem_len"] = remembered_len(model, protocol)
-    lengths["clamp_len"] = protocol.clamp_len or config.clamp_len
-    lengths["same_length"] = config.seen(protocol.same_length)
+    lengths |= protocol.lengths.resolve(model.config)._asdict()
     lengths["tgt_len"] = protocol.tgt_len or protocol.stream(text.tokens).end
     return {
         "protocol": protocol.name,

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from ..data.stream import IGNORED, Segment, Stream
 from ..data.tokens import Text, Tokens
-from ..model import AnyMemory, TransformerXL
-from ..model.config import EvalSameLength
-from ..model.mode import eval_mode
+from ..model import AnyMemory, CachedReader, EvalSameLength, TransformerXL, eval_mode
 from .protocols import Protocol
 
 
@@ -26,16 +24,16 @@ class TokenNats(NamedTuple):
 
 
 def segment_nats(
-    net: TransformerXL, segment: Segment, memory: AnyMemory, ext_len: int = 0
+    net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
 ) -> tuple[Tensor, AnyMemory]:
     """Nats of a segment's targets, nats_BL, 0 where IGNORED; and the memory for the next one."""
     n_reread = min(ext_len, segment.tokens_BL.size(1))
     tokens_BL, targets_BL = segment.tokens_BL, segment.targets_BL
-    return net.nats(tokens_BL, targets_BL, memory, segment.doc_pos_BL, n_reread)
+    return net.loss(tokens_BL, targets_BL, memory, segment.doc_pos_BL, n_reread)
 
 
 def segment_hidden(
-    net: TransformerXL, segment: Segment, memory: AnyMemory, ext_len: int = 0
+    net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
 ) -> tuple[Tensor, AnyMemory]:
     """Hidden states of a segment, h_BLD, and the memory for the next one.
 
@@ -47,7 +45,7 @@ def segment_hidden(
 
 
 def segment_answers(
-    net: TransformerXL, segment: Segment, memory: AnyMemory, ext_len: int = 0
+    net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
 ) -> tuple[Tensor, Tensor, AnyMemory]:
     """Nats of a segment's targets; True where one is the likeliest token, right_BL; the memory."""
     h_BLD, memory = segment_hidden(net, segment, memory, ext_len)
@@ -56,7 +54,7 @@ def segment_answers(
 
 
 def scored_nats(
-    net: TransformerXL, segment: Segment, memory: AnyMemory, ext_len: int = 0
+    net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
 ) -> tuple[Tensor, AnyMemory]:
     """Nats of the targets that are scored, row by row, nats_K, and the memory.
 
@@ -67,25 +65,15 @@ def scored_nats(
     return net.head.nats(h_BLD[scored_BL], segment.targets_BL[scored_BL]), memory
 
 
-def starting_memory(model: TransformerXL, protocol: Protocol) -> AnyMemory:
-    """Where scoring starts from: nothing remembered, to be read back as far as a protocol says."""
-    lengths = (protocol.mem_len, protocol.clamp_len, protocol.same_length)
-    return model.empty_cache(protocol.batch_size, *lengths)
-
-
-def remembered_len(model: TransformerXL, protocol: Protocol) -> int:
-    """How many states a protocol's memory has."""
-    return model.config.mem_len if protocol.mem_len is None else protocol.mem_len
-
-
 @torch.inference_mode()
 def text_parts(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
     """Every scored token of a text, a segment at a time; no more than that is held.
 
     The model is in eval mode until the last part is taken, and then in the mode it was in.
     """
-    stream, memory = protocol.stream(tokens), starting_memory(model, protocol)
-    forgets = remembered_len(model, protocol) == 0
+    stream, reader = protocol.stream(tokens), CachedReader(model)
+    memory = reader.empty_memory(protocol.batch_size, protocol.lengths)
+    forgets = protocol.lengths.resolve(model.config).mem_len == 0
     with eval_mode(model):
         for index in range(len(stream)):
             segment = stream.segment(index)
@@ -93,8 +81,8 @@ def text_parts(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iter
             if forgets and (segment.targets_BL == IGNORED).all():
                 continue
             at_K = places(stream, segment)
-            here = segment.to(model.probe.device)
-            nats_K, memory = scored_nats(model, here, memory, protocol.ext_len)
+            here = segment.to(model.device)
+            nats_K, memory = scored_nats(reader, here, memory, protocol.ext_len)
             yield TokenNats(at_K, nats_K.cpu())
 
 
@@ -150,4 +138,4 @@ def stream_nats(
     nats_N = nats_K.new_full((batch_size * row_len,), torch.nan)
     nats_N[torch.from_numpy(np.concatenate([part.at_K for part in parts]))] = nats_K
     first = 0 if warmup_len else 1
-    return nats_N.view(batch_size, row_len)[:, first:].to(model.probe.device)
+    return nats_N.view(batch_size, row_len)[:, first:].to(model.device)

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require
-from ..model import TransformerXL
-from ..model.mode import eval_mode
-from ..model.precision import accumulator_dtype
+from ..model import TransformerXL, accumulator_dtype, eval_mode
 from .state import DecodingState, begun, check_context, read
 
 Ended = Callable[[list[int]], bool]

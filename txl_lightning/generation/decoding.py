@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require
-from ..model import TransformerXL
-from ..model.mode import eval_mode
+from ..model import TransformerXL, eval_mode
 from .sampling import Sampling, ranks
 from .state import DecodingState, begun, check_context, read
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require
-from ..model.precision import accumulator_dtype
+from ..model import accumulator_dtype
 
 Filter = Callable[[Tensor], Tensor]
 """Of logits_BV; what may not be drawn becomes -inf, and at least one token of each row stays."""

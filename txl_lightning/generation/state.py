@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import NonFiniteError, require
-from ..model import AnyMemory, TransformerXL
+from ..model import AnyMemory, CachedReader, EvalLengths, TransformerXL
 
 SEGMENT = 128
 """Tokens of a prompt that are read at once."""
@@ -55,14 +55,14 @@ class DecodingState:
         return bool((self.length_B < len(self)).any())
 
     def past(self, start: int, stop: int) -> Tensor | None:
-        """How many tokens of its own text stand before each token of some columns: past_BL.
+        """How many tokens of its own text stand before each token of some columns: doc_pos_BL.
 
         None without padding: then memory alone says what there is to be seen, and may be faster.
         """
         if not self.is_padded:
             return None
-        past_BL = torch.arange(start, stop) - len(self) + self.length_B[:, None]
-        return past_BL.clamp(min=0).to(self.tokens_BL.device)
+        doc_pos_BL = torch.arange(start, stop) - len(self) + self.length_B[:, None]
+        return doc_pos_BL.clamp(min=0).to(self.tokens_BL.device)
 
     def recent(self, count: int) -> Tensor:
         """The last tokens of each text; where it has fewer, its last one again."""
@@ -85,7 +85,7 @@ def begun(model: TransformerXL, prompts: Sequence[Tensor], mem_len: int | None) 
     ids = torch.cat([prompt_L.cpu() for prompt_L in prompts])
     known = int(ids.min()) >= 0 and int(ids.max()) < model.config.n_token
     require(known, "prompt", ids.tolist()[:9], f"ids from 0 to {model.config.n_token - 1}")
-    device = model.probe.device
+    device = model.device
     tokens_BL = torch.zeros(len(prompts), max(length), dtype=torch.long, device=device)
     for tokens_L, prompt_L in zip(tokens_BL, prompts, strict=True):
         tokens_L[len(tokens_L) - len(prompt_L) :] = prompt_L
@@ -94,7 +94,7 @@ def begun(model: TransformerXL, prompts: Sequence[Tensor], mem_len: int | None) 
 
 def unread(model: TransformerXL, batch_size: int, mem_len: int | None) -> AnyMemory:
     """What is remembered before anything is read."""
-    return model.empty_cache(batch_size, mem_len)
+    return CachedReader(model).empty_memory(batch_size, EvalLengths(mem_len))
 
 
 @torch.inference_mode()
@@ -108,8 +108,10 @@ def read(model: TransformerXL, texts: DecodingState, ext_len: int) -> tuple[Tens
     begin = texts.read or out_of_sight(model, texts, ext_len)
     for start, stop in pairwise(cuts(begin, len(texts))):
         first = max(start - ext_len, 0)
-        tokens_BL, past_BL = texts.tokens_BL[:, first:stop], texts.past(first, stop)
-        h_BLD, memory = model.hidden(tokens_BL, memory, past_BL, again=min(ext_len, stop))
+        tokens_BL, doc_pos_BL = texts.tokens_BL[:, first:stop], texts.past(first, stop)
+        h_BLD, memory = CachedReader(model).hidden(
+            tokens_BL, memory, doc_pos_BL, n_reread=min(ext_len, stop)
+        )
     logits_BV = model.head(h_BLD[:, -1])
     if not logits_BV.amax(dim=-1).isfinite().all():
         raise NonFiniteError("the network's scores are not finite: its weights are of no use")
@@ -118,7 +120,7 @@ def read(model: TransformerXL, texts: DecodingState, ext_len: int) -> tuple[Tens
 
 def out_of_sight(model: TransformerXL, texts: DecodingState, ext_len: int) -> int:
     """How many of the first tokens the last one cannot see, through the memories of all layers."""
-    if model.config.recurrence == "same":
+    if model.config.memory_source == "same_layer":
         return 0
     # A layer adds what its memory holds, and the segment that the memory stands before.
     in_sight = model.config.n_layer * (texts.memory.mem_len + SEGMENT + ext_len)

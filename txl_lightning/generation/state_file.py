@@ -60,9 +60,9 @@ def load(
         )
     length_B = tensors.pop("length_B")
     read, saved_ext_len = (int(tensors.pop(name)) for name in ("read", "ext_len"))
-    tensors = {name: tensor.to(model.probe.device) for name, tensor in tensors.items()}
+    tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
     tokens_BL = tensors.pop("tokens_BL")
-    memory = type(unread(model, 1, 0)).of_tensors(tensors)
+    memory = type(unread(model, 1, 0)).from_tensors(tensors)
     for name, asked, saved in (
         ("mem_len", mem_len, memory.mem_len),
         ("ext_len", ext_len, saved_ext_len),

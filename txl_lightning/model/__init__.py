@@ -1,14 +1,14 @@
-"""The network. Imports torch and nothing of ours."""
+"""The network. Imports torch and nothing of ours but errors."""
 
-from .cache import AnyMemory, KeyValueCache
-from .config import EvalSameLength, SameLength, TransformerXLConfig
+from .config import EvalLengths, EvalSameLength, SameLength, TransformerXLConfig
+from .inference import AnyMemory, CachedReader, KeyValueCache, accumulator_dtype, eval_mode
 from .memory import Memory
-from .mode import eval_mode
-from .precision import accumulator_dtype
 from .transformer_xl import TransformerXL
 
 __all__ = [
     "AnyMemory",
+    "CachedReader",
+    "EvalLengths",
     "EvalSameLength",
     "KeyValueCache",
     "Memory",

@@ -1,4 +1,4 @@
-"""Large vocabularies: frequent tokens in the first cluster, the others in narrower ones.
+"""Embedding and softmax, plain or in clusters: frequent tokens first, the others in narrower ones.
 
 Adaptive input embeddings (Baevski and Auli 2019) and adaptive softmax (Grave et al. 2017), as the
 paper has them for WikiText-103 and One Billion Word. Ids go by frequency.
@@ -6,6 +6,8 @@ paper has them for WikiText-103 and One Billion Word. Ids go by frequency.
 B rows   L segment   Y tokens of any rows   D width   E width of a cluster's embeddings
 V vocabulary   X clusters but the first
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,186 +17,258 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from ..errors import require
 from .config import TransformerXLConfig
-from .softmax import Down, nats_by_chunk, wide
+
+IGNORED = -100
+"""A target that is not scored: its nats are 0, and no gradient comes from it."""
+
+Scorer = Callable[[Tensor], Tensor]
+"""From h_YD to the unnormalised log-probabilities of some tokens."""
+
+
+def embedding_and_head(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
+    """Return the embedding and the softmax: in clusters, or plain, as wide as the model or not."""
+    if config.cutoffs:
+        adaptive = AdaptiveEmbedding(config)
+        return adaptive, AdaptiveSoftmax(config, adaptive)
+    if config.has_projections:
+        narrow = AdaptiveEmbedding(config)
+        return narrow, Softmax(config, narrow.tables[0], output_projections(config, narrow)[0])
+    table = nn.Embedding(config.n_token, config.d_model)
+    return table, Softmax(config, table, nn.Identity())
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """Tokens `start` to `stop`, whose embeddings are rows `row` and following of a table."""
+class ClusterSpec:
+    """Tokens `start` to `stop`, and the width of their embeddings."""
 
     start: int
     stop: int
-    table: int
-    row: int
-
-    def has(self, ids: Tensor) -> Tensor:
-        """Which ids are of this cluster."""
-        return (ids >= self.start) & (ids < self.stop)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Embeddings of one width, of the tokens from `start` on."""
-
-    start: int
-    size: int
     width: int
 
+    def __len__(self) -> int:
+        return self.stop - self.start
 
-def clusters(config: TransformerXLConfig) -> list[Cluster]:
-    """The clusters, most frequent tokens first.
+    def contains(self, ids: Tensor) -> Tensor:
+        """Return True for the ids of this cluster."""
+        return (ids >= self.start) & (ids < self.stop)
 
-    Raises:
-        ValueError: a cluster would be empty.
-    """
-    last = config.cutoffs[-1] if config.cutoffs else 0
-    smaller = f"smaller than the vocabulary, {config.n_token}"
-    require(last < config.n_token, "cutoffs", list(config.cutoffs), smaller)
-    bounds = [0, *config.cutoffs, config.n_token]
-    if config.n_table == 1:
-        return [Cluster(start, stop, 0, start) for start, stop in pairwise(bounds)]
-    return [Cluster(start, stop, i, 0) for i, (start, stop) in enumerate(pairwise(bounds))]
+    @staticmethod
+    def clusters(config: TransformerXLConfig) -> list[ClusterSpec]:
+        """Return the clusters, most frequent tokens first.
 
+        Raises:
+            ValueError: the last one would be empty.
+        """
+        last = config.cutoffs[-1] if config.cutoffs else 0
+        smaller = f"smaller than the vocabulary, {config.n_token}"
+        require(last < config.n_token, "cutoffs", list(config.cutoffs), smaller)
+        bounds = pairwise([0, *config.cutoffs, config.n_token])
+        return [
+            ClusterSpec(start, stop, config.embed_width // config.div_val**i)
+            for i, (start, stop) in enumerate(bounds)
+        ]
 
-def tables(config: TransformerXLConfig) -> list[Table]:
-    """Those of `config.n_table`."""
-    each = [
-        Table(cluster.start, cluster.stop - cluster.start, config.embed_width // config.div_val**i)
-        for i, cluster in enumerate(clusters(config))
-    ]
-    return each if config.n_table > 1 else [Table(0, config.n_token, config.embed_width)]
+    @staticmethod
+    def tables(config: TransformerXLConfig) -> list[ClusterSpec]:
+        """Return the tables of embeddings: one for each cluster, or one for all of the same width.
+
+        As in the original, one table that is as wide as the model has no projection; several have
+        one each, also the first.
+        """
+        clusters = ClusterSpec.clusters(config)
+        return (
+            clusters if config.n_table > 1 else [ClusterSpec(0, config.n_token, config.embed_width)]
+        )
 
 
 class AdaptiveEmbedding(nn.Module):
-    """Vectors of each cluster's own width, projected to the width of the model.
-
-    As in the original, one table that is as wide as the model has no projection; several have one
-    each, also the first.
-    """
+    """Vectors of each cluster's own width, projected to the width of the model."""
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
-        parts = tables(config)
-        self.starts = [part.start for part in parts]
-        self.tables = nn.ModuleList(nn.Embedding(part.size, part.width) for part in parts)
+        specs = ClusterSpec.tables(config)
+        self.starts = [spec.start for spec in specs]
+        self.tables = nn.ModuleList(nn.Embedding(len(spec), spec.width) for spec in specs)
+        projected = specs if config.has_projections else []
         self.projections = nn.ModuleList(
-            nn.Linear(part.width, config.d_model, bias=False) for part in projected(config)
+            nn.Linear(spec.width, config.d_model, bias=False) for spec in projected
         )
 
     def forward(self, tokens_BL: Tensor) -> Tensor:
-        """h_BLD. Every table is asked for every token, so that shapes do not depend on ids."""
-        h_BLD = self.vectors(0, self.within(0, tokens_BL))
+        """Return h_BLD. Every table is asked for every token: shapes do not depend on ids."""
+        h_BLD = self._embed(0, tokens_BL)
         for i in range(1, len(self.tables)):
-            part_BLD = self.vectors(i, self.within(i, tokens_BL))
-            h_BLD = torch.where((tokens_BL >= self.starts[i])[..., None], part_BLD, h_BLD)
+            is_in_table_BL1 = (tokens_BL >= self.starts[i])[..., None]
+            h_BLD = torch.where(is_in_table_BL1, self._embed(i, tokens_BL), h_BLD)
         return h_BLD
 
-    def within(self, i: int, tokens_BL: Tensor) -> Tensor:
-        """Rows of a table; ids of other tables are given any, and those of none stay errors."""
+    def _embed(self, i: int, tokens_BL: Tensor) -> Tensor:
+        # Ids of other tables are given any row; those of no table stay errors.
         low = 0 if i > 0 else None
         high = self.tables[i].num_embeddings - 1 if i + 1 < len(self.tables) else None
         row_BL = tokens_BL - self.starts[i]
-        return row_BL if low is high is None else row_BL.clamp(low, high)
-
-    def vectors(self, i: int, row_BL: Tensor) -> Tensor:
-        """A table's vectors, as wide as the model."""
+        row_BL = row_BL if low is high is None else row_BL.clamp(low, high)
         vector_BLE = self.tables[i](row_BL)
         return self.projections[i](vector_BLE) if self.projections else vector_BLE
 
 
-def projected(config: TransformerXLConfig) -> list[Table]:
-    """The tables that have a projection."""
-    return tables(config) if config.has_projections else []
+class Softmax(nn.Module):
+    """The plain softmax; its matrix is the embedding's when tied.
+
+    Args:
+        config: sizes.
+        table: embeddings, to share its matrix with.
+        down: from the width of the hidden states to that of the embeddings.
+    """
+
+    is_compilable = True
+
+    def __init__(self, config: TransformerXLConfig, table: nn.Embedding, down: nn.Module) -> None:
+        super().__init__()
+        self.chunk_size = config.loss_chunk_size
+        self.down = down
+        self.out = nn.Linear(config.embed_width, config.n_token)
+        if config.tie_weight:
+            self.out.weight = table.weight
+
+    def forward(self, h_BLD: Tensor) -> Tensor:
+        """Return unnormalised log-probabilities, logits_BLV."""
+        return self.out(self.down(h_BLD))
+
+    def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
+        """Return -log p of each target, nats_BL, at least float32."""
+        h_YD, target_Y = h_BLD.flatten(0, -2), targets_BL.flatten()
+        return chunked_nats(self, h_YD, target_Y, self.chunk_size).view_as(targets_BL)
 
 
 class AdaptiveSoftmax(nn.Module):
     """Log-probabilities of the first cluster's tokens, and of each other cluster times its own.
 
-    Entry i of `cluster` belongs to cluster i + 1.
+    Entry i of `cluster` is the score of cluster i + 1 as a whole.
     """
+
+    is_compilable = False
+    """The shapes of `nats` depend on the targets; it would be compiled again and again."""
 
     def __init__(self, config: TransformerXLConfig, embedding: AdaptiveEmbedding) -> None:
         super().__init__()
-        self.has_fixed_shapes = False
-        self.loss_chunk = config.loss_chunk
-        self.clusters = clusters(config)
-        self.sizes = [
-            [c.stop - c.start for c in self.clusters if c.table == number]
-            for number in range(len(tables(config)))
-        ]
+        self.chunk_size = config.loss_chunk_size
+        self.clusters, tables = ClusterSpec.clusters(config), ClusterSpec.tables(config)
+        sizes = [len(cluster) for cluster in self.clusters]
+        self.sizes = [sizes] if len(tables) == 1 else [[size] for size in sizes]
         self.cluster = nn.Linear(config.embed_width, len(self.clusters) - 1)
-        self.outs = nn.ModuleList(nn.Linear(part.width, part.size) for part in tables(config))
-        self.downs = nn.ModuleList(downs(config, embedding))
+        self.outs = nn.ModuleList(nn.Linear(table.width, len(table)) for table in tables)
+        self.downs = nn.ModuleList(output_projections(config, embedding))
         if config.tie_weight:
             for out, table in zip(self.outs, embedding.tables, strict=True):
                 out.weight = table.weight
 
     def forward(self, h_BLD: Tensor) -> Tensor:
-        """Log-probabilities of the whole vocabulary, logp_BLV; they sum to one."""
-        frequent, *others = self.scores()
-        logp_BLV = wide(frequent(h_BLD)).log_softmax(-1)
-        token_BLV, *cluster_N = logp_BLV.tensor_split([-i for i in range(len(others), 0, -1)], -1)
-        tails = [
-            wide(tail(h_BLD)).log_softmax(-1) + logp_BL1
-            for tail, logp_BL1 in zip(others, cluster_N, strict=True)
+        """Return log-probabilities of the whole vocabulary, logp_BLV; they sum to one."""
+        first, *tails = self.scorers()
+        logp_BLV = at_least_float32(first(h_BLD)).log_softmax(-1)
+        token_BLV, *cluster_X = logp_BLV.tensor_split([-i for i in range(len(tails), 0, -1)], -1)
+        tail_X = [
+            at_least_float32(tail(h_BLD)).log_softmax(-1) + logp_BL1
+            for tail, logp_BL1 in zip(tails, cluster_X, strict=True)
         ]
-        return torch.cat([token_BLV, *tails], dim=-1)
+        return torch.cat([token_BLV, *tail_X], dim=-1)
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
-        """-log p of each target, nats_BL, in the order of the targets."""
+        """Return -log p of each target, nats_BL, at least float32."""
         h_YD, target_Y = h_BLD.flatten(0, -2), targets_BL.flatten()
-        frequent, *others = self.scores()
-        nats_Y = nats_by_chunk(frequent, h_YD, self.first(target_Y), self.loss_chunk)
-        for cluster, tail in zip(self.clusters[1:], others, strict=True):
-            at = cluster.has(target_Y).nonzero().squeeze(1)
-            inside_Y = nats_by_chunk(tail, h_YD[at], target_Y[at] - cluster.start, self.loss_chunk)
-            nats_Y = nats_Y.index_add(0, at, inside_Y)
+        first, *tails = self.scorers()
+        nats_Y = chunked_nats(first, h_YD, self._first_target(target_Y), self.chunk_size)
+        for cluster, tail in zip(self.clusters[1:], tails, strict=True):
+            at = cluster.contains(target_Y).nonzero().squeeze(1)
+            tail_Y = chunked_nats(tail, h_YD[at], target_Y[at] - cluster.start, self.chunk_size)
+            nats_Y = nats_Y.index_add(0, at, tail_Y)
         return nats_Y.view_as(targets_BL)
 
-    def first(self, target_Y: Tensor) -> Tensor:
-        """What the first softmax is to choose: a frequent token, or a cluster after them."""
+    def _first_target(self, target_Y: Tensor) -> Tensor:
+        """Return the target of the first softmax: a frequent token, or a cluster after them."""
         for i, cluster in enumerate(self.clusters[1:]):
-            target_Y = target_Y.where(~cluster.has(target_Y), self.clusters[0].stop + i)
+            target_Y = target_Y.where(~cluster.contains(target_Y), self.clusters[0].stop + i)
         return target_Y
 
-    def scores(self) -> list[Callable[[Tensor], Tensor]]:
-        """What scores the tokens of each cluster; of the first, and the others as a whole."""
+    def scorers(self) -> list[Scorer]:
+        """Return the scores of the first cluster's tokens and of the other clusters, then of each
+        other cluster's tokens."""
         # A matrix is cut once, because the gradient of every cut has the size of the whole.
         parts = [
             part
             for out, sizes in zip(self.outs, self.sizes, strict=True)
             for part in zip(out.weight.split(sizes), out.bias.split(sizes), strict=True)
         ]
-        first, *tails = [
-            partial(score, down, weight_VE, bias_V)
+        tokens, *tails = [
+            partial(score_tokens, down, weight_VE, bias_V)
             for down, (weight_VE, bias_V) in zip(self.downs, parts, strict=True)
         ]
-        return [lambda h_YD: torch.cat([first(h_YD), self.others(h_YD)], dim=-1), *tails]
 
-    def others(self, h_YD: Tensor) -> Tensor:
-        """Unnormalised log-probabilities of the clusters after the first."""
-        return self.cluster(self.downs[0](h_YD))
+        def first(h_YD: Tensor) -> Tensor:
+            return torch.cat([tokens(h_YD), self.cluster(self.downs[0](h_YD))], dim=-1)
+
+        return [first, *tails]
 
 
-def score(down: nn.Module, weight_VE: Tensor, bias_V: Tensor, h_YD: Tensor) -> Tensor:
-    """Unnormalised log-probabilities of some tokens."""
+class Projection(nn.Module):
+    """From the width of the hidden states to that of embeddings, by a matrix laid out as theirs.
+
+    Args:
+        weight_DE: a projection of embeddings, to be shared; by default one of its own.
+    """
+
+    def __init__(self, d_model: int, width: int, weight_DE: nn.Parameter | None = None) -> None:
+        super().__init__()
+        own = torch.zeros(d_model, width)
+        self.weight = nn.Parameter(own) if weight_DE is None else weight_DE
+
+    def forward(self, h_BLD: Tensor) -> Tensor:
+        return F.linear(h_BLD, self.weight.t())
+
+
+def output_projections(
+    config: TransformerXLConfig, embedding: AdaptiveEmbedding
+) -> list[nn.Module]:
+    """Return each cluster's projection: the embedding's matrix where tie_projs says so."""
+    n_cluster, specs = len(config.cutoffs) + 1, ClusterSpec.tables(config)
+    if not config.has_projections:
+        return [nn.Identity() for _ in range(n_cluster)]
+    projections = []
+    for i, tie in enumerate(config.tie_projs or (False,) * n_cluster):
+        table = i if len(specs) > 1 else 0
+        shared = embedding.projections[table].weight if tie else None
+        projections.append(Projection(config.d_model, specs[table].width, shared))
+    return projections
+
+
+def score_tokens(down: nn.Module, weight_VE: Tensor, bias_V: Tensor, h_YD: Tensor) -> Tensor:
+    """Return unnormalised log-probabilities of some tokens."""
     return F.linear(down(h_YD), weight_VE, bias_V)
 
 
-def downs(config: TransformerXLConfig, embedding: AdaptiveEmbedding) -> list[nn.Module]:
-    """What each cluster's softmax projects with: the embedding's matrix where tie_projs says so."""
-    parts, shared = projected(config), embedding.projections
-    if not parts:
-        return [nn.Identity() for _ in clusters(config)]
-    tied = config.tie_projs or (False,) * len(clusters(config))
-    return [
-        Down(
-            config.d_model,
-            parts[cluster.table].width,
-            shared[cluster.table].weight if tie else None,
-        )
-        for cluster, tie in zip(clusters(config), tied, strict=True)
-    ]
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Widen half precision, which cannot hold a sum over the vocabulary."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def chunked_nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor, chunk_size: int | None) -> Tensor:
+    """Return -log p of each target, nats_Y, with the logits of `chunk_size` tokens at once.
+
+    No more are ever held: the gradients compute them again.
+    """
+    if chunk_size is None or chunk_size >= len(target_Y):
+        return nats(scorer, h_YD, target_Y)
+    chunks = zip(h_YD.split(chunk_size), target_Y.split(chunk_size), strict=True)
+    again = {"use_reentrant": False, "preserve_rng_state": False}
+    return torch.cat([checkpoint(nats, scorer, *chunk, **again) for chunk in chunks])
+
+
+def nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor) -> Tensor:
+    """Return -log p of each target, nats_Y."""
+    logits_YV = at_least_float32(scorer(h_YD))
+    return F.cross_entropy(logits_YV, target_Y, reduction="none", ignore_index=IGNORED)

@@ -1,8 +1,9 @@
 """Every size that the paper names, under the names of the original code."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..errors import require
 
@@ -13,7 +14,21 @@ LEARNED = ("learned", "shaw", "absolute_learned")
 """Position schemes with a row for each distance up to clamp_len."""
 
 ABSOLUTE = ("absolute_sinusoidal", "absolute_learned")
-"""Position schemes whose states are given other places by each segment that reads them."""
+"""Position schemes whose states are given other positions by each segment that reads them."""
+
+CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (("n_token", "n_layer", "n_head", "d_model", "div_val"), lambda n: n >= 1, "at least 1"),
+    (
+        ("d_embed", "d_head", "d_inner", "loss_chunk_size"),
+        lambda n: n is None or n >= 1,
+        "at least 1, or null",
+    ),
+    (("norm_eps", "init_std", "init_range", "proj_init_std"), lambda x: x > 0, "greater than 0"),
+    (("dropout", "dropatt"), lambda p: 0 <= p < 1, "at least 0 and less than 1"),
+    (("mem_len",), lambda n: n >= 0, "0 (no memory) or more"),
+    (("d_model",), lambda n: n % 2 == 0, "an even number"),
+)
+"""Fields, what each value must satisfy, and what a refusal says is expected."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +61,17 @@ class TransformerXLConfig:
     """Inner width F of the feed-forward; left out, it is 4 * d_model."""
     mem_len: int = 128
     """Hidden states M remembered per layer while training; 0 is a plain Transformer."""
-    recurrence: Literal["below", "same"] = "below"
-    """Whose past a layer reads: that of the one below (paper), or its own (Ding et al. 2021)."""
+    memory_source: Literal["layer_below", "same_layer"] = "layer_below"
+    """Whose states a layer remembers: those of the layer below (paper), or its own output (Ding et
+    al. 2021)."""
     same_length: SameLength = None
     """How many states each query sees, itself among them: mem_len (the original PyTorch code) or
     mem_len+1 (TensorFlow, NVIDIA); left out, or without a memory, all that are there."""
     clamp_len: int | None = None
     """Greatest distance told apart: every farther one is encoded like it. Left out, all are; but
     learned positions must have it."""
-    norm: Literal["post", "pre", "pre_keys"] = "post"
-    """Layer normalisation after each residual sum (paper), or before each part; pre_keys leaves
+    norm: Literal["post", "pre", "pre_kv"] = "post"
+    """Layer normalisation after each residual sum (paper), or before each part; pre_kv leaves
     queries as they are, as the original does with absolute positions."""
     final_norm: bool | None = None
     """Whether the last layer's output is normalised; left out, unless norm is post."""
@@ -74,12 +90,12 @@ class TransformerXLConfig:
     """Whether every layer has its own u and v; otherwise all layers share one pair."""
     dropout: float = 0.0
     """Probability of dropping hidden units."""
-    dropout_mask: Literal["fresh", "locked"] = "fresh"
+    dropout_type: Literal["standard", "variational"] = "standard"
     """Whether each token drops other units, or all of a row in a segment the same (variational
     dropout, Gal and Ghahramani 2016)."""
     dropatt: float = 0.0
     """Probability of dropping attention weights."""
-    loss_chunk: int | None = None
+    loss_chunk_size: int | None = None
     """Tokens whose logits the loss holds at once, computing them again for the gradients; left out,
     all."""
     init: Literal["normal", "uniform"] = "normal"
@@ -95,56 +111,47 @@ class TransformerXLConfig:
         for field in ("cutoffs", "tie_projs"):
             # A YAML file and a checkpoint hold lists.
             object.__setattr__(self, field, tuple(getattr(self, field)))
-        for field in ("n_token", "n_layer", "n_head", "d_model", "div_val"):
-            require(getattr(self, field) >= 1, field, getattr(self, field), "at least 1")
-        learned = self.positions in LEARNED
-        possible = self.clamp_len is None or self.clamp_len >= (0 if learned else 1)
-        # A table may have one row, of distance 0.
-        allowed = "at least 0" if learned else "at least 1, or null"
-        require(possible, "clamp_len", self.clamp_len, allowed)
-        for field in ("d_embed", "d_head", "d_inner", "loss_chunk"):
-            value = getattr(self, field)
-            require(value is None or value >= 1, field, value, "at least 1, or null")
-        for field in ("norm_eps", "init_std", "init_range", "proj_init_std"):
-            require(getattr(self, field) > 0, field, getattr(self, field), "greater than 0")
-        for field in ("dropout", "dropatt"):
-            value = getattr(self, field)
-            require(0 <= value < 1, field, value, "at least 0 and less than 1")
-        require(self.mem_len >= 0, "mem_len", self.mem_len, "0 (no memory) or more")
-        require(self.d_model % 2 == 0, "d_model", self.d_model, "an even number")
+        for fields, is_possible, expected in CHECKS:
+            for field in fields:
+                value = getattr(self, field)
+                require(is_possible(value), field, value, expected)
         if self.d_head is None:
             divides = f"a multiple of n_head ({self.n_head}), unless d_head is given"
             require(self.d_model % self.n_head == 0, "d_model", self.d_model, divides)
-        if learned:
-            given = f"the greatest distance told apart, because positions are {self.positions}"
-            require(self.clamp_len is not None, "clamp_len", None, given)
+        self._check_clamp_len()
         self._check_clusters()
 
+    def _check_clamp_len(self) -> None:
+        if self.positions in LEARNED:
+            needed = f"the greatest distance told apart, because positions are {self.positions}"
+            require(self.clamp_len is not None, "clamp_len", None, needed)
+            # A table may have one row, of distance 0.
+            require(self.clamp_len >= 0, "clamp_len", self.clamp_len, "at least 0")
+        else:
+            possible = self.clamp_len is None or self.clamp_len >= 1
+            require(possible, "clamp_len", self.clamp_len, "at least 1, or null")
+
     def _check_clusters(self) -> None:
-        """Refuse clusters that cannot be; the vocabulary's size may be known only later."""
+        """Refuse impossible clusters; that the last one has tokens is checked by the network,
+        because the vocabulary's size may be known only then."""
         starts = (0, *self.cutoffs)
         rising = all(low < high for low, high in pairwise(starts))
         require(rising, "cutoffs", list(self.cutoffs), "growing, from above 0")
-        given = len(self.tie_projs)
-        fits = f"one for each of {len(starts)} clusters, or none"
-        require(given in (0, len(starts)), "tie_projs", list(self.tie_projs), fits)
+        possible = len(self.tie_projs) in (0, len(starts))
+        expected = f"one for each of {len(starts)} clusters, or none"
+        require(possible, "tie_projs", list(self.tie_projs), expected)
         require(self.div_val == 1 or self.cutoffs, "div_val", self.div_val, "1 without cutoffs")
         narrowest = self.embed_width // self.div_val ** len(self.cutoffs)
-        widths = f"small enough to leave the last cluster a width ({self.embed_width} at first)"
-        require(narrowest >= 1, "div_val", self.div_val, widths)
+        expected = f"small enough to leave the last cluster a width ({self.embed_width} at first)"
+        require(narrowest >= 1, "div_val", self.div_val, expected)
 
-    def plain(self) -> dict[str, Any]:
-        """As a checkpoint and a YAML file hold it: no tuples."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a checkpoint and a YAML file hold them: lists for tuples."""
         return asdict(self) | {"cutoffs": list(self.cutoffs), "tie_projs": list(self.tie_projs)}
-
-    def seen(self, same_length: EvalSameLength) -> SameLength:
-        """How many states each query sees, where this is given for evaluation."""
-        chosen = self.same_length if same_length is None else same_length
-        return None if chosen == "all" else chosen
 
     @property
     def is_absolute(self) -> bool:
-        """Whether a state's place depends on the segment that reads it."""
+        """True if the position of a state depends on the segment that reads it."""
         return self.positions in ABSOLUTE
 
     @property
@@ -155,12 +162,12 @@ class TransformerXLConfig:
 
     @property
     def embed_width(self) -> int:
-        """Width of the first cluster's embeddings, given or derived."""
+        """Width of the first cluster's embeddings."""
         return self.d_model if self.d_embed is None else self.d_embed
 
     @property
     def has_projections(self) -> bool:
-        """Whether embeddings are projected: one table that is as wide as the model is not."""
+        """True if embeddings are projected: not if one table is as wide as the model."""
         return self.div_val > 1 or self.embed_width != self.d_model
 
     @property
@@ -169,16 +176,52 @@ class TransformerXLConfig:
         return 1 if self.div_val == 1 else len(self.cutoffs) + 1
 
     @property
-    def normalises_output(self) -> bool:
-        """Whether a norm follows the last layer, given or derived."""
+    def has_final_norm(self) -> bool:
         return self.norm != "post" if self.final_norm is None else self.final_norm
 
     @property
     def head_width(self) -> int:
-        """K, given or derived."""
         return self.d_model // self.n_head if self.d_head is None else self.d_head
 
     @property
     def inner_width(self) -> int:
-        """F, given or derived."""
         return 4 * self.d_model if self.d_inner is None else self.d_inner
+
+
+class ContextLengths(NamedTuple):
+    """Lengths in use: None means no limit."""
+
+    mem_len: int
+    clamp_len: int | None
+    same_length: SameLength
+
+
+@dataclass(frozen=True)
+class EvalLengths:
+    """How far back evaluation attends, where it is not as in training.
+
+    Raises:
+        ValueError: an impossible length; the message starts with the field's name.
+    """
+
+    mem_len: int | None = None
+    """States remembered; None, as in training."""
+    clamp_len: int | None = None
+    """Greatest distance told apart; None, as in training."""
+    same_length: EvalSameLength = None
+    """Number of states that each query attends to; "all", no limit; None, as in training."""
+
+    def __post_init__(self) -> None:
+        possible = self.mem_len is None or self.mem_len >= 0
+        require(possible, "mem_len", self.mem_len, "0 (no memory) or more, or null")
+        possible = self.clamp_len is None or self.clamp_len >= 1
+        require(possible, "clamp_len", self.clamp_len, "at least 1, or null")
+
+    def resolve(self, config: TransformerXLConfig) -> ContextLengths:
+        """Return the lengths in use: these, or those of training."""
+        same_length = config.same_length if self.same_length is None else self.same_length
+        return ContextLengths(
+            config.mem_len if self.mem_len is None else self.mem_len,
+            config.clamp_len if self.clamp_len is None else self.clamp_len,
+            None if same_length == "all" else same_length,
+        )

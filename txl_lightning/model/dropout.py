@@ -1,4 +1,4 @@
-"""What dropout leaves out: something else for each token, or the same for all of a row."""
+"""Dropout of hidden units: other units for each token, or the same for all tokens of a row."""
 
 import torch
 from torch import Tensor, nn
@@ -7,10 +7,10 @@ from torch.nn import functional as F
 from .config import TransformerXLConfig
 
 
-class LockedDropout(nn.Dropout):
-    """Variational dropout: all tokens of a row drop the same units (Gal and Ghahramani 2016).
+class VariationalDropout(nn.Dropout):
+    """All tokens of a row drop the same units, and each segment others (Gal and Ghahramani 2016).
 
-    The paper's recipe for Penn Treebank (Section 4.1). Each segment draws anew.
+    The paper's recipe for Penn Treebank (Section 4.1).
     """
 
     def forward(self, h_BLD: Tensor) -> Tensor:
@@ -18,9 +18,7 @@ class LockedDropout(nn.Dropout):
         return h_BLD * kept_B1D
 
 
-DROPOUTS = {"fresh": nn.Dropout, "locked": LockedDropout}
-
-
-def dropout(config: TransformerXLConfig) -> nn.Dropout:
-    """Dropout of hidden units."""
-    return DROPOUTS[config.dropout_mask](config.dropout)
+def make_dropout(config: TransformerXLConfig) -> nn.Dropout:
+    """Return dropout of hidden units."""
+    kind = VariationalDropout if config.dropout_type == "variational" else nn.Dropout
+    return kind(config.dropout)

@@ -1,7 +1,6 @@
-"""How a query knows where a state is: one small class for each scheme.
+"""Position schemes: one small class each, of what the distance to a state adds to its score.
 
-Of a text longer than those of training, the sinusoidal schemes go on by their formula, and the
-learned ones take every distance beyond clamp_len for clamp_len.
+Beyond the training length, sinusoidal schemes extrapolate; learned schemes clamp to clamp_len.
 
 B rows   L queries   H heads   K head width   D width   N layers
 M remembered   S = M + L states seen   T = S + 1 distances   C = clamp_len + 1 learned distances
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import TransformerXLConfig
-from .dropout import dropout
+from .dropout import make_dropout
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class DistanceTerms:
     p_SD: Tensor | None = None
     """What absolute positions add to the states themselves, oldest first."""
 
-    def placed(self, memory_BMD: Tensor, h_BLD: Tensor) -> tuple[Tensor, Tensor]:
-        """Memory and segment with their absolute positions, if the scheme has any."""
+    def add_positions(self, memory_BMD: Tensor, h_BLD: Tensor) -> tuple[Tensor, Tensor]:
+        """Return memory and segment with their absolute positions, if the scheme has any."""
         if self.p_SD is None:
             return memory_BMD, h_BLD
         p_MD, p_LD = self.p_SD.split([memory_BMD.size(1), h_BLD.size(1)])
@@ -63,7 +62,7 @@ class Sinusoidal(nn.Module):
         self.d_model = config.d_model
         self.n_layer = config.n_layer
         n_bias = config.n_layer if config.untie_r else 1
-        self.drop = dropout(config)
+        self.drop = make_dropout(config)
         self.r_nets = nn.ModuleList(
             nn.Linear(config.d_model, H * K, bias=False) for _ in range(config.n_layer)
         )
@@ -71,7 +70,7 @@ class Sinusoidal(nn.Module):
         self.v_NHK = nn.Parameter(torch.zeros(n_bias, H, K))
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        """The terms of every layer, by what each distance is taken for, farthest first."""
+        """Return the terms of every layer, for distances in the order of `Memory.distances`."""
         R_TD = self.drop(sinusoids(distance_T, self.d_model).to(self.u_NHK.dtype))
         heads = self.u_NHK.shape[1:]
         u_NHK, v_NHK = (bias.expand(self.n_layer, -1, -1) for bias in (self.u_NHK, self.v_NHK))
@@ -92,8 +91,8 @@ class Learned(nn.Module):
         self.u_NHK = nn.Parameter(torch.zeros(N, H, K))
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        """The terms of every layer, by what each distance is taken for, farthest first."""
-        row_T = rows(distance_T, self.r_NCHK)
+        """Return the terms of every layer, for distances in the order of `Memory.distances`."""
+        row_T = table_rows(distance_T, self.r_NCHK)
         return [
             DistanceTerms(r_THK=r_CHK[row_T], u_HK=u_HK, b_TH=b_CH[row_T])
             for r_CHK, u_HK, b_CH in zip(self.r_NCHK, self.u_NHK, self.b_NCH, strict=True)
@@ -110,8 +109,8 @@ class Shaw(nn.Module):
         self.r_NCK = nn.Parameter(torch.zeros(shape))
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        """The terms of every layer, by what each distance is taken for, farthest first."""
-        row_T = rows(distance_T, self.r_NCK)
+        """Return the terms of every layer, for distances in the order of `Memory.distances`."""
+        row_T = table_rows(distance_T, self.r_NCK)
         return [
             DistanceTerms(r_THK=r_CK[row_T][:, None].expand(-1, self.n_head, -1))
             for r_CK in self.r_NCK
@@ -121,26 +120,26 @@ class Shaw(nn.Module):
 class AbsoluteSinusoidal(nn.Module):
     """Vaswani et al. 2017: sinusoids added before the first layer (the original's attn_type 2).
 
-    Positions count back from the segment's end, as in the original; a state that is remembered is
-    given its place anew by each segment.
+    Positions count back from the segment's end, as in the original; each segment gives remembered
+    states new positions.
     """
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
         self.config = config
-        self.drop = dropout(config)
+        self.drop = make_dropout(config)
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        """The first layer's places, by distance from the end; nothing for the others."""
+        """Return positions for the first layer only, by distance from the segment's end."""
         p_SD = self.drop(sinusoids(distance_T[1:], self.config.d_model))
         return [DistanceTerms(p_SD=p_SD)] + [DistanceTerms()] * (self.config.n_layer - 1)
 
 
 class AbsoluteLearned(nn.Module):
-    """Al-Rfou et al. 2019: learned places added before every layer (the original's attn_type 3).
+    """Al-Rfou et al. 2019: learned positions added before every layer (the original's attn_type 3).
 
-    Positions count back from the segment's end, as in the original; a state that is remembered is
-    given its place anew by each segment.
+    Positions count back from the segment's end, as in the original; each segment gives remembered
+    states new positions.
     """
 
     def __init__(self, config: TransformerXLConfig) -> None:
@@ -149,18 +148,18 @@ class AbsoluteLearned(nn.Module):
         self.p_NCD = nn.Parameter(torch.zeros(shape))
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        """The places of every layer, by distance from the end."""
-        row_S = rows(distance_T[1:], self.p_NCD)
+        """Return positions for every layer, by distance from the segment's end."""
+        row_S = table_rows(distance_T[1:], self.p_NCD)
         return [DistanceTerms(p_SD=p_CD[row_S]) for p_CD in self.p_NCD]
 
 
-def rows(distance_T: Tensor, table_NC: Tensor) -> Tensor:
-    """The row of a learned table that each distance is given: row_T."""
+def table_rows(distance_T: Tensor, table_NC: Tensor) -> Tensor:
+    """Return the row of a learned table for each distance, row_T."""
     return distance_T.clamp(max=table_NC.size(1) - 1)
 
 
 def sinusoids(distance_T: Tensor, d_model: int) -> Tensor:
-    """R_TD: the sines, then the cosines, of each distance (Vaswani et al. 2017, Section 3.5).
+    """Return R_TD: sines, then cosines, of each distance (Vaswani et al. 2017, Section 3.5).
 
     Always float32: half precision cannot tell neighbouring distances apart.
     """

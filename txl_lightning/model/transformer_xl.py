@@ -2,23 +2,33 @@
 
     logits_BLV, memory = model(tokens_BL, memory)
 
-B rows read in parallel   L tokens in the segment   M remembered   S = M + L seen
-D width   F inner width   V vocabulary   N layers   (H heads and K: attention.py)
+Layer n, of the states h = h^(n-1) of a segment and the memory m = m^(n-1) (Sections 3.2, 3.3):
+
+    h~       = [SG(m) o h]                                            Layer
+    q, k, v  = h W_q, h~ W_k, h~ W_v                                  RelativeAttention
+    A_ij     = q_i.k_j (a) + q_i.r_(i-j) (b) + u.k_j (c) + v.r_(i-j) (d)    kernels/reference.py
+    a        = Masked-Softmax(A / sqrt(K)) v                          Memory.attention_mask
+    o        = LayerNorm(h + a W_o)                                   Layer
+    h^n      = LayerNorm(o + max(0, o W_1 + b_1) W_2 + b_2)           FeedForward
+    m^(n-1) <- the last M states of h~                                Memory.updated
+
+r_(i-j) = W_r R_(i-j), u and v, or what another scheme has in their place, are in positions.py.
+
+B rows read in parallel   L tokens in the segment   M remembered   S = M + L in sight
+D width   H heads   K head width   V vocabulary   N layers
 """
 
 import torch
 from torch import Tensor, nn
 
-from .adaptive import AdaptiveEmbedding, AdaptiveSoftmax, downs
-from .attention import RelativeAttention
-from .cache import AnyMemory, CachedLayer, KeyValueCache
-from .config import EvalSameLength, TransformerXLConfig
-from .dropout import dropout
-from .initial import initialise
-from .kernels.inference import Band, Prepared, Ragged
-from .memory import Memory, Remembered
+from ..errors import require
+from .adaptive import embedding_and_head
+from .config import EvalLengths, TransformerXLConfig
+from .dropout import make_dropout
+from .init import initialize_weights
+from .kernels import KERNELS
+from .memory import Memory
 from .positions import SCHEMES, DistanceTerms
-from .softmax import Softmax
 
 
 class TransformerXL(nn.Module):
@@ -27,217 +37,162 @@ class TransformerXL(nn.Module):
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding, head = vocabulary(config)
+        self.embedding, head = embedding_and_head(config)
         self.positions = SCHEMES[config.positions](config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
-        self.final_norm = output_norm(config)
+        self.final_norm = layer_norm(config) if config.has_final_norm else nn.Identity()
         self.head = head
-        self.recurrence = RECURRENCES[config.recurrence]
-        self.drop = dropout(config)
-        initialise(self, config)
+        self.drop = make_dropout(config)
+        initialize_weights(self, config)
 
-    def forward(
-        self,
-        tokens_BL: Tensor,
-        memory: AnyMemory | None = None,
-        past_BL: Tensor | None = None,
-        again: int = 0,
-    ) -> tuple[Tensor, AnyMemory]:
-        """Scores of the token after each of `tokens_BL`, and the memory for the next segment.
-
-        Without a memory, nothing is remembered yet. The one given is left as it was. Where a row
-        holds several texts, `past_BL` counts the tokens of its own text before each token: nothing
-        before them is seen, in the segment or the memory. The last `again` tokens are not
-        remembered: the next segment begins with them.
-        """
-        h_BLD, memory = self.hidden(tokens_BL, memory, past_BL, again)
+    def forward(self, tokens_BL: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
+        """Return logits_BLV of the token after each of `tokens_BL`, and the next memory."""
+        h_BLD, memory = self.hidden(tokens_BL, memory)
         return self.head(h_BLD), memory
 
-    def nats(
+    def loss(
         self,
         tokens_BL: Tensor,
         targets_BL: Tensor,
-        memory: AnyMemory | None = None,
-        past_BL: Tensor | None = None,
-        again: int = 0,
-    ) -> tuple[Tensor, AnyMemory]:
-        """-log p(target) of each of `targets_BL`, in nats and at least float32, and the memory.
+        memory: Memory | None = None,
+        doc_pos_BL: Tensor | None = None,
+        n_reread: int = 0,
+    ) -> tuple[Tensor, Memory]:
+        """Return -log p(target) in nats_BL, at least float32, and the memory for the next segment.
 
-        The targets are those of the last tokens, if there are fewer.
+        Targets of -100 are not scored: they have 0 nats and no gradient. See `hidden` for the rest.
         """
-        h_BLD, memory = self.hidden(tokens_BL, memory, past_BL, again)
-        return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
+        h_BLD, memory = self.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
+        return self.head.nats(h_BLD, targets_BL), memory
 
     def hidden(
         self,
         tokens_BL: Tensor,
-        memory: AnyMemory | None = None,
-        past_BL: Tensor | None = None,
-        again: int = 0,
-    ) -> tuple[Tensor, AnyMemory]:
-        """The last layer's states h_BLD, and the memory of what each layer reads, without gradient.
+        memory: Memory | None = None,
+        doc_pos_BL: Tensor | None = None,
+        n_reread: int = 0,
+    ) -> tuple[Tensor, Memory]:
+        """Return the states h^N_BLD of the last layer, and the memory for the next segment.
+
+        Args:
+            tokens_BL: token ids.
+            memory: the memory after the segment before, left unchanged; by default an empty one.
+            doc_pos_BL: number of tokens of the same document before each token; nothing before the
+                document is attended to. By default a row is one document.
+            n_reread: last tokens that are not remembered, because the next segment reads them
+                again (the original's ext_len).
 
         Raises:
             ValueError: the memory has another number of rows than the tokens.
         """
         batch_size, tgt_len = tokens_BL.shape
-        assert 0 <= again <= tgt_len
+        assert 0 <= n_reread <= tgt_len
         memory = self.empty_memory(batch_size) if memory is None else memory
-        if memory.batch_size != batch_size:
-            raise ValueError(f"memory has {memory.batch_size} rows, the tokens {batch_size}")
-        memory = memory.ready(tgt_len, self.positions)
-        reach_BL = memory.reach(tgt_len, past_BL)
-        visible_BLS = memory.visible(reach_BL)
-        terms_N = memory.terms(tgt_len, self.positions)
-
+        same = memory.batch_size == batch_size
+        require(same, "memory", f"{memory.batch_size} rows", f"{batch_size}, those of the tokens")
+        mask_BLS = memory.attention_mask(tgt_len, doc_pos_BL)
+        distance_terms = self.positions(memory.distances(tgt_len))
         h_BLD = self.drop(self.embedding(tokens_BL) * self.config.d_model**0.5)
         states = [h_BLD]
-        for layer, past, terms in zip(self.layers, memory.layers(tgt_len), terms_N, strict=True):
-            h_BLD = layer(h_BLD, past, terms, visible_BLS)
+        for layer, memory_BMD, terms in zip(
+            self.layers, memory.h_NBMD, distance_terms, strict=True
+        ):
+            h_BLD = layer(h_BLD, memory_BMD, terms, mask_BLS)
             states.append(h_BLD)
-        dtype = self.compute_dtype
-        kept = [state.to(dtype) for state in states[self.recurrence]]
-        return self.drop(self.final_norm(h_BLD)), memory.remember(kept, reach_BL, again)
+        # Ding et al. 2021 recur within a layer, the paper from the layer below.
+        kept = states[1:] if self.config.memory_source == "same_layer" else states[:-1]
+        kept = [state.to(self.compute_dtype) for state in kept]
+        return self.drop(self.final_norm(h_BLD)), memory.updated(kept, mask_BLS, n_reread)
 
-    def empty_memory(
-        self,
-        batch_size: int,
-        mem_len: int | None = None,
-        clamp_len: int | None = None,
-        same_length: EvalSameLength = None,
-    ) -> Memory:
-        """Nothing remembered yet; how far back is read may differ from how it was in training."""
-        config = self.config
-        mem_len = config.mem_len if mem_len is None else mem_len
-        place = {"dtype": self.compute_dtype, "device": self.probe.device}
-        memory = Memory.empty(config.n_layer, batch_size, mem_len, config.d_model, **place)
-        clamp_len = config.clamp_len if clamp_len is None else clamp_len
-        return memory.read_with(clamp_len, config.seen(same_length))
-
-    def empty_cache(
-        self,
-        batch_size: int,
-        mem_len: int | None = None,
-        clamp_len: int | None = None,
-        same_length: EvalSameLength = None,
-    ) -> AnyMemory:
-        """`empty_memory` for evaluation: keys and values are kept, unless a later segment would
-        make others of the same states (absolute positions, recurrence within a layer)."""
-        config = self.config
-        lengths = (mem_len, clamp_len, same_length)
-        if config.is_absolute or config.recurrence == "same":
-            return self.empty_memory(batch_size, *lengths)
-        mem_len = config.mem_len if mem_len is None else mem_len
-        shape = (config.n_layer, batch_size, config.n_head, config.head_width)
-        place = {"dtype": self.compute_dtype, "device": self.probe.device}
-        cache = KeyValueCache.empty(shape, mem_len, **place)
-        clamp_len = config.clamp_len if clamp_len is None else clamp_len
-        return cache.read_with(clamp_len, config.seen(same_length))
+    def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> Memory:
+        """Return a memory without any state, of the lengths of training or those of evaluation."""
+        use = (lengths or EvalLengths()).resolve(self.config)
+        shape = (self.config.n_layer, batch_size, use.mem_len, self.config.d_model)
+        memory = Memory.empty(*shape, dtype=self.compute_dtype, device=self.device)
+        return memory.with_lengths(use.clamp_len, use.same_length)
 
     @property
-    def probe(self) -> Tensor:
-        """A weight that every network has, to ask for its device and precision."""
-        return self.layers[0].attention.q_net.weight
+    def device(self) -> torch.device:
+        return self.layers[0].attention.q_net.weight.device
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """What matrix products are computed in, and states remembered: autocast's, or the weights'.
-
-        The residual sums of a network under autocast are wider; to remember them so would take
-        twice the space, and the products narrow them anyway.
-        """
-        kind = self.probe.device.type
-        return (
-            torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.probe.dtype
-        )
-
-
-Past = Remembered | CachedLayer
-"""What a layer reads of the segments before."""
-
-Terms = DistanceTerms | Prepared
-"""What distance adds, as the layer's kernel reads it."""
+        """Precision of matrix products and of the memory: autocast's, or that of the weights."""
+        # Autocast's residual sums are wider, but the products of the next segment narrow them.
+        if torch.is_autocast_enabled(self.device.type):
+            return torch.get_autocast_dtype(self.device.type)
+        return self.layers[0].attention.q_net.weight.dtype
 
 
 class Layer(nn.Module):
-    """Attention over memory and segment, then the feed-forward, each inside a residual sum."""
+    """h~ = [SG(m) o h];  o = LayerNorm(h + Attention(h, h~));  FeedForward(o)  (Section 3.3)."""
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
-        self.norm_before, self.norm_after = norms(config)
-        self.query = QUERIES[config.norm]
+        self.norm_before, self.norm_after = residual_norms(config)
+        self.norms_queries = config.norm == "pre"
         self.attention = RelativeAttention(config)
-        self.drop = dropout(config)
+        self.drop = make_dropout(config)
         self.feed_forward = FeedForward(config)
 
     def forward(
-        self, h_BLD: Tensor, past: Past, terms: Terms, visible: Tensor | Band | Ragged
+        self, h_BLD: Tensor, memory_BMD: Tensor, terms: DistanceTerms, mask_BLS: Tensor
     ) -> Tensor:
-        project = self.attention.keys_and_values
-        h_BLD, normed_BLD, *seen = past.seen(h_BLD, terms, self.norm_before, project)
-        query_BLD = self.query(h_BLD, normed_BLD)
-        attend = past.kernel(self.attention.attend)
-        read_BLD = self.attention(query_BLD, *seen, terms, visible, attend)
-        h_BLD = self.norm_after(h_BLD + self.drop(read_BLD))
-        return self.feed_forward(h_BLD)
+        memory_BMD, h_BLD = terms.add_positions(memory_BMD, h_BLD)  # absolute schemes only
+        # h~ = [SG(m) o h]; SG, the stop-gradient, is Memory.updated's.
+        seen_BSD = self.norm_before(torch.cat([memory_BMD.to(h_BLD.dtype), h_BLD], dim=1))
+        query_BLD = seen_BSD[:, -h_BLD.size(1) :] if self.norms_queries else h_BLD
+        read_BLD = self.attention(query_BLD, seen_BSD, terms, mask_BLS)
+        return self.feed_forward(self.norm_after(h_BLD + self.drop(read_BLD)))
 
 
-class FeedForward(nn.Module):
-    """max(0, h W1 + b1) W2 + b2, position by position, inside a residual sum."""
+class RelativeAttention(nn.Module):
+    """Multi-head attention whose scores depend on distance, not position (Section 3.3)."""
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
-        self.norm_before, self.norm_after = norms(config)
+        D, inner = config.d_model, config.n_head * config.head_width
+        self.heads = (config.n_head, config.head_width)
+        self.dropatt = config.dropatt
+        self.attend = KERNELS[config.kernel]
+        self.q_net = nn.Linear(D, inner, bias=False)
+        self.kv_net = nn.Linear(D, 2 * inner, bias=False)
+        self.o_net = nn.Linear(inner, D, bias=False)
+
+    def forward(
+        self, query_BLD: Tensor, seen_BSD: Tensor, terms: DistanceTerms, mask_BLS: Tensor
+    ) -> Tensor:
+        q_BLHK = self.q_net(query_BLD).unflatten(-1, self.heads)
+        k_BSHK, value_BSHK = self.kv_net(seen_BSD).unflatten(-1, (2, *self.heads)).unbind(2)
+        dropatt = self.dropatt if self.training else 0.0
+        # Masked softmax of (a) + (b) + (c) + (d): `terms` has r, u and v.
+        out_BLHK = self.attend(q_BLHK, k_BSHK, value_BSHK, terms, mask_BLS, dropatt)
+        return self.o_net(out_BLHK.flatten(-2))
+
+
+class FeedForward(nn.Module):
+    """max(0, h W_1 + b_1) W_2 + b_2, position by position, inside a residual sum."""
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        self.norm_before, self.norm_after = residual_norms(config)
         self.net = nn.Sequential(
             nn.Linear(config.d_model, config.inner_width),
             nn.ReLU(inplace=True),
-            dropout(config),
+            make_dropout(config),
             nn.Linear(config.inner_width, config.d_model),
-            dropout(config),
+            make_dropout(config),
         )
 
     def forward(self, h_BLD: Tensor) -> Tensor:
         return self.norm_after(h_BLD + self.net(self.norm_before(h_BLD)))
 
 
-def vocabulary(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
-    """Embedding and softmax: in clusters, or plain with embeddings as wide as the model or not."""
-    if config.cutoffs:
-        adaptive = AdaptiveEmbedding(config)
-        return adaptive, AdaptiveSoftmax(config, adaptive)
-    if config.has_projections:
-        narrow = AdaptiveEmbedding(config)
-        return narrow, Softmax(config, narrow.tables[0], downs(config, narrow)[0])
-    table = nn.Embedding(config.n_token, config.d_model)
-    return table, Softmax(config, table, nn.Identity())
-
-
-def norms(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
-    """What stands before a part and after its residual sum: one of them normalises."""
-    norm = nn.LayerNorm(config.d_model, config.norm_eps)
+def residual_norms(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
+    """Return what comes before a part and after its residual sum: a norm and nothing."""
+    norm = layer_norm(config)
     return (nn.Identity(), norm) if config.norm == "post" else (norm, nn.Identity())
 
 
-def as_they_are(h_BLD: Tensor, normed_BLD: Tensor) -> Tensor:
-    """The segment's states."""
-    return h_BLD
-
-
-def normed(h_BLD: Tensor, normed_BLD: Tensor) -> Tensor:
-    """The segment's states, normalised."""
-    return normed_BLD
-
-
-QUERIES = {"post": as_they_are, "pre": normed, "pre_keys": as_they_are}
-"""What queries are made of."""
-
-
-def output_norm(config: TransformerXLConfig) -> nn.Module:
-    """What stands between the last layer and the softmax."""
-    if not config.normalises_output:
-        return nn.Identity()
+def layer_norm(config: TransformerXLConfig) -> nn.LayerNorm:
     return nn.LayerNorm(config.d_model, config.norm_eps)
-
-
-RECURRENCES = {"below": slice(None, -1), "same": slice(1, None)}
-"""What layers 1 to N read of the past, among the states that enter layer 1 and leave each."""

@@ -9,12 +9,12 @@ from ..data.numbers import check_numbers
 from ..errors import prefix_errors
 from ..model import TransformerXLConfig
 from ..model.config import LEARNED
-from .lengths import check_eval_lengths
+from .lengths import make_eval_lengths
 from .optimizers import OptimConfig, check_end
 from .resume import SavingConfig
 
-READ_OTHERWISE = {"mem_len", "clamp_len", "same_length", "kernel", "loss_chunk"}
-TRAINED_OTHERWISE = {"dropout", "dropout_mask", "dropatt"}
+READ_OTHERWISE = {"mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"}
+TRAINED_OTHERWISE = {"dropout", "dropout_type", "dropatt"}
 DRAWN_OTHERWISE = {"init", "init_std", "init_range", "proj_init_std"}
 SHAPES_NO_WEIGHT = READ_OTHERWISE | TRAINED_OTHERWISE | DRAWN_OTHERWISE
 """Fields of a checkpoint's network that may be given another value."""
@@ -34,7 +34,7 @@ def check_numbers_of(config: Namespace) -> None:
     with prefix_errors("checkpoint"):
         SavingConfig(**vars(config.checkpoint))
     with prefix_errors("model"):
-        check_eval_lengths(config.model.eval_mem_len, config.model.eval_clamp_len)
+        make_eval_lengths(config.model.eval_mem_len, config.model.eval_clamp_len)
     with prefix_errors("data"):
         check_numbers(**{name: config.data[name] for name in shape})
         DataConfig(split=config.data.split)

@@ -1,11 +1,17 @@
 """How far back is read in evaluation."""
 
-from ..errors import require
+from ..model import EvalLengths, EvalSameLength
 
 
-def check_eval_lengths(mem_len: int | None, clamp_len: int | None) -> None:
-    """Refuse lengths of evaluation that cannot be."""
-    possible = mem_len is None or mem_len >= 0
-    require(possible, "eval_mem_len", mem_len, "0 (no memory) or more, or null")
-    possible = clamp_len is None or clamp_len >= 1
-    require(possible, "eval_clamp_len", clamp_len, "at least 1, or null")
+def make_eval_lengths(
+    eval_mem_len: int | None, eval_clamp_len: int | None, eval_same_length: EvalSameLength = None
+) -> EvalLengths:
+    """Return the lengths of evaluation.
+
+    Raises:
+        ValueError: an impossible one, with the name of the setting.
+    """
+    try:
+        return EvalLengths(eval_mem_len, eval_clamp_len, eval_same_length)
+    except ValueError as error:
+        raise ValueError(f"eval_{error}") from error

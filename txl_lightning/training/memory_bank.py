@@ -3,9 +3,7 @@
 N layers   B rows   M remembered   D width
 """
 
-from ..model import AnyMemory, Memory, TransformerXL
-
-Lengths = tuple[int | None, int | None, str | None]
+from ..model import AnyMemory, CachedReader, EvalLengths, Memory, TransformerXL
 
 
 class MemoryBank:
@@ -17,16 +15,14 @@ class MemoryBank:
 
     Args:
         net: the network that reads them.
-        train_lengths: mem_len, clamp_len and same_length in training.
-        eval_lengths: the same in evaluation; None is as in training.
+        eval_lengths: how far back evaluation attends.
         compiled: whether the network is compiled.
     """
 
-    def __init__(
-        self, net: TransformerXL, train_lengths: Lengths, eval_lengths: Lengths, compiled: bool
-    ) -> None:
-        self.net, self.compiled = net, compiled
-        self.train_lengths, self.eval_lengths = train_lengths, eval_lengths
+    def __init__(self, net: TransformerXL, eval_lengths: EvalLengths, compiled: bool) -> None:
+        self.net, self.eval_lengths = net, eval_lengths
+        # Kept keys and values change their shape; a compiled network is one graph for one shape.
+        self.reader: TransformerXL | CachedReader = net if compiled else CachedReader(net)
         self.committed: dict[tuple[str, int], AnyMemory] = {}
         self.staged: dict[tuple[str, int], AnyMemory] = {}
 
@@ -37,17 +33,15 @@ class MemoryBank:
             return self.empty(stage, batch_size)
         if stage != "train":
             return memory
-        mem_len, *how_far = self.train_lengths
-        memory = memory.resized(mem_len).read_with(*how_far)
-        return memory.to(self.net.probe.device, self.net.compute_dtype)
+        mem_len, *lengths = EvalLengths().resolve(self.net.config)
+        memory = memory.resized(mem_len).with_lengths(*lengths)
+        return memory.to(self.net.device, self.net.compute_dtype)
 
     def empty(self, stage: str, batch_size: int) -> AnyMemory:
         """Return a memory in which nothing is filled."""
         if stage == "train":
-            return self.net.empty_memory(batch_size, *self.train_lengths)
-        # Kept keys and values change their shape; a compiled network is one graph for one shape.
-        empty = self.net.empty_memory if self.compiled else self.net.empty_cache
-        return empty(batch_size, *self.eval_lengths)
+            return self.net.empty_memory(batch_size)
+        return self.reader.empty_memory(batch_size, self.eval_lengths)
 
     def stage(self, stage: str, slot: int, memory: AnyMemory) -> None:
         """Hold a memory back until its step is done."""

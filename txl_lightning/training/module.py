@@ -21,15 +21,14 @@ from ..evaluation import (
     segment_answers,
     segment_nats,
 )
-from ..model import Memory, TransformerXL, TransformerXLConfig
-from ..model.config import EvalSameLength
+from ..model import EvalLengths, EvalSameLength, Memory, TransformerXL, TransformerXLConfig
 from .callbacks.non_finite import NonFiniteGuard
 from .callbacks.training_state import TrainingStateCheckpoint
 from .callbacks.weight_averaging import refuse_other_averages, restore_trained_weights
 from .compiling import compile_in_place
 from .fsdp import data_mesh, enable_activation_checkpointing, shard
-from .lengths import check_eval_lengths
-from .memory_bank import Lengths, MemoryBank, measure_memory
+from .lengths import make_eval_lengths
+from .memory_bank import MemoryBank, measure_memory
 from .micro_batches import nats_in_micro_batches
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
 from .ranks import Ranks
@@ -65,16 +64,14 @@ class LanguageModel(LightningModule):
         super().__init__()
         net = TransformerXLConfig(**net) if isinstance(net, dict) else net
         self.optim = OptimConfig.from_dict(optim) if isinstance(optim, dict) else optim
-        check_eval_lengths(eval_mem_len, eval_clamp_len)
         given = {"eval_mem_len": eval_mem_len, "eval_clamp_len": eval_clamp_len}
         given |= {"eval_same_length": eval_same_length}
-        given |= {"net": net.plain(), "optim": self.optim.to_dict()}
+        eval_lengths = make_eval_lengths(**given)
+        given |= {"net": net.to_dict(), "optim": self.optim.to_dict()}
         self.save_hyperparameters(given | {"compile": compile, "recompute": recompute})
         with prefix_errors("model.net"):
             self.net = TransformerXL(net)
-        train_lengths = (net.mem_len, net.clamp_len, net.same_length)
-        eval_lengths = (eval_mem_len, eval_clamp_len, eval_same_length)
-        self.memory_bank = MemoryBank(self.net, train_lengths, eval_lengths, compile)
+        self.memory_bank = MemoryBank(self.net, eval_lengths, compile)
         self.step_before = -1
         self.train_nats = MeanNats()
         self.metrics = nn.ModuleDict()
@@ -161,13 +158,13 @@ class LanguageModel(LightningModule):
     def evaluate_segment(self, stage: str, segment: Segment, loader: int) -> Tensor:
         """Score one segment and remember it: nats_BL, nan where nothing is scored."""
         memory = self.memory_bank.get(stage, loader, len(segment.tokens_BL))
-        ext_len = self.ext_len(stage)
+        reader, ext_len = self.memory_bank.reader, self.ext_len(stage)
         if self.example_len:
-            nats_BL, right_BL, memory = segment_answers(self.net, segment, memory, ext_len)
+            nats_BL, right_BL, memory = segment_answers(reader, segment, memory, ext_len)
             answers = self.metric(f"{stage}/{loader}/answers", RightAnswers, self.example_len)
             answers.update(right_BL, segment.targets_BL, segment.doc_pos_BL)
         else:
-            nats_BL, memory = segment_nats(self.net, segment, memory, ext_len)
+            nats_BL, memory = segment_nats(reader, segment, memory, ext_len)
         self.memory_bank.stage(stage, loader, memory)
         self.memory_bank.commit()
         self.metric(f"{stage}/{loader}/nats", MeanNats).update(nats_BL, segment.targets_BL)
@@ -226,7 +223,7 @@ class LanguageModel(LightningModule):
         return {"loss": nats.item(), **readings(nats.item(), self.unit, size)}
 
     @property
-    def eval_lengths(self) -> Lengths:
+    def eval_lengths(self) -> EvalLengths:
         """mem_len, clamp_len and same_length of evaluation; None is as in training."""
         return self.memory_bank.eval_lengths
 

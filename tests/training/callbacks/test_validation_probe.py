@@ -9,6 +9,7 @@ from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig, Transfor
 from txl_lightning.analysis.attention_distance import record_attention
 from txl_lightning.data.stream import IGNORED
 from txl_lightning.evaluation.scoring import segment_hidden, segment_nats
+from txl_lightning.model import EvalLengths
 from txl_lightning.training import module as module_of
 from txl_lightning.training.callbacks import validation_probe
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
@@ -242,7 +243,7 @@ def nats_saved(net, stream, segments: range) -> float:
     """Read with a memory and without, where each layer's states are all computed again."""
     nats, count = torch.zeros(2).double(), 0
     for at, mem_len in enumerate((0, net.config.mem_len)):
-        memory = net.empty_memory(stream.batch_size, mem_len)
+        memory = net.empty_memory(stream.batch_size, EvalLengths(mem_len))
         for index in range(segments.stop):
             segment = stream.segment(index)
             nats_BL, memory = segment_nats(net, segment, memory, stream.ext_len)
@@ -272,7 +273,7 @@ def test_memory_gain_of_an_empty_memory_is_0(train, monkeypatch, precision):
     monkeypatch.setattr(validation_probe, "N_GAIN", 1)
     lengths = Callback()
     lengths.setup = lambda trainer, model, stage: setattr(
-        model.memory_bank, "eval_lengths", (None, 2, None)
+        model.memory_bank, "eval_lengths", EvalLengths(None, 2)
     )
     _, _, trainer = train(lengths, ValidationProbe(0), scale=8.0, precision=precision)
     assert trainer.callback_metrics[GAIN] == 0

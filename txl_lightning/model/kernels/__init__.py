@@ -1,8 +1,8 @@
 """The same attention, several ways, behind one signature:
 
-    attend(q_BLHK, k_BSHK, value_BSHK, terms, visible_BLS, dropatt) -> out_BLHK
+    attend(q_BLHK, k_BSHK, value_BSHK, terms, mask_BLS, dropatt) -> out_BLHK
 
-where `terms` is what distance adds to a score, `visible_BLS` says which states a query may see
+where `terms` is what distance adds to a score, `mask_BLS` says which states a query may see
 (at least itself), and `dropatt` is the probability of dropping an attention weight.
 """
 

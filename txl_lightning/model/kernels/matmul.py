@@ -19,7 +19,7 @@ def attend(
     k_BSHK: Tensor,
     value_BSHK: Tensor,
     terms: DistanceTerms,
-    visible_BLS: Tensor,
+    mask_BLS: Tensor,
     dropatt: float,
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
@@ -28,7 +28,7 @@ def attend(
     q_BLHK = q_BLHK * K**-0.5
     query_BLHK = q_BLHK if terms.u_HK is None else q_BLHK + terms.u_HK * K**-0.5
     key_XSK = k_BSHK.transpose(1, 2).reshape(B * H, S, K)
-    score_BHLS = distance(q_BLHK, S, terms).masked_fill(~visible_BLS[:, None], float("-inf"))
+    score_BHLS = distance(q_BLHK, S, terms).masked_fill(~mask_BLS[:, None], float("-inf"))
     score_XLS = torch.baddbmm(
         score_BHLS.reshape(B * H, L, S),
         query_BLHK.transpose(1, 2).reshape(B * H, L, K),

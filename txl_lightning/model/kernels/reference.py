@@ -14,13 +14,13 @@ def attend(
     k_BSHK: Tensor,
     value_BSHK: Tensor,
     terms: DistanceTerms,
-    visible_BLS: Tensor,
+    mask_BLS: Tensor,
     dropatt: float,
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     score_BHLS = content(q_BLHK, k_BSHK, terms) + distance(q_BLHK, k_BSHK.size(1), terms)
     score_BHLS = score_BHLS / q_BLHK.size(-1) ** 0.5
-    score_BHLS = score_BHLS.masked_fill(~visible_BLS[:, None], float("-inf"))
+    score_BHLS = score_BHLS.masked_fill(~mask_BLS[:, None], float("-inf"))
     weight_BHLS = F.dropout(score_BHLS.softmax(dim=-1), dropatt)
     return einsum("bhls,bshk->blhk", weight_BHLS, value_BSHK)
 

@@ -16,12 +16,12 @@ def attend(
     k_BSHK: Tensor,
     value_BSHK: Tensor,
     terms: DistanceTerms,
-    visible_BLS: Tensor,
+    mask_BLS: Tensor,
     dropatt: float,
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     query_BLHK = q_BLHK if terms.u_HK is None else q_BLHK + terms.u_HK
-    hidden_B1LS = ~visible_BLS[:, None]
+    hidden_B1LS = ~mask_BLS[:, None]
     score_BHLS = distance(q_BLHK, hidden_B1LS, terms)
     out_BHLK = F.scaled_dot_product_attention(
         query_BLHK.transpose(1, 2),

@@ -4,6 +4,7 @@ B rows   L segment   T tokens of a text
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ class ValidationProbe(Callback):
         net, tgt_len = pl_module.net, self.segments[0].new_len
         whole = [each for each in self.segments if each.new_len == tgt_len]
         if len(whole) > self.n_warmup:
-            memory = net.empty_memory(1, *pl_module.eval_lengths)
+            memory = net.empty_memory(1, pl_module.eval_lengths)
             ext_len = pl_module.corpus.eval_ext_len
             sums = sum_attention(net, whole, memory, self.n_warmup, ext_len)
             self.attention = summarize_heads(sums)
@@ -150,14 +151,14 @@ def n_warmup_segments(pl_module: Any, segment: Segment) -> int:
 
 
 def eval_mem_len(pl_module: Any) -> int:
-    mem_len = pl_module.eval_lengths[0]
-    return pl_module.net.config.mem_len if mem_len is None else mem_len
+    return pl_module.eval_lengths.resolve(pl_module.net.config).mem_len
 
 
 def nats_without_memory(pl_module: Any, segment: Segment) -> Tensor:
     """Nats of a segment's targets, nats_BL, where nothing before the segment is remembered."""
-    memory = pl_module.net.empty_cache(len(segment.tokens_BL), 0, *pl_module.eval_lengths[1:])
-    return segment_nats(pl_module.net, segment, memory)[0]
+    reader, lengths = pl_module.memory_bank.reader, replace(pl_module.eval_lengths, mem_len=0)
+    memory = reader.empty_memory(len(segment.tokens_BL), lengths)
+    return segment_nats(reader, segment, memory)[0]
 
 
 def decode(vocab: Any, ids_T: Tensor) -> str:

@@ -1,0 +1,318 @@
+"""Evaluation with keys and values kept: a second loop over the network's layers, and its memory.
+
+While weights stay, so do the keys and values that a layer makes of a state and of a distance. They
+are made once here, where the network makes those of all M states again for every segment.
+
+B rows   L segment   M remembered   S = n_kept + L in sight   E distances
+N layers   H heads   K head width   D width   C slots of a buffer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import require
+from .config import EvalLengths, SameLength
+from .kernels.inference import CachedTerms, CausalBand, DenseMask, Workspace, attend
+from .memory import (
+    Memory,
+    attention_mask,
+    count_filled,
+    farthest_state,
+    lengths_from_tensors,
+    lengths_to_tensors,
+)
+from .transformer_xl import Layer, TransformerXL
+
+SLACK = 256
+"""Tokens at least for which a buffer has room, before what is remembered is moved to another, and
+for which there are terms."""
+
+
+class CachedReader:
+    """The network for evaluation, called like it; its memory keeps keys and values.
+
+    For `torch.inference_mode` or `no_grad`, in eval mode, and for weights that stay as they are.
+    The network itself, with `Memory`, computes the same, slower.
+    """
+
+    def __init__(self, net: TransformerXL) -> None:
+        self.net, self.config, self.head = net, net.config, net.head
+
+    @property
+    def device(self) -> torch.device:
+        return self.net.device
+
+    def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AnyMemory:
+        """Return a cache without any state, or a `Memory` where a cache is impossible."""
+        config, weight = self.config, self.net.layers[0].attention.q_net.weight
+        # Later segments would make other keys of the same state.
+        changing = config.is_absolute or config.memory_source == "same_layer"
+        # FSDP2 gathers a layer's weights, which are DTensors, only for the layer's own forward; to
+        # import that class takes as long as the rest of torch.
+        if changing or hasattr(weight, "full_tensor"):
+            return self.net.empty_memory(batch_size, lengths)
+        use = (lengths or EvalLengths()).resolve(config)
+        shape = (config.n_layer, config.n_head, batch_size, 0, config.head_width)
+        buffer = Buffer.empty(shape, self.net.compute_dtype, weight.device)
+        filled_B = torch.zeros(batch_size, dtype=torch.long, device=weight.device)
+        return KeyValueCache(buffer, 0, 0, filled_B, *use)
+
+    def __call__(
+        self, tokens_BL: Tensor, memory: AnyMemory | None = None
+    ) -> tuple[Tensor, AnyMemory]:
+        """Return logits_BLV and the memory for the next segment, as the network does."""
+        h_BLD, memory = self.hidden(tokens_BL, memory)
+        return self.head(h_BLD), memory
+
+    def loss(
+        self,
+        tokens_BL: Tensor,
+        targets_BL: Tensor,
+        memory: AnyMemory | None = None,
+        doc_pos_BL: Tensor | None = None,
+        n_reread: int = 0,
+    ) -> tuple[Tensor, AnyMemory]:
+        """Return nats_BL and the memory for the next segment, as the network does."""
+        h_BLD, memory = self.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
+        return self.head.nats(h_BLD, targets_BL), memory
+
+    def hidden(
+        self,
+        tokens_BL: Tensor,
+        memory: AnyMemory | None = None,
+        doc_pos_BL: Tensor | None = None,
+        n_reread: int = 0,
+    ) -> tuple[Tensor, AnyMemory]:
+        """Return h^N_BLD and the memory for the next segment, as the network does.
+
+        Raises:
+            ValueError: gradients are asked for, the network is in training mode, or the memory has
+                another number of rows than the tokens.
+        """
+        batch_size, tgt_len = tokens_BL.shape
+        memory = self.empty_memory(batch_size) if memory is None else memory
+        if isinstance(memory, Memory):
+            return self.net.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
+        assert 0 <= n_reread <= tgt_len
+        if torch.is_grad_enabled():
+            raise ValueError("a KeyValueCache has no gradient; use torch.inference_mode or no_grad")
+        if self.net.training:
+            raise ValueError("a KeyValueCache is for evaluation; call the network's eval() first")
+        same = memory.batch_size == batch_size
+        require(same, "memory", f"{memory.batch_size} rows", f"{batch_size}, those of the tokens")
+        cache = memory.with_room(tgt_len).with_terms(tgt_len, self.net.positions)
+        mask = cache.attention_mask(tgt_len, doc_pos_BL)
+        h_BLD = self.net.embedding(tokens_BL) * self.config.d_model**0.5
+        parts = zip(self.net.layers, *cache.slots(tgt_len), cache.terms(tgt_len), strict=True)
+        for layer, k_HBKS, value_HBSK, terms in parts:
+            h_BLD = read_layer(
+                layer, h_BLD, k_HBKS, value_HBSK, terms, mask, cache.buffer.workspace
+            )
+        return self.net.final_norm(h_BLD), cache.updated(tgt_len, mask, n_reread)
+
+
+def read_layer(
+    layer: Layer,
+    h_BLD: Tensor,
+    k_HBKS: Tensor,
+    value_HBSK: Tensor,
+    terms: CachedTerms,
+    mask: CausalBand | DenseMask,
+    workspace: Workspace,
+) -> Tensor:
+    """Return what `layer` makes of a segment; write the segment's keys and values to the last L of
+    the S slots."""
+    attention, normed_BLD = layer.attention, layer.norm_before(h_BLD)
+    new_BLHK = attention.kv_net(normed_BLD).unflatten(-1, (2, *attention.heads)).unbind(2)
+    k_BSHK, value_BSHK = k_HBKS.permute(1, 3, 0, 2), value_HBSK.permute(1, 2, 0, 3)
+    k_BSHK[:, -h_BLD.size(1) :], value_BSHK[:, -h_BLD.size(1) :] = new_BLHK
+    query_BLD = normed_BLD if layer.norms_queries else h_BLD
+    q_BLHK = attention.q_net(query_BLD).unflatten(-1, attention.heads)
+    out_BLHK = attend(q_BLHK, k_BSHK, value_BSHK, terms, mask, workspace)
+    h_BLD = layer.norm_after(h_BLD + attention.o_net(out_BLHK.flatten(-2)))
+    return layer.feed_forward(h_BLD)
+
+
+class Buffer:
+    """Slots for keys and values, each written once; the first `used` have been."""
+
+    def __init__(
+        self, k_NHBKC: Tensor, v_NHBCK: Tensor, used: int, workspace: Workspace | None = None
+    ) -> None:
+        self.k_NHBKC, self.v_NHBCK, self.used = k_NHBKC, v_NHBCK, used
+        self.workspace = workspace or Workspace()
+
+    @staticmethod
+    def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Buffer:
+        """Return slots that are not written; pages take no memory until they are. N, H, B, C, K."""
+        *NHB, C, K = shape
+        # A tensor made under inference_mode could not be written to outside of it.
+        with torch.inference_mode(False):
+            k_NHBKC = torch.empty(*NHB, K, C, dtype=dtype, device=device)
+            v_NHBCK = torch.empty(*NHB, C, K, dtype=dtype, device=device)
+        return Buffer(k_NHBKC, v_NHBCK, 0)
+
+    def slots(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Return views of keys and values."""
+        return self.k_NHBKC[..., start:stop], self.v_NHBCK[..., start:stop, :]
+
+    def copy_slots(
+        self, start: int, stop: int, n_slot: int, index_B: Tensor | None = None
+    ) -> Buffer:
+        """Return a buffer of n_slot slots that begins with these, of all rows or the indexed."""
+        parts = self.slots(start, stop)
+        if index_B is not None:
+            parts = tuple(part.index_select(2, index_B) for part in parts)
+        N, H, B, used, K = parts[1].shape
+        new = Buffer.empty((N, H, B, n_slot, K), parts[0].dtype, parts[0].device)
+        for slot, part in zip(new.slots(0, used), parts, strict=True):
+            slot.copy_(part)
+        return Buffer(new.k_NHBKC, new.v_NHBCK, used, self.workspace)
+
+
+@dataclass(frozen=True)
+class KeyValueCache:
+    """Keys and values of the last M states of each layer: what a `CachedReader` remembers.
+
+    It is a value: what it holds is never changed, though it shares its buffer with the caches that
+    follow it, which write to slots beyond its own.
+    """
+
+    buffer: Buffer
+    end: int
+    n_kept: int
+    """Slots before `end` that are remembered: at most M, as many as the fullest row's."""
+    filled_B: Tensor
+    mem_len: int
+    clamp_len: int | None = None
+    same_length: SameLength = None
+    is_even: bool = True
+    """True if every row remembers n_kept states."""
+    terms_N: tuple[CachedTerms, ...] = ()
+    """What distance adds, for as many distances as were needed so far."""
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.filled_B)
+
+    def with_lengths(self, clamp_len: int | None, same_length: SameLength) -> KeyValueCache:
+        """Return the same states, attended to as far back as these lengths say."""
+        return replace(self, clamp_len=clamp_len, same_length=same_length, terms_N=())
+
+    def rows(self, index_B: Tensor) -> KeyValueCache:
+        """Return these rows, in this order; one may be asked for twice."""
+        index_B = index_B.to(self.filled_B.device)
+        start = self.end - self.n_kept
+        buffer = self.buffer.copy_slots(start, self.end, self._n_slot(1), index_B)
+        return replace(self, buffer=buffer, end=self.n_kept, filled_B=self.filled_B[index_B])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every field as a tensor, to be saved."""
+        k_NHBKM, v_NHBMK = self.buffer.slots(self.end - self.n_kept, self.end)
+        tensors = {"k_NHBKM": k_NHBKM, "v_NHBMK": v_NHBMK, "filled_B": self.filled_B}
+        tensors["mem_len"] = torch.tensor(self.mem_len)
+        return tensors | lengths_to_tensors(self.clamp_len, self.same_length)
+
+    @staticmethod
+    def from_tensors(tensors: dict[str, Tensor]) -> KeyValueCache:
+        """Return the cache that `tensors` gave these of; its buffer is full."""
+        k_NHBKM, v_NHBMK, filled_B = (tensors[name] for name in ("k_NHBKM", "v_NHBMK", "filled_B"))
+        n_kept = v_NHBMK.size(3)
+        is_even = bool((filled_B == n_kept).all())
+        lengths = (int(tensors["mem_len"]), *lengths_from_tensors(tensors))
+        buffer = Buffer(k_NHBKM, v_NHBMK, n_kept)
+        return KeyValueCache(buffer, n_kept, n_kept, filled_B, *lengths, is_even)
+
+    def _n_slot(self, tgt_len: int) -> int:
+        # A buffer is moved when as much was read as it remembers, or more.
+        return self.mem_len + max(self.mem_len, 2 * tgt_len, SLACK)
+
+    def with_room(self, tgt_len: int) -> KeyValueCache:
+        """Return the same states with slots for a segment after them."""
+        fits = self.end + tgt_len <= self.buffer.v_NHBCK.size(3)
+        # Another cache that follows this one may have written beyond its end.
+        if fits and self.buffer.used == self.end:
+            return self
+        start = self.end - self.n_kept
+        buffer = self.buffer.copy_slots(start, self.end, self._n_slot(tgt_len))
+        return replace(self, buffer=buffer, end=self.n_kept)
+
+    def with_terms(self, tgt_len: int, positions: nn.Module) -> KeyValueCache:
+        """Return the same states with what distance adds in a segment of this length."""
+        if self.terms_N and self.terms_N[0].n_distance >= self._n_distance(self.n_kept, tgt_len):
+            return self
+        # Never for fewer tokens: a text that is continued later would have terms of other bits.
+        count = self._n_distance(self.mem_len, max(tgt_len, SLACK))
+        distance_E = torch.arange(count - 1, -1, -1, device=self.filled_B.device)
+        distance_E = distance_E.clamp(min=0, max=self.clamp_len)
+        values = self.buffer.v_NHBCK
+        terms_N = tuple(CachedTerms.from_terms(terms, values) for terms in positions(distance_E))
+        return replace(self, terms_N=terms_N)
+
+    def _n_distance(self, n_kept: int, tgt_len: int) -> int:
+        # Beyond clamp_len all terms are the same: the farthest L stand for them.
+        count = n_kept + tgt_len + 1
+        return count if self.clamp_len is None else min(count, self.clamp_len + tgt_len)
+
+    def terms(self, tgt_len: int) -> list[CachedTerms]:
+        """Return what distance adds in each layer, for the states in sight."""
+        count = self._n_distance(self.n_kept, tgt_len)
+        return [terms.nearest(count) for terms in self.terms_N]
+
+    def slots(self, tgt_len: int) -> tuple[Tensor, Tensor]:
+        """Return k_NHBKS and value_NHBSK, whose last L are for the segment to be written to."""
+        self.buffer.used = self.end + tgt_len
+        return self.buffer.slots(self.end - self.n_kept, self.buffer.used)
+
+    def attention_mask(
+        self, tgt_len: int, doc_pos_BL: Tensor | None = None
+    ) -> CausalBand | DenseMask:
+        """Return which of the S states each query attends to: a band if all rows are alike."""
+        farthest = farthest_state(self.same_length, self.mem_len)
+        if self.is_even and (doc_pos_BL is None or self._is_one_document(doc_pos_BL)):
+            return CausalBand(tgt_len, self.n_kept + tgt_len, farthest, self.buffer.v_NHBCK)
+        return DenseMask(attention_mask(self.filled_B, self.n_kept, tgt_len, farthest, doc_pos_BL))
+
+    def _is_one_document(self, doc_pos_BL: Tensor) -> bool:
+        token_L = torch.arange(doc_pos_BL.size(1), device=doc_pos_BL.device)
+        return bool((doc_pos_BL >= token_L + self.n_kept).all())
+
+    def updated(
+        self, tgt_len: int, mask: CausalBand | DenseMask, n_reread: int = 0
+    ) -> KeyValueCache:
+        """Return the cache after a segment, without its last n_reread tokens: the next segment
+        reads them."""
+        n_kept = min(self.n_kept + tgt_len - n_reread, self.mem_len)
+        self.buffer.used = end = self.end + tgt_len - n_reread
+        if isinstance(mask, CausalBand):
+            filled_B, is_even = torch.full_like(self.filled_B, n_kept), True
+        else:
+            filled_B = count_filled(mask.mask_BLS, n_reread, self.mem_len)
+            is_even = bool((filled_B == n_kept).all())
+        return replace(self, end=end, n_kept=n_kept, filled_B=filled_B, is_even=is_even)
+
+
+AnyMemory = Memory | KeyValueCache
+"""What evaluation may remember by."""
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put the module in eval mode; leave it, also after an error, in the mode it was in."""
+    was_training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)
+
+
+def accumulator_dtype(device: torch.device) -> torch.dtype:
+    """Return float64 for sums, or float32 on Apple's devices, which have nothing wider."""
+    return torch.float32 if device.type == "mps" else torch.float64
