@@ -1,20 +1,24 @@
 """What several tests start from."""
 
+import io
 import json
 import os
 import struct
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from jsonargparse import Namespace
 
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning import __main__ as door
-from txl_lightning.__main__ import UNHEARD
+from txl_lightning.__main__ import IGNORED_WARNINGS
+from txl_lightning.training.cli import TxlCLI
 
 SMALL = [
     "--model.net.n_layer=1", "--model.net.n_head=2", "--model.net.d_model=8",
@@ -53,7 +57,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def pytest_configure(config):
-    for message in UNHEARD:
+    for message in IGNORED_WARNINGS:
         config.addinivalue_line("filterwarnings", f"ignore:{message}")
 
 
@@ -131,6 +135,23 @@ def txl(monkeypatch, capsys, tmp_path, text_file):
 @pytest.fixture
 def small(sizes, text_file):
     return [*sizes, f"--data.path={text_file}"]
+
+
+@pytest.fixture(scope="session")
+def parse_fit():
+    """Parse and check arguments of fit, by a parser built once: to build one takes a second."""
+    cli = TxlCLI.__new__(TxlCLI)
+    with pytest.raises(SystemExit), redirect_stdout(io.StringIO()):
+        cli.__init__(["fit", "--print_config"])
+    cli.subcommand = "fit"
+
+    def parse(*arguments: str) -> Namespace:
+        cli.arguments = ["fit", *map(str, arguments)]
+        cli.config = cli.parse()
+        cli.before_instantiate_classes()
+        return cli.config.fit
+
+    return parse
 
 
 def records(path: Path) -> Iterator:

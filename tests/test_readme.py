@@ -45,7 +45,7 @@ def test_a_command_of_lightnings_verbs_parses(command, monkeypatch, capsys):
 @pytest.mark.parametrize("command", [c for c in OURS if PLAIN.search(c)])
 def test_a_command_of_a_plain_verb_parses(command):
     verb, *words = shlex.split(command.split("-m txl_lightning ")[1])
-    _, parser = door.function_of(verb)
+    _, parser = door.make_parser(verb)
     assert parser.parse_args(words)
 
 

@@ -1,9 +1,8 @@
-"""The door: python -m txl_lightning VERB. Exit codes: 0 done, 2 wrong settings, 3 wrong data,
-4 damaged checkpoint or none to resume, 5 numbers that are not finite, 6 a place that cannot be
-written, 7 out of memory, 130 interrupted (SIGINT), 141 nobody reads the output (| head), 143
+"""The command line: python -m txl_lightning COMMAND. Exit codes: 0 done, 2 wrong settings, 3 wrong
+data, 4 damaged checkpoint or none to resume, 5 numbers that are not finite, 6 a file or folder that
+cannot be written, 7 out of memory, 130 interrupted (SIGINT), 141 output closed (| head), 143
 terminated (SIGTERM, SIGHUP)."""
 
-import argparse
 import errno
 import inspect
 import io
@@ -21,105 +20,39 @@ import jsonargparse
 
 from . import signals
 from .errors import StorageError, explain_parser_error, innermost_error, prefix_errors
-from .help import Words, example, program
+from .help import HelpFormatter, describe_command, program, required_arguments
 
-UNHEARD = (
+COMMANDS = {
+    "fit": "train, and validate on the way",
+    "validate": "measure a checkpoint on the validation text",
+    "test": "measure a checkpoint on the test text",
+    "predict": "write the nats of every token of the test text",
+    "evaluate": "measure a checkpoint on any text, as was published",
+    "prepare": "download and encode a corpus, or your text",
+    "generate": "continue a prompt",
+    "convert": "read other people's checkpoints, and write them",
+    "inspect": "measure what a model does with its memory, as tables and pictures",
+    "recl": "measure how much context is of use to models",
+    "speed": "time a model with its memory, and with a sliding window instead",
+    "sweep": "try many settings, one run after the other, as a sweep file says",
+}
+LIGHTNING = ("fit", "validate", "test", "predict")
+"""Commands that Lightning's Trainer runs; each of the others is a function."""
+
+IGNORED_WARNINGS = (
     ".*LeafSpec.*",
     ".*dirpath has changed.*",
     ".*infer the batch indices.*",
     ".*callbacks used to create the checkpoint.*",
 )
 """Warnings of Lightning to its own developers, or about loaders that are not ours."""
-
-STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
-ECHO = 10.0
+STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+PARENT_TIMEOUT = 10.0
 """Seconds in which the process that started this one should have failed too."""
 
 
-def plain(verb: str, options: list[str]) -> None:
-    """A verb that is a function: its signature is its options."""
-    function, parser = function_of(verb)
-    try:
-        given = parser.parse_args(options)
-        check_groups(parser, given)
-        given = parser.instantiate_classes(given)
-    except jsonargparse.ArgumentError as error:
-        known = sorted(action.dest for action in parser._actions)
-        raise ValueError(explain_parser_error(str(error), known)) from error
-    function(**given.as_dict())
-
-
-def check_groups(parser: jsonargparse.ArgumentParser, given: jsonargparse.Namespace) -> None:
-    """Let each group of options refuse what cannot be, with the whole key."""
-    for name, group in parser.groups.items():
-        with prefix_errors(name):
-            group.group_class(**vars(given[name]))
-
-
-def function_of(verb: str) -> tuple[Callable[..., None], jsonargparse.ArgumentParser]:
-    """The function of a verb, and what reads its options."""
-    function = getattr(import_module(f".commands.{verb}", __package__), f"{verb}_command")
-    jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    said = inspect.cleandoc(function.__doc__).split("\n\nArgs:")[0]
-    parser = jsonargparse.ArgumentParser(
-        program(verb), exit_on_error=False, formatter_class=Words, description=said
-    )
-    parser.epilog = example(verb)
-    parser.add_function_arguments(function, as_group=False, as_positional=verb in NAMELESS)
-    for action in parser._actions:
-        take_several(action)
-    return function, parser
-
-
-def take_several(action: argparse.Action) -> None:
-    """Let a verb's own option of any number of values take them as words: --r 0.1 0.5."""
-    kind, *more = get_args(getattr(action, "_typehint", None)) or (None,)
-    if more == [...] and "." not in action.dest:
-        action._typehint, action.nargs, action.metavar = kind, "+", action.dest
-        action.default = list(action.default) if isinstance(action.default, tuple) else None
-
-
-def by_lightning(verb: str, options: list[str]) -> None:
-    """A verb that the Trainer runs; imported here, because it takes seconds."""
-    import torch
-    from lightning.pytorch.utilities.exceptions import MisconfigurationException
-    from rich.console import Console
-
-    from .training.cli import TxlCLI
-
-    # After the import, which sets them.
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    quieten()
-    Console.on_broken_pipe = unread
-    # Numbers too small to be normal slow a CPU's step several-fold.
-    torch.set_flush_denormal(True)
-    try:
-        TxlCLI([verb, *options])
-    except MisconfigurationException as error:
-        raise ValueError(str(error)) from error
-
-
-VERBS = {
-    "fit": (by_lightning, "train, and validate on the way"),
-    "validate": (by_lightning, "measure a checkpoint on the validation text"),
-    "test": (by_lightning, "measure a checkpoint on the test text"),
-    "predict": (by_lightning, "write the nats of every token of the test text"),
-    "evaluate": (plain, "measure a checkpoint on any text, as was published"),
-    "prepare": (plain, "download and encode a corpus, or your text"),
-    "generate": (plain, "continue a prompt"),
-    "convert": (plain, "read other people's checkpoints, and write them"),
-    "inspect": (plain, "measure what a model does with its memory, as tables and pictures"),
-    "recl": (plain, "measure how much context is of use to models"),
-    "speed": (plain, "time a model with its memory, and with a sliding window instead"),
-    "sweep": (plain, "try many settings, one run after the other, as a file of W&B's says"),
-}
-NAMELESS = {"prepare", "evaluate", "convert", "inspect", "recl", "speed", "sweep"}
-"""Verbs whose first word is what they are about."""
-
-
 def main() -> None:
-    """Run the verb; a user's mistake is one line and an exit code (TXL_DEBUG=1: a traceback)."""
+    """Run the command; a user's mistake is one line and an exit code (TXL_DEBUG=1: a traceback)."""
     try:
         with signals.exit_on_signals():
             run(sys.argv[1:])
@@ -130,86 +63,138 @@ def main() -> None:
     except (ValueError, OSError) as error:
         if os.environ.get("TXL_DEBUG"):
             raise
-        if not is_echo():
-            print(f"error: {in_words(error)}", file=sys.stderr)
-        sys.exit(exit_code(error))
+        if not has_parent_failed():
+            print(f"error: {format_error(error)}", file=sys.stderr)
+        is_storage = isinstance(error, OSError) and error.errno in STORAGE_ERRORS
+        sys.exit(StorageError.exit_code if is_storage else getattr(error, "exit_code", 2))
 
 
-def exit_code(error: Exception) -> int:
-    """What tells a script the kind of mistake."""
-    full_or_closed = isinstance(error, OSError) and error.errno in STORAGE
-    return StorageError.exit_code if full_or_closed else getattr(error, "exit_code", 2)
+def run(arguments: list[str]) -> None:
+    """Call the command that the first argument names."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return
+    command, *options = arguments
+    if command not in COMMANDS:
+        raise ValueError(f"{command}: unknown command; expected one of {', '.join(COMMANDS)}")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A locale that lacks a character (LC_ALL=C) is no reason to fail after hours.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    silence_warnings()
+    call = run_lightning if command in LIGHTNING else run_function
+    call(command, [underscore_name(option) for option in options])
 
 
-def is_echo() -> bool:
-    """Whether the process that started this one has failed alike, and said so.
+def run_lightning(command: str, options: list[str]) -> None:
+    """Run a command of Lightning's Trainer; imported here, because it takes seconds."""
+    from lightning.pytorch.utilities.exceptions import MisconfigurationException
+    from rich.console import Console
 
-    It waits for that: Lightning kills the first process as soon as another one fails.
+    from .training.cli import TxlCLI
+
+    # After the import, which sets them.
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    silence_warnings()
+    Console.on_broken_pipe = raise_again
+    flush_denormals()
+    try:
+        TxlCLI([command, *options])
+    except MisconfigurationException as error:
+        raise ValueError(str(error)) from error
+
+
+def run_function(command: str, options: list[str]) -> None:
+    """Run a command that is a function: its signature is its options."""
+    function, parser = make_parser(command)
+    try:
+        config = parser.parse_args(options)
+        for name, group in parser.groups.items():
+            with prefix_errors(name):
+                # So that a dataclass refuses what it does not allow, with the whole key.
+                group.group_class(**vars(config[name]))
+        config = parser.instantiate_classes(config)
+    except jsonargparse.ArgumentError as error:
+        known = sorted(action.dest for action in parser._actions)
+        raise ValueError(explain_parser_error(str(error), known)) from error
+    flush_denormals()
+    function(**config.as_dict())
+
+
+def make_parser(command: str) -> tuple[Callable[..., None], jsonargparse.ArgumentParser]:
+    """Return the function of a command and the parser of its options."""
+    function = getattr(import_module(f".commands.{command}", __package__), f"{command}_command")
+    jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    parser = jsonargparse.ArgumentParser(exit_on_error=False, formatter_class=HelpFormatter)
+    # A prompt may be what generate is given first, so its checkpoint is named.
+    positional = command != "generate"
+    parser.add_function_arguments(function, as_group=False, as_positional=positional)
+    for action in parser._actions:
+        kind, *more = get_args(getattr(action, "_typehint", None)) or (None,)
+        if more == [...] and "." not in action.dest:
+            # Any number of values are given as words: --r 0.1 0.5. jsonargparse wants a list.
+            action._typehint, action.nargs, action.metavar = kind, "+", action.dest
+            action.default = list(action.default) if isinstance(action.default, tuple) else None
+    text = inspect.cleandoc(function.__doc__).split("\n\nArgs:")[0]
+    describe_command(parser, command, text, required_arguments(function, positional))
+    return function, parser
+
+
+def flush_denormals() -> None:
+    """Compute with 0 for numbers too small to be normal: they slow a CPU's step several-fold."""
+    # A command that has not imported torch does not compute.
+    if torch := sys.modules.get("torch"):
+        torch.set_flush_denormal(True)
+
+
+def has_parent_failed() -> bool:
+    """Wait a while for the process that started this one: if it fails too, it has said why.
+
+    Lightning kills the first process as soon as another one fails.
     """
     if not signals.is_child():
         return False
-    parent, end = os.getppid(), time.monotonic() + ECHO
+    parent, end = os.getppid(), time.monotonic() + PARENT_TIMEOUT
     while os.getppid() == parent and time.monotonic() < end:
         time.sleep(0.1)
     return os.getppid() != parent
 
 
-def in_words(error: Exception) -> str:
-    """What is wrong; of a file, without the number that Python's own words start with."""
+def format_error(error: Exception) -> str:
+    """An error in one line; of a file, without the number that Python's own words start with."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return innermost_error(str(error))
 
 
-def run(arguments: list[str]) -> None:
-    """Call the verb that the first argument names."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
-        return
-    verb, *options = arguments
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A locale that lacks a character (LC_ALL=C) is no reason to fail after hours.
-        sys.stdout.reconfigure(errors="backslashreplace")
-    if verb not in VERBS:
-        raise ValueError(f"{verb}: unknown verb; it must be one of {', '.join(VERBS)}")
-    quieten()
-    call, _ = VERBS[verb]
-    call(verb, [underscored(option) for option in options])
-
-
-def underscored(option: str) -> str:
-    """An option's name as ours are written, also where others write --per-token."""
+def underscore_name(option: str) -> str:
+    """An option's name with underscores, where others write --per-token."""
     name, sign, value = option.partition("=")
     is_name = name.startswith("--") and " " not in name
     return "--" + name[2:].replace("-", "_") + sign + value if is_name else option
 
 
 def usage() -> str:
-    """The verbs, one in a line."""
-    lines = [f"  {verb:10}{words}" for verb, (_, words) in VERBS.items()]
+    """The commands, one a line, and the exit codes."""
+    lines = [f"  {command:10}{text}" for command, text in COMMANDS.items()]
     codes = textwrap.fill(str(__doc__).split(". ", 1)[1], 79)
-    ends = ["VERB --help lists its options.", "", codes]
-    return "\n".join([f"usage: {program('VERB')} [options]", "", *lines, "", *ends])
+    ends = ["COMMAND --help lists its options.", "", codes]
+    return "\n".join([f"usage: {program('COMMAND')} [options]", "", *lines, "", *ends])
 
 
-def quieten() -> None:
-    """Leave out what no user can act on."""
+def silence_warnings() -> None:
+    """Leave out warnings that no user can act on; print the others in one line each."""
     # Lightning 2.6 calls methods that jsonargparse has renamed.
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-    for message in UNHEARD:
+    for message in IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
     if not os.environ.get("TXL_DEBUG"):
-        warnings.formatwarning = in_one_line
+        warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
 
 
-def unread(_: object) -> None:
-    """Nobody reads any more what a console prints: rich's own would say that something failed."""
+def raise_again(_: object) -> None:
+    """Let a closed pipe end the process: rich's own reaction is exit code 1."""
     raise
-
-
-def in_one_line(message: Warning | str, *_: object, **__: object) -> str:
-    """A warning without the line of code that it comes from."""
-    return f"warning: {message}\n"
 
 
 if __name__ == "__main__":

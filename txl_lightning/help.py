@@ -1,30 +1,22 @@
-"""How --help is written: what an option is in words, its default once, and no types of Python's."""
+"""How --help is written: a usage line, each option's text and default, and an example to copy."""
 
 import argparse
+import inspect
 import json
 import re
 import textwrap
-from collections.abc import Iterator
-from types import NoneType
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args, get_origin
 
-from jsonargparse import DefaultHelpFormatter, Namespace
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
-WIDEST = 100
-"""Columns of a line at most: longer ones are hard to read."""
-NARROW = 36
-"""Columns in which choices may stand beside an option; more are told in its text."""
-LETTERS = {int: "N", float: "X", bool: "BOOL"}
-PLACES = re.compile(r"^.*_(?=(PATH|FILE|DIR)$)")
-"""What is left out of the names of files and folders."""
-NO_OPTIONS = {"_ActionConfigLoad", "ActionLink"}
-"""jsonargparse's: a group's settings from a file, and values that are taken from another key."""
+MAX_WIDTH = 100
 MARKUP = (
     (re.compile(r":\w+:`~?(?:[\w. ]*\.)?(\w+)`"), r"\1"),
     (re.compile(r"\s*Default: (``[^`]*``|\w+)\.?"), ""),
     (re.compile(r"`+"), ""),
 )
-"""What other people's documents have in their texts, and the defaults that we say ourselves."""
+"""Markup in the texts of other packages, and the defaults that we print ourselves."""
 EXAMPLES = {
     "fit": "--config configs/quickstart.yaml --data.path my.txt",
     "validate": "--ckpt_path RUN/checkpoints/best.ckpt",
@@ -39,130 +31,74 @@ EXAMPLES = {
     "speed": "configs/paper/enwik8_base.yaml --lengths 800 1800",
     "sweep": "configs/sweeps/quickstart.yaml --count 8",
 }
-"""Options of each verb, as somebody may give them."""
 
 
-def program(verb: str) -> str:
-    """How the verb is called."""
-    return f"python -m txl_lightning {verb}"
+def program(command: str) -> str:
+    """Return how a command is called."""
+    return f"python -m txl_lightning {command}"
 
 
-def example(verb: str) -> str | None:
-    """The last line of a verb's help."""
-    return f"example: {program(verb)} {EXAMPLES[verb]}" if verb in EXAMPLES else None
-
-
-class Words(DefaultHelpFormatter):
-    """Says of each option what it is, and in parentheses what its text and its letter do not."""
+class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Help formatter: one sentence per option, then choices and default, without Python's types."""
 
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog, **options)
-        self._width = min(self._width, WIDEST)
-
-    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: Any = None) -> None:
-        """What must be given, the nameless first."""
-        needed = [each for each in actions if each.required or not each.option_strings]
-        needed.sort(key=lambda each: bool(each.option_strings))
-        words = [self._format_action_invocation(each) for each in needed if is_told(each)]
-        self._add_item(lambda: f"usage: {' '.join([self._prog, *words, '[options]'])}\n\n", [])
-
-    def start_section(self, heading: str | None) -> None:
-        """A group's title, in lines as wide as its options."""
-        super().start_section(textwrap.fill(heading, self._width - 1) if heading else heading)
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        fill = super()._fill_text
-        parts = text.split("\n\n")
-        # A command stays in one line: it is to be copied.
-        filled = (p if p.startswith("example:") else fill(p, width, indent) for p in parts)
-        return "\n\n".join(filled)
-
-    def _format_action(self, action: argparse.Action) -> str:
-        return super()._format_action(action) if is_told(action) else ""
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        default = self._get_default_metavar_for_optional(action) if action.option_strings else None
-        values = self._format_args(action, default or action.dest) if action.nargs != 0 else ""
-        names = ", ".join(name for name in action.option_strings if not name.endswith("+"))
-        return f"{names} {values}".replace(" \b", "").strip()
-
-    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Any:
-        word = "NAME" if action.dest.endswith(".help") else letters(action, default_metavar or "")
-        if word is None or not action.option_strings:
-            return super()._metavar_formatter(action, default_metavar)
-        return lambda size: (word,) * size
+        self._width = min(self._width, MAX_WIDTH)
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
-        if isinstance(action, argparse._HelpAction):
-            return text[:1].upper() + text[1:].rstrip(".") + "."
-        for found, instead in MARKUP:
-            text = found.sub(instead, text)
-        more = "; ".join(facts(action))
-        return f"{text} ({more})".strip() if more else text
+        for pattern, replacement in MARKUP:
+            text = pattern.sub(replacement, text)
+        notes = [f"one of {', '.join(names)}"] if (names := hidden_choices(action)) else []
+        if action.required and action.option_strings:
+            notes.append("required")
+        if action.default not in (None, argparse.SUPPRESS, (), []):
+            notes.append(f"default: {format_default(action.default, action.nargs)}")
+        shown = not isinstance(action.default, Namespace) and action.nargs != 0
+        return f"{text} ({'; '.join(notes)})".strip() if notes and shown else text
 
 
-def is_told(action: argparse.Action) -> bool:
-    """Whether help speaks of an option."""
-    return type(action).__name__ not in NO_OPTIONS and not getattr(action, "untold", False)
+def hidden_choices(action: argparse.Action) -> list[str]:
+    """The choices of a type that allows more than them, so that they do not stand beside it."""
+    parts = get_args(getattr(action, "_typehint", None))
+    values = [value for part in parts if get_origin(part) is Literal for value in get_args(part)]
+    return list(dict.fromkeys(map(str, values)))
 
 
-def facts(action: argparse.Action) -> Iterator[str]:
-    """What is allowed, if the letter does not say so, and the default, if there is one."""
-    if action.required and action.option_strings:
-        yield "required"
-    kinds = list(kinds_of(getattr(action, "_typehint", None)))
-    choices = choices_of(kinds)
-    if choices and in_braces(choices) is None:
-        yield f"one of {', '.join(choices)}"
-    default = action.default
-    if default in (None, argparse.SUPPRESS, (), []) or isinstance(default, Namespace):
-        return
-    yield f"default: {written(default, action.nargs)}"
-
-
-def kinds_of(hint: Any) -> Iterator[Any]:
-    """The types that a value may have, and the values of those that are choices."""
-    if get_origin(hint) is Literal or get_origin(hint) in (list, tuple) or not get_args(hint):
-        yield hint
-        return
-    for part in get_args(hint):
-        yield from kinds_of(part)
-
-
-def choices_of(kinds: list[Any]) -> list[str]:
-    """All that a value may be, if it is one of a few."""
-    kinds = [kind for kind in kinds if kind is not NoneType]
-    if not kinds or not all(kind is bool or get_origin(kind) is Literal for kind in kinds):
-        return []
-    values = [("true", "false") if kind is bool else get_args(kind) for kind in kinds]
-    return list(dict.fromkeys(str(value) for few in values for value in few))
-
-
-def in_braces(choices: list[str]) -> str | None:
-    """The choices as they stand beside an option, if they are short."""
-    said = "{" + ",".join(choices) + "}"
-    return said if len(said) <= NARROW else None
-
-
-def letters(action: argparse.Action, name: str) -> str | None:
-    """What stands for the value: N a whole number, X a number, else the option's name."""
-    hint = getattr(action, "_typehint", None)
-    if hint is None:
-        return None
-    kinds = [kind for kind in kinds_of(hint) if kind is not NoneType]
-    if choices := choices_of(kinds):
-        return in_braces(choices) or name
-    if len(kinds) == 1 and get_origin(kinds[0]) in (list, tuple):
-        return f"[{LETTERS.get(get_args(kinds[0])[0], 'TEXT')},...]"
-    # What else may be given, its text says.
-    numbers = [kind for kind in (float, int) if kind in kinds]
-    only_numbers = numbers and {*kinds} <= {int, float, bool}
-    return LETTERS[numbers[0]] if only_numbers else PLACES.sub("", name)
-
-
-def written(value: Any, nargs: Any = None) -> str:
+def format_default(value: Any, nargs: Any) -> str:
     """A default as it would be given."""
     if isinstance(value, list | tuple) and nargs == "+":
         return " ".join(map(str, value))
     return str(value) if isinstance(value, str | float) else json.dumps(value, default=str)
+
+
+def describe_command(parser: ArgumentParser, command: str, text: str, needed: str = "") -> None:
+    """Write a parser's usage, description and example."""
+    parser.usage = " ".join(f"{program(command)} {needed} [options]".split())
+    parser.description = textwrap.fill(" ".join(text.split()), MAX_WIDTH - 20)
+    parser.epilog = f"example: {program(command)} {EXAMPLES[command]}"
+    # An option that is a group's name reads all of the group from a file.
+    hide_options(parser, lambda name: name in parser.groups)
+
+
+def hide_options(parser: ArgumentParser, is_hidden: Callable[[str], bool]) -> None:
+    """Leave the options whose names fit out of the help; they are accepted as before."""
+    # argparse has no public list of a parser's options.
+    for action in parser._actions:
+        if is_hidden(action.dest):
+            action.help = argparse.SUPPRESS
+
+
+def required_arguments(function: Callable[..., Any], positional: bool) -> str:
+    """What a function cannot be called without, as it stands in the usage line."""
+    parameters: Iterable[inspect.Parameter] = inspect.signature(function).parameters.values()
+    needed = [
+        each
+        for each in parameters
+        if each.default is each.empty and each.kind is not each.VAR_KEYWORD
+    ]
+    several = {name for name, hint in inspect.get_annotations(function).items() if get_args(hint)}
+    words = [
+        f"{each.name} [{each.name} ...]" if each.name in several else each.name for each in needed
+    ]
+    return " ".join(words if positional else (f"--{w} {w.upper()}" for w in words))

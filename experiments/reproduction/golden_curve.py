@@ -18,7 +18,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig
-from txl_lightning.__main__ import quieten
+from txl_lightning.__main__ import silence_warnings
 from txl_lightning.convert import load_original
 from txl_lightning.convert.original import config_from_original
 from txl_lightning.evaluation import MeanNats
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--text", help="Tiny Shakespeare; left out, the corpus under --data_dir")
     parser.add_argument("--data_dir", default="data", help="the folder where data lives")
     arguments = parser.parse_args()
-    quieten()
+    silence_warnings()
     with np.load(arguments.file) as curve:
         print(json.dumps(compare(curve, arguments.text, arguments.data_dir), indent=1))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from txl_lightning.__main__ import quieten
+from txl_lightning.__main__ import silence_warnings
 from txl_lightning.training.cli import TxlCLI
 
 LIMIT = 150
@@ -21,7 +21,7 @@ LIMIT = 150
 
 def main(folder: Path) -> None:
     signal.alarm(LIMIT)
-    quieten()
+    silence_warnings()
     for name, arguments in json.loads((folder / "runs.json").read_text()).items():
         try:
             kept = of(TxlCLI(arguments))

@@ -21,7 +21,7 @@ from .callbacks.run_metrics import run_folder
 from .callbacks.wandb import WandbConfig, run_id_from, wandb_loggers, wrap_wandb_loggers
 from .checks import as_counts, check_numbers_of, check_same_network, check_same_optimiser
 from .fsdp import register
-from .help import Parser, TrainerHelp, put_in_words
+from .help import Parser, describe_options
 from .module import LanguageModel
 from .resume import Resume, SavingConfig, begin_with, note, starting_point, vocabulary_in
 from .usual import default_callbacks
@@ -92,7 +92,9 @@ class TxlCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The vocabulary's size comes from the corpus."""
-        parser.add_argument("--trainer.help", action=TrainerHelp)
+        parser.add_argument(
+            "--trainer.help", action="help", help="List all of the Trainer's options."
+        )
         parser.add_argument(
             "--resume",
             type=Resume,
@@ -108,7 +110,7 @@ class TxlCLI(LightningCLI):
     def _add_subcommands(self, parser: LightningArgumentParser, **options: Any) -> None:
         super()._add_subcommands(parser, **options)
         for verb, subparser in self._subcommand_parsers.items():
-            put_in_words(subparser, verb)
+            describe_options(subparser, verb, self.arguments)
 
     def before_instantiate_classes(self) -> None:
         """Check every number before anything is built."""
