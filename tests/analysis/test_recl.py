@@ -1,4 +1,4 @@
-"""RECL is the paper's, and its losses know exactly as much as they say."""
+"""RECL follows the paper's equations, and its losses know exactly their context."""
 
 import math
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning.analysis.recl import compute_gains, compute_recl, score_contexts, spread_targets
-from txl_lightning.model import EvalLengths
+from txl_lightning.analysis.recl import compute_recl, gain, score_contexts, spread_targets
 
 
 def gain_by_hand(models: list, c: int, longer: int, i: int, r: float) -> float:
@@ -23,81 +22,78 @@ def gain_by_hand(models: list, c: int, longer: int, i: int, r: float) -> float:
 
 
 @pytest.mark.parametrize("r", [0.1, 0.5, 1.0])
-def test_gains_are_those_of_the_papers_equations(r):
+def test_gain_follows_the_equations_of_the_paper(r):
     nats_ICP = np.random.default_rng(0).gamma(2.0, size=(3, 5, 40))
-    found_IC, models = compute_gains(nats_ICP, r), nats_ICP.tolist()
-    assert found_IC.shape == (3, 4)
-    for i in range(3):
-        for c in range(4):
-            by_hand = gain_by_hand(models, c, c + 1, i, r)
-            assert found_IC[i, c] == pytest.approx(by_hand, abs=1e-12)
+    models = nats_ICP.tolist()
+    for c in range(4):
+        found_I = gain(nats_ICP[:, c], nats_ICP[:, c + 1], r)
+        by_hand_I = [gain_by_hand(models, c, c + 1, i, r) for i in range(3)]
+        assert found_I == pytest.approx(by_hand_I, abs=1e-12)
 
 
-def uses(n_used: int, contexts, n_place: int = 50) -> np.ndarray:
+def test_hardest_positions_are_those_of_the_short_context():
+    short, long = np.full((1, 100), 0.5), np.full((1, 100), 0.5)
+    short[0, 90:], long[0, 90:] = 4.0, 2.0
+    assert gain(short, long, 0.1)[0] == pytest.approx(1 - math.exp(-2))
+    assert gain(short, long, 1.0)[0] == pytest.approx(1 - math.exp(-0.2))
+
+
+def nats_of_model(n_used: int, contexts, n_place: int = 50) -> np.ndarray:
     """Nats of a model that gains by each token of context up to `n_used` of them: nats_CP."""
     used_C = np.minimum(contexts, n_used)
     return 3.0 - 0.01 * np.repeat(used_C[:, None], n_place, axis=1)
 
 
 @pytest.mark.parametrize("r", [0.1, 1.0])
-def test_a_model_that_uses_n_tokens_has_recl_n(r):
+def test_model_that_uses_n_tokens_has_recl_n(r):
     contexts = list(range(10, 101, 10))
     for n_used in (10, 30, 90):
-        (row,), _ = compute_recl({"it": uses(n_used, contexts)}, contexts, r)
+        (row,), _ = compute_recl({"it": nats_of_model(n_used, contexts)}, contexts, r)
         assert row == {"model": "it", "r": r, "recl": n_used, "found": True}
 
 
-def test_a_model_that_gains_to_the_end_has_at_least_the_longest_context():
+def test_recl_is_a_lower_bound_for_a_model_that_gains_to_the_end():
     contexts = list(range(10, 101, 10))
-    (row,), steps = compute_recl({"it": uses(200, contexts)}, contexts, 1.0)
+    (row,), steps = compute_recl({"it": nats_of_model(200, contexts)}, contexts, 1.0)
     assert (row["recl"], row["found"]) == (100, False)
     assert [step["context"] for step in steps] == contexts[:-1]
     assert [step["longer"] for step in steps] == contexts[1:]
     assert [step["gain"] for step in steps] == pytest.approx([1 - math.exp(-0.1)] * 9)
 
 
-def test_only_what_beats_the_best_of_the_group_is_a_gain():
+def test_only_nats_below_the_best_of_the_group_are_a_gain():
     contexts = [10, 20, 30, 40]
-    better, worse = uses(20, contexts), uses(40, contexts) + 1.0
+    better, worse = nats_of_model(20, contexts), nats_of_model(40, contexts) + 1.0
     (_, alone), _ = compute_recl({"other": worse, "it": worse}, contexts, 1.0)
     assert (alone["recl"], alone["found"]) == (40, False)
     (first, beaten), _ = compute_recl({"better": better, "worse": worse}, contexts, 1.0)
     assert (first["recl"], beaten["recl"]) == (20, 10)
 
 
-def test_the_hardest_positions_are_those_of_the_short_context():
-    easy, hard = np.full((2, 90), 0.5), np.array([[4.0] * 10, [2.0] * 10])
-    nats_ICP = np.concatenate([easy, hard], axis=1)[None]
-    assert compute_gains(nats_ICP, 0.1)[0, 0] == pytest.approx(1 - math.exp(-2))
-    assert compute_gains(nats_ICP, 1.0)[0, 0] == pytest.approx(1 - math.exp(-0.2))
-
-
-KINDS = [
+SCHEMES = [
     {},
     {"mem_len": 0},
     {"positions": "shaw", "clamp_len": 4},
     {"positions": "absolute_sinusoidal"},
-    {"positions": "absolute_learned", "clamp_len": 30},
 ]
 
 
-@pytest.mark.parametrize("changes", KINDS)
-@pytest.mark.parametrize("tgt_len", [None, 3, 5])
-def test_nats_of_a_context_are_those_of_a_window_of_its_tokens(make_net, changes, tgt_len):
-    net, tokens = make_net(**changes), np.random.default_rng(0).integers(11, size=60)
+@pytest.mark.parametrize("changes", SCHEMES)
+@pytest.mark.parametrize("tgt_len", [None, 3])
+def test_score_of_a_context_is_that_of_a_window_of_its_tokens(make_net, changes, tgt_len):
+    net, tokens = make_net(**changes), torch.randint(11, (60,)).numpy()
     place_P = spread_targets(60, 20, 9)
     found_CP = score_contexts(net, tokens, place_P, [1, 7, 20], tgt_len=tgt_len)
     for nats_P, context in zip(found_CP, (1, 7, 20), strict=True):
-        for nats, place in zip(nats_P, place_P, strict=True):
-            window = torch.from_numpy(tokens[None, place - context : place + 1])
-            expected, _ = net.loss(window[:, :-1], window[:, 1:])
-            assert nats == pytest.approx(expected[0, -1].item(), abs=1e-9)
+        window_PW = np.stack([tokens[place - context : place + 1] for place in place_P])
+        window_PW = torch.from_numpy(window_PW)
+        h_PLD, _ = net.hidden(window_PW[:, :-1])
+        expected_P1 = net.head.nats(h_PLD[:, -1:], window_PW[:, -1:])
+        assert nats_P == pytest.approx(expected_P1[:, 0].numpy(force=True), abs=1e-9)
 
 
 @pytest.mark.parametrize("same_length", ["mem_len", "mem_len+1"])
-def test_a_limit_of_training_to_what_a_query_sees_does_not_cut_a_whole_window(
-    make_net, same_length
-):
+def test_same_length_of_training_does_not_cut_a_whole_window(make_net, same_length):
     limited, free = make_net(same_length=same_length), make_net()
     limited.load_state_dict(free.state_dict())
     tokens, place_P = np.arange(60) % 11, np.array([30, 41])
@@ -105,7 +101,7 @@ def test_a_limit_of_training_to_what_a_query_sees_does_not_cut_a_whole_window(
     np.testing.assert_allclose(found, expected)
 
 
-def test_a_token_counts_from_the_context_that_reaches_it(make_net):
+def test_token_counts_from_the_context_that_reaches_it(make_net):
     net, tokens = make_net(), np.arange(60) % 11
     changed = tokens.copy()
     changed[40 - 8] = 0
@@ -117,34 +113,31 @@ def test_a_token_counts_from_the_context_that_reaches_it(make_net):
         assert (before != after).tolist() == [False, False, True, True]
 
 
-def test_windows_are_read_in_segments_with_the_memory_that_is_asked_for(make_net):
-    net, tokens = make_net(), np.random.default_rng(0).integers(11, size=60)
+def test_window_is_read_in_segments_with_the_given_memory(make_net):
+    tokens = torch.randint(11, (60,))
     for mem_len in (0, 2):
+        net = make_net(mem_len=mem_len)
         lengths = {"tgt_len": 4, "mem_len": mem_len}
-        found = score_contexts(net, tokens, np.array([50]), [10], **lengths)[0, 0]
-        window, memory = (
-            torch.from_numpy(tokens[None, 40:51]),
-            net.empty_memory(1, EvalLengths(mem_len)),
-        )
+        found_CP = score_contexts(net, tokens.numpy(), np.array([50]), [10], **lengths)
+        window, memory = tokens[None, 40:51], None
         for start, stop in ((0, 2), (2, 6), (6, 10)):
-            targets = window[:, start + 1 : stop + 1]
-            nats_BL, memory = net.loss(window[:, start:stop], targets, memory)
-        assert found == pytest.approx(nats_BL[0, -1].item(), abs=1e-12)
+            h_BLD, memory = net.hidden(window[:, start:stop], memory)
+        expected = net.head.nats(h_BLD[:, -1:], window[:, -1:]).item()
+        assert found_CP[0, 0] == pytest.approx(expected, abs=1e-12)
 
 
-def test_many_positions_are_scored_a_few_at_a_time(make_net, monkeypatch):
+def test_positions_are_scored_in_chunks(make_net, monkeypatch):
     net, tokens, place_P = make_net(), np.arange(60) % 11, spread_targets(60, 9, 20)
     expected = score_contexts(net, tokens, place_P, [9])
     monkeypatch.setattr("txl_lightning.analysis.recl.SCORES", 1000)
     np.testing.assert_allclose(score_contexts(net, tokens, place_P, [9]), expected)
 
 
-def test_positions_have_the_whole_context_before_them():
+def test_targets_have_the_longest_context_before_them():
     for count in (1, 7, 1000):
         place_P = spread_targets(100, 30, count)
-        assert len(place_P) == min(count, 70)
+        assert len(set(place_P)) == len(place_P) == min(count, 70)
         assert place_P.min() == 30
         assert place_P.max() < 100
-        assert len(set(place_P)) == len(place_P)
     with pytest.raises(ValueError, match=r"max_context: invalid 100; .* less than the 100"):
         spread_targets(100, 100, 7)

@@ -1,11 +1,11 @@
-"""How far back the heads of a trained model look.
+"""Attention distance: how far back the heads of a trained model look.
 
-B rows   L queries   S = M + L states seen   H heads   K head width   N layers
+B rows   L queries   S = M + L states in sight   H heads   K head width   N layers
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import islice
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from ..data.stream import Segment, Stream
 from ..errors import require
 from ..evaluation.scoring import segment_hidden
-from ..model import EvalLengths, Memory, TransformerXL, accumulator_dtype, eval_mode
+from ..model import Memory, TransformerXL, accumulator_dtype, eval_mode
 from ..model.kernels import reference, sdpa
 from ..model.positions import DistanceTerms
 
@@ -44,53 +44,47 @@ class HeadSums:
 
 
 def measure_attention_distance(
-    model: TransformerXL,
-    tokens: np.ndarray,
-    *,
-    batch_size: int,
-    tgt_len: int,
-    mem_len: int | None = None,
+    model: TransformerXL, tokens: np.ndarray, *, batch_size: int, tgt_len: int
 ) -> list[dict[str, Any]]:
-    """How far back each head of each layer looks, in tokens, averaged over a text, as rows.
+    """Return a row for each head of each layer: its attention distance over a text, in tokens.
 
-    0 is the query's own token. `on_memory` is the share of attention on what is remembered. The
-    text is read in whole segments, and queries are counted once the memory is full.
+    The text is read in whole segments, and queries are counted once the memory is full.
 
     Raises:
         ValueError: a text too short for that.
     """
     require(batch_size >= 1, "batch_size", batch_size, "at least 1")
     require(tgt_len >= 1, "tgt_len", tgt_len, "at least 1")
-    stream, memory = (
-        Stream.from_tokens(tokens, batch_size, tgt_len),
-        model.empty_memory(batch_size, EvalLengths(mem_len)),
-    )
-    n_warm, n_whole = -(-memory.mem_len // tgt_len), stream.total // tgt_len
-    n_least = batch_size * ((n_warm + 1) * tgt_len + 1)
+    stream = Stream.from_tokens(tokens, batch_size, tgt_len)
+    n_warmup, n_whole = -(-model.config.mem_len // tgt_len), stream.total // tgt_len
+    n_least = batch_size * ((n_warmup + 1) * tgt_len + 1)
     enough = f"at least {n_least} for {batch_size} rows of {tgt_len} with a full memory"
-    require(n_whole > n_warm, "tokens", len(tokens), enough)
-    segments = map(stream.segment, range(n_whole))
-    return summarize_heads(sum_attention(model, segments, memory, n_warm))
+    require(n_whole > n_warmup, "tokens", len(tokens), enough)
+    segments, memory = map(stream.segment, range(n_whole)), model.empty_memory(batch_size)
+    return summarize_heads(sum_attention(model, segments, memory, n_warmup))
 
 
 def summarize_heads(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
-    """How far back each head of each layer looks, as rows."""
-    found = []
+    """Return rows of layer, head, distance and share of attention on memory.
+
+    Distance is a mean and QUANTILES; 0 is the query's own token.
+    """
+    rows = []
     for layer, layer_sums in enumerate(sums, start=1):
         share_HS = (layer_sums.distance_HS / layer_sums.n_query).cpu().numpy()
         memory_H = (layer_sums.memory_H / layer_sums.n_query).tolist()
         for head, (share_S, on_memory) in enumerate(zip(share_HS, memory_H, strict=True), start=1):
-            row = {"layer": layer, "head": head} | distance_statistics(share_S)
-            found.append(row | {"on_memory": on_memory})
-    return found
+            distance = distance_statistics(share_S)
+            rows.append({"layer": layer, "head": head, **distance, "on_memory": on_memory})
+    return rows
 
 
 def distance_statistics(share_S: np.ndarray) -> dict[str, float]:
-    """Mean and quantiles of a head's distance, by the share of attention at each distance."""
+    """Return mean and quantiles of a distance, from the share of attention at each distance."""
     reached_S = share_S.cumsum() / share_S.sum()
     # A sum of many shares may miss a quantile that it would reach exactly.
-    places = {name: int(np.argmax(reached_S > q - 1e-9)) for name, q in QUANTILES.items()}
-    return {"mean": float(share_S @ np.arange(len(share_S)) / share_S.sum())} | places
+    quantiles = {name: int(np.argmax(reached_S > q - 1e-9)) for name, q in QUANTILES.items()}
+    return {"mean": float(share_S @ np.arange(len(share_S)) / share_S.sum())} | quantiles
 
 
 @torch.no_grad()
@@ -98,25 +92,19 @@ def sum_attention(
     model: TransformerXL,
     segments: Iterable[Segment],
     memory: Memory,
-    n_warm: int,
+    n_warmup: int,
     ext_len: int = 0,
 ) -> list[HeadSums]:
-    """Each layer's sums over equally long segments but the first few, which fill the memory."""
-    ahead = iter(segments)
-    with eval_mode(model):
-        memory = fill_memory(model, islice(ahead, n_warm), memory, ext_len)
-        with record_attention(model) as sums:
-            fill_memory(model, ahead, memory, ext_len)
+    """Return each layer's sums over equally long segments but the first n_warmup.
+
+    These fill the memory; there must be more.
+    """
+    with eval_mode(model), ExitStack() as later:
+        for index, segment in enumerate(segments):
+            if index == n_warmup:
+                sums = later.enter_context(record_attention(model))
+            _, memory = segment_hidden(model, segment.to(model.device), memory, ext_len)
     return sums
-
-
-def fill_memory(
-    model: TransformerXL, segments: Iterable[Segment], memory: Memory, ext_len: int
-) -> Memory:
-    """What is remembered after some segments."""
-    for segment in segments:
-        _, memory = segment_hidden(model, segment.to(model.device), memory, ext_len)
-    return memory
 
 
 @contextmanager
@@ -126,35 +114,33 @@ def record_attention(model: TransformerXL) -> Iterator[list[HeadSums]]:
     sums = [HeadSums() for _ in kernels]
     try:
         for layer, kernel, layer_sums in zip(model.layers, kernels, sums, strict=True):
-            layer.attention.attend = recording_kernel(kernel, layer_sums)
+            layer.attention.attend = partial(attend_and_record, kernel, layer_sums)
         yield sums
     finally:
         for layer, kernel in zip(model.layers, kernels, strict=True):
             layer.attention.attend = kernel
 
 
-def recording_kernel(kernel: Callable[..., Tensor], sums: HeadSums) -> Callable[..., Tensor]:
-    """The same kernel, whose weights are summed."""
-
-    def attend(
-        q_BLHK: Tensor,
-        k_BSHK: Tensor,
-        value_BSHK: Tensor,
-        terms: DistanceTerms,
-        visible_BLS: Tensor,
-        dropatt: float,
-    ) -> Tensor:
-        sums.add(attention_weights(q_BLHK, k_BSHK, terms, visible_BLS))
-        return kernel(q_BLHK, k_BSHK, value_BSHK, terms, visible_BLS, dropatt)
-
-    return attend
+def attend_and_record(
+    kernel: Callable[..., Tensor],
+    sums: HeadSums,
+    q_BLHK: Tensor,
+    k_BSHK: Tensor,
+    v_BSHK: Tensor,
+    terms: DistanceTerms,
+    mask_BLS: Tensor,
+    dropatt: float,
+) -> Tensor:
+    """Return what the kernel does, and add the weights to the sums."""
+    sums.add(attention_weights(q_BLHK, k_BSHK, terms, mask_BLS))
+    return kernel(q_BLHK, k_BSHK, v_BSHK, terms, mask_BLS, dropatt)
 
 
 def attention_weights(
-    q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms, visible_BLS: Tensor
+    q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms, mask_BLS: Tensor
 ) -> Tensor:
-    """What each query gives to each state: weight_BHLS, which sum to 1."""
-    hidden_B1LS = ~visible_BLS[:, None]
+    """Return the share of each query's attention that each state gets: weight_BHLS."""
+    hidden_B1LS = ~mask_BLS[:, None]
     content_BHLS = reference.content(q_BLHK, k_BSHK, terms) / q_BLHK.size(-1) ** 0.5
     score_BHLS = content_BHLS + sdpa.distance(q_BLHK, hidden_B1LS, terms)
     return score_BHLS.masked_fill(hidden_B1LS, float("-inf")).softmax(dim=-1)

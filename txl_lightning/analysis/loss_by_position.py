@@ -1,4 +1,4 @@
-"""What a model's loss depends on: the place in the segment, and how much is remembered.
+"""Loss by the position in the segment, and by the length of memory.
 
 B rows   G whole segments of a row   L tokens of a segment   T tokens scored in each row
 """
@@ -14,7 +14,7 @@ from ..model import TransformerXL
 
 
 def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
-    """Mean nats after each number of tokens of the segment, for each length of memory, as rows.
+    """Return rows of mean nats at each position of the segment, for each length of memory.
 
     Without a memory the first tokens of a segment are predicted from next to nothing: the context
     is fragmented.
@@ -25,17 +25,16 @@ def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
     rows = []
     for mem_len, nats_BGL in nats.items():
         mean_L, error_L = mean_and_error(nats_BGL.reshape(-1, nats_BGL.shape[-1]))
-        rows += [
-            {"mem_len": mem_len, "position": place, "nats": mean, "standard_error": error}
-            for place, (mean, error) in enumerate(zip(mean_L, error_L, strict=True), start=1)
-        ]
+        for position, (mean, error) in enumerate(zip(mean_L, error_L, strict=True), start=1):
+            row = {"mem_len": mem_len, "position": position, "nats": mean, "standard_error": error}
+            rows.append(row)
     return rows
 
 
 def average_by_memory_len(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
-    """Mean nats for each length of memory, as rows.
+    """Return rows of mean nats for each length of memory.
 
-    `saved` is what a memory saves against the first one, with an error of its own, which is smaller
+    `saved` is the difference from the first length, with an error of its own, which is smaller
     because the tokens are the same. Errors take segments as independent.
 
     Args:
@@ -61,19 +60,19 @@ def score_memory_lens(
     batch_size: int,
     tgt_len: int,
 ) -> dict[int, np.ndarray]:
-    """For each length of memory, shortest first, the nats_BGL of the same tokens.
+    """Return, for each length of memory, shortest first, the nats_BGL of the same tokens.
 
-    Those of all whole segments, but the ones that are read while the longest memory fills.
+    These are all whole segments but the ones that are read while the longest memory fills.
 
     Raises:
-        ValueError: a length that cannot be, or fewer than two such segments.
+        ValueError: an invalid length, or fewer than two such segments.
     """
     lengths = sorted(set(mem_lens))
     require(lengths[0] >= 0, "mem_lens", lengths[0], "0 (no memory) or more")
     require(batch_size >= 1, "batch_size", batch_size, "at least 1")
     require(tgt_len >= 1, "tgt_len", tgt_len, "at least 1")
-    n_warm = -(-lengths[-1] // tgt_len)
-    least = batch_size * ((n_warm + 2) * tgt_len + 1)
+    n_warmup = -(-lengths[-1] // tgt_len)
+    least = batch_size * ((n_warmup + 2) * tgt_len + 1)
     enough = f"{least} or more for {batch_size} rows of {tgt_len} and memories up to {lengths[-1]}"
     require(len(tokens) >= least, "tokens", len(tokens), enough)
     nats = {}
@@ -81,11 +80,11 @@ def score_memory_lens(
         options = {"batch_size": batch_size, "tgt_len": tgt_len, "mem_len": mem_len}
         nats_BT = stream_nats(model, tokens, **options).double().cpu().numpy()
         n_whole = nats_BT.shape[1] // tgt_len * tgt_len
-        nats[mem_len] = nats_BT[:, :n_whole].reshape(batch_size, -1, tgt_len)[:, n_warm:]
+        nats[mem_len] = nats_BT[:, :n_whole].reshape(batch_size, -1, tgt_len)[:, n_warmup:]
     return nats
 
 
 def mean_and_error(samples_NX: np.ndarray) -> tuple[list[float], list[float]]:
-    """The mean of each column, and its standard error."""
+    """Return the mean of each column, and its standard error."""
     error_X = samples_NX.std(axis=0, ddof=1) / len(samples_NX) ** 0.5
     return samples_NX.mean(axis=0).tolist(), error_X.tolist()

@@ -2,10 +2,11 @@
 
 How much context is of use to a model, judged against a group of models at the same positions.
 
-I models of the group   C context lengths   P positions (targets)   W tokens of a window
+I models of the group   C context lengths   P positions (targets)   W = c + 1 tokens of a window
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,34 +26,26 @@ SCORES = 1 << 24
 def compute_recl(
     nats: Mapping[str, np.ndarray], contexts: Sequence[int], r: float
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """RECL of each model of a group, and the gains that it was found by, as rows.
+    """Return rows of each model's RECL, and rows of the gains that it was found by.
 
-    Where even the last gain is none too small, RECL is at least what is said, and `found` is False.
+    Where even the last gain is above the threshold, RECL is a lower bound, and `found` is False.
 
     Args:
         nats: for each model its nats_CP, all at the same positions.
         contexts: the context lengths C, growing by the step.
         r: the share of positions that count: those with the greatest baseline.
     """
-    gain_IC = compute_gains(np.stack(list(nats.values())), r)
+    nats_CIP = np.stack(list(nats.values()), axis=1)
+    gain_CI = np.stack([gain(*pair, r) for pair in pairwise(nats_CIP)])
     found, steps = [], []
-    for model, gain_C in zip(nats, gain_IC, strict=True):
+    for model, gain_C in zip(nats, gain_CI.T, strict=True):
         small = np.flatnonzero(gain_C < THRESHOLD)
         recl = contexts[small[0]] if len(small) else contexts[-1]
         found.append({"model": model, "r": r, "recl": recl, "found": len(small) > 0})
-        pairs = zip(contexts, contexts[1:], gain_C.tolist(), strict=False)
-        steps += [
-            {"model": model, "r": r, "context": short, "longer": long, "gain": gain}
-            for short, long, gain in pairs
-        ]
+        for short, long, share in zip(contexts, contexts[1:], gain_C.tolist(), strict=False):
+            row = {"model": model, "r": r, "context": short, "longer": long, "gain": share}
+            steps.append(row)
     return found, steps
-
-
-def compute_gains(nats_ICP: np.ndarray, r: float) -> np.ndarray:
-    """By which share each longer context lowers each model's perplexity, g_i(c, c'): gain_IC."""
-    n_context = nats_ICP.shape[1]
-    pairs = [gain(nats_ICP[:, c], nats_ICP[:, c + 1], r) for c in range(n_context - 1)]
-    return np.stack(pairs, axis=1)
 
 
 def gain(short_IP: np.ndarray, long_IP: np.ndarray, r: float) -> np.ndarray:
@@ -69,7 +62,7 @@ def gain(short_IP: np.ndarray, long_IP: np.ndarray, r: float) -> np.ndarray:
 
 
 def spread_targets(n_token: int, longest: int, count: int) -> np.ndarray:
-    """Targets that all have the longest context before them, evenly spread over a text: place_P."""
+    """Return place_P of targets with the longest context before them, evenly over a text."""
     spare = n_token - longest
     require(spare >= 1, "max_context", longest, f"less than the {n_token} tokens of the text")
     return longest + np.linspace(0, spare - 1, min(count, spare)).astype(np.int64)
@@ -84,9 +77,9 @@ def score_contexts(
     *,
     tgt_len: int | None = None,
     mem_len: int | None = None,
-    said: Callable[[int, float], None] = lambda context, nats: None,
+    report: Callable[[int, float], None] = lambda context, nats: None,
 ) -> np.ndarray:
-    """-log p(x_t | the c tokens before it) of the same targets for each context length c: nats_CP.
+    """Return nats_CP: -log p(x_t | the c tokens before it) of the same targets for each context c.
 
     Each target is predicted anew from a window of exactly its c tokens, read from an empty memory,
     so that nothing before the window is known: P times the sum of all c tokens are read.
@@ -96,48 +89,33 @@ def score_contexts(
         tokens: the text's ids, one dimension.
         place_P: the targets; each has the longest context before it.
         contexts: the lengths c.
-        tgt_len: tokens in a segment of a window, which the last one fills; left out, of no account.
-        mem_len: states remembered from one segment of a window to the next; left out, all, so that
+        tgt_len: tokens in a segment of a window, which the last one fills; None is of no account.
+        mem_len: states remembered from one segment of a window to the next; None is all, so that
             each token sees all of the window before it.
-        said: is told each length and its mean nats as soon as they are known.
+        report: is called with each length and its mean nats as soon as they are known.
     """
-    parts = []
+    nats_CP = []
     for context in contexts:
-        segment = window_segment(model, context, tgt_len, mem_len)
+        # Absolute positions count from the end of what is read at once; of others, segments of a
+        # window that is seen whole change nothing.
+        at_once = mem_len is None and model.config.is_absolute
+        segment = context if at_once else min(context, tgt_len or SEGMENT)
         memory_len = context if mem_len is None else mem_len
-        scores = model.config.n_head * segment * (segment + memory_len)
-        chunks = np.array_split(place_P, -(-len(place_P) // max(1, SCORES // scores)))
+        n_score = model.config.n_head * segment * (segment + memory_len)
+        chunks = np.array_split(place_P, -(-len(place_P) // max(1, SCORES // n_score)))
+        parts = []
         with eval_mode(model):
-            nats = [
-                window_nats(model, windows(tokens, chunk, context), segment, memory_len)
-                for chunk in chunks
-            ]
-        parts.append(torch.cat(nats).double().cpu().numpy())
-        said(context, parts[-1].mean())
-    return np.stack(parts)
+            for place_p in chunks:
+                window_PW = tokens[place_p[:, None] + np.arange(-context, 1)].astype(np.int64)
+                parts.append(score_windows(model, torch.from_numpy(window_PW), segment, memory_len))
+        nats_CP.append(torch.cat(parts).double().cpu().numpy())
+        report(context, nats_CP[-1].mean())
+    return np.stack(nats_CP)
 
 
-def window_segment(
-    model: TransformerXL, context: int, tgt_len: int | None, mem_len: int | None
-) -> int:
-    """Tokens of a window that are read at once.
-
-    Where all of it is seen that changes nothing, unless positions are absolute: they count from the
-    end of what is read at once.
-    """
-    whole = mem_len is None and model.config.is_absolute
-    return context if whole else min(context, tgt_len or SEGMENT)
-
-
-def windows(tokens: np.ndarray, place_P: np.ndarray, context: int) -> Tensor:
-    """Each target after the c tokens before it, W = c + 1: window_PW."""
-    return torch.from_numpy(tokens[place_P[:, None] + np.arange(-context, 1)].astype(np.int64))
-
-
-def window_nats(model: TransformerXL, window_PW: Tensor, segment: int, mem_len: int) -> Tensor:
-    """Nats of each window's last token, from all the others: nats_P."""
-    window_PW = window_PW.to(model.device)
-    reader = CachedReader(model)
+def score_windows(model: TransformerXL, window_PW: Tensor, segment: int, mem_len: int) -> Tensor:
+    """Return nats_P of each window's last token, from all the others."""
+    reader, window_PW = CachedReader(model), window_PW.to(model.device)
     memory = reader.empty_memory(len(window_PW), EvalLengths(mem_len))
     context = window_PW.size(1) - 1
     # The first segment is the short one: the target stands at the end of a whole one.

@@ -1,7 +1,4 @@
-"""How long a token takes: with memory against a sliding window (Dai et al. 2019, Table 9).
-
-B rows   L segment   M remembered
-"""
+"""Time of a token: memory against a sliding window (Dai et al. 2019, Table 9), and decoding."""
 
 import statistics
 import time
@@ -9,6 +6,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,18 +14,18 @@ from ..model import CachedReader, EvalLengths, TransformerXL
 
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 """By attention length, how many times slower the paper's sliding window was (Table 9, one GPU)."""
-
 PERCENTILES = (50, 90, 95, 99)
+FILLING = 256
+"""Tokens in a segment that only fills the memory."""
+
+Timer = Callable[[], float]
+"""Does something once more, and returns how many seconds it took."""
 
 
-Timed = Callable[[], float]
-"""Does something once more, and says how many seconds it took."""
-
-
-def with_memory(
+def make_segment_timer(
     model: TransformerXL, attention_len: int, tgt_len: int, batch_size: int = 1
-) -> Timed:
-    """Reads the next segment of tgt_len tokens, with a full memory.
+) -> Timer:
+    """Return a timer that reads the next segment of tgt_len tokens, with a full memory.
 
     Each token sees attention_len tokens before its segment, and those of the segment before it.
     """
@@ -39,65 +37,64 @@ def with_memory(
         drawn = torch.randint(model.config.n_token, (batch_size, count), generator=draw)
         return drawn.to(model.device)
 
-    def read() -> float:
+    def time_segment() -> float:
         nonlocal memory
         segment, targets = tokens(tgt_len), tokens(tgt_len)
-        began = clock(model)
+        start = read_clock(model)
         _, memory = reader.loss(segment, targets, memory)
-        return clock(model) - began
+        return read_clock(model) - start
 
-    for start in range(0, attention_len, FILLING):
-        _, memory = reader.hidden(tokens(min(FILLING, attention_len - start)), memory)
-    return read
-
-
-FILLING = 256
-"""Tokens in a segment that only fills the memory."""
+    for place in range(0, attention_len, FILLING):
+        _, memory = reader.hidden(tokens(min(FILLING, attention_len - place)), memory)
+    return time_segment
 
 
-def with_window(model: TransformerXL, attention_len: int) -> Timed:
-    """Predicts one token, from all attention_len tokens before it, which are read anew."""
+def make_window_timer(model: TransformerXL, attention_len: int) -> Timer:
+    """Return a timer that predicts one token from attention_len tokens, which are read anew."""
     draw, reader = torch.Generator().manual_seed(0), CachedReader(model)
 
-    def read() -> float:
+    def time_window() -> float:
         window_1L = torch.randint(model.config.n_token, (1, attention_len), generator=draw)
         window_1L = window_1L.to(model.device)
-        began = clock(model)
+        start = read_clock(model)
         h_1LD, _ = reader.hidden(window_1L, reader.empty_memory(1, EvalLengths(0)))
         model.head(h_1LD[:, -1:])
-        return clock(model) - began
+        return read_clock(model) - start
 
-    return read
+    return time_window
 
 
 @torch.inference_mode()
 def compare_with_window(
     model: TransformerXL, lengths: list[int], tgt_len: int, segments: int, positions: int
 ) -> list[dict[str, Any]]:
-    """A row for each attention length: what a token takes, and how many times less with memory.
+    """Return a row for each attention length: a token's times, and the speedup by memory.
 
     They take turns, a window and some segments of each length in each round, so that what else the
     machine does meets all of them; what counts is the fastest of each.
     """
-    pairs = [(with_memory(model, at, tgt_len), with_window(model, at)) for at in lengths]
-    times: list[tuple[list[float], list[float]]] = [([], []) for _ in lengths]
+    timers = [
+        (make_segment_timer(model, length, tgt_len), make_window_timer(model, length))
+        for length in lengths
+    ]
+    memory_s: list[list[float]] = [[] for _ in lengths]
+    window_s: list[list[float]] = [[] for _ in lengths]
     for index in range(positions + 1):
-        for (segment, window), (memory_s, window_s) in zip(pairs, times, strict=True):
-            found = [segment() / tgt_len for _ in range(-(-segments // positions))]
+        for n, (time_segment, time_window) in enumerate(timers):
+            segment_times = [time_segment() / tgt_len for _ in range(-(-segments // positions))]
+            window_time = time_window()
             # The first round finds everything cold.
             if index:
-                memory_s += found
-            alone = window()
-            if index:
-                window_s.append(alone)
+                memory_s[n] += segment_times
+                window_s[n].append(window_time)
     return [
-        compared(length, *both) | {"tgt_len": tgt_len}
-        for length, both in zip(lengths, times, strict=True)
+        compare_times(*times) | {"tgt_len": tgt_len}
+        for times in zip(lengths, memory_s, window_s, strict=True)
     ]
 
 
-def compared(length: int, memory_s: list[float], window_s: list[float]) -> dict[str, Any]:
-    """A row of Table 9, from the seconds of a token."""
+def compare_times(length: int, memory_s: list[float], window_s: list[float]) -> dict[str, Any]:
+    """Return a row of Table 9, from the seconds of a token."""
     return {
         "attention_len": length,
         "memory_ms_per_token": min(memory_s) * 1e3,
@@ -112,7 +109,7 @@ def compared(length: int, memory_s: list[float], window_s: list[float]) -> dict[
 
 
 def is_disturbed(rows: list[dict[str, Any]]) -> bool:
-    """Whether times differ so much that other work must have had its part in them."""
+    """Tell whether times differ so much that other processes must have taken part of them."""
     halves = [(row["memory_median_ms"], row["memory_ms_per_token"]) for row in rows]
     halves += [(row["window_median_ms"], row["window_ms_per_token"]) for row in rows]
     windows = [row["window_ms_per_token"] for row in sorted(rows, key=itemgetter("attention_len"))]
@@ -123,27 +120,22 @@ def is_disturbed(rows: list[dict[str, Any]]) -> bool:
 def measure_latency(
     model: TransformerXL, mem_len: int, batches: list[int], tokens: int
 ) -> list[dict[str, Any]]:
-    """A row for each batch size: tokens a second, and percentiles of a token's time in ms."""
+    """Return a row for each batch size: tokens a second, and percentiles of a token's ms."""
     rows = []
     for batch_size in batches:
-        read = with_memory(model, mem_len, 1, batch_size)
+        time_token = make_segment_timer(model, mem_len, 1, batch_size)
         # The first one finds everything cold.
-        seconds = [read() for _ in range(tokens + 1)][1:]
-        ms = {f"p{p}_ms": compute_percentile(seconds, p) * 1e3 for p in PERCENTILES}
-        sizes = {"batch_size": batch_size, "mem_len": mem_len}
+        seconds = [time_token() for _ in range(tokens + 1)][1:]
         rate = batch_size / statistics.median(seconds)
-        rows.append(sizes | {"tokens_per_second": rate} | ms | {"tokens": tokens})
+        row = {"batch_size": batch_size, "mem_len": mem_len, "tokens_per_second": rate}
+        ms = 1e3 * np.percentile(seconds, PERCENTILES, method="inverted_cdf")
+        row |= {f"p{p}_ms": float(each) for p, each in zip(PERCENTILES, ms, strict=True)}
+        rows.append(row | {"tokens": tokens})
     return rows
 
 
-def compute_percentile(seconds: list[float], percent: int) -> float:
-    """The least time that `percent` of them do not exceed."""
-    ordered = sorted(seconds)
-    return ordered[max(-(-len(ordered) * percent // 100) - 1, 0)]
-
-
-def clock(model: TransformerXL) -> float:
-    """Seconds, when all that was asked for is done."""
+def read_clock(model: TransformerXL) -> float:
+    """Return seconds, when all that was asked for is done."""
     if model.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()

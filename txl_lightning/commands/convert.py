@@ -1,14 +1,13 @@
 """convert: other people's checkpoints into ours, and ours into Hugging Face's."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ..checkpoints import save_folder
 from ..checkpoints.tensors import load_json
-from ..convert import save_huggingface
-from ..convert.detect import load_any_checkpoint
+from ..convert import load_any_checkpoint, save_huggingface
+from ..errors import require
 
 WRITERS = {"txl": save_folder, "huggingface": save_huggingface}
 
@@ -34,7 +33,11 @@ def convert_command(
         vocab: A file of words, one in a line, or JSON of them in a list or with their ids; a saved
             vocab.json; a Hugging Face tokenizer.json; or bytes. Left out, the checkpoint's own.
     """
-    folder = new_folder(out)
+    if out is None:
+        raise ValueError("out: missing; it must be the folder to write")
+    folder = Path(out)
+    is_new = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    require(is_new, "out", out, "new, or an empty folder")
     model, vocabulary = load_any_checkpoint(source, args, vocab)
     WRITERS[to](model, folder, vocabulary)
     size = sum(parameter.numel() for parameter in model.parameters())
@@ -43,24 +46,7 @@ def convert_command(
         again = "give one with --vocab, and another --out"
         print(f"warning: no vocabulary came with it; {again}", file=sys.stderr)
     if args is not None:
-        print(segments_of(load_json(Path(args))))
-
-
-def segments_of(keywords: Mapping[str, Any]) -> str:
-    """What a network of the original knows of its segments, and a folder of ours does not."""
-    tgt_len, ext_len = keywords.get("tgt_len"), keywords.get("ext_len") or 0
-    return f"it was made for --data.tgt_len {tgt_len} --data.ext_len {ext_len}"
-
-
-def new_folder(out: str | None) -> Path:
-    """Where to write.
-
-    Raises:
-        ValueError: nothing is said, or something is there.
-    """
-    if out is None:
-        raise ValueError("out: missing; it must be the folder to write")
-    folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"out: invalid {out}; expected new, or an empty folder")
-    return folder
+        # A network of the original knows its segments; a folder of ours does not.
+        keywords = load_json(Path(args))
+        tgt_len, ext_len = keywords.get("tgt_len"), keywords.get("ext_len") or 0
+        print(f"it was made for --data.tgt_len {tgt_len} --data.ext_len {ext_len}")

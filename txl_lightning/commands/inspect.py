@@ -51,52 +51,40 @@ def inspect_command(
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
     check_folder_writable("out", out)
-    model, vocab, about = trained(ckpt_path)
+    model, vocab, trained_with = trained(ckpt_path)
     model.to(there_is(device))
     require(tokens >= 1, "tokens", tokens, "at least 1")
-    ids, unit = text_ids(ckpt_path, vocab, path, split)[:tokens], vocab.unit
-    mem_len, read = model.config.mem_len, {"batch_size": batch_size}
-    read["tgt_len"] = about["tgt_len"] if tgt_len is None else tgt_len
-    text = {"checkpoint": ckpt_path, "path": path, "split": split}
-    text |= {
-        "checkpoint_sha256": sha256_of_weights(ckpt_path),
-        **describe_environment(model.device),
-    }
-    text |= {"tokens": len(ids), "unit": unit, "trained_mem_len": mem_len, **read}
-    lengths = mem_lens or around(mem_len or read["tgt_len"])
-    nats = score_memory_lens(model, ids, [*lengths, mem_len, 0], **read)
-    write(Path(out), nats, measure_attention_distance(model, ids, **read), text)
+    ids = text_ids(ckpt_path, vocab, path, split)[:tokens]
+    mem_len = model.config.mem_len
+    tgt_len = trained_with["tgt_len"] if tgt_len is None else tgt_len
+    segments = {"batch_size": batch_size, "tgt_len": tgt_len}
+    usual = [max(1, (mem_len or tgt_len) * 2**power // 4) for power in range(5)]
+    nats = score_memory_lens(model, ids, [0, mem_len, *(mem_lens or usual)], **segments)
+    attention = measure_attention_distance(model, ids, **segments)
+    about = {"checkpoint": ckpt_path, "path": path, "split": split}
+    about |= {"checkpoint_sha256": sha256_of_weights(ckpt_path)}
+    about |= describe_environment(model.device)
+    about |= {"tokens": len(ids), "unit": vocab.unit, "trained_mem_len": mem_len, **segments}
+    write_results(Path(out), nats, attention, about)
 
 
-def write(
-    folder: Path, nats: dict[int, np.ndarray], attention: plots.Rows, text: dict[str, Any]
+def write_results(
+    folder: Path, nats: dict[int, np.ndarray], attention: plots.Rows, about: dict[str, Any]
 ) -> None:
-    """The tables and the pictures; what fits on a screen is printed too."""
-    unit, mem_len = text["unit"], text["trained_mem_len"]
+    """Write the tables and the pictures, and print what fits on a screen."""
+    unit, mem_len = about["unit"], about["trained_mem_len"]
     memory = average_by_memory_len(nats)
-    write_table(memory, folder / "memory", text)
-    plots.plot_loss_by_memory(memory, folder / "memory.png", unit, mem_len)
     positions = average_by_position({length: nats[length] for length in sorted({0, mem_len})})
-    write_table(positions, folder / "positions", text)
+    for name, rows in {"memory": memory, "positions": positions, "attention": attention}.items():
+        write_table(rows, folder / name, about)
+    plots.plot_loss_by_memory(memory, folder / "memory.png", unit, mem_len)
     plots.plot_loss_by_position(positions, folder / "positions.png", unit)
-    write_table(attention, folder / "attention", text)
     plots.plot_attention(attention, folder / "attention.png", unit)
-    show(memory, attention, unit)
-    print(f"written to {folder}")
-
-
-def around(mem_len: int) -> list[int]:
-    """No memory, and a quarter of this length up to four times of it."""
-    return [0, *sorted({max(1, mem_len * 2**power // 4) for power in range(5)})]
-
-
-def show(memory: plots.Rows, attention: plots.Rows, unit: str) -> None:
-    """Print what fits on a screen."""
     print(f"mem_len  nats per {unit}  saved (and its standard error)")
     for row in memory:
         saved = f"{row['saved']:7.4f} ({row['saved_standard_error']:.4f})"
         print(f"{row['mem_len']:7,}  {row['nats']:{len(unit) + 9}.4f}  {saved}")
     print(f"layer  mean distance of each head, {unit}s")
     for layer, heads in plots.group_by(attention, "layer").items():
-        means = [row["mean"] for row in heads]
-        print(f"{layer:5}  " + "  ".join(f"{mean:.1f}" for mean in means))
+        print(f"{layer:5}  " + "  ".join(f"{row['mean']:.1f}" for row in heads))
+    print(f"written to {folder}")

@@ -1,14 +1,16 @@
 """recl: how much context is of use to models."""
 
-from collections.abc import Callable, Sequence
-from itertools import takewhile
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from ..analysis import plots, recl
+from ..analysis.plots import label_recl, plot_gains
+from ..analysis.recl import compute_recl, score_contexts, spread_targets
 from ..checkpoints.runs import sha256_of_weights
 from ..data.vocab import Vocabulary
 from ..errors import require
@@ -53,26 +55,39 @@ def recl_command(
     # Numbers too small to be normal slow a CPU's step several-fold.
     torch.set_flush_denormal(True)
     check_folder_writable("out", out)
-    contexts = check(step, max_context, r, positions)
-    models, vocab = group(ckpt_path)
+    check_options(step, max_context, r, positions)
+    contexts = list(range(step, max_context + 1, step))
+    models, vocab = load_group(ckpt_path)
     tokens = text_ids(ckpt_path[0], vocab, path, split)
-    place_P = recl.spread_targets(len(tokens), max_context, positions)
-    print(f"{len(place_P):,} positions, {len(place_P) * sum(contexts):,} tokens to read by a model")
-    print(f"nats per {vocab.unit} by context")
+    place_P = spread_targets(len(tokens), max_context, positions)
+    print(f"nats per {vocab.unit}, at {len(place_P):,} positions, by context")
     nats = {}
     for name, (model, tgt_len) in models.items():
         lengths = {"tgt_len": tgt_len, "mem_len": model.config.mem_len}
-        read = (lengths if reading == "trained" else {}) | {"said": progress(name)}
+        options = (lengths if reading == "trained" else {}) | {"report": partial(report, name)}
         model.to(there_is(device))
-        nats[name] = recl.score_contexts(model, tokens, place_P, contexts, **read)
+        nats[name] = score_contexts(model, tokens, place_P, contexts, **options)
     about = {"checkpoints": dict(zip(models, ckpt_path, strict=True)), "reading": reading}
     about["checkpoint_sha256"] = dict(zip(models, map(sha256_of_weights, ckpt_path), strict=True))
     about |= describe_environment(torch.device(there_is(device)))
     about |= {"positions": len(place_P), "path": path, "split": None if path else split}
-    write(Path(out), nats, contexts, r, vocab.unit, about)
+    write_results(Path(out), nats, contexts, r, vocab.unit, about)
 
 
-def write(
+def check_options(step: int, max_context: int, r: Sequence[float], positions: int) -> None:
+    """Refuse invalid numbers; a gain needs two lengths of context."""
+    require(step >= 1, "step", step, "at least 1")
+    require(max_context >= 2 * step, "max_context", max_context, f"at least 2 * step ({2 * step})")
+    require(positions >= 1, "positions", positions, "at least 1")
+    require(all(0 < share <= 1 for share in r), "r", list(r), "each above 0 and at most 1")
+
+
+def report(model: str, context: int, nats: float) -> None:
+    """Print a context's mean nats as soon as they are known."""
+    print(f"{model}  {context:6,}  {nats:.4f}", flush=True)
+
+
+def write_results(
     folder: Path,
     nats: dict[str, np.ndarray],
     contexts: list[int],
@@ -80,22 +95,20 @@ def write(
     unit: str,
     about: dict[str, Any],
 ) -> None:
-    """The tables and the picture; RECL is printed too."""
-    tables = [recl.compute_recl(nats, contexts, share) for share in r]
-    found = [row for table, _ in tables for row in table]
-    steps = [row for _, table in tables for row in table]
+    """Write the tables and the picture, and print RECL."""
+    tables = [compute_recl(nats, contexts, share) for share in r]
+    found, steps = (list(chain(*rows)) for rows in zip(*tables, strict=True))
     means = {name: nats_CP.mean(axis=1).tolist() for name, nats_CP in nats.items()}
     write_table(found, folder / "recl", about | {"contexts": contexts, "nats": means})
     write_table(steps, folder / "gains", about)
-    plots.plot_gains(steps, found, folder / "recl.png", unit)
+    plot_gains(steps, found, folder / "recl.png", unit)
     for row in found:
-        least = "" if row["found"] else "at least "
-        print(f"{row['model']}  r {row['r']:g}  RECL {least}{row['recl']:,}")
+        print(f"{row['model']}  r {row['r']:g}  RECL {label_recl(row)}")
     print(f"written to {folder}")
 
 
-def group(paths: Sequence[str]) -> tuple[dict[str, tuple[TransformerXL, int]], Vocabulary]:
-    """The models by name, each with the length of its segments, and their vocabulary.
+def load_group(paths: Sequence[str]) -> tuple[dict[str, tuple[TransformerXL, int]], Vocabulary]:
+    """Load models by name, each with the length of its segments, and their vocabulary.
 
     Raises:
         ValueError: they have different vocabularies, or one is given twice.
@@ -106,38 +119,18 @@ def group(paths: Sequence[str]) -> tuple[dict[str, tuple[TransformerXL, int]], V
     for path, (_, other, _) in zip(paths, runs, strict=True):
         if other.fingerprint != vocab.fingerprint:
             raise ValueError(f"ckpt_path: {path} has another vocabulary than {paths[0]}")
-    lengths = [(model, about["tgt_len"]) for model, _, about in runs]
-    return dict(zip(names(paths), lengths, strict=True)), vocab
+    lengths = [(model, trained_with["tgt_len"]) for model, _, trained_with in runs]
+    return dict(zip(shorten_paths(paths), lengths, strict=True)), vocab
 
 
-def names(paths: Sequence[str]) -> list[str]:
-    """What tells the paths apart, without what all of them begin or end with."""
+def shorten_paths(paths: Sequence[str]) -> list[str]:
+    """Return what tells the paths apart, without the folders that all of them begin or end with."""
     parts = [Path(path).absolute().with_suffix("").parts for path in paths]
-    first = shared(parts)
-    last = shared([each[first:][::-1] for each in parts])
-    return ["/".join(each[first : len(each) - last]) or each[-1] for each in parts]
+    start = count_shared(parts)
+    end = count_shared([each[start:][::-1] for each in parts])
+    return ["/".join(each[start : len(each) - end]) or each[-1] for each in parts]
 
 
-def shared(parts: list[tuple[str, ...]]) -> int:
-    """How many parts all begin with."""
-    same = takewhile(lambda at: len(set(at)) == 1, zip(*parts, strict=False))
-    return sum(1 for _ in same)
-
-
-def progress(name: str) -> Callable[[int, float], None]:
-    """Print each context's nats as soon as they are known."""
-
-    def said(context: int, nats: float) -> None:
-        print(f"{name}  {context:6,}  {nats:.4f}", flush=True)
-
-    return said
-
-
-def check(step: int, max_context: int, r: Sequence[float], positions: int) -> list[int]:
-    """The lengths of context; refuse numbers that cannot be."""
-    require(step >= 1, "step", step, "at least 1")
-    require(max_context >= 2 * step, "max_context", max_context, f"at least 2 * step ({2 * step})")
-    require(positions >= 1, "positions", positions, "at least 1")
-    for share in r:
-        require(0 < share <= 1, "r", share, "greater than 0 and at most 1")
-    return list(range(step, max_context + 1, step))
+def count_shared(parts: list[tuple[str, ...]]) -> int:
+    """Return how many parts all begin with."""
+    return len(list(takewhile(lambda at: len(set(at)) == 1, zip(*parts, strict=False))))

@@ -1,12 +1,11 @@
 """speed: what a token takes with memory, and with a sliding window instead."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
 
-from ..analysis.plots import plot_latency, plot_speed
+from ..analysis.plots import Rows, plot_latency, plot_speed
 from ..analysis.speed import compare_with_window, is_disturbed, measure_latency
 from ..checkpoints import load_run
 from ..errors import require
@@ -47,27 +46,31 @@ def speed_command(
     torch.set_flush_denormal(True)
     check_folder_writable("out", out)
     counts = {"tgt_len": tgt_len, "segments": segments, "positions": positions, "tokens": tokens}
-    for field, value in counts.items():
-        require(value >= 1, field, value, "at least 1")
-    for field, values in {"lengths": lengths, "batches": batches}.items():
-        require(all(value >= 1 for value in values), field, list(values), "at least 1 each")
-    model, folder = network(source).to(there_is(device)), Path(out)
+    for key, value in counts.items():
+        require(value >= 1, key, value, "at least 1")
+    for key, values in {"lengths": lengths, "batches": batches}.items():
+        require(all(value >= 1 for value in values), key, list(values), "at least 1 each")
+    model, folder = load_network(source).to(there_is(device)), Path(out)
     about = {"source": source, **describe_environment(model.device)}
     window = compare_with_window(model, list(lengths), tgt_len, segments, positions)
     write_table(window, folder / "window", about)
     plot_speed(window, folder / "window.png")
-    show_window(window)
+    print_window(window)
     latency = measure_latency(model, min(lengths), list(batches), tokens)
     write_table(latency, folder / "latency", about)
     plot_latency(latency, folder / "latency.png")
-    show_latency(latency)
+    print(f"{tokens} tokens written one by one, {min(lengths):,} remembered")
+    for row in latency:
+        print(
+            f"{row['batch_size']:6} rows: {row['tokens_per_second']:8,.0f} tokens/s, a token in "
+            f"{row['p50_ms']:.1f} ms (half), {row['p99_ms']:.1f} ms (99 %)"
+        )
     print(f"written to {folder}")
 
 
-def show_window(rows: list[dict[str, Any]]) -> None:
-    """Print Table 9, and what there is to say against it."""
-    first = rows[0]
-    counts = f"{first['segments']} segments, {first['window_positions']} windows"
+def print_window(rows: Rows) -> None:
+    """Print Table 9, and a warning where the times cannot be trusted."""
+    counts = f"{rows[0]['segments']} segments, {rows[0]['window_positions']} windows"
     print(f"milliseconds of a token, fastest of {counts}")
     for row in rows:
         theirs = f" (paper: {row['published_speedup']:,})" if row["published_speedup"] else ""
@@ -76,21 +79,11 @@ def show_window(rows: list[dict[str, Any]]) -> None:
             f"{row['window_ms_per_token']:10.1f} with a window: {row['speedup']:,.0f} times{theirs}"
         )
     if is_disturbed(rows):
-        print("this machine was at other work, too: these figures are not to be trusted")
+        print("warning: other processes disturbed the timing; do not trust these figures")
 
 
-def show_latency(rows: list[dict[str, Any]]) -> None:
-    """Print what a token takes when it is written."""
-    print(f"{rows[0]['tokens']} tokens written one by one, {rows[0]['mem_len']:,} remembered")
-    for row in rows:
-        print(
-            f"{row['batch_size']:6} rows: {row['tokens_per_second']:8,.0f} tokens/s, a token in "
-            f"{row['p50_ms']:.1f} ms (half), {row['p99_ms']:.1f} ms (99 %)"
-        )
-
-
-def network(source: str) -> TransformerXL:
-    """The network of a checkpoint, or one of a config's sizes.
+def load_network(source: str) -> TransformerXL:
+    """Load the network of a checkpoint, or make one of a config's sizes.
 
     Raises:
         ValueError: it is neither.
