@@ -88,7 +88,7 @@ def imported_packages(path: Path) -> set[str]:
     [
         ({"lightning"}, {"data/datamodule.py", "__main__.py", "training"}),
         ({"tokenizers"}, {"data/vocab/subwords.py"}),
-        ({"pooch", "urllib", "requests", "http", "socket", "fsspec"}, {"data/download.py"}),
+        ({"urllib", "urllib3", "requests", "http", "socket", "fsspec"}, {"data/download.py"}),
         ({"wandb"}, {"training"}),
         ({"optuna"}, {"sweeps/engine.py", "sweeps/results.py", "sweeps/runner.py"}),
     ],

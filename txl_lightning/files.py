@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from .errors import StorageError
 
 
@@ -36,20 +38,31 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             part.unlink(missing_ok=True)
 
 
-def replace_folder(folder: Path, fill: Callable[[Path], object]) -> None:
-    """Fill a folder beside its place and rename it, so that it is whole or absent.
+def create_folder(folder: Path, fill: Callable[[Path], object]) -> None:
+    """Fill a folder beside its place and rename it, unless it is there: it is whole or absent.
 
-    Only one process may do so at a time; parts that dead ones have left are removed.
+    Of several processes one fills it and the others wait.
+
+    Raises:
+        StorageError: it cannot be written.
     """
-    for left in folder.parent.glob(f"{folder.name}.part-*"):
-        shutil.rmtree(left)
-    part = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.part-"))
-    try:
-        fill(part)
-        part.chmod(0o755)
-        os.replace(part, folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    if folder.is_dir():
+        return
+    with explain_write_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if folder.is_dir():
+                return
+            # Whoever died while filling it has left something behind.
+            for left in folder.parent.glob(f"{folder.name}.part-*"):
+                shutil.rmtree(left)
+            part = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.part-"))
+            try:
+                fill(part)
+                part.chmod(0o755)
+                os.replace(part, folder)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
 
 
 def write_text(text: str, path: Path) -> None:

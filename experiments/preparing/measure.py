@@ -73,7 +73,7 @@ def run(command: list[str]) -> tuple[float, int]:
 
 def python_source(path: Path, megabytes: int) -> Path:
     """This Python's own source over and over, as one file."""
-    splits = CORPORA["python_source"].find(path.parent, (1.0, 0.0, 0.0))
+    splits = CORPORA["python_source"].find_splits(path.parent, (1.0, 0.0, 0.0))
     left = megabytes * 10**6
     with path.open("wb") as file:
         while left:

@@ -64,7 +64,7 @@ def read_vocabulary_file(path: Path, n_token: int) -> Vocabulary:
                 raise DataError("ids must go from 0 to the number of words")
             return vocabulary_from_words(words, n_token)
         case dict():
-            return build_vocabulary(str(path), lambda: [], WordOptions(), SubwordOptions())
+            return build_vocabulary(str(path), [], WordOptions(), SubwordOptions())
     words = [line.split()[0] for line in text.split("\n") if line.strip()]
     return vocabulary_from_words(words, n_token)
 

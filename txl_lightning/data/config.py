@@ -1,10 +1,11 @@
 """DataConfig: which text, cut and encoded how -> a store."""
 
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from ..errors import require
 from .corpora import CORPORA
 from .store import Recipe, Store, prepare_store
 from .tasks import TASKS, TaskConfig, TaskStore
@@ -25,8 +26,6 @@ CorpusName = Literal[
     "copy",
     "recall",
 ]
-
-
 PARTS = {"words": WordOptions, "subwords": SubwordOptions, "task": TaskConfig}
 """Settings that have settings of their own."""
 
@@ -60,18 +59,16 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         for name, kind in PARTS.items():
-            given = getattr(self, name)
-            if isinstance(given, dict):
+            value = getattr(self, name)
+            if isinstance(value, dict):
                 # A YAML file read as it is has plain values.
-                object.__setattr__(self, name, kind(**given))
-        if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-6:
-            raise ValueError(
-                f"split: invalid {list(self.split)}; expected three fractions that add up to 1"
-            )
+                object.__setattr__(self, name, kind(**value))
+        adds_up = len(self.split) == 3 and min(self.split) >= 0 and abs(sum(self.split) - 1) < 1e-6
+        require(adds_up, "split", list(self.split), "three fractions that add up to 1")
 
     @property
     def name(self) -> str:
-        """What an error calls the text."""
+        """The text's name in errors."""
         return self.corpus if self.path is None else ", ".join(self.paths)
 
     @property
@@ -85,27 +82,29 @@ class DataConfig:
         return Path(self.data_dir or os.environ.get("TXL_DATA") or "data").expanduser()
 
     def recipe(self) -> Recipe:
-        """What the store will be made from; a corpus is downloaded here."""
+        """Return the recipe of the store; a corpus is downloaded here."""
         own = [Path(path).expanduser() for path in self.paths]
         if own:
-            unit = "files" if any(map(has_documents, own)) else None
             splits = split_user_files(own, self.split, self.data_folder)
+            unit = "files" if any(map(has_documents, own)) else None
             vocab, words = "bytes", WordOptions()
         else:
             corpus = CORPORA[self.corpus]
-            unit, splits = corpus.document_unit, corpus.find(self.data_folder, self.split)
-            vocab, words = corpus.vocab, corpus.words
-        chosen = unit if self.document_unit is None else self.document_unit
+            splits = corpus.find_splits(self.data_folder, self.split)
+            unit, vocab, words = corpus.document_unit, corpus.vocab, corpus.words
+        unit = self.document_unit or unit
+        defaults = asdict(WordOptions())
+        changed = {name: v for name, v in asdict(self.words).items() if v != defaults[name]}
         return Recipe(
             splits,
             vocab=self.vocab or vocab,
-            document_unit=None if chosen == "none" else chosen,
-            words=replace(words, **changed(self.words)),
+            document_unit=None if unit == "none" else unit,
+            words=replace(words, **changed),
             subwords=self.subwords,
         )
 
     def open(self) -> Store | TaskStore:
-        """The prepared text, made ready when it is not; or a task.
+        """Return the prepared text, made ready when it is not; or a task.
 
         Raises:
             DataError: it cannot be had, read or encoded.
@@ -113,9 +112,3 @@ class DataConfig:
         if self.path is None and self.corpus in TASKS:
             return TaskStore(self.corpus, self.task)
         return prepare_store(self.recipe(), self.data_folder)
-
-
-def changed(words: WordOptions) -> dict[str, Any]:
-    """The options that are not what they are by themselves."""
-    given = {field.name: getattr(words, field.name) for field in fields(words)}
-    return {name: value for name, value in given.items() if value != getattr(WordOptions(), name)}

@@ -40,6 +40,10 @@ class FileSlice:
                 yield chunk
 
 
+Splits = dict[str, list[FileSlice]]
+"""The slices of train, val and test."""
+
+
 def whole_file(path: Path) -> list[FileSlice]:
     """Return all of a file as one slice, or no slice of an empty one."""
     size = path.stat().st_size

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,40 @@ from .documents import SPLITS, FileSlice
 
 SETTLED = 2 * 10**9
 """Nanoseconds after which a file that changes again is sure to get another time stamp."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file somewhere, known by what it must be."""
+
+    url: str
+    size: int
+    """Bytes."""
+    checksum: str
+    """`sha256:...`, or another algorithm of hashlib."""
+
+
+def find_difference(path: Path, checksum: str) -> str:
+    """Return the checksum of a file and the one that is due, or nothing where it is the same."""
+    algorithm, _, digest = checksum.partition(":")
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, algorithm).hexdigest()
+    return "" if found == digest else f"{algorithm} {found}, not {digest}"
+
+
+def verify_file(path: Path, checksum: str) -> None:
+    """Check that a file is the one that it must be.
+
+    Raises:
+        DataError: it is another file, or cannot be read.
+    """
+    try:
+        wrong = find_difference(path, checksum)
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{path}: cannot be read ({reason}); pass data.path") from error
+    if wrong:
+        raise DataError(f"{path}: another file ({wrong}); remove it, or pass data.path")
 
 
 def short_hash(value: Any) -> str:

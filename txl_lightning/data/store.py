@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from filelock import FileLock
 
-from ..errors import StorageError
-from ..files import replace_folder
+from ..files import create_folder
 from .documents import SPLITS, DocumentUnit, FileSlice, split_documents
 from .fingerprint import sha256_text, short_hash
 from .tokens import Text
@@ -51,7 +49,7 @@ class Recipe:
         slices = [part for name in BUILT_IN.get(self.vocab, ()) for part in self.splits[name]]
         with show_progress("vocabulary", None) as advance:
             watched = [replace(part, on_read=advance) for part in slices]
-            return build_vocabulary(self.vocab, lambda: watched, self.words, self.subwords)
+            return build_vocabulary(self.vocab, watched, self.words, self.subwords)
 
     def documents(self, split: str, advance: Advance) -> Iterator[FileSlice]:
         """Yield what is encoded on its own; `advance` gets the bytes as they are read."""
@@ -142,15 +140,7 @@ def prepare_store(recipe: Recipe, data_dir: Path) -> Store:
     """
     described = recipe.describe(data_dir)
     folder = data_dir / "prepared" / short_hash(described)
-    if not folder.is_dir():
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{folder}.lock"):
-                if not folder.is_dir():
-                    replace_folder(folder, lambda part: build_store(part, recipe, described))
-        except OSError as error:
-            reason = f"cannot be written ({error.strerror})"
-            raise StorageError(f"data.data_dir: {data_dir} {reason}") from error
+    create_folder(folder, lambda part: build_store(part, recipe, described))
     return Store(folder)
 
 

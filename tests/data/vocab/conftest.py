@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from txl_lightning.data.documents import FileSlice
+
 
 @dataclass(frozen=True)
-class Pieces:
+class Pieces(FileSlice):
     """A document that is read so many bytes at a time."""
 
-    path: Path
-    start: int
-    text: bytes
-    size: int
+    size: int = 1 << 20
 
     def chunks(self) -> Iterator[bytes]:
         for start in range(0, len(self.text), self.size):
@@ -25,6 +24,6 @@ class Pieces:
 def document():
     def make(text: str | bytes, size: int = 1 << 20, start: int = 0) -> Pieces:
         text = text.encode() if isinstance(text, str) else text
-        return Pieces(Path("a.txt"), start, text, size)
+        return Pieces(Path("a.txt"), start, start + len(text), text, size=size)
 
     return make

@@ -21,7 +21,7 @@ def test_a_character_may_straddle_two_chunks(document, text, size):
 @pytest.mark.parametrize(
     ("text", "offset"), [(b"ab\xffcd", 2), (b"\xc3\xa9\xc3(", 2), (b"abc\xe2\x9c", 3)]
 )
-def test_what_is_not_utf8_is_refused_with_file_and_offset(document, text, offset, size):
+def test_bytes_that_are_not_utf8_are_refused_with_file_and_offset(document, text, offset, size):
     with pytest.raises(DataError, match=rf"a\.txt: byte {100 + offset} is not UTF-8 text; use"):
         list(decode_utf8(document(text, size, start=100)))
 

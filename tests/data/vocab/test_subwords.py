@@ -1,14 +1,14 @@
 """Parts of words."""
 
 import json
-from itertools import product
+from itertools import islice, product
 from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from txl_lightning.data.vocab import SubwordOptions, Subwords, load_vocabulary, subwords
 from txl_lightning.data.vocab.subwords import sample_text, train_bpe, train_unigram
@@ -23,92 +23,23 @@ TRAINERS = [train_bpe, train_unigram]
 
 @pytest.fixture(scope="module", params=TRAINERS)
 def vocab(request, document) -> Subwords:
-    return request.param(lambda: [document(TEXT)], SubwordOptions(n_token=300))
+    return request.param([document(TEXT)], SubwordOptions(n_token=300))
 
 
-def encoded(vocab: Subwords, document) -> list[int]:
-    return [int(index) for ids in vocab.encode(document) for index in ids]
-
-
-@given(text=TEXTS)
-def test_every_text_comes_back(vocab, document, text):
-    assert vocab.decode(encoded(vocab, document(text, 7))) == text
-    assert vocab.decode(vocab.encode_text(text)) == text
-
-
-def test_every_character_comes_back(vocab):
-    text = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x11000), *range(0x1F300, 0x1F700)]))
-    assert vocab.decode(vocab.encode_text(text)) == text
-
-
-@given(text=TEXTS, piece=st.integers(1, 9))
-def test_a_text_in_pieces_has_the_ids_of_the_whole(vocab, document, text, piece):
-    with mock.patch.multiple(subwords, PIECE=piece, AT_ONCE=2):
-        assert encoded(vocab, document(text, 5)) == vocab.encode_text(text).tolist()
-
-
-def test_what_has_no_white_space_is_cut_anywhere(vocab, document):
-    text = "kingé" * 50
-    with mock.patch.multiple(subwords, PIECE=10, LONGEST=20):
-        pieces = list(vocab.encode(document(text)))
-    assert len(pieces) == 13
-    assert vocab.decode(np.concatenate(pieces)) == text
-
-
-@pytest.mark.parametrize("train", TRAINERS)
-def test_training_twice_gives_the_same(document, train):
-    options = SubwordOptions(n_token=400)
-    first, second = (train(lambda: [document(TEXT)], options) for _ in range(2))
-    assert first.to_json() == second.to_json()
-
-
-def test_it_has_the_size_that_was_asked_for(vocab):
-    assert vocab.n_token == 300
-    assert vocab.encode_text(TEXT).dtype == np.uint16
-    assert len(vocab.encode_text(TEXT)) < 0.8 * len(TEXT)
-
-
-@pytest.mark.parametrize("train", TRAINERS)
-@pytest.mark.parametrize("text", ["", "a", "<UNK> a <UNK>", "a" * 9000])
-def test_a_small_text_has_a_smaller_vocabulary(document, train, text):
-    vocab = train(lambda: [document(text)], SubwordOptions())
-    assert 256 <= vocab.n_token < 300
-    assert vocab.decode(vocab.encode_text("é <UNK>\n")) == "é <UNK>\n"
-
-
-@pytest.mark.parametrize("n_byte", [1, 3000, 10_000, 1 << 20])
-def test_a_sample_is_spread_evenly_over_the_text(document, n_byte):
-    texts = [document("".join(f"{n:05d} é\n" for n in range(7000)), 999), document("end\n" * 99)]
-    taken = "".join(sample_text(lambda: texts, n_byte)).encode()
-    assert len(taken) <= n_byte
-    if n_byte > 60_000:
-        assert taken == b"".join(text.text for text in texts)
-    elif n_byte > 1:
-        assert len(taken) > n_byte - 2500
-        numbers = [int(line[:5]) for line in taken.decode().split("\n") if line[:5].isdigit()]
-        assert abs(np.mean(numbers) - 3500) < 800
-
-
-def test_long_words_are_trained_in_parts(document):
-    pieces = list(sample_text(lambda: [document("a" * 9000)], 1 << 20))
-    assert max(map(len, pieces)) <= 2000
-
-
-def test_what_is_not_utf8_is_refused(vocab, document):
-    for train in TRAINERS:
-        with pytest.raises(DataError, match=r"a\.txt: byte 2 is not UTF-8 text"):
-            train(lambda: [document(b"ab\xff")], SubwordOptions())
-    with pytest.raises(DataError, match=r"a\.txt: byte 2 is not UTF-8 text"):
-        encoded(vocab, document(b"ab\xff"))
-
-
-def test_it_is_restored_from_its_json(vocab):
-    assert load_vocabulary(vocab.to_json()) == vocab
-    assert load_vocabulary(vocab.to_json()).to_json() == vocab.to_json()
+@pytest.fixture(scope="module")
+def sentence_piece() -> Subwords:
+    """Words that begin with a mark, and bytes for all else, as in Llama's tokenizer."""
+    parts = [f"<0x{byte:02X}>" for byte in range(256)]
+    ids = {part: index for index, part in enumerate([*parts, "▁", "▁the", "▁cat", "s", "é"])}
+    tokenizer = Tokenizer(models.BPE(ids, [], byte_fallback=True))
+    strip = decoders.Strip(" ", 1, 0)
+    chain = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), strip]
+    tokenizer.decoder = decoders.Sequence(chain)
+    return Subwords.from_tokenizer(json.loads(tokenizer.to_str()))
 
 
 @pytest.fixture
-def loaded() -> dict:
+def word_level() -> dict:
     """A tokenizer.json of words, that cuts texts off, fills them up and marks their ends."""
     words = {"[UNK]": 0, "a": 1, "b": 2, "[SEP]": 9}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
@@ -120,31 +51,158 @@ def loaded() -> dict:
     return json.loads(tokenizer.to_str())
 
 
-def test_a_loaded_tokenizer_encodes_all_of_the_text_and_adds_nothing(document, loaded):
-    vocab = Subwords.from_tokenizer(loaded)
+def encoded(vocab: Subwords, document) -> list[int]:
+    return [int(index) for ids in vocab.encode(document) for index in ids]
+
+
+@given(text=TEXTS)
+def test_encoded_text_is_decoded_to_itself(vocab, document, text):
+    assert vocab.decode(encoded(vocab, document(text, 7))) == text
+    assert vocab.decode(vocab.encode_text(text)) == text
+
+
+def test_every_character_is_decoded_to_itself(vocab):
+    text = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x11000), *range(0x1F300, 0x1F700)]))
+    assert vocab.decode(vocab.encode_text(text)) == text
+
+
+@given(text=TEXTS, piece=st.integers(1, 9))
+def test_a_text_in_pieces_has_the_ids_of_the_whole(vocab, document, text, piece):
+    with mock.patch.multiple(subwords, PIECE=piece, AT_ONCE=2):
+        assert encoded(vocab, document(text, 5)) == vocab.encode_text(text).tolist()
+
+
+def test_a_text_without_white_space_is_cut_anywhere(vocab, document):
+    text = "kingé" * 50
+    with mock.patch.multiple(subwords, PIECE=10, LONGEST=20):
+        pieces = list(vocab.encode(document(text)))
+    assert len(pieces) == 13
+    assert vocab.decode(np.concatenate(pieces)) == text
+
+
+@given(text=st.text("the cat's é☃🙂\n", max_size=40))
+def test_the_stream_is_never_ahead_of_its_tokens_nor_breaks_a_character(vocab, text):
+    ids, sent = vocab.encode_text(text).tolist(), ""
+    for number, piece in enumerate(islice(vocab.decode_stream(ids), len(ids)), 1):
+        sent += piece
+        assert "\ufffd" not in sent
+        assert vocab.decode(ids[:number]).rstrip("\ufffd") == sent
+    assert sent == text
+
+
+@given(
+    parts=st.lists(st.sampled_from([[256], [257], [258], [259], [0xC3, 0xA9], [*"🙂".encode()]]))
+)
+def test_the_stream_leaves_out_a_space_at_the_very_beginning_but_once(sentence_piece, parts):
+    ids = [index for part in parts for index in part]
+    assert "".join(sentence_piece.decode_stream(ids)) == sentence_piece.decode(ids)
+
+
+def test_the_stream_keeps_text_that_a_tokenizer_takes_back(sentence_piece):
+    # With one byte that fits nowhere, it shows none of its neighbours; DecodeStream raises here.
+    assert sentence_piece.decode([*b"a\xff", 259]) == "\ufffd\ufffds"
+    assert list(sentence_piece.decode_stream([*b"a\xff", 259])) == ["a", "", "\ufffds", ""]
+
+
+def test_the_stream_shows_a_character_with_its_last_byte(sentence_piece):
+    ids = [257, *"é".encode(), *"☃".encode(), 258, *"🙂".encode(), 259]
+    assert sentence_piece.decode(ids) == "theé☃ cat🙂s"
+    pieces = ["the", "", "é", "", "", "☃", " cat", "", "", "", "🙂", "s", ""]
+    assert list(sentence_piece.decode_stream(ids)) == pieces
+
+
+@pytest.mark.parametrize("train", TRAINERS)
+def test_training_is_deterministic(document, train):
+    first, second = (train([document(TEXT)], SubwordOptions(n_token=400)) for _ in range(2))
+    assert first.to_json() == second.to_json()
+
+
+@pytest.mark.parametrize("text", ["", "a", "<UNK> a <UNK>", "a" * 9000])
+@pytest.mark.parametrize("train", TRAINERS)
+def test_a_short_text_gives_a_smaller_vocabulary_that_knows_all_bytes(document, train, text):
+    vocab = train([document(text)], SubwordOptions())
+    assert 256 <= vocab.n_token < 300
+    assert vocab.decode(vocab.encode_text("é <UNK>\n")) == "é <UNK>\n"
+
+
+def test_trained_subwords_have_the_size_of_their_options_and_are_long(vocab):
+    assert vocab.n_token == 300
+    assert len(vocab.encode_text(TEXT)) < 0.8 * len(TEXT)
+
+
+@pytest.mark.parametrize("n_byte", [1, 3000, 10_000, 1 << 20])
+def test_a_sample_is_spread_evenly_over_the_text(document, n_byte):
+    texts = [document("".join(f"{n:05d} é\n" for n in range(7000)), 999), document("end\n" * 99)]
+    taken = "".join(sample_text(texts, n_byte)).encode()
+    assert len(taken) <= n_byte
+    if n_byte > 60_000:
+        assert taken == b"".join(text.text for text in texts)
+    elif n_byte > 1:
+        assert len(taken) > n_byte - 2500
+        numbers = [int(line[:5]) for line in taken.decode().split("\n") if line[:5].isdigit()]
+        assert abs(np.mean(numbers) - 3500) < 800
+
+
+def test_long_words_are_trained_in_parts(document):
+    pieces = list(sample_text([document("a" * 9000)], 1 << 20))
+    assert max(map(len, pieces)) <= 2000
+
+
+def test_an_added_token_has_the_bytes_of_its_text():
+    tokenizer = Tokenizer(models.BPE({"a": 0}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<é>"])
+    assert Subwords(tokenizer.to_str()).token_bytes().tolist() == [1, 4]
+
+
+@pytest.mark.parametrize("change", ["no byte level", "prefix space", "normalizer"])
+def test_a_tokenizer_that_changes_the_text_has_no_token_bytes(change):
+    tokenizer = Tokenizer(models.BPE({"a": 0}, []))
+    if change != "no byte level":
+        prefix = change == "prefix space"
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    if change == "normalizer":
+        tokenizer.normalizer = normalizers.Lowercase()
+    assert Subwords(tokenizer.to_str()).token_bytes() is None
+
+
+def test_bytes_that_are_not_utf8_are_refused(vocab, document):
+    for train in TRAINERS:
+        with pytest.raises(DataError, match=r"a\.txt: byte 2 is not UTF-8 text"):
+            train([document(b"ab\xff")], SubwordOptions())
+    with pytest.raises(DataError, match=r"a\.txt: byte 2 is not UTF-8 text"):
+        encoded(vocab, document(b"ab\xff"))
+
+
+def test_saved_subwords_are_loaded_equal(vocab):
+    assert load_vocabulary(vocab.to_json()) == vocab
+    assert load_vocabulary(vocab.to_json()).to_json() == vocab.to_json()
+
+
+def test_a_loaded_tokenizer_encodes_all_of_the_text_and_adds_nothing(document, word_level):
+    vocab = Subwords.from_tokenizer(word_level)
     assert encoded(vocab, document("a b zed a b")) == [1, 2, 0, 1, 2]
     assert vocab.encode_text("a").tolist() == [1]
     assert vocab.decode([1, 0, 9]) == "a [UNK] [SEP]"
 
 
-def test_every_id_is_below_n_token(loaded):
-    assert Subwords.from_tokenizer(loaded).n_token == 10
+def test_every_id_is_below_n_token(word_level):
+    assert Subwords.from_tokenizer(word_level).n_token == 10
 
 
-def test_what_a_tokenizer_cannot_encode_is_refused(document, loaded):
-    loaded["model"]["unk_token"] = "none"
+def test_a_text_that_a_tokenizer_cannot_encode_is_refused(document, word_level):
+    word_level["model"]["unk_token"] = "none"
     with pytest.raises(DataError, match=r"^a\.txt: data\.vocab's tokenizer cannot encode it"):
-        encoded(Subwords.from_tokenizer(loaded), document("zed"))
+        encoded(Subwords.from_tokenizer(word_level), document("zed"))
     with pytest.raises(DataError, match=r"^prompt: data\.vocab's tokenizer cannot encode it"):
-        Subwords.from_tokenizer(loaded).encode_text("a\ud800", "prompt")
+        Subwords.from_tokenizer(word_level).encode_text("a\ud800", "prompt")
 
 
-def test_what_is_no_tokenizer_is_refused():
+def test_a_tokenizer_that_cannot_be_read_or_is_empty_is_refused():
     with pytest.raises(DataError, match="`tokenizers` cannot read it"):
         Subwords.from_tokenizer({"model": {"type": "none"}})
-    empty = json.loads(Tokenizer(models.BPE()).to_str())
     with pytest.raises(DataError, match="has no tokens"):
-        Subwords.from_tokenizer(empty)
+        Subwords.from_tokenizer(json.loads(Tokenizer(models.BPE()).to_str()))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +218,7 @@ def test_impossible_options_are_refused(options, message):
 
 
 @pytest.mark.parametrize("fault", [MemoryError("full"), TypeError("ours"), RuntimeError("theirs")])
-def test_only_the_complaints_of_tokenizers_are_put_explain_tokenizer_errors(fault):
+def test_only_bare_exceptions_of_tokenizers_are_explained(fault):
     with pytest.raises(type(fault)), subwords._explain_tokenizer_errors("a.txt: it cannot"):
         raise fault
     with (

@@ -9,8 +9,6 @@ from tokenizers import Tokenizer, models
 from txl_lightning.data import vocab as room
 from txl_lightning.data.vocab import (
     BUILT_IN,
-    Bytes,
-    Characters,
     SubwordOptions,
     Subwords,
     WordOptions,
@@ -22,12 +20,12 @@ from txl_lightning.errors import DataError
 
 
 @pytest.fixture
-def of(document):
+def build(document):
     """The vocabulary of a name, for a short text."""
 
     def make(name, text="the cat\nthe hat\n", words=None):
         return build_vocabulary(
-            str(name), lambda: [document(text)], words or WordOptions(), SubwordOptions(260)
+            str(name), [document(text)], words or WordOptions(), SubwordOptions(260)
         )
 
     return make
@@ -43,24 +41,24 @@ def of(document):
         ("unigram", "subword", 256),
     ],
 )
-def test_each_name_has_its_vocabulary(of, name, unit, n_token):
-    assert (of(name).unit, of(name).n_token) == (unit, n_token)
+def test_each_name_has_its_vocabulary(build, name, unit, n_token):
+    assert (build(name).unit, build(name).n_token) == (unit, n_token)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_what_was_saved_is_loaded_by_its_path(of, tmp_path, name):
-    vocab = of(name)
+def test_a_saved_vocabulary_is_loaded_by_its_path(build, tmp_path, name):
+    vocab = build(name)
     path = tmp_path / "vocab.json"
     path.write_text(vocab.to_json())
-    assert load_vocabulary(path.read_text()) == vocab == of(path)
-    assert of(path).fingerprint == vocab.fingerprint
+    assert load_vocabulary(path.read_text()) == vocab == build(path)
+    assert build(path).fingerprint == vocab.fingerprint
 
 
-def test_a_tokenizer_is_recognised_by_its_content(of, tmp_path):
+def test_a_tokenizer_file_is_recognised_by_its_content(build, tmp_path):
     tokenizer = Tokenizer(models.WordLevel({"the": 0, "[UNK]": 1}, unk_token="[UNK]"))
     path = tmp_path / "any.name"
     tokenizer.save(str(path))
-    vocab = of(path)
+    vocab = build(path)
     assert isinstance(vocab, Subwords)
     assert vocab.encode_text("the").tolist() == [0]
 
@@ -73,12 +71,12 @@ def test_a_tokenizer_is_recognised_by_its_content(of, tmp_path):
         ("7", ("7", "<S>", "<unk>")),
     ],
 )
-def test_a_list_of_words_gives_the_ids_by_its_order(of, tmp_path, text, words):
+def test_a_list_of_words_gives_the_ids_by_its_order(build, tmp_path, text, words):
     path = tmp_path / "words.txt"
     path.write_bytes(text.encode())
     expected = tuple(word for word in words if word != "<UNK>" or "<UNK>" in text)
     options = WordOptions(line_end="double_eos")
-    assert of(path, words=options) == Words(expected, options)
+    assert build(path, words=options) == Words(expected, options)
 
 
 @pytest.mark.parametrize(
@@ -86,19 +84,21 @@ def test_a_list_of_words_gives_the_ids_by_its_order(of, tmp_path, text, words):
     [
         ("none.txt", None, "No such file or directory"),
         ("empty.txt", b" \n", "it has no words"),
-        ("latin.txt", b"caf\xe9", "it is not UTF-8 text"),
+        ("latin.txt", b"caf\xe9", "'utf-8' codec can't decode"),
         ("cut.json", b'{"kind": "wor', "is not one saved by this package"),
         ("list.json", b'["a"]', "is not one saved by this package"),
         ("other.txt", b'{"a": 0}', "is not one saved by this package"),
         ("model.json", b'{"model": {"type": "none"}}', "`tokenizers` cannot read it"),
     ],
 )
-def test_another_file_is_refused_with_the_reason(of, tmp_path, file, text, reason):
+def test_a_file_that_is_no_vocabulary_is_refused_with_the_reason(
+    build, tmp_path, file, text, reason
+):
     path = tmp_path / file
     if text is not None:
         path.write_bytes(text)
     with pytest.raises(DataError) as caught:
-        of(path)
+        build(path)
     message = str(caught.value)
     assert message.startswith(f"data.vocab: invalid {path} (")
     assert reason in message
@@ -115,22 +115,9 @@ def test_another_file_is_refused_with_the_reason(of, tmp_path, file, text, reaso
         "words",
     ],
 )
-def test_another_json_is_not_a_vocabulary(text):
+def test_json_of_another_form_is_not_a_vocabulary(text):
     with pytest.raises(DataError, match="is not one saved by this package"):
         load_vocabulary(text)
-
-
-def test_only_the_same_vocabulary_has_the_same_fingerprint():
-    vocabularies = [
-        Bytes(),
-        Characters("ab"),
-        Characters("abc"),
-        Words(("a",), WordOptions()),
-        Words(("b",), WordOptions()),
-        Words(("a",), WordOptions(lower_case=True)),
-    ]
-    assert len({vocab.fingerprint for vocab in vocabularies}) == len(vocabularies)
-    assert Characters("ab").fingerprint == Characters("ab").fingerprint
 
 
 def imported(node: ast.AST) -> set[str]:
@@ -139,7 +126,7 @@ def imported(node: ast.AST) -> set[str]:
     return {(node.module or "").split(".")[0]} if isinstance(node, ast.ImportFrom) else set()
 
 
-def test_nothing_heavy_is_imported_before_it_is_needed():
+def test_modules_import_nothing_heavy_at_the_top():
     for path in Path(room.__file__).parent.glob("*.py"):
         tree = ast.parse(path.read_text())
         everywhere = {name for node in ast.walk(tree) for name in imported(node)}

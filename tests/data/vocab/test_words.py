@@ -38,7 +38,7 @@ def words_of(vocab: Words, ids: np.ndarray) -> list[str]:
 
 
 @given(text=TEXTS, size=st.integers(1, 20), line_end=LINE_ENDS, lower_case=st.booleans())
-def test_a_text_is_read_like_its_lines(document, text, size, line_end, lower_case):
+def test_words_are_those_of_the_lines_read_one_by_one(document, text, size, line_end, lower_case):
     options = WordOptions(line_end=line_end, lower_case=lower_case, unknown="error")
     vocab = Words.from_documents([document(text, size)], options)
     truth = symbols_of(text, options)
@@ -64,7 +64,7 @@ def test_each_line_has_an_end(document, text, expected):
         assert words_of(vocab, encoded(vocab, document(text, size))) == expected.split()
 
 
-def test_lines_may_be_longer_than_a_piece(document):
+def test_a_line_may_be_longer_than_a_piece(document):
     text = "one two three " * 50
     vocab = Words.from_documents([document(text, 7)], WordOptions())
     ids = encoded(vocab, document(text, 7))
@@ -127,14 +127,14 @@ def test_the_last_line_of_a_prompt_goes_on(line_end, prompt, expected):
 
 
 @given(lines=st.lists(st.lists(st.sampled_from(["a", "b", "x<eos>y"]))), line_end=LINE_ENDS)
-def test_lines_come_back(document, lines, line_end):
+def test_encoded_lines_are_decoded_to_themselves(document, lines, line_end):
     vocab = Words.from_list(["a", "b", "x<eos>y"], WordOptions(line_end=line_end))
     text = "".join(" ".join(line) + "\n" for line in lines)
     ids = encoded(vocab, document(text))
     assert vocab.decode(ids) == (" ".join(text.split()) if line_end == "none" else text)
 
 
-def test_a_text_may_begin_inside_a_line():
+def test_decoded_text_may_begin_inside_a_line():
     vocab = Words.from_list(["<S>", "a", "b"], WordOptions(line_end="double_eos"))
     for symbols, text in {
         "a <S> <S> b": "a\nb",
@@ -145,14 +145,7 @@ def test_a_text_may_begin_inside_a_line():
         assert vocab.decode([vocab.words.index(symbol) for symbol in symbols.split()]) == text
 
 
-def test_ids_have_the_smallest_type():
-    for size, dtype in ((256, np.uint8), (257, np.uint16), (65537, np.uint32)):
-        options = WordOptions(line_end="none", unknown="error")
-        vocab = Words.from_list(map(str, range(size)), options)
-        assert vocab.encode_text(str(size - 1)).dtype == dtype
-
-
-def test_it_is_restored_from_its_json(document):
+def test_saved_words_are_loaded_equal(document):
     options = WordOptions(1, 5, True, "double_eos", ("<pad>",), "error")
     vocab = Words.from_documents([document("a é 🙂\n")], options)
     assert load_vocabulary(vocab.to_json()) == vocab

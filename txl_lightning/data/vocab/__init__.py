@@ -1,13 +1,14 @@
 """Text into ids and back: bytes, characters, words and subwords; saved as JSON."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ...errors import DataError
+from ..documents import FileSlice
 from .base import Vocabulary
 from .characters import Bytes, Characters
-from .subwords import Documents, SubwordOptions, Subwords, train_bpe, train_unigram
+from .subwords import SubwordOptions, Subwords, train_bpe, train_unigram
 from .words import WordOptions, Words
 
 __all__ = [
@@ -55,13 +56,13 @@ def load_vocabulary(text: str) -> Vocabulary:
 
 
 def build_vocabulary(
-    name: str, documents: Documents, words: WordOptions, subwords: SubwordOptions
+    name: str, documents: Sequence[FileSlice], words: WordOptions, subwords: SubwordOptions
 ) -> Vocabulary:
     """Build the vocabulary of one of the names in `BUILT_IN`, or of a file.
 
     Args:
         name: a name, or a saved vocab.json, a Hugging Face tokenizer.json, or a list of words.
-        documents: gives the text to build from, anew with every call.
+        documents: the text to build from; it is read once or twice.
         words: how words are told apart and chosen.
         subwords: how subwords are trained.
 
@@ -72,28 +73,33 @@ def build_vocabulary(
         case "bytes":
             return Bytes()
         case "characters":
-            return Characters.from_documents(documents())
+            return Characters.from_documents(documents)
         case "words":
-            return Words.from_documents(documents(), words)
+            return Words.from_documents(documents, words)
         case "bpe":
             return train_bpe(documents, subwords)
         case "unigram":
             return train_unigram(documents, subwords)
     try:
         return _read_vocabulary(Path(name), words)
-    except (OSError, UnicodeDecodeError, DataError) as error:
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
-            f"data.vocab: invalid {name} ({_reason(error)}); expected {', '.join(BUILT_IN)}, or a "
-            "file: a saved vocab.json, a Hugging Face tokenizer.json, or words, one a line"
+            f"data.vocab: invalid {name} ({reason}); expected {', '.join(BUILT_IN)}, or a file: "
+            "a saved vocab.json, a Hugging Face tokenizer.json, or words, one a line"
         ) from error
 
 
 def _read_vocabulary(path: Path, options: WordOptions) -> Vocabulary:
     text = path.read_text(encoding="utf-8")
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError:
+        content = None
     # A list of words may begin with a brace, so that only what is all JSON is taken for JSON.
-    match _parse_json(text):
-        case {"model": dict()} as tokenizer:
-            return Subwords.from_tokenizer(tokenizer)
+    match content:
+        case {"model": dict()}:
+            return Subwords.from_tokenizer(content)
         case dict():
             return load_vocabulary(text)
     if path.suffix == ".json":
@@ -102,16 +108,3 @@ def _read_vocabulary(path: Path, options: WordOptions) -> Vocabulary:
     if not words:
         raise DataError("it has no words")
     return Words.from_list(words, options)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return error.strerror
-    return "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-
-
-def _parse_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return None

@@ -1,7 +1,7 @@
 """Parts of words, by Hugging Face's `tokenizers`: trained on a text, or loaded."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,9 +29,6 @@ SAMPLE = 1_000
 
 REPLACED = "\ufffd"
 """Stands for the beginning of a character that further bytes may yet complete."""
-
-Documents = Callable[[], Iterable[FileSlice]]
-"""Gives the documents of a text anew with every call."""
 
 
 @dataclass(frozen=True)
@@ -152,14 +149,14 @@ class Subwords(Vocabulary):
         return [np.array(encoding.ids, self.dtype) for encoding in encodings]
 
 
-def train_bpe(documents: Documents, options: SubwordOptions) -> Subwords:
+def train_bpe(documents: Sequence[FileSlice], options: SubwordOptions) -> Subwords:
     """Merge pairs of bytes by frequency."""
     from tokenizers import models, trainers
 
     return Subwords.from_tokenizer(_train(models.BPE(), trainers.BpeTrainer, documents, options))
 
 
-def train_unigram(documents: Documents, options: SubwordOptions) -> Subwords:
+def train_unigram(documents: Sequence[FileSlice], options: SubwordOptions) -> Subwords:
     """Find the parts that make the text likeliest."""
     from tokenizers import models, trainers
 
@@ -168,11 +165,11 @@ def train_unigram(documents: Documents, options: SubwordOptions) -> Subwords:
     return Subwords.from_tokenizer(tokenizer)
 
 
-def sample_text(documents: Documents, n_byte: int) -> Iterator[str]:
+def sample_text(documents: Sequence[FileSlice], n_byte: int) -> Iterator[str]:
     """Yield at most `n_byte` bytes of a text, spread evenly over it."""
-    total = sum(len(chunk) for document in documents() for chunk in document.chunks())
+    total = sum(document.stop - document.start for document in documents)
     n_read = n_taken = 0
-    for document in documents():
+    for document in documents:
         for piece in split_between_words(split_by_length(decode_utf8(document), SAMPLE), SAMPLE):
             size = len(piece.encode())
             n_read += size
@@ -194,7 +191,7 @@ def _explain_tokenizer_errors(prefix: str) -> Iterator[None]:
 
 
 def _train(
-    model: Any, trainer: Callable[..., Any], documents: Documents, options: SubwordOptions
+    model: Any, trainer: Callable[..., Any], documents: Sequence[FileSlice], options: SubwordOptions
 ) -> dict[str, Any]:
     """Train a tokenizer that knows every byte, so that no text is outside its vocabulary."""
     from tokenizers import Tokenizer, decoders, pre_tokenizers
