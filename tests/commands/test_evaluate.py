@@ -16,7 +16,7 @@ import yaml
 
 from txl_lightning import CorpusDataModule, stream_nats
 from txl_lightning.checkpoints import load_run
-from txl_lightning.data import sources
+from txl_lightning.data import corpora
 
 LENGTHS = ("--tgt_len=8", "--mem_len=5", "--batch_size=2", "--rest=dropped")
 
@@ -152,7 +152,7 @@ def test_a_sliding_window_has_no_memory_and_scores_one_token_of_each(measure, te
 
 
 def test_a_corpus_is_read_with_the_checkpoints_vocabulary(measure, monkeypatch, tmp_path):
-    monkeypatch.setattr(sources, "verify", lambda *_: None)
+    monkeypatch.setattr(corpora, "verify_file", lambda *_: None)
     for name in ("train", "valid", "test"):
         path = tmp_path / "here" / "wikitext2" / f"wiki.{name}.tokens"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
 """Text into segments. Knows nothing of the network. In reading order:
 
-text.py         which text, cut and encoded how; start here
-corpora.py      the table of corpora, whose files are in sources.py
-own.py          one's own files, folders and tars
-download.py     the only code that touches the network; archives.py, checksums.py
+config.py       which text, cut and encoded how; start here
+corpora.py      the table of corpora; download.py and archives.py get their files
+user_files.py   a user's own files, folders and tars
 vocab/          bytes, characters, words, subwords
-store.py        tokens on disk, from the documents of spans.py; identity.py, watch.py
-stream.py       tokens.py in rows, as orders.py and lengths.py say -> segments
+store.py        tokens on disk, from the file slices of documents.py; fingerprint.py
+stream.py       tokens.py in rows, as orders.py says -> segments
 tasks.py        corpora made on the spot
+eval_text.py    a text that is to be scored
 datamodule.py   all of it for Lightning, the one file here that imports it
 """
