@@ -21,6 +21,7 @@ from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig
 from txl_lightning.__main__ import silence_warnings
 from txl_lightning.convert import load_original
 from txl_lightning.convert.original import config_from_original
+from txl_lightning.data.stream import Segment
 from txl_lightning.evaluation import MeanNats
 
 
@@ -35,7 +36,7 @@ class Record(Callback):
         self.losses.append(outputs["loss"].item())
 
     def on_validation_batch_end(
-        self, trainer: Any, module: Any, outputs: Any, batch: Any, *_: Any
+        self, trainer: Any, module: Any, outputs: Any, batch: Segment, *_: Any
     ) -> None:
         self.validation.update(outputs, batch.targets_BL)
 
@@ -90,10 +91,10 @@ def language_model(curve: Any, info: dict) -> LanguageModel:
         schedule=schedule(info),
     )
     args = info["model"] | {"mem_len": info["mem_len"]}
-    model = LanguageModel(config_from_original(args), optim, info["eval_mem_len"])
+    model = LanguageModel(config_from_original(args), optim, info["eval_mem_len"]).double()
     names = [name for name in curve.files if name.startswith("init.")]
     weights = {name[len("init.") :]: torch.from_numpy(curve[name]).double() for name in names}
-    model.double().net.load_state_dict(load_original(weights, args).state_dict())
+    model.net.load_state_dict(load_original(weights, args).state_dict())
     return model
 
 
