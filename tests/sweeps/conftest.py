@@ -46,7 +46,7 @@ class Place:
 
     def wait_for_step(self, trial: int) -> None:
         end = time.monotonic() + 100
-        while not (self.trial(trial) / "steps").exists() or not self.steps(trial):
+        while not self.steps(trial):
             assert time.monotonic() < end
             time.sleep(0.02)
 
@@ -54,8 +54,10 @@ class Place:
         return self.out / f"{number:03}"
 
     def steps(self, number: int) -> list[int]:
-        """Return the steps of a trial, in all its processes."""
-        return [int(line) for line in (self.trial(number) / "steps").read_text().splitlines()]
+        """Return the steps that a trial has logged, in all its processes."""
+        path = self.trial(number) / "version_0" / "metrics.csv"
+        lines = path.read_text().splitlines()[1:] if path.exists() else []
+        return [int(line.split(",")[0]) for line in lines]
 
     @property
     def out(self) -> Path:

@@ -45,7 +45,7 @@ CHECKS = {
     "metric.name": (lambda given: isinstance(given, str), "a column of metrics.csv, as val/loss"),
     "metric.goal": (lambda given: given in (None, "minimize", "maximize"), "minimize or maximize"),
     "metric.target": (lambda given: isinstance(given, int | float | None), "a number"),
-    "run_cap": (lambda given: isinstance(given, int | None), "a whole number"),
+    "run_cap": (lambda given: given is None or given in range(1, 2**31), "a number from 1"),
     "command": (lambda given: is_command(given), f"a list of words and {', '.join(MACROS)}"),
 }
 EARLY_TERMINATE_KEYS = ("type", "min_iter", "max_iter", "s", "eta", "strict")
@@ -88,9 +88,11 @@ def load_sweep_file(path: str) -> SweepFile:
 
 
 def check_config(config: Any) -> None:
+    """Refuse a file with an unknown key, or whose sweep cannot be run."""
     require(isinstance(config, dict), "file", config, "keys and values")
     parameters, terminate = config.get("parameters"), config.get("early_terminate")
-    require(isinstance(parameters, dict), "parameters", parameters, "keys of fit with their values")
+    is_filled = isinstance(parameters, dict) and len(parameters) > 0
+    require(is_filled, "parameters", parameters, "keys of fit with their values")
     settings = flatten_settings({k: v for k, v in config.items() if k != "parameters"})
     for key in settings.keys() - set(KEYS):
         raise ValueError(f"{key}: unknown key; expected one of {', '.join(KEYS)}")
