@@ -55,7 +55,7 @@ def test_saved_vocabulary_and_bytes_are_read(tmp_path):
         (b"a\na\nb\nc", "it has 3 tokens; the network has 4"),
         (b'["a", "b", "c", 4]', "it must be words"),
         (b'["a b", "b", "c", "d"]', "it must be words"),
-        (b'{"a": 0, "b": 2}', "ids must go from 0"),
+        (b'{"a": 0, "b": 2}', "its ids do not go from 0"),
         (b'{"a": "b"}', "is not one saved by this package"),
         (b"[" * 100_000, "it has 1 tokens"),
         (b"\xff\xfe", "it is not UTF-8 text"),

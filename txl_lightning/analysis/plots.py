@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .recl import THRESHOLD
 
 Rows = Sequence[dict[str, Any]]
@@ -20,10 +22,10 @@ def plot_loss_by_position(rows: Rows, path: Path, unit: str) -> None:
         place, nats, error = select_columns(curve, "position", "nats", "standard_error")
         label = f"memory of {mem_len:,}" if mem_len else "no memory"
         (line,) = axes.plot(place, nats, label=label, linewidth=1.5)
-        low, high = zip(*((n - e, n + e) for n, e in zip(nats, error, strict=True)), strict=True)
-        axes.fill_between(place, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}")
-    axes.set_title("Loss by position in the segment (band: one standard error)", size="medium")
+        band = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
+        axes.fill_between(place, np.subtract(nats, error), np.add(nats, error), **band)
+    title = "Loss by position in the segment (band: one standard error)"
+    axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}", title=title)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=120)
 
@@ -36,10 +38,9 @@ def plot_loss_by_memory(rows: Rows, path: Path, unit: str, trained: int) -> None
     axes.errorbar(range(len(mem_lens)), nats, yerr=error, fmt="o-", markersize=4, capsize=3)
     axes.set_xticks(range(len(mem_lens)), [f"{mem_len:,}" for mem_len in mem_lens])
     axes.axvline(mem_lens.index(trained), color="gray", linestyle=":", label="as trained")
+    title = f"Loss by length of memory (bar: standard error of the gain over {mem_lens[0]:,})"
+    axes.set(xlabel=f"mem_len ({unit}s)", ylabel=f"nats per {unit}", title=title)
     axes.legend(frameon=False)
-    axes.set(xlabel=f"memory when measured ({unit}s)", ylabel=f"nats per {unit}")
-    bars = f"bar: one standard error of the difference from {mem_lens[0]:,}"
-    axes.set_title(f"Loss by length of memory ({bars})", size="medium")
     figure.savefig(path, dpi=120)
 
 
@@ -52,13 +53,12 @@ def plot_speed(rows: Rows, path: Path) -> None:
     axes.plot(length, memory, "o-", markersize=4, label="memory")
     for at, low, high, times in zip(length, memory, window, speedup, strict=True):
         axes.annotate(f"{times:,.0f} times", (at, (low * high) ** 0.5), ha="center", size="small")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:,g}")
+    counts = f"fastest of {rows[0]['segments']} segments, {rows[0]['window_positions']} windows"
+    title = f"Time to evaluate a token ({counts})"
+    axes.set(xlabel="attention length", ylabel="ms per token", yscale="log", title=title)
     axes.set_xticks(length, [f"{at:,}" for at in length])
     axes.margins(x=0.1)
-    axes.set(xlabel="attention length (tokens)", ylabel="ms per token")
-    counts = f"fastest of {rows[0]['segments']} segments, {rows[0]['window_positions']} windows"
-    axes.set_title(f"Time to evaluate a token ({counts})", size="medium")
+    axes.yaxis.set_major_formatter("{x:,g}")
     axes.legend(frameon=False, loc="center left")
     figure.savefig(path, dpi=120)
 
@@ -69,17 +69,14 @@ def plot_latency(rows: Rows, path: Path) -> None:
     batch, rate = select_columns(rows, "batch_size", "tokens_per_second")
     for name, style in {"p50_ms": "o-", "p99_ms": "o--"}.items():
         left.plot(batch, *select_columns(rows, name), style, markersize=4, label=name[:3])
-    left.set(ylabel="ms per token")
     left.legend(frameon=False)
     right.plot(batch, rate, "o-", markersize=4)
-    right.set(ylabel="tokens per second")
-    for axes in (left, right):
+    for axes, label in ((left, "ms per token"), (right, "tokens per second")):
         axes.set_xscale("log", base=2)
-        axes.set_xticks(batch, [f"{rows:,}" for rows in batch])
-        axes.set(xlabel="batch size")
+        axes.set_xticks(batch, [f"{size:,}" for size in batch])
+        axes.set(xlabel="batch size", ylabel=label)
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter("{x:,g}")
-    figure.suptitle(f"Generation token by token, mem_len {rows[0]['mem_len']:,}", size="medium")
+    figure.suptitle(f"Generation token by token, mem_len {rows[0]['mem_len']:,}")
     figure.savefig(path, dpi=120)
 
 
@@ -87,8 +84,7 @@ def plot_attention(rows: Rows, path: Path, unit: str) -> None:
     """Plot the attention distance of each head."""
     figure, (axes,) = make_figure(1)
     draw_attention(axes, rows, unit)
-    marks = "dot: mean, dash: median, stroke: 10-90 %"
-    axes.set_title(f"Attention distance of each head ({marks})", size="medium")
+    axes.set_title("Attention distance of heads (dot: mean, dash: median, stroke: 10-90 %)")
     figure.savefig(path, dpi=120)
 
 
@@ -115,32 +111,30 @@ def draw_attention(axes: Any, rows: Rows, unit: str) -> None:
 
 def plot_gains(steps: Rows, found: Rows, path: Path, unit: str) -> None:
     """Plot, in a panel for each share r, the gain of each model's next step of context."""
-    shares = group_by(steps, "r")
+    shares, recl = group_by(steps, "r"), {(row["model"], row["r"]): row for row in found}
     figure, panels = make_figure(len(shares))
-    labels = {(row["model"], row["r"]): label_recl(row) for row in found}
     lines = {}
     for axes, (r, rows) in zip(panels, shares.items(), strict=True):
         for model, curve in group_by(rows, "model").items():
             context, gain = select_columns(curve, "context", "gain")
             percent = [max(100 * share, SMALLEST_GAIN) for share in gain]
-            style = {"markersize": 3, "linewidth": 1, "label": labels[model, r]}
+            style = {"markersize": 3, "linewidth": 1, "label": label_recl(recl[model, r])}
             (lines[model],) = axes.plot(context, percent, "o-", **style)
         axes.axhline(100 * THRESHOLD, color="gray", linestyle=":")
-        axes.set(yscale="log", xlabel=f"context c ({unit}s)")
         which = "all positions" if r == 1 else f"hardest {100 * r:g} % of positions"
-        axes.set_title(which, size="medium")
+        axes.set(yscale="log", xlabel=f"context c ({unit}s)", title=which)
         axes.legend(frameon=False, title="RECL", fontsize="small")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("{x:g}")
     step = steps[0]["longer"] - steps[0]["context"]
     panels[0].set_ylabel(f"gain in perplexity of {step:,} more (%)")
     # One under all panels: names are as long as paths.
-    figure.legend(lines.values(), lines, loc="outside lower center", frameon=False, ncols=1)
+    figure.legend(lines.values(), lines, loc="outside lower center", frameon=False)
     figure.savefig(path, dpi=120)
 
 
 def label_recl(row: dict[str, Any]) -> str:
-    """Return a model's RECL in words: a bound, where the last gain is above the threshold."""
+    """Return RECL in words: a lower bound, where even the last gain is above the threshold."""
     return f"{'' if row['found'] else 'at least '}{row['recl']:,}"
 
 

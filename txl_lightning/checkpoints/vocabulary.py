@@ -1,11 +1,10 @@
-"""Other people's vocabularies, as lists of words in text or JSON."""
+"""Vocabularies of finished networks: the order of words gives the ids, and nothing is added."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..data.vocab import Bytes, SubwordOptions, Vocabulary, WordOptions, Words, build_vocabulary
+from ..data.vocab import Bytes, Vocabulary, WordOptions, Words, read_vocabulary_file
 from ..data.vocab.words import UNKNOWN
 from ..errors import DataError
 
@@ -20,8 +19,7 @@ def read_vocabulary(name: str, n_token: int) -> Vocabulary:
     """Read the vocabulary of a network with `n_token` ids.
 
     Args:
-        name: a file: words, one in a line, or as JSON in a list or with their ids; a saved
-            vocab.json; a Hugging Face tokenizer.json. Or bytes.
+        name: bytes, or a file as of `read_vocabulary_file`.
         n_token: of the network.
 
     Raises:
@@ -30,14 +28,13 @@ def read_vocabulary(name: str, n_token: int) -> Vocabulary:
     if Path(name).suffix in PICKLED:
         raise DataError(f"vocab: {name}: refused: a pickle can execute anything; {INSTEAD}")
     try:
-        vocab = Bytes() if name == "bytes" else read_vocabulary_file(Path(name), n_token)
+        vocab = Bytes() if name == "bytes" else read_vocabulary_file(Path(name), make_words)
         return require_size(vocab, n_token)
-    except OSError as error:
-        raise DataError(f"vocab: {name}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"vocab: {name}: it is not UTF-8 text") from error
-    except DataError as error:
-        raise DataError(f"vocab: {name}: {error}") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"vocab: {name}: {reason}") from error
 
 
 def load_vocabulary_in(folder: Path, n_token: int) -> Vocabulary | None:
@@ -48,43 +45,16 @@ def load_vocabulary_in(folder: Path, n_token: int) -> Vocabulary | None:
     return None
 
 
-def read_vocabulary_file(path: Path, n_token: int) -> Vocabulary:
-    """Read a file whose content tells its format."""
-    text = path.read_text(encoding="utf-8")
-    try:
-        content: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        content = None
-    match content:
-        case list():
-            return vocabulary_from_words(content, n_token)
-        case dict() if all(type(index) is int for index in content.values()):
-            words = sorted(content, key=content.__getitem__)
-            if [content[word] for word in words] != list(range(len(words))):
-                raise DataError("ids must go from 0 to the number of words")
-            return vocabulary_from_words(words, n_token)
-        case dict():
-            return build_vocabulary(str(path), [], WordOptions(), SubwordOptions())
-    words = [line.split()[0] for line in text.split("\n") if line.strip()]
-    return vocabulary_from_words(words, n_token)
-
-
-def vocabulary_from_words(
-    words: Sequence[Any], n_token: int, lower_case: bool = False
-) -> Vocabulary:
-    """Make a vocabulary of words in the order of their ids.
-
-    Lines end and unseen words become as the words have symbols for.
+def make_words(words: Sequence[Any], lower_case: bool = False) -> Words:
+    """Make a vocabulary whose lines end and unseen words become as it has symbols for.
 
     Raises:
-        DataError: they are no words, or not as many as the network has.
+        DataError: these are no words.
     """
-    if not all(isinstance(word, str) and word.split() == [word] for word in words):
-        raise DataError("it must be words without white space")
     line_end = next((end for symbol, end in LINE_ENDS.items() if symbol in words), "none")
     unknown = "unk" if any(symbol in words for symbol in UNKNOWN) else "error"
     options = WordOptions(lower_case=lower_case, line_end=line_end, unknown=unknown)
-    return require_size(Words.from_list(words, options), n_token)
+    return Words.from_list(words, options)
 
 
 def require_size(vocab: Vocabulary, n_token: int) -> Vocabulary:

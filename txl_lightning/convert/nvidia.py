@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ..checkpoints.tensors import errors_in, require_tensors
-from ..checkpoints.vocabulary import vocabulary_from_words
+from ..checkpoints.vocabulary import make_words, require_size
 from ..data.vocab import Vocabulary
 from ..model import TransformerXL, TransformerXLConfig
 from .original import config_from_keywords
@@ -93,4 +93,4 @@ def convert_vocabulary(vocab: Any, n_token: int) -> Vocabulary | None:
     words = held.get("idx2sym")
     if not isinstance(words, list) or held.get("delimiter") is not None:
         raise ValueError("vocab: it must be words between white space")
-    return vocabulary_from_words(words, n_token, lower_case=bool(held.get("lower_case")))
+    return require_size(make_words(words, bool(held.get("lower_case"))), n_token)

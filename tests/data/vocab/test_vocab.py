@@ -69,6 +69,8 @@ def test_a_tokenizer_file_is_recognised_by_its_content(build, tmp_path):
         ("the 99\r\n\r\n cat\t3 x\nthe\n<S>", ("the", "cat", "<S>", "<UNK>", "<unk>")),
         ('{ 12\n} 9\n"a": 3\n<UNK> 1\n', ("{", "}", '"a":', "<UNK>", "<S>")),
         ("7", ("7", "<S>", "<unk>")),
+        ('["a", "b"]', ("a", "b", "<S>", "<unk>")),
+        ('{"b": 1, "a": 0}', ("a", "b", "<S>", "<unk>")),
     ],
 )
 def test_a_list_of_words_gives_the_ids_by_its_order(build, tmp_path, text, words):
@@ -86,8 +88,10 @@ def test_a_list_of_words_gives_the_ids_by_its_order(build, tmp_path, text, words
         ("empty.txt", b" \n", "it has no words"),
         ("latin.txt", b"caf\xe9", "'utf-8' codec can't decode"),
         ("cut.json", b'{"kind": "wor', "is not one saved by this package"),
-        ("list.json", b'["a"]', "is not one saved by this package"),
-        ("other.txt", b'{"a": 0}', "is not one saved by this package"),
+        ("number.json", b"7", "is not one saved by this package"),
+        ("other.txt", b'{"a": "b"}', "is not one saved by this package"),
+        ("number.txt", b'["a", 1]', "it must be words without white space"),
+        ("ids.txt", b'{"a": 0, "b": 2}', "its ids do not go from 0"),
         ("model.json", b'{"model": {"type": "none"}}', "`tokenizers` cannot read it"),
     ],
 )

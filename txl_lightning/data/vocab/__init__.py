@@ -1,8 +1,9 @@
 """Text into ids and back: bytes, characters, words and subwords; saved as JSON."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...errors import DataError
 from ..documents import FileSlice
@@ -22,6 +23,7 @@ __all__ = [
     "Words",
     "build_vocabulary",
     "load_vocabulary",
+    "read_vocabulary_file",
 ]
 
 BUILT_IN = {
@@ -81,7 +83,7 @@ def build_vocabulary(
         case "unigram":
             return train_unigram(documents, subwords)
     try:
-        return _read_vocabulary(Path(name), words)
+        return read_vocabulary_file(Path(name), lambda listed: Words.from_list(listed, words))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
@@ -90,21 +92,37 @@ def build_vocabulary(
         ) from error
 
 
-def _read_vocabulary(path: Path, options: WordOptions) -> Vocabulary:
+def read_vocabulary_file(path: Path, from_words: Callable[[list[Any]], Vocabulary]) -> Vocabulary:
+    """Read a file whose content tells its format.
+
+    Args:
+        path: a saved vocab.json, a Hugging Face tokenizer.json, or words in the order of their ids:
+            one a line, or as JSON in a list or with their ids.
+        from_words: makes a vocabulary of words.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is something else.
+    """
     text = path.read_text(encoding="utf-8")
     try:
         content = json.loads(text)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         content = None
     # A list of words may begin with a brace, so that only what is all JSON is taken for JSON.
     match content:
         case {"model": dict()}:
             return Subwords.from_tokenizer(content)
-        case dict():
+        case list():
+            words = content
+        case dict() if content and all(type(index) is int for index in content.values()):
+            words = sorted(content, key=content.__getitem__)
+            if [content[word] for word in words] != list(range(len(words))):
+                raise DataError("its ids do not go from 0 to the number of words")
+        case _ if isinstance(content, dict) or path.suffix == ".json":
             return load_vocabulary(text)
-    if path.suffix == ".json":
-        return load_vocabulary(text)
-    words = [line.split(maxsplit=1)[0] for line in text.split("\n") if line.strip()]
+        case _:
+            words = [line.split(maxsplit=1)[0] for line in text.split("\n") if line.strip()]
     if not words:
         raise DataError("it has no words")
-    return Words.from_list(words, options)
+    return from_words(words)

@@ -124,6 +124,9 @@ class Words(Vocabulary):
     @staticmethod
     def from_list(words: Iterable[str], options: WordOptions) -> "Words":
         """Take these words in this order, then the symbols that they lack."""
+        words = list(words)
+        if not all(isinstance(word, str) and word.split() == [word] for word in words):
+            raise DataError("it must be words without white space")
         known = dict.fromkeys([*words, *options.symbols])
         if options.unknown == "unk" and known.keys().isdisjoint(UNKNOWN):
             known[UNKNOWN[0]] = None

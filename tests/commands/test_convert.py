@@ -1,4 +1,4 @@
-"""convert: anybody's checkpoint in, a folder out that every verb takes."""
+"""convert: anybody's checkpoint in, a folder out that every command reads."""
 
 import json
 from pathlib import Path
@@ -12,13 +12,13 @@ from txl_lightning import stream_nats
 from txl_lightning.checkpoints import load_folder, load_run
 from txl_lightning.convert import load_any_checkpoint, load_huggingface, load_original
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 NVIDIA = GOLDEN / "nvidia" / "checkpoint_best.pt"
 
 
 @pytest.fixture
 def original(tmp_path):
-    """Weights and keywords of the original's network, as files."""
+    """The original's network, whose weights and keywords are files."""
     with np.load(GOLDEN / "original" / "adaptive_div2_untied_projs.npz") as held:
         weights = {n[3:]: torch.from_numpy(held[n]) for n in held.files if n.startswith("sd.")}
         args = str(held["config"])
@@ -29,67 +29,59 @@ def original(tmp_path):
     return load_original(weights, json.loads(args))
 
 
-def same_nats(found, expected) -> bool:
+def equal_nats(found, expected) -> bool:
     tokens = torch.randint(expected.config.n_token, (90,))
     nats = (stream_nats(net, tokens, batch_size=2, tgt_len=9) for net in (found, expected))
     return torch.equal(*nats)
 
 
 @pytest.mark.parametrize("name", ["sd.pt", "sd.safetensors"])
-def test_the_originals_state_dict_goes_to_ours_and_to_hugging_faces(txl, original, name):
-    known = json.loads(Path("args.json").read_text())
+def test_state_dict_of_the_original_goes_to_our_folder_and_to_hugging_faces(txl, original, name):
     code, output = txl("convert", name, "--args=args.json", "--out=ours")
     assert (code, output.err.split(":")[0]) == (0, "warning")
-    assert f"it was made for --data.tgt_len {known['tgt_len']}" in output.out
-    assert output.out.startswith("ours: ")
-    assert same_nats(load_folder(Path("ours"))[0], original)
+    tgt_len = json.loads(Path("args.json").read_text())["tgt_len"]
+    assert f"it was made for --data.tgt_len {tgt_len}" in output.out
+    assert equal_nats(load_folder(Path("ours"))[0], original)
     assert txl("convert", "ours", "--out=theirs", "--to=huggingface")[0] == 0
-    assert same_nats(load_huggingface(Path("theirs"))[0], original)
     assert txl("convert", "theirs", "--out=back")[0] == 0
-    assert same_nats(load_folder(Path("back"))[0], original)
-
-
-def test_a_run_of_ours_goes_to_a_folder_and_to_hugging_face(txl, run_folder):
-    checkpoint = run_folder / "checkpoints" / "last.ckpt"
-    net, vocab = load_run(checkpoint)
-    for to, load in (("txl", load_folder), ("huggingface", load_huggingface)):
-        assert txl("convert", checkpoint, "--out", to, "--to", to)[0] == 0
-        assert same_nats(load(Path(to))[0], net)
-    assert load_folder(Path("txl"))[1] == vocab
-
-
-def test_nvidias_comes_with_its_words_and_generates(txl):
-    code, output = txl("convert", NVIDIA, "--out=ours")
-    assert (code, output.err) == (0, "")
-    net, vocab = load_folder(Path("ours"))
-    assert same_nats(net, load_any_checkpoint(NVIDIA)[0])
-    prompt = " ".join(vocab.words[3:6])
-    code, output = txl("generate", "--ckpt_path=ours", "--prompt", prompt, "--length=9")
-    assert code == 0
-    assert output.out.startswith(prompt)
-    assert set(output.out.split()) <= set(vocab.words)
-
-
-def test_a_vocabulary_that_is_given_wins(txl, original):
-    words = [f"w{n}" for n in range(original.config.n_token - 1)]
-    Path("words.txt").write_text("\n".join([*words, "<unk>"]))
-    given = ("sd.pt", "--args=args.json", "--vocab=words.txt", "--out=ours")
-    code, output = txl("convert", *given)
-    assert (code, output.err) == (0, "")
-    code, output = txl("generate", "--ckpt_path=ours", "--prompt=w3 w4", "--length=5")
-    assert (code, output.out[:5]) == (0, "w3 w4")
-
-
-def test_without_a_vocabulary_nothing_can_be_generated(txl, original):
-    assert txl("convert", "sd.pt", "--args=args.json", "--out=ours")[0] == 0
+    assert equal_nats(load_folder(Path("back"))[0], original)
     code, output = txl("generate", "--ckpt_path=ours")
     assert code == 4
     assert "ckpt_path: ours has no vocabulary; convert with --vocab" in output.err
 
 
+def test_run_goes_to_our_folder_and_to_hugging_faces(txl, run_folder):
+    checkpoint = run_folder / "checkpoints" / "last.ckpt"
+    net, vocab = load_run(checkpoint)
+    for to, load in (("txl", load_folder), ("huggingface", load_huggingface)):
+        assert txl("convert", checkpoint, "--out", to, "--to", to)[0] == 0
+        assert equal_nats(load(Path(to))[0], net)
+    assert load_folder(Path("txl"))[1] == vocab
+
+
+def test_nvidias_checkpoint_comes_with_words_and_generates(txl):
+    code, output = txl("convert", NVIDIA, "--out=ours")
+    assert (code, output.err) == (0, "")
+    net, vocab = load_folder(Path("ours"))
+    assert equal_nats(net, load_any_checkpoint(NVIDIA)[0])
+    prompt = " ".join(vocab.words[3:6])
+    code, output = txl("generate", "--ckpt_path=ours", "--prompt", prompt)
+    assert (code, output.out.startswith(prompt)) == (0, True)
+    assert set(output.out.split()) <= set(vocab.words)
+
+
+def test_given_vocabulary_replaces_the_checkpoints(txl, original):
+    words = [f"w{n}" for n in range(original.config.n_token - 1)]
+    Path("words.txt").write_text("\n".join([*words, "<unk>"]))
+    options = ("sd.pt", "--args=args.json", "--vocab=words.txt", "--out=ours")
+    code, output = txl("convert", *options)
+    assert (code, output.err) == (0, "")
+    assert load_folder(Path("ours"))[1].words == (*words, "<unk>")
+
+
 @pytest.fixture
-def a_text(txl, text_file):
-    """A converted network in `ours`, and a text of its words."""
+def text_options(txl, text_file):
+    """A converted network in `ours`, and the options of a text of its words."""
     assert txl("convert", NVIDIA, "--out=ours")[0] == 0
     _, vocab = load_folder(Path("ours"))
     words = np.random.default_rng(0).choice(vocab.words[1:20], 3000)
@@ -97,83 +89,71 @@ def a_text(txl, text_file):
     return [f"--data.path={text_file}", "--trainer.accelerator=cpu", "--data.batch_size=4"]
 
 
-def shown(output, name: str) -> float:
-    [line] = [line for line in output.out.splitlines() if f" {name} " in line]
-    return float(line.split("│")[2])
-
-
-def test_it_is_measured_on_a_text_in_its_own_words(txl, a_text):
-    code, output = txl("test", "--ckpt_path=ours", "--data.tgt_len=16", *a_text)
+def test_folder_is_measured_on_a_text_in_its_own_words(txl, text_options, text_file):
+    code, output = txl("test", "--ckpt_path=ours", "--data.tgt_len=16", *text_options)
     assert code == 0
     net, vocab = load_folder(Path("ours"))
-    text = Path(a_text[0].split("=")[1]).read_text()
-    _, _, test = np.split(np.arange(len(text)), [int(len(text) * 0.9), int(len(text) * 0.95)])
-    ids = vocab.encode_text(text[test[0] :].rstrip("\n"))
+    text = text_file.read_text()
+    ids = vocab.encode_text(text[int(len(text) * 0.95) :].rstrip("\n"))
     # The last line's end is a word too.
     ids = np.append(ids, vocab.words.index("<eos>"))
     expected = stream_nats(net, ids, batch_size=4, tgt_len=16).mean().item()
-    assert shown(output, "test/nats") == pytest.approx(expected, rel=1e-5)
+    [line] = [line for line in output.out.splitlines() if " test/nats " in line]
+    assert float(line.split("│")[2]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_training_begins_with_its_weights_and_goes_on(txl, a_text):
+@pytest.mark.slow
+def test_training_begins_with_the_weights_of_a_folder_and_resumes(txl, text_options):
     options = ["--data.tgt_len=16", "--trainer.max_steps=2", "--trainer.val_check_interval=2"]
-    options += ["--model.optim.lr=0.000000001", "--model.net.dropout=0", *a_text]
+    options += ["--model.optim.lr=0.000000001", "--model.net.dropout=0", *text_options]
     code, output = txl("fit", "--ckpt_path=ours", *options)
     assert code == 0, output.err
     run = Path("runs", "version_0")
-    begun, vocab = load_run(run / "checkpoints" / "last.ckpt")
-    net, own = load_folder(Path("ours"))
+    net, vocab = load_run(run / "checkpoints" / "last.ckpt")
+    ours, own = load_folder(Path("ours"))
     assert vocab == own
-    for name, weight in net.state_dict().items():
-        torch.testing.assert_close(begun.state_dict()[name], weight, rtol=0, atol=1e-7)
+    for name, weight in ours.state_dict().items():
+        torch.testing.assert_close(net.state_dict()[name], weight, rtol=0, atol=1e-7)
     more = ["--trainer.max_steps=3", "--resume=must"]
     code, output = txl("fit", "--config", run / "config.yaml", *more)
     assert code == 0, output.err
 
 
-def test_a_text_in_other_words_is_refused(txl, a_text):
-    code, output = txl("test", "--ckpt_path=ours", *a_text, "--data.vocab=bytes")
-    assert code == 3
-    assert "data.vocab: the checkpoint's is" in output.err
+def test_text_or_size_that_does_not_fit_the_folder_is_refused(txl, text_options):
+    code, output = txl("fit", "--ckpt_path=ours", *text_options, "--model.net.n_layer=5")
+    assert (code, "model.net.n_layer: 5 is not the 2 of the checkpoint" in output.err) == (2, True)
+    code, output = txl("test", "--ckpt_path=ours", *text_options, "--data.vocab=bytes")
+    assert (code, "data.vocab: the checkpoint's is" in output.err) == (3, True)
     Path("ours", "vocab.json").unlink()
-    code, output = txl("test", "--ckpt_path=ours", *a_text)
+    code, output = txl("test", "--ckpt_path=ours", *text_options)
     assert code == 3
     assert "data.vocab: 256 tokens are not the 95 of ours" in output.err
 
 
-def test_a_size_that_would_reshape_its_weights_is_refused(txl, a_text):
-    code, output = txl("fit", "--ckpt_path=ours", *a_text, "--model.net.n_layer=5")
-    assert code == 2
-    assert "model.net.n_layer: 5 is not the 2 of the checkpoint" in output.err
-
-
 @pytest.mark.parametrize(
-    ("given", "code", "said"),
+    ("options", "code", "message"),
     [
         ([NVIDIA], 2, "out: missing"),
         ([NVIDIA, "--out=."], 2, "out: invalid .; expected new, or an empty folder"),
         (["none.pt", "--out=o"], 2, "none.pt: no such file"),
         (["sd.pt", "--out=o"], 2, "args: missing for the state_dict sd.pt"),
-        (["sd.safetensors", "--out=o"], 2, "args: missing for the state_dict sd.safetensors"),
         (["sd.pt", "--out=o", "--args=none.json"], 2, "none.json: no such file"),
         (["sd.pt", "--out=o", "--args=sd.pt"], 4, "sd.pt: damaged, or not JSON"),
         (["sd.pt", "--out=o", "--args=few.json"], 4, "sd.pt: args: n_token, n_layer, n_head"),
         (["sd.pt", "--out=o", "--args=args.json", "--vocab=args.json"], 3, "vocab: args.json: "),
         ([NVIDIA, "--out=o", "--to=keras"], 2, "to: invalid keras"),
-        ([NVIDIA, "--out=o", "--to=huggingface"], 0, ""),
         (["empty", "--out=o"], 2, "empty/config.json: no such file"),
         (["other", "--out=o"], 4, "other/config.json: model_type: invalid bert"),
         (["list.pt", "--out=o"], 4, "list.pt: not a state_dict"),
     ],
 )
-def test_a_mistake_is_one_line_that_names_it(txl, original, given, code, said):
+def test_mistake_is_one_line_that_names_it(txl, original, options, code, message):
     Path("empty").mkdir()
     Path("other").mkdir()
     Path("other", "config.json").write_text('{"model_type": "bert"}')
     Path("few.json").write_text('{"dropout": 0.1}')
     torch.save([1, 2], "list.pt")
-    found, output = txl("convert", *given)
-    assert found == code
-    assert f"error: {said}" in output.err or code == 0
-    assert len(output.err.splitlines()) == (code != 0)
-    assert Path("o").exists() == (code == 0)
+    found, output = txl("convert", *options)
+    assert (found, len(output.err.splitlines())) == (code, 1)
+    assert output.err.startswith(f"error: {message}")
+    assert not Path("o").exists()
