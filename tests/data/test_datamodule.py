@@ -1,142 +1,150 @@
-"""A corpus by name or one's own text, as segments."""
+"""A corpus by name or a user's own text, as segments."""
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 
 from txl_lightning import CorpusDataModule
 from txl_lightning.errors import DataError
 
 
-def own(text_file, **changes) -> CorpusDataModule:
-    options = {"path": str(text_file), "data_dir": str(text_file.parent / "data")}
-    return CorpusDataModule(**options | {"tgt_len": 8, "batch_size": 4} | changes)
+@pytest.fixture
+def make_data(text_file):
+    def make(**changes) -> CorpusDataModule:
+        options = {"path": str(text_file), "data_dir": str(text_file.parent / "data")}
+        return CorpusDataModule(**options | {"tgt_len": 8, "batch_size": 4} | changes)
+
+    return make
 
 
-def test_ones_own_text_is_read_in_rows(text_file):
-    data = own(text_file)
-    segment = next(iter(data.train_dataloader()))
+def test_own_text_is_read_in_rows(make_data, text_file):
+    segment = next(iter(make_data().train_dataloader()))
     text = text_file.read_bytes()
     row_len = int(0.9 * len(text)) // 4
-    expected = [list(text[row * row_len : row * row_len + 8]) for row in range(4)]
-    assert segment.tokens_BL.tolist() == expected
+    assert segment.tokens_BL.tolist() == [list(text[n * row_len :][:8]) for n in range(4)]
+    assert segment.to("meta").doc_pos_BL.device == torch.device("meta")
 
 
-def test_evaluation_may_have_its_own_shape(text_file):
-    data = own(text_file, eval_batch_size=1, eval_tgt_len=33)
+def test_evaluation_may_have_its_own_shape(make_data):
+    data = make_data(eval_batch_size=1, eval_tgt_len=33, ext_len=3)
     assert next(iter(data.val_dataloader())).tokens_BL.shape == (1, 33)
     assert next(iter(data.train_dataloader())).tokens_BL.shape == (4, 8)
+    assert data.val_dataloader().stream.ext_len == 3
+    assert make_data(ext_len=3, eval_ext_len=0).val_dataloader().stream.ext_len == 0
 
 
-@pytest.mark.parametrize(("given", "evaluated"), [({}, 3), ({"eval_ext_len": 0}, 0)])
-def test_evaluation_reads_again_what_training_does_unless_given(text_file, given, evaluated):
-    data = own(text_file, ext_len=3, **given)
-    streams = [loader().stream for loader in (data.train_dataloader, data.val_dataloader)]
-    assert [stream.ext_len for stream in streams] == [3, evaluated]
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [
+        ({"ext_len": 3}, True),
+        ({"order": "rolled"}, True),
+        ({"segments": "varlen"}, True),
+        ({"eval_ext_len": 3}, False),
+        ({"micro_batches": 2}, False),
+        ({"seed": 5}, False),
+    ],
+    ids=str,
+)
+def test_position_depends_on_how_training_reads(make_data, changes, differs):
+    data = make_data(**changes)
+    assert next(iter(data.train_dataloader())).tokens_BL.size(0) == 4
+    assert (data.read_as() != make_data().read_as()) == differs
+    assert ("seed" in data.read_as()) == bool({"order", "segments"} & set(changes))
 
 
-def test_the_position_means_something_with_what_is_read_again(text_file):
-    assert own(text_file, ext_len=3).read_as() != own(text_file).read_as()
-    assert own(text_file, eval_ext_len=3).read_as() == own(text_file).read_as()
+def test_vocabulary_is_that_of_the_corpus_unless_named(make_data):
+    assert make_data().unit == "byte"
+    assert make_data(vocab="characters").n_token == 26
 
 
-def test_the_vocabulary_is_the_corpuss_own_unless_named(text_file):
-    assert own(text_file).unit == "byte"
-    assert own(text_file, vocab="characters").n_token == 26
-
-
-def test_hyperparameters_say_which_text_it_was(text_file):
-    data = own(text_file)
+def test_hyperparameters_name_the_text(make_data):
+    data = make_data()
     data.setup("fit")
     assert data.hparams["data"]["fingerprint"] == data.store.fingerprint
     assert data.hparams["data"]["python"].startswith("3.")
 
 
-def test_a_text_too_short_for_one_segment_is_refused(text_file):
+def test_text_too_short_for_the_rows_is_refused(make_data):
     with pytest.raises(ValueError, match=r"train: 5400 tokens are too few for 4 rows of 2000 \+ 1"):
-        own(text_file, tgt_len=2000).train_dataloader()
-
-
-def test_an_evaluation_text_needs_only_one_target_in_each_row(text_file):
-    segments = list(own(text_file, tgt_len=80).val_dataloader())
-    assert [segment.targets_BL.shape for segment in segments] == [(4, 74)]
+        make_data(tgt_len=2000).train_dataloader()
+    # Evaluation needs only one target in each row.
+    [segment] = make_data(tgt_len=80).val_dataloader()
+    assert segment.targets_BL.shape == (4, 74)
     with pytest.raises(ValueError, match=r"test: 300 tokens are too few for 151 rows of 1 \+ 1"):
-        own(text_file, eval_batch_size=151).test_dataloader()
+        make_data(eval_batch_size=151).test_dataloader()
 
 
-def test_a_checkpoint_of_another_vocabulary_or_text_is_refused_with_both_fingerprints(text_file):
-    letters = own(text_file, vocab="characters")
+def test_rows_that_devices_cannot_share_are_refused(make_data):
+    class TwoDevices(Trainer):
+        world_size = 2
+
+    data = make_data(batch_size=3, eval_batch_size=4)
+    data.trainer = TwoDevices(logger=False, accelerator="cpu", enable_checkpointing=False)
+    with pytest.raises(
+        ValueError, match=r"data\.batch_size.*: invalid 3; expected a multiple of 2"
+    ):
+        data.train_dataloader()
+    assert next(iter(data.val_dataloader())).tokens_BL.size(0) == 2
+
+
+def test_checkpoint_of_another_vocabulary_or_text_is_refused_with_both_fingerprints(
+    make_data, text_file
+):
+    letters = make_data(vocab="characters")
     state = letters.state_dict()
-    assert own(text_file, vocab="characters").load_state_dict(state) is None
-    assert own(text_file, vocab="characters", batch_size=2).load_state_dict(state) is None
-    said = (
-        r"vocab: the checkpoint's is \w{16}, this text's \w{16}; .*of 26 and 256 tokens; pass the"
-    )
-    for accepted in (False, True):
-        with pytest.raises(ValueError, match=said):
-            own(text_file, allow_mismatch=accepted).load_state_dict(state)
+    assert make_data(vocab="characters").load_state_dict(state) is None
+    assert make_data(vocab="characters", batch_size=2).load_state_dict(state) is None
+    sizes = r"vocab: the checkpoint's is \w{16}, this text's \w{16}; .*of 26 and 256 tokens; pass"
+    for allowed in (False, True):
+        with pytest.raises(DataError, match=sizes):
+            make_data(allow_mismatch=allowed).load_state_dict(state)
     text_file.write_bytes(text_file.read_bytes()[::-1])
-    changed = own(text_file, vocab="characters")
-    said = rf"letters\.txt\): .*is {letters.store.fingerprint}, .*'s {changed.store.fingerprint};"
-    with pytest.raises(ValueError, match=said):
+    changed = make_data(vocab="characters")
+    both = rf"letters\.txt\): .*is {letters.store.fingerprint}, .*'s {changed.store.fingerprint};"
+    with pytest.raises(DataError, match=both):
         changed.load_state_dict(state)
-    accepted = own(text_file, vocab="characters", allow_mismatch=True)
     with pytest.warns(UserWarning, match=r"data\.allow_mismatch is true"):
-        accepted.load_state_dict(state)
+        make_data(vocab="characters", allow_mismatch=True).load_state_dict(state)
 
 
-def test_settings_may_be_plain_values(text_file):
+def test_settings_may_be_plain_values(make_data, text_file):
     text_file.write_text("AB ab\n" * 500)
-    data = own(text_file, vocab="words", words={"lower_case": True}, task={"length": 3})
+    data = make_data(vocab="words", words={"lower_case": True}, task={"length": 3})
     assert data.n_token == 3
-    assert data.text.task.length == 3
+    assert data.config.task.length == 3
 
 
-def test_documents_are_read_as_given(tmp_path):
+def test_shuffled_documents_begin_where_doc_pos_is_0(make_data, tmp_path):
+    (tmp_path / "texts").mkdir()
     for n in range(40):
-        path = tmp_path / "texts" / f"{n:02}.txt"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(bytes([65 + n]) * (n + 3))
-    options = {"path": str(tmp_path / "texts"), "data_dir": str(tmp_path / "data"), "batch_size": 2}
-    data = CorpusDataModule(tgt_len=8, order="shuffled", **options)
-    stream = data.train_dataloader().stream
+        (tmp_path / "texts" / f"{n:02}.txt").write_bytes(bytes([65 + n]) * (n + 3))
+    options = {"path": str(tmp_path / "texts"), "batch_size": 2, "order": "shuffled"}
+    stream = make_data(**options).train_dataloader().stream
     for index in range(2 * len(stream)):
         segment = stream.segment(index)
-        begins = segment.doc_pos_BL == 0
-        again = segment.tokens_BL[:, 1:] != segment.tokens_BL[:, :-1]
-        assert torch.equal(again, begins[:, 1:])
+        changes = segment.tokens_BL[:, 1:] != segment.tokens_BL[:, :-1]
+        assert torch.equal(changes, segment.doc_pos_BL[:, 1:] == 0)
     with pytest.raises(DataError, match=r"data\.order: invalid shuffled"):
-        CorpusDataModule(order="shuffled", document_unit="none", **options).train_dataloader()
+        make_data(**options, document_unit="none").train_dataloader()
 
 
-def test_bits_per_byte_know_how_many_bytes_a_token_stands_for(text_file):
-    text_file.write_text("ab cd\n" * 500)
-    data = own(text_file, vocab="words")
-    assert data.bytes_per_token("train") == 2.0
+def test_bytes_per_token_are_those_of_the_stages_text(make_data, text_file):
+    assert make_data().bytes_per_token("train") == 1.0
     text_file.write_text("ab cd\n" * 900 + "abcdefghijk\n" * 50)
-    data = own(text_file, vocab="words", split=(0.9, 0.0, 0.1))
+    data = make_data(vocab="words", split=(0.9, 0.0, 0.1))
     assert (data.bytes_per_token("train"), data.bytes_per_token("test")) == (2.0, 6.0)
-    assert own(text_file).bytes_per_token("train") == 1.0
-
-
-@pytest.mark.parametrize("order", ["ordered", "rolled"])
-@pytest.mark.parametrize("segments", ["fixed", "varlen"])
-def test_every_order_and_length_is_a_choice(text_file, order, segments):
-    data = own(text_file, order=order, segments=segments)
-    assert next(iter(data.train_dataloader())).tokens_BL.size(0) == 4
-    drawn = order == "rolled" or segments == "varlen"
-    assert ("seed" in data.read_as()) == drawn
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tgt_len": -3}, "tgt_len: invalid -3"),
+        ({"tgt_len": -3}, "tgt_len: invalid -3; expected at least 1"),
         ({"batch_size": 0}, "batch_size: invalid 0"),
         ({"eval_batch_size": 0}, "eval_batch_size: invalid 0"),
         ({"ext_len": -1}, "ext_len: invalid -1; expected at least 0"),
         ({"eval_ext_len": -2}, "eval_ext_len: invalid -2"),
         ({"eval_warmup_len": -1}, "eval_warmup_len: invalid -1"),
-        ({"tgt_len": 4, "segments": "varlen"}, "tgt_len: invalid 4; .* at least 5"),
+        ({"tgt_len": 4, "segments": "varlen"}, "tgt_len: invalid 4; expected at least 5"),
         ({"micro_batches": 0}, "micro_batches: invalid 0; expected at least 1"),
         ({"split": (0.5, 0.1, 0.1)}, "three fractions that add up to 1"),
     ],
@@ -144,8 +152,3 @@ def test_every_order_and_length_is_a_choice(text_file, order, segments):
 def test_impossible_numbers_are_refused_before_anything_is_read(changes, message):
     with pytest.raises(ValueError, match=message):
         CorpusDataModule(path="not there", **changes)
-
-
-def test_a_segment_moves_as_one(text_file):
-    segment = next(iter(own(text_file).val_dataloader())).to("meta")
-    assert segment.tokens_BL.device == segment.doc_pos_BL.device == torch.device("meta")

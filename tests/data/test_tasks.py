@@ -16,19 +16,19 @@ def example(name: str, **sizes) -> list[str]:
     return [store.task.symbols[index] for index in store.text("train").example(3)]
 
 
-def test_sort_answers_with_the_same_digits_in_order():
+def test_sort_is_answered_by_the_same_digits_in_order():
     symbols = example("sort", length=12)
     assert symbols[12:] == sorted(symbols[:12])
     assert len(set(symbols)) > 3
 
 
-def test_copy_answers_with_the_same_symbols_after_the_blanks():
+def test_copy_is_answered_by_the_same_symbols_after_the_blanks():
     symbols = example("copy", length=4, distance=3)
     assert symbols[4:8] == [".", ".", ".", ">"]
     assert symbols[8:] == symbols[:4]
 
 
-def test_recall_answers_with_the_value_of_the_key_that_is_asked():
+def test_recall_is_answered_by_the_value_of_the_key_that_is_asked():
     symbols = example("recall", length=5, distance=2)
     assert symbols[10:13] == [".", ".", ">"]
     values = dict(zip(symbols[0:10:2], symbols[1:10:2], strict=True))
@@ -37,25 +37,16 @@ def test_recall_answers_with_the_value_of_the_key_that_is_asked():
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_only_answers_are_scored_and_all_of_them_once(name):
+@pytest.mark.parametrize("tgt_len", [1, 4, 63])
+def test_only_answers_are_targets_and_each_example_sees_itself_alone(name, tgt_len):
     store = TaskStore(name, TaskConfig(length=3, distance=2, n_eval=10))
     tokens, task = store.text("val"), store.task
-    for tgt_len in (1, 4, 63):
-        stream = Stream(tokens, 2, FixedLengths(tgt_len))
-        segments = list(EvaluationLoader(stream))
-        targets = torch.cat([segment.targets_BL for segment in segments], dim=1)
-        targets = targets[targets != IGNORED]
-        answers = [tokens.example(n)[task.answer] for n in range(10)]
-        assert targets.tolist() == np.concatenate(answers).tolist()
-
-
-@pytest.mark.parametrize("name", sorted(TASKS))
-def test_nothing_is_seen_of_the_example_before(name):
-    store = TaskStore(name, TaskConfig(length=3, n_eval=8))
-    stream = Stream(store.text("test"), 2, FixedLengths(5))
-    segments = list(EvaluationLoader(stream))
-    past = torch.cat([segment.doc_pos_BL for segment in segments], dim=1)
-    assert torch.equal(past, (torch.arange(past.size(1)) % store.task.example_len).expand_as(past))
+    segments = list(EvaluationLoader(Stream(tokens, 2, FixedLengths(tgt_len))))
+    targets = torch.cat([segment.targets_BL for segment in segments], dim=1)
+    answers = [tokens.example(n)[task.answer] for n in range(10)]
+    assert targets[targets != IGNORED].tolist() == np.concatenate(answers).tolist()
+    doc_pos = torch.cat([segment.doc_pos_BL for segment in segments], dim=1)
+    assert torch.equal(doc_pos, (torch.arange(doc_pos.size(1)) % task.example_len).expand(2, -1))
 
 
 def test_splits_and_seeds_have_examples_of_their_own_that_never_change():
@@ -67,17 +58,16 @@ def test_splits_and_seeds_have_examples_of_their_own_that_never_change():
     assert first("val", 2) == first("val", 2)
 
 
-def test_training_examples_come_again_only_when_asked():
+def test_training_examples_repeat_only_where_n_train_is_given():
     config = TaskConfig(length=2, n_train=6)
     stream = Stream(TaskStore("sort", config).text("train"), 2, FixedLengths(11))
     assert torch.equal(stream.segment(0).tokens_BL, stream.segment(1).tokens_BL)
     endless = TaskStore("sort", TaskConfig(length=2)).text("train")
-    later = Stream(endless, 3, FixedLengths(11)).segment(10**9)
-    assert later.tokens_BL.shape == (3, 11)
+    assert Stream(endless, 3, FixedLengths(11)).segment(10**9).tokens_BL.shape == (3, 11)
     assert len(endless) > 10**12
 
 
-def test_a_task_is_a_corpus():
+def test_task_is_a_corpus():
     data = CorpusDataModule(corpus="copy", tgt_len=8, batch_size=4)
     assert (data.unit, data.n_token, data.example_len) == ("word", 12, 41)
     assert data.vocab.encode_text("3 1 4 . >").tolist() == [3, 1, 4, 10, 11]
@@ -91,8 +81,8 @@ def test_impossible_sizes_are_refused(change):
 
 
 @pytest.mark.parametrize("change", [{"order": "rolled"}, {"segments": "varlen", "tgt_len": 8}])
-def test_examples_are_read_one_after_the_other(change):
-    with pytest.raises(ValueError, match=r"data\.\w+: invalid \w+ for a task"):
+def test_task_read_out_of_order_is_refused(change):
+    with pytest.raises(ValueError, match=r"data\.\w+: invalid \w+; expected \w+ for a task"):
         CorpusDataModule(corpus="copy", **change).train_dataloader()
 
 

@@ -150,7 +150,7 @@ def test_a_task_reports_how_many_answers_are_right(make_trainer, ext_len):
 
 def test_bits_per_byte_of_words_are_those_of_their_bytes(make_model, make_data, make_trainer):
     data = make_data(vocab="characters")
-    Path(data.text.path).write_text("some words in a line\n" * 200)
+    Path(data.config.path).write_text("some words in a line\n" * 200)
     words = make_data(vocab="words")
     found = []
     for corpus in (data, words):

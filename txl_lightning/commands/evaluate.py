@@ -15,7 +15,7 @@ import torch
 from ..checkpoints.runs import load_training_text, load_with_vocabulary, sha256_of_weights
 from ..data.config import DataConfig
 from ..data.corpora import CORPORA
-from ..data.eval_text import ALL_IS_TEST, EvalText, of_store, with_vocabulary
+from ..data.eval_text import ALL_IS_TEST, EvalText, encode_eval_text
 from ..errors import DataError, require
 from ..evaluation import PerToken, Protocol, evaluate
 from ..evaluation.protocols import get_protocol
@@ -68,11 +68,11 @@ def evaluate_command(
     with TemporaryDirectory(prefix="txl-") as folder, lines(out) as written:
         if path is None and corpus is None:
             require(document_unit is None, "document_unit", document_unit, "path or corpus given")
-            text = of_store(*load_training_text(ckpt_path, data_dir), split)
+            text = EvalText.from_store(*load_training_text(ckpt_path, data_dir), split)
         else:
             options = {"document_unit": document_unit, "data_dir": data_dir}
             config = named(path, corpus, Path(folder), **options)
-            text = with_vocabulary(config, split, vocab, Path(folder))
+            text = encode_eval_text(config, split, vocab, Path(folder))
         record = scored(model, replace(text, name=path or text.name), how, per_token)
         record |= {"checkpoint": ckpt_path, "checkpoint_sha256": sha256_of_weights(ckpt_path)}
         for file in (sys.stdout, *written):

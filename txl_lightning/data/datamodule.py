@@ -2,19 +2,17 @@
 
 import platform
 import warnings
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from lightning.pytorch import LightningDataModule
 
-from ..errors import DataError
+from ..errors import DataError, require
 from .config import DataConfig
-from .numbers import check_numbers
 from .orders import (
     FixedLengths,
     ReadingOrder,
     RolledOrder,
-    SegmentLengths,
     ShuffledOrder,
     TextOrder,
     VarlenLengths,
@@ -26,72 +24,97 @@ from .tokens import Text, Tokens
 from .vocab import Vocabulary, load_vocabulary
 
 
+@dataclass(frozen=True)
+class StreamConfig:
+    """How a text is read in rows and segments."""
+
+    tgt_len: int = 64
+    """Tokens in a segment."""
+    batch_size: int = 16
+    """Rows read in parallel, over all devices together."""
+    ext_len: int = 0
+    """Tokens of the segments before that each reads again before its own: context with gradients
+    that is not scored. Memory holds what stands before them."""
+    eval_tgt_len: int | None = None
+    """Tokens in a segment of validation, test and predict; left out, tgt_len."""
+    eval_batch_size: int | None = None
+    """Rows in validation, test and predict; left out, batch_size."""
+    eval_ext_len: int | None = None
+    """Tokens read again in validation, test and predict; left out, ext_len."""
+    eval_warmup_len: int = 0
+    """Tokens that each row of them but the first reads before its own, unscored."""
+    order: Literal["ordered", "rolled", "shuffled"] = "ordered"
+    """How training reads: ordered; rolled, each row from another place in each pass; or shuffled,
+    the documents in another order in each pass."""
+    segments: Literal["fixed", "varlen"] = "fixed"
+    """How long they are in training: fixed, tgt_len each; or varlen, drawn around it."""
+    seed: int = 1
+    """Of rolled, shuffled and varlen."""
+    micro_batches: int = 1
+    """Parts in which each device computes its rows when it trains, one after the other: it keeps
+    the activations of one part, and computes them twice."""
+    allow_mismatch: bool = False
+    """Go on although a checkpoint is of another text or vocabulary."""
+
+    def __post_init__(self) -> None:
+        least = {
+            "tgt_len": VarlenLengths.SHORTEST if self.segments == "varlen" else 1,
+            "batch_size": 1,
+            "ext_len": 0,
+            "eval_tgt_len": 1,
+            "eval_batch_size": 1,
+            "eval_ext_len": 0,
+            "eval_warmup_len": 0,
+            "micro_batches": 1,
+        }
+        for name, minimum in least.items():
+            value = getattr(self, name)
+            require(value is None or value >= minimum, name, value, f"at least {minimum}")
+
+
+@dataclass(frozen=True)
+class CorpusConfig(DataConfig, StreamConfig):
+    """Which text, and how it is read."""
+
+    def __post_init__(self) -> None:
+        StreamConfig.__post_init__(self)
+        DataConfig.__post_init__(self)
+
+
 class CorpusDataModule(LightningDataModule):
     """Text -> ids -> memory-mapped store -> ordered streams for fit, validate, test and predict.
 
     Args:
-        tgt_len: Tokens in a segment.
-        batch_size: Rows read in parallel, over all devices together.
-        ext_len: Tokens of the segments before that each reads again before its own: context with
-            gradients that is not scored. Memory holds what stands before them.
-        eval_tgt_len: Tokens in a segment of validation, test and predict; left out, tgt_len.
-        eval_batch_size: Rows in validation, test and predict; left out, batch_size.
-        eval_ext_len: Tokens read again in validation, test and predict; left out, ext_len.
-        eval_warmup_len: Tokens that each row of them but the first reads before its own, unscored.
-        order: How training reads: ordered; rolled, each row from another place in each pass; or
-            shuffled, the documents in another order in each pass.
-        segments: How long they are in training: fixed, tgt_len each; or varlen, drawn around it.
-        seed: Of rolled, shuffled and varlen.
-        allow_mismatch: Go on although a checkpoint is of another text or vocabulary.
-        micro_batches: Parts in which each device computes its rows when it trains, one after the
-            other: activations of one part are kept at a time, and computed twice.
-        **text: The text: see DataConfig.
+        **settings: The text and how it is read: see DataConfig and StreamConfig.
 
     Raises:
         ValueError: a number that no stream can have.
         DataError: a text that cannot be used (when it is prepared).
     """
 
-    def __init__(
-        self,
-        tgt_len: int = 64,
-        batch_size: int = 16,
-        ext_len: int = 0,
-        eval_tgt_len: int | None = None,
-        eval_batch_size: int | None = None,
-        eval_ext_len: int | None = None,
-        eval_warmup_len: int = 0,
-        order: Literal["ordered", "rolled", "shuffled"] = "ordered",
-        segments: Literal["fixed", "varlen"] = "fixed",
-        seed: int = 1,
-        allow_mismatch: bool = False,
-        micro_batches: int = 1,
-        **text: Any,
-    ) -> None:
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
-        evaluated = (eval_tgt_len, eval_batch_size, eval_ext_len, eval_warmup_len)
-        check_numbers(tgt_len, batch_size, ext_len, *evaluated, segments, micro_batches)
-        self.text = DataConfig(**text)
-        self.train_shape = (batch_size, tgt_len)
-        self.eval_shape = (eval_batch_size or batch_size, eval_tgt_len or tgt_len)
-        self.ext_len = ext_len
-        self.eval_ext_len = ext_len if eval_ext_len is None else eval_ext_len
-        self.eval_warmup_len = eval_warmup_len
-        self.micro_batches = micro_batches
-        self.order, self.segments, self.seed = order, segments, seed
-        self.allow_mismatch = allow_mismatch
+        self.config = config = CorpusConfig(**settings)
+        self.train_shape = (config.batch_size, config.tgt_len)
+        self.eval_shape = (
+            config.eval_batch_size or config.batch_size,
+            config.eval_tgt_len or config.tgt_len,
+        )
+        self.ext_len = config.ext_len
+        self.eval_ext_len = config.ext_len if config.eval_ext_len is None else config.eval_ext_len
+        self.eval_warmup_len = config.eval_warmup_len
+        self.micro_batches = config.micro_batches
         self._store: Store | TaskStore | None = None
 
     @property
     def store(self) -> Store | TaskStore:
         """The prepared text, or the task."""
         if self._store is None:
-            self._store = self.text.open()
+            self._store = self.config.open()
         return self._store
 
     @property
     def vocab(self) -> Vocabulary:
-        """What turns the text into ids and back."""
         return self.store.vocab
 
     @property
@@ -101,7 +124,7 @@ class CorpusDataModule(LightningDataModule):
 
     @property
     def unit(self) -> str:
-        """What one token is: byte, character, word or subword."""
+        """One token's name: byte, character, word or subword."""
         return self.vocab.unit
 
     @property
@@ -110,17 +133,15 @@ class CorpusDataModule(LightningDataModule):
         return self.store.task.example_len if isinstance(self.store, TaskStore) else None
 
     def bytes_per_token(self, stage: str) -> float | None:
-        """Bytes that a token of a stage's text stands for on average; None if for none."""
+        """Return the mean bytes of a token in a stage's text; None where tokens have none."""
         return self.store.bytes_per_token(stage if stage in ("train", "val") else "test")
 
     def prepare_data(self) -> None:
-        """Build the store."""
         assert self.store
 
     def setup(self, stage: str) -> None:
-        """Say with the run's hyperparameters which text it was."""
         data = {
-            "corpus": self.text.name,
+            "corpus": self.config.name,
             "fingerprint": self.store.fingerprint,
             "vocabulary": self.vocab.fingerprint,
             "n_token": self.n_token,
@@ -135,128 +156,119 @@ class CorpusDataModule(LightningDataModule):
         self.save_hyperparameters({"data": data})
 
     def train_dataloader(self) -> TrainingLoader:
-        """Endless segments of the training text."""
-        batch_size, tgt_len = self.train_shape
+        """Return endless segments of the training text.
+
+        Raises:
+            ValueError: the text is too short, or the devices cannot share the rows.
+        """
+        config, (batch_size, tgt_len) = self.config, self.train_shape
+        if self.example_len:
+            for name, value in (("order", "ordered"), ("segments", "fixed")):
+                found, why = getattr(config, name), "for a task, whose examples are drawn at random"
+                require(found == value, f"data.{name}", found, f"{value} {why}")
+        varlen = config.segments == "varlen"
         tokens = self.store.text("train")
-        self._check_task()
-        lengths = LENGTHS[self.segments](tgt_len, self.seed)
-        order = ORDERS[self.order](tokens, self.seed)
         stream = Stream(
-            tokens, batch_size, lengths, order, ext_len=self.ext_len, **self._share(batch_size)
+            tokens,
+            batch_size,
+            VarlenLengths(tgt_len, config.seed) if varlen else FixedLengths(tgt_len),
+            make_order(config.order, tokens, config.seed),
+            ext_len=self.ext_len,
+            **self._share_rows(batch_size),
         )
         fix = "lower data.batch_size or data.tgt_len, or give more text"
-        check_length(f"{self.text.name}, train", stream, tgt_len, fix)
-        # A fraction is one of a pass.
+        check_length(f"{config.name}, train", stream, tgt_len, fix)
         batches = self.trainer.overfit_batches if self.trainer else 0
+        # Lightning takes a fraction of a pass, too.
         n_segment = batches if isinstance(batches, int) else round(batches * len(stream))
         return TrainingLoader(stream, self.read_as(), n_segment or None)
 
     def val_dataloader(self) -> EvaluationLoader:
-        """One pass over the validation text."""
-        return self._evaluation("val")
+        return self._evaluation_loader("val")
 
     def test_dataloader(self) -> EvaluationLoader:
-        """One pass over the test text."""
-        return self._evaluation("test")
+        return self._evaluation_loader("test")
 
     def predict_dataloader(self) -> EvaluationLoader:
-        """One pass over the test text."""
         return self.test_dataloader()
 
     def read_as(self) -> dict[str, Any]:
-        """What the position in the training text means something with."""
-        batch_size, tgt_len = self.train_shape
-        described = {"text": self.store.fingerprint, "batch_size": batch_size, "tgt_len": tgt_len}
-        described |= {"ext_len": self.ext_len, "order": self.order, "segments": self.segments}
-        drawn = self.order != "ordered" or self.segments != "fixed"
-        return described | ({"seed": self.seed} if drawn else {})
+        """Return all that a position in the training text depends on."""
+        config, (batch_size, tgt_len) = self.config, self.train_shape
+        fields = {"text": self.store.fingerprint, "batch_size": batch_size, "tgt_len": tgt_len}
+        fields |= {"ext_len": self.ext_len, "order": config.order, "segments": config.segments}
+        is_drawn = config.order != "ordered" or config.segments != "fixed"
+        return fields | ({"seed": config.seed} if is_drawn else {})
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must know to use the model without the text, and to know the text."""
         return {"vocab": self.vocab.to_json(), "fingerprint": self.store.fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Refuse a checkpoint of another text or vocabulary, unless it is accepted.
+        """Refuse a checkpoint of another text or vocabulary, unless that is allowed.
 
-        One that does not say of which text it is may be of any.
+        One without a text's fingerprint may be of any.
 
         Raises:
             DataError: with both fingerprints.
         """
         was = load_vocabulary(state["vocab"])
-        identities = {"data.vocab": (was.fingerprint, self.vocab.fingerprint)}
+        fingerprints = {"data.vocab": (was.fingerprint, self.vocab.fingerprint)}
         if text := state.get("fingerprint"):
-            identities[f"data ({self.text.name})"] = (text, self.store.fingerprint)
+            fingerprints[f"data ({self.config.name})"] = (text, self.store.fingerprint)
         changed = [
             f"{key}: the checkpoint's is {before}, this text's {now}"
-            for key, (before, now) in identities.items()
+            for key, (before, now) in fingerprints.items()
             if before != now
         ]
         if was.n_token != self.n_token:
             sizes = f"of {was.n_token} and {self.n_token} tokens"
             fix = "pass the vocab.json saved with its run as data.vocab"
             raise DataError(f"{'; '.join(changed)}; they are {sizes}; {fix}")
-        if changed and not self.allow_mismatch:
+        if changed and not self.config.allow_mismatch:
             fix = "give the same text and vocabulary, or --data.allow_mismatch true"
             raise DataError(f"{'; '.join(changed)}; {fix}")
-        for said in changed:
-            warnings.warn(f"{said}; data.allow_mismatch is true", stacklevel=2)
+        for difference in changed:
+            warnings.warn(f"{difference}; data.allow_mismatch is true", stacklevel=2)
 
-    def _evaluation(self, split: str) -> EvaluationLoader:
-        """One pass; a segment may be shorter than tgt_len, but not without a target."""
+    def _evaluation_loader(self, split: str) -> EvaluationLoader:
         batch_size, tgt_len = self.eval_shape
-        tokens = self.store.text(split)
-        context = {"warmup_len": self.eval_warmup_len, "ext_len": self.eval_ext_len}
         stream = Stream(
-            tokens, batch_size, FixedLengths(tgt_len), **context, **self._share(batch_size)
+            self.store.text(split),
+            batch_size,
+            FixedLengths(tgt_len),
+            warmup_len=self.eval_warmup_len,
+            ext_len=self.eval_ext_len,
+            **self._share_rows(batch_size),
         )
         fix = "lower data.eval_batch_size, change data.split, or give more text"
-        check_length(f"{self.text.name}, {split}", stream, 1, fix)
+        # Its only segment may be shorter than tgt_len.
+        check_length(f"{self.config.name}, {split}", stream, 1, fix)
         return EvaluationLoader(stream)
 
-    def _check_task(self) -> None:
-        """Refuse to read the examples of a task in another way than one after the other."""
-        given = {"order": (self.order, "ordered"), "segments": (self.segments, "fixed")}
-        for name, (value, possible) in given.items():
-            if self.example_len and value != possible:
-                raise ValueError(
-                    f"data.{name}: invalid {value} for a task, whose examples are drawn at "
-                    f"random; it must be {possible}"
-                )
-
-    def _share(self, batch_size: int) -> dict[str, int]:
-        """Which rows this process reads."""
+    def _share_rows(self, batch_size: int) -> dict[str, int]:
+        """Return the rank and world_size by which a stream reads this process's rows."""
         if self.trainer is None:
             return {"rank": 0, "world_size": 1}
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        if batch_size % world_size:
-            raise ValueError(
-                f"data.batch_size, data.eval_batch_size: invalid {batch_size} for {world_size} "
-                f"devices; expected a multiple of {world_size}"
-            )
+        key = "data.batch_size, data.eval_batch_size"
+        expected = f"a multiple of {world_size}, the number of devices"
+        require(batch_size % world_size == 0, key, batch_size, expected)
         return {"rank": rank, "world_size": world_size}
 
 
-def shuffled(tokens: Tokens, seed: int) -> ReadingOrder:
-    """Another order of the documents in each pass.
+def make_order(name: str, tokens: Tokens, seed: int) -> ReadingOrder:
+    """Return the order of training by its name.
 
     Raises:
-        DataError: there are none.
+        DataError: there are no documents to shuffle.
     """
+    if name == "ordered":
+        return TextOrder(tokens)
+    if name == "rolled":
+        return RolledOrder(tokens, seed)
     if not isinstance(tokens, Text) or len(tokens.starts) < 2:
         raise DataError(
             "data.order: invalid shuffled for a text in one piece; give a folder or tar of "
             "documents, or set data.document_unit to lines"
         )
     return ShuffledOrder(tokens, seed)
-
-
-ORDERS: dict[str, Callable[[Tokens, int], ReadingOrder]] = {
-    "ordered": lambda tokens, _: TextOrder(tokens),
-    "rolled": RolledOrder,
-    "shuffled": shuffled,
-}
-LENGTHS: dict[str, Callable[[int, int], SegmentLengths]] = {
-    "fixed": lambda tgt_len, _: FixedLengths(tgt_len),
-    "varlen": VarlenLengths,
-}

@@ -22,7 +22,7 @@ ALL_IS_TEST = (0.0, 0.0, 1.0)
 
 @dataclass(frozen=True)
 class EvalText:
-    """Tokens of a text with what is needed to say what their nats mean."""
+    """Tokens of a text, with the bytes they stand for."""
 
     name: str
     split: str
@@ -32,29 +32,29 @@ class EvalText:
     bytes_per_token: float | None
     """On average in the whole text; None where tokens stand for no bytes."""
 
-    def n_byte(self, at_K: np.ndarray) -> float | None:
-        """The bytes of some tokens; of as many average ones, where each one's are not known."""
+    @staticmethod
+    def from_store(name: str, store: Store | TaskStore, split: str) -> EvalText:
+        """Return a split of a prepared text or of a task."""
+        size = store.bytes_per_token(split)
+        return EvalText(name, split, store.fingerprint, store.text(split), store.vocab, size)
+
+    def count_bytes(self, position_K: np.ndarray) -> float | None:
+        """Return the bytes of some tokens: of average ones, where each one's are not known."""
         if self.bytes_per_token is None:
             return None
         if self._token_bytes is None:
-            return len(at_K) * self.bytes_per_token
-        return float(self._token_bytes[self.tokens.ids_at(at_K)].sum())
+            return len(position_K) * self.bytes_per_token
+        return float(self._token_bytes[self.tokens.ids_at(position_K)].sum())
 
     @cached_property
     def _token_bytes(self) -> np.ndarray | None:
         return self.vocab.token_bytes()
 
 
-def of_store(name: str, store: Store | TaskStore, split: str) -> EvalText:
-    """A split of a prepared text or of a task."""
-    size = store.bytes_per_token(split)
-    return EvalText(name, split, store.fingerprint, store.text(split), store.vocab, size)
+def encode_eval_text(config: DataConfig, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
+    """Encode a split of any text with a vocabulary that was not made for it.
 
-
-def with_vocabulary(config: DataConfig, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
-    """A split of any text, read with a vocabulary that was not made for it.
-
-    It is encoded a piece at a time into files in `folder`, which must be there while it is read.
+    The ids are written a piece at a time into `folder`, which must exist while they are read.
 
     Raises:
         DataError: there is no such text, or the vocabulary lacks what stands in it.

@@ -3,7 +3,7 @@
 An example is a document: a row reads one after the other, in segments of any length, and what a
 model knows of an example's beginning at its end it has seen or remembered. Only answers are scored.
 
-B rows   L places in each   T tokens in an example
+B rows   L positions in each   T tokens in an example
 """
 
 from dataclasses import asdict, dataclass
@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from ..errors import require
 from .documents import SPLITS
 from .fingerprint import short_hash
 from .vocab import WordOptions, Words
@@ -23,7 +24,7 @@ ENDLESS = 1 << 40
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """How large a task is."""
+    """Sizes of a task."""
 
     length: int = 20
     """Symbols to sort or copy; pairs to recall from."""
@@ -42,21 +43,20 @@ class TaskConfig:
         least = {"length": 1, "n_symbol": 2, "distance": 0, "n_train": 1, "n_eval": 1}
         for name, minimum in least.items():
             value = getattr(self, name)
-            if value is not None and value < minimum:
-                raise ValueError(f"{name}: invalid {value}; expected at least {minimum}")
+            require(value is None or value >= minimum, name, value, f"at least {minimum}")
 
 
 class Task(Protocol):
     """Examples of one length, drawn at random."""
 
     symbols: tuple[str, ...]
-    """What each id stands for."""
+    """The symbol of each id."""
     answer: slice
-    """Which tokens of an example are to be predicted."""
+    """The tokens of an example that are to be predicted."""
     example_len: int
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
-        """The ids of one example."""
+        """Return the ids of one example."""
 
 
 class Sort:
@@ -72,7 +72,6 @@ class Sort:
         self.answer = slice(config.length, None)
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
-        """The ids of one example."""
         unsorted = rng.integers(len(self.symbols), size=self.length)
         return np.concatenate([unsorted, np.sort(unsorted)])
 
@@ -90,7 +89,6 @@ class Copy:
         self.answer = slice(config.length + config.distance + 1, None)
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
-        """The ids of one example."""
         blank, mark = self.n_symbol, self.n_symbol + 1
         copied = rng.integers(self.n_symbol, size=self.length)
         return np.concatenate([copied, np.full(self.distance, blank), [mark], copied])
@@ -111,7 +109,6 @@ class Recall:
         self.answer = slice(self.example_len - 1, None)
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
-        """The ids of one example."""
         keys = self.n_symbol + rng.permutation(self.length)
         values = rng.integers(self.n_symbol, size=self.length)
         blank, mark = self.n_symbol + self.length, self.n_symbol + self.length + 1
@@ -126,7 +123,7 @@ TASKS: dict[str, type] = {"sort": Sort, "copy": Copy, "recall": Recall}
 
 @dataclass(frozen=True)
 class Examples:
-    """A task's examples one after the other, as tokens to be read at any place.
+    """A task's examples one after the other, as tokens to be read at any position.
 
     Example n is the same whenever it is read.
     """
@@ -158,43 +155,41 @@ class Examples:
         return answer_T[position_BL % self.task.example_len]
 
     def example(self, nth: int) -> np.ndarray:
-        """The ids of one example."""
+        """Return the ids of one example."""
         return self.task.draw(np.random.default_rng((*self.seed, nth)))
 
 
 @dataclass(frozen=True)
 class TaskStore:
-    """A task with the same questions to ask of it as a prepared text."""
+    """A task with the interface of a prepared text's Store."""
 
     name: str
     config: TaskConfig
 
     @cached_property
     def task(self) -> Task:
-        """What draws the examples."""
         return TASKS[self.name](self.config)
 
     @property
     def vocab(self) -> Words:
-        """Its symbols, by which examples can be printed and prompts written."""
+        """The symbols as words, to print examples and write prompts."""
         return Words(self.task.symbols, WordOptions(line_end="none", unknown="error"))
 
     @property
     def fingerprint(self) -> str:
-        """A name that two tasks share only if a model is fed the same tokens by both."""
+        """Hash of all that the tokens depend on."""
         return short_hash([self.name, asdict(self.config)])
 
     def text(self, split: str) -> Examples:
-        """The examples of a split; no two splits share their random numbers."""
+        """Return the examples of a split; no two splits share their random numbers."""
         seed = (self.config.seed, SPLITS.index(split))
         count = self.config.n_eval if split != "train" else self.config.n_train
         return Examples(self.task, seed, count or ENDLESS)
 
     def bytes_per_token(self, split: str) -> None:
-        """Its symbols stand for no bytes."""
-        return None
+        """Return None: symbols stand for no bytes."""
 
 
 def digits(n_symbol: int) -> tuple[str, ...]:
-    """The symbols 0 to n_symbol - 1."""
+    """Return the symbols 0 to n_symbol - 1."""
     return tuple(str(number) for number in range(n_symbol))

@@ -38,7 +38,7 @@ def evaluate(
     mem_len = protocol.lengths.resolve(model.config).mem_len
     cold = ColdStarts(protocol, stream, mem_len)
     for part in text_parts(model, text.tokens, protocol):
-        n_byte += text.n_byte(part.at_K) or 0.0
+        n_byte += text.count_bytes(part.at_K) or 0.0
         for watch in (tally.add, cold.add, *watchers):
             watch(part)
     check(tally, text.name)

@@ -1,11 +1,12 @@
 """Every number of a run is checked before anything is built."""
 
+from dataclasses import fields
 from typing import Any
 
 from jsonargparse import Namespace
 
 from ..data.config import PARTS, DataConfig
-from ..data.numbers import check_numbers
+from ..data.datamodule import StreamConfig
 from ..errors import prefix_errors
 from ..model import TransformerXLConfig
 from ..model.config import LEARNED
@@ -25,8 +26,6 @@ SAME_STATE = {"adamw": "adam"}
 def check_numbers_of(config: Namespace) -> None:
     """Refuse numbers that cannot be, with the whole key."""
     net = {name: value for name, value in vars(config.model.net).items() if name != "n_token"}
-    shape = ("tgt_len", "batch_size", "ext_len", "micro_batches", "segments")
-    shape += ("eval_tgt_len", "eval_batch_size", "eval_ext_len", "eval_warmup_len")
     with prefix_errors("model.net"):
         TransformerXLConfig(**net)
     with prefix_errors("model.optim"):
@@ -36,7 +35,7 @@ def check_numbers_of(config: Namespace) -> None:
     with prefix_errors("model"):
         make_eval_lengths(config.model.eval_mem_len, config.model.eval_clamp_len)
     with prefix_errors("data"):
-        check_numbers(**{name: config.data[name] for name in shape})
+        StreamConfig(**{field.name: config.data[field.name] for field in fields(StreamConfig)})
         DataConfig(split=config.data.split)
     for name, options in PARTS.items():
         with prefix_errors(f"data.{name}"):
