@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 THEIRS := .venv-reference
 
-.PHONY: help setup quickstart test test-faults test-reference lint format clean
+.PHONY: help setup quickstart test test-all test-slow lint format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -22,14 +22,14 @@ $(READY): pyproject.toml constraints.txt
 quickstart: $(READY)  ## train on this Python's own source for five minutes, then measure and sample
 	$(BIN)/python experiments/quickstart/run.py
 
-test: $(READY)  ## run the tests
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --timeout 600
+test: $(READY)  ## run the fast tests on both cores (five minutes)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --timeout 300
 
-test-faults: $(READY)  ## kill, starve and damage runs, and see what is left (seven minutes)
-	$(BIN)/python -m pytest -q -m faults --timeout 900 $(if $(TIME_LIMIT),--time-limit $(TIME_LIMIT))
+test-all: test test-slow  ## run every test
 
-test-reference: $(READY) $(THEIRS)/ready  ## compare with Hugging Face's TransfoXL, in a virtual environment of its own
-	TXL_REFERENCE_PYTHON=$(CURDIR)/$(THEIRS)/bin/python $(BIN)/python -m pytest -q -m reference
+test-slow: $(READY) $(THEIRS)/ready  ## run the slow tests: processes, faults, browser, W&B, reference code
+	TXL_REFERENCE_PYTHON=$(CURDIR)/$(THEIRS)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadfile \
+	  -m '(slow or faults or reference) and not gpu' --timeout 900 $(if $(TIME_LIMIT),--time-limit $(TIME_LIMIT))
 
 $(THEIRS)/ready: tests/reference/requirements.txt
 	$(PYTHON) -m venv $(THEIRS)

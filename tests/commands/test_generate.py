@@ -11,13 +11,11 @@ import pytest
 import torch
 
 from txl_lightning import __main__ as door
-from txl_lightning.checkpoints import save_folder
-from txl_lightning.checkpoints.runs import read_tgt_len
-from txl_lightning.commands.generate import Work, finish
-from txl_lightning.commands.page import Page
-from txl_lightning.commands.prompts import given
+from txl_lightning.checkpoints import save_folder, trained_tgt_len
+from txl_lightning.commands.generate import Job, Printer, print_steps
+from txl_lightning.commands.prompt import read_prompt
 from txl_lightning.data.vocab import Characters
-from txl_lightning.generation import begun
+from txl_lightning.generation import start_decoding
 from txl_lightning.signals import defer_signals, exit_on_signals
 
 
@@ -28,7 +26,7 @@ def checkpoint(tmp_path_factory, sizes) -> Path:
     letters = np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8)
     letters[::9] = 10
     (folder / "letters.txt").write_bytes(letters.tobytes())
-    where = [f"--data.path={folder / 'letters.txt'}", f"--data.data_dir={folder / 'data'}"]
+    where = [f"--data.path={folder / 'letters.txt'}", f"--data.root={folder / 'data'}"]
     where += [f"--trainer.default_root_dir={folder}", "--data.vocab=characters"]
     door.run(["fit", *sizes, *where])
     return folder / "version_0" / "checkpoints" / "last.ckpt"
@@ -69,8 +67,8 @@ def launch(repository, checkpoint, tmp_path):
     return start
 
 
-def test_the_text_ends_before_the_stop_string_wherever_it_is_in_the_samples(generate):
-    options = ("--prompt=abc", "--length=60", "--seed=1")
+def test_text_ends_before_a_stop_string_inside_tokens(generate):
+    options = ("--prompt=abc", "--max_new_tokens=60", "--seed=1")
     text = generate(*options)[3:]
     stop = text[20:23]
     expected = f"abc{text[: text.index(stop)]}\n"
@@ -79,98 +77,115 @@ def test_the_text_ends_before_the_stop_string_wherever_it_is_in_the_samples(gene
     assert generate(*options, "--stop=never") == f"abc{text}"
 
 
-def test_each_sample_is_what_its_seed_gives_alone(generate):
-    options = ("--prompt=abc", "--length=12", "--top_p=0.9")
+def test_each_sample_equals_a_single_run_with_its_seed(generate):
+    options = ("--prompt=abc", "--max_new_tokens=12", "--top_p=0.9")
     alone = [generate(*options, f"--seed={seed}") for seed in (5, 6, 7)]
-    together = generate(*options, "--seed=5", "--samples=3")
+    together = generate(*options, "--seed=5", "--num_samples=3")
     assert together == "".join(f"--- {n} ---\n{text}\n" for n, text in enumerate(alone, 1))
     assert len(set(alone)) == 3
 
 
-def test_each_prompt_of_a_file_is_continued_as_it_is_alone(generate, tmp_path):
+def test_each_prompt_of_a_file_is_continued_as_alone(generate, tmp_path):
     (tmp_path / "prompts.txt").write_text("abc\na\n\nhijklmnop\n")
-    options = ("--length=12", "--temperature=0")
+    options = ("--max_new_tokens=12", "--temperature=0")
     alone = [generate(f"--prompt={text}", *options) for text in ("abc", "a", "hijklmnop")]
     together = generate("--prompts=prompts.txt", *options)
     assert together == "".join(f"--- {n} ---\n{text}\n" for n, text in enumerate(alone, 1))
-    twice = generate("--prompts=prompts.txt", "--samples=2", *options)
+    twice = generate("--prompts=prompts.txt", "--num_samples=2", *options)
     assert twice.count("--- ") == 6
-    for more in ("--prompt=a", "--beams=2", "--memory=m"):
+    for more in ("--prompt=a", "--num_beams=2", "--state_file=m"):
         code, said = complaint(generate, "--prompts=prompts.txt", more)
         assert (code, said) == (
             2,
-            "prompts: invalid prompts.txt; expected null with prompt, prompt_file, beams or memory",
+            "prompts: invalid prompts.txt; expected null with prompt, prompt_file, num_beams or "
+            "state_file",
         )
 
 
-def test_without_a_seed_every_text_is_another_one(generate):
+def test_texts_differ_without_a_seed(generate):
     torch.manual_seed(0)
-    first = generate("--length=40")
+    first = generate("--max_new_tokens=40")
     torch.manual_seed(0)
-    assert generate("--length=40") != first
+    assert generate("--max_new_tokens=40") != first
 
 
-def test_beams_print_the_likeliest_text_that_is_found(generate):
-    first, second = (generate("--prompt=a", "--length=6", "--beams=3") for _ in range(2))
+def test_beam_search_prints_the_likeliest_text_found(generate):
+    first, second = (
+        generate("--prompt=a", "--max_new_tokens=6", "--num_beams=3") for _ in range(2)
+    )
     assert first == second
-    greedy = generate("--prompt=a", "--length=6", "--temperature=0")
-    assert generate("--prompt=a", "--length=6", "--beams=1") == greedy
+    greedy = generate("--prompt=a", "--max_new_tokens=6", "--temperature=0")
+    assert generate("--prompt=a", "--max_new_tokens=6", "--num_beams=1") == greedy
     stop = first[3]
-    assert stop not in generate("--prompt=a", "--length=6", "--beams=3", f"--stop={stop}")[1:]
+    assert (
+        stop
+        not in generate("--prompt=a", "--max_new_tokens=6", "--num_beams=3", f"--stop={stop}")[1:]
+    )
 
 
-def test_a_text_is_continued_another_day(generate, tmp_path):
-    whole = generate("--prompt=abc", "--length=50", "--seed=3")
-    first = generate("--prompt=abc", "--length=20", "--seed=3", "--memory=a.memory")
-    second = generate("--length=30", "--seed=3", "--memory=a.memory")
+def test_a_state_file_continues_a_text(generate, tmp_path):
+    whole = generate("--prompt=abc", "--max_new_tokens=50", "--seed=3")
+    first = generate("--prompt=abc", "--max_new_tokens=20", "--seed=3", "--state_file=a.memory")
+    second = generate("--max_new_tokens=30", "--seed=3", "--state_file=a.memory")
     assert first.removesuffix("\n") + second == whole
 
 
-def test_a_prompt_goes_on_after_what_is_remembered(generate):
-    first = generate("--prompt=ab", "--length=9", "--seed=3", "--memory=a.memory")
-    second = generate("--prompt=cde", "--length=9", "--temperature=0", "--memory=a.memory")
+def test_a_prompt_is_appended_to_the_text_of_a_state_file(generate):
+    first = generate("--prompt=ab", "--max_new_tokens=9", "--seed=3", "--state_file=a.memory")
+    second = generate(
+        "--prompt=cde", "--max_new_tokens=9", "--temperature=0", "--state_file=a.memory"
+    )
     together = first.removesuffix("\n") + "cde"
-    expected = generate(f"--prompt={together}", "--length=9", "--temperature=0")
+    expected = generate(f"--prompt={together}", "--max_new_tokens=9", "--temperature=0")
     assert second.startswith("cde")
     # Of a memory of eight, both see the same.
     assert together.removesuffix("cde") + second == expected
 
 
-def test_words_go_on_in_the_middle_of_a_text(txl, small, text_file, tmp_path):
+def test_words_of_a_prompt_are_appended_without_a_start_symbol(txl, small, text_file, tmp_path):
     text_file.write_text("ab cd\n" * 500)
     assert txl("fit", *small, "--data.vocab=words", "--data.words.line_end=double_eos")[0] == 0
     checkpoint = tmp_path / "runs" / "version_0" / "checkpoints" / "last.ckpt"
-    options = ("generate", f"--ckpt_path={checkpoint}", "--length=0", "--memory=a.memory")
+    options = (
+        "generate",
+        f"--ckpt_path={checkpoint}",
+        "--max_new_tokens=0",
+        "--state_file=a.memory",
+    )
     assert txl(*options, "--prompt=ab cd")[1].out == "ab cd\n"
     assert txl(*options, "--prompt=cd\nab")[1].out == " cd\nab\n"
 
 
-def test_a_memory_of_another_checkpoint_is_one_line(generate, tmp_path):
-    generate("--length=3", "--memory=a.memory")
+def test_a_state_file_of_another_checkpoint_is_refused(generate, tmp_path):
+    generate("--max_new_tokens=3", "--state_file=a.memory")
     held = torch.load(generate.checkpoint, weights_only=True)
     held["state_dict"] = {name: weight + 1 for name, weight in held["state_dict"].items()}
     torch.save(held, tmp_path / "other.ckpt")
     generate.checkpoint = tmp_path / "other.ckpt"
-    code, said = complaint(generate, "--memory=a.memory")
-    assert (code, said[:32]) == (3, "memory: a.memory: of other weigh")
+    code, said = complaint(generate, "--state_file=a.memory")
+    assert (code, said) == (3, "state_file: a.memory: written with another checkpoint")
 
 
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (["--samples=0"], 2, "samples: invalid 0; expected at least 1"),
-        (["--samples=2", "--beams=2"], 2, "samples: invalid 2; expected 1 with beams"),
-        (["--samples=2", "--memory=m"], 2, "samples: invalid 2; expected 1 with mem"),
-        (["--beams=0"], 2, "beams: invalid 0"),
-        (["--length=-1"], 2, "length: invalid -1"),
+        (["--num_samples=0"], 2, "num_samples: invalid 0; expected at least 1"),
+        (["--num_samples=2", "--num_beams=2"], 2, "num_samples: invalid 2; expected 1 with beams"),
+        (["--num_samples=2", "--state_file=m"], 2, "num_samples: invalid 2; expected 1 with be"),
+        (["--num_beams=0"], 2, "num_beams: invalid 0"),
+        (["--max_new_tokens=-1"], 2, "max_new_tokens: invalid -1"),
         (["--top_p=2"], 2, "top_p: invalid 2.0; expected more than 0"),
         (["--ext_len=-1"], 2, "ext_len: invalid -1"),
         (["--prompt="], 2, "prompt: invalid an empty one"),
         (["--prompt=a", "--prompt_file=b"], 2, "prompt: invalid a; expected null with"),
         (["--prompt_file=none.txt"], 2, "none.txt: No such file or directory"),
         (["--prompt_file=latin.txt"], 3, "prompt: latin.txt: byte 3 is not UTF-8 text"),
-        (["--memory=latin.txt"], 3, "memory: latin.txt: not a memory that generate wrote"),
-        (["--length=1", "--memory=none/m"], 6, "memory: none/m: there is no folder none"),
+        (["--state_file=latin.txt"], 3, "state_file: latin.txt: not written by generate"),
+        (
+            ["--max_new_tokens=1", "--state_file=none/m"],
+            6,
+            "state_file: none/m: there is no folder none",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(generate, tmp_path, options, code, said):
@@ -179,72 +194,78 @@ def test_a_mistake_is_one_line(generate, tmp_path, options, code, said):
     assert (found, line[: len(said)]) == (code, said)
 
 
-def test_a_prompt_may_be_in_a_file(generate, tmp_path):
+def test_a_prompt_is_read_from_a_file(generate, tmp_path):
     (tmp_path / "a.txt").write_text("abc\n")
-    assert generate("--prompt_file=a.txt", "--length=0") == "abc\n\n"
+    assert generate("--prompt_file=a.txt", "--max_new_tokens=0") == "abc\n\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--prompt_file=-"]])
-def test_a_prompt_may_be_piped_in(launch, options):
-    process = launch("--length=0", *options, stdin=subprocess.PIPE)
+def test_a_prompt_is_read_from_a_pipe(launch, options):
+    process = launch("--max_new_tokens=0", *options, stdin=subprocess.PIPE)
     assert process.communicate(b"abc\n", timeout=60)[0] == b"abc\n\n"
 
 
-def test_a_pipe_with_nothing_in_it_is_no_prompt(monkeypatch, tmp_path):
+def test_an_empty_pipe_is_no_prompt(monkeypatch, tmp_path):
     (tmp_path / "empty").touch()
     for name, expected in ((os.devnull, None), (tmp_path / "empty", None)):
         with open(name) as file:
             monkeypatch.setattr(sys, "stdin", file)
             monkeypatch.setattr(os, "fstat", lambda _, known=os.fstat, f=file: known(f.fileno()))
-            assert given(None, None) is expected
-            assert given("abc", None) == "abc"
+            assert read_prompt(None, None) is expected
+            assert read_prompt("abc", None) == "abc"
             monkeypatch.undo()
 
 
-def test_text_comes_while_it_is_written_and_ctrl_c_keeps_what_has_come(launch, tmp_path):
-    process = launch("--prompt=abc", "--length=1000000", "--memory=a.memory")
+@pytest.mark.slow
+def test_text_is_printed_while_generated_and_kept_after_ctrl_c(launch, tmp_path):
+    process = launch("--prompt=abc", "--max_new_tokens=1000000", "--state_file=a.memory")
     started = process.stdout.read(20)
     process.send_signal(signal.SIGINT)
     rest, said = process.communicate(timeout=60)
     assert (process.returncode, said, rest[-1:]) == (130, b"", b"\n")
     text = started + rest.removesuffix(b"\n")
-    again = launch("--length=10", "--memory=a.memory")
+    again = launch("--max_new_tokens=10", "--state_file=a.memory")
     further, _ = again.communicate(timeout=60)
-    whole, _ = launch("--prompt=abc", f"--length={len(text) - 3 + 10}").communicate(timeout=120)
+    whole, _ = launch("--prompt=abc", f"--max_new_tokens={len(text) - 3 + 10}").communicate(
+        timeout=120
+    )
     assert text + further == whole
 
 
-def test_samples_that_a_signal_stops_are_printed_as_far_as_they_are(make_net, capsys):
+def test_samples_interrupted_by_a_signal_are_printed(make_net, capsys):
     net, vocab = make_net(n_token=3), Characters("abc")
-    texts = begun(net, [torch.tensor([1])], None)
+    texts = start_decoding(net, [torch.tensor([1])])
 
     def steps():
-        yield texts.rows(torch.tensor([0, 0])).followed_by(torch.tensor([[0], [2]]))
+        yield texts.select_rows(torch.tensor([0, 0])).append_tokens(torch.tensor([[0], [2]]))
         raise SystemExit(143)
 
-    work = Work(net, vocab, texts, ext_len=0, shown=0, stops=["cb"])
+    work = Job(net, vocab, texts, ext_len=0, stop=["cb"])
     with pytest.raises(SystemExit, match="143"):
-        finish(work, steps(), samples=2, memory=None)
+        print_steps(work, steps(), num_samples=2, state_file=None)
     assert capsys.readouterr().out == "--- 1 ---\nba\n\n--- 2 ---\nbc\n\n"
 
 
-def test_what_is_being_shown_when_a_signal_comes_is_shown(make_net, capsys, monkeypatch):
-    net, vocab, add = make_net(n_token=3), Characters("abc"), Page.add
-    texts = begun(net, [torch.tensor([1])], None)
+def test_a_token_being_printed_when_a_signal_arrives_is_printed(make_net, capsys, monkeypatch):
+    net, vocab, add = make_net(n_token=3), Characters("abc"), Printer.add_tokens
+    texts = start_decoding(net, [torch.tensor([1])])
 
     def interrupted(page, tokens_B):
         os.kill(os.getpid(), signal.SIGINT)
         add(page, tokens_B)
 
-    monkeypatch.setattr(Page, "add", interrupted)
-    steps = iter([texts.followed_by(torch.tensor([[0]])), texts.followed_by(torch.tensor([[2]]))])
-    work = Work(net, vocab, texts, ext_len=0, shown=0, stops=[])
+    monkeypatch.setattr(Printer, "add_tokens", interrupted)
+    steps = iter(
+        [texts.append_tokens(torch.tensor([[0]])), texts.append_tokens(torch.tensor([[2]]))]
+    )
+    work = Job(net, vocab, texts, ext_len=0)
     with pytest.raises(SystemExit, match="130"), exit_on_signals():
-        finish(work, steps, samples=1, memory=None)
+        print_steps(work, steps, num_samples=1, state_file=None)
     assert capsys.readouterr().out == "ba\n"
 
 
-def test_one_more_signal_waits_for_nothing():
+def test_a_second_signal_is_not_deferred():
     done = []
 
     def interrupted():
@@ -257,8 +278,9 @@ def test_one_more_signal_waits_for_nothing():
     assert done == ["one more"]
 
 
-def test_a_reader_that_has_enough_is_no_mistake(launch):
-    process = launch("--prompt=abc", "--length=1000000")
+@pytest.mark.slow
+def test_a_closed_output_ends_generation_with_141(launch):
+    process = launch("--prompt=abc", "--max_new_tokens=1000000")
     assert process.stdout.read(3) == b"abc"
     process.stdout.close()
     with process.stderr:
@@ -276,23 +298,31 @@ def test_a_reader_that_has_enough_is_no_mistake(launch):
         (["--model.net.mem_len=0"], ["--ext_len=3"], 3),
     ],
 )
-def test_what_memory_does_not_do_is_read_again_as_in_training(
+def test_ext_len_defaults_to_the_training_segment_where_memory_is_not_enough(
     txl, small, tmp_path, net, options, ext_len
 ):
     assert txl("fit", *small, *net)[0] == 0
     checkpoint = tmp_path / "runs" / "version_0" / "checkpoints" / "last.ckpt"
-    given = ("generate", f"--ckpt_path={checkpoint}", "--length=3", "--memory=m", *options)
+    given = (
+        "generate",
+        f"--ckpt_path={checkpoint}",
+        "--max_new_tokens=3",
+        "--state_file=m",
+        *options,
+    )
     assert txl(*given)[0] == 0
     _, output = txl(*given, "--ext_len=99")
-    assert f"ext_len: invalid 99; expected the {ext_len} of m" in output.err
+    assert f"ext_len: invalid 99; expected {ext_len}, as in m" in output.err
 
 
-def test_a_checkpoint_may_not_say_how_long_its_segments_were(run_folder, make_net, tmp_path):
+def test_trained_tgt_len_is_none_where_a_checkpoint_does_not_name_it(
+    run_folder, make_net, tmp_path
+):
     path = run_folder / "checkpoints" / "last.ckpt"
-    assert read_tgt_len(path) == 8
+    assert trained_tgt_len(path) == 8
     save_folder(make_net(), tmp_path / "folder")
-    assert read_tgt_len(tmp_path / "folder") is None
+    assert trained_tgt_len(tmp_path / "folder") is None
     held = torch.load(path, weights_only=True)
     del held["datamodule_hyper_parameters"]
     torch.save(held, tmp_path / "a.ckpt")
-    assert read_tgt_len(tmp_path / "a.ckpt") is None
+    assert trained_tgt_len(tmp_path / "a.ckpt") is None

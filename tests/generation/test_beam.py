@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from txl_lightning import generate
-from txl_lightning.generation import beam_search, begun, search
-from txl_lightning.generation.state import read
+from txl_lightning.generation import beam_search, search_beams, start_decoding
+from txl_lightning.generation.state import advance
+from txl_lightning.model import CachedReader
 
 PROMPT = torch.tensor([1, 3, 0, 2])
 
@@ -40,7 +41,7 @@ def every(net, length: int, end: int | None) -> dict[tuple[int, ...], float]:
 
 
 @pytest.mark.parametrize("end", [None, 0])
-def test_with_enough_beams_it_is_exhaustive_search(make_net, end):
+def test_enough_beams_equal_exhaustive_search(make_net, end):
     lengths = set()
     for seed in range(6):
         torch.manual_seed(seed)
@@ -48,67 +49,74 @@ def test_with_enough_beams_it_is_exhaustive_search(make_net, end):
         known = every(net, 4, end)
         for power in (0.0, 0.7, 1.0, 2.0):
             best = max(known, key=lambda ids: known[ids] / len(ids) ** power)
-            options = {"n_beam": 64, "length_penalty": power}
-            found = beam_search(net, PROMPT, 4, ended=lambda ids: ids[-1] == end, **options)
+            options = {"num_beams": 64, "length_penalty": power}
+            found = beam_search(net, PROMPT, 4, is_finished=lambda ids: ids[-1] == end, **options)
             assert tuple(found.tolist()) == best
             lengths.add(len(best))
     # Only then does it matter what lengths are worth.
     assert lengths == {4} if end is None else len(lengths) > 1
 
 
-def test_one_beam_takes_the_likeliest_token_each_time(net):
+def test_one_beam_equals_greedy_generation(net):
     expected = generate(net, PROMPT, 9, temperature=0)
-    assert torch.equal(beam_search(net, PROMPT, 9, n_beam=1), expected)
+    assert torch.equal(beam_search(net, PROMPT, 9, num_beams=1), expected)
 
 
-def test_more_beams_find_something_likelier_than_the_likeliest_tokens(make_net):
+def test_more_beams_find_likelier_texts_than_greedy_generation(make_net):
     gains = []
     for seed in range(8):
         torch.manual_seed(seed)
         net = make_net(n_token=4, mem_len=9)
-        greedy, beam = (beam_search(net, PROMPT, 6, n_beam=n).tolist() for n in (1, 8))
+        greedy, beam = (beam_search(net, PROMPT, 6, num_beams=n).tolist() for n in (1, 8))
         likely, likelier = logp(net, [greedy, beam])
         gains.append(likelier - likely)
     assert min(gains) >= -1e-9
     assert max(gains) > 0.01
 
 
-def test_a_text_that_is_whole_takes_no_beam_from_those_that_go_on(make_net):
+def test_a_finished_text_takes_no_beam_from_the_others(make_net):
     """One beam, and the likeliest token always ends the text: the next likeliest goes on."""
     net = make_net(n_token=4, mem_len=9)
     net.head.out.bias.data[0] += 20
-    options = {"n_beam": 1, "ended": lambda ids: ids[-1] == 0}
+    options = {"num_beams": 1, "is_finished": lambda ids: ids[-1] == 0}
     assert beam_search(net, PROMPT, 3, **options).tolist() == [0]
     net.head.out.bias.data[0] -= 20
     likeliest = int(generate(net, PROMPT, 1, temperature=0))
-    options = {"n_beam": 1, "ended": lambda ids: ids[-1] == likeliest, "length_penalty": 9.0}
+    options = {
+        "num_beams": 1,
+        "is_finished": lambda ids: ids[-1] == likeliest,
+        "length_penalty": 9.0,
+    }
     assert len(beam_search(net, PROMPT, 3, **options)) > 1
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_the_memory_goes_with_its_beam(make_net, seed):
+@pytest.mark.parametrize("seed", range(4))
+def test_each_beam_keeps_its_own_memory(make_net, seed):
     """What comes after the text that is found is what comes after it when it is read alone."""
     torch.manual_seed(seed)
     net = make_net(n_token=4, mem_len=9)
-    texts = search(net, begun(net, [PROMPT], None), 6, n_beam=5)
-    assert texts.read == len(texts) - 1
-    expected, _ = read(net, begun(net, [texts.row(0).clone()], None), ext_len=0)
-    assert torch.allclose(read(net, texts, ext_len=0)[0], expected, rtol=0, atol=1e-12)
+    reader, texts = (
+        CachedReader(net),
+        search_beams(net, start_decoding(net, [PROMPT]), 6, num_beams=5),
+    )
+    assert texts.n_read == len(texts) - 1
+    expected, _ = advance(reader, start_decoding(net, [texts.row_tokens(0).clone()]))
+    assert torch.allclose(advance(reader, texts)[0], expected, rtol=0, atol=1e-12)
 
 
-def test_length_zero_adds_nothing(net):
+def test_zero_new_tokens_add_nothing(net):
     assert len(beam_search(net, PROMPT, 0)) == 0
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"n_beam": 0}, "n_beam: invalid 0"),
+        ({"num_beams": 0}, "num_beams: invalid 0"),
         ({"length_penalty": -1}, "length_penalty: invalid -1"),
-        ({"length": -1}, "length: invalid -1"),
+        ({"max_new_tokens": -1}, "max_new_tokens: invalid -1"),
         ({"ext_len": -1}, "ext_len: invalid -1"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(net, given, said):
+def test_an_invalid_argument_is_refused_by_name(net, given, said):
     with pytest.raises(ValueError, match=said):
-        beam_search(net, PROMPT, **{"length": 3} | given)
+        beam_search(net, PROMPT, **{"max_new_tokens": 3} | given)

@@ -14,27 +14,27 @@ BYTES = Bytes()
 
 def pieces(stream: StreamingDetokenizer, ids: list[int]) -> list[str]:
     """What comes with each token, and at the end."""
-    return [*map(stream.add, ids), stream.rest()]
+    return [*map(stream.push, ids), stream.flush()]
 
 
-def test_a_character_comes_whole():
+def test_a_character_is_returned_when_it_is_complete():
     ids = list("aé☃🙂".encode())
     expected = ["a", "", "é", "", "", "☃", "", "", "", "🙂", ""]
     assert pieces(StreamingDetokenizer(BYTES), ids) == expected
 
 
-def test_a_character_that_is_never_finished_comes_at_the_end():
+def test_an_unfinished_character_is_returned_at_the_end():
     assert pieces(StreamingDetokenizer(BYTES), list(b"a\xe2\x98")) == ["a", "", "", "\ufffd"]
 
 
-def test_the_text_before_is_not_part_of_it_but_may_begin_its_first_character():
+def test_the_prefix_is_not_returned_but_may_begin_the_first_character():
     assert pieces(StreamingDetokenizer(BYTES, list(b"ab\xe2\x98")), [0x83]) == ["☃", ""]
     vocab = Words(("ab", "cd", "<eos>"), WordOptions())
     assert pieces(StreamingDetokenizer(vocab, [0]), [1, 2, 0]) == [" cd", "\n", "ab", ""]
 
 
 @given(text=st.text("ab", max_size=30), stop=st.lists(st.text("ab", min_size=1, max_size=4)))
-def test_text_ends_before_the_stop_string_that_is_whole_first(text, stop):
+def test_text_ends_before_the_stop_string_that_is_complete_first(text, stop):
     """Whatever its tokens are: here each is one character."""
     vocab = Characters("ab")
     stream = StreamingDetokenizer(vocab, stop=stop)
@@ -52,36 +52,36 @@ def test_text_ends_before_the_stop_string_that_is_whole_first(text, stop):
     stop=st.lists(st.text("aé☃", min_size=1, max_size=3), max_size=3),
     cuts=st.sets(st.integers(0, 20)),
 )
-def test_how_the_text_is_cut_into_tokens_changes_nothing(text, stop, cuts):
+def test_token_boundaries_change_no_text(text, stop, cuts):
     edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     whole, parted = StreamingDetokenizer(BYTES, stop=stop), StreamingDetokenizer(BYTES, stop=stop)
     expected = "".join(pieces(whole, list(text.encode())))
-    found = "".join(parted.certain(text[a:b]) for a, b in pairwise(edges))
-    assert (found + parted.rest(), parted.ended) == (expected, whole.ended)
+    found = "".join(parted.push_text(text[a:b]) for a, b in pairwise(edges))
+    assert (found + parted.flush(), parted.ended) == (expected, whole.ended)
 
 
-def test_what_may_be_the_beginning_of_a_stop_string_is_held_back():
+def test_the_possible_beginning_of_a_stop_string_is_withheld():
     ids = list(b"a<en<end>b")
     stream = StreamingDetokenizer(BYTES, stop=["<end>"])
-    assert [stream.add(index) for index in ids[:8]] == ["a", "", "", "", "<en", "", "", ""]
-    assert (stream.add(ids[8]), stream.ended) == ("", True)
-    assert (stream.add(ids[9]), stream.rest()) == ("", "")
+    assert [stream.push(index) for index in ids[:8]] == ["a", "", "", "", "<en", "", "", ""]
+    assert (stream.push(ids[8]), stream.ended) == ("", True)
+    assert (stream.push(ids[9]), stream.flush()) == ("", "")
 
 
-def test_what_was_held_back_comes_at_the_end():
+def test_withheld_text_is_returned_at_the_end():
     assert pieces(StreamingDetokenizer(BYTES, stop=["<end>"]), list(b"a<en"))[-1] == "<en"
 
 
-def test_a_stop_string_may_lie_in_the_middle_of_a_token():
+def test_a_stop_string_may_lie_inside_a_token():
     vocab = Words(("one.two", "three"), WordOptions(line_end="none"))
     assert pieces(StreamingDetokenizer(vocab, stop=["."]), [1, 0, 1]) == ["three", " one", "", ""]
 
 
-def test_a_stop_string_before_the_continuation_ends_nothing():
+def test_a_stop_string_in_the_prefix_ends_nothing():
     stream = StreamingDetokenizer(BYTES, list(b"a."), stop=["."])
-    assert (stream.add(ord("b")), stream.ended) == ("b", False)
+    assert (stream.push(ord("b")), stream.ended) == ("b", False)
 
 
 @pytest.mark.parametrize("stop", [[], [""]])
-def test_without_a_stop_string_nothing_is_held_back(stop):
+def test_without_a_stop_string_nothing_is_withheld(stop):
     assert pieces(StreamingDetokenizer(BYTES, stop=stop), list(b"abc")) == ["a", "b", "c", ""]

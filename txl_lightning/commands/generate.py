@@ -1,32 +1,36 @@
 """generate: continue a prompt."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..checkpoints.runs import load_with_vocabulary, read_tgt_len
+from ..checkpoints import load_readable, sha256_of_weights, trained_tgt_len
 from ..data.vocab import Vocabulary
 from ..errors import require
 from ..files import check_file_writable
-from ..generation import Sampling, begun, continued, load, save, search
-from ..generation.beam import never
-from ..generation.state import DecodingState
-from ..generation.streaming import StreamingDetokenizer
+from ..generation import (
+    DecodingState,
+    Sampling,
+    StreamingDetokenizer,
+    decode_steps,
+    search_beams,
+    start_decoding,
+)
+from ..generation.state_file import load_state, save_state
 from ..model import TransformerXL
 from ..signals import defer_signals
-from .devices import Device, there_is
-from .page import Page
-from .prompts import given, text_of
+from .device import Device, pick_device
+from .prompt import read_prompt, read_prompt_lines
 
 UNFINISHED = 64
-"""Tokens at a text's end in which a character or word begins that is not whole there."""
-
-USUAL_TGT_LEN = 128
-"""What a training segment had, where a checkpoint does not say."""
+"""Last tokens of a text among which an unfinished character or word may begin."""
+DEFAULT_TGT_LEN = 128
+"""Segment length of the training, where a checkpoint does not name it."""
 
 
 def generate_command(
@@ -34,178 +38,191 @@ def generate_command(
     prompt: str | None = None,
     prompt_file: str | None = None,
     prompts: str | None = None,
-    length: int = 500,
+    max_new_tokens: int = 500,
     stop: list[str] | str = (),
-    samples: int = 1,
-    beams: int | None = None,
+    num_samples: int = 1,
+    num_beams: int | None = None,
     seed: int | None = None,
-    memory: str | None = None,
+    state_file: str | None = None,
     mem_len: int | None = None,
     ext_len: int | None = None,
     device: Device = None,
     temperature: float = 0.8,
     **sampling: Any,
 ) -> None:
-    """Print text that a trained model continues the prompt with, as it comes.
+    """Print the continuation of a prompt while it is generated.
 
     Args:
         ckpt_path: A checkpoint written by fit, or a folder written by convert.
-        prompt: What to continue; left out, what is piped in, or else the end of a line.
-        prompt_file: The file that it is in; - is what is piped in.
-        prompts: In place of one, a file with one in each line that is not empty.
-        length: Tokens to sample at most.
+        prompt: Text to continue; left out, the standard input if it is piped, or else a line end.
+        prompt_file: File with the prompt; - is the standard input.
+        prompts: File with a prompt in each line that is not empty, in place of one prompt.
+        max_new_tokens: Most tokens to generate.
         stop: A text, or a list of them, before which the continuation ends.
-        samples: Continuations to write at once; several are printed when all are whole.
-        beams: Search for the likeliest continuation, with so many at each length. Nothing is drawn
-            then: temperature, and what follows it here, are not used.
-        seed: The same seed prints the same text; of several samples, each one has the next.
-        memory: A file for what is remembered of the text, written at the end. If it is there
-            already, its text is continued, with the prompt after it if one is given.
-        mem_len: States remembered; left out, what the model was trained with.
-        ext_len: Tokens read again with each new one. Left out, none; but of absolute positions, or
-            without a memory, as many as a segment of the training had before its last one.
-        device: Where the model runs; left out, on a GPU if there is one.
-        temperature: What logits are divided by; 0 always takes the likeliest token.
+        num_samples: Continuations to generate at once; several are printed when all are complete.
+        num_beams: Search for the likeliest continuation with this many beams; nothing is sampled
+            then, and the sampling options are ignored.
+        seed: The same seed prints the same text; each further sample has the next number.
+        state_file: File for text and memory, written at the end. If it exists, its text is
+            continued, after the prompt if one is given.
+        mem_len: States remembered; left out, as in training.
+        ext_len: Tokens read again with each new one. Left out, 0; but with absolute positions or
+            without a memory, one less than a training segment.
+        device: Device of the model; left out, a GPU if there is one.
+        temperature: Divisor of the logits; 0 always takes the likeliest token.
         **sampling: As in Sampling.
     """
-    check(length, samples, beams, memory)
-    check_file_writable("memory", memory)
-    how = Sampling(temperature=temperature, **sampling)
-    one = (prompt, prompt_file, beams, memory)
-    texts = [given(prompt, prompt_file)] if prompts is None else one_by_line(prompts, *one)
-    work = opened(ckpt_path, texts, memory, mem_len, ext_len, stop, there_is(device))
-    if beams is None:
-        steps = sampled(work, length, how, seed, samples)
+    require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
+    require(num_samples >= 1, "num_samples", num_samples, "at least 1")
+    require(num_beams is None or num_beams >= 1, "num_beams", num_beams, "at least 1, or null")
+    is_single = num_beams is None and state_file is None
+    require(num_samples == 1 or is_single, "num_samples", num_samples, "1 with beams or state_file")
+    alone = is_single and prompt is None and prompt_file is None
+    others = "null with prompt, prompt_file, num_beams or state_file"
+    require(prompts is None or alone, "prompts", prompts, others)
+    check_file_writable("state_file", state_file)
+    settings = Sampling(temperature=temperature, **sampling)
+    texts = [read_prompt(prompt, prompt_file)] if prompts is None else read_prompt_lines(prompts)
+    job = Job.open(ckpt_path, texts, state_file, mem_len, ext_len, stop, pick_device(device))
+    if num_beams is None:
+        steps = job.sample(max_new_tokens, settings, seed, num_samples)
     else:
-        steps = searched(work, length, beams)
-    finish(work, steps, samples, memory)
-
-
-def one_by_line(path: str, *others: Any) -> list[str]:
-    """The prompts of a file, one in each line.
-
-    Raises:
-        ValueError: there is none, or an option that is about one text is given too.
-    """
-    alone = "null with prompt, prompt_file, beams or memory"
-    require(all(other is None for other in others), "prompts", path, alone)
-    lines = [line for line in text_of(path).splitlines() if line]
-    require(len(lines) > 0, "prompts", path, "a file with a prompt in each line")
-    return lines
-
-
-def check(length: int, samples: int, beams: int | None, memory: str | None) -> None:
-    """Refuse what cannot be, alone or together."""
-    require(length >= 0, "length", length, "0 or more")
-    require(samples >= 1, "samples", samples, "at least 1")
-    require(beams is None or beams >= 1, "beams", beams, "at least 1, or null")
-    require(samples == 1 or beams is None, "samples", samples, "1 with beams")
-    require(samples == 1 or memory is None, "samples", samples, "1 with memory")
+        steps = job.search(max_new_tokens, num_beams)
+    print_steps(job, steps, num_samples, state_file)
 
 
 @dataclass(frozen=True)
-class Work:
-    """Texts to be continued, and what does it."""
+class Job:
+    """Texts to continue, and the model and vocabulary that continue them."""
 
     model: TransformerXL
     vocab: Vocabulary
-    texts: DecodingState
+    state: DecodingState
     ext_len: int
-    shown: int
-    """How many of its tokens an earlier command has shown."""
-    stops: Sequence[str]
+    weights_sha256: str = ""
+    n_printed: int = 0
+    """Tokens that an earlier command has printed."""
+    stop: Sequence[str] = ()
+
+    @staticmethod
+    def open(
+        ckpt_path: str,
+        prompts: Sequence[str | None],
+        state_file: str | None,
+        mem_len: int | None,
+        ext_len: int | None,
+        stop: list[str] | str,
+        device: str,
+    ) -> "Job":
+        """Load the checkpoint, and start from the prompts or from a state file."""
+        model, vocab = load_readable(ckpt_path)
+        sha256 = sha256_of_weights(ckpt_path) if state_file else ""
+        stop = [stop] if isinstance(stop, str) else stop
+        model.to(device)
+        if state_file and Path(state_file).exists():
+            state, ext_len = load_state(Path(state_file), model, sha256, mem_len, ext_len)
+            n_printed, [prompt] = len(state), prompts
+            if prompt is not None:
+                # The symbol that begins a text does not belong into the middle of one.
+                state = state.append_tokens(encode_prompt(vocab, prompt)[None, vocab.n_start :])
+            return Job(model, vocab, state, ext_len, sha256, n_printed, stop)
+        ids = [encode_prompt(vocab, "\n" if text is None else text) for text in prompts]
+        state = start_decoding(model, ids, mem_len)
+        if ext_len is None:
+            needs_context = model.config.is_absolute or not state.memory.mem_len
+            tgt_len = trained_tgt_len(ckpt_path) or DEFAULT_TGT_LEN
+            ext_len = max(tgt_len - 1, 1) if needs_context else 0
+        return Job(model, vocab, state, ext_len, sha256, 0, stop)
+
+    def prefix_ids(self, row: int) -> list[int]:
+        """Return a text's ids before it is continued."""
+        return self.state.row_tokens(row).tolist()
+
+    def sample(
+        self, max_new_tokens: int, sampling: Sampling, seed: int | None, num_samples: int
+    ) -> Iterator[DecodingState]:
+        """Yield the state after each sampled token."""
+        rows = torch.arange(len(self.state.length_B)).repeat_interleave(num_samples)
+        # torch's generator starts from the same number in every process.
+        seed = torch.seed() if seed is None else seed
+        state = self.state.select_rows(rows)
+        return decode_steps(self.model, state, max_new_tokens, sampling, seed, self.ext_len)
+
+    def search(self, max_new_tokens: int, num_beams: int) -> Iterator[DecodingState]:
+        """Yield the state with the likeliest continuation found."""
+        prefix = self.prefix_ids(0)[-UNFINISHED:]
+
+        def has_stop(ids: list[int]) -> bool:
+            text = StreamingDetokenizer(self.vocab, prefix, self.stop)
+            for index in ids:
+                text.push(index)
+            return text.ended
+
+        is_finished = has_stop if self.stop else None
+        options = {"is_finished": is_finished, "ext_len": self.ext_len}
+        yield search_beams(self.model, self.state, max_new_tokens, num_beams, **options)
+
+
+class Printer:
+    """Prints one text while it is generated, or several when all are complete."""
+
+    def __init__(self, job: Job, num_samples: int) -> None:
+        ids_B = [job.prefix_ids(row) for row in range(len(job.state.length_B))]
+        ids_B = [ids for ids in ids_B for _ in range(num_samples)]
+        pieces_B = [islice(job.vocab.decode_stream(ids), job.n_printed, len(ids)) for ids in ids_B]
+        self.streams = [StreamingDetokenizer(job.vocab, ids, job.stop) for ids in ids_B]
+        self.texts = [""] * len(ids_B)
+        self.print_new(["".join(pieces) for pieces in pieces_B])
 
     @property
-    def ids_B(self) -> list[list[int]]:
-        """The texts as they are before they are continued."""
-        return [self.texts.row(row).tolist() for row in range(len(self.texts.length_B))]
+    def ended(self) -> bool:
+        return all(stream.ended for stream in self.streams)
+
+    def add_tokens(self, tokens_B: Iterable[int]) -> None:
+        """Print the next token of each continuation."""
+        self.print_new([s.push(token) for s, token in zip(self.streams, tokens_B, strict=True)])
+
+    def finish(self) -> None:
+        """Print what was withheld, and several texts with their numbers."""
+        self.print_new([stream.flush() for stream in self.streams])
+        if len(self.texts) == 1:
+            print()
+            return
+        for number, text in enumerate(self.texts, 1):
+            print(f"--- {number} ---\n{text}\n")
+
+    def print_new(self, new_B: Sequence[str]) -> None:
+        """Print a single text's new part, or keep those of several."""
+        if len(self.texts) == 1:
+            print(new_B[0], end="", flush=True)
+        else:
+            self.texts = [text + new for text, new in zip(self.texts, new_B, strict=True)]
 
 
-def opened(
-    ckpt_path: str,
-    prompts: Sequence[str | None],
-    memory: str | None,
-    mem_len: int | None,
-    ext_len: int | None,
-    stop: list[str] | str,
-    device: str,
-) -> Work:
-    """The text of a memory file, with the prompt after it, or the prompts."""
-    # Numbers too small to be normal slow a CPU's step several-fold.
-    torch.set_flush_denormal(True)
-    model, vocab = load_with_vocabulary(ckpt_path)
-    model.to(device)
-    stops = [stop] if isinstance(stop, str) else stop
-    if memory and Path(memory).exists():
-        texts, ext_len = load(memory, model, mem_len, ext_len)
-        shown = len(texts)
-        [prompt] = prompts
-        if prompt is not None:
-            # What stands before a text's first word does not stand in the middle of it.
-            texts = texts.followed_by(encoded(vocab, prompt)[None, vocab.n_start :])
-        return Work(model, vocab, texts, ext_len, shown, stops)
-    whole = ["\n" if prompt is None else prompt for prompt in prompts]
-    texts = begun(model, [encoded(vocab, prompt) for prompt in whole], mem_len)
-    if ext_len is None:
-        ext_len = usual_ext_len(model, ckpt_path, texts.memory.mem_len)
-    return Work(model, vocab, texts, ext_len, 0, stops)
-
-
-def usual_ext_len(model: TransformerXL, ckpt_path: str, mem_len: int) -> int:
-    """What must be read again where memory does not do: as much as in training."""
-    if mem_len and not model.config.is_absolute:
-        return 0
-    return max((read_tgt_len(ckpt_path) or USUAL_TGT_LEN) - 1, 1)
-
-
-def encoded(vocab: Vocabulary, text: str) -> Tensor:
-    """The ids of a prompt."""
-    return torch.from_numpy(vocab.encode_text(text, where="prompt").astype("int64"))
-
-
-def sampled(
-    work: Work, length: int, how: Sampling, seed: int | None, samples: int
-) -> Iterator[DecodingState]:
-    """The texts after each token that is drawn."""
-    texts = work.texts.rows(torch.arange(len(work.ids_B)).repeat_interleave(samples))
-    # torch's own generator starts from the same number in every process.
-    seed = torch.seed() if seed is None else seed
-    return continued(work.model, texts, length, how, seed, work.ext_len)
-
-
-def searched(work: Work, length: int, beams: int) -> Iterator[DecodingState]:
-    """The text with the continuation that is found."""
-    before = work.ids_B[0][-UNFINISHED:]
-
-    def ended(ids: list[int]) -> bool:
-        stream = StreamingDetokenizer(work.vocab, before, work.stops)
-        for index in ids:
-            stream.add(index)
-        return stream.ended
-
-    stop = ended if work.stops else never
-    yield search(work.model, work.texts, length, beams, ended=stop, ext_len=work.ext_len)
-
-
-def finish(work: Work, steps: Iterator[DecodingState], samples: int, memory: str | None) -> None:
-    """Show the texts and keep what is remembered, also when a signal stops it."""
-    ids_B = [ids for ids in work.ids_B for _ in range(samples)]
-    page = Page(work.vocab, ids_B, work.shown, work.stops)
-    texts, stopped = work.texts, None
+def print_steps(
+    job: Job, steps: Iterator[DecodingState], num_samples: int, state_file: str | None
+) -> None:
+    """Print each step and save the last state, also when a signal ends it."""
+    printer, state, stopped = Printer(job, num_samples), job.state, None
     try:
         for after in steps:
-            new_LB = after.tokens_BL[:, len(texts) :].T.tolist()
-            # Or what is kept had a token that nobody has seen.
+            new_LB = after.tokens_BL[:, len(state) :].T.tolist()
+            # Or the file would hold a token that was never printed.
             with defer_signals():
-                texts = after
+                state = after
                 for tokens_B in new_LB:
-                    page.add(tokens_B)
-            if page.ended:
+                    printer.add_tokens(tokens_B)
+            if printer.ended:
                 break
     except SystemExit as signal:
         stopped = signal
-    page.end()
-    if memory:
-        save(memory, work.model, texts, work.ext_len)
+    printer.finish()
+    if state_file:
+        save_state(Path(state_file), state, job.weights_sha256, job.ext_len)
     if stopped:
         raise stopped
+
+
+def encode_prompt(vocab: Vocabulary, text: str) -> Tensor:
+    """Return the ids of a prompt."""
+    return torch.from_numpy(vocab.encode_text(text, where="prompt").astype("int64"))

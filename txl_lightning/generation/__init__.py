@@ -1,10 +1,9 @@
-"""Text that a network writes: texts.py first; then sampling, decoding, beam, stream, saved."""
+"""Text generation with memory: state.py first, then generate.py, sampling.py, beam.py."""
 
-from .beam import beam_search, search
-from .decoding import continued, generate
+from .beam import beam_search, search_beams
+from .generate import decode_steps, generate
 from .sampling import Sampling
-from .state import DecodingState, begun
-from .state_file import load, save
+from .state import DecodingState, start_decoding
 from .streaming import StreamingDetokenizer
 
 __all__ = [
@@ -12,10 +11,8 @@ __all__ = [
     "Sampling",
     "StreamingDetokenizer",
     "beam_search",
-    "begun",
-    "continued",
+    "decode_steps",
     "generate",
-    "load",
-    "save",
-    "search",
+    "search_beams",
+    "start_decoding",
 ]

@@ -1,136 +1,106 @@
-"""Beam search: not what is drawn, but the likeliest text that is found.
+"""Beam search: the likeliest continuation found, instead of a sampled one.
 
 B beams   V vocabulary   C candidates
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..errors import require
-from ..model import TransformerXL, accumulator_dtype, eval_mode
-from .state import DecodingState, begun, check_context, read
+from ..model import CachedReader, TransformerXL, accumulator_dtype, eval_mode
+from .state import DecodingState, advance, check_context, start_decoding
 
-Ended = Callable[[list[int]], bool]
-"""Whether a continuation, without its prompt, is whole."""
-
-
-def never(ids: list[int]) -> bool:
-    """A continuation ends where the length is reached."""
-    return False
+IsFinished = Callable[[list[int]], bool]
+"""Tells from the ids of a continuation, without its prompt, if it ends here."""
 
 
 def beam_search(
     model: TransformerXL,
     prompt_L: Tensor,
-    length: int,
+    max_new_tokens: int,
     *,
-    n_beam: int = 4,
+    num_beams: int = 4,
     length_penalty: float = 1.0,
-    ended: Ended = never,
+    is_finished: IsFinished | None = None,
     mem_len: int | None = None,
     ext_len: int = 0,
 ) -> Tensor:
-    """The likeliest tokens that are found to follow the prompt, without the prompt.
+    """Return the ids of the likeliest continuation found, without the prompt.
 
     Args:
         model: a network, used in eval mode and left in the mode it was in.
         prompt_L: at least one token to start from.
-        length: most tokens of a continuation.
-        n_beam: continuations that are kept at each length.
-        length_penalty: log-probabilities are divided by the length to this power, so that 1
-            compares means, and 0 prefers short continuations.
-        ended: whether a continuation goes no further; left out, none ends before the length.
-        mem_len: states remembered; left out, what the model was trained with.
-        ext_len: tokens that are read again with each new one, as in `generate`.
+        max_new_tokens: longest continuation.
+        num_beams: continuations kept at each length.
+        length_penalty: log-probabilities are divided by the length to this power: 1 compares means
+            per token, 0 prefers short continuations.
+        is_finished: ends a continuation early; left out, all have max_new_tokens.
+        mem_len: states remembered; left out, as in training.
+        ext_len: tokens read again with each new one, as in `generate`.
 
     Raises:
-        ValueError: an empty prompt, or a number that cannot be.
+        ValueError: an empty prompt, or an invalid number.
     """
-    texts = begun(model, [prompt_L], mem_len)
-    best = search(model, texts, length, n_beam, length_penalty, ended, ext_len)
+    state = start_decoding(model, [prompt_L], mem_len)
+    best = search_beams(
+        model, state, max_new_tokens, num_beams, length_penalty, is_finished, ext_len
+    )
     return best.tokens_BL[0, len(prompt_L) :].clone()
 
 
-@dataclass(frozen=True)
-class Found:
-    """The best continuation that is whole."""
-
-    texts: DecodingState
-    score: float
-
-
 @torch.inference_mode()
-def search(
+def search_beams(
     model: TransformerXL,
-    texts: DecodingState,
-    length: int,
-    n_beam: int = 4,
+    state: DecodingState,
+    max_new_tokens: int,
+    num_beams: int = 4,
     length_penalty: float = 1.0,
-    ended: Ended = never,
+    is_finished: IsFinished | None = None,
     ext_len: int = 0,
 ) -> DecodingState:
-    """One text with its best continuation, whose last token is not read yet.
+    """Return one text with its best continuation, whose last token is not read yet.
 
     Raises:
-        ValueError: a number that cannot be.
+        ValueError: an invalid number.
     """
-    require(n_beam >= 1, "n_beam", n_beam, "at least 1")
+    require(num_beams >= 1, "num_beams", num_beams, "at least 1")
     require(length_penalty >= 0, "length_penalty", length_penalty, "0 or more")
-    require(length >= 0, "length", length, "0 or more")
-    check_context(model, ext_len, texts.memory.mem_len)
-    before, best = len(texts), Found(texts, float("-inf"))
-    logp_B = torch.zeros(1, dtype=torch.float64, device=texts.tokens_BL.device)
+    require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
+    check_context(model, ext_len, state.memory.mem_len)
+    prompt_len, best, best_score = len(state), state, float("-inf")
+    logp_B = torch.zeros(1, dtype=torch.float64, device=model.device)
+    reader = CachedReader(model)
     with eval_mode(model):
-        for step in range(1, length + 1):
-            logits_BV, texts = read(model, texts, ext_len)
-            found = candidates(texts, logp_B, logits_BV, 2 * n_beam)
-            whole_C = [step == length or ended(ids) for ids in found.ids(before)]
-            best = found.best(best, whole_C, step**length_penalty)
-            live = [row for row, whole in enumerate(whole_C) if not whole][:n_beam]
-            # Each further token makes a text less likely; only its length can make up for that.
-            if not live or best.score >= found.logp_C[live[0]] / length**length_penalty:
+        for step in range(1, max_new_tokens + 1):
+            logits_BV, state = advance(reader, state, ext_len)
+            # Twice as many, so that those that end leave enough to go on with.
+            logp_C, row_C, token_C = extend_beams(logp_B, logits_BV, 2 * num_beams)
+            ids_C = torch.cat([state.tokens_BL[row_C, prompt_len:], token_C[:, None]], 1).tolist()
+            at_end = step == max_new_tokens
+            ended_C = [at_end or (is_finished is not None and is_finished(ids)) for ids in ids_C]
+            if any(ended_C):
+                # The first of them is the likeliest.
+                top = [ended_C.index(True)]
+                if (score := logp_C[top].item() / step**length_penalty) > best_score:
+                    best, best_score = append_choice(state, row_C[top], token_C[top]), score
+            live = [number for number, ended in enumerate(ended_C) if not ended][:num_beams]
+            # More tokens make a text less likely; only its length can compensate.
+            if not live or best_score >= logp_C[live[0]] / max_new_tokens**length_penalty:
                 break
-            texts, logp_B = found.chosen(live), found.logp_C[live]
-    return best.texts
+            state, logp_B = append_choice(state, row_C[live], token_C[live]), logp_C[live]
+    return best
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Texts with one token more, likeliest first; memories stay where they are until chosen."""
-
-    texts: DecodingState
-    row_C: Tensor
-    """Which of the texts it is."""
-    token_C: Tensor
-    """What comes after it."""
-    logp_C: Tensor
-
-    def ids(self, start: int) -> list[list[int]]:
-        """The tokens of each, from there on."""
-        tokens_BL = self.texts.tokens_BL[:, start:]
-        return torch.cat([tokens_BL[self.row_C], self.token_C[:, None]], 1).tolist()
-
-    def chosen(self, numbers: list[int]) -> DecodingState:
-        """Some of them."""
-        return self.texts.rows(self.row_C[numbers]).followed_by(self.token_C[numbers, None])
-
-    def best(self, best: Found, whole_C: list[bool], norm: float) -> Found:
-        """The best continuation, with those among these that are whole."""
-        for number, whole in enumerate(whole_C):
-            if whole:
-                # The first one is the likeliest.
-                score = self.logp_C[number].item() / norm
-                return Found(self.chosen([number]), score) if score > best.score else best
-        return best
-
-
-def candidates(texts: DecodingState, logp_B: Tensor, logits_BV: Tensor, count: int) -> Candidates:
-    """The likeliest of all texts with one token more."""
-    logp_BV = logp_B[:, None] + logits_BV.to(accumulator_dtype(logits_BV.device)).log_softmax(
-        dim=-1
-    )
+def extend_beams(logp_B: Tensor, logits_BV: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return logp_C, row_C and token_C of the likeliest texts with one token more, best first."""
+    wide_BV = logits_BV.to(accumulator_dtype(logits_BV.device))
+    logp_BV = logp_B[:, None] + wide_BV.log_softmax(dim=-1)
     logp_C, index_C = logp_BV.flatten().topk(min(count, logp_BV.numel()))
-    return Candidates(texts, index_C // logp_BV.size(1), index_C % logp_BV.size(1), logp_C)
+    return logp_C, index_C // logp_BV.size(1), index_C % logp_BV.size(1)
+
+
+def append_choice(state: DecodingState, row_C: Tensor, token_C: Tensor) -> DecodingState:
+    """Return these rows of the state, each followed by its token."""
+    return state.select_rows(row_C).append_tokens(token_C[:, None])

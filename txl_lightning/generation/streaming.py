@@ -1,4 +1,4 @@
-"""Tokens into text as they come: whole characters, and nothing of a stop string."""
+"""Tokens to text while they are generated: whole characters, and nothing of a stop string."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -10,57 +10,54 @@ class StreamingDetokenizer:
     """The text of one continuation, token by token, up to the first stop string.
 
     Args:
-        vocab: what tokens are read with.
-        before: ids of the text that is continued; they are not part of it.
-        stop: texts that end it. Each may begin and end inside tokens.
+        vocab: vocabulary of the ids.
+        prefix: ids before the continuation; their text is not returned.
+        stop: strings that end the text. Each may begin and end inside tokens.
     """
 
     def __init__(
-        self, vocab: Vocabulary, before: Iterable[int] = (), stop: Sequence[str] = ()
+        self, vocab: Vocabulary, prefix: Iterable[int] = (), stop: Sequence[str] = ()
     ) -> None:
         self.stop = [text for text in stop if text]
         self.ended = False
-        self.held = ""
-        self.ids = deque(before)
-        # It must not find the end of the ids before the last one has come.
-        self.pieces = vocab.decode_stream(iter(self.ids.popleft, None))
-        for _ in tuple(self.ids):
-            next(self.pieces)
+        self._withheld = ""
+        self._ids = deque(prefix)
+        # The iterator ends at None, so it must not see the queue's end before flush.
+        self._pieces = vocab.decode_stream(iter(self._ids.popleft, None))
+        for _ in tuple(self._ids):
+            next(self._pieces)
 
-    def add(self, index: int) -> str:
-        """What is certain to be part of the text, now that this token has come."""
-        self.ids.append(index)
-        return self.certain(next(self.pieces))
+    def push(self, index: int) -> str:
+        """Add a token; return the text that is now certain."""
+        self._ids.append(index)
+        return self.push_text(next(self._pieces))
 
-    def rest(self) -> str:
-        """What was held back, now that no token will come."""
+    def flush(self) -> str:
+        """End the continuation; return the text that was withheld."""
         if self.ended:
             return ""
-        self.ids.append(None)
-        said = self.certain("".join(self.pieces))
-        return said if self.ended else said + self.held
+        self._ids.append(None)
+        text = self.push_text("".join(self._pieces))
+        return text if self.ended else text + self._withheld
 
-    def certain(self, text: str) -> str:
-        """Let out what is no part of a stop string and cannot be the beginning of one."""
+    def push_text(self, text: str) -> str:
+        """Return what is neither a stop string nor the possible beginning of one."""
         if self.ended:
             return ""
-        text = self.held + text
-        if found := [span for each in self.stop if (span := first(each, text))]:
-            # The one that is whole first, however the text is cut into tokens.
-            self.ended, self.held = True, ""
-            return text[: min(found)[1]]
-        cut = len(text) - max((overlap(text, each) for each in self.stop), default=0)
-        self.held = text[cut:]
+        text = self._withheld + text
+        ends = [
+            (text.find(stop) + len(stop), text.find(stop)) for stop in self.stop if stop in text
+        ]
+        if ends:
+            # The stop string that is complete first, however the text is cut into tokens.
+            self.ended, self._withheld = True, ""
+            return text[: min(ends)[1]]
+        cut = len(text) - max((overlap(text, stop) for stop in self.stop), default=0)
+        self._withheld = text[cut:]
         return text[:cut]
 
 
-def first(stop: str, text: str) -> tuple[int, int] | None:
-    """Where a stop string first ends and begins in a text."""
-    start = text.find(stop)
-    return None if start < 0 else (start + len(stop), start)
-
-
 def overlap(text: str, stop: str) -> int:
-    """How many characters of the text's end may be the beginning of a stop string."""
+    """Return how many characters at the text's end may begin a stop string."""
     longest = min(len(stop) - 1, len(text))
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,0 +1,210 @@
+"""Generation, with everything before a token in memory."""
+
+import pytest
+import torch
+
+from txl_lightning import generate
+from txl_lightning.generation import Sampling, decode_steps, start_decoding
+from txl_lightning.generation import state as state_module
+from txl_lightning.generation.state import advance, skippable_prefix
+from txl_lightning.model import CachedReader
+
+UNEQUAL = [260, 1, 2, 129, 40]
+LENGTHS = [
+    {"mem_len": 200},
+    {"mem_len": 5, "same_length": "mem_len+1"},
+    {"mem_len": 4, "ext_len": 3},
+    {"mem_len": 0, "ext_len": 6, "positions": "absolute_sinusoidal"},
+    {"mem_len": 7, "ext_len": 200, "positions": "absolute_learned", "clamp_len": 9},
+]
+
+
+def make_network_and_ext_len(make_net, lengths):
+    net = make_net(**{name: lengths[name] for name in lengths if name != "ext_len"})
+    return net, lengths.get("ext_len", 0)
+
+
+def test_greedy_generation_equals_reading_the_whole_history_for_every_token(make_net):
+    net = make_net()
+    history = torch.randint(11, (5,))
+    for token in generate(net, history, 12, temperature=0, mem_len=40):
+        logits, _ = net(history[None])
+        assert token == logits[0, -1].argmax()
+        history = torch.cat([history, token[None]])
+
+
+def test_a_prompt_longer_than_the_memory_is_read_in_segments_that_end_with_it(make_net):
+    net = make_net(mem_len=3)
+    prompt, memory = torch.randint(11, (300,)), None
+    for part in prompt.split([43, 128, 128, 1]):
+        logits, memory = net(part[None], memory)
+    reader, state = CachedReader(net), start_decoding(net, [prompt])
+    logits_BV, state = advance(reader, state)
+    assert torch.allclose(logits_BV, logits[:, -1], rtol=0, atol=1e-12)
+    token_11 = torch.tensor([[4]])
+    next_BV, _ = advance(reader, state.append_tokens(token_11))
+    assert torch.allclose(next_BV, net(token_11, memory)[0][:, -1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_prompts_of_unequal_length_are_continued_as_each_alone(make_net, lengths, temperature):
+    net, ext_len = make_network_and_ext_len(make_net, lengths)
+    prompts = [torch.randint(11, (length,)) for length in UNEQUAL]
+    options = {"temperature": temperature, "ext_len": ext_len, "repetition_penalty": 99}
+    together = generate(net, prompts, 9, seed=3, **options)
+    for row, (prompt, ids) in enumerate(zip(prompts, together, strict=True)):
+        assert torch.equal(ids, generate(net, prompt, 9, seed=3 + row, **options))
+    assert len({tuple(ids.tolist()) for ids in together}) > 2
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_padding_changes_no_logit_and_no_memory(make_net, lengths):
+    net, ext_len = make_network_and_ext_len(make_net, lengths)
+    reader, prompts = CachedReader(net), [torch.randint(11, (length,)) for length in UNEQUAL]
+    logits_BV, together = advance(reader, start_decoding(net, prompts), ext_len)
+    token_B1 = torch.randint(11, (len(prompts), 1))
+    next_BV, _ = advance(reader, together.append_tokens(token_B1), ext_len)
+    for row, prompt in enumerate(prompts):
+        alone_1V, alone = advance(reader, start_decoding(net, [prompt]), ext_len)
+        assert torch.allclose(logits_BV[row], alone_1V[0], rtol=0, atol=1e-12)
+        assert together.memory.filled_B[row] == alone.memory.filled_B[0]
+        next_1V, _ = advance(reader, alone.append_tokens(token_B1[row : row + 1]), ext_len)
+        assert torch.allclose(next_BV[row], next_1V[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("ext_len", [0, 5])
+@pytest.mark.parametrize(
+    "changes", [{}, {"positions": "shaw", "clamp_len": 4}, {"memory_source": "same_layer"}]
+)
+def test_a_long_prompt_is_read_only_as_far_back_as_it_is_visible(
+    make_net, monkeypatch, changes, ext_len
+):
+    net, prompts = make_net(**changes), [torch.randint(11, (n,)) for n in (700, 640)]
+    reader, state = CachedReader(net), start_decoding(net, prompts)
+    logits_BV, after = advance(reader, state, ext_len)
+    n_skipped = skippable_prefix(net, state, ext_len)
+    assert n_skipped == (0 if "memory_source" in changes else 700 - 2 * (6 + 128 + ext_len))
+    monkeypatch.setattr(state_module, "skippable_prefix", lambda *_: 0)
+    expected_BV, _ = advance(reader, state, ext_len)
+    torch.testing.assert_close(logits_BV, expected_BV, rtol=0, atol=1e-12)
+    assert after.n_read == 700
+
+
+def test_a_list_of_prompts_returns_a_list_and_a_prompt_its_ids(make_net):
+    net, prompt = make_net(), torch.tensor([1, 2])
+    [only] = generate(net, [prompt], 5, seed=1)
+    assert torch.equal(only, generate(net, prompt, 5, seed=1))
+    assert len(generate(net, prompt, 0)) == 0
+
+
+def test_generated_ids_are_an_ordinary_tensor(make_net):
+    ids = generate(make_net(), torch.tensor([1]), 3)
+    ids += 1
+    assert not ids.is_inference()
+
+
+def test_the_network_returns_to_its_mode_when_generation_is_abandoned(make_net):
+    net = make_net().train()
+    steps = decode_steps(net, start_decoding(net, [torch.tensor([1])]), 9, Sampling())
+    next(steps)
+    steps.close()
+    assert net.training
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_a_new_token_is_read_only_for_the_next_one(make_net, monkeypatch):
+    net, lengths, hidden = make_net(), [], CachedReader.hidden
+
+    def record(reader, tokens_BL, *rest):
+        lengths.append(tokens_BL.size(1))
+        return hidden(reader, tokens_BL, *rest)
+
+    monkeypatch.setattr(CachedReader, "hidden", record)
+    generate(net, torch.randint(11, (140,)), 4)
+    assert lengths == [11, 128, 1, 1, 1, 1]
+
+
+def test_an_interrupted_text_continues_as_if_it_had_not_been(make_net):
+    net, prompts = make_net(), [torch.tensor([1]), torch.randint(11, (9,))]
+    options = {"sampling": Sampling(repetition_penalty=1.2, top_p=0.9), "seed": 4, "ext_len": 2}
+    *_, whole = decode_steps(net, start_decoding(net, prompts), 20, **options)
+    *_, first = decode_steps(net, start_decoding(net, prompts), 8, **options)
+    *_, second = decode_steps(net, first, 12, **options)
+    assert torch.equal(second.tokens_BL, whole.tokens_BL)
+    assert second.n_read == whole.n_read == len(whole) - 1
+
+
+def test_the_penalty_covers_the_prompt_as_far_back_as_its_window(make_net):
+    net = make_net()
+    likeliest = int(net(torch.tensor([[3, 7, 7, 7]]))[0][0, -1].argmax())
+    prompt = torch.tensor([likeliest, 7, 7, 7])
+    net.head.out.bias.data.zero_()[likeliest] = 1e3
+    options = {"temperature": 0, "repetition_penalty": 1e9}
+    for window, is_repeated in ((4, False), (3, True)):
+        [token] = generate(net, prompt, 1, penalty_window=window, **options)
+        assert (token == likeliest) == is_repeated
+
+
+def test_logits_that_are_not_finite_are_an_error_of_one_line(make_net):
+    net = make_net()
+    net.head.out.bias.data[3] = float("nan")
+    with pytest.raises(ValueError, match="the logits are not finite"):
+        generate(net, torch.tensor([1]), 3)
+
+
+@pytest.mark.parametrize("positions", ["absolute_learned", "sinusoidal"])
+def test_without_a_memory_each_token_is_predicted_from_the_last_few(make_net, positions):
+    net = make_net(positions=positions, clamp_len=9, mem_len=0)
+    prompt = text = torch.randint(11, (140,))
+    for _ in range(6):
+        logits, _ = net(text[None, -5:])
+        text = torch.cat([text, logits[0, -1:].argmax(-1)])
+    assert torch.equal(generate(net, prompt, 6, temperature=0, ext_len=4), text[140:])
+
+
+@pytest.mark.parametrize("prompt_len", [1, 3, 140])
+def test_with_enough_memory_reading_tokens_again_changes_nothing(make_net, prompt_len):
+    net, prompt = make_net(mem_len=200), torch.randint(11, (prompt_len,))
+    expected = generate(net, prompt, 12, temperature=0)
+    assert torch.equal(generate(net, prompt, 12, temperature=0, ext_len=5), expected)
+
+
+def test_equal_seeds_sample_equal_texts(make_net):
+    net, prompt = make_net(), torch.tensor([1])
+    first, again, other = (generate(net, prompt, 30, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_samples_follow_the_models_probabilities(make_net):
+    net, prompt = make_net(), torch.tensor([1, 2])
+    p_V = net(prompt[None])[0][0, -1].softmax(-1)
+    ids = torch.cat(generate(net, [prompt] * 800, 1, seed=0))
+    assert (torch.bincount(ids, minlength=11) / 800 - p_V).abs().max() < 5 * (0.25 / 800) ** 0.5
+    likeliest = set(p_V.topk(3).indices.tolist())
+    ids = set(torch.cat(generate(net, [prompt] * 100, 1, seed=0, top_k=3)).tolist())
+    assert ids <= likeliest
+    assert len(ids) > 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_new_tokens": -1}, "max_new_tokens: invalid -1"),
+        ({"temperature": -0.5}, "temperature: invalid -0.5"),
+        ({"ext_len": -1}, "ext_len: invalid -1"),
+        ({"prompt_L": torch.tensor([], dtype=torch.long)}, "prompt: invalid an empty one"),
+        ({"prompt_L": torch.tensor([3, 11])}, r"prompt: invalid \[3, 11\]; .* ids from 0 to 10"),
+        ({"prompt_L": []}, "prompts: invalid none"),
+    ],
+)
+def test_an_invalid_argument_is_refused_by_name(make_net, changes, message):
+    with pytest.raises(ValueError, match=message):
+        generate(make_net(), **{"prompt_L": torch.tensor([1]), "max_new_tokens": 3} | changes)
+
+
+def test_absolute_positions_need_tokens_to_read_again(make_net):
+    net = make_net(positions="absolute_sinusoidal")
+    with pytest.raises(ValueError, match=r"ext_len: invalid 0; .* because positions are absolute"):
+        generate(net, torch.tensor([1]), 1)
