@@ -1,116 +1,109 @@
-"""A room imports only from lower floors, and importing only defines things."""
+"""Rooms import only from lower floors and stay within their line budgets."""
 
 import ast
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parents[1] / "txl_lightning"
+TESTS = Path(__file__).parent
 FLOORS = {
-    "errors": 0,
-    "files": 0,
-    "signals": 0,
-    "model": 1,
-    "data": 1,
-    "evaluation": 2,
-    "generation": 2,
-    "checkpoints": 2,
-    "convert": 3,
-    "analysis": 3,
-    "training": 4,
-    "sweeps": 4,
-    "help": 1,
+    "errors": 0, "files": 0, "signals": 0,
+    "model": 1, "data": 1, "help": 1,
+    "evaluation": 2, "generation": 2, "checkpoints": 2,
+    "convert": 3, "analysis": 3,
+    "training": 4, "sweeps": 4,
     "commands": 5,
+    "__init__": 6, "__main__": 6,
+}  # fmt: skip
+# Raising a budget is a decision: the commit says why.
+BUDGETS = {
+    "top": 600, "model": 1480, "data": 2300, "evaluation": 560, "generation": 620,
+    "checkpoints": 430, "convert": 640, "analysis": 480, "training": 2250, "sweeps": 420,
+    "commands": 800,
+}  # fmt: skip
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 10_000, 9_000, 300, 50
+# Packages that are slow to import, large or unsafe, and the files that may import them.
+PLACES = {
+    ("lightning",): {"training", "data/datamodule.py", "__main__.py"},
+    ("tokenizers",): {"data/vocab/subwords.py"},
+    ("pooch", "urllib", "requests", "http", "socket", "fsspec"): {"data/download.py"},
+    ("wandb",): {"training"},
+    ("optuna",): {"sweeps"},
 }
-"""A room imports only from lower floors; a file of floor 0, also from files of floor 0."""
-LIMIT = 300
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def room(path: Path) -> str:
+def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported_rooms(path: Path) -> set[str]:
-    """The rooms of ours that a file imports."""
+def imported_modules(path: Path) -> set[tuple[str, ...]]:
+    """Return the dotted names, as tuples, of everything that a file imports."""
     package = ("txl_lightning", *path.relative_to(PACKAGE).parts[:-1])
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
-            full = (*base, *(node.module or "").split("."))
-            names = [(*full, alias.name) for alias in node.names]
+            module = (*base, *(node.module or "").split("."))
+            names |= {(*(part for part in module if part), alias.name) for alias in node.names}
         elif isinstance(node, ast.Import):
-            names = [tuple(alias.name.split(".")) for alias in node.names]
-        else:
-            continue
-        ours = (tuple(part for part in name if part) for name in names)
-        found |= {name[1] for name in ours if name[0] == "txl_lightning" and len(name) > 1}
-    return found
+            names |= {tuple(alias.name.split(".")) for alias in node.names}
+    return names
 
 
-FILES = sorted(PACKAGE.rglob("*.py"))
-INSIDE = [path for path in FILES if room(path) in FLOORS]
+def imported_rooms(path: Path) -> set[str]:
+    names = imported_modules(path)
+    return {name[1] for name in names if name[0] == "txl_lightning"} & FLOORS.keys()
 
 
-@pytest.mark.parametrize("path", INSIDE, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_room_imports_only_from_lower_floors(path):
-    here = room(path)
-    for other in imported_rooms(path) & FLOORS.keys() - {here}:
-        below = FLOORS[other] < FLOORS[here] or FLOORS[other] == 0
-        assert below, f"{here} imports {other}"
+def count_lines(paths) -> int:
+    return sum(len(path.read_text().splitlines()) for path in paths)
 
 
-def test_every_file_is_in_a_room():
-    assert {room(path) for path in FILES} == {*FLOORS, "__init__", "__main__"}
+def test_a_room_imports_only_from_lower_floors():
+    for path in FILES:
+        here = room_of(path)
+        for other in imported_rooms(path) - {here}:
+            # Files of the lowest floor are one room.
+            is_lower = FLOORS[other] < FLOORS[here] or FLOORS[other] == 0
+            assert is_lower, f"{path}: {here} imports {other}"
 
 
-def test_the_network_imports_torch_and_nothing_of_ours():
+def test_the_network_imports_torch_and_no_other_room_but_errors():
     for path in (PACKAGE / "model").rglob("*.py"):
-        assert imported_rooms(path) <= {"model", "errors"}
-        assert "lightning" not in path.read_text().replace("txl_lightning", "")
+        assert imported_rooms(path) <= {"model", "errors"}, path
 
 
-def imported_packages(path: Path) -> set[str]:
-    """The packages of others that a file imports."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and not node.level:
-            found.add(node.module.split(".")[0])
-        elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
-    return found
+def test_each_room_stays_within_its_line_budget():
+    lines = dict.fromkeys(BUDGETS, 0)
+    for path in FILES:
+        room = room_of(path)
+        lines[room if room in BUDGETS else "top"] += count_lines([path])
+    over = {room: (n, BUDGETS[room]) for room, n in lines.items() if n > BUDGETS[room]}
+    assert not over
+    assert sum(lines.values()) <= ALL_LINES
+    assert count_lines(TESTS.rglob("*.py")) <= TEST_LINES
 
 
-@pytest.mark.parametrize(
-    ("packages", "where"),
-    [
-        ({"lightning"}, {"data/datamodule.py", "__main__.py", "training"}),
-        ({"tokenizers"}, {"data/vocab/subwords.py"}),
-        ({"urllib", "urllib3", "requests", "http", "socket", "fsspec"}, {"data/download.py"}),
-        ({"wandb"}, {"training"}),
-        ({"optuna"}, {"sweeps/engine.py", "sweeps/results.py", "sweeps/runner.py"}),
-    ],
-)
-def test_a_package_is_imported_only_where_it_belongs(packages, where):
-    users = {path for path in FILES if imported_packages(path) & packages}
-    names = {path.relative_to(PACKAGE) for path in users}
-    assert {str(n) for n in names if n.parts[0] != "training"} == where - {"training"}
+def test_files_and_functions_are_short():
+    for path in FILES:
+        assert count_lines([path]) <= FILE_LINES, path
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno - node.lineno < FUNCTION_LINES, f"{path}: {node.name}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_files_and_functions_are_short(path):
-    text = path.read_text()
-    assert len(text.splitlines()) <= LIMIT
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno - node.lineno < 50, node.name
+def test_a_package_is_imported_only_in_its_places():
+    for packages, places in PLACES.items():
+        users = {p for p in FILES if {name[0] for name in imported_modules(p)} & set(packages)}
+        names = {path.relative_to(PACKAGE) for path in users}
+        assert {str(n) if str(n) in places else n.parts[0] for n in names} <= places, packages
 
 
-def test_importing_writes_and_prints_nothing(tmp_path):
+def test_importing_the_package_writes_and_prints_nothing(tmp_path):
     command = [sys.executable, "-W", "error", "-c", "import txl_lightning"]
     environment = {"PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
+    assert (process.returncode, process.stdout, process.stderr) == (0, b"", b"")
     assert list(tmp_path.iterdir()) == []

@@ -29,6 +29,7 @@ from .prompt import read_prompt, read_prompt_lines
 
 UNFINISHED = 64
 """Last tokens of a text among which an unfinished character or word may begin."""
+NULL_WITH_OTHERS = "null with prompt, prompt_file, num_beams or state_file"
 DEFAULT_TGT_LEN = 128
 """Segment length of the training, where a checkpoint does not name it."""
 
@@ -59,27 +60,21 @@ def generate_command(
         prompts: File with a prompt in each line that is not empty, in place of one prompt.
         max_new_tokens: Most tokens to generate.
         stop: A text, or a list of them, before which the continuation ends.
-        num_samples: Continuations to generate at once; several are printed when all are complete.
-        num_beams: Search for the likeliest continuation with this many beams; nothing is sampled
-            then, and the sampling options are ignored.
+        num_samples: Continuations of each prompt; several are printed when all are complete.
+        num_beams: Search for the likeliest continuation with this many beams, instead of sampling.
         seed: The same seed prints the same text; each further sample has the next number.
-        state_file: File for text and memory, written at the end. If it exists, its text is
-            continued, after the prompt if one is given.
+        state_file: File for text and memory, written at the end; if it exists, its text continues.
         mem_len: States remembered; left out, as in training.
-        ext_len: Tokens read again with each new one. Left out, 0; but with absolute positions or
-            without a memory, one less than a training segment.
+        ext_len: Tokens read again with each new one; left out, what the memory cannot replace.
         device: Device of the model; left out, a GPU if there is one.
         temperature: Divisor of the logits; 0 always takes the likeliest token.
         **sampling: As in Sampling.
     """
-    require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
-    require(num_samples >= 1, "num_samples", num_samples, "at least 1")
-    require(num_beams is None or num_beams >= 1, "num_beams", num_beams, "at least 1, or null")
+    alone = all(option is None for option in (prompt, prompt_file, num_beams, state_file))
+    require(prompts is None or alone, "prompts", prompts, NULL_WITH_OTHERS)
     is_single = num_beams is None and state_file is None
     require(num_samples == 1 or is_single, "num_samples", num_samples, "1 with beams or state_file")
-    alone = is_single and prompt is None and prompt_file is None
-    others = "null with prompt, prompt_file, num_beams or state_file"
-    require(prompts is None or alone, "prompts", prompts, others)
+    check_counts(max_new_tokens, num_samples, num_beams)
     check_file_writable("state_file", state_file)
     settings = Sampling(temperature=temperature, **sampling)
     texts = [read_prompt(prompt, prompt_file)] if prompts is None else read_prompt_lines(prompts)
@@ -89,6 +84,13 @@ def generate_command(
     else:
         steps = job.search(max_new_tokens, num_beams)
     print_steps(job, steps, num_samples, state_file)
+
+
+def check_counts(max_new_tokens: int, num_samples: int, num_beams: int | None) -> None:
+    """Refuse invalid counts before a checkpoint is loaded."""
+    require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
+    require(num_samples >= 1, "num_samples", num_samples, "at least 1")
+    require(num_beams is None or num_beams >= 1, "num_beams", num_beams, "at least 1, or null")
 
 
 @dataclass(frozen=True)

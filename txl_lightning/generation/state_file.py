@@ -6,10 +6,11 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
-from ..checkpoints.tensors import write_tensors
 from ..errors import DataError, require
+from ..files import replace_file
 from ..model import CachedReader, TransformerXL
 from .state import DecodingState
 
@@ -29,8 +30,9 @@ def save_state(path: Path, state: DecodingState, weights_sha256: str, ext_len: i
         "n_read": torch.tensor(state.n_read),
         "ext_len": torch.tensor(ext_len),
     }
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     about = {"format": FORMAT, "weights": weights_sha256, "tensors": sha256_of_tensors(tensors)}
-    write_tensors(tensors, path, about)
+    replace_file(path, lambda part: part.write_bytes(save(tensors, about)))
 
 
 def load_state(
@@ -75,6 +77,5 @@ def sha256_of_tensors(tensors: Mapping[str, Tensor]) -> str:
     sha256 = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         sha256.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        flat = tensor.detach().cpu().contiguous().flatten()
-        sha256.update(flat.view(torch.uint8).numpy())
+        sha256.update(tensor.flatten().view(torch.uint8).numpy())
     return sha256.hexdigest()
