@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from txl_lightning import __main__ as door
-from txl_lightning.checkpoints import save_folder, trained_tgt_len
+from txl_lightning.checkpoints import save_folder
+from txl_lightning.checkpoints.runs import read_tgt_len
 from txl_lightning.commands.generate import Job, Printer, print_steps
 from txl_lightning.commands.prompt import read_prompt
 from txl_lightning.data.vocab import Characters
@@ -26,7 +27,7 @@ def checkpoint(tmp_path_factory, sizes) -> Path:
     letters = np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8)
     letters[::9] = 10
     (folder / "letters.txt").write_bytes(letters.tobytes())
-    where = [f"--data.path={folder / 'letters.txt'}", f"--data.root={folder / 'data'}"]
+    where = [f"--data.path={folder / 'letters.txt'}", f"--data.data_dir={folder / 'data'}"]
     where += [f"--trainer.default_root_dir={folder}", "--data.vocab=characters"]
     door.run(["fit", *sizes, *where])
     return folder / "version_0" / "checkpoints" / "last.ckpt"
@@ -319,10 +320,10 @@ def test_trained_tgt_len_is_none_where_a_checkpoint_does_not_name_it(
     run_folder, make_net, tmp_path
 ):
     path = run_folder / "checkpoints" / "last.ckpt"
-    assert trained_tgt_len(path) == 8
+    assert read_tgt_len(path) == 8
     save_folder(make_net(), tmp_path / "folder")
-    assert trained_tgt_len(tmp_path / "folder") is None
+    assert read_tgt_len(tmp_path / "folder") is None
     held = torch.load(path, weights_only=True)
     del held["datamodule_hyper_parameters"]
     torch.save(held, tmp_path / "a.ckpt")
-    assert trained_tgt_len(tmp_path / "a.ckpt") is None
+    assert read_tgt_len(tmp_path / "a.ckpt") is None

@@ -22,7 +22,7 @@ from ..evaluation.protocols import get_protocol
 from ..evaluation.scoring import TokenNats
 from ..files import check_file_writable
 from ..model import TransformerXL
-from .devices import Device, there_is
+from .device import Device, pick_device
 
 PIPED = "-"
 """The path of what is piped in."""
@@ -64,7 +64,7 @@ def evaluate_command(
     check_file_writable("per_token", per_token)
     check_file_writable("out", out)
     model, vocab = load_with_vocabulary(ckpt_path)
-    model.to(there_is(device))
+    model.to(pick_device(device))
     with TemporaryDirectory(prefix="txl-") as folder, lines(out) as written:
         if path is None and corpus is None:
             require(document_unit is None, "document_unit", document_unit, "path or corpus given")

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checkpoints import load_readable, sha256_of_weights, trained_tgt_len
+from ..checkpoints import sha256_of_weights
+from ..checkpoints.runs import load_with_vocabulary, read_tgt_len
 from ..data.vocab import Vocabulary
 from ..errors import require
 from ..files import check_file_writable
@@ -117,7 +118,7 @@ class Job:
         device: str,
     ) -> "Job":
         """Load the checkpoint, and start from the prompts or from a state file."""
-        model, vocab = load_readable(ckpt_path)
+        model, vocab = load_with_vocabulary(ckpt_path)
         sha256 = sha256_of_weights(ckpt_path) if state_file else ""
         stop = [stop] if isinstance(stop, str) else stop
         model.to(device)
@@ -132,7 +133,7 @@ class Job:
         state = start_decoding(model, ids, mem_len)
         if ext_len is None:
             needs_context = model.config.is_absolute or not state.memory.mem_len
-            tgt_len = trained_tgt_len(ckpt_path) or DEFAULT_TGT_LEN
+            tgt_len = read_tgt_len(ckpt_path) or DEFAULT_TGT_LEN
             ext_len = max(tgt_len - 1, 1) if needs_context else 0
         return Job(model, vocab, state, ext_len, sha256, 0, stop)
 

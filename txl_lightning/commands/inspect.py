@@ -18,7 +18,7 @@ from ..errors import require
 from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
 from ..files import check_folder_writable
-from .devices import Device, there_is
+from .device import Device, pick_device
 from .texts import text_ids, trained
 
 
@@ -52,7 +52,7 @@ def inspect_command(
     torch.set_flush_denormal(True)
     check_folder_writable("out", out)
     model, vocab, trained_with = trained(ckpt_path)
-    model.to(there_is(device))
+    model.to(pick_device(device))
     require(tokens >= 1, "tokens", tokens, "at least 1")
     ids = text_ids(ckpt_path, vocab, path, split)[:tokens]
     mem_len = model.config.mem_len

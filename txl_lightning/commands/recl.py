@@ -18,7 +18,7 @@ from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
 from ..files import check_folder_writable
 from ..model import TransformerXL
-from .devices import Device, there_is
+from .device import Device, pick_device
 from .texts import text_ids, trained
 
 
@@ -65,11 +65,11 @@ def recl_command(
     for name, (model, tgt_len) in models.items():
         lengths = {"tgt_len": tgt_len, "mem_len": model.config.mem_len}
         options = (lengths if reading == "trained" else {}) | {"report": partial(report, name)}
-        model.to(there_is(device))
+        model.to(pick_device(device))
         nats[name] = score_contexts(model, tokens, place_P, contexts, **options)
     about = {"checkpoints": dict(zip(models, ckpt_path, strict=True)), "reading": reading}
     about["checkpoint_sha256"] = dict(zip(models, map(sha256_of_weights, ckpt_path), strict=True))
-    about |= describe_environment(torch.device(there_is(device)))
+    about |= describe_environment(torch.device(pick_device(device)))
     about |= {"positions": len(place_P), "path": path, "split": None if path else split}
     write_results(Path(out), nats, contexts, r, vocab.unit, about)
 

@@ -13,7 +13,7 @@ from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
 from ..files import check_folder_writable
 from ..model import TransformerXL, TransformerXLConfig
-from .devices import Device, there_is
+from .device import Device, pick_device
 
 
 def speed_command(
@@ -50,7 +50,7 @@ def speed_command(
         require(value >= 1, key, value, "at least 1")
     for key, values in {"lengths": lengths, "batches": batches}.items():
         require(all(value >= 1 for value in values), key, list(values), "at least 1 each")
-    model, folder = load_network(source).to(there_is(device)), Path(out)
+    model, folder = load_network(source).to(pick_device(device)), Path(out)
     about = {"source": source, **describe_environment(model.device)}
     window = compare_with_window(model, list(lengths), tgt_len, segments, positions)
     write_table(window, folder / "window", about)
