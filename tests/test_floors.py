@@ -27,7 +27,7 @@ ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 10_000, 9_000, 300, 50
 PLACES = {
     ("lightning",): {"training", "data/datamodule.py", "__main__.py"},
     ("tokenizers",): {"data/vocab/subwords.py"},
-    ("pooch", "urllib", "requests", "http", "socket", "fsspec"): {"data/download.py"},
+    ("urllib", "urllib3", "requests", "http", "socket", "fsspec"): {"data/download.py"},
     ("wandb",): {"training"},
     ("optuna",): {"sweeps"},
 }

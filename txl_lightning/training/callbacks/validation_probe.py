@@ -164,7 +164,7 @@ def nats_without_memory(pl_module: Any, segment: Segment) -> Tensor:
 def decode(vocab: Any, ids_T: Tensor) -> str:
     """The text of some tokens, in whole characters."""
     stream = StreamingDetokenizer(vocab, ())
-    return "".join([*(stream.add(index) for index in ids_T.tolist()), stream.rest()])
+    return "".join([*(stream.push(index) for index in ids_T.tolist()), stream.flush()])
 
 
 def add_padded(one_L: Tensor, other_L: Tensor) -> Tensor:
