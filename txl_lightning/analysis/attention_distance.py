@@ -49,9 +49,6 @@ def measure_attention_distance(
     """Return a row for each head of each layer: its attention distance over a text, in tokens.
 
     The text is read in whole segments, and queries are counted once the memory is full.
-
-    Raises:
-        ValueError: a text too short for that.
     """
     require(batch_size >= 1, "batch_size", batch_size, "at least 1")
     require(tgt_len >= 1, "tgt_len", tgt_len, "at least 1")
@@ -65,10 +62,7 @@ def measure_attention_distance(
 
 
 def summarize_heads(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
-    """Return rows of layer, head, distance and share of attention on memory.
-
-    Distance is a mean and QUANTILES; 0 is the query's own token.
-    """
+    """Return rows of layer, head, distance (0 is the query itself) and share on memory."""
     rows = []
     for layer, layer_sums in enumerate(sums, start=1):
         share_HS = (layer_sums.distance_HS / layer_sums.n_query).cpu().numpy()
@@ -95,10 +89,7 @@ def sum_attention(
     n_warmup: int,
     ext_len: int = 0,
 ) -> list[HeadSums]:
-    """Return each layer's sums over equally long segments but the first n_warmup.
-
-    These fill the memory; there must be more.
-    """
+    """Return each layer's sums over equally long segments, once n_warmup fill the memory."""
     with eval_mode(model), ExitStack() as later:
         for index, segment in enumerate(segments):
             if index == n_warmup:
@@ -121,19 +112,11 @@ def record_attention(model: TransformerXL) -> Iterator[list[HeadSums]]:
             layer.attention.attend = kernel
 
 
-def attend_and_record(
-    kernel: Callable[..., Tensor],
-    sums: HeadSums,
-    q_BLHK: Tensor,
-    k_BSHK: Tensor,
-    v_BSHK: Tensor,
-    terms: DistanceTerms,
-    mask_BLS: Tensor,
-    dropatt: float,
-) -> Tensor:
+def attend_and_record(kernel: Callable[..., Tensor], sums: HeadSums, *inputs: Any) -> Tensor:
     """Return what the kernel does, and add the weights to the sums."""
+    q_BLHK, k_BSHK, _, terms, mask_BLS, _ = inputs
     sums.add(attention_weights(q_BLHK, k_BSHK, terms, mask_BLS))
-    return kernel(q_BLHK, k_BSHK, v_BSHK, terms, mask_BLS, dropatt)
+    return kernel(*inputs)
 
 
 def attention_weights(

@@ -29,39 +29,39 @@ def make_segment_timer(
 
     Each token sees attention_len tokens before its segment, and those of the segment before it.
     """
-    reader = CachedReader(model)
+    reader, generator = CachedReader(model), torch.Generator().manual_seed(0)
     memory = reader.empty_memory(batch_size, EvalLengths(attention_len))
-    draw = torch.Generator().manual_seed(0)
-
-    def tokens(count: int) -> Tensor:
-        drawn = torch.randint(model.config.n_token, (batch_size, count), generator=draw)
-        return drawn.to(model.device)
+    for place in range(0, attention_len, FILLING):
+        shape = (batch_size, min(FILLING, attention_len - place))
+        _, memory = reader.hidden(draw_tokens(model, shape, generator), memory)
 
     def time_segment() -> float:
         nonlocal memory
-        segment, targets = tokens(tgt_len), tokens(tgt_len)
+        tokens_BL, targets_BL = draw_tokens(model, (2, batch_size, tgt_len), generator)
         start = read_clock(model)
-        _, memory = reader.loss(segment, targets, memory)
+        _, memory = reader.loss(tokens_BL, targets_BL, memory)
         return read_clock(model) - start
 
-    for place in range(0, attention_len, FILLING):
-        _, memory = reader.hidden(tokens(min(FILLING, attention_len - place)), memory)
     return time_segment
 
 
 def make_window_timer(model: TransformerXL, attention_len: int) -> Timer:
     """Return a timer that predicts one token from attention_len tokens, which are read anew."""
-    draw, reader = torch.Generator().manual_seed(0), CachedReader(model)
+    reader, generator = CachedReader(model), torch.Generator().manual_seed(0)
 
     def time_window() -> float:
-        window_1L = torch.randint(model.config.n_token, (1, attention_len), generator=draw)
-        window_1L = window_1L.to(model.device)
+        window_1L = draw_tokens(model, (1, attention_len), generator)
         start = read_clock(model)
         h_1LD, _ = reader.hidden(window_1L, reader.empty_memory(1, EvalLengths(0)))
         model.head(h_1LD[:, -1:])
         return read_clock(model) - start
 
     return time_window
+
+
+def draw_tokens(model: TransformerXL, shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
+    """Return random tokens on the model's device."""
+    return torch.randint(model.config.n_token, shape, generator=draw).to(model.device)
 
 
 @torch.inference_mode()
@@ -74,23 +74,19 @@ def compare_with_window(
     machine does meets all of them; what counts is the fastest of each.
     """
     timers = [
-        (make_segment_timer(model, length, tgt_len), make_window_timer(model, length))
-        for length in lengths
+        (make_segment_timer(model, at, tgt_len), make_window_timer(model, at)) for at in lengths
     ]
-    memory_s: list[list[float]] = [[] for _ in lengths]
-    window_s: list[list[float]] = [[] for _ in lengths]
+    times: list[tuple[list[float], list[float]]] = [([], []) for _ in lengths]
     for index in range(positions + 1):
-        for n, (time_segment, time_window) in enumerate(timers):
-            segment_times = [time_segment() / tgt_len for _ in range(-(-segments // positions))]
-            window_time = time_window()
+        for (time_segment, time_window), (memory_s, window_s) in zip(timers, times, strict=True):
+            memory_s += [time_segment() / tgt_len for _ in range(-(-segments // positions))]
+            window_s.append(time_window())
             # The first round finds everything cold.
-            if index:
-                memory_s[n] += segment_times
-                window_s[n].append(window_time)
-    return [
-        compare_times(*times) | {"tgt_len": tgt_len}
-        for times in zip(lengths, memory_s, window_s, strict=True)
-    ]
+            if index == 0:
+                memory_s.clear()
+                window_s.clear()
+    rows = [compare_times(at, *seconds) for at, seconds in zip(lengths, times, strict=True)]
+    return [row | {"tgt_len": tgt_len} for row in rows]
 
 
 def compare_times(length: int, memory_s: list[float], window_s: list[float]) -> dict[str, Any]:

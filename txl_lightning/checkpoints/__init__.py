@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from .export import load_folder, save_folder
-from .runs import load_run, load_with_vocabulary, read_checkpoint, read_tgt_len, sha256_of_weights
+from .runs import load_run, load_with_vocabulary, read_checkpoint, read_tgt_len
 
 __all__ = [
     "load_folder",
@@ -14,7 +14,6 @@ __all__ = [
     "read_checkpoint",
     "read_tgt_len",
     "save_folder",
-    "sha256_of_weights",
 ]
 
 

@@ -46,12 +46,7 @@ def load_folder(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
 
 
 def read_config(folder: Path) -> TransformerXLConfig:
-    """Read the settings of the network in a folder.
-
-    Raises:
-        ValueError: there are none.
-        CheckpointError: they are damaged, or another's, or of a later release.
-    """
+    """Read the settings of the network in a folder; errors are those of `load_folder`."""
     path = folder / CONFIG
     # No deeper: it may be any folder.
     near = [folder / part / "best.ckpt" for part in ("", "checkpoints")]
@@ -67,11 +62,7 @@ def read_config(folder: Path) -> TransformerXLConfig:
 
 
 def check_weights(weights: dict[str, torch.Tensor], model: TransformerXL) -> None:
-    """Refuse weights that are not those of the network.
-
-    Raises:
-        ValueError: with their names.
-    """
+    """Refuse weights that are not those of the network, by their names."""
     known = dict(model.named_parameters())
     if wrong := known.keys() ^ weights.keys():
         raise ValueError(f"missing, or not of this network: {list_names(wrong)}")

@@ -42,11 +42,7 @@ def load_run(path: str | Path) -> tuple[TransformerXL, Vocabulary | None]:
 
 
 def load_with_vocabulary(path: str | Path) -> tuple[TransformerXL, Vocabulary]:
-    """Load the same as `load_run`, of which there must be a vocabulary.
-
-    Raises:
-        CheckpointError: there is none.
-    """
+    """Load the same as `load_run`; without a vocabulary there is a CheckpointError."""
     model, known = load_run(path)
     if known is None:
         raise CheckpointError(f"ckpt_path: {path} has no vocabulary; convert with --vocab")

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,23 +35,15 @@ def load_content(path: Path, stand_ins: Sequence[Any] = ()) -> Any:
         ValueError: there is no such file.
         CheckpointError: it is something else, damaged, or refused for what it would execute.
     """
-
-    def load() -> Any:
-        with torch.serialization.safe_globals(list(stand_ins)):
-            return torch.load(path, map_location="cpu", weights_only=True)
-
     if path.suffix == ".safetensors":
         return _load(path, "a safetensors file", lambda: load_file(path))
-    return _load(path, "a file that torch.save wrote", load)
+    with torch.serialization.safe_globals(list(stand_ins)):
+        load = partial(torch.load, path, map_location="cpu", weights_only=True)
+        return _load(path, "a file that torch.save wrote", load)
 
 
 def load_json(path: Path) -> dict[str, Any]:
-    """Return the settings in a JSON file.
-
-    Raises:
-        ValueError: there is no such file.
-        CheckpointError: it is something else.
-    """
+    """Return the settings in a JSON file; errors are those of `load_content`."""
     settings = _load(path, "JSON", lambda: json.loads(path.read_text(encoding="utf-8")))
     if not isinstance(settings, dict):
         raise CheckpointError(f"{path}: it must hold settings by name")
@@ -58,11 +51,7 @@ def load_json(path: Path) -> dict[str, Any]:
 
 
 def require_tensors(path: Path, content: Any) -> dict[str, Tensor]:
-    """Return the content of a file, if it is tensors by name.
-
-    Raises:
-        CheckpointError: it is not.
-    """
+    """Return the content of a file, if it is tensors by name."""
     pairs = content.items() if isinstance(content, Mapping) else [(None, None)]
     if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in pairs):
         raise CheckpointError(f"{path}: not a state_dict; it must hold tensors by name")
@@ -71,11 +60,7 @@ def require_tensors(path: Path, content: Any) -> dict[str, Tensor]:
 
 @contextmanager
 def errors_in(path: Path) -> Iterator[None]:
-    """Name the file in which something is wrong.
-
-    Raises:
-        CheckpointError: instead of the ValueError, or what a value of a wrong type leads to.
-    """
+    """Make a CheckpointError, which names the file, of what invalid values lead to."""
     try:
         yield
     except CheckpointError:

@@ -46,11 +46,7 @@ def load_vocabulary_in(folder: Path, n_token: int) -> Vocabulary | None:
 
 
 def make_words(words: Sequence[Any], lower_case: bool = False) -> Words:
-    """Make a vocabulary whose lines end and unseen words become as it has symbols for.
-
-    Raises:
-        DataError: these are no words.
-    """
+    """Make a vocabulary whose lines end and unseen words become as it has symbols for."""
     line_end = next((end for symbol, end in LINE_ENDS.items() if symbol in words), "none")
     unknown = "unk" if any(symbol in words for symbol in UNKNOWN) else "error"
     options = WordOptions(lower_case=lower_case, line_end=line_end, unknown=unknown)

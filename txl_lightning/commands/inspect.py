@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..analysis import plots
 from ..analysis.attention_distance import measure_attention_distance
@@ -48,8 +47,6 @@ def inspect_command(
         device: Where the model runs; left out, on a GPU if there is one.
         out: The folder to write to.
     """
-    # Numbers too small to be normal slow a CPU's step several-fold.
-    torch.set_flush_denormal(True)
     check_folder_writable("out", out)
     model, vocab, trained_with = trained(ckpt_path)
     model.to(pick_device(device))

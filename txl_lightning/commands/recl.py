@@ -52,8 +52,6 @@ def recl_command(
         device: Where the model runs; left out, on a GPU if there is one.
         out: The folder to write to.
     """
-    # Numbers too small to be normal slow a CPU's step several-fold.
-    torch.set_flush_denormal(True)
     check_folder_writable("out", out)
     check_options(step, max_context, r, positions)
     contexts = list(range(step, max_context + 1, step))
@@ -71,7 +69,7 @@ def recl_command(
     about["checkpoint_sha256"] = dict(zip(models, map(sha256_of_weights, ckpt_path), strict=True))
     about |= describe_environment(torch.device(pick_device(device)))
     about |= {"positions": len(place_P), "path": path, "split": None if path else split}
-    write_results(Path(out), nats, contexts, r, vocab.unit, about)
+    write_results(Path(out), nats, r, about | {"contexts": contexts, "unit": vocab.unit})
 
 
 def check_options(step: int, max_context: int, r: Sequence[float], positions: int) -> None:
@@ -88,31 +86,22 @@ def report(model: str, context: int, nats: float) -> None:
 
 
 def write_results(
-    folder: Path,
-    nats: dict[str, np.ndarray],
-    contexts: list[int],
-    r: Sequence[float],
-    unit: str,
-    about: dict[str, Any],
+    folder: Path, nats: dict[str, np.ndarray], r: Sequence[float], about: dict[str, Any]
 ) -> None:
     """Write the tables and the picture, and print RECL."""
-    tables = [compute_recl(nats, contexts, share) for share in r]
+    tables = [compute_recl(nats, about["contexts"], share) for share in r]
     found, steps = (list(chain(*rows)) for rows in zip(*tables, strict=True))
     means = {name: nats_CP.mean(axis=1).tolist() for name, nats_CP in nats.items()}
-    write_table(found, folder / "recl", about | {"contexts": contexts, "nats": means})
+    write_table(found, folder / "recl", about | {"nats": means})
     write_table(steps, folder / "gains", about)
-    plot_gains(steps, found, folder / "recl.png", unit)
+    plot_gains(steps, found, folder / "recl.png", about["unit"])
     for row in found:
         print(f"{row['model']}  r {row['r']:g}  RECL {label_recl(row)}")
     print(f"written to {folder}")
 
 
 def load_group(paths: Sequence[str]) -> tuple[dict[str, tuple[TransformerXL, int]], Vocabulary]:
-    """Load models by name, each with the length of its segments, and their vocabulary.
-
-    Raises:
-        ValueError: they have different vocabularies, or one is given twice.
-    """
+    """Load models by name, each with the length of its segments, and their one vocabulary."""
     require(len(set(paths)) == len(paths), "ckpt_path", list(paths), "different files")
     runs = [trained(path) for path in paths]
     vocab = runs[0][1]

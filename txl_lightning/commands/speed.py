@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import torch
 import yaml
 
 from ..analysis.plots import Rows, plot_latency, plot_speed
@@ -42,8 +41,6 @@ def speed_command(
         device: Where the model runs; left out, on a GPU if there is one.
         out: The folder to write to.
     """
-    # Numbers too small to be normal slow a CPU's step several-fold.
-    torch.set_flush_denormal(True)
     check_folder_writable("out", out)
     counts = {"tgt_len": tgt_len, "segments": segments, "positions": positions, "tokens": tokens}
     for key, value in counts.items():
@@ -83,11 +80,7 @@ def print_window(rows: Rows) -> None:
 
 
 def load_network(source: str) -> TransformerXL:
-    """Load the network of a checkpoint, or make one of a config's sizes.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Load the network of a checkpoint, or make one of a config's sizes."""
     if Path(source).suffix not in (".yaml", ".yml"):
         return load_run(source)[0]
     try:

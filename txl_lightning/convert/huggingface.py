@@ -86,11 +86,7 @@ def save_huggingface(model: TransformerXL, folder: Path, vocab: Vocabulary | Non
 
 
 def config_from_huggingface(settings: Mapping[str, Any]) -> TransformerXLConfig:
-    """Translate the settings of a config.json.
-
-    Raises:
-        ValueError: one that its code cannot run either.
-    """
+    """Translate the settings of a config.json; refuse one that its code cannot run either."""
     given = fill_settings(settings, DEFAULTS)
     for key, expected in {"model_type": MODEL_TYPE, "attn_type": 0}.items():
         require(given.get(key) == expected, key, given.get(key), str(expected))
@@ -111,11 +107,7 @@ def config_from_huggingface(settings: Mapping[str, Any]) -> TransformerXLConfig:
 
 
 def config_to_huggingface(config: TransformerXLConfig) -> dict[str, Any]:
-    """Return config.json, as save_pretrained writes it.
-
-    Raises:
-        ValueError: Hugging Face has no setting for a value.
-    """
+    """Return config.json, as save_pretrained writes it; refuse what it has no setting for."""
     representable = {
         "positions": (config.positions, ("sinusoidal",)),
         "norm": (config.norm, ("post", "pre")),

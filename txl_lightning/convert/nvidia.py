@@ -33,11 +33,7 @@ def is_nvidia(content: Any) -> bool:
 
 
 def load_nvidia_checkpoint(path: Path, content: Any) -> tuple[TransformerXL, Vocabulary | None]:
-    """Load the network, in eval mode, and the vocabulary, if any, from a checkpoint's content.
-
-    Raises:
-        CheckpointError: something is wrong with it; the file is named.
-    """
+    """Load the network, in eval mode, and the vocabulary, if any, from a checkpoint's content."""
     with errors_in(path):
         weights = require_tensors(path, content["model_state"])
         model = load_nvidia(weights, dict(content["model_config"]))
@@ -45,15 +41,7 @@ def load_nvidia_checkpoint(path: Path, content: Any) -> tuple[TransformerXL, Voc
 
 
 def load_nvidia(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> TransformerXL:
-    """Load a network of NVIDIA's PyTorch code, in eval mode.
-
-    Args:
-        state_dict: NVIDIA's tensors under its own names; their precision is kept.
-        args: the keywords its constructor was called with.
-
-    Raises:
-        ValueError: as of `load_original`.
-    """
+    """Load a network of NVIDIA's PyTorch code, as `load_original` does of the original's."""
     config = config_from_keywords(args, state_dict.get("r_emb"))
     # It lets each query see one state more than the original does.
     config = replace(config, same_length="mem_len+1" if config.same_length else None)
@@ -82,11 +70,7 @@ def rename(name: str) -> str:
 
 
 def convert_vocabulary(vocab: Any, n_token: int) -> Vocabulary | None:
-    """Return a vocabulary of NVIDIA's words, if there is one.
-
-    Raises:
-        ValueError: there is one that is not of words.
-    """
+    """Return a vocabulary of NVIDIA's words, if there is one."""
     if vocab is None:
         return None
     held = vars(vocab) if isinstance(vocab, Vocab) else {}

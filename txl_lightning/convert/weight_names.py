@@ -190,11 +190,7 @@ def load_weights(
 
 
 def convert_part(part: Part, given: Mapping[str, Tensor], shapes: Mapping[str, Tensor]) -> Tensors:
-    """Return our tensors of a part, if they have the shapes of the network.
-
-    Raises:
-        ValueError: with both shapes, in their names.
-    """
+    """Return our tensors of a part, if they have the shapes of the network."""
     theirs = [given[name] for name in part.theirs]
     try:
         found = part.to_ours(*theirs)
