@@ -5,9 +5,11 @@ import signal
 import sys
 
 import pytest
+from filelock import FileLock
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
-from txl_lightning.sweeps.runner import make_command
+from txl_lightning.sweeps import engine
+from txl_lightning.sweeps.runner import ProcessResult, SweepRunner, make_command
 
 ONE = {"lr": {"values": [0.3]}}
 SLOW = ("--steps=40", "--wait=0.05")
@@ -151,6 +153,17 @@ def test_trial_that_another_process_stops_is_interrupted_and_a_killed_one_fails(
     exit_code, output = sweep()
     assert (exit_code, place.states) == (code, states)
     assert ("killed by signal 9" in output.err) is (name == "KILL")
+
+
+def test_signal_stops_the_sweep_also_when_its_trial_finishes(place):
+    file = engine.load_sweep_file(str(place.write()))
+    study = engine.open_study(file, place.folder, 1)
+    trial = engine.ask_trial(study, file, 1)
+    trial.report(0.5, 1)
+    runner = SweepRunner(file, place.folder, 1, None, study, FileLock(place.folder / "lock"))
+    with pytest.raises(SystemExit) as stop:
+        runner.finish_trial(trial, ProcessResult(0, 130, False), "")
+    assert (stop.value.code, study.best_value) == (130, 0.5)
 
 
 @pytest.mark.slow
