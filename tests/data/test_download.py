@@ -168,7 +168,7 @@ def part(target):
 @contextmanager
 def download_elsewhere(remote, target):
     """Another process that downloads, from when it is about to."""
-    words = [remote.url, remote.size, remote.checksum, target]
+    words = [remote.url, remote.n_byte, remote.checksum, target]
     command = [sys.executable, "-c", ANOTHER, *map(str, words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:

@@ -7,6 +7,7 @@ Hugging Face's datasets, gluon-nlp); a file that is there needs no network.
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -70,15 +71,11 @@ def place_files(files: Sequence[CorpusFile], data_dir: Path) -> list[Path]:
         if not path.is_file():
             missing.setdefault(file.remote, {})[file.member] = path
         elif file.checksum is not None:
-            verify_once(path, file.checksum, data_dir)
+            verify = partial(verify_file, path, file.checksum)
+            cached_by_mtime(file.checksum, [path], data_dir, verify)
     for remote, targets in missing.items():
         fetch_targets(remote, targets, data_dir)
     return [data_dir / file.name for file in files]
-
-
-def verify_once(path: Path, checksum: str, data_dir: Path) -> None:
-    """Verify a file, unless the same one has been verified before."""
-    cached_by_mtime(checksum, [path], data_dir, lambda: verify_file(path, checksum))
 
 
 def fetch_targets(remote: RemoteFile, targets: Mapping[str | None, Path], data_dir: Path) -> None:

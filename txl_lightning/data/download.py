@@ -47,13 +47,13 @@ def download_file(remote: RemoteFile, target: Path) -> Path:
 
 def _download(remote: RemoteFile, target: Path) -> Path:
     part = target.with_name(f"{target.name}.part")
-    if part.exists() and part.stat().st_size > remote.size:
+    if part.exists() and part.stat().st_size > remote.n_byte:
         part.unlink()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(24), DownloadColumn())
     console = Console(stderr=True)
     off = not sys.stderr.isatty()
     with Progress(*columns, TransferSpeedColumn(), console=console, disable=off) as bar:
-        bar.add_task(target.name, total=remote.size)
+        bar.add_task(target.name, total=remote.n_byte)
         _print(bar, f"downloading {remote.url} to {target}")
         try:
             _retry(remote, part, bar)
@@ -63,7 +63,7 @@ def _download(remote: RemoteFile, target: Path) -> Path:
             aside = part.replace(target.with_name(f"{target.name}.wrong"))
             raise _missing(target, f"{remote.url} is another file ({wrong}; kept as {aside})")
         part.replace(target)
-        _print(bar, f"downloaded {target} ({remote.size:,} bytes)")
+        _print(bar, f"downloaded {target} ({remote.n_byte:,} bytes)")
     return target
 
 
@@ -83,7 +83,7 @@ def _append_rest(remote: RemoteFile, part: Path, bar: Progress) -> None:
     """Request the bytes that `part` lacks."""
     with part.open("ab") as file:
         start = file.tell()
-        if start == remote.size:
+        if start == remote.n_byte:
             return
         headers = HEADERS | ({"Range": f"bytes={start}-"} if start else {})
         with requests.get(remote.url, headers=headers, timeout=TIMEOUT, stream=True) as response:
@@ -94,7 +94,7 @@ def _append_rest(remote: RemoteFile, part: Path, bar: Progress) -> None:
                 if response.status_code == requests.codes.partial_content:
                     raise requests.ConnectionError(f"it sent {extent!r}, which was not asked for")
             response.raise_for_status()
-            end = start + int(response.headers.get("Content-Length", remote.size - start))
+            end = start + int(response.headers.get("Content-Length", remote.n_byte - start))
             bar.reset(bar.task_ids[0], completed=start)
             # Some servers call a .gz an encoding; unpacked on the way it would be another file.
             response.raw.headers.discard("Content-Encoding")

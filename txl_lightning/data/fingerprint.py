@@ -14,8 +14,7 @@ from ..errors import DataError, StorageError
 from ..files import write_text
 from .documents import SPLITS, FileSlice
 
-SETTLED = 2 * 10**9
-"""Nanoseconds after which a file that changes again is sure to get another time stamp."""
+SETTLED = 2 * 10**9  # nanoseconds after which a file that changes gets another time stamp
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,7 @@ class RemoteFile:
     """A file somewhere, known by what it must be."""
 
     url: str
-    size: int
-    """Bytes."""
+    n_byte: int
     checksum: str
     """`sha256:...`, or another algorithm of hashlib."""
 
@@ -89,8 +87,8 @@ def sha256_text(splits: Mapping[str, Sequence[FileSlice]], data_dir: Path) -> st
         DataError: a file cannot be read.
     """
     slices = [part for name in SPLITS for part in splits[name]]
-    paths = {path: nth for nth, path in enumerate(dict.fromkeys(part.path for part in slices))}
-    cuts = [(paths[part.path], part.start, part.stop) for part in slices]
+    paths = dict.fromkeys(part.path for part in slices)
+    cuts = [(str(part.path), part.start, part.stop) for part in slices]
     try:
         return cached_by_mtime(["sha256", cuts], paths, data_dir, lambda: sha256_slices(slices))
     except OSError as error:

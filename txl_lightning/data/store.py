@@ -1,6 +1,5 @@
 """Tokens on disk, memory-mapped, with a manifest that says what they are."""
 
-import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..files import create_folder
+from ..files import create_folder, sha256_file
 from .documents import SPLITS, DocumentUnit, FileSlice, split_documents
 from .fingerprint import sha256_text, short_hash
 from .tokens import Text
@@ -40,7 +39,7 @@ class Recipe:
     splits: Mapping[str, Sequence[FileSlice]]
     vocab: str = "bytes"
     document_unit: DocumentUnit | None = None
-    """What begins a new document; left out, a split is one."""
+    """The document of which each is encoded by itself; left out, a split is one."""
     words: WordOptions = WordOptions()
     subwords: SubwordOptions = SubwordOptions()
 
@@ -74,7 +73,8 @@ class Recipe:
             case "bpe" | "unigram":
                 described["subwords"] = asdict(self.subwords)
             case name if name not in BUILT_IN:
-                described |= {"vocab": _sha256_or_name(name), "words": asdict(self.words)}
+                vocab = sha256_file(Path(name)) if Path(name).is_file() else name
+                described |= {"vocab": vocab, "words": asdict(self.words)}
         return described
 
 
@@ -184,13 +184,13 @@ def encode_split(
 
 def open_split(folder: Path, split: str, dtype: np.dtype) -> Text:
     """Return a split that `encode_split` wrote, memory-mapped."""
-    ids = map_array(folder / f"{split}.ids", dtype)
-    return Text(ids, map_array(folder / f"{split}.starts", np.dtype(np.int64)))
-
-
-def map_array(path: Path, dtype: np.dtype) -> np.ndarray:
-    """Return an array on disk; an empty file cannot be mapped."""
-    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
+    paths = {folder / f"{split}.ids": dtype, folder / f"{split}.starts": np.dtype(np.int64)}
+    # An empty file cannot be mapped.
+    mapped = (
+        np.memmap(path, kind, mode="r") if path.stat().st_size else np.empty(0, kind)
+        for path, kind in paths.items()
+    )
+    return Text(*mapped)
 
 
 @contextmanager
@@ -207,10 +207,3 @@ def show_progress(task: str, total: int | None) -> Iterator[Advance]:
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
         task_id = bar.add_task(task, total=total)
         yield lambda n_byte: bar.advance(task_id, n_byte)
-
-
-def _sha256_or_name(name: str) -> str:
-    try:
-        return hashlib.sha256(Path(name).read_bytes()).hexdigest()
-    except OSError:
-        return name

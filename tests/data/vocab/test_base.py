@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txl_lightning.data.vocab import Bytes, Characters, SubwordOptions, WordOptions, Words
-from txl_lightning.data.vocab.subwords import train_bpe, train_unigram
+from txl_lightning.data.vocab.subwords import train_subwords
 
 TEXT = "the king's naïve 🙂 cat; ☃ hat\n\n" * 9
 WORDS = ("a", "b", "<S>", "<eos>")
@@ -18,8 +18,8 @@ KINDS = {
     "eos": lambda _: Words(WORDS, WordOptions(line_end="eos")),
     "double_eos": lambda _: Words(WORDS, WordOptions(line_end="double_eos")),
     "none": lambda _: Words(WORDS, WordOptions(line_end="none")),
-    "bpe": lambda text: train_bpe([text], SubwordOptions(300)),
-    "unigram": lambda text: train_unigram([text], SubwordOptions(300)),
+    "bpe": lambda text: train_subwords("bpe", [text], SubwordOptions(300)),
+    "unigram": lambda text: train_subwords("unigram", [text], SubwordOptions(300)),
 }
 
 

@@ -9,7 +9,7 @@ from ...errors import DataError
 from ..documents import FileSlice
 from .base import Vocabulary
 from .characters import Bytes, Characters
-from .subwords import SubwordOptions, Subwords, train_bpe, train_unigram
+from .subwords import SubwordOptions, Subwords, train_subwords
 from .words import WordOptions, Words
 
 __all__ = [
@@ -78,10 +78,8 @@ def build_vocabulary(
             return Characters.from_documents(documents)
         case "words":
             return Words.from_documents(documents, words)
-        case "bpe":
-            return train_bpe(documents, subwords)
-        case "unigram":
-            return train_unigram(documents, subwords)
+        case "bpe" | "unigram":
+            return train_subwords(name, documents, subwords)
     try:
         return read_vocabulary_file(Path(name), lambda listed: Words.from_list(listed, words))
     except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
 """Parts of words, by Hugging Face's `tokenizers`: trained on a text, or loaded."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,20 +15,11 @@ from ..documents import FileSlice
 from .base import Vocabulary
 from .reading import decode_utf8, split_between_words, split_by_length
 
-PIECE = 100_000
-"""Characters of a piece that is encoded."""
-
-AT_ONCE = 8
-"""Pieces encoded at once, by all cores together."""
-
-LONGEST = 1_000_000
-"""Characters without a place to cut between words, after which a piece is cut anywhere."""
-
-SAMPLE = 1_000
-"""Characters of a piece to train on; the trainer takes quadratic time for longer words."""
-
-REPLACED = "\ufffd"
-"""Stands for the beginning of a character that further bytes may yet complete."""
+PIECE = 100_000  # characters that are encoded in one piece
+AT_ONCE = 8  # pieces that are encoded at once, by all cores together
+LONGEST = 1_000_000  # characters without white space after which a piece is cut anywhere
+SAMPLE = 1_000  # characters of a piece to train on; longer words take quadratic time
+REPLACED = "\ufffd"  # the beginning of a character that further bytes may yet complete
 
 
 @dataclass(frozen=True)
@@ -86,11 +77,8 @@ class Subwords(Vocabulary):
             yield from self._encode_batch(batch, str(document.path))
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            message = f"{where}: data.vocab's tokenizer cannot encode it ({error.reason})"
-            raise DataError(message) from error
+        # A lone surrogate is refused here; tokenizers would call it a wrong type.
+        text.encode()
         [ids] = self._encode_batch([text], where)
         return ids
 
@@ -149,20 +137,30 @@ class Subwords(Vocabulary):
         return [np.array(encoding.ids, self.dtype) for encoding in encodings]
 
 
-def train_bpe(documents: Sequence[FileSlice], options: SubwordOptions) -> Subwords:
-    """Merge pairs of bytes by frequency."""
-    from tokenizers import models, trainers
+def train_subwords(kind: str, documents: Sequence[FileSlice], options: SubwordOptions) -> Subwords:
+    """Train a tokenizer that knows every byte, so that no text is outside its vocabulary.
 
-    return Subwords.from_tokenizer(_train(models.BPE(), trainers.BpeTrainer, documents, options))
+    Args:
+        kind: bpe, pairs merged by frequency; or unigram, the parts that make the text likeliest.
+        documents: the text.
+        options: its size, and how much of the text it is trained on.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-
-def train_unigram(documents: Sequence[FileSlice], options: SubwordOptions) -> Subwords:
-    """Find the parts that make the text likeliest."""
-    from tokenizers import models, trainers
-
-    tokenizer = _train(models.Unigram(), trainers.UnigramTrainer, documents, options)
-    tokenizer["model"]["vocab"] = _make_deterministic(tokenizer["model"]["vocab"])
-    return Subwords.from_tokenizer(tokenizer)
+    is_bpe = kind == "bpe"
+    tokenizer = Tokenizer(models.BPE() if is_bpe else models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = (trainers.BpeTrainer if is_bpe else trainers.UnigramTrainer)(
+        vocab_size=options.n_token,
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(sample_text(documents, options.train_bytes), trainer)
+    content = json.loads(tokenizer.to_str())
+    if not is_bpe:
+        content["model"]["vocab"] = _make_deterministic(content["model"]["vocab"])
+    return Subwords.from_tokenizer(content)
 
 
 def sample_text(documents: Sequence[FileSlice], n_byte: int) -> Iterator[str]:
@@ -188,24 +186,6 @@ def _explain_tokenizer_errors(prefix: str) -> Iterator[None]:
         if type(error) is not Exception:
             raise
         raise DataError(f"{prefix} ({error})") from error
-
-
-def _train(
-    model: Any, trainer: Callable[..., Any], documents: Sequence[FileSlice], options: SubwordOptions
-) -> dict[str, Any]:
-    """Train a tokenizer that knows every byte, so that no text is outside its vocabulary."""
-    from tokenizers import Tokenizer, decoders, pre_tokenizers
-
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainer(
-        vocab_size=options.n_token,
-        show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    tokenizer.train_from_iterator(sample_text(documents, options.train_bytes), trainer)
-    return json.loads(tokenizer.to_str())
 
 
 def _make_deterministic(scores: list[tuple[str, float | None]]) -> list[tuple[str, float]]:

@@ -2,9 +2,8 @@
 
 import io
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import islice, repeat
@@ -23,14 +22,11 @@ UNKNOWN = ("<unk>", "<UNK>")
 
 @dataclass(frozen=True)
 class LineEnd:
-    """The symbols around lines."""
+    """The symbols before a text, for the end of a line that another one follows, and after it."""
 
     start: str
-    """Before a text."""
     between: str
-    """For the end of a line that another one follows."""
     end: str
-    """After a text."""
 
     def add_symbols(self, pieces: Iterable[str]) -> Iterator[str]:
         """Yield a text with its symbols; of its pieces only the last may end with a line's end."""
@@ -147,18 +143,14 @@ class Words(Vocabulary):
         return next(self._index[symbol] for symbol in UNKNOWN if symbol in self._index)
 
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
-        def where(word: str) -> str:
-            return f"{document.path}: byte {_find_offset(document, word, self.options)}"
-
         for text in self._line_end.add_symbols(_split_pieces(document, self.options)):
-            yield self._ids(text, where)
+            yield self._ids(text, str(document.path))
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
         text = "".join(_unify_line_ends([text]))
         cased = text.lower() if self.options.lower_case else text
         # Without the end's symbols: the last line may continue.
-        marked = self._line_end.start + cased.replace("\n", self._line_end.between)
-        return self._ids(marked, lambda _: where)
+        return self._ids(self._line_end.start + cased.replace("\n", self._line_end.between), where)
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         return self._line_end.remove_symbols(self.words[index] for index in ids)
@@ -174,8 +166,7 @@ class Words(Vocabulary):
     def _index(self) -> dict[str, int]:
         return {word: index for index, word in enumerate(self.words)}
 
-    def _ids(self, text: str, where: Callable[[str], str]) -> np.ndarray:
-        """Return the ids of words and symbols; `where` names a word's place in an error."""
+    def _ids(self, text: str, where: str) -> np.ndarray:
         words = text.split()
         if self.options.unknown == "unk":
             ids = map(self._index.get, words, repeat(self.unknown))
@@ -184,9 +175,8 @@ class Words(Vocabulary):
         try:
             return np.fromiter(ids, self.dtype, len(words))
         except KeyError as error:
-            [word] = error.args
             raise DataError(
-                f"{where(word)}: {word!r} is not among the vocabulary's {self.n_token} words; "
+                f"{where}: {error} is not among the vocabulary's {self.n_token} words; "
                 "use the vocabulary of a text that has it, or data.words.unknown unk"
             ) from error
 
@@ -202,14 +192,3 @@ def _unify_line_ends(texts: Iterable[str]) -> Iterator[str]:
     decoder = io.IncrementalNewlineDecoder(None, translate=True)
     yield from map(decoder.decode, texts)
     yield decoder.decode("", final=True)
-
-
-def _find_offset(document: FileSlice, word: str, options: WordOptions) -> int:
-    """Return the byte of the file where a word first occurs."""
-    start = document.start
-    for piece in split_between_words(decode_utf8(document)):
-        for match in re.finditer(r"\S+", piece):
-            if word == (match[0].lower() if options.lower_case else match[0]):
-                return start + len(piece[: match.start()].encode())
-        start += len(piece.encode())
-    raise AssertionError(f"{word!r} does not occur")
