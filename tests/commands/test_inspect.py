@@ -8,7 +8,7 @@ import pytest
 
 from txl_lightning import stream_nats
 from txl_lightning.checkpoints import load_run
-from txl_lightning.commands.texts import text_ids
+from txl_lightning.commands.dataset import read_ids
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_inspect_measures_the_nats_of_stream_nats(txl, checkpoint):
     rows = read_table(Path("inspect", "memory"))[1]["rows"]
     assert [row["mem_len"] for row in rows] == [0, 5, 8, 20]
     model, vocab = load_run(checkpoint)
-    ids = text_ids(str(checkpoint), vocab, None, "val")[:200]
+    ids = read_ids(str(checkpoint), vocab, None, "val")[:200]
     for row in rows:
         lengths = {"tgt_len": 10, "mem_len": row["mem_len"]}
         nats_BT = stream_nats(model, ids, batch_size=1, **lengths)[:, 20:190]

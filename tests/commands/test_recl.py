@@ -10,7 +10,7 @@ import torch
 
 from txl_lightning.checkpoints import load_run
 from txl_lightning.commands.recl import shorten_paths
-from txl_lightning.commands.texts import text_ids
+from txl_lightning.commands.dataset import read_ids
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_recl_compares_a_group_on_the_same_positions(txl, checkpoint):
 
 def test_recl_reads_whole_contexts_or_as_in_training(txl, checkpoint):
     model, vocab = load_run(checkpoint)
-    ids = text_ids(str(checkpoint), vocab, None, "val").astype(np.int64)
+    ids = read_ids(str(checkpoint), vocab, None, "val").astype(np.int64)
     window, memory = torch.from_numpy(ids[30:61])[None], None
     for start, stop in ((0, 6), (6, 14), (14, 22), (22, 30)):
         h_BLD, memory = model.hidden(window[:, start:stop], memory)

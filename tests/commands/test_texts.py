@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from txl_lightning.checkpoints import load_run
-from txl_lightning.commands.texts import text_ids
+from txl_lightning.commands.dataset import read_ids
 
 
 def test_text_ids_are_those_of_the_run_or_of_a_file(run_folder, tmp_path):
@@ -15,10 +15,10 @@ def test_text_ids_are_those_of_the_run_or_of_a_file(run_folder, tmp_path):
     whole = (run_folder.parent / "letters.txt").read_bytes()
     parts = {"train": whole[:5400], "val": whole[5400:5700], "test": whole[5700:]}
     for split, text in parts.items():
-        assert text_ids(str(checkpoint), vocab, None, split).tobytes() == text
+        assert read_ids(str(checkpoint), vocab, None, split).tobytes() == text
     other = tmp_path / "other.txt"
     other.write_bytes(b"another text")
-    assert text_ids(str(checkpoint), vocab, str(other), "val").tobytes() == b"another text"
+    assert read_ids(str(checkpoint), vocab, str(other), "val").tobytes() == b"another text"
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def words_checkpoint(txl, small, text_file):
 def test_words_are_read_with_the_checkpoints_vocabulary(words_checkpoint):
     _, vocab = load_run(words_checkpoint)
     Path("other.txt").write_text("cd ab\nxy\n")
-    ids = text_ids(str(words_checkpoint), vocab, "other.txt", "val")
+    ids = read_ids(str(words_checkpoint), vocab, "other.txt", "val")
     assert vocab.decode(ids.tolist()).split() == ["cd", "ab", "<unk>"]
-    ids = text_ids(str(words_checkpoint), vocab, None, "val")
+    ids = read_ids(str(words_checkpoint), vocab, None, "val")
     assert set(vocab.decode(ids.tolist()).split()) == {"ab", "cd"}
 
 

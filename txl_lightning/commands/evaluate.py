@@ -10,8 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TextIO
 
-import torch
-
 from ..checkpoints.runs import load_training_text, load_with_vocabulary, sha256_of_weights
 from ..data.config import DataConfig
 from ..data.corpora import CORPORA
@@ -55,11 +53,9 @@ def evaluate_command(
         data_dir: The folder of data; left out, $TXL_DATA, or data, or where the run had it.
         per_token: A .npy file for the nats of every token in input order; nan where not scored.
         out: A file that the line of JSON is added to.
-        device: Where the model runs; left out, on a GPU if there is one.
+        device: Device of the model; left out, a GPU if there is one.
         **lengths: In place of the protocol's own.
     """
-    # Numbers too small to be normal slow a CPU's step several-fold.
-    torch.set_flush_denormal(True)
     how = get_protocol(protocol, **lengths)
     check_file_writable("per_token", per_token)
     check_file_writable("out", out)

@@ -1,4 +1,4 @@
-"""inspect: what a trained model does with its memory."""
+"""inspect: measure what a trained model does with its memory."""
 
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from ..errors import require
 from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
 from ..files import check_folder_writable
+from .dataset import load_trained, read_ids
 from .device import Device, pick_device
-from .texts import text_ids, trained
 
 
 def inspect_command(
@@ -32,26 +32,26 @@ def inspect_command(
     device: Device = None,
     out: str = "inspect",
 ) -> None:
-    """Measure what memory does: loss by its length and by position, and how far back heads look.
+    """Measure what memory does: loss by its length and by position, and attention distance.
 
-    Each is written as .csv, .json and .png: positions, memory, attention.
+    Writes .csv, .json and .png files: positions, memory, attention.
 
     Args:
         ckpt_path: A checkpoint written by fit.
-        path: A text to measure on; left out, that of the checkpoint's run.
-        split: Which part of that text.
-        tokens: How many tokens of it, from its beginning, are read at most.
+        path: Text to measure on; left out, that of the training.
+        split: Part of that text: train, val or test.
+        tokens: Most tokens to read, from its beginning.
         batch_size: Rows read in parallel.
         tgt_len: Tokens in a segment; left out, as in training.
-        mem_lens: Lengths of memory beside 0 and that of training; left out, up to four times it.
-        device: Where the model runs; left out, on a GPU if there is one.
-        out: The folder to write to.
+        mem_lens: Lengths of memory in addition to 0 and that of training; left out, up to four times it.
+        device: Device of the model; left out, a GPU if there is one.
+        out: Folder to write to.
     """
     check_folder_writable("out", out)
-    model, vocab, trained_with = trained(ckpt_path)
+    model, vocab, trained_with = load_trained(ckpt_path)
     model.to(pick_device(device))
     require(tokens >= 1, "tokens", tokens, "at least 1")
-    ids = text_ids(ckpt_path, vocab, path, split)[:tokens]
+    ids = read_ids(ckpt_path, vocab, path, split)[:tokens]
     mem_len = model.config.mem_len
     tgt_len = trained_with["tgt_len"] if tgt_len is None else tgt_len
     segments = {"batch_size": batch_size, "tgt_len": tgt_len}

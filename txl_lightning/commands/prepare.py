@@ -1,4 +1,4 @@
-"""prepare: make a text ready to be read."""
+"""prepare: download and encode a text."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""recl: how much context is of use to models."""
+"""recl: measure how much context is of use to models."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -18,8 +18,8 @@ from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
 from ..files import check_folder_writable
 from ..model import TransformerXL
+from .dataset import load_trained, read_ids
 from .device import Device, pick_device
-from .texts import text_ids, trained
 
 
 def recl_command(
@@ -49,14 +49,14 @@ def recl_command(
             context before it; or trained, in the segments and with the memory of training.
         path: A text to measure on; left out, that of the first checkpoint's run.
         split: Which part of that text.
-        device: Where the model runs; left out, on a GPU if there is one.
-        out: The folder to write to.
+        device: Device of the model; left out, a GPU if there is one.
+        out: Folder to write to.
     """
     check_folder_writable("out", out)
     check_options(step, max_context, r, positions)
     contexts = list(range(step, max_context + 1, step))
     models, vocab = load_group(ckpt_path)
-    tokens = text_ids(ckpt_path[0], vocab, path, split)
+    tokens = read_ids(ckpt_path[0], vocab, path, split)
     place_P = spread_targets(len(tokens), max_context, positions)
     print(f"nats per {vocab.unit}, at {len(place_P):,} positions, by context")
     nats = {}
@@ -103,7 +103,7 @@ def write_results(
 def load_group(paths: Sequence[str]) -> tuple[dict[str, tuple[TransformerXL, int]], Vocabulary]:
     """Load models by name, each with the length of its segments, and their one vocabulary."""
     require(len(set(paths)) == len(paths), "ckpt_path", list(paths), "different files")
-    runs = [trained(path) for path in paths]
+    runs = [load_trained(path) for path in paths]
     vocab = runs[0][1]
     for path, (_, other, _) in zip(paths, runs, strict=True):
         if other.fingerprint != vocab.fingerprint:

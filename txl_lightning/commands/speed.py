@@ -1,4 +1,4 @@
-"""speed: what a token takes with memory, and with a sliding window instead."""
+"""speed: time a token with memory, and with a sliding window instead."""
 
 from pathlib import Path
 
@@ -38,8 +38,8 @@ def speed_command(
         positions: How many windows are timed; each scores one token, and the fastest counts.
         batches: Rows at once, of which one token after the other is written with the least length.
         tokens: How many of these are timed.
-        device: Where the model runs; left out, on a GPU if there is one.
-        out: The folder to write to.
+        device: Device of the model; left out, a GPU if there is one.
+        out: Folder to write to.
     """
     check_folder_writable("out", out)
     counts = {"tgt_len": tgt_len, "segments": segments, "positions": positions, "tokens": tokens}

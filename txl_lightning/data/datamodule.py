@@ -9,14 +9,7 @@ from lightning.pytorch import LightningDataModule
 
 from ..errors import DataError, require
 from .config import DataConfig
-from .orders import (
-    FixedLengths,
-    ReadingOrder,
-    RolledOrder,
-    ShuffledOrder,
-    TextOrder,
-    VarlenLengths,
-)
+from .orders import FixedLengths, ReadingOrder, RolledOrder, ShuffledOrder, TextOrder, VarlenLengths
 from .store import Store
 from .stream import EvaluationLoader, Stream, TrainingLoader, check_length
 from .tasks import TaskStore
