@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checkpoints import sha256_of_weights
-from ..checkpoints.runs import load_with_vocabulary, read_tgt_len
+from ..checkpoints.runs import load_with_vocabulary, read_tgt_len, sha256_of_weights
 from ..data.vocab import Vocabulary
 from ..errors import require
 from ..files import check_file_writable

@@ -43,7 +43,7 @@ def inspect_command(
         tokens: Most tokens to read, from its beginning.
         batch_size: Rows read in parallel.
         tgt_len: Tokens in a segment; left out, as in training.
-        mem_lens: Lengths of memory in addition to 0 and that of training; left out, up to four times it.
+        mem_lens: Lengths of memory beside 0 and that of training; left out, up to four times it.
         device: Device of the model; left out, a GPU if there is one.
         out: Folder to write to.
     """
