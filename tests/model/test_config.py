@@ -3,6 +3,7 @@
 import pytest
 
 from txl_lightning import TransformerXL, TransformerXLConfig
+from txl_lightning.model import EvalLengths
 
 
 @pytest.mark.parametrize(
@@ -11,12 +12,13 @@ from txl_lightning import TransformerXL, TransformerXLConfig
         ({"n_layer": 0}, "n_layer: invalid 0; expected at least 1"),
         ({"mem_len": -1}, r"mem_len: invalid -1; expected 0 \(no memory\) or more"),
         ({"d_model": 31, "n_head": 1}, "d_model: invalid 31; expected an even number"),
-        ({"d_model": 10, "n_head": 4}, r"d_model: 10 .* a multiple of n_head \(4\)"),
+        ({"d_model": 10, "n_head": 4}, r"d_model: invalid 10; expected a multiple of n_head \(4\)"),
         ({"dropout": 1.0}, "dropout: invalid 1.0"),
         ({"clamp_len": 0}, "clamp_len: invalid 0; expected at least 1, or null"),
         ({"positions": "shaw", "clamp_len": -1}, "clamp_len: invalid -1; .* at least 0"),
         ({"d_head": 0}, "d_head: invalid 0"),
         ({"init_std": 0.0}, "init_std: invalid 0.0"),
+        ({"loss_chunk_size": 0}, "loss_chunk_size: invalid 0; expected at least 1, or null"),
     ],
 )
 def test_an_impossible_size_is_refused(changes, message):
@@ -45,3 +47,31 @@ def test_embeddings_as_wide_as_the_model_in_one_table_are_not_projected():
         assert (config.has_projections, config.n_table) == (projected, n_table)
         names = [name for name in TransformerXL(config).state_dict() if "projections" in name]
         assert len(names) == projected * n_table
+
+
+def test_config_is_made_again_from_its_dict():
+    config = TransformerXLConfig(n_token=11, cutoffs=(3, 7), tie_projs=(False, True, True))
+    saved = config.to_dict()
+    assert (saved["cutoffs"], saved["tie_projs"]) == ([3, 7], [False, True, True])
+    assert TransformerXLConfig(**saved) == config
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        (EvalLengths(), (6, 5, "mem_len")),
+        (EvalLengths(0, 9), (0, 9, "mem_len")),
+        (EvalLengths(same_length="mem_len+1"), (6, 5, "mem_len+1")),
+        (EvalLengths(same_length="all"), (6, 5, None)),
+    ],
+)
+def test_eval_lengths_replace_those_of_training(lengths, expected):
+    config = TransformerXLConfig(mem_len=6, clamp_len=5, same_length="mem_len")
+    assert lengths.resolve(config) == expected
+
+
+def test_impossible_eval_lengths_are_refused():
+    with pytest.raises(ValueError, match=r"mem_len: invalid -1; expected 0 \(no memory\) or more"):
+        EvalLengths(mem_len=-1)
+    with pytest.raises(ValueError, match="clamp_len: invalid 0; expected at least 1, or null"):
+        EvalLengths(clamp_len=0)

@@ -2,13 +2,15 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from txl_lightning import Memory
 
 
-def remembering(memory: Memory, h: torch.Tensor, past=None, again=0) -> Memory:
+def remember(memory: Memory, h: torch.Tensor, doc_pos=None, n_reread=0) -> Memory:
     """The memory after a segment of these states."""
-    return memory.remember(h, memory.reach(h.size(2), past), again)
+    return memory.updated(h, memory.attention_mask(h.size(2), doc_pos), n_reread)
 
 
 def states(start: int, stop: int) -> torch.Tensor:
@@ -16,53 +18,42 @@ def states(start: int, stop: int) -> torch.Tensor:
     return torch.arange(start, stop, dtype=torch.float64).expand(2, 3, -1)[..., None]
 
 
-@pytest.mark.parametrize("mem_len", [1, 4, 5, 63])
-@pytest.mark.parametrize("lengths", [[1] * 7, [3, 3, 3], [5, 5], [8, 1, 8], [63, 1]])
-def test_it_holds_the_last_states_in_order(mem_len, lengths):
-    memory, time = Memory.empty(2, 3, mem_len, 1), 0
+def newest_filled(memory: Memory) -> torch.Tensor:
+    """The states of the first row that are filled; all rows are filled alike."""
+    filled = memory.filled_B.tolist()
+    assert len(set(filled)) == 1
+    return memory.h_NBMD[:, :, memory.mem_len - filled[0] :].double()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from([0, 1, 4, 5, 63]),
+    st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    st.integers(0, 15),
+)
+def test_memory_holds_the_last_states_in_order_and_none_that_is_reread(mem_len, lengths, ext_len):
+    """The original's swapped arguments kept 4 of M = 6 states, and the last ones twice."""
+    memory, start = Memory.empty(2, 3, mem_len, 1), 0
     for length in lengths:
-        memory = remembering(memory, states(time, time + length))
-        time += length
-        filled = min(time, mem_len)
-        assert memory.filled_B.tolist() == [filled] * 3
+        first, stop = max(start - ext_len, 0), start + length
+        assert torch.equal(newest_filled(memory), states(max(first - mem_len, 0), first))
+        memory = remember(memory, states(first, stop), n_reread=min(ext_len, stop))
         assert memory.h_NBMD.shape == (2, 3, mem_len, 1)
-        newest = memory.h_NBMD[:, :, mem_len - filled :]
-        assert torch.equal(newest, states(time - filled, time).to(newest.dtype))
+        start = stop
 
 
-@pytest.mark.parametrize("mem_len", [0, 1, 6, 63])
-@pytest.mark.parametrize(("tgt_len", "ext_len"), [(4, 6), (6, 1), (1, 3), (5, 5), (9, 63)])
-def test_memory_and_what_is_read_again_are_one_stretch(mem_len, tgt_len, ext_len):
-    """The original's swapped arguments left 4, 6, 6 states of M = 6, and the last ones twice."""
-    memory = Memory.empty(2, 3, mem_len, 1)
-    for start in range(0, 9 * tgt_len, tgt_len):
-        first, stop = max(start - ext_len, 0), start + tgt_len
-        filled = min(first, mem_len)
-        assert memory.filled_B.tolist() == [filled] * 3
-        newest = memory.h_NBMD[:, :, mem_len - filled :]
-        assert torch.equal(newest, states(first - filled, first).to(newest.dtype))
-        memory = remembering(memory, states(first, stop), again=min(ext_len, stop))
-        assert memory.h_NBMD.shape == (2, 3, mem_len, 1)
-
-
-def test_of_length_zero_remembers_nothing():
-    memory = remembering(Memory.empty(2, 3, 0, 1), states(0, 9))
-    assert memory.h_NBMD.numel() == 0
-    assert memory.filled_B.tolist() == [0, 0, 0]
-
-
-def test_a_query_sees_itself_what_is_before_it_and_what_is_filled():
+def test_memory_mask_hides_unfilled_slots_and_later_tokens():
     memory = Memory(torch.zeros(1, 2, 3, 1), torch.tensor([0, 2]))
-    assert memory.visible(memory.reach(2)).int().tolist() == [
+    assert memory.attention_mask(2).int().tolist() == [
         [[0, 0, 0, 1, 0], [0, 0, 0, 1, 1]],
         [[0, 1, 1, 1, 0], [0, 1, 1, 1, 1]],
     ]
 
 
-def test_nothing_before_the_start_of_a_text_is_seen():
+def test_memory_mask_hides_what_is_before_the_document():
     memory = Memory(torch.zeros(1, 3, 3, 1), torch.tensor([3, 3, 2]))
-    past = torch.tensor([[9, 10, 11], [7, 0, 1], [0, 1, 0]])
-    assert memory.visible(memory.reach(3, past)).int().tolist() == [
+    doc_pos = torch.tensor([[9, 10, 11], [7, 0, 1], [0, 1, 0]])
+    assert memory.attention_mask(3, doc_pos).int().tolist() == [
         [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]],
         [[1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 1]],
         [[0, 0, 0, 1, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 1]],
@@ -70,86 +61,90 @@ def test_nothing_before_the_start_of_a_text_is_seen():
 
 
 @pytest.mark.parametrize("mem_len", [0, 1, 4, 9])
-def test_what_stands_before_the_start_of_a_text_is_forgotten(mem_len):
-    memory = remembering(Memory.empty(1, 3, mem_len, 1), states(0, 5)[:1])
-    past = torch.tensor([[5, 6, 7], [0, 1, 2], [5, 6, 0]])
-    after = remembering(memory, states(5, 8)[:1], past)
+def test_memory_forgets_what_is_before_the_document(mem_len):
+    memory = remember(Memory.empty(1, 3, mem_len, 1), states(0, 5)[:1])
+    doc_pos = torch.tensor([[5, 6, 7], [0, 1, 2], [5, 6, 0]])
+    after = remember(memory, states(5, 8)[:1], doc_pos)
     assert after.filled_B.tolist() == [min(n, mem_len) for n in (8, 3, 1)]
-    after = remembering(memory, states(5, 8)[:1], past, again=1)
+    after = remember(memory, states(5, 8)[:1], doc_pos, n_reread=1)
     assert after.filled_B.tolist() == [min(n, mem_len) for n in (7, 2, 0)]
 
 
-@pytest.mark.parametrize("past", [None, "long"])
-@pytest.mark.parametrize("lengths", [[4, 4, 4, 4], [1] * 9, [9, 1, 5], [2, 8]])
+@pytest.mark.parametrize("lengths", [[4, 4, 4, 4], [1] * 9, [9, 1, 5]])
 @pytest.mark.parametrize(("same_length", "count"), [("mem_len", 6), ("mem_len+1", 7)])
-def test_with_same_length_each_query_sees_as_many_states_once_there_are(
-    same_length, count, lengths, past
-):
-    memory, time = Memory.empty(2, 3, 6, 1).read_with(None, same_length), 0
+def test_same_length_lets_each_query_see_as_many_states(same_length, count, lengths):
+    memory, time = Memory.empty(2, 3, 6, 1).with_lengths(None, same_length), 0
     for length in lengths:
-        far = torch.full((3, length), 99) if past else None
-        visible_BLS = memory.visible(memory.reach(length, far))
         expected = [min(time + place + 1, count) for place in range(length)]
-        assert visible_BLS.sum(-1).tolist() == [expected] * 3
-        memory = remembering(memory, states(time, time + length), far)
+        for doc_pos in (None, torch.full((3, length), 99)):
+            mask_BLS = memory.attention_mask(length, doc_pos)
+            assert mask_BLS.sum(-1).tolist() == [expected] * 3
+        memory = remember(memory, states(time, time + length))
         time += length
 
 
 @pytest.mark.parametrize("same_length", ["mem_len", "mem_len+1"])
-def test_without_a_memory_same_length_hides_nothing(same_length):
-    memory = Memory.empty(2, 3, 0, 1).read_with(None, same_length)
+def test_same_length_without_memory_hides_nothing(same_length):
+    memory = Memory.empty(2, 3, 0, 1).with_lengths(None, same_length)
     expected = torch.ones(4, 4, dtype=torch.bool).tril().expand(3, -1, -1)
-    assert torch.equal(memory.visible(memory.reach(4)), expected)
+    assert torch.equal(memory.attention_mask(4), expected)
 
 
-def test_how_far_back_is_read_is_kept_from_segment_to_segment():
-    memory = Memory.empty(2, 3, 6, 1).read_with(4, "mem_len")
-    after = remembering(memory, states(0, 5)).resized(3).to(torch.float64)
+def test_lengths_stay_from_segment_to_segment():
+    memory = Memory.empty(2, 3, 6, 1).with_lengths(4, "mem_len")
+    after = remember(memory, states(0, 5)).resized(3).to(torch.float64)
     assert (after.clamp_len, after.same_length, after.mem_len) == (4, "mem_len", 3)
+    assert after.h_NBMD.dtype == torch.float64
     assert after.distances(2).tolist() == [4, 4, 3, 2, 1, 0]
 
 
-def test_it_holds_no_gradient():
+def test_memory_holds_no_gradient():
     h = states(0, 4).clone().requires_grad_()
-    memory = remembering(Memory.empty(2, 3, 2, 1, dtype=torch.float64), h * 2)
+    memory = remember(Memory.empty(2, 3, 2, 1, dtype=torch.float64), h * 2)
     assert not memory.h_NBMD.requires_grad
 
 
-def test_a_negative_length_is_refused():
+def test_memory_is_as_large_as_its_states():
+    """A view of all that was read would keep it, in RAM and in every checkpoint."""
+    memory = remember(Memory.empty(2, 3, 2, 1, dtype=torch.float64), states(0, 40))
+    assert memory.h_NBMD.untyped_storage().nbytes() == memory.h_NBMD.nbytes
+
+
+def test_negative_mem_len_is_refused():
     with pytest.raises(ValueError, match="mem_len: invalid -1"):
         Memory.empty(1, 1, -1, 1)
+    with pytest.raises(ValueError, match="mem_len: invalid -1"):
+        Memory.empty(1, 1, 1, 1).resized(-1)
 
 
 @pytest.mark.parametrize("mem_len", [0, 1, 3, 4, 9])
-def test_resized_it_holds_the_newest_states(mem_len):
+def test_resized_memory_holds_the_newest_states(mem_len):
     empty = Memory.empty(2, 3, 4, 1, dtype=torch.float64)
-    memory = remembering(empty, states(0, 3)).resized(mem_len)
-    kept = min(mem_len, 3)
+    memory = remember(empty, states(0, 3)).resized(mem_len)
     assert memory.mem_len == mem_len
-    assert memory.filled_B.tolist() == [kept] * 3
-    assert torch.equal(memory.h_NBMD[:, :, mem_len - kept :], states(3 - kept, 3))
+    assert torch.equal(newest_filled(memory), states(3 - min(mem_len, 3), 3))
 
 
-def filled_memory() -> Memory:
+def uneven_memory() -> Memory:
     """One whose rows differ, and whose every setting is away from its default."""
-    memory = Memory.empty(2, 3, 4, 1).read_with(7, "mem_len+1")
+    memory = Memory.empty(2, 3, 4, 1).with_lengths(7, "mem_len+1")
     h = states(0, 5) + 100 * torch.arange(3.0)[None, :, None, None]
-    return remembering(memory, h, past=torch.tensor([[0, 1, 2, 3, 4], [0] * 5, [0, 0, 0, 0, 1]]))
+    return remember(memory, h, torch.tensor([[0, 1, 2, 3, 4], [0] * 5, [0, 0, 0, 0, 1]]))
 
 
-def test_rows_are_taken_in_any_order_and_more_than_once():
-    memory = filled_memory()
-    taken = memory.rows(torch.tensor([2, 0, 2, 1]))
-    assert taken.filled_B.tolist() == [2, 4, 2, 1]
-    assert torch.equal(taken.h_NBMD[:, [3, 1]], memory.h_NBMD[:, [1, 0]])
-    assert torch.equal(taken.h_NBMD[:, 0], taken.h_NBMD[:, 2])
-    assert (taken.clamp_len, taken.same_length) == (7, "mem_len+1")
+def test_memory_rows_are_chosen_and_repeated():
+    memory = uneven_memory()
+    chosen = memory.rows(torch.tensor([2, 0, 2, 1]))
+    assert chosen.filled_B.tolist() == [2, 4, 2, 1]
+    assert torch.equal(chosen.h_NBMD[:, [3, 1, 0]], memory.h_NBMD[:, [1, 0, 2]])
+    assert torch.equal(chosen.h_NBMD[:, 0], chosen.h_NBMD[:, 2])
+    assert (chosen.clamp_len, chosen.same_length) == (7, "mem_len+1")
 
 
-@pytest.mark.parametrize("settings", [(None, None), (7, "mem_len"), (0, "mem_len+1")])
-def test_its_tensors_are_all_that_it_is(settings):
-    memory = filled_memory().read_with(*settings)
-    again = Memory.of_tensors(memory.tensors())
-    assert (again.clamp_len, again.same_length) == settings
-    assert torch.equal(again.h_NBMD, memory.h_NBMD)
-    assert torch.equal(again.filled_B, memory.filled_B)
+@pytest.mark.parametrize("lengths", [(None, None), (7, "mem_len"), (0, "mem_len+1")])
+def test_tensors_of_a_memory_restore_it(lengths):
+    memory = uneven_memory().with_lengths(*lengths)
+    restored = Memory.from_tensors(memory.tensors())
+    assert (restored.clamp_len, restored.same_length) == lengths
+    assert torch.equal(restored.h_NBMD, memory.h_NBMD)
+    assert torch.equal(restored.filled_B, memory.filled_B)

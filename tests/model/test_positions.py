@@ -1,4 +1,4 @@
-"""How a query knows where a state is: every scheme, while memory fills and beyond its table."""
+"""Position schemes: every one, while memory fills and beyond its table."""
 
 import math
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from txl_lightning import Memory, TransformerXL, TransformerXLConfig
+from txl_lightning.model import EvalLengths
 from txl_lightning.model.positions import SCHEMES, sinusoids
 
 TABLES = {name: {"clamp_len": 5} for name in ("learned", "shaw", "absolute_learned")}
@@ -24,9 +25,9 @@ def scheme(name="sinusoidal", **changes):
     return made.eval()
 
 
-def seen(count, clamp_len=None):
-    """Distances where `count` states can be seen."""
-    return Memory.empty(1, 1, 0, 8).read_with(clamp_len, None).distances(count)
+def distances(count, clamp_len=None):
+    """Distances where `count` states are in sight."""
+    return Memory.empty(1, 1, 0, 8).with_lengths(clamp_len, None).distances(count)
 
 
 def numbers(terms):
@@ -56,40 +57,40 @@ def test_terms_in_half_precision_come_from_exact_distances():
     exact = scheme()
     half = scheme().to(torch.bfloat16)
     half.load_state_dict(exact.state_dict())
-    expected, found = exact(seen(2000))[0].r_THK, half(seen(2000))[0].r_THK.float()
+    expected, found = exact(distances(2000))[0].r_THK, half(distances(2000))[0].r_THK.float()
     assert (expected - found).abs().max() < 0.02 * expected.abs().max() + 0.02
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_a_distance_keeps_its_meaning_while_memory_fills(name):
+def test_terms_of_a_distance_stay_while_memory_fills(name):
     terms = scheme(name)
-    for short, long in zip(terms(seen(3)), terms(seen(9)), strict=True):
+    for short, long in zip(terms(distances(3)), terms(distances(9)), strict=True):
         for few, many in zip(numbers(short), numbers(long), strict=True):
             torch.testing.assert_close(few, many[: len(few)], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_neighbouring_distances_are_told_apart(name):
-    [nearest, *_] = numbers(scheme(name)(seen(5))[0])
+    [nearest, *_] = numbers(scheme(name)(distances(5))[0])
     assert not any(torch.allclose(nearest[d], nearest[d + 1]) for d in range(4))
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_distances_beyond_clamp_len_are_encoded_like_it(name):
-    [nearest, *_] = numbers(scheme(name)(seen(6, clamp_len=3))[0])
+    [nearest, *_] = numbers(scheme(name)(distances(6, clamp_len=3))[0])
     assert torch.equal(nearest[5], nearest[3])
     assert not torch.allclose(nearest[3], nearest[2])
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_goes_on_with_its_last_row(name):
-    for found in numbers(scheme(name)(seen(9))[1]):
+def test_distances_beyond_a_table_have_its_last_row(name):
+    for found in numbers(scheme(name)(distances(9))[1]):
         assert all(torch.equal(found[5], row) for row in found[6:])
         assert not torch.allclose(found[4], found[5])
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_learned_positions_need_a_greatest_distance(name):
+def test_learned_positions_need_clamp_len(name):
     with pytest.raises(ValueError, match=f"clamp_len: invalid None.*positions are {name}"):
         TransformerXLConfig(positions=name)
 
@@ -97,15 +98,15 @@ def test_learned_positions_need_a_greatest_distance(name):
 def test_u_and_v_are_one_pair_unless_untied():
     assert scheme().u_NHK.shape == (1, 2, 4)
     assert scheme(untie_r=True).v_NHK.shape == (2, 2, 4)
-    first, second = scheme()(seen(3))
+    first, second = scheme()(distances(3))
     assert torch.equal(first.u_HK, second.u_HK)
 
 
-def test_r_is_dropped_once_for_all_layers():
+def test_dropout_of_r_is_the_same_in_all_layers():
     dropped = scheme(dropout=0.5).train()
     with torch.no_grad():
         dropped.r_nets[1].weight.copy_(dropped.r_nets[0].weight)
-    first, second = dropped(seen(20))
+    first, second = dropped(distances(20))
     assert torch.equal(first.r_THK, second.r_THK)
 
 
@@ -118,9 +119,9 @@ def model(name, **changes):
     return TransformerXL(config).double().eval()
 
 
-def segmented(net, tokens, tgt_len, mem_len=None):
+def read_in_segments(net, tokens, tgt_len, mem_len=None):
     """Logits of a text read in segments."""
-    memory, parts = net.empty_memory(len(tokens), mem_len), []
+    memory, parts = net.empty_memory(len(tokens), EvalLengths(mem_len)), []
     for segment in tokens.split(tgt_len, dim=1):
         logits, memory = net(segment, memory)
         parts.append(logits)
@@ -131,33 +132,35 @@ def segmented(net, tokens, tgt_len, mem_len=None):
 @pytest.mark.parametrize("name", RELATIVE)
 def test_segments_of_any_length_read_what_a_single_pass_reads(name, tgt_len):
     net, tokens = model(name), torch.randint(11, (2, 16))
-    torch.testing.assert_close(segmented(net, tokens, tgt_len), net(tokens)[0])
+    torch.testing.assert_close(read_in_segments(net, tokens, tgt_len), net(tokens)[0])
 
 
 @pytest.mark.parametrize("name", ABSOLUTE)
-def test_absolute_places_count_back_from_the_end_of_the_segment(name):
+def test_absolute_positions_count_back_from_the_end_of_the_segment(name):
     net = model(name, mem_len=0)
     tokens = torch.randint(11, (2, 6))
-    [one] = [terms.p_SD for terms in net.positions(seen(1))[:1]]
+    [one] = [terms.p_SD for terms in net.positions(distances(1))[:1]]
     found = net(tokens)[0]
     with torch.no_grad():
         shifted = net(torch.cat([tokens[:, :1], tokens], dim=1))[0]
     assert not torch.allclose(found, shifted[:, 1:])
-    torch.testing.assert_close(one[0], net.positions(seen(6))[0].p_SD[-1])
+    torch.testing.assert_close(one[0], net.positions(distances(6))[0].p_SD[-1])
 
 
 @pytest.mark.parametrize("name", ABSOLUTE)
-def test_a_remembered_state_is_given_its_place_anew(name):
+def test_remembered_state_gets_a_new_absolute_position(name):
     net, tokens = model(name), torch.randint(11, (2, 8))
     _, memory = net(tokens[:, :5])
     first_layer = net.embedding(tokens[:, :5]) * 8**0.5
     torch.testing.assert_close(memory.h_NBMD[0][:, -5:], first_layer.detach())
     places = net.positions(memory.distances(3))[0].p_SD
-    assert not torch.allclose(places[-8:-3], net.positions(seen(5))[0].p_SD)
+    assert not torch.allclose(places[-8:-3], net.positions(distances(5))[0].p_SD)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre", "pre_kv"])
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [(name, "post") for name in SCHEMES] + [("learned", "pre"), ("learned", "pre_kv")],
+)
 def test_every_weight_of_a_scheme_learns(name, norm):
     net, tokens = model(name, norm=norm), torch.randint(11, (2, 9))
     _, memory = net(tokens)
@@ -167,6 +170,6 @@ def test_every_weight_of_a_scheme_learns(name, norm):
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_one_token_after_another_is_read_beyond_the_table(name):
+def test_tokens_are_read_beyond_the_table(name):
     net, tokens = model(name, mem_len=40), torch.randint(11, (1, 35))
-    assert segmented(net, tokens, 1).isfinite().all()
+    assert read_in_segments(net, tokens, 1).isfinite().all()

@@ -1,0 +1,243 @@
+"""The cached reader computes what the network computes with a memory of hidden states."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from txl_lightning import KeyValueCache, Memory
+from txl_lightning.model import CachedReader, EvalLengths, eval_mode
+from txl_lightning.model import inference as inference_module
+from txl_lightning.model.kernels import inference as kernel
+
+SEGMENTS = [5, 6, 1, 1, 3]
+AXES = {
+    "base": {},
+    "learned": {"positions": "learned", "clamp_len": 9},
+    "shaw": {"positions": "shaw", "clamp_len": 9},
+    "clamped table of one row": {"positions": "learned", "clamp_len": 0},
+    "pre": {"norm": "pre"},
+    "pre_kv": {"norm": "pre_kv"},
+    "untied": {"untie_r": True},
+    "clusters": {"cutoffs": (3, 6), "div_val": 2},
+    "clamp": {"lengths": EvalLengths(clamp_len=3)},
+    "same_length": {"lengths": EvalLengths(same_length="mem_len")},
+    "same_length + 1": {"lengths": EvalLengths(same_length="mem_len+1")},
+    "no memory": {"lengths": EvalLengths(0)},
+    "one state": {"lengths": EvalLengths(1)},
+    "memory longer than the text": {"lengths": EvalLengths(200)},
+    "a state at a time": {"segments": [1] * 9},
+    "memory shorter than a segment": {"segments": [33, 5, 2]},
+    "reread": {"ext_len": 3},
+    "reread beyond the segment": {"ext_len": 20},
+    "documents": {"documents": True},
+    "tiles": {"tile_scores": 0, "n_head": 5, "d_head": 3},
+    "tiles of some heads": {"tile_scores": 200, "n_head": 5, "d_head": 3},
+}
+
+
+def read(net, memory, tokens, segments, doc_pos=None, ext_len=0):
+    """Logits of a text read in segments, and the memory after it."""
+    found, start = [], 0
+    for length in segments:
+        window = slice(max(start - ext_len, 0), start + length)
+        here = None if doc_pos is None else doc_pos[:, window]
+        h, memory = net.hidden(tokens[:, window], memory, here, min(ext_len, window.stop))
+        found.append(net.head(h)[:, -length:])
+        start += length
+    return torch.cat(found, dim=1), memory
+
+
+def document_positions(total: int) -> torch.Tensor:
+    """One row goes on, one begins anew twice, one begins anew with the last token."""
+    place = torch.arange(total)
+    return torch.stack([place, place % 7, torch.where(place == total - 1, 0, place)])
+
+
+def check_equal(make_net, segments=SEGMENTS, ext_len=0, documents=False, lengths=None, **changes):
+    """Read a text by the cached reader and by the network: the same to rounding."""
+    torch.manual_seed(0)
+    tile_scores = changes.pop("tile_scores", kernel.TILE_SCORES["cpu"])
+    net = make_net(**{"mem_len": 8} | changes)
+    tokens, reader = torch.randint(11, (3, sum(segments))), CachedReader(net)
+    doc_pos = document_positions(sum(segments)) if documents else None
+    with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
+        patch.setitem(kernel.TILE_SCORES, "cpu", tile_scores)
+        memory = net.empty_memory(3, lengths)
+        slow, memory = read(net, memory, tokens, segments, doc_pos, ext_len)
+        cache = reader.empty_memory(3, lengths)
+        fast, cache = read(reader, cache, tokens, segments, doc_pos, ext_len)
+    assert isinstance(cache, KeyValueCache)
+    torch.testing.assert_close(fast, slow, rtol=0, atol=1e-12)
+    # With same_length mem_len, the hidden states forget one state that is read again.
+    difference = set((cache.filled_B - memory.filled_B).tolist())
+    assert difference <= {0, int(memory.same_length == "mem_len" and ext_len > 0)}
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_cached_reader_equals_the_network(make_net, axis):
+    check_equal(make_net, **AXES[axis])
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    positions=st.sampled_from(["sinusoidal", "learned", "shaw"]),
+    norm=st.sampled_from(["post", "pre", "pre_kv"]),
+    segments=st.lists(st.integers(1, 12), min_size=2, max_size=7),
+    mem_len=st.sampled_from([0, 1, 3, 8, 40]),
+    clamp_len=st.sampled_from([None, 1, 4]),
+    same_length=st.sampled_from([None, "mem_len", "mem_len+1"]),
+    ext_len=st.sampled_from([0, 0, 1, 3, 20]),
+    documents=st.booleans(),
+    tile_scores=st.sampled_from([0, 200, 1 << 19]),
+)
+def test_cached_reader_equals_the_network_in_any_setting(
+    make_net, mem_len, clamp_len, same_length, **axes
+):
+    lengths = EvalLengths(mem_len, clamp_len, same_length)
+    check_equal(make_net, **axes, clamp_len=9, lengths=lengths)
+
+
+def test_buffer_moves_seldom(make_net, monkeypatch):
+    moves, copy_slots = [], inference_module.Buffer.copy_slots
+    monkeypatch.setattr(inference_module, "SLACK", 16)
+    monkeypatch.setattr(
+        inference_module.Buffer,
+        "copy_slots",
+        lambda *given: moves.append(1) or copy_slots(*given),
+    )
+    check_equal(make_net, segments=[1] * 80, mem_len=5)
+    assert len(moves) <= 1 + 80 / 16
+
+
+@torch.inference_mode()
+def test_cache_is_unchanged_by_the_caches_that_follow_it(make_net):
+    net = make_net(mem_len=9)
+    reader, (tokens, *texts) = CachedReader(net), torch.randint(11, (4, 2, 5))
+    cache, memory = reader(tokens)[1], net(tokens)[1]
+    before = cache.buffer.k_NHBKC[..., : cache.end].clone()
+    followers = [(reader(text, cache)[1], net(text, memory)[1]) for text in texts]
+    for fast, slow in followers:
+        found, expected = reader(tokens, fast)[0], net(tokens, slow)[0]
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert torch.equal(cache.buffer.k_NHBKC[..., : cache.end], before)
+
+
+@pytest.mark.parametrize("documents", [False, True])
+@torch.inference_mode()
+def test_cache_rows_are_chosen_and_repeated(make_net, documents):
+    net = make_net(mem_len=9)
+    reader, tokens, index = CachedReader(net), torch.randint(11, (3, 8)), torch.tensor([2, 0, 2, 1])
+    doc_pos = document_positions(8) if documents else None
+    memories = [each.hidden(tokens, None, doc_pos)[1].rows(index) for each in (reader, net)]
+    assert torch.equal(memories[0].filled_B, memories[1].filled_B)
+    following = torch.randint(11, (4, 3))
+    found, expected = reader(following, memories[0])[0], net(following, memories[1])[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@torch.inference_mode()
+def test_cache_is_even_once_all_rows_are_full(make_net):
+    reader, tokens = CachedReader(make_net(mem_len=6)), torch.randint(11, (2, 20))
+    doc_pos = torch.stack([torch.arange(20), (torch.arange(20) - 3).clamp(min=0)])
+    caches = [read(reader, None, tokens[:, :n], [4, n - 4], doc_pos)[1] for n in (8, 20)]
+    assert [cache.is_even for cache in caches] == [False, True]
+
+
+@torch.inference_mode()
+def test_cache_is_read_with_the_lengths_given_last(make_net):
+    net, tokens = make_net(mem_len=9), torch.randint(11, (2, 8))
+    found, expected = (
+        each(tokens, each(tokens)[1].with_lengths(3, "mem_len"))[0]
+        for each in (CachedReader(net), net)
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("documents", [False, True])
+@pytest.mark.parametrize("lengths", [(8, None, None), (8, 2, "mem_len"), (0, 1, "mem_len+1")])
+@torch.inference_mode()
+def test_tensors_of_a_cache_restore_it(make_net, lengths, documents):
+    reader, tokens = CachedReader(make_net()), torch.randint(11, (3, 9))
+    doc_pos = document_positions(9) if documents else None
+    empty = reader.empty_memory(3, EvalLengths(*lengths))
+    _, cache = read(reader, empty, tokens, [4, 5], doc_pos)
+    saved = {name: tensor.clone() for name, tensor in cache.tensors().items()}
+    restored = KeyValueCache.from_tensors(saved)
+    assert (restored.mem_len, restored.clamp_len, restored.same_length) == lengths
+    assert torch.equal(restored.filled_B, cache.filled_B)
+    assert restored.is_even == (cache.is_even or lengths[0] == 0)
+    expected, found = (read(reader, each, tokens, [1, 6, 2])[0] for each in (cache, restored))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_cache_is_read_with_and_without_autocast_and_inference_mode(make_net, first):
+    net, tokens = make_net().float(), torch.randint(11, (2, 8))
+    reader = CachedReader(net)
+    cache, memory = reader.empty_memory(2), net.empty_memory(2)
+    for is_half in (first, not first, first):
+        with (
+            torch.inference_mode(is_half),
+            torch.no_grad(),
+            torch.autocast("cpu", torch.bfloat16, enabled=is_half),
+        ):
+            found, cache = reader(tokens, cache)
+            expected, memory = net(tokens, memory)
+        torch.testing.assert_close(found.float(), expected.float(), rtol=0.05, atol=0.05)
+        assert found.std() > 0.5
+
+
+@torch.inference_mode()
+def test_cache_holds_the_precision_of_the_network(make_net):
+    reader = CachedReader(make_net().to(torch.bfloat16))
+    nats, cache = reader.loss(*torch.randint(11, (2, 2, 5)))
+    assert (nats.dtype, cache.buffer.k_NHBKC.dtype) == (torch.float32, torch.bfloat16)
+
+
+def test_cache_is_refused_in_training_mode_with_gradients_and_for_other_rows(make_net):
+    reader, tokens = CachedReader(make_net()), torch.randint(11, (2, 5))
+    with pytest.raises(ValueError, match="no gradient"):
+        reader(tokens)
+    with torch.no_grad(), pytest.raises(ValueError, match="memory: invalid 3 rows; expected 2"):
+        reader(tokens, reader.empty_memory(3))
+    reader.net.train()
+    with torch.no_grad(), pytest.raises(ValueError, match="call the network's eval"):
+        reader(tokens)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"positions": "absolute_sinusoidal"},
+        {"positions": "absolute_learned", "clamp_len": 9},
+        {"memory_source": "same_layer"},
+    ],
+)
+@torch.inference_mode()
+def test_reader_falls_back_to_hidden_states_where_keys_change(make_net, changes):
+    net, tokens = make_net(**changes), torch.randint(11, (2, 5))
+    reader = CachedReader(net)
+    memory = reader.empty_memory(2)
+    assert isinstance(memory, Memory)
+    for _ in range(2):
+        logits, memory = reader(tokens, memory)
+    assert torch.equal(logits, net(tokens, net(tokens)[1])[0])
+
+
+def test_workspace_tensors_are_reused_where_size_and_precision_fit():
+    workspace, float64 = kernel.Workspace(), torch.zeros(1, dtype=torch.float64)
+    first = workspace.get("a", (2, 3), float64)
+    assert workspace.get("a", (3, 2), float64).data_ptr() == first.data_ptr()
+    assert workspace.get("b", (3, 2), float64).data_ptr() != first.data_ptr()
+    assert workspace.get("a", (2, 4), float64).shape == (2, 4)
+    assert workspace.get("a", (2, 4), float64.float()).dtype == torch.float32
+
+
+def test_eval_mode_leaves_the_module_in_its_mode_after_an_error(make_net):
+    net = make_net().train()
+    with pytest.raises(IndexError), torch.no_grad(), eval_mode(net):
+        CachedReader(net)(torch.tensor([[99]]))
+    assert net.training
