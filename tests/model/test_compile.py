@@ -21,9 +21,7 @@ def _nothing_compiled_before():
     torch._dynamo.reset()
 
 
-def train(
-    net: TransformerXL, nats, memory: Memory | None, documents: bool
-) -> Iterator[list[Tensor]]:
+def train(net: TransformerXL, loss, memory: Memory, documents: bool) -> Iterator[list[Tensor]]:
     """The nats, every gradient and the memory after each segment."""
     draw = torch.Generator().manual_seed(5)
     for segment in range(SEGMENTS):
