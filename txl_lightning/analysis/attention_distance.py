@@ -50,8 +50,6 @@ def measure_attention_distance(
 
     The text is read in whole segments, and queries are counted once the memory is full.
     """
-    require(batch_size >= 1, "batch_size", batch_size, "at least 1")
-    require(tgt_len >= 1, "tgt_len", tgt_len, "at least 1")
     stream = Stream.from_tokens(tokens, batch_size, tgt_len)
     n_warmup, n_whole = -(-model.config.mem_len // tgt_len), stream.total // tgt_len
     n_least = batch_size * ((n_warmup + 1) * tgt_len + 1)

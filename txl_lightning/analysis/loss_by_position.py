@@ -14,13 +14,10 @@ from ..model import TransformerXL
 
 
 def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
-    """Return rows of mean nats at each position of the segment, for each length of memory.
+    """Return rows of mean nats at each position, from the nats_BGL for each length of memory.
 
     Without a memory the first tokens of a segment are predicted from next to nothing: the context
     is fragmented.
-
-    Args:
-        nats: for each length of memory the nats_BGL of the same tokens.
     """
     rows = []
     for mem_len, nats_BGL in nats.items():
@@ -32,13 +29,10 @@ def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def average_by_memory_len(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
-    """Return rows of mean nats for each length of memory.
+    """Return rows of mean nats, from the nats_BGL of the same tokens for each length of memory.
 
     `saved` is the difference from the first length, with an error of its own, which is smaller
     because the tokens are the same. Errors take segments as independent.
-
-    Args:
-        nats: for each length of memory the nats_BGL of the same tokens.
     """
     rows = []
     first_BG = next(iter(nats.values())).mean(axis=-1)
@@ -63,9 +57,6 @@ def score_memory_lens(
     """Return, for each length of memory, shortest first, the nats_BGL of the same tokens.
 
     These are all whole segments but the ones that are read while the longest memory fills.
-
-    Raises:
-        ValueError: an invalid length, or fewer than two such segments.
     """
     lengths = sorted(set(mem_lens))
     require(lengths[0] >= 0, "mem_lens", lengths[0], "0 (no memory) or more")

@@ -32,51 +32,47 @@ def plot_loss_by_position(rows: Rows, path: Path, unit: str) -> None:
 
 def plot_loss_by_memory(rows: Rows, path: Path, unit: str, trained: int) -> None:
     """Plot loss over the length of memory, with the standard error of each difference."""
-    figure, (axes,) = make_figure(1)
     mem_lens, nats, error = select_columns(rows, "mem_len", "nats", "saved_standard_error")
-    # Lengths double, and one may be 0: each has a place of its own.
-    axes.errorbar(range(len(mem_lens)), nats, yerr=error, fmt="o-", markersize=4, capsize=3)
-    axes.set_xticks(range(len(mem_lens)), [f"{mem_len:,}" for mem_len in mem_lens])
-    axes.axvline(mem_lens.index(trained), color="gray", linestyle=":", label="as trained")
+    labels = [f"{n:,}" + "\nas trained" * (n == trained) for n in mem_lens]
     title = f"Loss by length of memory (bar: standard error of the gain over {mem_lens[0]:,})"
-    axes.set(xlabel=f"mem_len ({unit}s)", ylabel=f"nats per {unit}", title=title)
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
+    axes = {"xlabel": f"mem_len ({unit}s)", "ylabel": f"nats per {unit}", "title": title}
+    plot_curves({"loss": nats}, labels, path, axes, error)
 
 
 def plot_speed(rows: Rows, path: Path) -> None:
     """Plot a token's time over the attention length, with memory and with a sliding window."""
-    figure, (axes,) = make_figure(1)
-    length, speedup = select_columns(rows, "attention_len", "speedup")
     memory, window = select_columns(rows, "memory_ms_per_token", "window_ms_per_token")
-    axes.plot(length, window, "o-", markersize=4, label="sliding window")
-    axes.plot(length, memory, "o-", markersize=4, label="memory")
-    for at, low, high, times in zip(length, memory, window, speedup, strict=True):
-        axes.annotate(f"{times:,.0f} times", (at, (low * high) ** 0.5), ha="center", size="small")
+    labels = [f"{row['attention_len']:,}\n{row['speedup']:,.0f} times" for row in rows]
     counts = f"fastest of {rows[0]['segments']} segments, {rows[0]['window_positions']} windows"
-    title = f"Time to evaluate a token ({counts})"
-    axes.set(xlabel="attention length", ylabel="ms per token", yscale="log", title=title)
-    axes.set_xticks(length, [f"{at:,}" for at in length])
-    axes.margins(x=0.1)
-    axes.yaxis.set_major_formatter("{x:,g}")
-    axes.legend(frameon=False, loc="center left")
-    figure.savefig(path, dpi=120)
+    axes = {"xlabel": "attention length, and speedup", "ylabel": "ms per token", "yscale": "log"}
+    axes["title"] = f"Time to evaluate a token ({counts})"
+    plot_curves({"sliding window": window, "memory": memory}, labels, path, axes)
 
 
 def plot_latency(rows: Rows, path: Path) -> None:
-    """Plot the time of a generated token, and the tokens per second, over the batch size."""
-    figure, (left, right) = make_figure(2, sharey=False)
-    batch, rate = select_columns(rows, "batch_size", "tokens_per_second")
-    for name, style in {"p50_ms": "o-", "p99_ms": "o--"}.items():
-        left.plot(batch, *select_columns(rows, name), style, markersize=4, label=name[:3])
-    left.legend(frameon=False)
-    right.plot(batch, rate, "o-", markersize=4)
-    for axes, label in ((left, "ms per token"), (right, "tokens per second")):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(batch, [f"{size:,}" for size in batch])
-        axes.set(xlabel="batch size", ylabel=label)
-        axes.set_ylim(bottom=0)
-    figure.suptitle(f"Generation token by token, mem_len {rows[0]['mem_len']:,}")
+    """Plot the time of a generated token over the batch size, with the tokens per second."""
+    half, most = select_columns(rows, "p50_ms", "p99_ms")
+    labels = [f"{row['batch_size']:,}\n{row['tokens_per_second']:,.0f}/s" for row in rows]
+    axes = {"xlabel": "batch size, and tokens per second", "ylabel": "ms per token"}
+    axes["title"] = f"Generation token by token, mem_len {rows[0]['mem_len']:,}"
+    plot_curves({"p50": half, "p99": most}, labels, path, axes)
+
+
+def plot_curves(
+    curves: dict[str, list[float]],
+    labels: list[str],
+    path: Path,
+    settings: dict[str, str],
+    error: list[float] | None = None,
+) -> None:
+    """Plot curves over lengths that double: each has a place of its own."""
+    figure, (axes,) = make_figure(1)
+    for label, values in curves.items():
+        style = {"fmt": "o-", "markersize": 4, "capsize": 3, "label": label}
+        axes.errorbar(range(len(labels)), values, yerr=error, **style)
+    axes.set(**settings)
+    axes.set_xticks(range(len(labels)), labels)
+    axes.legend(frameon=False)
     figure.savefig(path, dpi=120)
 
 
@@ -138,13 +134,13 @@ def label_recl(row: dict[str, Any]) -> str:
     return f"{'' if row['found'] else 'at least '}{row['recl']:,}"
 
 
-def make_figure(count: int, sharey: bool = True) -> tuple[Any, list[Any]]:
-    """Return a figure and the axes of its panels, side by side, on one scale or not."""
+def make_figure(count: int) -> tuple[Any, list[Any]]:
+    """Return a figure and the axes of its panels, side by side, on one scale."""
     # Slow to import, and of no use to who only measures.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.6 * count + 3.4 * (count == 1), 4), layout="constrained")
-    panels = list(figure.subplots(1, count, sharey=sharey, squeeze=False)[0])
+    panels = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
     for axes in panels:
         axes.grid(alpha=0.3)
     return figure, panels

@@ -86,7 +86,7 @@ def score_contexts(
 
     Args:
         model: the network.
-        tokens: the text's ids, one dimension.
+        tokens: the text's ids.
         place_P: the targets; each has the longest context before it.
         contexts: the lengths c.
         tgt_len: tokens in a segment of a window, which the last one fills; None is of no account.
