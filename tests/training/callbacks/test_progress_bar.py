@@ -9,17 +9,14 @@ from rich.console import Console
 
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.evaluation.tables import align_columns
-from txl_lightning.training.callbacks import eta
-from txl_lightning.training.callbacks.eta import TimeEstimate, count_remaining
-from txl_lightning.training.callbacks.progress_bar import TokenProgressBar
-from txl_lightning.training.callbacks.run_metrics import RunMetrics, read_metrics
-from txl_lightning.training.callbacks.summary import (
-    count_parameters,
-    format_duration,
-    format_final_table,
-    format_number,
-    full_memory_bytes,
+from txl_lightning.training.callbacks import progress_bar
+from txl_lightning.training.callbacks.progress_bar import (
+    TokenProgressBar,
+    count_remaining,
+    format_parameters,
+    format_result,
 )
+from txl_lightning.training.callbacks.run_metrics import RunMetrics, format_number, read_metrics
 from txl_lightning.training.callbacks.throughput import Throughput
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 
@@ -49,7 +46,7 @@ def watch(make_model, make_data, make_trainer, tmp_path):
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_run_shows_parts_readings_time_left_and_a_table_of_validations(watch, terminal):
     shown, progress = watch(terminal, val_check_interval=2)
-    for words in ("attention", "12 states a row", "bits/byte", "6/6", " left"):
+    for words in ("attention", "device: cpu", "bits/byte", "6/6", " left"):
         assert words in shown
     assert shown.count("validation:") == 3
     assert progress.live is None
@@ -104,35 +101,43 @@ def test_lines_in_a_pipe_are_as_seldom_as_asked_and_never_repeat_readings(watch)
 def test_every_parameter_counts_for_one_part(changes):
     sizes = {"n_token": 40, "n_layer": 3, "n_head": 2, "d_model": 8}
     net = TransformerXL(TransformerXLConfig(**sizes | changes))
-    counts = count_parameters(net)
-    assert sum(counts.values()) == sum(p.numel() for p in net.parameters())
+    lines = [line.split() for line in format_parameters(net).splitlines()[1:]]
+    counts = {name: int(count.replace(",", "")) for name, count in lines}
+    total = sum(p.numel() for p in net.parameters())
+    assert sum(counts.values()) == 2 * total == 2 * counts["all"]
     assert counts["attention"] == 3 * (8 * 8 + 8 * 16 + 8 * 8)
     if not changes:
         assert (counts["embedding"], counts["head"]) == (40 * 8, 40)
 
 
-def test_steps_and_validations_are_timed_apart(monkeypatch):
+def test_steps_and_validations_are_timed_apart(monkeypatch, make_trainer):
     now = [0.0]
-    monkeypatch.setattr(eta.time, "monotonic", lambda: now[0])
-    estimate = TimeEstimate()
+    monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress_bar, "count_remaining", lambda trainer: (10, 2))
+    progress, trainer = TokenProgressBar(), make_trainer(max_steps=1000)
+    progress.is_disabled, progress.step_began = True, 0.0
 
-    def after(seconds, action):
+    def after(seconds, action, *arguments):
         now[0] += seconds
-        action()
+        action(*arguments)
 
-    assert estimate.seconds(10, 1) is None
-    estimate.start_step()
+    def end_step():
+        progress.step = -1
+        progress.on_train_batch_end(trainer, None)
+
+    assert progress.format_time_left(trainer) == ""
     # The first step warms up; a validation is no part of the step that follows it.
-    after(100, estimate.end_step)
+    after(100, end_step)
     for _ in range(4):
-        after(2, estimate.end_step)
-        after(0, estimate.start_validation)
-        after(30, estimate.resume)
+        after(2, end_step)
+        after(0, progress.on_validation_start, trainer, None)
+        after(30, progress.on_train_batch_start)
         # Without a validation before it, a step begins where the last one ended.
-        after(2, estimate.resume)
-        after(0, estimate.end_step)
-    assert estimate.seconds(10, 0) == 20
-    assert estimate.seconds(10, 2) == 80
+        after(2, progress.on_train_batch_start)
+        after(0, end_step)
+    assert progress.format_time_left(trainer) == "0:01:20 left"
+    assert progress.format_time_left(trainer, validations_done=1) == "0:00:50 left"
+    assert progress.format_time_left(trainer, validations_done=3) == "0:00:20 left"
 
 
 def test_remaining_steps_and_validations_follow_from_the_trainer(
@@ -153,46 +158,26 @@ def test_remaining_steps_and_validations_follow_from_the_trainer(
     assert remaining(val_check_interval="00:00:01:00")[0] == (7, 0)
 
 
-def test_time_left_ends_by_the_clock_or_by_the_steps(make_trainer):
-    estimate, progress = TimeEstimate(), TokenProgressBar()
+def test_a_run_that_ends_by_the_clock_says_when(make_trainer):
+    progress = TokenProgressBar()
     by_clock = make_trainer(max_time="00:01:00:00", max_steps=1000)
-    assert progress.format_time_left(by_clock) == "1 h 0 min left"
-    assert progress.format_time_left(make_trainer(max_steps=1000)) == ""
-    estimate.steps.append(1.0)
-    estimate.validations.append(30.0)
-    assert count_remaining(make_trainer(max_steps=100)) == (100, 0)
-    assert estimate.seconds_left(make_trainer(max_steps=100), validations_done=1) == 100
-    assert estimate.seconds_left(make_trainer(max_steps=-1)) is None
+    assert progress.format_time_left(by_clock) == "1:00:00 left"
+    assert progress.format_time_left(make_trainer(max_steps=-1)) == ""
 
 
-def test_the_final_table_has_the_best_validation_however_long_ago():
+def test_the_final_table_has_the_best_validation_however_long_ago(make_trainer):
     rows = [{"step": n, "val/nats": 1.0 if n == 5 else 2.0} for n in range(1, 31)]
-    lines = format_final_table(RunMetrics(rows)).splitlines()
+    lines = format_result(make_trainer(), RunMetrics(rows)).splitlines()[1:]
     assert [line.split()[-2] for line in lines[1:]] == ["1", "5", *map(str, range(25, 31))]
     assert [line.startswith("best") for line in lines[1:]] == [False, True] + [False] * 6
 
 
-def test_the_announced_memory_is_what_training_holds(make_model, make_data, make_trainer):
-    model, trainer, found = make_model(), make_trainer(), []
-    model.on_train_end = lambda: found.append(full_memory_bytes(trainer, model))
-    trainer.fit(model, datamodule=make_data())
-    assert found == [model.memory_bank.committed["train", 0].h_NBMD.nbytes]
-
-
 @pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.4, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7300, "2 h 1 min"), (90_000, "1 d 1 h")],
-)
-def test_a_duration_has_its_two_largest_units(seconds, words):
-    assert format_duration(seconds) == words
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "text"),
     [(1234, "1,234"), (-1e-4, "0.000"), (-0.25, "-0.250"), (12345.6, "12,346"), (1e12, "1e+12")],
 )
-def test_numbers_are_short(value, words):
-    assert format_number(value) == words
+def test_numbers_are_short(value, text):
+    assert format_number(value) == text
 
 
 def test_table_columns_are_aligned():

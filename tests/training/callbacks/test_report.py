@@ -171,7 +171,7 @@ def test_the_best_validation_is_marked_and_stands_on_top(render):
     }.items():
         assert f"<dt>{name}</dt><dd>{value}</dd>" in text
     [axes] = make_figure(
-        partial(plot_memory_gain, metrics=RunMetrics(rows), unit="word"), report.WIDE
+        partial(plot_memory_gain, metrics=RunMetrics(rows), unit="word"), report.LARGE
     ).axes
     zero, line = axes.lines
     assert line.get_xydata().tolist() == [[100, -0.1], [200, 0.25], [300, 0.3]]
@@ -185,7 +185,7 @@ def test_learning_curves_are_of_training_and_validation_without_nan():
     values = [(1, 8.0, 1, math.inf), (2, math.nan, 2, 6.0), (3, 5.0, 3, math.nan)]
     rows = [{"step": n} | dict(zip(names, row, strict=True)) for n, row in enumerate(values)]
     plot = partial(plot_learning_curves, metrics=RunMetrics(rows))
-    [axes] = make_figure(plot, report.WIDE).axes
+    [axes] = make_figure(plot, report.LARGE).axes
     assert [line.get_xydata().tolist() for line in axes.lines] == [[[1, 8], [3, 5]], [[2, 6]]]
     assert axes.get_ylabel() == "bits per byte"
 
@@ -195,7 +195,7 @@ def test_attention_has_a_colour_scale_only_with_memory(share, n_axes):
     row = {"layer": 1, "head": 1, "mean": 1.0, "nearest_tenth": 0, "median": 1}
     rows = [row | {"farthest_tenth": 2, "on_memory": share}]
     plot = partial(draw_attention, rows=rows, unit="byte")
-    assert len(make_figure(plot, report.WIDE).axes) == n_axes
+    assert len(make_figure(plot, report.LARGE).axes) == n_axes
 
 
 @pytest.fixture

@@ -2,19 +2,45 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from .run_metrics import Point, RunMetrics
+from ...analysis.plots import draw_attention
+from .run_metrics import RunMetrics
+from .validation_probe import ValidationProbe
 
 Plot = Callable[[Any], None]
+FROM_ZERO = {
+    "train/lr": "learning rate",
+    "train/grad_norm": "gradient norm",
+    "train/tokens_per_second": "tokens per second",
+    "train/mfu": "model FLOP utilisation",
+    "train/mem_filled": "states remembered",
+    "train/peak_memory_bytes": "peak memory, bytes",
+}
+"""Metrics that are drawn small, unless they are 0 throughout."""
+
+
+def make_plots(metrics: RunMetrics, probe: ValidationProbe, unit: str) -> dict[str, Plot]:
+    """The large figures of a run by name, as far as there is something to draw."""
+    plots: dict[str, Plot] = {}
+    if metrics.rows:
+        plots["curve"] = partial(plot_learning_curves, metrics=metrics)
+    if metrics.curve("val/memory_gain"):
+        plots["memory_gain"] = partial(plot_memory_gain, metrics=metrics, unit=unit)
+    if len(nats := probe.nats_by_position) > 1:
+        plots["position"] = partial(plot_loss_by_position, nats_by_position=nats, unit=unit)
+    if rows := probe.attention:
+        plots["attention"] = partial(draw_attention, rows=rows, unit=unit)
+    return plots
 
 
 def plot_learning_curves(axes: Any, metrics: RunMetrics) -> None:
     """Bits of training and of validation over tokens read."""
-    for stage, style in (("train", {"linewidth": 1}), ("val", {"marker": "o", "markersize": 4})):
-        plot_curve(axes, metrics.curve(f"{stage}/{metrics.bits}"), label=stage, **style)
+    for stage, marker in (("train", ""), ("val", "o")):
+        plot_curve(axes, metrics, f"{stage}/{metrics.bits}", label=stage, marker=marker)
     axes.set(ylabel=metrics.bits.replace("_", " "))
     if axes.lines:
         axes.legend(frameon=False)
@@ -22,18 +48,10 @@ def plot_learning_curves(axes: Any, metrics: RunMetrics) -> None:
         axes.text(0.5, 0.5, "no finite loss", transform=axes.transAxes, ha="center")
 
 
-def plot_from_zero(axes: Any, points: list[Point]) -> None:
-    """A metric that is 0 or more, over tokens read."""
-    plot_curve(axes, points, linewidth=1)
-    axes.set_ylim(bottom=0)
-    if axes.get_ylim()[1] > 1000:
-        abbreviate_numbers(axes.yaxis)
-
-
 def plot_memory_gain(axes: Any, metrics: RunMetrics, unit: str) -> None:
     """Nats of a token that memory saves in validation, over tokens read."""
     axes.axhline(0, color="black", linewidth=0.8)
-    plot_curve(axes, metrics.curve("val/memory_gain"), marker="o", markersize=4)
+    plot_curve(axes, metrics, "val/memory_gain", marker="o")
     axes.set(ylabel=f"nats per {unit}")
 
 
@@ -43,19 +61,23 @@ def plot_loss_by_position(axes: Any, nats_by_position: list[list[float]], unit: 
     axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}")
 
 
-def plot_curve(axes: Any, points: list[Point], **style: Any) -> None:
-    """The finite points of a curve over tokens read."""
-    if finite := [point for point in points if math.isfinite(point[1])]:
-        axes.plot(*zip(*finite, strict=True), **style)
-    axes.set(xlabel="tokens read")
-    abbreviate_numbers(axes.xaxis)
+def plot_from_zero(axes: Any, metrics: RunMetrics, name: str) -> None:
+    """A metric that is 0 or more, over tokens read."""
+    plot_curve(axes, metrics, name)
+    axes.set_ylim(bottom=0)
+    if axes.get_ylim()[1] > 1000:
+        axes.yaxis.set_major_formatter(axes.xaxis.get_major_formatter())
 
 
-def abbreviate_numbers(axis: Any) -> None:
-    """Label an axis with 2M in place of 2000000."""
+def plot_curve(axes: Any, metrics: RunMetrics, name: str, **style: Any) -> None:
+    """The finite points of a metric over tokens read."""
     from matplotlib.ticker import EngFormatter
 
-    axis.set_major_formatter(EngFormatter(sep=""))
+    if finite := [point for point in metrics.curve(name) if math.isfinite(point[1])]:
+        axes.plot(*zip(*finite, strict=True), linewidth=1, markersize=4, **style)
+    axes.set(xlabel="tokens read")
+    # 2M in place of 2000000.
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def make_figure(plot: Plot, inches: tuple[float, float]) -> Any:

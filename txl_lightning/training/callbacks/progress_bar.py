@@ -6,23 +6,33 @@ in a pipe.
 
 import math
 import time
+from collections import deque
+from datetime import timedelta
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import ProgressBar, Timer
 from rich.console import Console
-from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TextColumn
 
 from ...evaluation.tables import align_columns
-from .eta import TimeEstimate
-from .run_metrics import is_fitting, read_metrics, run_folder
-from .summary import count_parameters, format_duration, format_final_table, full_memory_bytes
+from ...model import TransformerXL
+from .run_metrics import (
+    RunMetrics,
+    format_columns,
+    is_fitting,
+    read_metrics,
+    run_folder,
+    save_metrics,
+)
 
 READINGS = ("bits", "loss", "tokens_per_second", "answer_accuracy")
 SHORT_READINGS = ("bits", "tokens_per_second")
 """Readings that fit beside a bar. Of bits of several units, per byte comes first."""
+MAX_ROWS = 8
+"""Validations in the final table: the first, the best and the last ones."""
 
 
 class TokenProgressBar(ProgressBar):
@@ -37,58 +47,55 @@ class TokenProgressBar(ProgressBar):
         self.seconds_between_lines = seconds_between_lines
         self.console = Console()
         self.live: Progress | None = None
-        self.folder = Path()
+        self.folder, self.is_disabled, self.step = Path(), False, 0
         self.printed_at, self.printed = -math.inf, ""
-        self.estimate, self.step = TimeEstimate(), 0
-        self.is_disabled = False
+        self.step_seconds: deque[float] = deque(maxlen=50)
+        self.validation_seconds: deque[float] = deque(maxlen=50)
+        self.validation_began: float | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
         # On every rank: the ranks agree on the folder together.
         self.folder = run_folder(trainer)
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self.step, self.step_began = trainer.global_step, time.monotonic()
         if self.is_disabled:
             return
-        self.print(format_model(trainer, pl_module))
-        self.print(f"run folder: {self.folder}")
-        self.step = trainer.global_step
-        self.estimate.start_step()
+        self.print(format_parameters(pl_module.net))
+        self.print(f"device: {trainer.strategy.root_device}; run folder: {self.folder}")
         if self.console.is_terminal:
-            columns = (
-                TextColumn("step {task.completed}/{task.total}"),
-                BarColumn(bar_width=24),
-                TextColumn("{task.description}"),
-                TextColumn("{task.fields[left]}"),
-            )
-            self.live = Progress(*columns, console=self.console)
+            texts = [TextColumn(text) for text in ("{task.description}", "{task.fields[left]}")]
+            steps = TextColumn("step {task.completed}/{task.total}")
+            self.live = Progress(steps, BarColumn(bar_width=24), *texts, console=self.console)
             self.live.start()
             total = trainer.max_steps if trainer.max_steps > 0 else None
             self.live.add_task("", total=total, completed=trainer.global_step, left="")
 
     def on_train_batch_start(self, *_: Any) -> None:
-        self.estimate.resume()
+        # Here a validation ends, and all that followed it.
+        if self.validation_began is not None:
+            self.validation_seconds.append(time.monotonic() - self.validation_began)
+            self.step_began += self.validation_seconds[-1]
+        self.validation_began = None
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        if self.is_disabled or trainer.global_step == self.step:
+        if trainer.global_step == self.step:
             return
-        self.step = trainer.global_step
-        self.estimate.end_step()
+        self.step, now = trainer.global_step, time.monotonic()
+        self.step_seconds.append(now - self.step_began)
+        self.step_began = now
+        readings = format_readings(trainer, "train", SHORT_READINGS if self.live else READINGS)
         left = self.format_time_left(trainer)
-        if self.live:
-            readings = format_readings(trainer, "train", SHORT_READINGS)
-            self.update(completed=self.step, description=readings, left=left)
-            return
-        line = format_readings(trainer, "train", READINGS)
-        is_due = time.monotonic() - self.printed_at > self.seconds_between_lines
-        # Readings are logged more seldom than steps are taken.
-        if is_due and line != self.printed:
-            self.printed_at, self.printed = time.monotonic(), line
+        self.update(completed=self.step, description=readings, left=left)
+        is_due = now - self.printed_at > self.seconds_between_lines and readings != self.printed
+        if is_due and not self.live and not self.is_disabled:
+            self.printed_at, self.printed = now, readings
             total = f"/{trainer.max_steps}" if trainer.max_steps > 0 else ""
-            self.print(f"step {self.step}{total}  {line}  {left}".rstrip())
+            self.print(f"step {self.step}{total}  {readings}  {left}".rstrip())
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.estimate.start_validation()
+        self.validation_began = time.monotonic()
         self.update(left="validating")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -101,26 +108,33 @@ class TokenProgressBar(ProgressBar):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.stop()
         if not self.is_disabled:
-            for logger in trainer.loggers:
-                logger.save()
-            self.print(format_result(trainer, self.folder))
+            save_metrics(trainer)
+            self.print(format_result(trainer, read_metrics(self.folder)))
             self.print(f"run folder: {self.folder}")
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *_: Any) -> None:
         self.stop()
 
     def format_time_left(self, trainer: Trainer, validations_done: int = 0) -> str:
-        seconds = self.estimate.seconds_left(trainer, validations_done)
-        return "" if seconds is None else f"{format_duration(seconds)} left"
+        """The time until the run ends, by steps or by the clock, as far as it is known.
 
-    def print(self, line: str) -> None:
-        """Print above the bar."""
-        # In a pipe, lines are not wrapped: programs read them.
-        self.console.print(
-            line, highlight=False, markup=False, soft_wrap=not self.console.is_terminal
-        )
+        Args:
+            validations_done: 1 just after a validation, which the trainer still counts as due.
+        """
+        ends = [each.time_remaining() for each in trainer.callbacks if isinstance(each, Timer)]
+        if trainer.max_steps >= 0 and self.step_seconds:
+            steps, validations = count_remaining(trainer)
+            each = fmean(self.validation_seconds or [0.0])
+            # The median, because the first steps compile and warm up.
+            in_steps = steps * median(self.step_seconds)
+            ends.append(in_steps + max(validations - validations_done, 0) * each)
+        known = [seconds for seconds in ends if seconds is not None]
+        return f"{timedelta(seconds=int(min(known)))} left" if known else ""
+
+    def print(self, text: str) -> None:
+        """Print above the bar; in a pipe, lines are not wrapped, because programs read them."""
+        is_pipe = not self.console.is_terminal
+        self.console.print(text, highlight=False, markup=False, soft_wrap=is_pipe)
 
     def update(self, **changes: Any) -> None:
         """Change the bar, if there is one."""
@@ -141,45 +155,50 @@ class TokenProgressBar(ProgressBar):
         self.is_disabled = False
 
 
+def count_remaining(trainer: Trainer) -> tuple[int, int]:
+    """Steps and validations until max_steps; validations by the clock are not counted."""
+    steps = max(trainer.max_steps - trainer.global_step, 0)
+    every = trainer.val_check_batch if trainer.enable_validation else None
+    done = trainer.fit_loop.epoch_loop.total_batch_idx + 1
+    last = done + steps * trainer.accumulate_grad_batches
+    # The one that is due after this batch is still to come.
+    return steps, int(last // every - (done - 1) // every) if every else 0
+
+
 def format_readings(trainer: Trainer, stage: str, kinds: tuple[str, ...]) -> str:
     """The latest readings of a stage in a few words, the first of each kind."""
-    metrics = trainer.callback_metrics
-    words = []
+    metrics, words = trainer.callback_metrics, []
     for kind in kinds:
-        names = sorted(name for name in metrics if name.startswith(f"{stage}/{kind}"))
-        for name in names[:1]:
+        for name in sorted(name for name in metrics if name.startswith(f"{stage}/{kind}"))[:1]:
             value = metrics[name].item()
-            number = f"{value:,.0f}" if value > 100 else f"{value:.3f}"
             unit = name.partition("/")[2].replace("_per_", "/").replace("/second", "/s")
-            words.append(f"{number} {unit}")
+            words.append(f"{value:,.0f} {unit}" if value > 100 else f"{value:.3f} {unit}")
     return "  ".join(words)
 
 
-def format_model(trainer: Trainer, module: LightningModule) -> str:
-    """Parameters of each part as a table, and the memory."""
-    counts, n_layer = count_parameters(module.net), module.net.config.n_layer
-    total = sum(counts.values())
-    rows = [("", "parameters", "", "")]
-    for part, count in counts.items():
-        note = f"in {n_layer} layers" if part in ("attention", "feed-forward") else ""
-        rows.append((part, f"{count:,}", f"{100 * count / total:.1f} %", note))
-    rows.append(("all", f"{total:,}", "", f"on {trainer.strategy.root_device}"))
-    table = align_columns(rows)
-    if module.corpus is None:
-        return table
-    size = decimal(full_memory_bytes(trainer, module))
-    return f"{table}\nmemory: {module.net.config.mem_len:,} states a row, {size} on each device"
+def format_parameters(net: TransformerXL) -> str:
+    """Parameters of each part; what the softmax shares with the embedding is the embedding's."""
+    counts: dict[str, int] = {}
+    for name, parameter in net.named_parameters():
+        first, _, third, *_ = [*name.split("."), "", ""]
+        part = "norms" if "norm" in name else third if first == "layers" else first
+        counts[part] = counts.get(part, 0) + parameter.numel()
+    counts["all"] = sum(counts.values())
+    return align_columns([("", "parameters", ""), *((n, f"{c:,}", "") for n, c in counts.items())])
 
 
-def format_result(trainer: Trainer, folder: Path) -> str:
-    """How far training came, in what time, and its validations."""
-    metrics = read_metrics(folder)
+def format_result(trainer: Trainer, metrics: RunMetrics) -> str:
+    """How far training came, in what time, and a table of its validations, the best one marked."""
     total = f" of {trainer.max_steps:,}" if trainer.max_steps > 0 else ""
-    tokens, seconds = metrics.last("train/tokens_seen"), metrics.last("train/seconds")
+    tokens, time_taken = metrics.last("train/tokens_seen"), int(metrics.last("train/seconds"))
     line = f"trained {trainer.global_step:,}{total} steps, {tokens:,.0f} tokens"
-    line += f", in {format_duration(seconds)}"
-    if metrics.validations:
-        return f"{line}\n{format_final_table(metrics)}"
-    if trainer.enable_validation:
+    line += f", in {timedelta(seconds=time_taken)}"
+    rows, best = metrics.validations, metrics.best
+    if not rows and trainer.enable_validation:
         line += f"\nno validation: trainer.val_check_interval is {trainer.val_check_interval}"
-    return line
+    if len(rows) > MAX_ROWS:
+        rows = [rows[0], *rows[1 - MAX_ROWS :]]
+        rows = rows if best is None or best in rows else [rows[0], best, *rows[2:]]
+    marks = ["", *("best" if row == best else "" for row in rows)]
+    table = zip(marks, format_columns(rows), strict=True)
+    return f"{line}\n{align_columns([(mark, *row, '') for mark, row in table])}" if rows else line

@@ -1,7 +1,8 @@
-"""The numbers of a run, read back from the metrics.csv in its folder."""
+"""The numbers of a run, read back from the metrics.csv in its folder, and how they are written."""
 
 import csv
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +10,11 @@ from lightning.pytorch import Trainer
 
 MAX_POINTS = 1000
 """Points of a curve; a longer one is thinned evenly."""
-Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """What a run has logged: one row a step, in order, with what was logged at that step.
+    """What a run has logged, one row a step.
 
     Args:
         rows: values by name, beside "step", which counts from 1.
@@ -22,7 +22,7 @@ class RunMetrics:
 
     rows: list[dict[str, float]]
 
-    def curve(self, name: str) -> list[Point]:
+    def curve(self, name: str) -> list[tuple[float, float]]:
         """Points (tokens read, value) of a metric, for example train/loss."""
         tokens = f"{name.partition('/')[0]}/tokens_seen"
         points = [(row[tokens], row[name]) for row in self.rows if {tokens, name} <= row.keys()]
@@ -37,15 +37,12 @@ class RunMetrics:
         """One row a validation: step, tokens_seen, nats, the other readings of the first text."""
         found = []
         for row in self.rows:
-            names = [name for name in row if name.startswith("val/") and name.count("/") == 1]
-            # The loss is the nats by the name that other tools look for.
-            readings = {
-                name.removeprefix("val/"): row[name] for name in names if name != "val/loss"
-            }
-            order = sorted(readings, key=lambda name: (name != "tokens_seen", name != "nats", name))
-            if order:
-                values = {name: readings[name] for name in order}
-                whole = {name: int(values[name]) for name in values if name == "tokens_seen"}
+            names = [name[4:] for name in row if name.startswith("val/") and name.count("/") == 1]
+            # The loss is the nats, by the name that other tools look for.
+            names = sorted({*names} - {"loss"}, key=lambda n: (n != "tokens_seen", n != "nats", n))
+            if names:
+                values = {name: row[f"val/{name}"] for name in names}
+                whole = {name: int(values[name]) for name in names if name == "tokens_seen"}
                 found.append({"step": row["step"]} | values | whole)
         return found
 
@@ -57,7 +54,7 @@ class RunMetrics:
 
     @property
     def bits(self) -> str:
-        """The name of the unit to show: bits per byte, which compares models, or else per token."""
+        """The unit to show: bits per byte, which compares models, or else per token."""
         names = {name.partition("/")[2] for row in self.rows for name in row}
         bits = sorted(name for name in names if name.startswith("bits_per_"))
         return "bits_per_byte" if "bits_per_byte" in bits else (bits or ["nats"])[0]
@@ -65,9 +62,8 @@ class RunMetrics:
 
 def read_metrics(folder: Path) -> RunMetrics:
     """Load metrics.csv; of steps taken twice, because a run was killed, the last values count."""
-    path = folder / "metrics.csv"
     rows: dict[int, dict[str, float]] = {}
-    if path.is_file():
+    if (path := folder / "metrics.csv").is_file():
         with path.open(newline="") as file:
             for cells in csv.DictReader(file):
                 values = {name: float(cell) for name, cell in cells.items() if cell}
@@ -75,6 +71,26 @@ def read_metrics(folder: Path) -> RunMetrics:
                 step = int(values.pop("step")) + 1
                 rows.setdefault(step, {"step": step}).update(values)
     return RunMetrics([rows[step] for step in sorted(rows)])
+
+
+def save_metrics(trainer: Trainer) -> None:
+    """Let the loggers write what they hold back."""
+    for logger in trainer.loggers:
+        logger.save()
+
+
+def format_columns(rows: Sequence[Mapping[str, float]]) -> list[list[str]]:
+    """A table of words: the names of all that the rows have, then each row's values."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    head = [name.replace("_", " ") for name in names]
+    return [head, *([format_number(r[n]) if n in r else "" for n in names] for r in rows)]
+
+
+def format_number(value: float) -> str:
+    """Return a whole number in full, another one with three decimals below 1,000."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:z,.3f}" if abs(value) < 1000 else f"{value:,.5g}"
 
 
 def is_fitting(trainer: Trainer) -> bool:

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ...data.stream import Segment
 from ...model.flops import flops_per_token
+from .run_metrics import read_metrics, run_folder
 
 PEAK_FLOPS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
 """Dense bfloat16 operations a second of a device, by a part of its name (NVIDIA's data sheets)."""
@@ -21,29 +22,23 @@ class Throughput(Callback):
     """Log tokens and model FLOP a second of all devices, without the time of validation.
 
     Also logged: train/mfu, the share of the devices' bfloat16 peak, where that is known; and
-    train/seconds, the time that fit took, resumed or not, validation included.
+    train/seconds, the time of all parts of the run, validation included.
     """
 
     def __init__(self) -> None:
-        self.tokens, self.seconds, self.total_seconds = 0, 0.0, 0.0
+        self.tokens, self.seconds = 0, 0.0
         self.started_at: float | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.fit_started_at = time.monotonic() - self.total_seconds
+        before = read_metrics(run_folder(trainer)) if trainer.global_step else None
+        self.run_started_at = time.monotonic() - (before.last("train/seconds") if before else 0.0)
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Segment, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, *_: Any) -> None:
         if self.started_at is None:
             self.started_at = time.perf_counter()
 
     def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Segment,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Segment, batch_idx: int
     ) -> None:
         self.tokens += len(batch.targets_BL) * batch.new_len * trainer.world_size
         if not pl_module.is_logged(trainer.global_step, batch_idx):
@@ -54,8 +49,7 @@ class Throughput(Callback):
         values = {"tokens_per_second": rate, "model_flops_per_second": flops}
         if peak := peak_flops(trainer.strategy.root_device):
             values["mfu"] = flops / (peak * trainer.world_size)
-        self.total_seconds = time.monotonic() - self.fit_started_at
-        values["seconds"] = self.total_seconds
+        values["seconds"] = time.monotonic() - self.run_started_at
         pl_module.log_dict({f"train/{name}": values[name] for name in values})
         self.tokens, self.seconds = 0, 0.0
 
@@ -67,12 +61,6 @@ class Throughput(Callback):
         if self.started_at is not None:
             self.seconds += time.perf_counter() - self.started_at
         self.started_at = None
-
-    def state_dict(self) -> dict[str, float]:
-        return {"seconds": self.total_seconds}
-
-    def load_state_dict(self, state_dict: dict[str, float]) -> None:
-        self.total_seconds = state_dict["seconds"]
 
 
 def peak_flops(device: torch.device) -> float | None:

@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ...analysis.attention_distance import sum_attention, summarize_heads
 from ...data.stream import Segment, TrainingLoader
@@ -19,7 +20,6 @@ from ...evaluation.metrics import MeanNats
 from ...evaluation.scoring import segment_nats
 from ...files import write_json
 from ...generation import generate
-from ...generation.streaming import StreamingDetokenizer
 from .run_metrics import is_fitting
 
 PROMPT_LEN = 32
@@ -49,9 +49,8 @@ class ValidationProbe(Callback):
     """
 
     def __init__(self, sample_len: int = 200) -> None:
-        self.sample_len = sample_len
+        self.sample_len, self.prompt_len = sample_len, 0
         self.samples: list[list[Any]] = []
-        self.prompt_len = 0
         self.nats_by_position: list[list[float]] = []
         self.attention: list[dict[str, Any]] = []
 
@@ -64,7 +63,7 @@ class ValidationProbe(Callback):
     def on_validation_batch_end(
         self,
         trainer: Trainer,
-        pl_module: LightningModule,
+        pl_module: Any,
         outputs: Tensor,
         batch: Segment,
         batch_idx: int,
@@ -84,10 +83,11 @@ class ValidationProbe(Callback):
             if batch_idx < self.n_warmup + N_ATTENTION:
                 self.segments.append(batch.rows(slice(1)).to("cpu"))
             nats_BL = outputs[:, batch.n_context :].cpu().double()
-            self.nats_L = add_padded(self.nats_L, nats_BL.nansum(dim=0))
-            self.count_L = add_padded(self.count_L, nats_BL.isfinite().sum(dim=0))
+            counts = (self.nats_L, nats_BL.nansum(dim=0)), (self.count_L, (~nats_BL.isnan()).sum(0))
+            # Segments may be shorter than others: their positions are the first ones.
+            self.nats_L, self.count_L = (pad_sequence([*pair]).sum(dim=1) for pair in counts)
 
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         # Not in on_validation_end: then the weights are no longer those of `WeightAverage`.
         if not is_fitting(trainer):
             return
@@ -95,13 +95,11 @@ class ValidationProbe(Callback):
             pl_module.log("val/tokens_seen", float(loader.tokens_seen(loader.consumed)))
         if self.gain.update_called and (gain := self.gain.compute()).isfinite():
             pl_module.log("val/memory_gain", gain)
-        if not self.segments:
-            return
         mean_L = (self.nats_L / self.count_L).tolist()
         self.nats_by_position = [[at, nats] for at, nats in enumerate(mean_L) if nats == nats]
         # One rank alone cannot compute with shards; a compiled network has other memories.
         is_whole = isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy)
-        if is_whole and not pl_module.hparams["compile"]:
+        if self.segments and is_whole and not pl_module.hparams["compile"]:
             self.add_sample(trainer, pl_module)
             self.measure_attention(pl_module)
 
@@ -115,11 +113,10 @@ class ValidationProbe(Callback):
         net, vocab = pl_module.net, trainer.datamodule.vocab
         # A model that cannot remember must read its own last tokens again.
         context = PROMPT_LEN if not net.config.mem_len or net.config.is_absolute else 0
-        ids_T = generate(
-            net, prompt_L, self.sample_len, seed=1, temperature=0.8, ext_len=context
-        ).cpu()
-        self.prompt_len = len(decode(vocab, prompt_L))
-        text = decode(vocab, torch.cat([prompt_L, ids_T]))
+        options = {"seed": 1, "temperature": 0.8, "ext_len": context}
+        ids_T = generate(net, prompt_L, self.sample_len, **options).cpu()
+        self.prompt_len = len(vocab.decode(prompt_L.tolist()))
+        text = vocab.decode(torch.cat([prompt_L, ids_T]).tolist())
         self.samples = [*self.samples, [trainer.global_step, text]][-MAX_SAMPLES:]
 
     def measure_attention(self, pl_module: Any) -> None:
@@ -159,17 +156,3 @@ def nats_without_memory(pl_module: Any, segment: Segment) -> Tensor:
     reader, lengths = pl_module.memory_bank.reader, replace(pl_module.eval_lengths, mem_len=0)
     memory = reader.empty_memory(len(segment.tokens_BL), lengths)
     return segment_nats(reader, segment, memory)[0]
-
-
-def decode(vocab: Any, ids_T: Tensor) -> str:
-    """The text of some tokens, in whole characters."""
-    stream = StreamingDetokenizer(vocab, ())
-    return "".join([*(stream.push(index) for index in ids_T.tolist()), stream.flush()])
-
-
-def add_padded(one_L: Tensor, other_L: Tensor) -> Tensor:
-    """Add two vectors, the shorter one padded with zeros."""
-    sum_L = torch.zeros(max(len(one_L), len(other_L)), dtype=torch.float64)
-    sum_L[: len(one_L)] += one_L
-    sum_L[: len(other_L)] += other_L
-    return sum_L

@@ -68,16 +68,9 @@ class OfflineFallbackWandbLogger(WandbLogger):
             for name in ("trainer/global_step", "tokens"):
                 self._experiment.define_metric(name)
             self._experiment.define_metric("*", step_metric="tokens")
-            for name in ("val/loss", "val/nats", "val/bits_per_byte", "val/perplexity"):
-                self.keep_least(name)
         return self._experiment
 
     def _init_run(self) -> Any:
-        """Begin a run, online or, where that cannot be, offline.
-
-        Raises:
-            UnreachableServerError: the server is required.
-        """
         # It takes a second to import, and only who asks for it needs it.
         import wandb
 
@@ -85,17 +78,12 @@ class OfflineFallbackWandbLogger(WandbLogger):
         try:
             return wandb.init(**self._wandb_init, mode="offline" if self._offline else None)
         except wandb.errors.Error as error:
-            message = f"W&B cannot be reached: {str(error).partition(chr(10))[0]}"
+            message = f"W&B cannot be reached: {str(error).splitlines()[0]}"
             if self.required:
                 raise UnreachableServerError(f"wandb.required: {message}") from error
             rank_zero_warn(f"{message}; this run goes on offline")
             self._offline = True
             return wandb.init(**self._wandb_init, mode="offline")
-
-    @rank_zero_only
-    def keep_least(self, name: str) -> None:
-        """Let the run's summary have a metric's least value; W&B has none of those under *."""
-        self._experiment.define_metric(name, step_metric="tokens", summary="min,last")
 
     @rank_zero_only
     def log_hyperparams(self, params: Any) -> None:
@@ -108,6 +96,12 @@ class OfflineFallbackWandbLogger(WandbLogger):
         super().log_hyperparams(values)
 
     @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        for name in ("train/tokens_seen", "val/tokens_seen"):
+            self.tokens_seen = metrics.get(name, self.tokens_seen)
+        super().log_metrics({**metrics, "tokens": self.tokens_seen}, step)
+
+    @rank_zero_only
     def log_checkpoint_artifact(self, path: Path, alias: str) -> None:
         """Log a checkpoint as a version of the run's artifact."""
         import wandb
@@ -118,12 +112,6 @@ class OfflineFallbackWandbLogger(WandbLogger):
         for file in (path, manifest_of(path)):
             artifact.add_file(str(file.resolve()))
         self.experiment.log_artifact(artifact, aliases=[alias, f"step-{about['step']}"])
-
-    @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        for name in ("train/tokens_seen", "val/tokens_seen"):
-            self.tokens_seen = metrics.get(name, self.tokens_seen)
-        super().log_metrics({**metrics, "tokens": self.tokens_seen}, step)
 
 
 class WandbRun(Callback):
@@ -140,44 +128,37 @@ class WandbRun(Callback):
     def __init__(self, probe: ValidationProbe, checkpoints: str = "best") -> None:
         self.probe, self.checkpoints = probe, checkpoints
         self.run_id: str | None = None
-        self.folder = Path()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         # On every rank: the ranks agree on the folder together.
         self.folder = run_folder(trainer)
         for logger in wandb_loggers(trainer):
             logger.update_config({"txl_lightning": {"commit": commit(), "release": release()}})
-            logger.keep_least(f"val/bits_per_{pl_module.unit}")
+            for name in (
+                "loss",
+                "nats",
+                "bits_per_byte",
+                f"bits_per_{pl_module.unit}",
+                "perplexity",
+            ):
+                # The least value in the run's summary, which W&B has not of metrics under *.
+                options = {"step_metric": "tokens", "summary": "min,last"}
+                logger.experiment.define_metric(f"val/{name}", **options)
             self.run_id = logger.version
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if is_fitting(trainer) and trainer.is_global_zero and wandb_loggers(trainer):
-            media = self.make_media()
-            for logger in wandb_loggers(trainer):
+        if is_fitting(trainer) and trainer.is_global_zero and (loggers := wandb_loggers(trainer)):
+            media = make_media(self.probe, self.folder)
+            for logger in loggers:
                 logger.log_metrics(media, trainer.global_step - 1)
-
-    def make_media(self) -> dict[str, Any]:
-        """The probe's notes and the run's pictures, as W&B shows them."""
-        import wandb
-
-        title = "nats by position in the segment"
-        table = wandb.Table(["position", "nats"], self.probe.nats_by_position)
-        media = {"val/nats_by_position": wandb.plot.line(table, "position", "nats", title=title)}
-        if self.probe.samples:
-            media["val/samples"] = wandb.Table(["step", "text"], self.probe.samples)
-        for name in ("curve", "attention"):
-            path = self.folder / f"{name}.png"
-            if path.is_file():
-                media[name] = wandb.Image(str(path))
-        return media
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         names = {"best": ["best"], "all": ["best", "last"], "none": []}[self.checkpoints]
-        for name in names:
-            path = self.folder / "checkpoints" / f"{name}.ckpt"
+        paths = {name: self.folder / "checkpoints" / f"{name}.ckpt" for name in names}
+        for name in [name for name, path in paths.items() if path.is_file()]:
             for logger in wandb_loggers(trainer):
-                if path.is_file() and not logger._log_model:
-                    logger.log_checkpoint_artifact(path, name)
+                if not logger._log_model:
+                    logger.log_checkpoint_artifact(paths[name], name)
 
     def state_dict(self) -> dict[str, Any]:
         return {"run_id": self.run_id}
@@ -187,26 +168,34 @@ class WandbRun(Callback):
         self.run_id = self.run_id or state_dict["run_id"]
 
 
+def make_media(probe: ValidationProbe, folder: Path) -> dict[str, Any]:
+    """The probe's notes and the run's pictures, as W&B shows them."""
+    import wandb
+
+    title = "nats by position in the segment"
+    table = wandb.Table(["position", "nats"], probe.nats_by_position)
+    media = {"val/nats_by_position": wandb.plot.line(table, "position", "nats", title=title)}
+    if probe.samples:
+        media["val/samples"] = wandb.Table(["step", "text"], probe.samples)
+    paths = {name: folder / f"{name}.png" for name in ("curve", "attention")}
+    return media | {name: wandb.Image(str(paths[name])) for name in paths if paths[name].is_file()}
+
+
 def wandb_loggers(trainer: Trainer) -> list[OfflineFallbackWandbLogger]:
     return [each for each in trainer.loggers if isinstance(each, OfflineFallbackWandbLogger)]
 
 
-def wrap_wandb_loggers(
-    loggers: list[Logger], root: str, required: bool, run_id: str | None
-) -> list[Logger]:
+def wrap_wandb_loggers(loggers: list[Logger], root: str, required: bool, run_id: str | None) -> Any:
     """Return the same loggers, W&B's as `OfflineFallbackWandbLogger`.
 
     Raises:
         ValueError: W&B is required, and no logger is its.
     """
-    has_one = any(isinstance(each, WandbLogger) for each in loggers)
-    require(has_one or not required, "wandb.required", "true", "--trainer.logger WandbLogger")
-    return [
-        OfflineFallbackWandbLogger(each, root, required, run_id)
-        if isinstance(each, WandbLogger)
-        else each
-        for each in loggers
-    ]
+    theirs = [each for each in loggers if isinstance(each, WandbLogger)]
+    require(bool(theirs) or not required, "wandb.required", "true", "--trainer.logger WandbLogger")
+    arguments = (root, required, run_id)
+    ours = {id(each): OfflineFallbackWandbLogger(each, *arguments) for each in theirs}
+    return [ours.get(id(each), each) for each in loggers]
 
 
 def run_id_from(checkpoint: Mapping[str, Any]) -> str | None:
