@@ -63,41 +63,44 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    def __init__(self):
+    def __init__(self, part):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.script, self.requested, self.released = [send_rest], [], threading.Event()
+        self.script, self.requested, self.part = [send_rest], [], part
+        self.released = threading.Event()
 
     def handle_error(self, *_):
         """Clients that hang up are what is tested."""
 
 
-def send_rest(handler):
-    handler.start_at(handler.first)
-    handler.wfile.write(BODY[handler.first :])
+def send_part(size, end=None):
+    """Send that much of what is requested, and end the connection in some way."""
 
+    def answer(handler):
+        handler.start_at(handler.first)
+        handler.wfile.write(BODY[handler.first : handler.first + size])
+        if end:
+            end(handler)
+            handler.close_connection = True
 
-def send_all(handler):
-    """Ignore the range."""
-    handler.start_at(0)
-    handler.wfile.write(BODY)
-
-
-def fail(code):
-    return lambda handler: handler.start(code, Content_Length=0)
+    return answer
 
 
 def send(body, **fields):
     def answer(handler):
-        handler.start(200, Content_Length=len(body), **fields)
+        handler.start(200, **{"Content_Length": len(body)} | fields)
         handler.wfile.write(body)
 
     return answer
 
 
-def truncate(handler):
-    handler.start_at(handler.first)
-    handler.wfile.write(BODY[handler.first : handler.first + 100_000])
-    handler.close_connection = True
+def fail(code, **fields):
+    return lambda handler: handler.start(code, Content_Length=0, **fields)
+
+
+def reset(handler):
+    wait_until(lambda: size(handler.server.part) > handler.first)
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    os.close(handler.connection.detach())
 
 
 def truncate_without_a_length(handler):
@@ -105,23 +108,14 @@ def truncate_without_a_length(handler):
     handler.wfile.write(BODY[:100_000])
 
 
-def stall(handler):
-    handler.start_at(handler.first)
-    handler.wfile.write(BODY[handler.first : handler.first + 100_000])
-    handler.server.released.wait(PATIENCE)
-    handler.close_connection = True
-
-
-def reset_after_some_bytes(part):
-    def answer(handler):
-        handler.start_at(handler.first)
-        handler.wfile.write(BODY[handler.first : handler.first + 100_000])
-        wait_until(lambda: size(part) > handler.first)
-        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        os.close(handler.connection.detach())
-        handler.close_connection = True
-
-    return answer
+send_rest, send_all = send_part(len(BODY)), send(BODY)
+stall = send_part(100_000, lambda handler: handler.server.released.wait(PATIENCE))
+INTERRUPTIONS = {
+    "truncated": send_part(100_000, lambda _: None),
+    "truncated without a length": truncate_without_a_length,
+    "stalled": stall,
+    "reset": send_part(100_000, reset),
+}
 
 
 def wait_until(ready):
@@ -136,13 +130,13 @@ def size(path) -> int:
 
 
 @pytest.fixture
-def server(monkeypatch):
+def server(monkeypatch, part):
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(download, "DELAYS", (0, 0, 0, 0))
-    with Server() as server:
+    with Server(part) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield server
         server.released.set()
@@ -231,10 +225,10 @@ def test_a_refused_connection_is_explained_in_few_words(remote, target):
         download_file(nowhere, target)
 
 
-@pytest.mark.parametrize("interrupt", [truncate, truncate_without_a_length, stall, "reset"])
-def test_an_interrupted_body_is_resumed(server, remote, part, target, monkeypatch, interrupt):
+@pytest.mark.parametrize("interruption", INTERRUPTIONS)
+def test_an_interrupted_body_is_resumed(server, remote, target, monkeypatch, interruption):
     monkeypatch.setattr(download, "TIMEOUT", (0.4, 0.4))
-    server.script = [reset_after_some_bytes(part) if interrupt == "reset" else interrupt, send_rest]
+    server.script = [INTERRUPTIONS[interruption], send_rest]
     assert download_file(remote, target).read_bytes() == BODY
     none, extent = server.requested
     assert none is None
@@ -259,11 +253,7 @@ def test_a_body_that_always_ends_early_is_an_error_and_the_part_is_kept(
         (BODY[:123_456], [send_all], ["bytes=123456-"]),
         (BODY[:123_456], [fail(416), send_rest], ["bytes=123456-", None]),
         (BODY[:123_456], [lambda h: h.start_at(123_457), send_rest], ["bytes=123456-", None]),
-        (
-            BODY[:123_456],
-            [lambda h: h.start(302, Location="/b", Content_Length=0), send_rest],
-            ["bytes=123456-", "bytes=123456-"],
-        ),
+        (BODY[:123_456], [fail(302, Location="/b"), send_rest], ["bytes=123456-"] * 2),
     ],
     ids=["part", "whole", "too long", "no ranges", "past the end", "other range", "redirect"],
 )

@@ -68,17 +68,14 @@ class DataConfig:
 
     @property
     def name(self) -> str:
-        """The text's name in errors."""
         return self.corpus if self.path is None else ", ".join(self.paths)
 
     @property
     def paths(self) -> list[str]:
-        """The user's own files."""
         return [self.path] if isinstance(self.path, str) else list(self.path or ())
 
     @property
     def data_folder(self) -> Path:
-        """The folder where data lives."""
         return Path(self.data_dir or os.environ.get("TXL_DATA") or "data").expanduser()
 
     def recipe(self) -> Recipe:

@@ -8,8 +8,8 @@ from typing import Literal
 CHUNK = 1 << 20
 SPLITS = ("train", "val", "test")
 
+# What is one document of a text: each of its files, or each line of them.
 DocumentUnit = Literal["files", "lines"]
-"""What is one document of a text: each of its files, or each line of them."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ class FileSlice:
                 yield chunk
 
 
-Splits = dict[str, list[FileSlice]]
-"""The slices of train, val and test."""
+Splits = dict[str, list[FileSlice]]  # of train, val and test
 
 
 def whole_file(path: Path) -> list[FileSlice]:

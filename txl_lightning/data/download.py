@@ -14,10 +14,8 @@ from ..files import explain_write_errors
 from .fingerprint import RemoteFile, find_difference, verify_file
 
 CHUNK = 1 << 16
-DELAYS = (1.0, 2.0, 4.0, 8.0)
-"""Seconds before each further attempt."""
-TIMEOUT = (10.0, 30.0)
-"""Seconds to wait for a connection, and for anything more to arrive."""
+DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each further attempt
+TIMEOUT = (10.0, 30.0)  # seconds to wait for a connection, and for anything more to arrive
 # Some servers refuse what they take for a script; sizes and ranges must mean bytes of the file.
 HEADERS = {"User-Agent": "txl-lightning", "Accept-Encoding": "identity"}
 PAST_THE_END = 416

@@ -25,11 +25,8 @@ from .vocab import (
 )
 
 VERSION = 4
-LARGE = 10_000_000
-"""Bytes of text that take long enough for a line to be printed about it."""
-
-Advance = Callable[[int], object]
-"""Called with the bytes that have been read since the last call."""
+LARGE = 10_000_000  # bytes of text that take long enough to be told of
+Advance = Callable[[int], object]  # called with the bytes that have been read since the last call
 
 
 @dataclass(frozen=True)
@@ -86,12 +83,10 @@ class Store:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """The recipe, and the counts of what it gave."""
         return json.loads((self.folder / "manifest.json").read_text())
 
     @cached_property
     def vocab(self) -> Vocabulary:
-        """The vocabulary of its ids."""
         return load_vocabulary((self.folder / "vocab.json").read_text())
 
     def ids(self, split: str) -> np.ndarray:
@@ -120,11 +115,10 @@ class Store:
 
 
 class SplitCounts(NamedTuple):
-    """The size of an encoded split."""
+    """Tokens of a split, those among them that the vocabulary lacks, and documents."""
 
     tokens: int
     unknown: int
-    """Tokens that stand for what the vocabulary lacks."""
     n_document: int
 
 
@@ -164,14 +158,14 @@ def encode_split(
 ) -> SplitCounts:
     """Write the ids of a split and the places where its documents begin, a piece at a time."""
     n_token = n_unknown = 0
-    starts = [] if recipe.document_unit else [0]
     with (
         (folder / f"{split}.ids").open("wb") as ids_file,
         (folder / f"{split}.starts").open("wb") as starts_file,
     ):
-        starts_file.write(np.array(starts, np.int64))
+        if recipe.document_unit is None:
+            starts_file.write(bytes(8))
         for document in recipe.documents(split, advance):
-            if recipe.document_unit:
+            if recipe.document_unit is not None:
                 starts_file.write(n_token.to_bytes(8, sys.byteorder))
             for ids in vocab.encode(document):
                 ids_file.write(ids.astype(vocab.dtype, copy=False))
@@ -184,13 +178,13 @@ def encode_split(
 
 def open_split(folder: Path, split: str, dtype: np.dtype) -> Text:
     """Return a split that `encode_split` wrote, memory-mapped."""
-    paths = {folder / f"{split}.ids": dtype, folder / f"{split}.starts": np.dtype(np.int64)}
-    # An empty file cannot be mapped.
-    mapped = (
-        np.memmap(path, kind, mode="r") if path.stat().st_size else np.empty(0, kind)
-        for path, kind in paths.items()
-    )
-    return Text(*mapped)
+
+    def open_array(path: Path, dtype: np.dtype) -> np.ndarray:
+        # An empty file cannot be mapped.
+        return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
+
+    ids = open_array(folder / f"{split}.ids", dtype)
+    return Text(ids, open_array(folder / f"{split}.starts", np.dtype(np.int64)))
 
 
 @contextmanager

@@ -26,14 +26,9 @@ __all__ = [
     "read_vocabulary_file",
 ]
 
-BUILT_IN = {
-    "bytes": (),
-    "characters": ("train", "val", "test"),
-    "words": ("train",),
-    "bpe": ("train",),
-    "unigram": ("train",),
-}
-"""The vocabularies that are not files, and the splits of a text that each is built from."""
+# The vocabularies that are not files, and the splits of a text that each is built from.
+BUILT_IN = dict.fromkeys(("bytes", "characters", "words", "bpe", "unigram"), ("train",))
+BUILT_IN |= {"bytes": (), "characters": ("train", "val", "test")}
 
 
 def load_vocabulary(text: str) -> Vocabulary:

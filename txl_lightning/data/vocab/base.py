@@ -51,7 +51,6 @@ class Vocabulary(ABC):
 
     @property
     def dtype(self) -> np.dtype:
-        """The smallest integer type that holds every id."""
         return np.min_scalar_type(max(self.n_token - 1, 0))
 
     @cached_property

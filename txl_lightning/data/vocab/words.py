@@ -16,8 +16,7 @@ from ..documents import FileSlice
 from .base import Vocabulary
 from .reading import decode_utf8, split_between_words
 
-UNKNOWN = ("<unk>", "<UNK>")
-"""What an unseen word becomes: the first of them that the vocabulary has."""
+UNKNOWN = ("<unk>", "<UNK>")  # an unseen word becomes the first of them that there is
 
 
 @dataclass(frozen=True)
