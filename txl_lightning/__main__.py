@@ -41,7 +41,7 @@ LIGHTNING = ("fit", "validate", "test", "predict")
 
 IGNORED_WARNINGS = (
     ".*LeafSpec.*",
-    ".*dirpath has changed.*",
+    ".*exists and is not empty.*",
     ".*infer the batch indices.*",
     ".*callbacks used to create the checkpoint.*",
 )

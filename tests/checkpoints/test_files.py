@@ -13,31 +13,45 @@ from pathlib import Path
 import pytest
 import torch
 
-from txl_lightning.checkpoints import files, find_latest, read_checkpoint
+from txl_lightning.checkpoints import read_checkpoint
+from txl_lightning.checkpoints.files import (
+    FORMAT,
+    KEY,
+    load_checkpoint,
+    manifest_path,
+    remove_checkpoint,
+    save_checkpoint,
+    verify_checkpoint,
+)
+from txl_lightning.checkpoints.find_latest import find_latest, remove_partial_files
 from txl_lightning.errors import CheckpointError, StorageError
 from txl_lightning.files import host_name, temporary_path
 
 
 def write(root: Path, step: int, name="last.ckpt", run="version_0", exact=True, size=99) -> Path:
-    """A checkpoint of a run under `root`, as fit writes it."""
+    """Write a checkpoint of a run under `root` as fit does."""
     path = root / run / "checkpoints" / name
-    folder = f"{run}/checkpoints"
-    held = {"global_step": step, "weights": torch.full((size,), float(step))}
-    files.write(held, path, {"step": step, "exact": exact, "folder": folder})
+    content = {"global_step": step, "weights": torch.full((size,), float(step))}
+    save_checkpoint(content, path, {"step": step, "exact": exact})
     return path
+
+
+def step_of(path: Path) -> int:
+    return load_checkpoint(path)["global_step"]
 
 
 AT_EVERY_LINE = """
 import os, shutil, signal, sys
 from pathlib import Path
 import torch
-from txl_lightning.checkpoints import files, find_latest
-root = Path(sys.argv[1])
+import txl_lightning.files
+from txl_lightning.checkpoints import files
+ours = {files.__file__, txl_lightning.files.__file__}
 
 def die_at(number):
     def trace(frame, event, argument):
         nonlocal number
-        if frame.f_code.co_filename == files.__file__:
+        if frame.f_code.co_filename in ours:
             number -= event == "line"
             if number == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -54,8 +68,8 @@ for root in sorted(Path(sys.argv[1]).iterdir()):
         if not child:
             die_at(number)
             path = copy / "version_0" / "checkpoints" / "last.ckpt"
-            about = {"step": 3, "exact": True, "folder": "version_0/checkpoints"}
-            files.write({"global_step": 3, "weights": torch.zeros(99)}, path, about)
+            content = {"global_step": 3, "weights": torch.zeros(99)}
+            files.save_checkpoint(content, path, {"step": 3, "exact": True})
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 """
@@ -69,51 +83,45 @@ def killed_at_every_line(tmp_path_factory) -> Path:
         (folder / str(before)).mkdir()
         for step in range(1, before + 1):
             write(folder / str(before), step)
-    subprocess.run([sys.executable, "-c", AT_EVERY_LINE, folder], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", AT_EVERY_LINE, folder], check=True, timeout=200)
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 1, 2])
-def test_a_process_killed_at_any_line_of_writing_leaves_only_whole_files(
+def test_process_killed_at_any_line_of_writing_leaves_only_whole_files(
     killed_at_every_line, before
 ):
     killed, found = sorted(killed_at_every_line.glob(f"{before}-*")), []
     assert len(killed) > 30
     for copy in killed:
-        find_latest.remove_partial_files(copy)
+        remove_partial_files(copy)
         assert not list(copy.rglob("*.part"))
         for path in copy.rglob("*.ckpt"):
-            assert files.check(path)["step"] == files.read(path)["global_step"]
-        path, complaints = find_latest.find_latest(copy)
+            assert verify_checkpoint(path)["step"] == step_of(path)
+        path, complaints = find_latest(copy)
         assert complaints == []
-        found.append(files.read(path)["global_step"] if path else 0)
+        found.append(step_of(path) if path else 0)
     # Never less than there was, and from some line on the new one.
     assert found == sorted(found)
     assert set(found) == {before, 3}
 
 
-def test_what_is_replaced_is_kept_with_what_is_known_of_it(tmp_path):
-    for step in (1, 2, 3):
+def test_replaced_last_checkpoint_is_kept_with_its_manifest(tmp_path):
+    for step in (1, 2, 2, 3, 3):
         last = write(tmp_path, step)
         write(tmp_path, step, "best.ckpt")
     previous = last.with_name("previous.ckpt")
-    assert [files.read(path)["global_step"] for path in (last, previous)] == [3, 2]
-    assert files.check(previous)["step"] == 2
+    # A step that is saved twice does not push out the one before.
+    assert [step_of(path) for path in (last, previous)] == [3, 2]
+    assert [verify_checkpoint(path)["step"] for path in (last, previous)] == [3, 2]
     names = {path.name for path in last.parent.iterdir()}
     assert names == {
         f"{name}.ckpt{end}" for name in ("last", "previous", "best") for end in ("", ".json")
     }
 
 
-def test_a_step_that_is_saved_twice_does_not_push_out_the_one_before(tmp_path):
-    for step in (1, 2, 2, 2, 3, 3):
-        last = write(tmp_path, step)
-        kept = [path for path in sorted(last.parent.glob("*.ckpt")) if files.check(path)]
-        assert [files.check(path)["step"] for path in kept][:1] == [step]
-    assert [files.check(path)["step"] for path in kept] == [3, 2]
-
-
-def test_what_was_there_is_never_written_over(tmp_path):
+def test_checkpoints_are_renamed_never_written_over(tmp_path):
     """A copy can be cut in the middle; a rename cannot."""
     for step in (1, 2):
         last = write(tmp_path, step)
@@ -125,136 +133,114 @@ def test_what_was_there_is_never_written_over(tmp_path):
     assert last.with_name("previous.ckpt").samefile(links[1])
 
 
-def flip(path: Path) -> None:
-    """Change one bit, in the weights of a file that is large enough."""
-    held = bytearray(path.read_bytes())
-    held[len(held) // 2] ^= 1
-    path.write_bytes(held)
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 CORRUPTIONS = {
-    "a bit": flip,
+    "bit": flip_a_bit,
     "half": lambda path: os.truncate(path, path.stat().st_size // 2),
-    "its last byte": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "last byte": lambda path: os.truncate(path, path.stat().st_size - 1),
     "everything": lambda path: os.truncate(path, 0),
-    "its content": lambda path: path.write_bytes(random.Random(0).randbytes(5000)),
-    "its place": lambda path: shutil.copy(path.with_name("other.ckpt"), path),
+    "content": lambda path: path.write_bytes(random.Random(0).randbytes(5000)),
+    "place": lambda path: shutil.copy(path.with_name("other.ckpt"), path),
 }
 
 
 @pytest.mark.parametrize("lost", CORRUPTIONS)
-def test_a_file_that_is_not_what_was_written_is_refused_by_name(tmp_path, lost):
+def test_damaged_checkpoint_is_refused_by_name_passed_over_and_not_kept(tmp_path, lost):
     write(tmp_path, 1, size=5000)
     path = write(tmp_path, 2, size=5000)
     write(tmp_path, 4, "other.ckpt", size=5000)
     CORRUPTIONS[lost](path)
     with pytest.raises(CheckpointError, match=r"last\.ckpt: damaged: its sha256 is \w{16}, the"):
-        files.read(path)
+        load_checkpoint(path)
     path.with_name("other.ckpt").unlink()
-    found, complaints = find_latest.find_latest(tmp_path)
+    found, complaints = find_latest(tmp_path)
     assert found == path.with_name("previous.ckpt")
     assert ["last.ckpt: damaged" in complaint for complaint in complaints] == [True]
+    write(tmp_path, 3, size=5000)
+    if lost not in ("bit", "place"):
+        # Its size tells that it is not worth the place of the one that is whole.
+        assert step_of(path.with_name("previous.ckpt")) == 1
 
 
 @pytest.mark.parametrize(
-    "lost", [name for name in CORRUPTIONS if name not in ("a bit", "its place")]
+    "garbage", [b"X", b"X\x01\x00\x00\x00\xff", b"0", b"PK\x03\x04", b"a" * 99, b""]
 )
-def test_without_a_manifest_a_damaged_file_is_no_checkpoint(tmp_path, lost):
-    path = write(tmp_path, 1, size=5000)
-    files.manifest_of(path).unlink()
-    CORRUPTIONS[lost](path)
-    with pytest.raises(CheckpointError, match=r"last\.ckpt is not a checkpoint written by fit"):
-        files.read(path)
-
-
-@pytest.mark.parametrize(
-    "garbage", [b"X", b"X\x01\x00\x00\x00\xff", b"0", b"PK\x03\x04", b"a" * 99]
-)
-def test_garbage_is_no_checkpoint(tmp_path, garbage):
+def test_garbage_without_a_manifest_is_no_checkpoint(tmp_path, garbage):
     """Whatever torch makes of it: each of these is another exception."""
     (tmp_path / "a.ckpt").write_bytes(garbage)
     with pytest.raises(CheckpointError, match=r"a\.ckpt is not a checkpoint written by fit"):
-        files.read(tmp_path / "a.ckpt")
+        load_checkpoint(tmp_path / "a.ckpt")
 
 
-def test_a_file_moved_without_its_manifest_can_be_named_but_is_not_found(tmp_path):
+def test_checkpoint_without_its_manifest_can_be_loaded_but_is_not_found(tmp_path):
     path = write(tmp_path, 1)
-    files.manifest_of(path).unlink()
-    assert files.read(path)["global_step"] == 1
-    found, [complaint] = find_latest.find_latest(tmp_path)
+    manifest_path(path).unlink()
+    assert step_of(path) == 1
+    found, [complaint] = find_latest(tmp_path)
     assert found is None
     assert f"{path}.json is missing" in complaint
 
 
-def test_a_run_behind_a_link_is_found(tmp_path):
+@pytest.mark.parametrize("content", ["", "{", "\x00", "{}", '{"epoch": 1}', "[]"])
+def test_damaged_manifest_is_refused_passed_over_and_replaced(tmp_path, content):
+    older = write(tmp_path, 1, run="version_0")
+    path = write(tmp_path, 2, run="version_1")
+    manifest_path(path).write_text(content)
+    with pytest.raises(CheckpointError, match=r"last\.ckpt\.json: not a manifest"):
+        load_checkpoint(path)
+    assert find_latest(tmp_path)[0] == older
+    assert step_of(write(tmp_path, 3, run="version_1")) == 3
+
+
+def test_manifest_of_an_earlier_release_is_read(tmp_path):
+    path = write(tmp_path, 1)
+    [(digest, entry)] = json.loads(manifest_path(path).read_text()).items()
+    entry["folder"] = "version_9/checkpoints"
+    manifest_path(path).write_text(json.dumps({digest: entry}))
+    assert find_latest(tmp_path) == (path, [])
+
+
+def test_latest_is_the_checkpoint_with_most_steps_of_the_last_run_whatever_the_clocks(tmp_path):
+    for run, step in {"version_2": 5, "version_10": 7, "version_9": 9}.items():
+        write(tmp_path, step - 1, run=run)
+        path = write(tmp_path, step, run=run)
+        # Of the same step it is last.ckpt.
+        write(tmp_path, step, "best.ckpt", run=run)
+    # Neither the runs of a folder within, nor what was saved in mid-step.
+    write(tmp_path / "inner", 99)
+    write(tmp_path, 12, "crash-12.ckpt", run="version_10", exact=False)
+    write(tmp_path, 13, "crash-13.ckpt", run="version_11", exact=False)
+    for hours in (-1, 1):
+        for nth, path in enumerate(sorted(tmp_path.rglob("*.ckpt"))):
+            os.utime(path, (0, 1e9 + 3600 * hours * nth))
+        latest = tmp_path / "version_10" / "checkpoints"
+        assert find_latest(tmp_path) == (latest / "last.ckpt", [])
+    (latest / "best.ckpt").unlink()
+    (latest / "last.ckpt").unlink()
+    assert find_latest(tmp_path) == (latest / "previous.ckpt", [])
+
+
+def test_run_behind_a_link_is_found(tmp_path):
     path = write(tmp_path / "elsewhere", 1)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "version_0").symlink_to(path.parents[1])
-    found, _ = find_latest.find_latest(tmp_path / "runs")
+    found, _ = find_latest(tmp_path / "runs")
     assert found.samefile(path)
 
 
-def test_of_the_same_step_it_is_the_last(tmp_path):
-    last = write(tmp_path, 4)
-    write(tmp_path, 4, "previous.ckpt")
-    write(tmp_path, 4, "best.ckpt")
-    assert find_latest.find_latest(tmp_path) == (last, [])
+def test_checkpoint_of_a_later_format_is_refused(tmp_path):
+    save_checkpoint({KEY: {"format": FORMAT + 1}}, tmp_path / "a.ckpt", {"step": 1, "exact": True})
+    message = r"a\.ckpt: written by a later release \(format 2\); this release reads formats up to "
+    with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(tmp_path / "a.ckpt")
 
 
-def test_a_copy_is_found_where_it_is(tmp_path):
-    path = write(tmp_path, 4, "best.ckpt")
-    target = tmp_path / "version_1" / "checkpoints" / "best.ckpt"
-    files.copy(path, target, tmp_path)
-    assert files.read(target)["global_step"] == 4
-    assert find_latest.find_latest(tmp_path) == (target, [])
-
-
-@pytest.mark.parametrize("held", ["", "{", "\x00", "{}", '{"epoch": 1}', "[]"])
-def test_what_is_no_manifest_is_refused_and_passed_over(tmp_path, held):
-    older = write(tmp_path, 1, run="version_0")
-    path = write(tmp_path, 2, run="version_1")
-    files.manifest_of(path).write_text(held)
-    with pytest.raises(CheckpointError, match=r"last\.ckpt\.json: not a manifest"):
-        files.read(path)
-    assert find_latest.find_latest(tmp_path)[0] == older
-
-
-def test_a_checkpoint_of_a_later_format_says_so(tmp_path):
-    later = {files.KEY: {"format": files.FORMAT + 1}}
-    files.write(later, tmp_path / "a.ckpt", {"step": 1, "exact": True, "folder": "."})
-    said = r"a\.ckpt: written by a later release \(format 2\); this release reads formats up to 1"
-    with pytest.raises(CheckpointError, match=said):
-        files.read(tmp_path / "a.ckpt")
-
-
-@pytest.mark.parametrize("hours", [-1, 1])
-def test_newest_is_what_has_made_most_steps_whatever_the_clocks_say(tmp_path, hours):
-    steps = {"version_2": 5, "version_10": 7, "version_9": 9}
-    for run, step in steps.items():
-        path = write(tmp_path, step - 1, run=run)
-        assert write(tmp_path, step, run=run) == path
-    for nth, path in enumerate(sorted(tmp_path.rglob("*.ckpt"))):
-        os.utime(path, (0, 1e9 + 3600 * hours * nth))
-    latest = tmp_path / "version_10" / "checkpoints"
-    assert find_latest.find_latest(tmp_path) == (latest / "last.ckpt", [])
-    (latest / "last.ckpt").unlink()
-    assert find_latest.find_latest(tmp_path) == (latest / "previous.ckpt", [])
-
-
-def test_what_was_saved_in_mid_step_is_not_found(tmp_path):
-    path = write(tmp_path, 5)
-    write(tmp_path, 9, "crash-9.ckpt", exact=False)
-    assert find_latest.find_latest(tmp_path) == (path, [])
-    write(tmp_path, 12, "crash-12.ckpt", run="version_1", exact=False)
-    assert find_latest.find_latest(tmp_path) == (path, [])
-
-
-def test_the_runs_of_another_folder_are_not_found(tmp_path):
-    write(tmp_path / "inner", 9)
-    assert find_latest.find_latest(tmp_path) == (None, [])
-
-
-def test_a_full_disk_keeps_what_was_there(tmp_path):
+def test_full_disk_keeps_the_files_that_were_there(tmp_path):
     write(tmp_path, 1)
     path = write(tmp_path, 2)
     before = {each: each.read_bytes() for each in path.parent.iterdir()}
@@ -268,58 +254,54 @@ def test_a_full_disk_keeps_what_was_there(tmp_path):
     assert {each: each.read_bytes() for each in path.parent.iterdir()} == before
 
 
-def test_it_is_written_beside_its_place(tmp_path, monkeypatch):
+def test_checkpoint_is_written_beside_its_place(tmp_path, monkeypatch):
     """A rename from another file system would be a copy, which can be cut."""
-    nowhere = tmp_path / "nowhere"
-    monkeypatch.setenv("TMPDIR", str(nowhere))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    assert files.read(write(tmp_path, 1))["global_step"] == 1
+    assert step_of(write(tmp_path, 1)) == 1
     assert temporary_path(tmp_path / "a.ckpt").parent == tmp_path
 
 
-def test_a_folder_that_cannot_be_is_named(tmp_path):
+def test_errors_of_saving_name_the_file_or_are_raised_as_they_are(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"a\.ckpt: cannot be written \(Not a directory; "):
-        files.write({}, tmp_path / "file" / "folder" / "a.ckpt", {})
-
-
-def test_a_mistake_of_ours_is_not_called_a_full_disk(tmp_path):
+        save_checkpoint({}, tmp_path / "file" / "folder" / "a.ckpt", {})
     with pytest.raises(AttributeError):
-        files.write({"call": lambda: 1}, tmp_path / "a.ckpt", {})
-    assert list(tmp_path.iterdir()) == []
+        save_checkpoint({"call": lambda: 1}, tmp_path / "a.ckpt", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_parts_of_the_dead_are_removed_and_those_of_the_living_are_not(tmp_path):
-    over = subprocess.Popen(["true"])
-    over.wait()
+def test_partial_files_of_ended_processes_of_this_machine_are_removed(tmp_path):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
     names = {
-        "dead": f".last.ckpt.{host_name()}.{over.pid}.part",
-        "living": f".last.ckpt.{host_name()}.{os.getppid()}.part",
-        "elsewhere": f".last.ckpt.another-{host_name()}.{over.pid}.part",
+        "ended": f".last.ckpt.{host_name()}.{ended.pid}.part",
+        "running": f".last.ckpt.{host_name()}.{os.getppid()}.part",
+        "elsewhere": f".last.ckpt.another-{host_name()}.{ended.pid}.part",
         "not ours": ".letters.part",
     }
     folder = tmp_path / "version_0" / "checkpoints"
     folder.mkdir(parents=True)
     for name in names.values():
         (folder / name).touch()
-    find_latest.remove_partial_files(tmp_path)
-    left = {path.name for path in folder.iterdir()}
-    assert left == {names[of] for of in ("living", "elsewhere", "not ours")}
+        (folder.parent / name).touch()
+    remove_partial_files(tmp_path)
+    left = {names[of] for of in ("running", "elsewhere", "not ours")}
+    assert {path.name for path in folder.iterdir()} == left
+    assert {path.name for path in folder.parent.iterdir()} == left | {"checkpoints"}
 
 
-def test_removed_it_is_gone_with_its_manifest(tmp_path):
+def test_removed_checkpoint_is_gone_with_its_manifest(tmp_path):
     path = write(tmp_path, 1)
-    files.remove(path)
-    files.remove(path)
+    remove_checkpoint(path)
+    remove_checkpoint(path)
     assert list(path.parent.iterdir()) == []
 
 
-def test_the_manifest_says_what_wrote_it(run_folder):
+def test_manifest_describes_what_wrote_the_checkpoint(run_folder):
     path = run_folder / "checkpoints" / "last.ckpt"
-    [newest, *_] = json.loads(files.manifest_of(path).read_text()).values()
+    [newest, *_] = json.loads(manifest_path(path).read_text()).values()
     assert (newest["step"], newest["exact"], newest["world_size"]) == (4, True, 1)
-    assert newest["folder"] == "version_0/checkpoints"
     assert newest["bytes"] == path.stat().st_size
     assert newest["versions"]["torch"] == torch.__version__
-    fingerprint = read_checkpoint(path)["CorpusDataModule"]["fingerprint"]
-    assert newest["text"] == fingerprint
+    assert newest["text"] == read_checkpoint(path)["CorpusDataModule"]["fingerprint"]

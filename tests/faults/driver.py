@@ -94,7 +94,7 @@ def main() -> None:
     """What `python -m txl_lightning` does."""
     original, faults = cli.default_callbacks, filter(None, os.environ.get("FAULT", "").split(","))
     ours = [Record(), *map(Accident, faults)]
-    cli.default_callbacks = lambda verb, config: [*original(verb, config), *ours]
+    cli.default_callbacks = lambda *args: [*original(*args), *ours]
     sys.argv[0] = __file__
     door.main()
 

@@ -39,7 +39,7 @@ def test_of_25_kills_while_it_saves_none_leaves_a_torn_file(make_place, same):
         processes[0].kill()
         assert killed.end(processes).code == -9
         for path in (killed.folder / "runs").rglob("*.ckpt"):
-            assert files.check(path) is not None
+            assert files.verify_checkpoint(path) is not None
     written = [path.name for path in (killed.folder / "runs").rglob("*.part")]
     assert killed.fit(*options, AUTO).code == 0
     assert list(killed.folder.rglob("*.part")) == [], written

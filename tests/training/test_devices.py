@@ -206,7 +206,9 @@ def test_two_nodes_measure_and_save_the_average_of_one_process(runs):
 
 def test_a_sharded_model_is_not_averaged_but_goes_on_from_what_was(runs):
     for refused in of_each_rank(runs, "fsdp_averaged", "refused"):
-        assert refused.startswith("trainer.strategy: invalid fsdp2 with WeightAverage")
+        assert refused.startswith(
+            "trainer.strategy: invalid fsdp2; expected ddp with WeightAverage"
+        )
     assert losses(runs, "fsdp_no_more") == pytest.approx(losses(runs, "one")[10:], rel=1e-5)
 
 

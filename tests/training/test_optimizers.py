@@ -9,7 +9,7 @@ from torch import nn
 
 from txl_lightning import OptimConfig, TransformerXL, TransformerXLConfig
 from txl_lightning.training.lamb import Lamb
-from txl_lightning.training.muon import Muon, orthogonal
+from txl_lightning.training.muon import Muon, orthogonalize
 from txl_lightning.training.optimizers import (
     AFTER_WARMUP,
     OPTIMIZERS,
@@ -199,7 +199,7 @@ def test_lamb_leaves_a_weight_without_a_gradient_as_it_was():
 def test_an_orthogonal_update_has_singular_values_near_one(shape):
     u, _, v = torch.linalg.svd(torch.randn(3, *shape), full_matrices=False)
     s = torch.linspace(1, 10, min(shape))
-    found = orthogonal(u * s @ v, 5)
+    found = orthogonalize(u * s @ v, 5)
     values = torch.linalg.svdvals(found)
     assert values.min() > 0.6
     assert values.max() < 1.3

@@ -1,5 +1,6 @@
-"""Where training goes on from."""
+"""Where training starts, and the folder that a resumed run continues in."""
 
+import csv
 import os
 import shutil
 from pathlib import Path
@@ -8,157 +9,170 @@ import pytest
 import torch
 import yaml
 
-from txl_lightning.checkpoints.files import check
+from txl_lightning.checkpoints.files import verify_checkpoint
 from txl_lightning.errors import CheckpointError
-from txl_lightning.training.resume import SavingConfig, starting_point
+from txl_lightning.training.resume import CheckpointConfig, find_start
 
 AUTO = "--resume=auto"
 
 
 @pytest.fixture
 def root(run_folder, tmp_path) -> Path:
-    """The folder of runs, of which one is finished."""
-    shutil.copytree(run_folder.parent, tmp_path / "runs")
+    """The folder of runs, of which one is finished after 4 steps."""
+    shutil.copytree(run_folder, tmp_path / "runs" / "version_0")
     return tmp_path / "runs"
 
 
 @pytest.fixture
 def last(root) -> Path:
-    """What it wrote last."""
     return root / "version_0" / "checkpoints" / "last.ckpt"
 
 
-def step_of(path: Path) -> int:
-    return torch.load(path, weights_only=True)["global_step"]
+def load(path: Path) -> dict:
+    return torch.load(path, weights_only=True)
 
 
-def latest(root: Path) -> Path:
-    """The folder of the last run; of others there may be any number."""
-    return max(root.glob("version_*"), key=lambda path: int(path.name.removeprefix("version_")))
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
-def flip(path: Path) -> None:
-    """Change one bit."""
-    held = bytearray(path.read_bytes())
-    held[len(held) // 2] ^= 1
-    path.write_bytes(held)
+def read_rows(run: Path) -> list[dict[str, str]]:
+    with (run / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize(
     ("resume", "ckpt_path"), [("auto", None), ("must", None), ("never", "last"), ("auto", "last")]
 )
-def test_it_is_the_newest_whole_checkpoint_and_is_said(root, last, capsys, resume, ckpt_path):
-    assert starting_point(resume, ckpt_path, root) == last
+def test_start_is_the_newest_whole_checkpoint_and_is_printed(root, last, capsys, resume, ckpt_path):
+    for nth, path in enumerate((last, *last.parent.glob("[bp]*.ckpt"))):
+        # The clocks of files do not matter.
+        os.utime(path, (0, 1e9 + 3600 * nth))
+    assert find_start(resume, ckpt_path, root) == last
     assert f"resume: {last}" in capsys.readouterr().err
 
 
-def test_unless_it_is_asked_for_training_starts_from_the_beginning(root, capsys):
-    assert starting_point("never", None, root) is None
-    assert capsys.readouterr().err == ""
-
-
-def test_a_checkpoint_that_is_named_is_it(root, last):
+def test_start_is_nothing_unless_asked_for_and_a_named_checkpoint_is_taken(root, last, capsys):
     best = last.with_name("best.ckpt")
-    assert starting_point("never", str(best), root) == best
+    assert find_start("never", None, root) is None
+    assert find_start("never", str(best), root) == best
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ValueError, match=r"resume: invalid auto; expected never with ckpt_path"):
+        find_start("auto", str(last), root)
 
 
-def test_both_given_are_refused(root, last):
-    with pytest.raises(ValueError, match=r"resume: invalid auto with ckpt_path .*; leave"):
-        starting_point("auto", str(last), root)
-
-
-def test_nothing_to_resume_is_said_or_refused(tmp_path, capsys):
-    assert starting_point("auto", None, tmp_path) is None
+def test_start_without_any_checkpoint_is_printed_or_refused(tmp_path, capsys):
+    assert find_start("auto", None, tmp_path) is None
     assert f"nothing under {tmp_path}; training starts from the beg" in capsys.readouterr().err
-    for resume, ckpt_path, said in (("must", None, "resume: must"), ("never", "last", "ckpt_path")):
-        with pytest.raises(CheckpointError, match=rf"{said}.*: there is no whole checkpoint"):
-            starting_point(resume, ckpt_path, tmp_path)
+    for resume, ckpt_path, key in (("must", None, "resume: must"), ("never", "last", "ckpt_path")):
+        with pytest.raises(CheckpointError, match=rf"{key}.*: there is no whole checkpoint"):
+            find_start(resume, ckpt_path, tmp_path)
 
 
-def test_a_damaged_one_is_passed_over_with_a_warning(root, last, capsys):
-    flip(last)
+def test_start_passes_a_damaged_checkpoint_over_and_removes_parts_of_ended_processes(
+    root, last, capsys
+):
+    flip_a_bit(last)
     last.with_name("best.ckpt").unlink()
-    assert starting_point("must", None, root) == last.with_name("previous.ckpt")
-    said = capsys.readouterr().err
-    assert f"warning: {last}: damaged: its sha256" in said
-    assert "; passed over" in said
-
-
-def test_clocks_do_not_matter(root, last):
-    for nth, path in enumerate((last, *last.parent.glob("[bp]*.ckpt"))):
-        os.utime(path, (0, 1e9 + 3600 * nth))
-    assert starting_point("auto", None, root) == last
-
-
-def test_what_the_dead_were_writing_is_removed(root, last):
     part = last.with_name(f".last.ckpt.{os.uname().nodename.split('.')[0]}.{2**22 + 1}.part")
     part.touch()
-    starting_point("auto", None, root)
+    assert find_start("must", None, root) == last.with_name("previous.ckpt")
+    printed = capsys.readouterr().err
+    assert f"warning: {last}: damaged: its sha256" in printed
+    assert "; passed over" in printed
     assert not part.exists()
 
 
 @pytest.mark.parametrize("every", [0, -3])
-def test_an_impossible_interval_is_refused(every):
-    with pytest.raises(ValueError, match=f"every_n_steps: invalid {every}"):
-        SavingConfig(every)
+def test_checkpoint_interval_below_one_is_refused(every):
+    with pytest.raises(ValueError, match=f"every_n_steps: invalid {every}; expected at least 1"):
+        CheckpointConfig(every)
 
 
-def test_the_same_command_starts_goes_on_and_is_done(txl, small, capsys):
-    code, output = txl("fit", *small, AUTO)
+@pytest.mark.parametrize("logger", [(), ("--trainer.logger=false",)], ids=["logger", "no logger"])
+def test_same_command_starts_a_run_continues_in_its_folder_and_is_done(txl, small, logger):
+    command = ("fit", *small, *logger, "--model.optim.schedule=constant")
+    code, output = txl(*command, AUTO)
     assert code == 0
     assert "resume: nothing under runs; training starts from the beginning" in output.err
-    code, output = txl("fit", *small, AUTO, "--trainer.max_steps=6")
+    code, output = txl(*command, AUTO, "--trainer.max_steps=6")
     assert code == 0
     assert "resume: runs/version_0/checkpoints/last.ckpt" in output.err
-    assert step_of(Path("runs/version_1/checkpoints/last.ckpt")) == 6
-    code, output = txl("fit", *small, "--resume=must", "--trainer.max_steps=6")
+    assert load(Path("runs/version_0/checkpoints/last.ckpt"))["global_step"] == 6
+    code, output = txl(*command, "--resume=must", "--trainer.max_steps=6")
     assert code == 0
     assert "all 6 steps are done; more with --trainer.max_steps" in output.err
-    assert not Path("runs/version_2").exists()
+    assert [path.name for path in Path("runs").iterdir()] == ["version_0"]
 
 
-def test_nothing_to_resume_where_something_must_be_is_exit_code_4(txl, small):
-    code, output = txl("fit", *small, "--resume=must")
-    assert code == 4
-    assert "error: resume: must: there is no whole checkpoint of a run under runs" in output.err
-    assert not Path("runs").exists()
-
-
-def test_a_checkpoint_that_is_named_and_damaged_is_exit_code_4(txl, small, last):
-    flip(last)
-    code, output = txl("fit", *small, f"--ckpt_path={last}")
-    assert code == 4
-    assert f"error: {last}: damaged: its sha256" in output.err
-    assert len(output.err.strip().splitlines()) == 1
-
-
-def test_a_saved_config_does_not_say_how_its_run_was_begun(txl, small, last):
-    assert txl("fit", *small, AUTO, "--trainer.max_steps=6")[0] == 0
-    config = yaml.safe_load((latest(last.parents[2]) / "config.yaml").read_text())
+def test_resumed_run_has_the_metrics_config_and_vocabulary_of_one_that_never_stopped(txl, small):
+    command = ("fit", *small, "--model.optim.schedule=constant", "--checkpoint.every_n_steps=3")
+    whole, run = Path("whole/version_0"), Path("runs/version_0")
+    assert txl(*command, "--trainer.max_steps=6", "--trainer.default_root_dir=whole")[0] == 0
+    assert txl(*command)[0] == 0
+    best = verify_checkpoint(run / "checkpoints" / "best.ckpt")
+    # Resumed from step 3, the rows of step 4 and its validation are logged again.
+    checkpoints = run / "checkpoints"
+    (checkpoints / "last.ckpt").unlink()
+    if best["step"] > 3:
+        (checkpoints / "best.ckpt").unlink()
+    assert txl(*command, AUTO, "--trainer.max_steps=6")[0] == 0
+    names = ("step", "train/loss", "train/grad_norm", "train/tokens_seen", "val/nats")
+    rows = [
+        [{name: row[name] for name in names} for row in read_rows(folder)]
+        for folder in (whole, run)
+    ]
+    assert rows[0] == rows[1]
+    assert len(rows[1]) == 6 + 3
+    config = yaml.safe_load((run / "config.yaml").read_text())
     assert (config["resume"], config["ckpt_path"]) == ("never", None)
+    assert config["trainer"]["max_steps"] == 6
+    assert (run / "vocab.json").read_text() == (whole / "vocab.json").read_text()
 
 
-def test_the_best_so_far_comes_along(txl, small, last):
-    before = last.with_name("best.ckpt")
-    assert (
-        txl("fit", *small, AUTO, "--trainer.max_steps=5", "--trainer.val_check_interval=9")[0] == 0
-    )
-    best = latest(last.parents[2]) / "checkpoints" / "best.ckpt"
-    assert best.read_bytes() == before.read_bytes()
-    assert check(best)["step"] == step_of(before)
-    assert before.is_file()
+def test_best_checkpoint_stays_where_it_is_and_is_replaced_by_a_better_one_only(txl, small, last):
+    best = last.with_name("best.ckpt")
+    before, score = best.read_bytes(), load(best)["callbacks"]
+    # The folder has moved since: paths in the checkpoint are others.
+    worse = ("--model.optim.lr=3", "--model.optim.schedule=constant", "--trainer.max_steps=8")
+    assert txl("fit", *small, AUTO, *worse)[0] == 0
+    assert best.read_bytes() == before
+    rows = [float(row["val/nats"]) for row in read_rows(last.parents[1]) if row["val/nats"]]
+    assert len(rows) == 4
+    kept = next(score[key] for key in score if key.startswith("BestCheckpoint"))
+    assert kept["best_model_score"].item() == pytest.approx(min(rows), rel=1e-6)
 
 
-def test_without_a_logger_runs_do_not_mix(txl, small):
+def test_checkpoint_given_by_path_starts_a_new_run(txl, small, last):
+    files = {path: path.read_bytes() for path in last.parents[1].rglob("*") if path.is_file()}
+    assert txl("fit", *small, f"--ckpt_path={last}", "--trainer.max_steps=5")[0] == 0
+    assert {path: path.read_bytes() for path in files} == files
+    new = last.parents[2] / "version_1"
+    assert load(new / "checkpoints" / "last.ckpt")["global_step"] == 5
+    assert [row["step"] for row in read_rows(new)] == ["4"]
+
+
+def test_runs_without_a_logger_have_folders_of_their_own(txl, small):
     bare = (*small, "--trainer.logger=false", "--trainer.default_root_dir=bare")
     for steps in (6, 4):
         assert txl("fit", *bare, f"--trainer.max_steps={steps}")[0] == 0
     runs = [Path("bare", f"version_{n}", "checkpoints", "last.ckpt") for n in range(2)]
-    assert list(map(step_of, runs)) == [6, 4]
-    assert starting_point("auto", None, Path("bare")) == runs[1]
+    assert [load(path)["global_step"] for path in runs] == [6, 4]
+    assert find_start("auto", None, Path("bare")) == runs[1]
 
 
-def test_checkpoints_are_written_by_nothing_else(txl, small):
-    code, output = txl("fit", *small, "--trainer.plugins=AsyncCheckpointIO")
-    assert code == 2
-    assert "trainer.plugins: invalid AsyncCheckpointIO" in output.err
+def test_mistakes_about_checkpoints_have_their_exit_codes(txl, small, last):
+    flip_a_bit(last)
+    for options, code, message in (
+        (["--resume=must", "--trainer.default_root_dir=none"], 4, "resume: must: there is no whole "
+         "checkpoint of a run under none"),
+        ([f"--ckpt_path={last}"], 4, f"{last}: damaged: its sha256"),
+        (["--trainer.plugins=AsyncCheckpointIO"], 2, "trainer.plugins: invalid AsyncCheckpointIO"),
+    ):  # fmt: skip
+        found, output = txl("fit", *small, *options)
+        assert found == code
+        assert output.err.startswith(f"error: {message}")
+        assert len(output.err.strip().splitlines()) == 1
+    assert not Path("none").exists()

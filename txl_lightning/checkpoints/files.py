@@ -1,14 +1,13 @@
 """Checkpoint files: written whole or not at all, and known by their checksum.
 
-Beside each stands a manifest, last.ckpt.json: what is known of it by its sha256, and of the file
-that it replaced. It is written before the new file takes the old one's place, so that whichever of
-the two is there when a machine dies, the manifest knows it.
+Beside each stands a manifest, last.ckpt.json: the sha256 of the file and what is known of it, and
+the same of the files before it. It is written before the new file takes the old one's place:
+whichever of the two is there when a machine dies, the manifest knows it.
 """
 
 import json
 import os
 import platform
-import shutil
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 from ..errors import CheckpointError
-from ..files import explain_write_errors, flush_to_disk, sha256_file, temporary_path
+from ..files import explain_write_errors, replace_file, sha256_file, write_text
 
 KEY = "txl_lightning"
 """Where a checkpoint holds what Lightning does not know of."""
@@ -30,88 +29,88 @@ RENAMED_SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "dropout_mask": ("dropout_type", {"fresh": "standard", "locked": "variational"}),
     "loss_chunk": ("loss_chunk_size", {}),
     "norm": ("norm", {"pre_keys": "pre_kv"}),
+    "skip_budget": ("max_skipped_updates", {}),
+    "matrix_lr": ("muon_lr", {}),
 }
-"""A network's settings in files of release 0.1.0: the name and values that they have now."""
-
-Entry = dict[str, Any]
-SAID = {"step", "exact", "folder", "bytes"}
-"""What a manifest says at least."""
-
-
-def write(checkpoint: Mapping[str, Any], path: Path, about: Mapping[str, Any]) -> None:
-    """Put a checkpoint in its place, and keep the one there under another name if KEPT says so.
-
-    Args:
-        checkpoint: what torch.save takes.
-        path: where; its folder is made.
-        about: what the manifest says of it.
-
-    Raises:
-        StorageError: it cannot be written; what was there is as it was.
-    """
-    part = temporary_path(path)
-    with explain_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with part.open("wb") as file:
-                torch.save(checkpoint, file)
-            flush_to_disk(part)
-            replace(part, path, {sha256_file(part): {**about, "bytes": part.stat().st_size}})
-        finally:
-            part.unlink(missing_ok=True)
-
+"""Settings in files of release 0.1.0: the name and values that they have now."""
 
 KEPT = {"last.ckpt": "previous.ckpt"}
 """The name under which a file that is replaced is kept."""
 
-REMEMBERED = 4
-"""Entries of a manifest: the file's, and those of files that it may find in its place."""
+N_ENTRY = 4
+"""Entries of a manifest: the file's, and those of files that may be found in its place."""
+
+Entry = dict[str, Any]
+REQUIRED = {"step", "exact", "bytes"}
+"""Keys of every entry."""
 
 
-def replace(part: Path, path: Path, entry: dict[str, Entry]) -> None:
-    """Let `part` take the place of `path`; at every moment, what is there is in a manifest."""
-    before = entries(path)
-    keep = path.with_name(KEPT[path.name]) if path.name in KEPT else None
-    # A step that is saved twice would push the one before it out.
-    if keep and path.exists() and newest_step(before) != newest_step(entry):
-        write_manifest(keep, before | entries(keep))
-        write_manifest(path, entry | before)
-        os.replace(path, keep)
-    else:
-        write_manifest(path, entry | before)
-    os.replace(part, path)
-    flush_to_disk(path.parent)
+def save_checkpoint(checkpoint: Mapping[str, Any], path: Path, about: Mapping[str, Any]) -> None:
+    """Write a checkpoint; the one that it replaces is kept under another name if KEPT has one.
+
+    Args:
+        checkpoint: what torch.save takes.
+        path: the file; its folder is made.
+        about: its entry in the manifest, without "bytes".
+
+    Raises:
+        StorageError: it cannot be written; what was there is unchanged.
+    """
+
+    def write(part: Path) -> None:
+        with part.open("wb") as file:
+            torch.save(checkpoint, file)
+        announce(path, {sha256_file(part): {**about, "bytes": part.stat().st_size}})
+
+    replace_file(path, write)
 
 
-def newest_step(known: Mapping[str, Entry]) -> int | None:
-    """The step of what a manifest names first."""
-    return next((entry["step"] for entry in known.values()), None)
+def announce(path: Path, entry: dict[str, Entry]) -> None:
+    """Write the manifest of the file that will replace `path`, and move the one there to KEPT."""
+    before, kept = previous_entries(path), None
+    whole = path.is_file() and path.stat().st_size in {known["bytes"] for known in before.values()}
+    # A step that is saved twice, or a file that was cut, would push out the one kept before.
+    if whole and path.name in KEPT and newest_step(before) != newest_step(entry):
+        kept = path.with_name(KEPT[path.name])
+        write_manifest(kept, before | previous_entries(kept))
+    write_manifest(path, entry | before)
+    if kept:
+        os.replace(path, kept)
 
 
-def write_manifest(path: Path, known: Mapping[str, Entry]) -> None:
-    """What is known of the file and of those that were there before."""
-    recent = dict(list(known.items())[:REMEMBERED])
-    aside = temporary_path(manifest_of(path))
-    with aside.open("w", encoding="utf-8") as file:
-        json.dump(recent, file, indent=1)
-    flush_to_disk(aside)
-    os.replace(aside, manifest_of(path))
+def previous_entries(path: Path) -> dict[str, Entry]:
+    """Read a manifest that is to be replaced; what is damaged says nothing."""
+    try:
+        return read_manifest(path)
+    except CheckpointError:
+        return {}
 
 
-def remove(path: Path) -> None:
+def newest_step(manifest: Mapping[str, Entry]) -> int | None:
+    """Return the step of the newest file that a manifest names."""
+    return next((entry["step"] for entry in manifest.values()), None)
+
+
+def write_manifest(path: Path, manifest: Mapping[str, Entry]) -> None:
+    """Write the manifest of a checkpoint: its first entries, newest first."""
+    recent = dict(list(manifest.items())[:N_ENTRY])
+    write_text(json.dumps(recent, indent=1), manifest_path(path))
+
+
+def remove_checkpoint(path: Path) -> None:
     """Delete a checkpoint and its manifest."""
     with explain_write_errors(path):
         path.unlink(missing_ok=True)
-        manifest_of(path).unlink(missing_ok=True)
+        manifest_path(path).unlink(missing_ok=True)
 
 
-def read(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds; nothing in it is executed.
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Load a checkpoint; nothing in it is executed.
 
     Raises:
         CheckpointError: it is damaged, or written by a later release.
     """
-    check(path)
+    verify_checkpoint(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except MemoryError:
@@ -126,84 +125,75 @@ def read(path: Path) -> dict[str, Any]:
         known = f"this release reads formats up to {FORMAT}"
         raise CheckpointError(f"{path}: written by a later release (format {written_as}); {known}")
     saved = checkpoint.get("hyper_parameters")
-    if isinstance(saved, dict) and isinstance(saved.get("net"), dict):
-        saved["net"] = rename_settings(saved["net"])
+    for group in ("net", "optim"):
+        if isinstance(saved, dict) and isinstance(saved.get(group), dict):
+            saved[group] = rename_settings(saved[group])
     return checkpoint
 
 
-def rename_settings(net: dict[str, Any]) -> dict[str, Any]:
-    """Return a network's settings under the names of this release."""
+def rename_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings of an earlier release under the names of this one."""
     renamed = {}
-    for name, value in net.items():
+    for name, value in settings.items():
         new_name, values = RENAMED_SETTINGS.get(name, (name, {}))
         renamed[new_name] = values.get(value, value) if isinstance(value, str) else value
     return renamed
 
 
-def check(path: Path) -> Entry | None:
-    """What the manifest says of the very bytes of this file; None if there is no manifest.
+def verify_checkpoint(path: Path) -> Entry | None:
+    """Compare a file's bytes with its manifest, and return their entry; None without a manifest.
 
     Raises:
         CheckpointError: they are not the bytes that were written.
     """
-    known = entries(path)
-    if not known:
+    manifest = read_manifest(path)
+    if not manifest:
         return None
     try:
-        found = sha256_file(path)
+        digest = sha256_file(path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    if found not in known:
-        written = next(iter(known))
+    if digest not in manifest:
+        written = next(iter(manifest))
         raise CheckpointError(
-            f"{path}: damaged: its sha256 is {found[:16]}, the manifest's {written[:16]} "
-            f"({path.stat().st_size} bytes, of {known[written]['bytes']})"
+            f"{path}: damaged: its sha256 is {digest[:16]}, the manifest's {written[:16]} "
+            f"({path.stat().st_size} bytes, of {manifest[written]['bytes']})"
         )
-    return known[found]
+    return manifest[digest]
 
 
-def copy(path: Path, target: Path, root: Path) -> None:
-    """The same checkpoint in another folder of the runs under `root`."""
-    with explain_write_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = temporary_path(target)
-        shutil.copyfile(path, part)
-        folder = {"folder": os.path.relpath(target.parent, root)}
-        replace(part, target, {sha: known | folder for sha, known in entries(path).items()})
-
-
-def versions() -> dict[str, str]:
-    """What wrote a checkpoint."""
-    packages = {name: package_version(name) for name in ("txl-lightning", "lightning", "numpy")}
-    return {**packages, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def package_version(package: str) -> str:
-    """The version of a package; of this one there may be none, where it is only on the path."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def manifest_of(path: Path) -> Path:
-    """Where the manifest of a checkpoint stands."""
-    return path.with_name(f"{path.name}.json")
-
-
-def entries(path: Path) -> dict[str, Entry]:
-    """What the manifest knows, newest first; nothing, if there is none.
+def read_manifest(path: Path) -> dict[str, Entry]:
+    """Read the entries of a checkpoint's manifest, newest first; empty without a manifest.
 
     Raises:
         CheckpointError: what is there is no manifest.
     """
     try:
-        known = json.loads(manifest_of(path).read_text(encoding="utf-8"))
+        manifest = json.loads(manifest_path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{manifest_of(path)}: not a manifest") from error
-    said = known.values() if isinstance(known, dict) else []
-    if not said or not all(isinstance(entry, dict) and entry.keys() >= SAID for entry in said):
-        raise CheckpointError(f"{manifest_of(path)}: not a manifest")
-    return known
+        raise CheckpointError(f"{manifest_path(path)}: not a manifest") from error
+    entries = manifest.values() if isinstance(manifest, dict) else []
+    if not entries or not all(isinstance(e, dict) and e.keys() >= REQUIRED for e in entries):
+        raise CheckpointError(f"{manifest_path(path)}: not a manifest")
+    return manifest
+
+
+def manifest_path(path: Path) -> Path:
+    """Return the path of a checkpoint's manifest."""
+    return path.with_name(f"{path.name}.json")
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of what writes a checkpoint."""
+    packages = {name: installed_version(name) for name in ("txl-lightning", "lightning", "numpy")}
+    return {**packages, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def installed_version(package: str) -> str:
+    """Return a package's version; of this one there is none, where it is only on the path."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -14,7 +14,7 @@ from ..errors import CheckpointError, DataError
 from ..files import sha256_file
 from ..model import TransformerXL, TransformerXLConfig
 from .export import WEIGHTS, load_folder, read_config
-from .files import read
+from .files import load_checkpoint
 
 FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
 OTHERWISE = "give a text with --path"
@@ -63,7 +63,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         there = f" (there is {beside})" if beside else ""
         allowed = "it must be a checkpoint written by fit, or a folder written by convert"
         raise ValueError(f"ckpt_path: {path}: no such file{there}; {allowed}")
-    checkpoint = read(Path(path))
+    checkpoint = load_checkpoint(Path(path))
     try:
         TransformerXLConfig(**checkpoint["hyper_parameters"]["net"])
     except (LookupError, TypeError) as error:

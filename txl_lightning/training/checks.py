@@ -1,4 +1,4 @@
-"""Every number of a run is checked before anything is built."""
+"""Checks of all settings of a run, before anything is built."""
 
 from dataclasses import fields
 from typing import Any
@@ -7,12 +7,19 @@ from jsonargparse import Namespace
 
 from ..data.config import PARTS, DataConfig
 from ..data.datamodule import StreamConfig
-from ..errors import prefix_errors
+from ..errors import prefix_errors, require
 from ..model import TransformerXLConfig
 from ..model.config import LEARNED
-from .lengths import make_eval_lengths
+from .memory_bank import make_eval_lengths
 from .optimizers import OptimConfig, check_end
-from .resume import SavingConfig
+from .resume import CheckpointConfig, Resume, print_once
+
+SETTINGS = {
+    "model.net": TransformerXLConfig,
+    "model.optim": OptimConfig,
+    "checkpoint": CheckpointConfig,
+} | {f"data.{name}": options for name, options in PARTS.items()}
+"""Groups of settings that check themselves."""
 
 READ_OTHERWISE = {"mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"}
 TRAINED_OTHERWISE = {"dropout", "dropout_type", "dropatt"}
@@ -23,38 +30,34 @@ SAME_STATE = {"adamw": "adam"}
 """Optimisers that keep of each weight what another one keeps."""
 
 
-def check_numbers_of(config: Namespace) -> None:
-    """Refuse numbers that cannot be, with the whole key."""
-    net = {name: value for name, value in vars(config.model.net).items() if name != "n_token"}
-    with prefix_errors("model.net"):
-        TransformerXLConfig(**net)
-    with prefix_errors("model.optim"):
-        optim = OptimConfig(**vars(config.model.optim))
-    with prefix_errors("checkpoint"):
-        SavingConfig(**vars(config.checkpoint))
+def check_settings(config: Namespace) -> None:
+    """Refuse values that cannot be, with the whole key."""
+    for key, settings in SETTINGS.items():
+        given = dict(vars(config[key]))
+        if key == "model.net":
+            # The vocabulary's size is not known yet.
+            given.pop("n_token", None)
+        with prefix_errors(key):
+            settings(**given)
     with prefix_errors("model"):
         make_eval_lengths(config.model.eval_mem_len, config.model.eval_clamp_len)
     with prefix_errors("data"):
         StreamConfig(**{field.name: config.data[field.name] for field in fields(StreamConfig)})
         DataConfig(split=config.data.split)
-    for name, options in PARTS.items():
-        with prefix_errors(f"data.{name}"):
-            options(**vars(config.data[name]))
-    check_end(optim, config.trainer.max_steps)
+    check_end(OptimConfig(**vars(config.model.optim)), config.trainer.max_steps)
     check_endless(config.trainer)
 
 
-def as_counts(trainer: Namespace) -> None:
-    """Numbers of batches as whole numbers.
+def round_counts(trainer: Namespace) -> None:
+    """Make numbers of batches whole numbers.
 
     Lightning takes either kind, and which of the two a number becomes depends on what the process
     has imported: Python keeps one of Optional[Union[int, float]] and Optional[Union[float, int]].
     """
-    for name in vars(trainer):
-        if name.endswith("_batches") or name == "val_check_interval":
-            value = trainer[name]
-            if isinstance(value, float) and value > 1 and value.is_integer():
-                trainer[name] = int(value)
+    for name, value in vars(trainer).items():
+        counts = name.endswith("_batches") or name == "val_check_interval"
+        if counts and isinstance(value, float) and value > 1 and value.is_integer():
+            trainer[name] = int(value)
 
 
 def check_endless(trainer: Namespace) -> None:
@@ -63,29 +66,37 @@ def check_endless(trainer: Namespace) -> None:
         return
     for name in ("val_check_interval", "limit_train_batches"):
         value = trainer[name]
-        if isinstance(value, float) and (name, value) != ("limit_train_batches", 1.0):
-            raise ValueError(
-                f"trainer.{name}: invalid {value}, because training has no end; it must be "
-                "a whole number of batches"
-            )
+        whole = not isinstance(value, float) or (name, value) == ("limit_train_batches", 1.0)
+        expected = "a whole number of batches, because training has no end"
+        require(whole, f"trainer.{name}", value, expected)
 
 
-def check_same_network(given: Namespace, saved: dict[str, Any]) -> None:
-    """Refuse a setting that the checkpoint's weights would not fit."""
-    table = {"clamp_len"} if saved.get("positions") in LEARNED else set()
-    for name in saved.keys() - (SHAPES_NO_WEIGHT - table) - {"n_token"}:
-        value = list(given[name]) if isinstance(given[name], tuple) else given[name]
-        if value != saved[name]:
-            raise ValueError(
-                f"model.net.{name}: {value} is not the {saved[name]} of the "
-                "checkpoint; leave it out, or use the config.yaml saved with its run"
-            )
+def check_remaining_steps(max_steps: int, step: int, resume: Resume) -> None:
+    """Leave when a run that is resumed has nothing left to do.
+
+    Raises:
+        ValueError: the checkpoint, named by its path, is beyond the steps asked for.
+    """
+    if not 0 <= max_steps <= step:
+        return
+    if resume != "never":
+        print_once(f"all {max_steps} steps are done; more with --trainer.max_steps")
+        raise SystemExit(0)
+    expected = f"more than the {step} steps of the checkpoint"
+    require(False, "trainer.max_steps", max_steps, expected)
 
 
-def check_same_optimiser(given: str, saved: str) -> None:
-    """Refuse to go on with an optimiser that cannot read what the checkpoint's has kept."""
-    if SAME_STATE.get(given, given) != SAME_STATE.get(saved, saved):
-        raise ValueError(
-            f"model.optim.name: {given} is not the {saved} of the checkpoint; leave it out, or "
-            "begin anew from its weights: convert it, and give the folder as ckpt_path"
-        )
+def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) -> None:
+    """Refuse settings that the checkpoint's weights, or its optimiser's state, do not fit."""
+    net = saved["net"]
+    table = {"clamp_len"} if net.get("positions") in LEARNED else set()
+    for name in net.keys() - (SHAPES_NO_WEIGHT - table) - {"n_token"}:
+        value = list(model.net[name]) if isinstance(model.net[name], tuple) else model.net[name]
+        expected = f"{net[name]}, as in the checkpoint (as in its run's config.yaml)"
+        require(value == net[name], f"model.net.{name}", value, expected)
+    # A checkpoint that convert wrote has no optimiser.
+    if training and "optim" in saved:
+        name, before = model.optim.name, saved["optim"]["name"]
+        same = SAME_STATE.get(name, name) == SAME_STATE.get(before, before)
+        expected = f"{before}, as in the checkpoint; or convert it, and start from its weights"
+        require(same, "model.optim.name", name, expected)

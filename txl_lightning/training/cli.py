@@ -6,7 +6,7 @@ from typing import Any
 import jsonargparse
 import yaml
 from lightning.fabric.plugins.io import CheckpointIO
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger
 
@@ -14,17 +14,26 @@ from ..checkpoints import read_checkpoint
 from ..data.datamodule import CorpusDataModule
 from ..errors import CheckpointError, OutOfMemoryError, explain_parser_error, flatten_settings
 from ..files import check_folder_writable
-from .callbacks.checkpointing import WholeFiles, take_over_signals
+from .callbacks.checkpointing import (
+    AtomicCheckpointIO,
+    BestCheckpoint,
+    LastCheckpoint,
+    replace_signal_handlers,
+)
 from .callbacks.non_finite import is_out_of_memory
-from .callbacks.report import ReportConfig
+from .callbacks.predictions import SaveNats
+from .callbacks.progress_bar import TokenProgressBar
+from .callbacks.report import Report, ReportConfig
 from .callbacks.run_metrics import run_folder
-from .callbacks.wandb import WandbConfig, run_id_from, wandb_loggers, wrap_wandb_loggers
-from .checks import as_counts, check_numbers_of, check_same_network, check_same_optimiser
-from .fsdp import register
+from .callbacks.throughput import Throughput
+from .callbacks.validation_probe import ValidationProbe
+from .callbacks.wandb import WandbConfig, WandbRun, run_id_from, wandb_loggers, wrap_wandb_loggers
+from .checks import check_remaining_steps, check_same_model, check_settings, round_counts
+from .fsdp import register_strategy
 from .help import Parser, describe_options
 from .module import LanguageModel
-from .resume import Resume, SavingConfig, begin_with, note, starting_point, vocabulary_in
-from .usual import default_callbacks
+from .resume import CheckpointConfig, Resume, find_start, load_weights, vocabulary_setting
+from .run_logger import RunLogger
 
 IMPORTABLE = ["txl_lightning"] + [
     f"lightning.pytorch.{part}"
@@ -47,13 +56,14 @@ TRAINER_DEFAULTS = {
 
 
 class TxlCLI(LightningCLI):
-    """The verbs that Lightning runs."""
+    """The commands that Lightning's Trainer runs."""
 
     def __init__(self, arguments: list[str]) -> None:
         self.arguments = arguments
         self.start: Path | None = None
+        self.run_folder: Path | None = None
         self.run_id: str | None = None
-        register()
+        register_strategy()
         jsonargparse.set_parsing_settings(
             import_path_denylist=["*"],
             import_path_allowlist=IMPORTABLE,
@@ -61,37 +71,30 @@ class TxlCLI(LightningCLI):
             docstring_parse_attribute_docstrings=True,
         )
         try:
-            self.call()
+            super().__init__(
+                LanguageModel,
+                CorpusDataModule,
+                save_config_callback=SaveRun,
+                save_config_kwargs={"save_to_log_dir": False},
+                seed_everything_default=1,
+                trainer_defaults=TRAINER_DEFAULTS,
+                auto_configure_optimizers=False,
+                load_from_checkpoint_support=False,
+                parser_class=Parser,
+                parser_kwargs={"exit_on_error": False, "description": self.__doc__},
+                args=arguments,
+            )
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
-                raise OutOfMemoryError(
-                    out_of_memory(self.config[self.config.subcommand])
-                ) from error
+                raise out_of_memory(self.config[self.config.subcommand]) from error
             raise
 
-    def call(self) -> None:
-        """Read the arguments and run the verb."""
-        super().__init__(
-            LanguageModel,
-            CorpusDataModule,
-            save_config_callback=SaveRun,
-            save_config_kwargs={"save_to_log_dir": False},
-            seed_everything_default=1,
-            trainer_defaults=TRAINER_DEFAULTS,
-            auto_configure_optimizers=False,
-            load_from_checkpoint_support=False,
-            parser_class=Parser,
-            parser_kwargs={"exit_on_error": False, "description": self.__doc__},
-            args=self.arguments,
-        )
-
     def subcommands(self) -> dict[str, set[str]]:
-        """Only the verb that is asked for: to build a parser takes a second."""
-        verbs = LightningCLI.subcommands()
-        return {verb: verbs[verb] for verb in verbs if verb in self.arguments[:1]} or verbs
+        # Only the one that is asked for: to build a parser takes a second.
+        commands = LightningCLI.subcommands()
+        return {name: commands[name] for name in commands if name in self.arguments[:1]} or commands
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The vocabulary's size comes from the corpus."""
         parser.add_argument(
             "--trainer.help", action="help", help="List all of the Trainer's options."
         )
@@ -99,73 +102,25 @@ class TxlCLI(LightningCLI):
             "--resume",
             type=Resume,
             default="never",
-            help="Go on from the newest whole checkpoint under trainer.default_root_dir: "
-            "auto, if there is one; must, or stop; never.",
+            help="Continue the latest run under trainer.default_root_dir, in its folder, from its "
+            "newest whole checkpoint: auto, if there is one; must, or stop; never.",
         )
-        parser.add_class_arguments(SavingConfig, "checkpoint")
+        parser.add_class_arguments(CheckpointConfig, "checkpoint")
         parser.add_class_arguments(WandbConfig, "wandb")
         parser.add_class_arguments(ReportConfig, "report")
         parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")
 
     def _add_subcommands(self, parser: LightningArgumentParser, **options: Any) -> None:
+        # Private: only here are all options of a command there to be explained.
         super()._add_subcommands(parser, **options)
-        for verb, subparser in self._subcommand_parsers.items():
-            describe_options(subparser, verb, self.arguments)
-
-    def before_instantiate_classes(self) -> None:
-        """Check every number before anything is built."""
-        config = self.config[self.subcommand]
-        as_counts(config.trainer)
-        check_numbers_of(config)
-        if self.subcommand == "fit":
-            check_folder_writable("trainer.default_root_dir", config.trainer.default_root_dir)
-        if self.subcommand != "fit" and config.ckpt_path is None:
-            raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
-        if config.weights_only is False:
-            raise ValueError("weights_only: invalid false; a checkpoint must run no code")
-        # Left open, Lightning executes what a checkpoint holds if a plugin of the user's reads it.
-        config.weights_only = True
-        self.trainer_defaults = TRAINER_DEFAULTS | {
-            "callbacks": default_callbacks(self.subcommand, config)
-        }
-
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """A run is a folder of files under default_root_dir, whatever else logs it."""
-        config = self.config[self.subcommand]
-        given = config.trainer
-        logger = self.config_init[self.subcommand].trainer.logger
-        if logger is not False:
-            loggers = with_files(logger, given.default_root_dir)
-            how = (given.default_root_dir, config.wandb.required, self.run_id)
-            kwargs["logger"] = wrap_wandb_loggers(loggers, *how)
-        plugins = self.config_init[self.subcommand].trainer.plugins or []
-        plugins = plugins if isinstance(plugins, list) else [plugins]
-        for plugin in plugins:
-            if isinstance(plugin, CheckpointIO):
-                kind = type(plugin).__name__
-                raise ValueError(f"trainer.plugins: invalid {kind}; checkpoints are ours")
-        kwargs["plugins"] = [*plugins, WholeFiles(given.default_root_dir)]
-        trainer = super().instantiate_trainer(**kwargs)
-        take_over_signals(trainer)
-        return trainer
-
-    def after_instantiate_classes(self) -> None:
-        """Start where it was found to; predict writes a file instead of returning all nats."""
-        if self.start is not None:
-            weights_only = self.start.is_dir()
-            if weights_only:
-                begin_with(self.start, self.model, self.datamodule)
-            given = self.config_init[self.subcommand]
-            given["ckpt_path"] = None if weights_only else str(self.start)
-        if self.subcommand == "predict":
-            self.config_init["predict"]["return_predictions"] = False
+        for command, subparser in self._subcommand_parsers.items():
+            describe_options(subparser, command, self.arguments)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Read the arguments; they are kept, to be read again over a checkpoint's settings."""
         self.config = self.parse()
 
     def parse(self) -> jsonargparse.Namespace:
-        """The arguments as a config.
+        """Parse the arguments, over the defaults that the parsers have now.
 
         Raises:
             ValueError: a mistake, in one line.
@@ -173,73 +128,133 @@ class TxlCLI(LightningCLI):
         try:
             return self.parser.parse_args(self.arguments)
         except jsonargparse.ArgumentError as error:
-            verbs = self._subcommand_parsers.values()
-            known = {action.dest for verb in verbs for action in verb._actions}
+            parsers = self._subcommand_parsers.values()
+            known = {action.dest for parser in parsers for action in parser._actions}
             raise ValueError(explain_parser_error(str(error), sorted(known))) from error
 
     def _parse_ckpt_path(self) -> None:
-        """A checkpoint's settings are defaults: what is given wins, unless it reshapes weights."""
-        verb = self.config.subcommand
-        given = self.config[verb]
-        resume = given.resume if verb == "fit" else "never"
-        root = Path(given.trainer.default_root_dir)
-        self.start = starting_point(resume, given.ckpt_path, root)
+        # Private: Lightning's lets a checkpoint's settings override the command line. Here they are
+        # defaults: what is given wins, unless the weights would not fit.
+        command = self.config.subcommand
+        given = self.config[command]
+        resume = given.resume if command == "fit" else "never"
+        self.start = find_start(resume, given.ckpt_path, Path(given.trainer.default_root_dir))
         if self.start is None:
             return
         checkpoint = read_checkpoint(self.start)
-        self.run_id = None if resume == "never" else run_id_from(checkpoint)
-        saved, step = checkpoint["hyper_parameters"], checkpoint.get("global_step", 0)
-        settings = flatten_settings(saved, "model.") | vocabulary_in(self.start)
+        if resume != "never":
+            self.run_folder, self.run_id = self.start.parents[1], run_id_from(checkpoint)
+        saved = checkpoint["hyper_parameters"]
+        settings = flatten_settings(saved, "model.") | vocabulary_setting(self.start)
         settings.pop("model.net.n_token")
         try:
-            self._subcommand_parsers[verb].set_defaults(settings)
+            self._subcommand_parsers[command].set_defaults(settings)
         except KeyError as error:
-            said = "it has a setting that this release does not know"
-            raise CheckpointError(f"ckpt_path: {self.start}: {said} ({error})") from error
+            raise CheckpointError(
+                f"ckpt_path: {self.start}: it has a setting that this release does not know "
+                f"({error})"
+            ) from error
         self.config = self.parse()
-        if verb == "fit":
-            check_not_done(self.config.fit.trainer.max_steps, step, resume)
-        model = self.config[verb].model
-        check_same_network(model.net, saved["net"])
-        # What convert writes has none.
-        if verb == "fit" and "optim" in saved:
-            check_same_optimiser(model.optim.name, saved["optim"]["name"])
+        if command == "fit":
+            step = checkpoint.get("global_step", 0)
+            check_remaining_steps(self.config.fit.trainer.max_steps, step, resume)
+        check_same_model(self.config[command].model, saved, training=command == "fit")
+
+    def before_instantiate_classes(self) -> None:
+        config = self.config[self.subcommand]
+        round_counts(config.trainer)
+        check_settings(config)
+        if self.subcommand == "fit":
+            check_folder_writable("trainer.default_root_dir", config.trainer.default_root_dir)
+        elif config.ckpt_path is None:
+            raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
+        if config.weights_only is False:
+            raise ValueError("weights_only: invalid false; a checkpoint must run no code")
+        # Left open, Lightning executes what a checkpoint holds if a plugin of the user's reads it.
+        config.weights_only = True
+        callbacks = default_callbacks(self.subcommand, config, self.run_folder)
+        self.trainer_defaults = TRAINER_DEFAULTS | {"callbacks": callbacks}
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        config = self.config[self.subcommand]
+        root, made = config.trainer.default_root_dir, self.config_init[self.subcommand].trainer
+        if made.logger is not False:
+            version = self.run_folder and self.run_folder.name
+            loggers = put_run_logger_first(made.logger, RunLogger(root, version))
+            kwargs["logger"] = wrap_wandb_loggers(loggers, root, config.wandb.required, self.run_id)
+        plugins = made.plugins or []
+        plugins = plugins if isinstance(plugins, list) else [plugins]
+        for plugin in plugins:
+            if isinstance(plugin, CheckpointIO):
+                kind = type(plugin).__name__
+                raise ValueError(f"trainer.plugins: invalid {kind}; checkpoints are ours")
+        kwargs["plugins"] = [*plugins, AtomicCheckpointIO()]
+        trainer = super().instantiate_trainer(**kwargs)
+        replace_signal_handlers(trainer)
+        return trainer
+
+    def after_instantiate_classes(self) -> None:
+        given = self.config_init[self.subcommand]
+        if self.start is not None and self.start.is_dir():
+            load_weights(self.start, self.model, self.datamodule)
+            given["ckpt_path"] = None
+        elif self.start is not None:
+            given["ckpt_path"] = str(self.start)
+        if self.subcommand == "predict":
+            # They are in nats.npy; of a long text they would fill the memory.
+            given["return_predictions"] = False
 
 
-def with_files(given: Any, root: str) -> list[Logger]:
-    """The loggers that are given, after one whose folder is the run's, checkpoints included."""
-    others = given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
-    ours = CSVLogger(root, name="")
-    same = [each for each in others if isinstance(each, CSVLogger) and each.root_dir == root]
-    return [ours, *(each for each in others if each not in same)]
+def default_callbacks(
+    command: str, config: jsonargparse.Namespace, resumed: Path | None
+) -> list[Callback]:
+    """Make the callbacks of every run of a command; a config's own are added.
 
-
-def check_not_done(max_steps: int, step: int, resume: Resume) -> None:
-    """Leave when a run that is resumed has nothing left to do.
-
-    Raises:
-        ValueError: the checkpoint, named by its path, is beyond the steps asked for.
+    Args:
+        command: fit, validate, test or predict.
+        config: all its settings.
+        resumed: the folder of the run that is resumed, if it is one.
     """
-    if not 0 <= max_steps <= step:
-        return
-    if resume != "never":
-        note(f"all {max_steps} steps are done; more with --trainer.max_steps")
-        raise SystemExit(0)
-    message = f"trainer.max_steps: invalid {max_steps}; expected more than the"
-    raise ValueError(f"{message} {step} steps of the checkpoint")
+    if command != "fit":
+        return [SaveNats()] if command == "predict" else []
+    probe = ValidationProbe(config.report.sample_len)
+    callbacks: list[Callback] = [Throughput(), probe]
+    if config.report.html:
+        callbacks.append(Report(probe))
+    # After the report, which draws what W&B shows.
+    callbacks.append(WandbRun(probe, config.wandb.checkpoints))
+    if config.trainer.enable_progress_bar is not False:
+        callbacks.append(TokenProgressBar())
+    if config.trainer.enable_checkpointing is not False:
+        folder = None
+        if config.trainer.logger is False:
+            # There is no logger to make a run's folder.
+            root = config.trainer.default_root_dir
+            folder = (resumed or Path(CSVLogger(root, name="").log_dir)) / "checkpoints"
+        every_n_steps = config.checkpoint.every_n_steps
+        callbacks += [BestCheckpoint(folder), LastCheckpoint(every_n_steps, folder)]
+    return callbacks
 
 
-def out_of_memory(config: jsonargparse.Namespace) -> str:
-    """What was asked for, and what would need less."""
+def put_run_logger_first(given: Any, run_logger: RunLogger) -> list[Logger]:
+    """Return the given loggers after the run's own, whose folder is the run's."""
+    others = given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
+    root = run_logger.root_dir
+    same = [each for each in others if isinstance(each, CSVLogger) and each.root_dir == root]
+    return [run_logger, *(each for each in others if each not in same)]
+
+
+def out_of_memory(config: jsonargparse.Namespace) -> OutOfMemoryError:
+    """Make the error that says what was asked for, and what would need less."""
     asked = {
         "data.batch_size": config.data.batch_size,
         "data.tgt_len": config.data.tgt_len,
         "model.net.mem_len": config.model.net.mem_len,
         "trainer.precision": config.trainer.precision or "32-true",
     }
-    said = ", ".join(f"{key} {value}" for key, value in asked.items())
-    return (
-        f"out of memory with {said}; lower one of them, or set data.micro_batches 2, "
+    settings = ", ".join(f"{key} {value}" for key, value in asked.items())
+    return OutOfMemoryError(
+        f"out of memory with {settings}; lower one of them, or set data.micro_batches 2, "
         "model.recompute true, trainer.precision bf16-mixed"
     )
 
@@ -248,16 +263,15 @@ class SaveRun(SaveConfigCallback):
     """Save the config and the vocabulary in the run's folder before training."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Only fit makes a run. Every rank asks for the folder: they agree on it together."""
         if stage == "fit":
-            # It says what is run, not how this time it was begun.
+            # It says what is run, not how this time it was started.
             self.config = self.config.clone()
             self.config.resume, self.config.ckpt_path = "never", None
+            # Here, because the ranks agree on the folder together.
             self.folder = run_folder(trainer)
             super().setup(trainer, pl_module, stage)
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """config.yaml and vocab.json, and the config on W&B; on rank 0."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / self.config_filename
         self.parser.save(self.config, path, skip_none=False, overwrite=True)

@@ -1,4 +1,4 @@
-"""Models that are too large for one device: parts of the weights, and fewer kept states."""
+"""Models that are too large for one device: sharded weights, and activation checkpointing."""
 
 from functools import partial
 from pathlib import Path
@@ -10,18 +10,58 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.nn import Module
 from torch.optim import Optimizer
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint as compute_again
 
-from ..checkpoints.files import read
+from ..checkpoints.files import load_checkpoint
+from ..errors import require
 from ..model import TransformerXL
-from .callbacks.weight_averaging import restore_trained_weights
+
+FULL = distributed.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+
+
+class FSDP2Strategy(ModelParallelStrategy):
+    """Each device holds a part of the weights and of the optimiser's state (FSDP2).
+
+    Its checkpoints are those of one device: one file, continued by any number of devices.
+    """
+
+    # Lightning's own loads weights and optimisers before the hook on_load_checkpoint is called.
+    lightning_restore_optimizer = True
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=False, **options)
+
+    def setup_environment(self) -> None:
+        # Private: all devices are in one row; Lightning would take a row for each machine.
+        self._data_parallel_size = self.num_nodes * self.num_processes
+        super().setup_environment()
+
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        return load_checkpoint(Path(checkpoint_path))
+
+    def load_model_state_dict(self, checkpoint: dict[str, Any], strict: bool = True) -> None:
+        distributed.set_model_state_dict(self.model, checkpoint["state_dict"], options=FULL)
+
+    def load_optimizer_state_dict(self, checkpoint: dict[str, Any]) -> None:
+        states = checkpoint["optimizer_states"]
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            named = name_parameters(state, optimizer, self.model)
+            distributed.set_optimizer_state_dict(self.model, optimizer, named, options=FULL)
+
+
+def register_strategy() -> None:
+    """Let `trainer.strategy: fsdp2` name the strategy."""
+    about = "weights in parts, one on each device"
+    StrategyRegistry.register("fsdp2", FSDP2Strategy, description=about, override=True)
 
 
 def shard(net: TransformerXL, mesh: DeviceMesh) -> None:
-    """Leave each device of the mesh a part of every parameter (FSDP2).
+    """Leave each device of the mesh a part of every parameter.
 
     A layer's are gathered when it is computed. The others (embedding and softmax, which may be
-    one, and the positions) are gathered once for the whole step. Once sharded, it stays so.
+    one, and the positions) are gathered once for the whole step.
     """
     if isinstance(net, FSDPModule):
         # Evaluation leaves the others gathered, and an optimiser is to get the parts.
@@ -34,54 +74,20 @@ def shard(net: TransformerXL, mesh: DeviceMesh) -> None:
     register_fsdp_forward_method(net, "hidden")
 
 
-def enable_activation_checkpointing(net: TransformerXL) -> None:
-    """Keep only what enters each layer; the backward pass computes the rest again.
+def data_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """Return all devices in one row.
 
-    Dropout draws the same numbers again. Names of weights stay what they are.
+    Raises:
+        ValueError: the strategy would cut matrices, which nothing here is written for.
     """
-    for layer in net.layers:
-        if not isinstance(layer.forward, partial):
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    size = mesh["tensor_parallel"].size()
+    expected = "1, as it is with --trainer.strategy fsdp2"
+    require(size == 1, "trainer.strategy.tensor_parallel_size", size, expected)
+    return mesh["data_parallel"]
 
 
-class FSDP2Strategy(ModelParallelStrategy):
-    """Each device holds a part of the weights and of the optimiser's state (FSDP2).
-
-    Its checkpoints are those of one device: one file, continued by any number of devices.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=False, **options)
-
-    def setup_environment(self) -> None:
-        """All devices are in one row; Lightning would take a row for each machine."""
-        self._data_parallel_size = self.num_nodes * self.num_processes
-        super().setup_environment()
-
-    def load_checkpoint(
-        self, checkpoint_path: str | Path, weights_only: bool | None = None
-    ) -> dict[str, Any]:
-        """Each device takes its part of what the file holds; nothing in it is executed."""
-        checkpoint = read(Path(checkpoint_path))
-        # The hook of other strategies comes too late: the weights are loaded here.
-        restore_trained_weights(checkpoint, self.lightning_module.trainer)
-        whole = distributed.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-        distributed.set_model_state_dict(self.model, checkpoint["state_dict"], options=whole)
-        states = checkpoint.get("optimizer_states", [])
-        for optimizer, state in zip(self.optimizers, states, strict=False):
-            state = named_state(state, optimizer, self.model)
-            distributed.set_optimizer_state_dict(self.model, optimizer, state, options=whole)
-        return checkpoint
-
-
-def register() -> None:
-    """Let `trainer.strategy: fsdp2` name it."""
-    about = "weights in parts, one on each device"
-    StrategyRegistry.register("fsdp2", FSDP2Strategy, description=about, override=True)
-
-
-def named_state(state: dict[str, Any], optimizer: Optimizer, model: Module) -> dict[str, Any]:
-    """An optimiser's state by the names of weights, not by numbers.
+def name_parameters(state: dict[str, Any], optimizer: Optimizer, model: Module) -> dict[str, Any]:
+    """Return an optimiser's state by the names of weights instead of numbers.
 
     Numbers say only which place in the groups is meant: Lightning counts in the model's order when
     it saves what is sharded, the optimiser in its own.
@@ -90,24 +96,18 @@ def named_state(state: dict[str, Any], optimizer: Optimizer, model: Module) -> d
     by_name: dict[str, Any] = {}
     groups = []
     for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True):
-        called = [names[parameter] for parameter in group["params"]]
-        groups.append(saved | {"params": called})
-        for number, name in zip(saved["params"], called, strict=True):
-            if number in state["state"]:
-                by_name[name] = state["state"][number]
+        in_group = [names[parameter] for parameter in group["params"]]
+        groups.append(saved | {"params": in_group})
+        numbered = zip(saved["params"], in_group, strict=True)
+        by_name |= {name: state["state"][n] for n, name in numbered if n in state["state"]}
     return {"state": by_name, "param_groups": groups}
 
 
-def data_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """All devices in one row.
+def enable_activation_checkpointing(net: TransformerXL) -> None:
+    """Keep only what enters each layer; the backward pass computes the rest again.
 
-    Raises:
-        ValueError: the strategy would cut matrices, which nothing here is written for.
+    Dropout draws the same numbers again. Names of weights stay what they are.
     """
-    cut = mesh["tensor_parallel"].size()
-    if cut != 1:
-        raise ValueError(
-            f"trainer.strategy.tensor_parallel_size: invalid {cut}; expected 1, as it is "
-            "with --trainer.strategy fsdp2"
-        )
-    return mesh["data_parallel"]
+    for layer in net.layers:
+        if not isinstance(layer.forward, partial):
+            layer.forward = partial(compute_again, layer.forward, use_reentrant=False)

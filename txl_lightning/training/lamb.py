@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .ranks import whole
+from .ranks import gather_shards
 
-LONGEST = 10.0
-"""What the norm of a weight counts for at most."""
+MAX_NORM = 10.0
+"""Norm of a weight that counts at most."""
 
 
 class Lamb(Optimizer):
@@ -41,7 +41,6 @@ class Lamb(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """One update."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
         for group in self.param_groups:
@@ -49,12 +48,12 @@ class Lamb(Optimizer):
                 if parameter.grad is not None:
                     update = self.adam(parameter, group)
                     update.add_(parameter, alpha=group["weight_decay"])
-                    update.mul_(trust(parameter, update, group["eps"]))
+                    update.mul_(trust_ratio(parameter, update, group["eps"]))
                     parameter.add_(update, alpha=-group["lr"])
         return loss
 
     def adam(self, parameter: Tensor, group: dict) -> Tensor:
-        """The mean gradient over the root of the mean square."""
+        """Return the mean gradient over the root of the mean square."""
         state, (beta1, beta2) = self.state[parameter], group["betas"]
         if not state:
             state |= {name: torch.zeros_like(parameter) for name in ("mean", "square")}
@@ -63,7 +62,7 @@ class Lamb(Optimizer):
         return state["mean"] / (state["square"].sqrt() + group["eps"])
 
 
-def trust(parameter: Tensor, update: Tensor, eps: float) -> Tensor:
-    """What brings the update to the length of the weight, on however many devices they are."""
-    length = whole(parameter.norm()).clamp(max=LONGEST)
-    return torch.where(length > 0, length / (whole(update.norm()) + eps), 1.0)
+def trust_ratio(parameter: Tensor, update: Tensor, eps: float) -> Tensor:
+    """Return the factor that brings the update to the length of the weight."""
+    length = gather_shards(parameter.norm()).clamp(max=MAX_NORM)
+    return torch.where(length > 0, length / (gather_shards(update.norm()) + eps), 1.0)

@@ -3,7 +3,7 @@
 N layers   B rows   M remembered   D width
 """
 
-from ..model import AnyMemory, CachedReader, EvalLengths, Memory, TransformerXL
+from ..model import AnyMemory, CachedReader, EvalLengths, EvalSameLength, Memory, TransformerXL
 
 
 class MemoryBank:
@@ -56,6 +56,20 @@ class MemoryBank:
         """Forget a stage's memories, staged and committed."""
         self.committed = {key: self.committed[key] for key in self.committed if key[0] != stage}
         self.staged = {key: self.staged[key] for key in self.staged if key[0] != stage}
+
+
+def make_eval_lengths(
+    eval_mem_len: int | None, eval_clamp_len: int | None, eval_same_length: EvalSameLength = None
+) -> EvalLengths:
+    """Return the lengths of evaluation.
+
+    Raises:
+        ValueError: an impossible one, with the name of the setting.
+    """
+    try:
+        return EvalLengths(eval_mem_len, eval_clamp_len, eval_same_length)
+    except ValueError as error:
+        raise ValueError(f"eval_{error}") from error
 
 
 def measure_memory(memory: Memory) -> dict[str, float]:

@@ -24,11 +24,10 @@ from ..evaluation import (
 from ..model import EvalLengths, EvalSameLength, Memory, TransformerXL, TransformerXLConfig
 from .callbacks.non_finite import NonFiniteGuard
 from .callbacks.training_state import TrainingStateCheckpoint
-from .callbacks.weight_averaging import refuse_other_averages, restore_trained_weights
+from .callbacks.weight_averaging import refuse_other_averages, select_trained_weights
 from .compiling import compile_in_place
 from .fsdp import data_mesh, enable_activation_checkpointing, shard
-from .lengths import make_eval_lengths
-from .memory_bank import MemoryBank, measure_memory
+from .memory_bank import MemoryBank, make_eval_lengths, measure_memory
 from .micro_batches import nats_in_micro_batches
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
 from .ranks import Ranks
@@ -148,7 +147,8 @@ class LanguageModel(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Called before the weights are loaded: of another text's, ids mean something else.
         if self._trainer is not None:
-            restore_trained_weights(checkpoint, self.trainer)
+            if self.trainer.state.fn == "fit":
+                select_trained_weights(checkpoint, self.trainer.callbacks)
             # Lightning loads them first, and would round 64-true to the float32 of a new network.
             self.trainer.precision_plugin.convert_module(self)
         state = checkpoint.get(CorpusDataModule.__qualname__)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW, Optimizer
 
-from .ranks import whole
+from .ranks import gather_shards
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of x, x^3 and x^5 that bring small singular values near 1 fastest."""
@@ -51,7 +51,6 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """One update."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
         self.adamw.state = self.state
@@ -70,16 +69,15 @@ class Muon(Optimizer):
                 by_shape[parameter.shape].append(parameter)
         for shape, parameters in by_shape.items():
             # A part of a matrix cannot be made orthogonal.
-            updates = torch.stack([whole(self.nesterov(p, group["momentum"])) for p in parameters])
+            whole = [gather_shards(self.nesterov(p, group["momentum"])) for p in parameters]
+            updates = orthogonalize(torch.stack(whole), group["n_iteration"])
             scale = group["lr"] * ADAM_RMS * max(shape) ** 0.5
-            for parameter, update in zip(
-                parameters, orthogonal(updates, group["n_iteration"]), strict=True
-            ):
+            for parameter, update in zip(parameters, updates, strict=True):
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.add_(divided_as(parameter, update), alpha=-scale)
+                parameter.add_(shard_like(parameter, update), alpha=-scale)
 
     def nesterov(self, parameter: Tensor, momentum: float) -> Tensor:
-        """The gradient, looking one step ahead along its running mean."""
+        """Return the gradient, looking one step ahead along its running mean."""
         state = self.state[parameter]
         if not state:
             state["mean"] = torch.zeros_like(parameter)
@@ -87,18 +85,18 @@ class Muon(Optimizer):
         return parameter.grad.lerp(state["mean"], momentum)
 
 
-def divided_as(parameter: Tensor, update: Tensor) -> Tensor:
-    """The part of an update, which every device has computed, that meets its part of a weight."""
+def shard_like(parameter: Tensor, update: Tensor) -> Tensor:
+    """Return this device's part of an update, which every device has computed whole."""
     if not isinstance(parameter, DTensor):
         return update
     place = (parameter.device_mesh, parameter.placements)
     return distribute_tensor(update, *place, src_data_rank=None)
 
 
-def orthogonal(g_XPQ: Tensor, n_iteration: int) -> Tensor:
-    """Each matrix with its singular values brought near 1, by Newton-Schulz iterations."""
+def orthogonalize(g_XPQ: Tensor, n_iteration: int) -> Tensor:
+    """Bring each matrix's singular values near 1 by Newton-Schulz iterations."""
     if g_XPQ.size(1) > g_XPQ.size(2):
-        return orthogonal(g_XPQ.mT, n_iteration).mT
+        return orthogonalize(g_XPQ.mT, n_iteration).mT
     a, b, c = NEWTON_SCHULZ
     x_XPQ = g_XPQ / (g_XPQ.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(n_iteration):

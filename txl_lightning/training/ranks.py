@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor
 
 
 class Ranks:
-    """Messages between all processes, over the host's network; every rank makes one together."""
+    """Messages between all processes, over the host's network; all ranks call together."""
 
     def __init__(self) -> None:
         self.rank, self.world_size, self.group = 0, 1, None
@@ -18,15 +18,15 @@ class Ranks:
             self.group = distributed.new_group(backend="gloo")
 
     def max(self, *numbers: int) -> list[int]:
-        """The largest of each number over all ranks."""
+        """Return the largest of each number over all ranks."""
         if self.group is None:
             return list(numbers)
-        found = torch.tensor(numbers)
-        distributed.all_reduce(found, distributed.ReduceOp.MAX, group=self.group)
-        return found.tolist()
+        largest = torch.tensor(numbers)
+        distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=self.group)
+        return largest.tolist()
 
     def gather(self, value: Any) -> list[Any] | None:
-        """Everybody's value, in the order of ranks, on rank 0; None on the others."""
+        """Return every rank's value, in the order of ranks, on rank 0; None on the others."""
         if self.group is None:
             return [value]
         values = [None] * self.world_size if self.rank == 0 else None
@@ -34,6 +34,6 @@ class Ranks:
         return values
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of it, on every device, where each may have a part."""
+def gather_shards(tensor: Tensor) -> Tensor:
+    """Return the whole of a tensor of which each device may have a part."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -194,7 +194,7 @@ def test_an_exception_leaves_the_last_file_and_a_crash_file_beside_it(fit, last,
     assert [held(path)["global_step"] for path in (last, crash)] == [4, 6]
     exact = [held(path)["txl_lightning"]["exact"] for path in (last, crash)]
     assert exact == [True, False]
-    assert f"what was reached is in {crash}" in capfd.readouterr().err
+    assert f"the state at the crash is in {crash}" in capfd.readouterr().err
 
 
 def test_a_crash_file_can_be_gone_on_from_with_a_warning(fit, last):

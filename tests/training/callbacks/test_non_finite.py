@@ -70,7 +70,7 @@ def test_a_budget_leaves_that_many_updates_out_with_what_led_to_them(
     spoil, memory = Spoil("gradient", float("nan"), 2, 4), Memory()
     model = make_model(optim={"max_skipped_updates": 2, "name": name, "weight_decay": 0.1})
     trainer = make_trainer(limit_val_batches=0, callbacks=[spoil, memory], max_steps=7)
-    with pytest.warns(UserWarning, match=r"left out \([12] of 2\)"):
+    with pytest.warns(UserWarning, match=r"skipped \([12] of 2\)"):
         trainer.fit(model, datamodule=make_data())
     pairs = zip(range(6), range(1, 7), strict=True)
     changed = [
@@ -93,7 +93,9 @@ def test_what_was_left_out_is_not_in_the_mean_that_is_logged(make_model, make_da
     model = make_model(optim={"max_skipped_updates": 1})
     options = {"limit_val_batches": 0, "log_every_n_steps": 2, "max_steps": 4}
     trainer = make_trainer(callbacks=[Poison()], **options)
-    with pytest.warns(UserWarning, match=r"step 3, segment 2 .* loss nan, gradient norm nan; left"):
+    with pytest.warns(
+        UserWarning, match=r"step 3, segment 2 .* loss nan, gradient norm nan; skipped"
+    ):
         trainer.fit(model, datamodule=make_data())
     assert 5 < trainer.callback_metrics["train/nats"] < 6
 
@@ -108,7 +110,7 @@ def test_beyond_the_budget_training_stops_also_after_a_resume(
         return trainer, model
 
     trainer, model = run(2, max_steps=4)
-    with pytest.warns(UserWarning, match=r"left out \(1 of 1\)"):
+    with pytest.warns(UserWarning, match=r"skipped \(1 of 1\)"):
         trainer.fit(model, datamodule=make_data())
     trainer.save_checkpoint(tmp_path / "a.ckpt")
     trainer, model = run(5, max_steps=8)

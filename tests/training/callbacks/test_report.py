@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from txl_lightning.analysis.plots import draw_attention
 from txl_lightning.training.callbacks import report
-from txl_lightning.training.callbacks.checkpointing import LastCheckpoint, WholeFiles
+from txl_lightning.training.callbacks.checkpointing import AtomicCheckpointIO, LastCheckpoint
 from txl_lightning.training.callbacks.plots import (
     make_figure,
     plot_learning_curves,
@@ -271,7 +271,11 @@ def test_a_failing_report_hides_no_error_and_loses_no_checkpoint(
     monkeypatch.setattr(Report, "write_page", lambda *_: {}["nothing"])
     callbacks = [Report(ValidationProbe(0)), StopAt4(RuntimeError("lost"))]
     callbacks.append(LastCheckpoint(dirpath=tmp_path / "kept"))
-    options = {"log_every_n_steps": 1, "enable_checkpointing": True, "plugins": [WholeFiles()]}
+    options = {
+        "log_every_n_steps": 1,
+        "enable_checkpointing": True,
+        "plugins": [AtomicCheckpointIO()],
+    }
     trainer = make_trainer(callbacks=callbacks, **options)
     with (
         pytest.raises(RuntimeError, match="lost"),

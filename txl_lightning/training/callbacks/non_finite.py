@@ -1,7 +1,6 @@
-"""What must not happen unseen: numbers that are not finite, and memory that is used up."""
+"""NonFiniteGuard: stop before an update, or a checkpoint, with numbers that are not finite."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -14,106 +13,103 @@ from torch.optim import Optimizer
 
 from ...data.stream import Segment
 from ...errors import NonFiniteError
-from ..ranks import whole
+from ..ranks import gather_shards
 
 
 class NonFiniteGuard(Callback):
-    """Let no update through whose loss or gradient is not finite, and save no such weights.
+    """Skip updates whose loss or gradient is not finite, and refuse to save such weights.
 
     Args:
-        budget: Such updates that are left out, with the memory that led to them, before the one
-            that stops training.
+        max_skipped: Updates that are skipped, with the memory that led to them, before the one that
+            stops training.
     """
 
-    def __init__(self, budget: int = 0) -> None:
-        self.budget = budget
-        self.left_out = 0
+    def __init__(self, max_skipped: int = 0) -> None:
+        self.max_skipped = max_skipped
+        self.n_skipped = 0
         self.losses: list[Tensor] = []
         self.segment = 0
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Segment, batch_idx: int
     ) -> None:
-        """Note where in the text it is."""
         self.segment = batch.index
 
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:
-        """Note a loss of the step; there are several when gradients accumulate."""
+        # There are several in a step when gradients accumulate.
         self.losses.append(loss.detach().float())
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Look at loss and gradient together, because to look is to wait for the device."""
+        # Loss and gradient together, because to look is to wait for the device.
         loss, norm = torch.stack(self.losses).sum(), gradient_norm(pl_module.parameters())
         self.losses = []
         scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
-        # A scaler finds by infinite gradients how far to scale, and leaves those updates out.
+        # A scaler finds by infinite gradients how far to scale, and skips those updates itself.
         finite = (loss if scaled else loss + norm).isfinite().item()
-        [lost] = pl_module.ranks.max(int(not finite))
-        if lost:
-            self.leave_out(trainer, pl_module, f"loss {loss.item()}, gradient norm {norm.item()}")
+        [spoilt] = pl_module.ranks.max(int(not finite))
+        if spoilt:
+            self.skip(trainer, pl_module, f"loss {loss.item()}, gradient norm {norm.item()}")
         elif pl_module.is_logged_step(trainer.global_step + 1):
             pl_module.log("train/grad_norm", norm)
 
-    def leave_out(self, trainer: Trainer, pl_module: LightningModule, what: str) -> None:
-        """Make no update, and remember nothing of how it came to be.
+    def skip(self, trainer: Trainer, pl_module: LightningModule, values: str) -> None:
+        """Make no update, and forget the memory that led to it.
 
         Raises:
-            NonFiniteError: no more of them may be left out.
+            NonFiniteError: no more of them may be skipped.
         """
-        self.left_out += 1
+        self.n_skipped += 1
         where = f"step {trainer.global_step + 1}, segment {self.segment} of the training text"
-        if self.left_out > self.budget:
+        if self.n_skipped > self.max_skipped:
             fix = "lower model.optim.lr, or allow some with model.optim.max_skipped_updates"
-            raise NonFiniteError(f"{where}: {what}; nothing was updated; {fix}")
-        rank_zero_warn(f"{where}: {what}; left out ({self.left_out} of {self.budget})")
+            raise NonFiniteError(f"{where}: {values}; nothing was updated; {fix}")
+        rank_zero_warn(f"{where}: {values}; skipped ({self.n_skipped} of {self.max_skipped})")
         pl_module.zero_grad(set_to_none=True)
         pl_module.memory_bank.discard("train")
         pl_module.train_nats.reset()
 
     def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict
     ) -> None:
-        """Refuse to save weights that are of no use.
+        """Refuse to save weights that are not finite, on whichever rank they are.
 
         Raises:
-            NonFiniteError: on every rank, wherever they are.
+            NonFiniteError: on every rank.
         """
         if trainer.state.status == TrainerStatus.INTERRUPTED:
             return
-        [lost] = pl_module.ranks.max(int(not finite_weights(pl_module)))
-        if lost:
+        [spoilt] = pl_module.ranks.max(int(not has_finite_weights(pl_module)))
+        if spoilt:
             raise NonFiniteError(
                 f"step {trainer.global_step}: a weight is not finite; nothing is saved, the last "
-                "checkpoint is as it was; lower model.optim.lr"
+                "checkpoint is unchanged; lower model.optim.lr"
             )
 
     def state_dict(self) -> dict[str, int]:
-        """How much of the budget is used up."""
-        return {"left_out": self.left_out}
+        return {"n_skipped": self.n_skipped}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Go on from there."""
-        self.left_out = state_dict["left_out"]
+        self.n_skipped = state_dict["n_skipped"]
 
 
 def gradient_norm(parameters: Iterable[Parameter]) -> Tensor:
-    """The norm of all gradients together, also where each rank has a part of each."""
+    """Return the norm of all gradients together, also of sharded ones."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return whole(torch.nn.utils.get_total_norm(gradients))
+    return gather_shards(torch.nn.utils.get_total_norm(gradients))
 
 
-def finite_weights(module: LightningModule) -> bool:
-    """Whether all numbers are finite in the part of the weights that this rank has."""
+def has_finite_weights(module: LightningModule) -> bool:
+    """Return whether all numbers are finite in the part of the weights that this rank has."""
     parts = [p.to_local() if isinstance(p, DTensor) else p for p in module.parameters()]
     return all(bool(part.isfinite().all()) for part in parts)
 
 
 def is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
-    """Whether a device or the host has no more memory to give."""
+    """Return whether a device or the host has no more memory to give."""
     return isinstance(
         error, (torch.OutOfMemoryError, MemoryError)
     ) or "can't allocate memory" in str(error)

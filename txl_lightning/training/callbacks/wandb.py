@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
-from ...checkpoints.files import entries, manifest_of
+from ...checkpoints.files import manifest_path, read_manifest
 from ...errors import UnreachableServerError, require
 from ...evaluation.environment import commit, release
 from .run_metrics import is_fitting, run_folder
@@ -106,10 +106,10 @@ class OfflineFallbackWandbLogger(WandbLogger):
         """Log a checkpoint as a version of the run's artifact."""
         import wandb
 
-        digest, about = next(iter(entries(path).items()))
+        digest, about = next(iter(read_manifest(path).items()))
         name, metadata = f"checkpoint-{self.experiment.id}", {"sha256": digest, **about}
         artifact = wandb.Artifact(name, "model", metadata=metadata)
-        for file in (path, manifest_of(path)):
+        for file in (path, manifest_path(path)):
             artifact.add_file(str(file.resolve()))
         self.experiment.log_artifact(artifact, aliases=[alias, f"step-{about['step']}"])
 

@@ -1,0 +1,81 @@
+"""RunLogger: metrics.csv of a run, interrupted or not."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from lightning.pytorch.loggers.logger import rank_zero_experiment
+from lightning.pytorch.utilities import rank_zero_only
+
+from ..files import write_text
+
+
+class RunLogger(CSVLogger):
+    """A CSVLogger that appends to the metrics.csv of a run that is resumed.
+
+    Args:
+        root: the folder of runs.
+        version: the name of the run's folder in it; None is a new one, version_N.
+    """
+
+    def __init__(self, root: str, version: str | None = None) -> None:
+        super().__init__(root, name="", version=version)
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> "AppendingWriter":
+        if self._experiment is None:
+            self._experiment = AppendingWriter(self.log_dir)
+        return self._experiment
+
+    @rank_zero_only
+    def drop_rows(self, n_step: int, validation_due: bool) -> None:
+        """Drop the rows of what is done again after a resume from a checkpoint of `n_step` steps.
+
+        Args:
+            n_step: steps that the checkpoint has behind it; rows count from step 0.
+            validation_due: whether it does not have the validation after the last of them.
+        """
+        writer = self.experiment
+        if rows := writer.read_rows():
+            writer.write_rows([row for row in rows if is_behind(row, n_step, validation_due)])
+
+
+class AppendingWriter(ExperimentWriter):
+    """Writes metrics.csv after the rows that are there."""
+
+    def __init__(self, log_dir: str) -> None:
+        super().__init__(log_dir)
+        self.metrics_keys = list(next(iter(self.read_rows()), {}))
+
+    def read_rows(self) -> list[dict[str, str]]:
+        """Read the rows of metrics.csv; the last one may have been cut by a kill."""
+        path = Path(self.metrics_file_path)
+        whole = path.read_text().rpartition("\n")[0] if path.is_file() else ""
+        return list(csv.DictReader(whole.splitlines()))
+
+    def write_rows(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Write metrics.csv anew, whole or not at all."""
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self.metrics_keys)
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(text.getvalue(), Path(self.metrics_file_path))
+
+    def _check_log_dir_exists(self) -> None:
+        # Lightning's deletes the metrics.csv that is there.
+        pass
+
+    def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
+        # Lightning's writes over the file: a kill would cut it.
+        self.write_rows(self.read_rows())
+
+
+def is_behind(row: dict[str, str], n_step: int, validation_due: bool) -> bool:
+    """Return whether a checkpoint after `n_step` steps has this row behind it."""
+    done_again = validation_due and any(row[key] for key in row if key.startswith("val/"))
+    return int(row["step"]) < n_step - done_again
