@@ -93,7 +93,7 @@ def test_a_run_that_crashed_goes_on_from_its_last_whole_checkpoint(make_place, s
     ended = crashed.fit(fault="raise:25")
     assert ended.code == 1
     assert "RuntimeError: an accident" in ended.output
-    assert "training continues exactly from last.ckpt only" in ended.output
+    assert "only last.ckpt continues training exactly" in ended.output
     assert crashed.newest("crash-25.ckpt").is_file()
     ended = crashed.fit(AUTO)
     assert "resume: runs/version_0/checkpoints/last.ckpt" in ended.output

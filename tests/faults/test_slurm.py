@@ -62,8 +62,8 @@ def test_what_cannot_be_queued_is_said_and_saved_all_the_same(place, job, scontr
     path.write_text(scontrol) if scontrol else path.unlink()
     ended = place.fit(*COMMAND, fault="USR1:12", **job)
     assert ended.code == 143
-    assert "job 77 cannot be queued again" in ended.output
-    assert "do it yourself: scontrol requeue 77" in ended.output
+    assert "job 77 cannot be requeued" in ended.output
+    assert "run: scontrol requeue 77" in ended.output
     assert place.held()["global_step"] == 12
 
 
