@@ -18,7 +18,7 @@ from txl_lightning import CorpusDataModule, stream_nats
 from txl_lightning.checkpoints import load_run
 from txl_lightning.data import corpora
 
-LENGTHS = ("--tgt_len=8", "--mem_len=5", "--batch_size=2", "--rest=dropped")
+LENGTHS = ("--tgt_len=8", "--mem_len=5", "--batch_size=2", "--drop_last=true")
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_it_agrees_with_the_verb_of_the_trainer(txl, measure, run_folder, checkp
     arguments = ("--config", run_folder / "config.yaml", "--ckpt_path", checkpoint)
     _, output = txl("test", *arguments)
     [found] = re.findall(r"test/nats\W+([\d.]+)", output.out)
-    record = measure("--batch_size=4", "--tgt_len=8", "--rest=dropped")
+    record = measure("--batch_size=4", "--tgt_len=8", "--drop_last=true")
     assert record["nats"] == pytest.approx(float(found), rel=1e-5)
 
 
@@ -76,7 +76,7 @@ def test_a_record_says_all_that_a_number_depends_on(measure, checkpoint):
     assert record["protocol"] == "segments"
     assert record["lengths"] == {
         "batch_size": 2, "tgt_len": 8, "mem_len": 5, "clamp_len": None, "same_length": None,
-        "ext_len": 0, "warmup_len": 0, "limit": None, "rest": "dropped",
+        "ext_len": 0, "warmup_len": 0, "max_tokens": None, "drop_last": True,
     }  # fmt: skip
     assert record["cold_starts"] == 2
     assert record["bytes_scored"] == record["tokens_scored"] == 298
@@ -116,7 +116,7 @@ def test_records_are_added_to_a_file(measure, tmp_path):
 
 
 def test_nats_of_every_token_are_kept_in_input_order(measure, checkpoint, text_file):
-    record = measure("--per_token=nats.npy", "--path", text_file, "--limit=99", *LENGTHS)
+    record = measure("--per_token=nats.npy", "--path", text_file, "--max_tokens=99", *LENGTHS)
     nats_N = np.load("nats.npy")
     model, _ = load_run(checkpoint)
     ids = np.frombuffer(text_file.read_bytes()[:100], np.uint8)
@@ -136,7 +136,7 @@ def test_what_is_piped_in_is_measured_like_a_file(measure, monkeypatch, text_fil
 
 
 def test_the_batch_size_changes_nothing_once_rows_are_warmed(measure, text_file):
-    options = ("--path", text_file, "--limit=200", "--same_length=mem_len", "--warmup_len=16")
+    options = ("--path", text_file, "--max_tokens=200", "--same_length=mem_len", "--warmup_len=16")
     records = [measure(*options, f"--batch_size={rows}", "--tgt_len=8") for rows in (1, 7)]
     assert [record["tokens_scored"] for record in records] == [200, 200]
     assert [record["cold_starts"] for record in records] == [1, 1]
@@ -144,7 +144,7 @@ def test_the_batch_size_changes_nothing_once_rows_are_warmed(measure, text_file)
 
 
 def test_a_sliding_window_has_no_memory_and_scores_one_token_of_each(measure, text_file):
-    options = ("--path", text_file, "--protocol=sliding-window", "--limit=40")
+    options = ("--path", text_file, "--protocol=sliding-window", "--max_tokens=40")
     records = [measure(*options, "--window=9", f"--batch_size={rows}") for rows in (1, 8)]
     assert records[1]["nats"] == pytest.approx(records[0]["nats"], rel=1e-6)
     assert records[0]["lengths"]["mem_len"] == 0
@@ -195,7 +195,7 @@ def test_a_task_is_measured_without_bytes(txl, small):
 def test_a_folder_that_convert_wrote_is_measured_like_its_checkpoint(
     txl, measure, checkpoint, text_file
 ):
-    options = ("--path", text_file, "--limit=99", *LENGTHS)
+    options = ("--path", text_file, "--max_tokens=99", *LENGTHS)
     expected = measure(*options)
     assert txl("convert", checkpoint, "--out=folder")[0] == 0
     code, output = txl("evaluate", "folder", *options)

@@ -5,30 +5,32 @@ import math
 import pytest
 import torch
 
+from txl_lightning.data.stream import IGNORED
 from txl_lightning.evaluation import MeanNats, readings
 
 
-def test_any_split_gives_the_same_mean():
-    nats_BL = torch.rand(4, 25, dtype=torch.float64)
-    for sizes in ([25], [1] * 25, [24, 1], [7, 7, 7, 4]):
+def test_any_split_into_segments_gives_the_mean_of_scored_targets():
+    nats_BL, targets_BL = torch.rand(4, 25, dtype=torch.float64), torch.randint(9, (4, 25))
+    targets_BL[:, ::3] = IGNORED
+    expected = nats_BL[targets_BL != IGNORED].mean().item()
+    for sizes in ([25], [1] * 25, [7, 7, 7, 4]):
         metric = MeanNats()
-        for part in nats_BL.split(sizes, dim=1):
-            metric.update(part, torch.zeros_like(part))
-        assert metric.compute().item() == pytest.approx(nats_BL.mean().item(), abs=1e-14)
+        for nats, targets in zip(nats_BL.split(sizes, 1), targets_BL.split(sizes, 1), strict=True):
+            metric.update(nats.masked_fill(targets == IGNORED, math.nan), targets)
+        assert metric.compute().item() == pytest.approx(expected, abs=1e-14)
 
 
 def test_ranks_are_summed_not_averaged():
-    parts = [torch.full((3,), 2.0), torch.full((1,), 6.0)]
-    metrics = [MeanNats() for _ in parts]
-    for metric, part in zip(metrics, parts, strict=True):
-        metric.update(part, torch.zeros_like(part))
+    metrics = MeanNats(), MeanNats()
+    for metric, part in zip(metrics, ([2.0] * 3, [6.0]), strict=True):
+        metric.update(torch.tensor(part), torch.zeros(len(part)))
     states = {name: torch.stack([getattr(m, name) for m in metrics]) for name in ("nats", "count")}
     reduced = {name: metrics[0]._reductions[name](states[name]) for name in states}
     assert (reduced["nats"] / reduced["count"]).item() == 3.0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_it_counts_on_when_its_owner_becomes_half_precision(dtype):
+def test_sums_stay_float64_when_their_owner_becomes_half_precision(dtype):
     owner = torch.nn.ModuleDict({"nats": MeanNats()})
     owner["nats"].update(torch.full((300,), 2.5), torch.zeros(300))
     owner.to(dtype)
@@ -39,7 +41,7 @@ def test_it_counts_on_when_its_owner_becomes_half_precision(dtype):
     assert owner["nats"].count.dtype == torch.float64
 
 
-def test_readings_are_the_fields_units():
+def test_readings_are_nats_in_the_fields_units():
     values = readings(math.log(2) * 3, "byte")
     assert values["bits_per_byte"] == pytest.approx(3)
     assert values["perplexity"] == pytest.approx(8)

@@ -13,7 +13,7 @@ from txl_lightning.evaluation import ALIASES, PROTOCOLS, Protocol
 from txl_lightning.evaluation.protocols import get_protocol
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-OF_CONFIGS = {
+CONFIG_OF = {
     f"{group}-{stem.replace('_', '-')}": CONFIGS / group / f"{stem}.yaml"
     for group, stems in {
         "paper": [f"{corpus}_{size}" for corpus in ("enwik8", "text8", "wt103", "lm1b")
@@ -32,8 +32,8 @@ SETTINGS = {
 }
 
 
-def settings_of(config: Path) -> dict[str, str]:
-    """Lengths of the test that a config's header tells of; its own, where that does not say."""
+def read_test_settings(config: Path) -> dict[str, str]:
+    """Lengths of the test in a config's header; the config's own, where that has none."""
     text = config.read_text()
     data = yaml.safe_load(text)["data"]
     own = {"data.eval_tgt_len": data.get("eval_tgt_len", data["tgt_len"])}
@@ -44,65 +44,60 @@ def settings_of(config: Path) -> dict[str, str]:
     return {SETTINGS[name]: str(value) for name, value in own.items()}
 
 
-@pytest.mark.parametrize("name", OF_CONFIGS)
-def test_a_published_protocol_is_the_test_of_its_config(name):
-    protocol = PROTOCOLS[name]
-    said = {field: str(getattr(protocol, field)) for field in SETTINGS.values()}
-    unsaid = {"warmup_len": "0", "clamp_len": "None"}
-    assert said == unsaid | settings_of(OF_CONFIGS[name])
-    assert (protocol.rest, protocol.ext_len) == ("dropped", 0)
-
-
-def test_every_published_protocol_has_a_config():
-    assert PROTOCOLS.keys() - OF_CONFIGS.keys() == {"segments", "single-pass", "sliding-window"}
+def test_published_protocols_are_the_tests_of_their_configs():
+    for name, config in CONFIG_OF.items():
+        protocol = PROTOCOLS[name]
+        fields = {field: str(getattr(protocol, field)) for field in SETTINGS.values()}
+        defaults = {"warmup_len": "0", "clamp_len": "None"}
+        assert fields == defaults | read_test_settings(config), name
+        assert (protocol.drop_last, protocol.ext_len) == (True, 0)
+    assert PROTOCOLS.keys() - CONFIG_OF.keys() == {"segments", "single-pass", "sliding-window"}
 
 
 @pytest.mark.parametrize("name", ["paper-enwik8", "paper-wt103", "nvidia-wt103"])
-def test_the_short_name_is_the_base_models(name):
+def test_short_name_is_the_base_models_protocol(name):
     assert get_protocol(name) == PROTOCOLS[f"{name}-base"] == PROTOCOLS[ALIASES[name]]
 
 
-def test_what_is_given_wins_over_the_protocol():
-    given = {"tgt_len": 3, "mem_len": 0, "clamp_len": 4, "same_length": "mem_len+1"}
-    given |= {"batch_size": 2, "ext_len": 1, "warmup_len": 6, "limit": 9, "rest": "scored"}
+def test_changes_win_over_the_protocols_values():
+    changes = {"tgt_len": 3, "mem_len": 0, "clamp_len": 4, "same_length": "mem_len+1"}
+    changes |= {"batch_size": 2, "ext_len": 1, "warmup_len": 6, "max_tokens": 9, "drop_last": False}
     for name in PROTOCOLS:
-        protocol = get_protocol(name, **given)
-        assert {field: getattr(protocol, field) for field in given} == given
+        protocol = get_protocol(name, **changes)
+        assert {field: getattr(protocol, field) for field in changes} == changes
         assert protocol.name == name
 
 
-def test_a_window_is_as_many_tokens_before_each():
+def test_window_is_that_many_tokens_before_each():
     protocol = get_protocol("sliding-window", window=100, batch_size=3)
     lengths = (protocol.tgt_len, protocol.mem_len, protocol.ext_len, protocol.warmup_len)
     assert lengths == (1, 0, 99, 100)
-    assert (protocol.batch_size, protocol.limit) == (3, 1000)
+    assert (protocol.batch_size, protocol.max_tokens) == (3, 1000)
 
 
-@pytest.mark.parametrize(("n_token", "limit", "scored"), [(103, None, 102), (103, 50, 50)])
+@pytest.mark.parametrize(("max_tokens", "n_scored"), [(None, 102), (50, 50)])
 @pytest.mark.parametrize("batch_size", [1, 4, 10])
-def test_what_is_left_over_is_scored_or_dropped(n_token, limit, scored, batch_size):
-    text = Text(np.arange(n_token))
-    how = {"tgt_len": 8, "batch_size": batch_size, "limit": limit, "warmup_len": 5}
-    found = {}
-    for rest in ("scored", "dropped"):
-        stream = Protocol(rest=rest, **how).stream(text)
-        segments = [stream.segment(index) for index in range(len(stream))]
-        found[rest] = [t for s in segments for t in s.targets_BL[s.targets_BL != IGNORED].tolist()]
-    n_read = (scored + 1) // batch_size * batch_size
-    assert sorted(found["scored"]) == list(range(1, scored + 1))
-    assert sorted(found["dropped"]) == list(range(1, n_read))
+def test_last_tokens_are_scored_or_dropped(max_tokens, n_scored, batch_size):
+    lengths = {"tgt_len": 8, "batch_size": batch_size, "max_tokens": max_tokens, "warmup_len": 5}
+    scored = {}
+    for drop_last in (False, True):
+        stream = Protocol(drop_last=drop_last, **lengths).stream(Text(np.arange(103)))
+        targets = [stream.segment(n).targets_BL.flatten().tolist() for n in range(len(stream))]
+        scored[drop_last] = sorted(t for part in targets for t in part if t != IGNORED)
+    assert scored[False] == list(range(1, n_scored + 1))
+    assert scored[True] == list(range(1, (n_scored + 1) // batch_size * batch_size))
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"protocol": "paper"}, "protocol: invalid paper; expected one of segments, "),
         ({"mem_len": -1}, "mem_len: invalid -1; expected at least 0"),
         ({"tgt_len": 0}, "tgt_len: invalid 0; expected at least 1"),
-        ({"limit": 0}, "limit: invalid 0; expected at least 1"),
+        ({"max_tokens": 0}, "max_tokens: invalid 0; expected at least 1"),
         ({"window": 0}, "window: invalid 0; expected at least 1"),
     ],
 )
-def test_what_cannot_be_is_refused(given, message):
+def test_impossible_options_are_refused(options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        get_protocol(**given)
+        get_protocol(**options)

@@ -1,117 +1,192 @@
-"""How a text is scored."""
+"""How a text is scored; context and memory are one stretch of states."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from txl_lightning import stream_nats
+from txl_lightning import Memory, TransformerXL, stream_nats
+from txl_lightning.data.orders import (
+    FixedLengths,
+    RolledOrder,
+    ShuffledOrder,
+    TextOrder,
+    VarlenLengths,
+)
+from txl_lightning.data.stream import IGNORED, Stream, TrainingLoader
 from txl_lightning.data.tokens import Text
-from txl_lightning.evaluation import Protocol, text_parts
-from txl_lightning.evaluation.protocols import get_protocol, windows
+from txl_lightning.evaluation import Protocol, score_text, segment_answers, segment_nats
+from txl_lightning.evaluation.protocols import get_protocol, window_lengths
 from txl_lightning.model import CachedReader, EvalLengths
-
-
-def test_nats_of_a_stream_are_those_of_one_reading(make_net):
-    net = make_net()
-    tokens = torch.randint(11, (3 * 20 + 2,))
-    rows = tokens[:60].view(3, 20)
-    expected, _ = net.loss(rows[:, :-1], rows[:, 1:])
-    for tgt_len in (1, 6, 19, 63):
-        found = stream_nats(net, tokens, batch_size=3, tgt_len=tgt_len, mem_len=20)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
-
-
-def test_with_a_memory_the_batch_size_changes_only_where_rows_start(make_net):
-    net = make_net(n_layer=1)
-    tokens = torch.randint(11, (40,))
-    one = stream_nats(net, tokens, batch_size=1, tgt_len=1, mem_len=4)[0]
-    two = stream_nats(net, tokens, batch_size=2, tgt_len=1, mem_len=4)
-    torch.testing.assert_close(two[0], one[:19])
-    torch.testing.assert_close(two[1, 4:], one[24:])
-
-
-def test_without_memory_every_segment_starts_afresh(make_net):
-    net = make_net()
-    tokens = torch.randint(11, (21,))
-    found = stream_nats(net, tokens, batch_size=1, tgt_len=5, mem_len=0)
-    for start in range(0, 20, 5):
-        window = tokens[None, start : start + 6]
-        expected, _ = net.loss(window[:, :-1], window[:, 1:])
-        torch.testing.assert_close(found[:, start : start + 5], expected)
-
-
-def test_a_length_that_cannot_be_is_refused(make_net):
-    with pytest.raises(ValueError, match="ext_len: invalid -1"):
-        stream_nats(make_net(), torch.zeros(40), batch_size=2, tgt_len=5, ext_len=-1)
-
-
-def test_the_model_stays_in_the_mode_it_was_in(make_net):
-    net = make_net(dropout=0.5).train()
-    tokens = torch.randint(11, (21,))
-    first, second = (stream_nats(net, tokens, batch_size=1, tgt_len=5) for _ in range(2))
-    assert torch.equal(first, second)
-    assert net.training
-
-
-def test_a_text_too_short_is_refused(make_net):
-    with pytest.raises(ValueError, match="the text has 7 tokens; batch_size 4 needs 2"):
-        stream_nats(make_net(), torch.zeros(7), batch_size=4, tgt_len=5)
-
 
 FAR = {"mem_len": 6, "same_length": "mem_len", "warmup_len": 30}
 """Enough to read first that two layers of six states see all that they ever see."""
 
 
-def by_place(net, text: Text, protocol: Protocol) -> torch.Tensor:
+def nats_alone(net: TransformerXL, tokens: torch.Tensor) -> torch.Tensor:
+    """The nats of all but the first of some tokens, in one segment without a memory."""
+    return net.loss(tokens[None, :-1], tokens[None, 1:])[0][0]
+
+
+def nats_by_position(net: TransformerXL, text: Text, protocol: Protocol) -> torch.Tensor:
     """The nats of each token of a text; nan where none are scored."""
-    parts = list(text_parts(net, text, protocol))
     nats_N = torch.full((len(text),), torch.nan, dtype=torch.float64)
-    for part in parts:
-        assert nats_N[part.at_K].isnan().all()
-        nats_N[part.at_K] = part.nats_K
+    for part in score_text(net, text, protocol):
+        assert nats_N[part.position_K].isnan().all()
+        nats_N[part.position_K] = part.nats_K
     return nats_N
+
+
+def random_ids(count: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(11, size=count)
+
+
+@pytest.mark.parametrize("kernel", ["reference", "sdpa", "matmul"])
+@pytest.mark.parametrize(
+    ("tgt_len", "ext_len"), [(1, 0), (6, 0), (63, 0), (1, 7), (4, 6), (6, 4), (3, 63)]
+)
+def test_with_enough_memory_nats_depend_on_no_length(make_net, kernel, tgt_len, ext_len):
+    net, tokens = make_net(kernel=kernel), torch.randint(11, (3 * 25 + 2,))
+    expected = torch.stack([nats_alone(net, row) for row in tokens[:75].view(3, 25)])
+    lengths = {"tgt_len": tgt_len, "ext_len": ext_len, "mem_len": 25}
+    found = stream_nats(net, tokens, batch_size=3, **lengths)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("tgt_len", "ext_len"), [(5, 0), (1, 7), (5, 5), (4, 6), (3, 63)])
+def test_without_memory_the_context_of_a_segment_is_all_that_it_sees(make_net, tgt_len, ext_len):
+    net, tokens = make_net(), torch.randint(11, (26,))
+    found = stream_nats(net, tokens, batch_size=1, tgt_len=tgt_len, ext_len=ext_len, mem_len=0)[0]
+    assert len(found) == 25
+    for place, nats in enumerate(found):
+        start = place // tgt_len * tgt_len
+        expected = nats_alone(net, tokens[max(start - ext_len, 0) : place + 2])[-1]
+        torch.testing.assert_close(nats, expected)
+
+
+@st.composite
+def readings(draw):
+    """The segments of three passes in any order, and ext_len; every token is its own position."""
+    n_token, seed = draw(st.integers(30, 120)), draw(st.integers(0, 99))
+    cuts = draw(st.sets(st.integers(1, n_token - 1), max_size=9))
+    text = Text(np.arange(n_token), np.array([0, *sorted(cuts)]))
+    orders = [TextOrder(text), RolledOrder(text, seed), ShuffledOrder(text, seed)]
+    lengths = draw(
+        st.sampled_from(
+            [FixedLengths(1), FixedLengths(4), FixedLengths(33), VarlenLengths(6, seed)]
+        )
+    )
+    ext_len = draw(st.sampled_from([0, 1, 5, 6, 40]))
+    stream = Stream(text, 2, lengths, draw(st.sampled_from(orders)), ext_len=ext_len)
+    loader = TrainingLoader(stream, n_segment=draw(st.sampled_from([None, None, 2, 5])))
+    count = sum(lengths.count(stream.total, nth) for nth in range(3))
+    return list(itertools.islice(loader, count)), ext_len
+
+
+@settings(deadline=None, max_examples=60)
+@given(readings(), st.sampled_from([0, 1, 4, 9, 50]))
+def test_each_query_sees_the_tokens_before_it_as_far_as_memory_goes(reading, mem_len):
+    # States are token ids here, so that what is seen can be read; n_reread is the same throughout,
+    # also where a pass ends and the next segment reads nothing again.
+    segments, ext_len = reading
+    memory = Memory.empty(1, 2, mem_len, 1, dtype=torch.float64)
+    for segment in segments:
+        tokens_BL = segment.tokens_BL
+        mask_BLS = memory.attention_mask(tokens_BL.size(1), segment.doc_pos_BL)
+        seen_BS = torch.cat([memory.h_NBMD[0, :, :, 0].long(), tokens_BL], dim=1)
+        for row, mask_LS in enumerate(mask_BLS):
+            for place, mask_S in enumerate(mask_LS):
+                token = int(tokens_BL[row, place])
+                far = min(int(segment.doc_pos_BL[row, place]), mem_len + place)
+                assert seen_BS[row, mask_S].tolist() == list(range(token - far, token + 1))
+        states = tokens_BL.double()[None, ..., None]
+        memory = memory.updated(states, mask_BLS, min(ext_len, tokens_BL.size(1)))
+
+
+@pytest.mark.parametrize("order", [TextOrder, lambda text: RolledOrder(text, 3)])
+@pytest.mark.parametrize("lengths", [FixedLengths(4), VarlenLengths(6, 1)])
+@pytest.mark.parametrize("ext_len", [0, 3, 40])
+def test_documents_are_scored_as_if_each_were_alone(make_net, order, lengths, ext_len):
+    net, ids = make_net(), torch.from_numpy(random_ids(65))
+    text = Text(np.arange(65), np.array([0, 4, 5, 19, 20, 21, 45, 58]))
+    stream = Stream(text, 2, lengths, order(text), ext_len=ext_len)
+    memory, n_scored = net.empty_memory(2, EvalLengths(70)), 0
+    for index in range(2 * len(stream)):
+        place = stream.segment(index)
+        targets_BL = ids[place.targets_BL.clamp(min=0)].where(place.targets_BL != IGNORED, IGNORED)
+        segment = place._replace(tokens_BL=ids[place.tokens_BL], targets_BL=targets_BL)
+        nats_BL, memory = segment_nats(net, segment, memory, ext_len)
+        assert (nats_BL[targets_BL == IGNORED] == 0).all()
+        for row, column in targets_BL.ne(IGNORED).nonzero().tolist():
+            at, before = (int(part[row, column]) for part in (place.tokens_BL, place.doc_pos_BL))
+            expected = nats_alone(net, ids[at - before : at + 2])[-1]
+            torch.testing.assert_close(nats_BL[row, column], expected)
+            n_scored += 1
+    assert n_scored > 80
+
+
+def test_segment_answers_have_the_nats_of_segment_nats(make_net):
+    net, stream = make_net(), Stream.from_tokens(np.arange(44) % 11, 2, 4, ext_len=3)
+    memory = other = net.empty_memory(2)
+    for index in range(len(stream)):
+        segment = stream.segment(index)
+        nats_BL, memory = segment_nats(net, segment, memory, 3)
+        found_BL, _, other = segment_answers(net, segment, other, 3)
+        assert torch.equal(found_BL, nats_BL)
+
+
+def test_gradients_flow_into_context_and_not_into_memory(make_net):
+    net = make_net(n_token=40, mem_len=9, tie_weight=False)
+    stream, memory = Stream.from_tokens(np.arange(30), 1, 5, ext_len=3), net.empty_memory(1)
+    for index in range(4):
+        nats_BL, memory = segment_nats(net, stream.segment(index), memory, 3)
+    nats_BL.sum().backward()
+    moved = net.embedding.weight.grad.abs().sum(dim=1).nonzero().flatten()
+    assert moved.tolist() == list(range(12, 20))
+    assert not memory.h_NBMD.requires_grad
 
 
 @pytest.mark.parametrize(
     "lengths",
-    [FAR | {"tgt_len": 5}, FAR | {"tgt_len": 1}, FAR | {"tgt_len": 4, "ext_len": 3}, windows(9)],
+    [FAR | {"tgt_len": 5}, FAR | {"tgt_len": 4, "ext_len": 3}, window_lengths(9)],
     ids=str,
 )
-@pytest.mark.parametrize("batch_size", [2, 3, 7, 20])
-def test_warmed_rows_give_every_token_but_the_first_what_one_row_gives(
+@pytest.mark.parametrize("batch_size", [2, 7, 20])
+def test_warmed_rows_give_every_token_but_the_first_the_nats_of_one_row(
     make_net, lengths, batch_size
 ):
-    net, text = make_net(), Text(np.random.default_rng(0).integers(11, size=83))
-    expected = by_place(net, text, Protocol(batch_size=1, **lengths))
-    found = by_place(net, text, Protocol(batch_size=batch_size, **lengths))
+    net, text = make_net(), Text(random_ids(83))
+    expected = nats_by_position(net, text, Protocol(batch_size=1, **lengths))
+    found = nats_by_position(net, text, Protocol(batch_size=batch_size, **lengths))
     assert expected.isnan().nonzero().tolist() == [[0]]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10, equal_nan=True)
 
 
-def test_rows_that_are_not_warmed_differ_where_they_start_and_nowhere_else(make_net):
-    net, text = make_net(), Text(np.random.default_rng(0).integers(11, size=80))
-    how = Protocol(tgt_len=5, mem_len=6, same_length="mem_len")
-    one = by_place(net, text, how)
-    two = by_place(net, text, replace(how, batch_size=2))
+def test_cold_rows_differ_where_they_start_and_nowhere_else(make_net):
+    net, text = make_net(), Text(random_ids(80))
+    protocol = Protocol(tgt_len=5, mem_len=6, same_length="mem_len")
+    one, two = (nats_by_position(net, text, replace(protocol, batch_size=n)) for n in (1, 2))
     differs = ~torch.isclose(one, two, rtol=0, atol=1e-10, equal_nan=True)
     assert differs[40:45].any()
     assert not differs[:40].any()
     assert not differs[60:].any()
 
 
-def test_the_first_row_starts_cold_whatever_stands_at_the_end_of_the_text(make_net):
-    """NVIDIA's roll warms it with the end."""
-    net, ids = make_net(), np.random.default_rng(0).integers(11, size=60)
-    how = Protocol(batch_size=3, tgt_len=4, warmup_len=8)
+def test_first_row_starts_cold_whatever_the_end_of_the_text_is(make_net):
+    # NVIDIA's roll warms it with the end.
+    net, ids = make_net(), random_ids(60)
+    protocol = Protocol(batch_size=3, tgt_len=4, warmup_len=8)
     other = np.concatenate([ids[:45], (ids[45:] + 1) % 11])
-    one, two = (by_place(net, Text(read), how) for read in (ids, other))
+    one, two = (nats_by_position(net, Text(text), protocol) for text in (ids, other))
     assert torch.equal(one[1:40], two[1:40])
     assert not torch.equal(one[45:], two[45:])
 
 
-def test_a_warm_up_reads_the_tokens_before_a_row(make_net):
+def test_warm_up_reads_the_tokens_before_a_row(make_net):
     net, ids = make_net(), torch.randint(11, (60,))
     found = stream_nats(net, ids, batch_size=3, tgt_len=4, mem_len=5, warmup_len=8)
     assert found.shape == (3, 20)
@@ -123,65 +198,66 @@ def test_a_warm_up_reads_the_tokens_before_a_row(make_net):
 @pytest.mark.parametrize("window", [1, 7, 100])
 def test_each_token_of_a_sliding_window_is_predicted_from_the_window_alone(make_net, window):
     net, ids = make_net(), torch.randint(11, (50,))
-    found = by_place(net, Text(ids.numpy()), Protocol(batch_size=4, **windows(window)))
+    protocol = Protocol(batch_size=4, **window_lengths(window))
+    found = nats_by_position(net, Text(ids.numpy()), protocol)
     for place in range(1, 50):
-        seen = ids[None, max(place - window, 0) : place + 1]
-        expected, _ = net.loss(seen[:, :-1], seen[:, 1:])
-        torch.testing.assert_close(found[place], expected[0, -1])
+        expected = nats_alone(net, ids[max(place - window, 0) : place + 1])[-1]
+        torch.testing.assert_close(found[place], expected)
 
 
 def test_windows_that_score_nothing_are_not_computed(make_net, monkeypatch):
-    net, computed = make_net(), []
-    hidden = CachedReader.hidden
+    hidden, computed = CachedReader.hidden, []
     monkeypatch.setattr(CachedReader, "hidden", lambda *given: computed.append(1) or hidden(*given))
-    by_place(net, Text(np.arange(40) % 11), Protocol(batch_size=4, **windows(30)))
+    protocol = Protocol(batch_size=4, **window_lengths(30))
+    nats_by_position(make_net(), Text(np.arange(40) % 11), protocol)
     assert len(computed) == 10
 
 
-def test_in_a_single_pass_all_is_one_segment(make_net):
+def test_single_pass_is_one_segment(make_net):
     net, ids = make_net(mem_len=0), torch.randint(11, (50,))
-    how = get_protocol("single-pass", limit=40)
-    expected, _ = net.loss(ids[None, :40], ids[None, 1:41])
-    [part] = text_parts(net, Text(ids.numpy()), how)
-    assert part.at_K.tolist() == list(range(1, 41))
-    torch.testing.assert_close(part.nats_K, expected[0])
+    [part] = score_text(net, Text(ids.numpy()), get_protocol("single-pass", max_tokens=40))
+    assert part.position_K.tolist() == list(range(1, 41))
+    torch.testing.assert_close(part.nats_K, nats_alone(net, ids[:41]))
 
 
-def test_distances_and_what_is_seen_can_be_given(make_net):
-    net, ids = make_net(), torch.randint(11, (40,))
+def test_lengths_given_are_those_of_the_memory(make_net):
+    net, ids, expected = make_net(), torch.randint(11, (40,)), []
     memory = net.empty_memory(1, EvalLengths(7, 3, "mem_len+1"))
-    expected = []
     for start in range(0, 39, 5):
-        rows = ids[None, start : start + 6]
-        nats, memory = net.loss(rows[:, :-1], rows[:, 1:], memory)
+        tokens_BT = ids[None, start : start + 6]
+        nats, memory = net.loss(tokens_BT[:, :-1], tokens_BT[:, 1:], memory)
         expected.append(nats)
     lengths = {"mem_len": 7, "clamp_len": 3, "same_length": "mem_len+1"}
     found = stream_nats(net, ids, batch_size=1, tgt_len=5, **lengths)
     torch.testing.assert_close(found, torch.cat(expected, dim=1))
 
 
-class Watched(Text):
-    """A text that knows how far it was read."""
+@pytest.mark.parametrize("loss_chunk_size", [None, 3])
+def test_adaptive_vocabulary_is_scored_in_chunks(make_net, loss_chunk_size):
+    net, ids = make_net(cutoffs=[4, 8], loss_chunk_size=loss_chunk_size), torch.randint(11, (40,))
+    found = stream_nats(net, ids, batch_size=1, tgt_len=7, mem_len=40)[0]
+    torch.testing.assert_close(found, nats_alone(net, ids))
 
+
+class WatchedText(Text):
     farthest = 0
 
     def ids_at(self, position_BL):
-        Watched.farthest = max(Watched.farthest, int(position_BL.max()))
+        WatchedText.farthest = max(WatchedText.farthest, int(position_BL.max()))
         return super().ids_at(position_BL)
 
 
-def test_a_text_is_read_as_far_as_it_is_scored(make_net):
-    parts = text_parts(make_net(), Watched(np.arange(500) % 11), Protocol(tgt_len=5))
+def test_text_is_read_as_far_as_it_is_scored_and_the_model_goes_back_to_its_mode(make_net):
+    net = make_net(dropout=0.5).train()
+    parts = score_text(net, WatchedText(np.arange(500) % 11), Protocol(tgt_len=5))
     next(parts)
-    assert Watched.farthest == 5
-
-
-def test_a_model_that_is_not_done_scoring_goes_back_to_its_mode(make_net):
-    net = make_net().train()
-    parts = text_parts(net, Text(np.arange(500) % 11), Protocol(tgt_len=5))
-    next(parts)
+    assert WatchedText.farthest == 5
     assert not torch.is_inference_mode_enabled()
     parts.close()
+    assert net.training
+    ids = torch.randint(11, (21,))
+    first, second = (stream_nats(net, ids, batch_size=1, tgt_len=5) for _ in range(2))
+    assert torch.equal(first, second)
     assert net.training
 
 
@@ -192,10 +268,8 @@ def test_nats_of_a_stream_can_be_calculated_with(make_net):
     assert scale.grad == found.sum()
 
 
-@pytest.mark.parametrize("loss_chunk_size", [None, 3])
-def test_only_what_is_scored_is_compared_with_the_vocabulary(make_net, loss_chunk_size):
-    net = make_net(cutoffs=[4, 8], loss_chunk_size=loss_chunk_size)
-    ids = torch.randint(11, (40,))
-    expected, _ = net.loss(ids[None, :-1], ids[None, 1:], net.empty_memory(1, EvalLengths(40)))
-    found = stream_nats(net, ids, batch_size=1, tgt_len=7, mem_len=40)
-    torch.testing.assert_close(found, expected)
+def test_impossible_lengths_and_texts_are_refused(make_net):
+    with pytest.raises(ValueError, match="ext_len: invalid -1"):
+        stream_nats(make_net(), torch.zeros(40), batch_size=2, tgt_len=5, ext_len=-1)
+    with pytest.raises(ValueError, match="the text has 7 tokens; batch_size 4 needs 2"):
+        stream_nats(make_net(), torch.zeros(7), batch_size=4, tgt_len=5)

@@ -120,7 +120,7 @@ def scored(
         task = bar.add_task(how.name, total=n_token)
 
         def advance(part: TokenNats) -> None:
-            bar.advance(task, len(part.at_K))
+            bar.advance(task, len(part.position_K))
 
         return evaluate(model, text, how, [*kept, advance])
 

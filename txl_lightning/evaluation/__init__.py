@@ -2,9 +2,9 @@
 
 protocols.py   how a text is read, as data; start here
 scoring.py     the nats of its tokens
-tally.py       their sums, and how sure the mean is; metrics.py the same for Lightning
+stats.py       their sums, and how sure the mean is; metrics.py the same for Lightning
 units.py       nats in other units
-record.py      one evaluation in plain values, and with what machine.py says it was made
+results.py     one evaluation as a record, with environment.py's
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ from typing import Any
 from .environment import peak_memory
 from .protocols import ALIASES, PROTOCOLS, Protocol, get_protocol
 from .results import evaluate
-from .scoring import segment_answers, segment_nats, stream_nats, text_parts
+from .scoring import score_text, segment_answers, segment_nats, stream_nats
 from .stats import PerToken
 from .units import readings
 
@@ -28,10 +28,10 @@ __all__ = [
     "get_protocol",
     "peak_memory",
     "readings",
+    "score_text",
     "segment_answers",
     "segment_nats",
     "stream_nats",
-    "text_parts",
 ]
 
 

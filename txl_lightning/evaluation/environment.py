@@ -1,4 +1,4 @@
-"""What a number was measured with: the machine, the commit, the memory that it took."""
+"""The circumstances of a measurement: machine, commit, memory."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes of the device, or of this process on a CPU, that were in use at most."""
+    """Return the most bytes in use on the device, or by this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -24,30 +24,25 @@ def peak_memory(device: torch.device) -> int:
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
-    """When, by which code and on what a number was made."""
+    """Return when, by which code and on which machine a number is made."""
+    on_gpu = device.type == "cuda"
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "release": release(),
         "commit": commit(),
-        "machine": machine(device),
-    }
-
-
-def machine(device: torch.device) -> dict[str, Any]:
-    """What computed."""
-    on_gpu = device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(device) if on_gpu else device.type,
-        "cpu": cpu_name(),
-        "threads": torch.get_num_threads(),
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        "machine": {
+            "device": torch.cuda.get_device_name(device) if on_gpu else device.type,
+            "cpu": cpu_name(),
+            "threads": torch.get_num_threads(),
+            "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
     }
 
 
 def cpu_name() -> str:
-    """The processor, as precisely as this system tells."""
+    """Return the processor, as precisely as this system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -57,7 +52,7 @@ def cpu_name() -> str:
 
 
 def commit() -> str | None:
-    """The commit of this code, and whether files differ from it; None outside its repository."""
+    """Return this code's commit, "-dirty" if files differ; None outside its repository."""
     if not (REPOSITORY / ".git").exists():
         return None
     command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=40"]
@@ -69,7 +64,7 @@ def commit() -> str | None:
 
 
 def release() -> str | None:
-    """The version of this package; None where it is only on the path."""
+    """Return this package's version; None where it is only on the path."""
     try:
         return version("txl-lightning")
     except PackageNotFoundError:

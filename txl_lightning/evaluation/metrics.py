@@ -31,7 +31,6 @@ class MeanNats(Metric):
         self.count += scored_BL.sum()
 
     def compute(self) -> Tensor:
-        """Mean nats of a token."""
         return self.nats / self.count
 
     def _apply(self, *args: Any, **kwargs: Any) -> "MeanNats":
@@ -77,7 +76,7 @@ class RightAnswers(Metric):
         self.right_tokens += (right_BL & scored_BL).sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """token_accuracy and answer_accuracy, from 0 to 1."""
+        """Return shares from 0 to 1."""
         return {
             "token_accuracy": self.right_tokens / self.tokens,
             "answer_accuracy": self.right_answers / self.answers,

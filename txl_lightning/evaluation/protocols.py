@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from ..data.orders import FixedLengths
@@ -11,46 +11,73 @@ from ..data.tokens import Tokens
 from ..errors import DataError, require
 from ..model import EvalLengths, EvalSameLength
 
+LEAST = {
+    "batch_size": 1,
+    "tgt_len": 1,
+    "mem_len": 0,
+    "clamp_len": 1,
+    "ext_len": 0,
+    "warmup_len": 0,
+    "max_tokens": 1,
+}
+"""The smallest value of each number."""
+
 
 @dataclass(frozen=True)
-class Protocol:
-    """A way to read a text in rows and segments.
+class ProtocolOptions:
+    """Changes to a protocol; what is left out is as in the protocol.
 
     Raises:
-        ValueError: a length that cannot be.
+        ValueError: an impossible length.
     """
 
+    batch_size: int | None = None
+    """Rows that the text is read in at the same time."""
+    tgt_len: int | None = None
+    """Tokens in a segment."""
+    mem_len: int | None = None
+    """States remembered."""
+    clamp_len: int | None = None
+    """Greatest distance told apart."""
+    same_length: EvalSameLength = None
+    """How many states each query sees; all, that there are."""
+    ext_len: int | None = None
+    """Tokens that each segment reads again before its own, unscored."""
+    warmup_len: int | None = None
+    """Tokens that each row but the first reads before its own, unscored."""
+    max_tokens: int | None = None
+    """Tokens scored at most, from the beginning of the text."""
+    drop_last: bool | None = None
+    """Leave out the last tokens, which the rows cannot share equally."""
+
+    def __post_init__(self) -> None:
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            require(value is None or value >= least, name, value, f"at least {least}")
+
+
+@dataclass(frozen=True)
+class Protocol(ProtocolOptions):
+    """A way to read a text in rows and segments.
+
+    mem_len, clamp_len and same_length of None are those of training, a tgt_len of None makes the
+    text one segment, max_tokens of None scores all of it.
+
+    Each row begins with nothing remembered, or with warmup_len tokens of the row before it: what
+    its first tokens cannot see changes their nats. Only if same_length limits what is seen, and
+    the warm-up reaches as far back through all layers, does batch_size change nothing.
+    """
+
+    batch_size: int = 1
+    tgt_len: int | None = 128
+    ext_len: int = 0
+    warmup_len: int = 0
+    drop_last: bool = False
     name: str = "segments"
     source: str = "lengths given one by one"
     """Where its values come from."""
     unit: Literal["bits", "perplexity"] = "bits"
-    """What is published of it."""
-    batch_size: int = 1
-    """Rows B; the text is cut into as many parts, which are read at the same time. Each begins
-    with nothing remembered, or with warmup_len tokens of the part before it: what its first tokens
-    cannot see changes their nats. Only if same_length limits what is seen, and the warm-up reaches
-    as far back through all layers, does the number of rows change nothing."""
-    tgt_len: int | None = 128
-    """Tokens in a segment; None, all of the text are one."""
-    mem_len: int | None = None
-    """States remembered; None, as in training."""
-    clamp_len: int | None = None
-    """Greatest distance told apart; None, as in training."""
-    same_length: EvalSameLength = None
-    """How many states each query sees; None, as in training; all, that there are."""
-    ext_len: int = 0
-    """Tokens that a segment reads again before its own; they are scored once."""
-    warmup_len: int = 0
-    """Tokens that each row but the first reads before its own, unscored."""
-    limit: int | None = None
-    """Tokens scored at most, from the text's beginning; None, all."""
-    rest: Literal["scored", "dropped"] = "scored"
-    """What becomes of the last tokens when the rows cannot share them equally."""
-
-    def __post_init__(self) -> None:
-        for field, least in LEAST.items():
-            value = getattr(self, field)
-            require(value is None or value >= least, field, value, f"at least {least}")
+    """Unit of the published results."""
 
     @property
     def lengths(self) -> EvalLengths:
@@ -62,7 +89,7 @@ class Protocol:
         Raises:
             DataError: it has fewer than two tokens for each row.
         """
-        n_token = len(tokens) if self.limit is None else min(len(tokens), self.limit + 1)
+        n_token = len(tokens) if self.max_tokens is None else min(len(tokens), self.max_tokens + 1)
         if n_token < 2 * self.batch_size:
             needed = f"batch_size {self.batch_size:,} needs 2 in each row"
             raise DataError(f"the text has {n_token:,} tokens; {needed}")
@@ -73,39 +100,27 @@ class Protocol:
             warmup_len=self.warmup_len,
             ext_len=self.ext_len,
             n_token=n_token,
-            drop_last=self.rest == "dropped",
+            drop_last=self.drop_last,
         )
-
-
-LEAST = {
-    "batch_size": 1,
-    "tgt_len": 1,
-    "mem_len": 0,
-    "clamp_len": 1,
-    "ext_len": 0,
-    "warmup_len": 0,
-    "limit": 1,
-}
-"""The smallest value of each number."""
 
 
 def published(
     source: str, unit: str, rows: int, tgt_len: int, mem_len: int, clamp_len: int | None, **more
 ) -> Protocol:
-    """A published way to read: its last tokens are dropped, as by the original's iterator."""
+    """Return a published protocol: last tokens are dropped, as by the original's iterator."""
     lengths = {"batch_size": rows, "tgt_len": tgt_len, "mem_len": mem_len, "clamp_len": clamp_len}
-    rest = {"same_length": "mem_len", "rest": "dropped"} | more
-    return Protocol(source=source, unit=unit, **lengths, **rest)
+    others = {"same_length": "mem_len", "drop_last": True} | more
+    return Protocol(source=source, unit=unit, **lengths, **others)
 
 
-def windows(window: int) -> dict[str, int]:
-    """Each token predicted from the last `window` tokens alone, none of which is remembered."""
+def window_lengths(window: int) -> dict[str, int]:
+    """Return the lengths by which each token is predicted from the last `window` tokens alone."""
     require(window >= 1, "window", window, "at least 1")
     return {"tgt_len": 1, "mem_len": 0, "ext_len": window - 1, "warmup_len": window}
 
 
 def nvidia(tgt_len: int, mem_len: int, clamp_len: int) -> Protocol:
-    """NVIDIA's: whole segments of the row before warm the memory; the first row starts cold."""
+    """Return NVIDIA's: whole segments of the row before fill the memory; row 0 starts empty."""
     warmup_len = -(-mem_len // tgt_len) * tgt_len
     changes = {"same_length": "mem_len+1", "warmup_len": warmup_len}
     source = "DeepLearningExamples, Transformer-XL, eval.py"
@@ -115,10 +130,10 @@ def nvidia(tgt_len: int, mem_len: int, clamp_len: int) -> Protocol:
 TABLE = {
     "segments": Protocol(),
     "single-pass": Protocol(
-        source="all in one segment", tgt_len=None, mem_len=0, limit=4096
+        source="all in one segment", tgt_len=None, mem_len=0, max_tokens=4096
     ),
     "sliding-window": Protocol(
-        source="Al-Rfou et al. 2019", batch_size=32, limit=1000, **windows(512)
+        source="Al-Rfou et al. 2019", batch_size=32, max_tokens=1000, **window_lengths(512)
     ),
     "paper-enwik8-base": published("pytorch/run_enwik8_base.sh", "bits", 10, 80, 2100, 820),
     "paper-enwik8-large": published("pytorch/run_enwik8_large.sh", "bits", 10, 128, 3800, 1000),
@@ -136,56 +151,26 @@ ALIASES = {name.removesuffix("-base"): name for name in TABLE if name.endswith("
 """Shorter names for the base models' protocols."""
 
 PROTOCOLS = {name: replace(protocol, name=name) for name, protocol in TABLE.items()}
-"""Every protocol by name."""
 
 
 def get_protocol(
-    protocol: str = "segments",
-    *,
-    window: int | None = None,
-    batch_size: int | None = None,
-    tgt_len: int | None = None,
-    mem_len: int | None = None,
-    clamp_len: int | None = None,
-    same_length: EvalSameLength = None,
-    ext_len: int | None = None,
-    warmup_len: int | None = None,
-    limit: int | None = None,
-    rest: Literal["scored", "dropped"] | None = None,
+    protocol: str = "segments", *, window: int | None = None, **changes: Any
 ) -> Protocol:
-    """A protocol by name, with what is given in place of its own.
+    """Return a protocol by name, with changes.
 
     Args:
         protocol: One of the names in PROTOCOLS or ALIASES.
         window: Tokens that each token is predicted from, and nothing else: tgt_len 1, mem_len 0,
             warmup_len as long, ext_len one less.
-        batch_size: Rows that the text is read in at the same time.
-        tgt_len: Tokens in a segment.
-        mem_len: States remembered.
-        clamp_len: Greatest distance told apart.
-        same_length: How many states each query sees; all, that there are.
-        ext_len: Tokens that each segment reads again before its own, unscored.
-        warmup_len: Tokens that each row but the first reads before its own, unscored.
-        limit: Tokens scored at most, from the beginning of the text.
-        rest: What becomes of the last tokens when the rows cannot share them equally.
+        **changes: Values in place of the protocol's own.
 
     Raises:
-        ValueError: there is no such protocol, or a length cannot be.
+        ValueError: an unknown protocol, or an impossible length.
     """
     known = ", ".join([*PROTOCOLS, *ALIASES])
     name = ALIASES.get(protocol, protocol)
     require(name in PROTOCOLS, "protocol", protocol, f"one of {known}")
-    given: dict[str, Any] = {
-        "batch_size": batch_size,
-        "tgt_len": tgt_len,
-        "mem_len": mem_len,
-        "clamp_len": clamp_len,
-        "same_length": same_length,
-        "ext_len": ext_len,
-        "warmup_len": warmup_len,
-        "limit": limit,
-        "rest": rest,
-    }
-    changes = {} if window is None else windows(window)
-    changes |= {field: value for field, value in given.items() if value is not None}
-    return replace(PROTOCOLS[name], **changes)
+    values = {} if window is None else window_lengths(window)
+    options = asdict(ProtocolOptions(**changes))
+    values |= {field: value for field, value in options.items() if value is not None}
+    return replace(PROTOCOLS[name], **values)

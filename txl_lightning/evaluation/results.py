@@ -1,4 +1,4 @@
-"""All that there is to say of one evaluation, in plain values."""
+"""One evaluation as a record of plain values."""
 
 import math
 import time
@@ -11,8 +11,8 @@ from ..errors import NonFiniteError
 from ..model import TransformerXL
 from .environment import describe_environment, peak_memory
 from .protocols import PROTOCOLS, Protocol
-from .scoring import TokenNats, text_parts
-from .stats import ColdStarts, NatsAccumulator
+from .scoring import TokenNats, score_text
+from .stats import NatsAccumulator, count_cold_starts
 from .units import readings
 
 
@@ -26,57 +26,49 @@ def evaluate(
 
     Args:
         model: the network.
-        text: what is read.
-        protocol: how.
-        watchers: are given each part when it is scored.
+        text: the text to read.
+        protocol: how it is read.
+        watchers: called with each part when it is scored.
 
     Raises:
-        ValueError: a length that cannot be, or a text with nothing to score.
+        ValueError: an impossible length, or a text with nothing to score.
+        NonFiniteError: a token whose probability is not a number.
     """
-    stream, n_byte = protocol.stream(text.tokens), 0.0
-    tally, began = NatsAccumulator(stream.end), time.perf_counter()
+    stream, n_byte, n_cold, began = protocol.stream(text.tokens), 0.0, 0, time.perf_counter()
+    total = NatsAccumulator(stream.end)
     mem_len = protocol.lengths.resolve(model.config).mem_len
-    cold = ColdStarts(protocol, stream, mem_len)
-    for part in text_parts(model, text.tokens, protocol):
-        n_byte += text.count_bytes(part.at_K) or 0.0
-        for watch in (tally.add, cold.add, *watchers):
+    for part in score_text(model, text.tokens, protocol):
+        n_byte += text.count_bytes(part.position_K) or 0.0
+        n_cold += count_cold_starts(part, stream, mem_len)
+        for watch in (total.add, *watchers):
             watch(part)
-    check(tally, text.name)
+    if not total.n_scored:
+        raise ValueError(f"{text.name}: nothing in it is scored; it must have two tokens or more")
+    if not math.isfinite(total.mean):
+        raise NonFiniteError(f"{text.name}: nats {total.mean}; the network's weights are of no use")
     seconds = time.perf_counter() - began
     return {
-        **described(model, text, protocol),
-        "cold_starts": cold.count,
-        **counted(tally, text, n_byte, stream.end),
+        **describe_reading(model, text, protocol),
+        "cold_starts": n_cold,
+        "tokens": stream.end,
+        **summarize_nats(total, text.vocab.unit, n_byte),
         "seconds": seconds,
-        "tokens_per_second": tally.n_scored / seconds,
+        "tokens_per_second": total.n_scored / seconds,
         "peak_memory_bytes": peak_memory(model.device),
         **describe_environment(model.device),
     }
 
 
-def check(tally: NatsAccumulator, name: str) -> None:
-    """Refuse a mean that says nothing.
-
-    Raises:
-        ValueError: nothing was scored.
-        NonFiniteError: a token has no probability that is a number.
-    """
-    if not tally.n_scored:
-        raise ValueError(f"{name}: nothing in it is scored; it must have two tokens or more")
-    if not math.isfinite(tally.mean):
-        raise NonFiniteError(f"{name}: nats {tally.mean}; the network's weights are of no use")
-
-
-def described(model: TransformerXL, text: EvalText, protocol: Protocol) -> dict[str, Any]:
-    """What is read, and how: lengths as they are used, also where the protocol leaves them."""
-    how = asdict(protocol)
-    usual = asdict(PROTOCOLS[protocol.name])
-    lengths = {name: how[name] for name in how if name not in ("name", "source", "unit")}
+def describe_reading(model: TransformerXL, text: EvalText, protocol: Protocol) -> dict[str, Any]:
+    """Return which text is read and how, with the lengths in use."""
+    fields, usual = asdict(protocol), asdict(PROTOCOLS[protocol.name])
+    lengths = {name: fields[name] for name in fields if name not in ("name", "source", "unit")}
+    changed = [name for name in lengths if fields[name] != usual[name]]
     lengths |= protocol.lengths.resolve(model.config)._asdict()
     lengths["tgt_len"] = protocol.tgt_len or protocol.stream(text.tokens).end
     return {
         "protocol": protocol.name,
-        "changed": [name for name in lengths if how[name] != usual[name]],
+        "changed": changed,
         "source": protocol.source,
         "text": text.name,
         "split": text.split,
@@ -85,18 +77,15 @@ def described(model: TransformerXL, text: EvalText, protocol: Protocol) -> dict[
     }
 
 
-def counted(tally: NatsAccumulator, text: EvalText, n_byte: float, n_token: int) -> dict[str, Any]:
-    """What came out; of the means, where they would lie for texts like this one."""
-    unit = text.vocab.unit
-    size = n_byte / tally.n_scored if n_byte else None
-    means = readings(tally.mean, unit, size)
-    ends = tally.interval()
-    both = [readings(nats, unit, size) for nats in ends] if ends else []
-    interval = {name: [end[name] for end in both] or None for name in means}
+def summarize_nats(total: NatsAccumulator, unit: str, n_byte: float) -> dict[str, Any]:
+    """Return the means in all units, each with its interval."""
+    size = n_byte / total.n_scored if n_byte else None
+    means = readings(total.mean, unit, size)
+    ends = [readings(nats, unit, size) for nats in total.interval() or ()]
+    interval = {name: [end[name] for end in ends] or None for name in means}
     return {
-        "tokens": n_token,
-        "tokens_scored": tally.n_scored,
+        "tokens_scored": total.n_scored,
         "bytes_scored": n_byte or None,
         **means,
-        "interval": interval | tally.described(),
+        "interval": interval | total.describe(),
     }

@@ -17,16 +17,16 @@ from .protocols import Protocol
 
 
 class TokenNats(NamedTuple):
-    """Some scored tokens of a text: where they stand in it, and the nats of each."""
+    """Some scored tokens of a text: their positions in it, and the nats of each."""
 
-    at_K: np.ndarray
+    position_K: np.ndarray
     nats_K: Tensor
 
 
 def segment_nats(
     net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
 ) -> tuple[Tensor, AnyMemory]:
-    """Nats of a segment's targets, nats_BL, 0 where IGNORED; and the memory for the next one."""
+    """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory for the next one."""
     n_reread = min(ext_len, segment.tokens_BL.size(1))
     tokens_BL, targets_BL = segment.tokens_BL, segment.targets_BL
     return net.loss(tokens_BL, targets_BL, memory, segment.doc_pos_BL, n_reread)
@@ -35,7 +35,7 @@ def segment_nats(
 def segment_hidden(
     net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
 ) -> tuple[Tensor, AnyMemory]:
-    """Hidden states of a segment, h_BLD, and the memory for the next one.
+    """Return hidden states h_BLD of a segment, and the memory for the next one.
 
     The next segment reads this one's last ext_len tokens again. At the end of a pass it does not,
     and sees nothing of memory: its doc_pos_BL begins at 0.
@@ -47,27 +47,15 @@ def segment_hidden(
 def segment_answers(
     net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
 ) -> tuple[Tensor, Tensor, AnyMemory]:
-    """Nats of a segment's targets; True where one is the likeliest token, right_BL; the memory."""
+    """Return nats_BL, right_BL (the target is the likeliest token), and the next memory."""
     h_BLD, memory = segment_hidden(net, segment, memory, ext_len)
     right_BL = net.head(h_BLD).argmax(dim=-1) == segment.targets_BL
     return net.head.nats(h_BLD, segment.targets_BL), right_BL, memory
 
 
-def scored_nats(
-    net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
-) -> tuple[Tensor, AnyMemory]:
-    """Nats of the targets that are scored, row by row, nats_K, and the memory.
-
-    The logits of the others, of a sliding window all but one, are never computed.
-    """
-    h_BLD, memory = segment_hidden(net, segment, memory, ext_len)
-    scored_BL = segment.targets_BL != IGNORED
-    return net.head.nats(h_BLD[scored_BL], segment.targets_BL[scored_BL]), memory
-
-
 @torch.inference_mode()
-def text_parts(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
-    """Every scored token of a text, a segment at a time; no more than that is held.
+def score_text(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
+    """Yield every scored token of a text, a segment at a time; no more than that is held.
 
     The model is in eval mode until the last part is taken, and then in the mode it was in.
     """
@@ -77,22 +65,23 @@ def text_parts(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iter
     with eval_mode(model):
         for index in range(len(stream)):
             segment = stream.segment(index)
+            scored_BL = segment.targets_BL != IGNORED
             # A window before the first one that is scored leaves nothing behind.
-            if forgets and (segment.targets_BL == IGNORED).all():
+            if forgets and not scored_BL.any():
                 continue
-            at_K = places(stream, segment)
-            here = segment.to(model.device)
-            nats_K, memory = scored_nats(reader, here, memory, protocol.ext_len)
-            yield TokenNats(at_K, nats_K.cpu())
+            here, mask_BL = segment.to(model.device), scored_BL.to(model.device)
+            h_BLD, memory = segment_hidden(reader, here, memory, protocol.ext_len)
+            # Of a sliding window, all logits but one are never computed.
+            nats_K = model.head.nats(h_BLD[mask_BL], here.targets_BL[mask_BL])
+            yield TokenNats(target_positions(stream, index)[scored_BL.numpy()], nats_K.cpu())
 
 
-def places(stream: Stream, segment: Segment) -> np.ndarray:
-    """Where in the text a segment's scored targets stand, row by row."""
-    _, _, stop = stream.lengths.bounds(stream.total, segment.index)
-    tgt_len = segment.targets_BL.size(1)
-    place_L = np.arange(stop - tgt_len, stop) + 1 - stream.warmup_len
-    row_B1 = np.arange(stream.batch_size)[:, None]
-    return (row_B1 * stream.row_len + place_L)[segment.targets_BL.numpy() != IGNORED]
+def target_positions(stream: Stream, index: int) -> np.ndarray:
+    """Return the position in the text of each target of a segment, in order: [B, L]."""
+    _, start, stop = stream.lengths.bounds(stream.total, index)
+    start -= min(stream.ext_len, start)
+    column_L = np.arange(start, stop) + 1 - stream.warmup_len
+    return np.arange(stream.batch_size)[:, None] * stream.row_len + column_L
 
 
 def stream_nats(
@@ -107,7 +96,7 @@ def stream_nats(
     ext_len: int = 0,
     warmup_len: int = 0,
 ) -> Tensor:
-    """Nats of every scored token of a text, in input order: nats_BT.
+    """Return the nats of every scored token of a text, in input order: nats_BT.
 
     The text is read in `batch_size` rows, each with an empty memory at first; a row's first token
     is not scored. The model is used in eval mode and left in the mode it was in.
@@ -130,12 +119,11 @@ def stream_nats(
     """
     lengths = {"tgt_len": tgt_len, "mem_len": mem_len, "clamp_len": clamp_len}
     lengths |= {"same_length": same_length, "ext_len": ext_len, "warmup_len": warmup_len}
-    protocol = Protocol(batch_size=batch_size, rest="dropped", **lengths)
+    protocol = Protocol(batch_size=batch_size, drop_last=True, **lengths)
     ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else tokens
-    parts = list(text_parts(model, Text(ids), protocol))
+    row_len, parts = len(ids) // batch_size, list(score_text(model, Text(ids), protocol))
     nats_K = torch.cat([part.nats_K for part in parts])
-    row_len = len(ids) // batch_size
     nats_N = nats_K.new_full((batch_size * row_len,), torch.nan)
-    nats_N[torch.from_numpy(np.concatenate([part.at_K for part in parts]))] = nats_K
+    nats_N[torch.from_numpy(np.concatenate([part.position_K for part in parts]))] = nats_K
     first = 0 if warmup_len else 1
     return nats_N.view(batch_size, row_len)[:, first:].to(model.device)

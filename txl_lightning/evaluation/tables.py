@@ -20,7 +20,7 @@ def write_table(
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Lines in which the first column stands left, the others right; the last one is a note."""
+    """Return lines with the first column left-aligned, the others right; the last is a note."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *middle, note in rows:

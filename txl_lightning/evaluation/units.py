@@ -4,7 +4,7 @@ import math
 
 
 def readings(nats: float, unit: str, bytes_per_token: float | None = None) -> dict[str, float]:
-    """Mean nats of a token in the field's other units, by name.
+    """Return mean nats of a token in the field's other units, by name.
 
     bits = nats / ln 2 and perplexity = exp(nats) of the mean; a mean of perplexities is neither.
     Bits per byte of the text compare models whose tokens are of different kinds.
