@@ -1,7 +1,5 @@
 """recl: a group of checkpoints on the same positions of one text."""
 
-import csv
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,38 +7,27 @@ import pytest
 import torch
 
 from txl_lightning.checkpoints import load_run
-from txl_lightning.commands.recl import shorten_paths
 from txl_lightning.commands.dataset import read_ids
+from txl_lightning.commands.recl import shorten_paths
 
 
-@pytest.fixture
-def checkpoint(run_folder) -> Path:
-    return run_folder / "checkpoints" / "best.ckpt"
-
-
-def read_table(name: str) -> tuple[list[dict[str, str]], dict]:
-    """Return a table as CSV and as JSON."""
-    with Path("recl", f"{name}.csv").open(newline="") as file:
-        return list(csv.DictReader(file)), json.loads(Path("recl", f"{name}.json").read_text())
-
-
-def test_recl_compares_a_group_on_the_same_positions(txl, checkpoint):
+def test_recl_compares_a_group_on_the_same_positions(txl, checkpoint, read_table):
     other = checkpoint.with_name("last.ckpt")
     options = ("--step=4", "--max_context=12", "--positions=9", "--r", "0.5", "1")
     code, output = txl("recl", checkpoint, other, *options)
     assert code == 0
-    rows, content = read_table("recl")
+    rows, content = read_table("recl/recl")
     pairs = [(row["model"], float(row["r"])) for row in rows]
     assert pairs == [("best", 0.5), ("last", 0.5), ("best", 1), ("last", 1)]
     assert {int(row["recl"]) for row in rows} <= {4, 8, 12}
     assert (content["contexts"], content["positions"]) == ([4, 8, 12], 9)
     assert np.isfinite([content["nats"][name] for name in ("best", "last")]).all()
-    assert len(read_table("gains")[0]) == 2 * 2 * 2
+    assert len(read_table("recl/gains")[0]) == 2 * 2 * 2
     assert output.out.count("RECL") == 4
     assert Path("recl", "recl.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_recl_reads_whole_contexts_or_as_in_training(txl, checkpoint):
+def test_recl_reads_whole_contexts_or_as_in_training(txl, checkpoint, read_table):
     model, vocab = load_run(checkpoint)
     ids = read_ids(str(checkpoint), vocab, None, "val").astype(np.int64)
     window, memory = torch.from_numpy(ids[30:61])[None], None
@@ -52,7 +39,7 @@ def test_recl_reads_whole_contexts_or_as_in_training(txl, checkpoint):
         options = ("--step=15", "--max_context=30", "--path=text.txt", f"--reading={reading}")
         assert txl("recl", checkpoint, *options)[0] == 0
         expected = model.head.nats(h_B1D, window[:, -1:]).item()
-        assert read_table("recl")[1]["nats"]["best"][-1] == pytest.approx(expected, abs=1e-5)
+        assert read_table("recl/recl")[1]["nats"]["best"][-1] == pytest.approx(expected, abs=1e-5)
 
 
 def test_group_needs_one_vocabulary_and_different_files(txl, checkpoint, small):

@@ -1,7 +1,5 @@
 """speed: times of tokens, as tables and pictures."""
 
-import csv
-import json
 from pathlib import Path
 
 import pytest
@@ -11,21 +9,18 @@ FEW = ("--tgt_len=4", "--segments=2", "--positions=2", "--tokens=5")
 FEW = (*FEW, "--lengths", "16", "24", "--batches", "1", "3")
 
 
-def test_checkpoint_is_timed_at_each_length_and_batch_size(txl, run_folder):
-    code, output = txl("speed", run_folder / "checkpoints" / "best.ckpt", *FEW, "--out=times")
+def test_checkpoint_is_timed_at_each_length_and_batch_size(txl, checkpoint, read_table):
+    code, output = txl("speed", checkpoint, *FEW, "--out=times")
     assert (code, "fastest of 2 segments, 2 windows" in output.out) == (0, True)
     for name, key, values in (
         ("window", "attention_len", [16, 24]),
         ("latency", "batch_size", [1, 3]),
     ):
-        content = json.loads(Path("times", f"{name}.json").read_text())
-        with Path("times", f"{name}.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        _, content = read_table(f"times/{name}")
         assert [row[key] for row in content["rows"]] == values
-        assert [row[key] for row in rows] == [str(value) for value in values]
         assert content["machine"]["threads"] == torch.get_num_threads()
         assert Path("times", f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    row = json.loads(Path("times", "window.json").read_text())["rows"][0]
+    row = read_table("times/window")[1]["rows"][0]
     assert row["speedup"] == pytest.approx(row["window_ms_per_token"] / row["memory_ms_per_token"])
     assert (row["window_positions"], row["segments"], row["tgt_len"]) == (2, 2, 4)
 
@@ -47,6 +42,6 @@ def test_config_is_timed_with_random_weights(txl, tmp_path):
         ("--lengths=0", "lengths: invalid [0]; expected at least 1 each"),
     ],
 )
-def test_invalid_count_is_refused(txl, run_folder, option, message):
-    code, output = txl("speed", run_folder / "checkpoints" / "best.ckpt", option)
+def test_invalid_count_is_refused(txl, checkpoint, option, message):
+    code, output = txl("speed", checkpoint, option)
     assert (code, message in output.err) == (2, True)

@@ -60,15 +60,11 @@ def test_missing_extra_and_misshapen_tensors_are_named(open_golden):
     for wrong in (torch.zeros(1), weights[name].long(), torch.zeros(())):
         shape = rf"{name}: invalid \[.*; expected \[{len(weights[name])}\] of floating point"
         cases.append((weights | {name: wrong}, shape))
+    fused = "layers.0.dec_attn.qkv_net.weight"
+    cases.append((weights | {fused: torch.zeros(())}, rf"{fused}: invalid \[\] float32; expected"))
     for tensors, message in cases:
         with pytest.raises(ValueError, match=message):
             load_original(tensors, golden.args)
-
-
-def test_fused_projection_without_dimensions_is_refused_by_name(open_golden):
-    golden, name = open_golden("original/a_default"), "layers.0.dec_attn.qkv_net.weight"
-    with pytest.raises(ValueError, match=rf"{name}: invalid \[\] float32; expected"):
-        load_original(golden.weights | {name: torch.zeros(())}, golden.args)
 
 
 def test_tied_tensors_may_be_left_out_and_must_repeat_their_source(open_golden):

@@ -9,8 +9,7 @@ from txl_lightning.checkpoints import load_run
 from txl_lightning.commands.dataset import read_ids
 
 
-def test_text_ids_are_those_of_the_run_or_of_a_file(run_folder, tmp_path):
-    checkpoint = run_folder / "checkpoints" / "best.ckpt"
+def test_text_ids_are_those_of_the_run_or_of_a_file(run_folder, checkpoint, tmp_path):
     _, vocab = load_run(checkpoint)
     whole = (run_folder.parent / "letters.txt").read_bytes()
     parts = {"train": whole[:5400], "val": whole[5400:5700], "test": whole[5700:]}
