@@ -29,11 +29,7 @@ def compute_recl(
     """Return rows of each model's RECL, and rows of the gains that it was found by.
 
     Where even the last gain is above the threshold, RECL is a lower bound, and `found` is False.
-
-    Args:
-        nats: for each model its nats_CP, all at the same positions.
-        contexts: the context lengths C, growing by the step.
-        r: the share of positions that count: those with the greatest baseline.
+    `nats` are each model's nats_CP; of the positions, the share r with the most nats counts.
     """
     nats_CIP = np.stack(list(nats.values()), axis=1)
     gain_CI = np.stack([gain(*pair, r) for pair in pairwise(nats_CIP)])
@@ -87,7 +83,7 @@ def score_contexts(
     Args:
         model: the network.
         tokens: the text's ids.
-        place_P: the targets; each has the longest context before it.
+        place_P: the targets' places in it.
         contexts: the lengths c.
         tgt_len: tokens in a segment of a window, which the last one fills; None is of no account.
         mem_len: states remembered from one segment of a window to the next; None is all, so that

@@ -28,9 +28,8 @@ def load_any_checkpoint(source: str, args: str | None = None, vocab: str | None 
         vocab: see `read_vocabulary`; left out, what comes with the checkpoint.
 
     Raises:
-        ValueError: a file is missing, or `args` is.
-        CheckpointError: it is something else, damaged, or refused for what it would execute.
-        DataError: of the vocabulary.
+        ValueError: a file, or `args`, is missing; or damaged, unknown, or refused for what it
+            would execute (CheckpointError, DataError).
     """
     path = Path(source)
     model, own = load_from_folder(path) if path.is_dir() else load_from_file(path, args)

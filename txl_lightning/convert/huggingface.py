@@ -38,12 +38,7 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     """Load the network, in eval mode, and the vocabulary, if any, of what save_pretrained wrote.
 
     The vocabulary is vocab.json or vocab.txt; vocab.pkl is never read, because it could execute
-    anything.
-
-    Raises:
-        ValueError: a file is missing.
-        CheckpointError: one is damaged, or refused for what it would execute, or is not of such a
-            network.
+    anything. Errors are those of `load_any_checkpoint`.
     """
     settings = load_json(folder / "config.json")
     path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)

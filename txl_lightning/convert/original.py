@@ -31,10 +31,11 @@ CLOSE = 0.8
 POSITIONS = {0: "sinusoidal", 1: "learned", 2: "absolute_sinusoidal", 3: "absolute_learned"}
 """attn_type in words."""
 
+NUMBER = ("a number", lambda value: isinstance(value, int | float))
 KINDS = {
+    int: NUMBER,
+    float: NUMBER,
     bool: ("true or false", lambda value: value in (0, 1)),
-    int: ("a number", lambda value: isinstance(value, int | float)),
-    float: ("a number", lambda value: isinstance(value, int | float)),
     str: ("a word", lambda value: isinstance(value, str)),
     list: (
         "a list of whole numbers, or of true and false",
@@ -105,11 +106,7 @@ def config_from_keywords(args: Mapping[str, Any], table_NC: Tensor | None) -> Tr
 def fill_settings(
     given: Mapping[str, Any], defaults: Mapping[str, Any], numbers: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Return settings, with the defaults of those that are null or left out.
-
-    Raises:
-        ValueError: one is of another kind than its default, or none of the numbers.
-    """
+    """Return settings, of the kinds of their defaults, with those that are null or left out."""
     settings = {key: value for key, value in given.items() if value is not None}
     for key, value in settings.items():
         if key in defaults or key in numbers:

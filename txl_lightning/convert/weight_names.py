@@ -175,8 +175,7 @@ def load_weights(
     needed = {name for part in names.parts for name in part.theirs}
     extra = given.keys() - needed - names.copies.keys() - COMPUTED
     wrong = {"missing": needed - given.keys(), "left over": extra}
-    if any(wrong.values()):
-        lists = (f"{key}: {list_names(found)}" for key, found in wrong.items() if found)
+    if lists := [f"{key}: {list_names(found)}" for key, found in wrong.items() if found]:
         raise ValueError(f"state_dict: {'; '.join(lists)}")
     # Nothing is allocated for sizes that the tensors do not have.
     with torch.device("meta"):
