@@ -121,7 +121,7 @@ def test_training_begins_with_the_weights_of_a_folder_and_resumes(txl, text_opti
 
 def test_text_or_size_that_does_not_fit_the_folder_is_refused(txl, text_options):
     code, output = txl("fit", "--ckpt_path=ours", *text_options, "--model.net.n_layer=5")
-    assert (code, "model.net.n_layer: 5 is not the 2 of the checkpoint" in output.err) == (2, True)
+    assert (code, "model.net.n_layer: invalid 5; expected 2" in output.err) == (2, True)
     code, output = txl("test", "--ckpt_path=ours", *text_options, "--data.vocab=bytes")
     assert (code, "data.vocab: the checkpoint's is" in output.err) == (3, True)
     Path("ours", "vocab.json").unlink()
