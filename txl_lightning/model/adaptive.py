@@ -26,7 +26,7 @@ IGNORED = -100
 """A target that is not scored: its nats are 0, and no gradient comes from it."""
 
 Scorer = Callable[[Tensor], Tensor]
-"""From h_YD to the unnormalised log-probabilities of some tokens."""
+"""Maps h_YD to unnormalised log-probabilities of some tokens."""
 
 
 def embedding_and_head(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
@@ -74,11 +74,7 @@ class ClusterSpec:
 
     @staticmethod
     def tables(config: TransformerXLConfig) -> list[ClusterSpec]:
-        """Return the tables of embeddings: one for each cluster, or one for all of the same width.
-
-        As in the original, one table that is as wide as the model has no projection; several have
-        one each, also the first.
-        """
+        """Return the tables of embeddings: one for each cluster, or one for all of one width."""
         clusters = ClusterSpec.clusters(config)
         return (
             clusters if config.n_table > 1 else [ClusterSpec(0, config.n_token, config.embed_width)]
@@ -86,7 +82,10 @@ class ClusterSpec:
 
 
 class AdaptiveEmbedding(nn.Module):
-    """Vectors of each cluster's own width, projected to the width of the model."""
+    """Vectors of each cluster's own width, projected to the width of the model.
+
+    As in the original, a single table as wide as the model has no projection, several all have one.
+    """
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
@@ -117,13 +116,7 @@ class AdaptiveEmbedding(nn.Module):
 
 
 class Softmax(nn.Module):
-    """The plain softmax; its matrix is the embedding's when tied.
-
-    Args:
-        config: sizes.
-        table: embeddings, to share its matrix with.
-        down: from the width of the hidden states to that of the embeddings.
-    """
+    """The plain softmax, after a projection `down`; its matrix is that of `table` when tied."""
 
     is_compilable = True
 
@@ -196,36 +189,28 @@ class AdaptiveSoftmax(nn.Module):
         return target_Y
 
     def scorers(self) -> list[Scorer]:
-        """Return the scores of the first cluster's tokens and of the other clusters, then of each
-        other cluster's tokens."""
+        """Return a scorer of each cluster's tokens; the first one's also scores the others."""
         # A matrix is cut once, because the gradient of every cut has the size of the whole.
         parts = [
             part
             for out, sizes in zip(self.outs, self.sizes, strict=True)
             for part in zip(out.weight.split(sizes), out.bias.split(sizes), strict=True)
         ]
-        tokens, *tails = [
-            partial(score_tokens, down, weight_VE, bias_V)
-            for down, (weight_VE, bias_V) in zip(self.downs, parts, strict=True)
-        ]
 
-        def first(h_YD: Tensor) -> Tensor:
-            return torch.cat([tokens(h_YD), self.cluster(self.downs[0](h_YD))], dim=-1)
+        def score(i: int, h_YD: Tensor) -> Tensor:
+            h_YE = self.downs[i](h_YD)
+            logits_YV = F.linear(h_YE, *parts[i])
+            return logits_YV if i else torch.cat([logits_YV, self.cluster(h_YE)], dim=-1)
 
-        return [first, *tails]
+        return [partial(score, i) for i in range(len(parts))]
 
 
 class Projection(nn.Module):
-    """From the width of the hidden states to that of embeddings, by a matrix laid out as theirs.
+    """From the width of the hidden states to that of embeddings, by a matrix laid out as theirs."""
 
-    Args:
-        weight_DE: a projection of embeddings, to be shared; by default one of its own.
-    """
-
-    def __init__(self, d_model: int, width: int, weight_DE: nn.Parameter | None = None) -> None:
+    def __init__(self, weight_DE: nn.Parameter) -> None:
         super().__init__()
-        own = torch.zeros(d_model, width)
-        self.weight = nn.Parameter(own) if weight_DE is None else weight_DE
+        self.weight = weight_DE
 
     def forward(self, h_BLD: Tensor) -> Tensor:
         return F.linear(h_BLD, self.weight.t())
@@ -241,14 +226,9 @@ def output_projections(
     projections = []
     for i, tie in enumerate(config.tie_projs or (False,) * n_cluster):
         table = i if len(specs) > 1 else 0
-        shared = embedding.projections[table].weight if tie else None
-        projections.append(Projection(config.d_model, specs[table].width, shared))
+        own = nn.Parameter(torch.zeros(config.d_model, specs[table].width))
+        projections.append(Projection(embedding.projections[table].weight if tie else own))
     return projections
-
-
-def score_tokens(down: nn.Module, weight_VE: Tensor, bias_V: Tensor, h_YD: Tensor) -> Tensor:
-    """Return unnormalised log-probabilities of some tokens."""
-    return F.linear(down(h_YD), weight_VE, bias_V)
 
 
 def at_least_float32(logits: Tensor) -> Tensor:

@@ -16,13 +16,10 @@ LEARNED = ("learned", "shaw", "absolute_learned")
 ABSOLUTE = ("absolute_sinusoidal", "absolute_learned")
 """Position schemes whose states are given other positions by each segment that reads them."""
 
+OPTIONAL = ("d_embed", "d_head", "d_inner", "loss_chunk_size")
 CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("n_token", "n_layer", "n_head", "d_model", "div_val"), lambda n: n >= 1, "at least 1"),
-    (
-        ("d_embed", "d_head", "d_inner", "loss_chunk_size"),
-        lambda n: n is None or n >= 1,
-        "at least 1, or null",
-    ),
+    (OPTIONAL, lambda n: n is None or n >= 1, "at least 1, or null"),
     (("norm_eps", "init_std", "init_range", "proj_init_std"), lambda x: x > 0, "greater than 0"),
     (("dropout", "dropatt"), lambda p: 0 <= p < 1, "at least 0 and less than 1"),
     (("mem_len",), lambda n: n >= 0, "0 (no memory) or more"),
@@ -115,9 +112,9 @@ class TransformerXLConfig:
             for field in fields:
                 value = getattr(self, field)
                 require(is_possible(value), field, value, expected)
-        if self.d_head is None:
-            divides = f"a multiple of n_head ({self.n_head}), unless d_head is given"
-            require(self.d_model % self.n_head == 0, "d_model", self.d_model, divides)
+        divides = self.d_head is not None or self.d_model % self.n_head == 0
+        expected = f"a multiple of n_head ({self.n_head}), unless d_head is given"
+        require(divides, "d_model", self.d_model, expected)
         self._check_clamp_len()
         self._check_clusters()
 
@@ -125,11 +122,10 @@ class TransformerXLConfig:
         if self.positions in LEARNED:
             needed = f"the greatest distance told apart, because positions are {self.positions}"
             require(self.clamp_len is not None, "clamp_len", None, needed)
-            # A table may have one row, of distance 0.
-            require(self.clamp_len >= 0, "clamp_len", self.clamp_len, "at least 0")
-        else:
-            possible = self.clamp_len is None or self.clamp_len >= 1
-            require(possible, "clamp_len", self.clamp_len, "at least 1, or null")
+        # A table may have one row, of distance 0.
+        least, null = (0, "") if self.positions in LEARNED else (1, ", or null")
+        possible = self.clamp_len is None or self.clamp_len >= least
+        require(possible, "clamp_len", self.clamp_len, f"at least {least}{null}")
 
     def _check_clusters(self) -> None:
         """Refuse impossible clusters; that the last one has tokens is checked by the network,

@@ -1,19 +1,15 @@
-"""What a token of training costs, in operations of floating-point numbers."""
+"""Floating-point operations of training."""
 
 from torch import nn
 
 from .transformer_xl import TransformerXL
 
-FORWARD_AND_BACKWARD = 6
-"""Operations for each weight that a token meets: a product and a sum, and twice that backwards."""
-
 
 def flops_per_token(net: TransformerXL, tgt_len: int) -> float:
-    """Operations of matrix products for a token of a segment, whatever is computed twice.
+    """Return the operations of matrix products for a token, forward and backward.
 
-    As is usual (Kaplan et al. 2020; Chowdhery et al. 2022), embeddings, norms and what memory's
-    states are projected to again count for nothing, and the softmax is that of the whole
-    vocabulary. Of S states that a query sees, the mean over a segment is taken.
+    As is usual (Kaplan et al. 2020; Chowdhery et al. 2022), embeddings, norms, the projections of
+    memory and what is recomputed are left out, and the softmax is over the whole vocabulary.
     """
     config = net.config
     weights = sum(
@@ -21,6 +17,7 @@ def flops_per_token(net: TransformerXL, tgt_len: int) -> float:
     )
     softmax = config.n_token * config.d_model
     seen = config.mem_len + (tgt_len + 1) / 2
-    # Scores by content, scores by distance, and what is read.
+    # Scores by content, scores by distance, and the sum of values.
     attention = 3 * config.n_layer * config.n_head * config.head_width * seen
-    return FORWARD_AND_BACKWARD * (weights + softmax + attention)
+    # A product and a sum for each weight that a token meets, and twice that backward.
+    return 6 * (weights + softmax + attention)

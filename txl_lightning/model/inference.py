@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..errors import require
 from .config import EvalLengths, SameLength
-from .kernels.inference import CachedTerms, CausalBand, DenseMask, Workspace, attend
+from .kernels.inference import CachedTerms, CausalBand, DenseMask, Mask, Workspace, attend
 from .memory import (
     Memory,
     attention_mask,
@@ -63,24 +63,8 @@ class CachedReader:
         filled_B = torch.zeros(batch_size, dtype=torch.long, device=weight.device)
         return KeyValueCache(buffer, 0, 0, filled_B, *use)
 
-    def __call__(
-        self, tokens_BL: Tensor, memory: AnyMemory | None = None
-    ) -> tuple[Tensor, AnyMemory]:
-        """Return logits_BLV and the memory for the next segment, as the network does."""
-        h_BLD, memory = self.hidden(tokens_BL, memory)
-        return self.head(h_BLD), memory
-
-    def loss(
-        self,
-        tokens_BL: Tensor,
-        targets_BL: Tensor,
-        memory: AnyMemory | None = None,
-        doc_pos_BL: Tensor | None = None,
-        n_reread: int = 0,
-    ) -> tuple[Tensor, AnyMemory]:
-        """Return nats_BL and the memory for the next segment, as the network does."""
-        h_BLD, memory = self.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
-        return self.head.nats(h_BLD, targets_BL), memory
+    # The network's own code, which calls the `hidden` and the `head` of this class.
+    __call__, loss = TransformerXL.forward, TransformerXL.loss
 
     def hidden(
         self,
@@ -92,8 +76,7 @@ class CachedReader:
         """Return h^N_BLD and the memory for the next segment, as the network does.
 
         Raises:
-            ValueError: gradients are asked for, the network is in training mode, or the memory has
-                another number of rows than the tokens.
+            ValueError: gradients are asked for, or the network is in training mode.
         """
         batch_size, tgt_len = tokens_BL.shape
         memory = self.empty_memory(batch_size) if memory is None else memory
@@ -107,50 +90,42 @@ class CachedReader:
         same = memory.batch_size == batch_size
         require(same, "memory", f"{memory.batch_size} rows", f"{batch_size}, those of the tokens")
         cache = memory.with_room(tgt_len).with_terms(tgt_len, self.net.positions)
-        mask = cache.attention_mask(tgt_len, doc_pos_BL)
+        mask, workspace = cache.attention_mask(tgt_len, doc_pos_BL), cache.buffer.workspace
         h_BLD = self.net.embedding(tokens_BL) * self.config.d_model**0.5
-        parts = zip(self.net.layers, *cache.slots(tgt_len), cache.terms(tgt_len), strict=True)
-        for layer, k_HBKS, value_HBSK, terms in parts:
-            h_BLD = read_layer(
-                layer, h_BLD, k_HBKS, value_HBSK, terms, mask, cache.buffer.workspace
-            )
+        for layer, cached in zip(self.net.layers, cache.layers(tgt_len), strict=True):
+            h_BLD = read_layer(layer, h_BLD, cached, mask, workspace)
         return self.net.final_norm(h_BLD), cache.updated(tgt_len, mask, n_reread)
 
 
+CachedLayer = tuple[Tensor, Tensor, CachedTerms]
+"""k_HBKS and value_HBSK, whose last L are for the segment; and what distance adds."""
+
+
 def read_layer(
-    layer: Layer,
-    h_BLD: Tensor,
-    k_HBKS: Tensor,
-    value_HBSK: Tensor,
-    terms: CachedTerms,
-    mask: CausalBand | DenseMask,
-    workspace: Workspace,
+    layer: Layer, h_BLD: Tensor, cached: CachedLayer, mask: Mask, workspace: Workspace
 ) -> Tensor:
-    """Return what `layer` makes of a segment; write the segment's keys and values to the last L of
-    the S slots."""
-    attention, normed_BLD = layer.attention, layer.norm_before(h_BLD)
+    """Return what `layer` makes of a segment, after writing the segment's keys and values."""
+    attention, (k_HBKS, value_HBSK, terms) = layer.attention, cached
+    normed_BLD = layer.norm_before(h_BLD)
     new_BLHK = attention.kv_net(normed_BLD).unflatten(-1, (2, *attention.heads)).unbind(2)
     k_BSHK, value_BSHK = k_HBKS.permute(1, 3, 0, 2), value_HBSK.permute(1, 2, 0, 3)
     k_BSHK[:, -h_BLD.size(1) :], value_BSHK[:, -h_BLD.size(1) :] = new_BLHK
     query_BLD = normed_BLD if layer.norms_queries else h_BLD
     q_BLHK = attention.q_net(query_BLD).unflatten(-1, attention.heads)
     out_BLHK = attend(q_BLHK, k_BSHK, value_BSHK, terms, mask, workspace)
-    h_BLD = layer.norm_after(h_BLD + attention.o_net(out_BLHK.flatten(-2)))
-    return layer.feed_forward(h_BLD)
+    return layer.feed_forward(layer.norm_after(h_BLD + attention.o_net(out_BLHK.flatten(-2))))
 
 
 class Buffer:
     """Slots for keys and values, each written once; the first `used` have been."""
 
-    def __init__(
-        self, k_NHBKC: Tensor, v_NHBCK: Tensor, used: int, workspace: Workspace | None = None
-    ) -> None:
+    def __init__(self, k_NHBKC: Tensor, v_NHBCK: Tensor, used: int) -> None:
         self.k_NHBKC, self.v_NHBCK, self.used = k_NHBKC, v_NHBCK, used
-        self.workspace = workspace or Workspace()
+        self.workspace = Workspace()
 
     @staticmethod
     def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Buffer:
-        """Return slots that are not written; pages take no memory until they are. N, H, B, C, K."""
+        """Return slots of shape N, H, B, C, K; not written, they take no memory yet."""
         *NHB, C, K = shape
         # A tensor made under inference_mode could not be written to outside of it.
         with torch.inference_mode(False):
@@ -166,14 +141,14 @@ class Buffer:
         self, start: int, stop: int, n_slot: int, index_B: Tensor | None = None
     ) -> Buffer:
         """Return a buffer of n_slot slots that begins with these, of all rows or the indexed."""
-        parts = self.slots(start, stop)
+        k, v = self.slots(start, stop)
         if index_B is not None:
-            parts = tuple(part.index_select(2, index_B) for part in parts)
-        N, H, B, used, K = parts[1].shape
-        new = Buffer.empty((N, H, B, n_slot, K), parts[0].dtype, parts[0].device)
-        for slot, part in zip(new.slots(0, used), parts, strict=True):
-            slot.copy_(part)
-        return Buffer(new.k_NHBKC, new.v_NHBCK, used, self.workspace)
+            k, v = k.index_select(2, index_B), v.index_select(2, index_B)
+        N, H, B, used, K = v.shape
+        new = Buffer.empty((N, H, B, n_slot, K), k.dtype, k.device)
+        new.k_NHBKC[..., :used], new.v_NHBCK[..., :used, :] = k, v
+        new.used, new.workspace = used, self.workspace
+        return new
 
 
 @dataclass(frozen=True)
@@ -208,9 +183,8 @@ class KeyValueCache:
     def rows(self, index_B: Tensor) -> KeyValueCache:
         """Return these rows, in this order; one may be asked for twice."""
         index_B = index_B.to(self.filled_B.device)
-        start = self.end - self.n_kept
-        buffer = self.buffer.copy_slots(start, self.end, self._n_slot(1), index_B)
-        return replace(self, buffer=buffer, end=self.n_kept, filled_B=self.filled_B[index_B])
+        moved = self._move(1, index_B)
+        return replace(moved, filled_B=self.filled_B[index_B])
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every field as a tensor, to be saved."""
@@ -229,19 +203,17 @@ class KeyValueCache:
         buffer = Buffer(k_NHBKM, v_NHBMK, n_kept)
         return KeyValueCache(buffer, n_kept, n_kept, filled_B, *lengths, is_even)
 
-    def _n_slot(self, tgt_len: int) -> int:
-        # A buffer is moved when as much was read as it remembers, or more.
-        return self.mem_len + max(self.mem_len, 2 * tgt_len, SLACK)
+    def _move(self, tgt_len: int, index_B: Tensor | None = None) -> KeyValueCache:
+        # Room for as much as is remembered, or more: a buffer is moved seldom.
+        n_slot = self.mem_len + max(self.mem_len, 2 * tgt_len, SLACK)
+        buffer = self.buffer.copy_slots(self.end - self.n_kept, self.end, n_slot, index_B)
+        return replace(self, buffer=buffer, end=self.n_kept)
 
     def with_room(self, tgt_len: int) -> KeyValueCache:
         """Return the same states with slots for a segment after them."""
         fits = self.end + tgt_len <= self.buffer.v_NHBCK.size(3)
         # Another cache that follows this one may have written beyond its end.
-        if fits and self.buffer.used == self.end:
-            return self
-        start = self.end - self.n_kept
-        buffer = self.buffer.copy_slots(start, self.end, self._n_slot(tgt_len))
-        return replace(self, buffer=buffer, end=self.n_kept)
+        return self if fits and self.buffer.used == self.end else self._move(tgt_len)
 
     def with_terms(self, tgt_len: int, positions: nn.Module) -> KeyValueCache:
         """Return the same states with what distance adds in a segment of this length."""
@@ -260,19 +232,15 @@ class KeyValueCache:
         count = n_kept + tgt_len + 1
         return count if self.clamp_len is None else min(count, self.clamp_len + tgt_len)
 
-    def terms(self, tgt_len: int) -> list[CachedTerms]:
-        """Return what distance adds in each layer, for the states in sight."""
-        count = self._n_distance(self.n_kept, tgt_len)
-        return [terms.nearest(count) for terms in self.terms_N]
-
-    def slots(self, tgt_len: int) -> tuple[Tensor, Tensor]:
-        """Return k_NHBKS and value_NHBSK, whose last L are for the segment to be written to."""
+    def layers(self, tgt_len: int) -> list[CachedLayer]:
+        """Return what each layer reads of the states in sight, with slots for the segment."""
         self.buffer.used = self.end + tgt_len
-        return self.buffer.slots(self.end - self.n_kept, self.buffer.used)
+        slots = self.buffer.slots(self.end - self.n_kept, self.buffer.used)
+        count = self._n_distance(self.n_kept, tgt_len)
+        terms = [terms.nearest(count) for terms in self.terms_N]
+        return list(zip(*slots, terms, strict=True))
 
-    def attention_mask(
-        self, tgt_len: int, doc_pos_BL: Tensor | None = None
-    ) -> CausalBand | DenseMask:
+    def attention_mask(self, tgt_len: int, doc_pos_BL: Tensor | None = None) -> Mask:
         """Return which of the S states each query attends to: a band if all rows are alike."""
         farthest = farthest_state(self.same_length, self.mem_len)
         if self.is_even and (doc_pos_BL is None or self._is_one_document(doc_pos_BL)):
@@ -283,11 +251,8 @@ class KeyValueCache:
         token_L = torch.arange(doc_pos_BL.size(1), device=doc_pos_BL.device)
         return bool((doc_pos_BL >= token_L + self.n_kept).all())
 
-    def updated(
-        self, tgt_len: int, mask: CausalBand | DenseMask, n_reread: int = 0
-    ) -> KeyValueCache:
-        """Return the cache after a segment, without its last n_reread tokens: the next segment
-        reads them."""
+    def updated(self, tgt_len: int, mask: Mask, n_reread: int = 0) -> KeyValueCache:
+        """Return the cache after a segment, without the last n_reread tokens."""
         n_kept = min(self.n_kept + tgt_len - n_reread, self.mem_len)
         self.buffer.used = end = self.end + tgt_len - n_reread
         if isinstance(mask, CausalBand):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -37,19 +37,11 @@ class Memory:
     """Number of states that each query attends to; None, all that there are."""
 
     @staticmethod
-    def empty(
-        n_layer: int,
-        batch_size: int,
-        mem_len: int,
-        d_model: int,
-        *,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Memory:
-        """Return a memory of `mem_len` states, none of which is filled."""
+    def empty(n_layer: int, batch_size: int, mem_len: int, d_model: int, **place: Any) -> Memory:
+        """Return a memory of `mem_len` states, none filled; `place` is its dtype and device."""
         require(mem_len >= 0, "mem_len", mem_len, "0 (no memory) or more")
-        h_NBMD = torch.zeros(n_layer, batch_size, mem_len, d_model, dtype=dtype, device=device)
-        return Memory(h_NBMD, torch.zeros(batch_size, dtype=torch.long, device=device))
+        h_NBMD = torch.zeros(n_layer, batch_size, mem_len, d_model, **place)
+        return Memory(h_NBMD, torch.zeros(batch_size, dtype=torch.long, device=h_NBMD.device))
 
     @property
     def batch_size(self) -> int:
@@ -61,13 +53,8 @@ class Memory:
 
     def attention_mask(self, tgt_len: int, doc_pos_BL: Tensor | None = None) -> Tensor:
         """Return mask_BLS, True where query l attends to state s: filled, causal, same document."""
-        return attention_mask(
-            self.filled_B,
-            self.mem_len,
-            tgt_len,
-            farthest_state(self.same_length, self.mem_len),
-            doc_pos_BL,
-        )
+        farthest = farthest_state(self.same_length, self.mem_len)
+        return attention_mask(self.filled_B, self.mem_len, tgt_len, farthest, doc_pos_BL)
 
     def distances(self, tgt_len: int) -> Tensor:
         """Return distance_T: the relative distances S, ..., 0, clamped to clamp_len."""
@@ -77,10 +64,7 @@ class Memory:
     def updated(self, states: Sequence[Tensor], mask_BLS: Tensor, n_reread: int = 0) -> Memory:
         """Return SG([m o h])[-M:], without the last n_reread tokens: the next segment reads them.
 
-        Args:
-            states: h_BLD that each layer will read, of the segment that `mask_BLS` is for.
-            mask_BLS: of that segment. What its last query, or the first to be read again, did not
-                attend to, no later query will: the document began after it.
+        `states` are the h_BLD that each layer will read, of the segment that `mask_BLS` is for.
         """
         h_NBLD = torch.stack([state.detach() for state in states])
         stop = h_NBLD.size(2) - n_reread
@@ -151,6 +135,7 @@ def attention_mask(
 
 def count_filled(mask_BLS: Tensor, n_reread: int, mem_len: int) -> Tensor:
     """Return filled_B after a segment of this mask whose last n_reread tokens are left out."""
+    # What the last query cannot see, no later one will: the document began after it.
     before_B = mask_BLS[:, -n_reread].sum(-1) - 1 if n_reread else mask_BLS[:, -1].sum(-1)
     return before_B.clamp(max=mem_len)
 

@@ -1,4 +1,4 @@
-"""Position schemes: one small class each, of what the distance to a state adds to its score.
+"""Position schemes: one small class each, from distance_T to the `DistanceTerms` of every layer.
 
 Beyond the training length, sinusoidal schemes extrapolate; learned schemes clamp to clamp_len.
 
@@ -70,7 +70,6 @@ class Sinusoidal(nn.Module):
         self.v_NHK = nn.Parameter(torch.zeros(n_bias, H, K))
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        """Return the terms of every layer, for distances in the order of `Memory.distances`."""
         R_TD = self.drop(sinusoids(distance_T, self.d_model).to(self.u_NHK.dtype))
         heads = self.u_NHK.shape[1:]
         u_NHK, v_NHK = (bias.expand(self.n_layer, -1, -1) for bias in (self.u_NHK, self.v_NHK))
@@ -91,7 +90,6 @@ class Learned(nn.Module):
         self.u_NHK = nn.Parameter(torch.zeros(N, H, K))
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        """Return the terms of every layer, for distances in the order of `Memory.distances`."""
         row_T = table_rows(distance_T, self.r_NCHK)
         return [
             DistanceTerms(r_THK=r_CHK[row_T], u_HK=u_HK, b_TH=b_CH[row_T])
@@ -109,7 +107,6 @@ class Shaw(nn.Module):
         self.r_NCK = nn.Parameter(torch.zeros(shape))
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        """Return the terms of every layer, for distances in the order of `Memory.distances`."""
         row_T = table_rows(distance_T, self.r_NCK)
         return [
             DistanceTerms(r_THK=r_CK[row_T][:, None].expand(-1, self.n_head, -1))
@@ -130,7 +127,6 @@ class AbsoluteSinusoidal(nn.Module):
         self.drop = make_dropout(config)
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        """Return positions for the first layer only, by distance from the segment's end."""
         p_SD = self.drop(sinusoids(distance_T[1:], self.config.d_model))
         return [DistanceTerms(p_SD=p_SD)] + [DistanceTerms()] * (self.config.n_layer - 1)
 
@@ -148,7 +144,6 @@ class AbsoluteLearned(nn.Module):
         self.p_NCD = nn.Parameter(torch.zeros(shape))
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        """Return positions for every layer, by distance from the segment's end."""
         row_S = table_rows(distance_T[1:], self.p_NCD)
         return [DistanceTerms(p_SD=p_CD[row_S]) for p_CD in self.p_NCD]
 

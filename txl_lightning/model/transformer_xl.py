@@ -94,9 +94,8 @@ class TransformerXL(nn.Module):
         distance_terms = self.positions(memory.distances(tgt_len))
         h_BLD = self.drop(self.embedding(tokens_BL) * self.config.d_model**0.5)
         states = [h_BLD]
-        for layer, memory_BMD, terms in zip(
-            self.layers, memory.h_NBMD, distance_terms, strict=True
-        ):
+        parts = zip(self.layers, memory.h_NBMD, distance_terms, strict=True)
+        for layer, memory_BMD, terms in parts:
             h_BLD = layer(h_BLD, memory_BMD, terms, mask_BLS)
             states.append(h_BLD)
         # Ding et al. 2021 recur within a layer, the paper from the layer below.

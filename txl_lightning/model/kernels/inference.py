@@ -20,10 +20,8 @@ from ..positions import DistanceTerms, shift
 
 HIDDEN = float("-inf")
 
-TILE_SCORES = {"cpu": 1 << 19}
-"""Scores computed at once: as many as stay in the caches of a few cores while they are changed."""
-
-TILE_SCORES_ELSEWHERE = 1 << 24
+TILE_SCORES = {"cpu": 1 << 19, "elsewhere": 1 << 24}
+"""Scores computed at once; on a CPU, as many as stay in the caches of a few cores."""
 
 Tile = tuple[slice, slice]
 """All rows of some heads, or some rows of one head."""
@@ -72,6 +70,9 @@ class DenseMask:
     @cached_property
     def hidden_BLS(self) -> Tensor:
         return ~self.mask_BLS
+
+
+Mask = CausalBand | DenseMask
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def attend(
     k_BSHK: Tensor,
     value_BSHK: Tensor,
     terms: CachedTerms,
-    mask: CausalBand | DenseMask,
+    mask: Mask,
     workspace: Workspace,
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
@@ -161,7 +162,7 @@ def tiles(q_HBLK: Tensor, seen_len: int) -> Iterator[Tile]:
     """Yield what is computed at once: a matrix for every core, and about TILE_SCORES scores."""
     H, B, L, _ = q_HBLK.shape
     n_core = torch.get_num_threads()
-    n_score = TILE_SCORES.get(q_HBLK.device.type, TILE_SCORES_ELSEWHERE)
+    n_score = TILE_SCORES.get(q_HBLK.device.type, TILE_SCORES["elsewhere"])
     n_matrix = max(n_score // (L * seen_len) // n_core, 1) * n_core
     n_head, n_row = max(n_matrix // B, 1), min(n_matrix, B)
     for head in range(0, H, n_head):
@@ -181,7 +182,8 @@ def shifted_scores(
     q_HBLK: Tensor, seen_len: int, terms: CachedTerms, heads: slice, workspace: Workspace
 ) -> Tensor:
     """Return (b) + (d) of some heads and rows by the state that they are of: score_HBLS."""
-    score_HBLS = workspace.get("scores", (*q_HBLK.shape[:3], seen_len), q_HBLK)
+    H, B, L, _ = q_HBLK.shape
+    score_HBLS = workspace.get("scores", (H, B, L, seen_len), q_HBLK)
     if not terms.n_distance:
         return score_HBLS.zero_()
     near_HBLE = position_scores(q_HBLK, terms, heads, workspace)
