@@ -6,52 +6,49 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
+from typing import Any
 
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 """Signals that end a process, and its exit code then."""
-
 SAVE = signal.SIGUSR1
 """Asks for a checkpoint."""
-
 PATIENCE = 2.0
 """Seconds after which one more signal to stop means: at once. What starts several processes may
 pass a signal on that they have got already."""
-
-Handler = Callable[[int, FrameType | None], None]
+Handler = Callable[[int, Any], None]
 
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Signals to stop end the process, in order; a checkpoint cannot be had."""
-    with handle_signals(dict.fromkeys(EXIT, end) | {SAVE: refuse}):
+    """Let signals to stop end the process in order; a checkpoint cannot be had."""
+    with handle_signals(dict.fromkeys(EXIT, exit_process) | {SAVE: refuse_to_save}):
         yield
 
 
-def end(signum: int, _: FrameType | None) -> None:
-    """Leave, but not without cleaning up."""
+def exit_process(signum: int, _: Any) -> None:
+    """Leave as by an exception, so that what is open is cleaned up."""
     raise SystemExit(EXIT[signum])
+
+
+def refuse_to_save(signum: int, _: Any) -> None:
+    """Say that nothing is being trained."""
+    print_message("SIGUSR1: no step of training is done yet; nothing is saved")
 
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """A signal to stop waits until this is done; one more does not."""
+    """Let a signal to stop wait until this is done; one more does not wait."""
     noted: list[int] = []
 
-    def note(signum: int, frame: FrameType | None) -> None:
+    def note(signum: int, frame: Any) -> None:
         if noted:
-            end(signum, frame)
+            exit_process(signum, frame)
         noted.append(signum)
 
     with handle_signals(dict.fromkeys(EXIT, note)):
         yield
     if noted:
-        end(noted[0], None)
-
-
-def refuse(signum: int, _: FrameType | None) -> None:
-    """Nothing is being trained."""
-    print_message("SIGUSR1: no step of training is done yet; nothing is saved")
+        exit_process(noted[0], None)
 
 
 class PendingSignals:
@@ -63,33 +60,30 @@ class PendingSignals:
 
     def __init__(self, kill: Callable[[], None] = lambda: None) -> None:
         self.kill = kill
-        self.exit_code = 0
-        self.save = False
-        self.since = 0.0
+        self.exit_code, self.save, self.since = 0, False, 0.0
 
     def handlers(self) -> dict[int, Handler]:
-        """What is to be called when a signal comes."""
+        """Return what is to be called when a signal comes."""
         return dict.fromkeys(EXIT, self.note_stop) | {SAVE: self.note_save}
 
-    def note_stop(self, signum: int, _: FrameType | None) -> None:
+    def note_stop(self, signum: int, _: Any) -> None:
         """Stop after this step, or now, when it is not the first time."""
         name = signal.Signals(signum).name
         if not self.exit_code:
             self.exit_code, self.since = EXIT[signum], time.monotonic()
-            print_message(
-                f"{name}: this step is finished and saved; once more in a while stops at once"
-            )
+            action = "this step is finished and saved; once more in a while stops at once"
+            print_message(f"{name}: {action}")
         elif time.monotonic() - self.since > PATIENCE:
             print_message(f"{name} again: stopped at once; the last checkpoint is as it was")
             self.kill()
             os._exit(EXIT[signum])
 
-    def note_save(self, signum: int, _: FrameType | None) -> None:
+    def note_save(self, signum: int, _: Any) -> None:
         """Save after this step."""
         self.save = True
 
     def take(self) -> tuple[int, int]:
-        """The exit code of a signal to stop, or 0; and whether to save, once for each time."""
+        """Return the exit code of a signal to stop, or 0; and 1 once for each request to save."""
         save, self.save = self.save, False
         return self.exit_code, int(save)
 
@@ -97,12 +91,11 @@ class PendingSignals:
 @contextmanager
 def handle_signals(handlers: Mapping[int, Handler]) -> Iterator[None]:
     """Call these until the end; a hangup that is ignored (nohup) stays ignored."""
-    if threading.current_thread() is not threading.main_thread():
-        # Only there can Python handle signals.
-        handlers = {}
+    is_main = threading.current_thread() is threading.main_thread()
     before = {
         signum: signal.signal(signum, handler)
-        for signum, handler in handlers.items()
+        # Python can handle signals only in the main thread.
+        for signum, handler in (handlers if is_main else {}).items()
         if signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN
     }
     try:
@@ -113,11 +106,11 @@ def handle_signals(handlers: Mapping[int, Handler]) -> Iterator[None]:
 
 
 def is_child() -> bool:
-    """Whether Lightning started this process: it kills the first one when such a one fails."""
+    """Return whether Lightning started this process: it kills the first one when one fails."""
     outside = any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_PROCID"))
     return not outside and int(os.environ.get("LOCAL_RANK", 0)) > 0
 
 
-def print_message(words: str) -> None:
+def print_message(text: str) -> None:
     """Write a line on stderr; unlike print, also while another line is being printed."""
-    os.write(2, f"\n{words}\n".encode())
+    os.write(2, f"\n{text}\n".encode())
