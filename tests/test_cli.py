@@ -285,7 +285,7 @@ def test_a_foreign_file_is_no_checkpoint(txl, small, content):
             "own.txt, train: 27 tokens are too few for 4 rows of 8 + 1 (4 x 9 = 36)",
         ),
         (None, [], 3, "own.txt: no such file"),
-        (b"", [], 3, "own.txt: the file is empty"),
+        (b"", [], 3, "own.txt: there is no text in it"),
         (b"abc\xff", ["--data.vocab=characters"], 3, "own.txt: byte 3 is not UTF-8 text"),
         (b"abcz" * 99, ["--data.vocab=v.json"], 3, "'z' is not among the vocabulary's 3"),
         (b"abc" * 99, ["--data.vocab=wrds"], 3, "data.vocab: invalid wrds"),

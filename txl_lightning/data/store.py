@@ -36,7 +36,7 @@ class Recipe:
     splits: Mapping[str, Sequence[FileSlice]]
     vocab: str = "bytes"
     document_unit: DocumentUnit | None = None
-    """The document of which each is encoded by itself; left out, a split is one."""
+    """What is a document, which is encoded by itself; left out, each split is one."""
     words: WordOptions = WordOptions()
     subwords: SubwordOptions = SubwordOptions()
 
