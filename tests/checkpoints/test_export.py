@@ -62,7 +62,7 @@ def test_invalid_settings_are_refused_with_their_file(folder):
     }
     texts = {message: json.dumps(settings | change) for message, change in changes.items()}
     texts["not written by convert; convert "] = '{"model_type": "transfo-xl"}'
-    texts["it must hold settings by name"] = "[]"
+    texts["expected settings by name"] = "[]"
     texts["damaged, or not JSON"] = "[" * 100_000
     for message, text in texts.items():
         path.write_text(text)

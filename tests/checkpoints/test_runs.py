@@ -18,7 +18,7 @@ def test_file_that_is_no_checkpoint_is_refused(tmp_path):
 
 
 def test_missing_checkpoint_names_those_that_are_there(tmp_path):
-    with pytest.raises(ValueError, match=r"best\.ckpt: no such file; it must be"):
+    with pytest.raises(ValueError, match=r"best\.ckpt: no such file; expected a"):
         read_checkpoint(tmp_path / "best.ckpt")
     (tmp_path / "last.ckpt").touch()
     with pytest.raises(ValueError, match=r"best\.ckpt: no such file \(there is last\.ckpt\)"):

@@ -53,8 +53,8 @@ def test_saved_vocabulary_and_bytes_are_read(tmp_path):
     [
         (b"a\nb\nc", "it has 3 tokens; the network has 4"),
         (b"a\na\nb\nc", "it has 3 tokens; the network has 4"),
-        (b'["a", "b", "c", 4]', "it must be words"),
-        (b'["a b", "b", "c", "d"]', "it must be words"),
+        (b'["a", "b", "c", 4]', "expected words"),
+        (b'["a b", "b", "c", "d"]', "expected words"),
         (b'{"a": 0, "b": 2}', "its ids do not go from 0"),
         (b'{"a": "b"}', "is not one saved by this package"),
         (b"[" * 100_000, "it has 1 tokens"),

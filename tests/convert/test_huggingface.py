@@ -161,7 +161,7 @@ def test_settings_of_old_releases_keep_their_meaning(small):
 
 def test_folder_without_weights_is_refused(small):
     (small / "model.safetensors").unlink()
-    message = r"no weights; there must be model\.safetensors or pytorch_model\.bin"
+    message = r"no weights; expected model\.safetensors or pytorch_model\.bin"
     with pytest.raises(ValueError, match=message):
         load_huggingface(small)
 

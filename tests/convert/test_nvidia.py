@@ -40,7 +40,7 @@ def test_checkpoint_may_lack_a_vocabulary_and_its_errors_name_the_file(tmp_path,
             "model_config": golden.args | {"n_layer": "2"}
         },
         r"a\.pt: a setting is of a wrong kind \(.*not iterable": {"model_config": 3},
-        r"a\.pt: vocab: it must be words": {"vocab": {"idx2sym": ["a"]}},
+        r"a\.pt: vocab: invalid kind; expected words": {"vocab": {"idx2sym": ["a"]}},
     }
     for message, change in cases.items():
         torch.save(content | change, path)
@@ -58,7 +58,7 @@ def test_vocabulary_keeps_lower_case_and_refuses_other_units():
     for wrong in ({"delimiter": ""}, {"idx2sym": {"the": 0}}):
         other = Vocab()
         vars(other).update(vars(vocab) | wrong)
-        with pytest.raises(ValueError, match="vocab: it must be words between white space"):
+        with pytest.raises(ValueError, match="vocab: invalid kind; expected words"):
             convert_vocabulary(other, 3)
 
 

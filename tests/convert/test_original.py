@@ -36,7 +36,7 @@ OPTIONS = """
         ({"n_layer": "2"}, "n_layer: invalid '2'; expected a number"),
         ({"attn_type": 1, "mem_len": 0}, "tgt_len: invalid 0; expected given"),
         ({"attn_type": 3, "d_head": 3}, r"d_head: invalid 3; .* \(4 / 2\), as attn_type is 3"),
-        ({"clamp_length": 2}, "args: clamp_length is no keyword; it must be clamp_len$"),
+        ({"clamp_length": 2}, r"args: clamp_length: unknown key; did you mean clamp_len\?"),
         ({"n_head": None, "mem_len": None}, "args: n_head, mem_len missing"),
     ],
 )

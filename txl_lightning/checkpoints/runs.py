@@ -61,7 +61,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if not Path(path).is_file():
         beside = ", ".join(sorted(found.name for found in Path(path).parent.glob("*.ckpt")))
         there = f" (there is {beside})" if beside else ""
-        allowed = "it must be a checkpoint written by fit, or a folder written by convert"
+        allowed = "expected a checkpoint written by fit, or a folder written by convert"
         raise ValueError(f"ckpt_path: {path}: no such file{there}; {allowed}")
     checkpoint = load_checkpoint(Path(path))
     try:

@@ -46,7 +46,7 @@ def load_json(path: Path) -> dict[str, Any]:
     """Return the settings in a JSON file; errors are those of `load_content`."""
     settings = _load(path, "JSON", lambda: json.loads(path.read_text(encoding="utf-8")))
     if not isinstance(settings, dict):
-        raise CheckpointError(f"{path}: it must hold settings by name")
+        raise CheckpointError(f"{path}: expected settings by name")
     return settings
 
 
@@ -54,7 +54,7 @@ def require_tensors(path: Path, content: Any) -> dict[str, Tensor]:
     """Return the content of a file, if it is tensors by name."""
     pairs = content.items() if isinstance(content, Mapping) else [(None, None)]
     if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in pairs):
-        raise CheckpointError(f"{path}: not a state_dict; it must hold tensors by name")
+        raise CheckpointError(f"{path}: not a state_dict; expected tensors by name")
     return dict(content)
 
 

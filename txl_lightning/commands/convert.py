@@ -34,7 +34,7 @@ def convert_command(
             vocab.json; a Hugging Face tokenizer.json; or bytes. Left out, the checkpoint's own.
     """
     if out is None:
-        raise ValueError("out: missing; it must be the folder to write")
+        raise ValueError("out: missing; expected the folder to write")
     folder = Path(out)
     is_new = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     require(is_new, "out", out, "new, or an empty folder")

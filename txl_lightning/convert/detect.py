@@ -56,8 +56,8 @@ def load_from_file(path: Path, args: str | None) -> Loaded:
         return load_run(path)
     weights = require_tensors(path, content)
     if args is None:
-        allowed = "it must be the keywords of the original's constructor, in a JSON file"
-        raise ValueError(f"args: missing for the state_dict {path}; {allowed}")
+        expected = "expected a JSON file of the keywords of the original's constructor"
+        raise ValueError(f"args: missing for the state_dict {path}; {expected}")
     keywords = load_json(Path(args))
     with errors_in(path):
         return load_original(weights, keywords), None

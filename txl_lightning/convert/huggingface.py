@@ -43,7 +43,7 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     settings = load_json(folder / "config.json")
     path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if path is None:
-        raise ValueError(f"{folder}: no weights; there must be {' or '.join(WEIGHTS)}")
+        raise ValueError(f"{folder}: no weights; expected {' or '.join(WEIGHTS)}")
     with errors_in(folder / "config.json"):
         config = config_from_huggingface(settings)
     weights = require_tensors(path, load_content(path))

@@ -76,5 +76,5 @@ def convert_vocabulary(vocab: Any, n_token: int) -> Vocabulary | None:
     held = vars(vocab) if isinstance(vocab, Vocab) else {}
     words = held.get("idx2sym")
     if not isinstance(words, list) or held.get("delimiter") is not None:
-        raise ValueError("vocab: it must be words between white space")
+        raise ValueError("vocab: invalid kind; expected words between white space")
     return require_size(make_words(words, bool(held.get("lower_case"))), n_token)

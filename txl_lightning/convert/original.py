@@ -82,10 +82,10 @@ def config_from_keywords(args: Mapping[str, Any], table_NC: Tensor | None) -> Tr
     """Translate keywords that the original's constructor has, and NVIDIA's."""
     for key in args.keys() - KEYWORDS:
         if close := get_close_matches(str(key), KEYWORDS, cutoff=CLOSE):
-            raise ValueError(f"args: {key} is no keyword; it must be {' or '.join(close)}")
+            raise ValueError(f"args: {key}: unknown key; did you mean {close[0]}?")
     given = fill_settings(args, DEFAULTS, SAME_NAME)
     if missing := [key for key in REQUIRED if key not in given]:
-        raise ValueError(f"args: {', '.join(missing)} missing; they must be the constructor's own")
+        raise ValueError(f"args: {', '.join(missing)} missing; expected the constructor's keywords")
     kind, cutoffs = given["attn_type"], given["cutoffs"]
     require(kind in POSITIONS, "attn_type", kind, "0, 1, 2 or 3")
     tie_projs = [*given["tie_projs"], *[False] * (len(cutoffs) + 1)]

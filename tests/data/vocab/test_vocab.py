@@ -90,7 +90,7 @@ def test_a_list_of_words_gives_the_ids_by_its_order(build, tmp_path, text, words
         ("cut.json", b'{"kind": "wor', "is not one saved by this package"),
         ("number.json", b"7", "is not one saved by this package"),
         ("other.txt", b'{"a": "b"}', "is not one saved by this package"),
-        ("number.txt", b'["a", 1]', "it must be words without white space"),
+        ("number.txt", b'["a", 1]', "expected words without white space"),
         ("ids.txt", b'{"a": 0, "b": 2}', "its ids do not go from 0"),
         ("model.json", b'{"model": {"type": "none"}}', "`tokenizers` cannot read it"),
     ],

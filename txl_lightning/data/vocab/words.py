@@ -121,7 +121,7 @@ class Words(Vocabulary):
         """Take these words in this order, then the symbols that they lack."""
         words = list(words)
         if not all(isinstance(word, str) and word.split() == [word] for word in words):
-            raise DataError("it must be words without white space")
+            raise DataError("expected words without white space")
         known = dict.fromkeys([*words, *options.symbols])
         if options.unknown == "unk" and known.keys().isdisjoint(UNKNOWN):
             known[UNKNOWN[0]] = None
