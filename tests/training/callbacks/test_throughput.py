@@ -1,7 +1,9 @@
 """The share of a device's peak is logged where the peak is known, and time survives a resume."""
 
 import pytest
+from lightning.pytorch import Callback
 
+from txl_lightning.model.flops import flops_per_token
 from txl_lightning.training.callbacks import throughput
 from txl_lightning.training.callbacks.throughput import Throughput
 
@@ -31,3 +33,27 @@ def test_seconds_of_a_resumed_run_go_on(make_model, make_data, make_trainer, tmp
     second = make_trainer(callbacks=[Throughput()], max_steps=4, **options)
     second.fit(make_model(), datamodule=make_data(), ckpt_path=tmp_path / "a.ckpt")
     assert second.callback_metrics["train/seconds"] > 1000
+
+
+@pytest.mark.parametrize("ext_len", [0, 5])
+def test_throughput_counts_new_tokens_and_not_the_time_of_validation(
+    make_model, make_data, make_trainer, monkeypatch, ext_len
+):
+    class Clock(Callback):
+        now = 0.0
+
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            self.now += 1
+
+        def on_validation_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            self.now += 100
+
+    clock = Clock()
+    monkeypatch.setattr(throughput.time, "perf_counter", lambda: clock.now)
+    options = {"log_every_n_steps": 4, "val_check_interval": 3, "max_steps": 4}
+    trainer = make_trainer(callbacks=[clock, Throughput()], **options)
+    trainer.fit(make_model(), datamodule=make_data(ext_len=ext_len))
+    assert trainer.callback_metrics["train/tokens_per_second"] == 4 * 8
+    each = flops_per_token(trainer.lightning_module.net, 8)
+    found = trainer.callback_metrics["train/model_flops_per_second"].item()
+    assert found == pytest.approx(4 * 8 * each)
