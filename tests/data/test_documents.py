@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl_lightning.data import documents as spans_room
+from txl_lightning.data import documents
 from txl_lightning.data.documents import FileSlice, split_documents, whole_file
 
 
@@ -14,7 +14,7 @@ def text_of(document) -> bytes:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return tmp_path_factory.mktemp("spans") / "a.txt"
+    return tmp_path_factory.mktemp("documents") / "a.txt"
 
 
 @settings(deadline=None)
@@ -25,16 +25,18 @@ def path(tmp_path_factory):
 def test_lines_are_those_of_the_file_wherever_its_pieces_end(path, text, skipped):
     path.write_bytes(b"x" * skipped + text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spans_room, "CHUNK", 8)
+        patch.setattr(documents, "CHUNK", 8)
         lines = list(split_documents([FileSlice(path, skipped, skipped + len(text))], "lines"))
         assert [text_of(line) for line in lines] == text.splitlines(keepends=True)
     starts = [sum(len(text_of(line)) for line in lines[:nth]) for nth in range(len(lines))]
     assert [line.start - skipped for line in lines] == starts
 
 
-def test_a_long_line_is_not_held(path, monkeypatch):
+def test_a_long_line_is_read_in_pieces(path, monkeypatch):
+    monkeypatch.setattr(documents, "CHUNK", 8)
     path.write_bytes(b"a" * 100 + b"\nb\n")
-    monkeypatch.setattr(spans_room, "CHUNK", 8)
+    for unit in ("files", "lines"):
+        [first, *_] = split_documents(whole_file(path), unit)
+        assert max(map(len, first.chunks())) == 8
     long, short = split_documents(whole_file(path), "lines")
-    assert isinstance(long, FileSlice)
     assert (text_of(long), text_of(short)) == (b"a" * 100 + b"\n", b"b\n")

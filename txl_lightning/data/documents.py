@@ -26,18 +26,18 @@ class FileSlice:
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the bytes, a piece at a time; a character may straddle two pieces."""
-        for chunk in self._read() if self.text is None else [self.text]:
-            yield chunk
-            if self.on_read:
-                self.on_read(len(chunk))
-
-    def _read(self) -> Iterator[bytes]:
+        if self.text is not None:
+            for at in range(0, len(self.text), CHUNK):
+                yield self.text[at : at + CHUNK]
+            return
         with self.path.open("rb") as file:
             file.seek(self.start)
             left = self.stop - self.start
             while left and (chunk := file.read(min(CHUNK, left))):
                 left -= len(chunk)
                 yield chunk
+                if self.on_read:
+                    self.on_read(len(chunk))
 
 
 Splits = dict[str, list[FileSlice]]  # of train, val and test
@@ -59,25 +59,11 @@ def split_documents(slices: Iterable[FileSlice], unit: DocumentUnit) -> Iterator
 
 
 def _split_lines(file_slice: FileSlice) -> Iterator[FileSlice]:
-    """Yield each line; one that is longer than a chunk or two is not held in memory."""
-    path, start, read, rest = file_slice.path, file_slice.start, file_slice.start, b""
-    for chunk in file_slice.chunks():
-        read += len(chunk)
-        first, *others = chunk.split(b"\n")
-        if not others:
-            rest += first if len(rest) <= CHUNK else b""
-            continue
-        stop = read - len(chunk) + len(first) + 1
-        yield _line(path, start, stop, rest + first + b"\n")
-        start = stop
-        *lines, rest = others
-        for line in lines:
-            yield FileSlice(path, start, start + len(line) + 1, line + b"\n")
-            start += len(line) + 1
-    if start < read:
-        yield _line(path, start, read, rest)
-
-
-def _line(path: Path, start: int, stop: int, text: bytes) -> FileSlice:
-    # A part of the text is missing where the line was too long to be held.
-    return FileSlice(path, start, stop, text if len(text) == stop - start else None)
+    start, advance = file_slice.start, file_slice.on_read
+    with file_slice.path.open("rb") as file:
+        file.seek(start)
+        while line := file.readline(file_slice.stop - start):
+            yield FileSlice(file_slice.path, start, start + len(line), line)
+            start += len(line)
+            if advance:
+                advance(len(line))
