@@ -22,7 +22,7 @@ from txl_lightning.__main__ import silence_warnings
 from txl_lightning.convert import load_original
 from txl_lightning.convert.original import config_from_original
 from txl_lightning.data.stream import Segment
-from txl_lightning.evaluation import MeanNats
+from txl_lightning.evaluation.metrics import MeanNats
 
 
 class Record(Callback):

@@ -15,6 +15,7 @@ from txl_lightning.data.orders import (
     ShuffledOrder,
     TextOrder,
     VarlenLengths,
+    draw_ends,
 )
 from txl_lightning.data.stream import (
     IGNORED,
@@ -268,7 +269,7 @@ def test_stream_of_the_first_tokens_fills_its_rows_with_unscored_places():
 
 @pytest.mark.parametrize("tgt_len", [5, 6, 64, 512])
 def test_varlen_segments_are_the_originals(tgt_len):
-    ends = VarlenLengths(tgt_len, seed=0).ends(200_000, 0)
+    ends = draw_ends(VarlenLengths(tgt_len, seed=0), 200_000, 0)
     lengths = np.diff(ends, prepend=0)[:-1]
     assert lengths.min() >= 5
     assert lengths.max() <= tgt_len + 15

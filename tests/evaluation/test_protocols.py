@@ -9,8 +9,7 @@ import yaml
 
 from txl_lightning.data.stream import IGNORED
 from txl_lightning.data.tokens import Text
-from txl_lightning.evaluation import ALIASES, PROTOCOLS, Protocol
-from txl_lightning.evaluation.protocols import get_protocol
+from txl_lightning.evaluation.protocols import ALIASES, PROTOCOLS, Protocol, get_protocol
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 CONFIG_OF = {

@@ -12,8 +12,9 @@ from txl_lightning.data.eval_text import EvalText
 from txl_lightning.data.tokens import Text
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import NonFiniteError
-from txl_lightning.evaluation import Protocol, evaluate, score_text
-from txl_lightning.evaluation.protocols import get_protocol
+from txl_lightning.evaluation.protocols import Protocol, get_protocol
+from txl_lightning.evaluation.results import evaluate
+from txl_lightning.evaluation.scoring import score_text
 from txl_lightning.evaluation.stats import BLOCKS, SHORTEST_BLOCK
 from txl_lightning.model import EvalLengths
 

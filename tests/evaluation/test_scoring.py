@@ -19,8 +19,8 @@ from txl_lightning.data.orders import (
 )
 from txl_lightning.data.stream import IGNORED, Stream, TrainingLoader
 from txl_lightning.data.tokens import Text
-from txl_lightning.evaluation import Protocol, score_text, segment_answers, segment_nats
-from txl_lightning.evaluation.protocols import get_protocol, window_lengths
+from txl_lightning.evaluation.protocols import Protocol, get_protocol, window_lengths
+from txl_lightning.evaluation.scoring import score_text, segment_answers, segment_nats
 from txl_lightning.model import CachedReader, EvalLengths
 
 FAR = {"mem_len": 6, "same_length": "mem_len", "warmup_len": 30}

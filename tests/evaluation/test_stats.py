@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning.evaluation import PerToken
 from txl_lightning.evaluation.scoring import TokenNats
-from txl_lightning.evaluation.stats import NatsAccumulator
+from txl_lightning.evaluation.stats import NatsAccumulator, PerToken
 
 
 def accumulate(nats_N: np.ndarray, batch_size: int = 1) -> NatsAccumulator:

@@ -5,7 +5,7 @@ import torch
 from lightning.pytorch import Callback, seed_everything
 
 from txl_lightning.data.stream import Stream
-from txl_lightning.evaluation import segment_nats
+from txl_lightning.evaluation.scoring import segment_nats
 from txl_lightning.training.micro_batches import nats_in_micro_batches
 
 EXACT = {"precision": "64-true", "gradient_clip_val": 0.25, "limit_val_batches": 0, "max_steps": 7}
@@ -74,7 +74,7 @@ def test_micro_batches_train_as_the_whole_batch_does(train, lines, micro_batches
         {"trainer": {"accumulate_grad_batches": 2}},
         {"trainer": {"overfit_batches": 3}},
         {"net": {"mem_len": 0}},
-        {"net": {"cutoffs": [20, 110], "loss_chunk": 5}},
+        {"net": {"cutoffs": [20, 110], "loss_chunk_size": 5}},
         {"order": "rolled", "segments": "varlen", "ext_len": 5, "split": (0.04, 0.48, 0.48)},
     ],
     ids=str,

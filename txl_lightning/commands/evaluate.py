@@ -15,9 +15,10 @@ from ..data.config import DataConfig
 from ..data.corpora import CORPORA
 from ..data.eval_text import ALL_IS_TEST, EvalText, encode_eval_text
 from ..errors import DataError, require
-from ..evaluation import PerToken, Protocol, evaluate
-from ..evaluation.protocols import get_protocol
+from ..evaluation.protocols import Protocol, get_protocol
+from ..evaluation.results import evaluate
 from ..evaluation.scoring import TokenNats
+from ..evaluation.stats import PerToken
 from ..files import check_file_writable
 from ..model import TransformerXL
 from .device import Device, pick_device

@@ -9,11 +9,11 @@ from lightning.pytorch import LightningDataModule
 
 from ..errors import DataError, require
 from .config import DataConfig
-from .orders import FixedLengths, ReadingOrder, RolledOrder, ShuffledOrder, TextOrder, VarlenLengths
+from .orders import FixedLengths, RolledOrder, ShuffledOrder, VarlenLengths
 from .store import Store
 from .stream import EvaluationLoader, Stream, TrainingLoader, check_length
 from .tasks import TaskStore
-from .tokens import Text, Tokens
+from .tokens import Text
 from .vocab import Vocabulary, load_vocabulary
 
 
@@ -153,22 +153,27 @@ class CorpusDataModule(LightningDataModule):
 
         Raises:
             ValueError: the text is too short, or the devices cannot share the rows.
+        DataError: there are no documents to shuffle.
         """
         config, (batch_size, tgt_len) = self.config, self.train_shape
         if self.example_len:
             for name, value in (("order", "ordered"), ("segments", "fixed")):
                 found, why = getattr(config, name), "for a task, whose examples are drawn at random"
                 require(found == value, f"data.{name}", found, f"{value} {why}")
+        tokens, order = self.store.text("train"), None
+        if config.order == "rolled":
+            order = RolledOrder(tokens, config.seed)
+        elif config.order == "shuffled":
+            if not isinstance(tokens, Text) or len(tokens.starts) < 2:
+                raise DataError(
+                    "data.order: invalid shuffled for a text in one piece; give a folder or tar "
+                    "of documents, or set data.document_unit to lines"
+                )
+            order = ShuffledOrder(tokens, config.seed)
         varlen = config.segments == "varlen"
-        tokens = self.store.text("train")
-        stream = Stream(
-            tokens,
-            batch_size,
-            VarlenLengths(tgt_len, config.seed) if varlen else FixedLengths(tgt_len),
-            make_order(config.order, tokens, config.seed),
-            ext_len=self.ext_len,
-            **self._share_rows(batch_size),
-        )
+        lengths = VarlenLengths(tgt_len, config.seed) if varlen else FixedLengths(tgt_len)
+        share = self._share_rows(batch_size)
+        stream = Stream(tokens, batch_size, lengths, order, ext_len=self.ext_len, **share)
         fix = "lower data.batch_size or data.tgt_len, or give more text"
         check_length(f"{config.name}, train", stream, tgt_len, fix)
         batches = self.trainer.overfit_batches if self.trainer else 0
@@ -247,21 +252,3 @@ class CorpusDataModule(LightningDataModule):
         expected = f"a multiple of {world_size}, the number of devices"
         require(batch_size % world_size == 0, key, batch_size, expected)
         return {"rank": rank, "world_size": world_size}
-
-
-def make_order(name: str, tokens: Tokens, seed: int) -> ReadingOrder:
-    """Return the order of training by its name.
-
-    Raises:
-        DataError: there are no documents to shuffle.
-    """
-    if name == "ordered":
-        return TextOrder(tokens)
-    if name == "rolled":
-        return RolledOrder(tokens, seed)
-    if not isinstance(tokens, Text) or len(tokens.starts) < 2:
-        raise DataError(
-            "data.order: invalid shuffled for a text in one piece; give a folder or tar of "
-            "documents, or set data.document_unit to lines"
-        )
-    return ShuffledOrder(tokens, seed)

@@ -4,23 +4,23 @@ B rows   L positions in each
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache, lru_cache
+from typing import ClassVar, Protocol
 
 import numpy as np
+from numpy import ndarray
 
 from .tokens import Text, Tokens
+
+Pair = tuple[ndarray, ndarray]
+"""Positions in the text, and tokens of the same document before each: both [B, L]."""
 
 
 class ReadingOrder(Protocol):
     """Which token stands in a column of a row; a pass that is read again is the same."""
 
-    def positions(
-        self, n_pass: int, row_B1: np.ndarray, column_1L: np.ndarray, row_len: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return positions in the text, and tokens of the same document before each: both [B, L].
-
-        A column before the text's beginning is clamped to its first token.
-        """
+    def positions(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
+        """Return the positions of columns; those before the text's beginning are its first."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,7 @@ class TextOrder:
 
     tokens: Tokens
 
-    def positions(
-        self, n_pass: int, row_B1: np.ndarray, column_1L: np.ndarray, row_len: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def positions(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
         position_BL = np.maximum(row_B1 * row_len + column_1L, 0)
         return position_BL, self.tokens.doc_position(position_BL)
 
@@ -46,9 +44,7 @@ class RolledOrder:
     tokens: Tokens
     seed: int
 
-    def positions(
-        self, n_pass: int, row_B1: np.ndarray, column_1L: np.ndarray, row_len: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def positions(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
         shift_B = np.random.default_rng((self.seed, n_pass)).integers(row_len, size=len(row_B1))
         column_BL = (column_1L + shift_B[:, None]) % row_len
         position_BL = row_B1 * row_len + column_BL
@@ -64,9 +60,7 @@ class ShuffledOrder:
         self.lengths = np.diff(self.text.starts, append=len(self.text)).astype(np.uint32)
         self._pass = -1
 
-    def positions(
-        self, n_pass: int, row_B1: np.ndarray, column_1L: np.ndarray, row_len: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def positions(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
         self._shuffle(n_pass)
         position_BL = np.maximum(row_B1 * row_len + column_1L, 0)
         nth_BL = np.searchsorted(self._firsts, position_BL, side="right") - 1
@@ -108,42 +102,43 @@ class FixedLengths:
         return n_pass, nth * self.tgt_len, min((nth + 1) * self.tgt_len, total)
 
 
+@dataclass(frozen=True)
 class VarlenLengths:
     """Normal around tgt_len, and around half of it once in twenty (the original's varlen).
 
     Each pass draws from a generator of its own, so that any segment can be found again.
     """
 
-    DEVIATION = 5
-    SHORTEST = 5
-    LONGER = 3 * DEVIATION
+    tgt_len: int
+    seed: int
 
-    def __init__(self, tgt_len: int, seed: int) -> None:
-        self.tgt_len, self.seed = tgt_len, seed
-        self._total = self._n_pass = self._first = 0
-        self._ends = np.empty(0, np.int64)
+    DEVIATION: ClassVar = 5
+    SHORTEST: ClassVar = 5
+    LONGER: ClassVar = 3 * DEVIATION
 
     def count(self, total: int, n_pass: int) -> int:
-        return len(self.ends(total, n_pass))
+        return count_ends(self, total, n_pass)
 
     def bounds(self, total: int, index: int) -> tuple[int, int, int]:
-        if total != self._total or index < self._first:
-            self._keep_pass(total, 0, 0)
-        while index >= self._first + len(self._ends):
-            self._keep_pass(total, self._n_pass + 1, self._first + len(self._ends))
-        nth = index - self._first
-        return self._n_pass, int(self._ends[nth - 1]) if nth else 0, int(self._ends[nth])
+        n_pass = 0
+        while index >= (count := count_ends(self, total, n_pass)):
+            index, n_pass = index - count, n_pass + 1
+        ends = draw_ends(self, total, n_pass)
+        return n_pass, int(ends[index - 1]) if index else 0, int(ends[index])
 
-    def ends(self, total: int, n_pass: int) -> np.ndarray:
-        """Return the column where each segment of a pass ends."""
-        rng = np.random.default_rng((self.seed, n_pass))
-        n_drawn = total // self.SHORTEST + 1
-        centre = np.where(rng.random(n_drawn) < 0.95, self.tgt_len, self.tgt_len / 2)
-        drawn = rng.normal(centre, self.DEVIATION).astype(np.int64)
-        ends = drawn.clip(self.SHORTEST, self.tgt_len + self.LONGER).cumsum()
-        return np.append(ends[ends < total], total)
 
-    def _keep_pass(self, total: int, n_pass: int, first: int) -> None:
-        """Keep the ends of one pass, whose first segment is number `first`."""
-        self._total, self._n_pass, self._first = total, n_pass, first
-        self._ends = self.ends(total, n_pass)
+@lru_cache(maxsize=4)
+def draw_ends(lengths: VarlenLengths, total: int, n_pass: int) -> ndarray:
+    """Return the column where each segment of a pass ends."""
+    rng = np.random.default_rng((lengths.seed, n_pass))
+    n_drawn = total // lengths.SHORTEST + 1
+    centre = np.where(rng.random(n_drawn) < 0.95, lengths.tgt_len, lengths.tgt_len / 2)
+    drawn = rng.normal(centre, lengths.DEVIATION).astype(np.int64)
+    ends = drawn.clip(lengths.SHORTEST, lengths.tgt_len + lengths.LONGER).cumsum()
+    return np.append(ends[ends < total], total)
+
+
+@cache
+def count_ends(lengths: VarlenLengths, total: int, n_pass: int) -> int:
+    # Numbers are kept of every pass, the arrays of a few.
+    return len(draw_ends(lengths, total, n_pass))

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..data.stream import Segment
-from ..evaluation import segment_nats
+from ..evaluation.scoring import segment_nats
 from ..model import Memory, TransformerXL
 
 

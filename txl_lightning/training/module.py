@@ -13,14 +13,10 @@ from torchmetrics import Metric
 from ..data.datamodule import CorpusDataModule
 from ..data.stream import IGNORED, Segment, TrainingLoader
 from ..errors import prefix_errors
-from ..evaluation import (
-    MeanNats,
-    RightAnswers,
-    peak_memory,
-    readings,
-    segment_answers,
-    segment_nats,
-)
+from ..evaluation.environment import peak_memory
+from ..evaluation.metrics import MeanNats, RightAnswers
+from ..evaluation.scoring import segment_answers, segment_nats
+from ..evaluation.units import readings
 from ..model import EvalLengths, EvalSameLength, Memory, TransformerXL, TransformerXLConfig
 from .callbacks.non_finite import NonFiniteGuard
 from .callbacks.training_state import TrainingStateCheckpoint
