@@ -101,7 +101,6 @@ class CorpusDataModule(LightningDataModule):
 
     @property
     def store(self) -> Store | TaskStore:
-        """The prepared text, or the task."""
         if self._store is None:
             self._store = self.config.open()
         return self._store
@@ -112,12 +111,10 @@ class CorpusDataModule(LightningDataModule):
 
     @property
     def n_token(self) -> int:
-        """Size of the vocabulary, V."""
         return self.vocab.n_token
 
     @property
     def unit(self) -> str:
-        """One token's name: byte, character, word or subword."""
         return self.vocab.unit
 
     @property
@@ -157,9 +154,9 @@ class CorpusDataModule(LightningDataModule):
         """
         config, (batch_size, tgt_len) = self.config, self.train_shape
         if self.example_len:
-            for name, value in (("order", "ordered"), ("segments", "fixed")):
-                found, why = getattr(config, name), "for a task, whose examples are drawn at random"
-                require(found == value, f"data.{name}", found, f"{value} {why}")
+            why = "for a task, whose examples are drawn at random"
+            require(config.order == "ordered", "data.order", config.order, f"ordered {why}")
+            require(config.segments == "fixed", "data.segments", config.segments, f"fixed {why}")
         tokens, order = self.store.text("train"), None
         if config.order == "rolled":
             order = RolledOrder(tokens, config.seed)

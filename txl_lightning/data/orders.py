@@ -5,7 +5,7 @@ B rows   L positions in each
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy import ndarray
@@ -16,16 +16,9 @@ Pair = tuple[ndarray, ndarray]
 """Positions in the text, and tokens of the same document before each: both [B, L]."""
 
 
-class ReadingOrder(Protocol):
-    """Which token stands in a column of a row; a pass that is read again is the same."""
-
-    def positions(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
-        """Return the positions of columns; those before the text's beginning are its first."""
-
-
 @dataclass(frozen=True)
 class TextOrder:
-    """Row b is the b-th part of the text, in every pass."""
+    """Row b is the b-th part of the text; columns before its beginning are its first token."""
 
     tokens: Tokens
 
@@ -78,19 +71,13 @@ class ShuffledOrder:
             self._pass = n_pass
 
 
-class SegmentLengths(Protocol):
-    """Where the segments of each pass begin and end."""
-
-    def count(self, total: int, n_pass: int) -> int:
-        """Return the number of segments in a pass whose rows have `total` targets."""
-
-    def bounds(self, total: int, index: int) -> tuple[int, int, int]:
-        """Return pass, first column and end of segment `index` of an endless reading."""
+ReadingOrder = TextOrder | RolledOrder | ShuffledOrder
+"""Which token stands in a column of a row; a pass that is read again is the same."""
 
 
 @dataclass(frozen=True)
 class FixedLengths:
-    """tgt_len tokens each; the last of a pass is shorter."""
+    """tgt_len tokens each; the last of a pass, whose rows have `total` targets, is shorter."""
 
     tgt_len: int
 
@@ -98,6 +85,7 @@ class FixedLengths:
         return -(-total // self.tgt_len)
 
     def bounds(self, total: int, index: int) -> tuple[int, int, int]:
+        """Return pass, first column and end of segment `index` of an endless reading."""
         n_pass, nth = divmod(index, self.count(total, 0))
         return n_pass, nth * self.tgt_len, min((nth + 1) * self.tgt_len, total)
 
@@ -125,6 +113,9 @@ class VarlenLengths:
             index, n_pass = index - count, n_pass + 1
         ends = draw_ends(self, total, n_pass)
         return n_pass, int(ends[index - 1]) if index else 0, int(ends[index])
+
+
+SegmentLengths = FixedLengths | VarlenLengths
 
 
 @lru_cache(maxsize=4)

@@ -8,7 +8,7 @@ B rows   L positions in each   T tokens in an example
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -46,19 +46,6 @@ class TaskConfig:
             require(value is None or value >= minimum, name, value, f"at least {minimum}")
 
 
-class Task(Protocol):
-    """Examples of one length, drawn at random."""
-
-    symbols: tuple[str, ...]
-    """The symbol of each id."""
-    answer: slice
-    """The tokens of an example that are to be predicted."""
-    example_len: int
-
-    def draw(self, rng: np.random.Generator) -> np.ndarray:
-        """Return the ids of one example."""
-
-
 class Sort:
     """n digits, and the same digits in order (augustwester/transformer-xl).
 
@@ -66,7 +53,7 @@ class Sort:
     """
 
     def __init__(self, config: TaskConfig) -> None:
-        self.symbols = digits(config.n_symbol)
+        self.symbols = tuple(map(str, range(config.n_symbol)))
         self.length = config.length
         self.example_len = 2 * config.length
         self.answer = slice(config.length, None)
@@ -83,7 +70,7 @@ class Copy:
     """
 
     def __init__(self, config: TaskConfig) -> None:
-        self.symbols = (*digits(config.n_symbol), ".", ">")
+        self.symbols = (*map(str, range(config.n_symbol)), ".", ">")
         self.n_symbol, self.length, self.distance = config.n_symbol, config.length, config.distance
         self.example_len = 2 * config.length + config.distance + 1
         self.answer = slice(config.length + config.distance + 1, None)
@@ -104,7 +91,7 @@ class Recall:
     def __init__(self, config: TaskConfig) -> None:
         self.n_symbol, self.length, self.distance = config.n_symbol, config.length, config.distance
         keys = tuple(f"k{number}" for number in range(config.length))
-        self.symbols = (*digits(config.n_symbol), *keys, ".", ">")
+        self.symbols = (*map(str, range(config.n_symbol)), *keys, ".", ">")
         self.example_len = 2 * config.length + config.distance + 3
         self.answer = slice(self.example_len - 1, None)
 
@@ -118,7 +105,9 @@ class Recall:
         return np.concatenate([pairs, np.full(self.distance, blank), question])
 
 
-TASKS: dict[str, type] = {"sort": Sort, "copy": Copy, "recall": Recall}
+Task = Sort | Copy | Recall
+"""`symbols` of its ids; `draw` gives an example of example_len ids, whose `answer` is scored."""
+TASKS: dict[str, type[Task]] = {"sort": Sort, "copy": Copy, "recall": Recall}
 
 
 @dataclass(frozen=True)
@@ -188,8 +177,3 @@ class TaskStore:
 
     def bytes_per_token(self, split: str) -> None:
         """Return None: symbols stand for no bytes."""
-
-
-def digits(n_symbol: int) -> tuple[str, ...]:
-    """Return the symbols 0 to n_symbol - 1."""
-    return tuple(str(number) for number in range(n_symbol))

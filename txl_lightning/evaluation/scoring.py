@@ -35,11 +35,9 @@ def segment_nats(
 def segment_hidden(
     net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
 ) -> tuple[Tensor, AnyMemory]:
-    """Return hidden states h_BLD of a segment, and the memory for the next one.
-
-    The next segment reads this one's last ext_len tokens again. At the end of a pass it does not,
-    and sees nothing of memory: its doc_pos_BL begins at 0.
-    """
+    """Return hidden states h_BLD of a segment, and the memory for the next one."""
+    # At the end of a pass the next segment rereads nothing and, as its doc_pos_BL begins at 0,
+    # sees nothing of memory.
     n_reread = min(ext_len, segment.tokens_BL.size(1))
     return net.hidden(segment.tokens_BL, memory, segment.doc_pos_BL, n_reread)
 
@@ -98,21 +96,11 @@ def stream_nats(
 ) -> Tensor:
     """Return the nats of every scored token of a text, in input order: nats_BT.
 
-    The text is read in `batch_size` rows, each with an empty memory at first; a row's first token
-    is not scored. The model is used in eval mode and left in the mode it was in.
-
-    Args:
-        model: the network.
-        tokens: the text's ids, one dimension.
-        batch_size: rows B.
-        tgt_len: tokens L in a segment; with enough memory it changes nothing but the speed.
-        mem_len: states M remembered; left out, what the model was trained with.
-        clamp_len: greatest distance told apart; left out, as in training.
-        same_length: how many states each query sees; left out, as in training; "all" that there
-            are.
-        ext_len: tokens that a segment reads again before its own; they are scored once.
-        warmup_len: tokens that each row but the first reads before its own. The first token of a
-            row is then scored like the others; of the text's own first token the nats are nan.
+    The text, ids in one dimension, is read in rows, each with an empty memory at first; a row's
+    first token is not scored. The model is used in eval mode and left in the mode it was in. The
+    other arguments are ProtocolOptions. With a warm-up the first token of a row is scored like the
+    others; of the text's own first token the nats are nan. With enough memory tgt_len changes
+    nothing but the speed.
 
     Raises:
         ValueError: a length that cannot be, or fewer than two tokens for each row.
