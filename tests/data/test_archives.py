@@ -68,7 +68,7 @@ def test_named_members_become_files_and_others_stay(archive, tmp_path, kind):
         archive.write_bytes(COMPRESSIONS[kind](raw))
     extract_members(archive, {f"books/{n}": tmp_path / "data" / f"{n}.txt" for n in (7, 3, 19)})
     assert files_in(tmp_path / "data") == {f"{n}.txt": texts[f"books/{n}"] for n in (3, 7, 19)}
-    with pytest.raises(DataError, match=r"archive: cannot be read as an archive \(.*no.*absent"):
+    with pytest.raises(DataError, match=r"archive: damaged or no archive \(.*no.*absent"):
         extract_members(archive, {"absent": tmp_path / "absent"})
 
 
@@ -86,7 +86,7 @@ def test_a_users_tar_is_unpacked_as_plain_files(archive, folder, compression):
 @pytest.mark.parametrize("name", ["../evil", "books/../../evil"])
 def test_a_name_that_leads_out_of_the_folder_is_refused(archive, folder, tmp_path, name):
     archive.write_bytes(make_tar(entry(name, TEXT)))
-    with pytest.raises(DataError, match=r"archive: cannot be read as an archive \(.*outside"):
+    with pytest.raises(DataError, match=r"archive: damaged or no archive \(.*outside"):
         unpack_tar(archive, folder)
     assert set(os.listdir(tmp_path)) == {"archive", "unpacked"}
 
@@ -94,7 +94,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(archive, folder, tmp_pat
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_member_that_is_no_plain_file_is_refused(archive, folder, kind):
     archive.write_bytes(make_tar(entry("a", b"a"), entry("b", **KINDS[kind])))
-    with pytest.raises(DataError, match="archive: the member 'b' is no plain file; leave it out"):
+    with pytest.raises(DataError, match="archive: member 'b' is no plain file; leave it out"):
         unpack_tar(archive, folder)
 
 
@@ -114,14 +114,14 @@ def test_a_tar_that_is_cut_is_refused(archive, folder, compression):
     raw = COMPRESSIONS[compression](make_tar(entry("a", os.urandom(20_000))))
     for length in (0, 300, 5000):
         archive.write_bytes(raw[:length])
-        with pytest.raises(DataError, match="archive: cannot be read as an archive"):
+        with pytest.raises(DataError, match="archive: damaged or no archive"):
             unpack_tar(archive, folder)
 
 
 @pytest.mark.parametrize("fields", [{"size": 1 << 70}, {"size": 1 << 70, "type": tarfile.XHDTYPE}])
 def test_a_size_beyond_memory_is_refused(archive, folder, fields):
     archive.write_bytes(make_tar(entry("a", **fields)))
-    with pytest.raises(DataError, match=r"archive: (unpacks to more|cannot be read as an archive)"):
+    with pytest.raises(DataError, match=r"archive: (unpacks to more|damaged or no archive)"):
         unpack_tar(archive, folder)
 
 

@@ -147,7 +147,8 @@ def test_a_text_that_cannot_be_encoded_leaves_nothing_behind(tmp_path, recipe):
     assert left == [".lock"]
 
 
-def test_a_data_dir_that_is_a_file_is_named(tmp_path, recipe):
+def test_a_data_dir_that_is_a_file_is_named(tmp_path, recipe, monkeypatch):
+    monkeypatch.setattr(fingerprint, "SETTLED", 0)
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/prepared/\w+: cannot be written \("):
         prepare_store(recipe(b"abcdabcd"), tmp_path / "file")

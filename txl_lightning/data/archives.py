@@ -64,9 +64,7 @@ def unpack_tar(archive: Path, folder: Path) -> None:
                 raise DataError(f"{archive}: unpacks to more than {limit:,} bytes; replace it")
             # Negative sizes lead older versions of tarfile in circles.
             if member.size < 0 or not (member.isreg() or member.isdir()):
-                raise DataError(
-                    f"{archive}: the member {member.name!r} is no plain file; leave it out"
-                )
+                raise DataError(f"{archive}: member {member.name!r} is no plain file; leave it out")
             tar.extract(member, folder, filter="data")
         # tarfile takes a header that it cannot read for the end.
         tar.fileobj.seek(tar.offset)
@@ -91,6 +89,4 @@ def _explain_damage(archive: Path) -> Iterator[None]:
         if isinstance(error, DataError | StorageError) or getattr(error, "errno", None):
             raise
         reason = " ".join(str(error).split())
-        raise DataError(
-            f"{archive}: cannot be read as an archive ({reason}); replace it"
-        ) from error
+        raise DataError(f"{archive}: damaged or no archive ({reason}); replace it") from error

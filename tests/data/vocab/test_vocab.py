@@ -1,12 +1,8 @@
 """Vocabularies by name, and as files."""
 
-import ast
-from pathlib import Path
-
 import pytest
 from tokenizers import Tokenizer, models
 
-from txl_lightning.data import vocab as room
 from txl_lightning.data.vocab import (
     BUILT_IN,
     SubwordOptions,
@@ -122,18 +118,3 @@ def test_a_file_that_is_no_vocabulary_is_refused_with_the_reason(
 def test_json_of_another_form_is_not_a_vocabulary(text):
     with pytest.raises(DataError, match="is not one saved by this package"):
         load_vocabulary(text)
-
-
-def imported(node: ast.AST) -> set[str]:
-    if isinstance(node, ast.Import):
-        return {alias.name.split(".")[0] for alias in node.names}
-    return {(node.module or "").split(".")[0]} if isinstance(node, ast.ImportFrom) else set()
-
-
-def test_modules_import_nothing_heavy_at_the_top():
-    for path in Path(room.__file__).parent.glob("*.py"):
-        tree = ast.parse(path.read_text())
-        everywhere = {name for node in ast.walk(tree) for name in imported(node)}
-        first = {name for node in tree.body for name in imported(node)}
-        assert not everywhere & {"torch", "lightning"}, path
-        assert "tokenizers" not in first, path
