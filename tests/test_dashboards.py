@@ -1,4 +1,4 @@
-"""Dashboards are built without a network, of what runs log, and sent where they are asked to."""
+"""Dashboards are built offline from what runs log, and sent to the server that is asked for."""
 
 import json
 import os
@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 PUSH = Path(__file__).parents[1] / "experiments" / "dashboards" / "push.py"
-ASKED = ["Is it learning?", "Is it fast?", "Does memory help?", "Which run is best?"]
+QUESTIONS = ["Is it learning?", "Is it fast?", "Does memory help?", "Which run is best?"]
 NOWHERE = {"WANDB_BASE_URL": "http://127.0.0.1:9"}
 KEY = {"WANDB_API_KEY": "c0ffee" * 6 + "beef"}
 LEAST = "val/bits_per_byte.min"
@@ -60,13 +61,13 @@ def run(tmp_path_factory, sizes, wandb_runs):
     return run
 
 
-def in_workspace(boards: dict) -> dict[str, list]:
+def workspace_panels(boards: dict) -> dict[str, list]:
     """The panels under each heading of the workspace."""
     sections = boards["workspace"]["spec"]["section"]["panelBankConfig"]["sections"]
     return {section["name"]: section["panels"] for section in sections}
 
 
-def in_report(boards: dict) -> dict[str, list]:
+def report_panels(boards: dict) -> dict[str, list]:
     """The panels under each heading of the report."""
     blocks = boards["report"]["spec"]["blocks"]
     titles = [block["children"][0]["text"] for block in blocks if block["type"] == "heading"]
@@ -75,33 +76,33 @@ def in_report(boards: dict) -> dict[str, list]:
     return dict(zip(titles, panels, strict=True))
 
 
-def names(node, key: str = "") -> Iterator[str]:
-    """All that a panel asks a run for."""
+def metric_names(node, key: str = "") -> Iterator[str]:
+    """All names that a panel asks a run for."""
     if isinstance(node, dict):
         # What a query is given has its name beside it.
         inside = {node["name"]: node["value"]} if {"name", "value"} <= node.keys() else node
         for inner in inside:
-            yield from names(inside[inner], inner)
+            yield from metric_names(inside[inner], inner)
     elif isinstance(node, list):
         for each in node:
-            yield from names(each, key)
+            yield from metric_names(each, key)
     elif key in NAMING:
         yield node
 
 
-def test_both_boards_answer_the_four_questions_in_order(boards):
-    for shown in (in_workspace(boards), in_report(boards)):
-        assert list(shown) == ASKED
+def test_workspace_and_report_have_the_four_questions_in_order(boards):
+    for shown in (workspace_panels(boards), report_panels(boards)):
+        assert list(shown) == QUESTIONS
         assert all(len(panels) >= 4 for panels in shown.values())
     kinds = [
         [[panel["viewType"] for panel in panels] for panels in shown.values()]
-        for shown in (in_workspace(boards), in_report(boards))
+        for shown in (workspace_panels(boards), report_panels(boards))
     ]
     assert kinds[0] == kinds[1]
 
 
-def test_no_panel_of_the_report_lies_on_another(boards):
-    for panels in in_report(boards).values():
+def test_panels_of_the_report_do_not_overlap(boards):
+    for panels in report_panels(boards).values():
         for one, other in combinations([panel["layout"] for panel in panels], 2):
             apart = [one[at] + one[size] <= other[at] for at, size in ("xw", "yh")]
             apart += [other[at] + other[size] <= one[at] for at, size in ("xw", "yh")]
@@ -117,11 +118,11 @@ def setting(config: dict, name: str):
     return found
 
 
-def test_what_panels_name_is_what_runs_log(boards, run):
+def test_panels_name_only_what_runs_log(boards, run):
     logged = {key.removesuffix("/_type") for row in run.rows for key in row}
-    shown = (*in_workspace(boards).values(), *in_report(boards).values())
+    shown = (*workspace_panels(boards).values(), *report_panels(boards).values())
     panels = [panel for inside in shown for panel in inside]
-    named = set(names(panels))
+    named = set(metric_names(panels))
     settings = {name for name in named if name.startswith("config:")}
     keys = {name.removeprefix("summary:").removesuffix(".min") for name in named - settings}
     assert keys - logged == set()
@@ -132,19 +133,19 @@ def test_what_panels_name_is_what_runs_log(boards, run):
         assert any(re.search(pattern, name) for name in logged)
 
 
-def test_runs_are_compared_by_the_least_that_their_summary_keeps(boards, run):
+def test_runs_are_compared_by_the_least_value_in_their_summary(boards, run):
     assert run.summary[LEAST.removesuffix(".min")]["min"] > 0
     columns = boards["workspace"]["spec"]["section"]["runSets"][0]["runFeed"]["columnOrder"]
     assert columns[:2] == ["run:displayName", f"summary:{LEAST}"]
     assert all(setting(run.config, name) is not None for name in columns[2:])
-    for shown in (in_workspace(boards), in_report(boards)):
-        compared = set(names(shown["Which run is best?"]))
+    for shown in (workspace_panels(boards), report_panels(boards)):
+        compared = set(metric_names(shown["Which run is best?"]))
         assert {name.removeprefix("summary:") for name in compared if "val/" in name} == {LEAST}
 
 
 def test_nats_by_position_are_drawn_as_wandb_draws_them(boards, run):
     own = run.config["_wandb/visualize/val/nats_by_position"]["panel_config"]
-    for shown in (in_workspace(boards), in_report(boards)):
+    for shown in (workspace_panels(boards), report_panels(boards)):
         [panel] = [p["config"] for p in shown["Does memory help?"] if p["viewType"] == "Vega2"]
         for same in ("panelDefId", "stringSettings", "transform"):
             assert panel[same] == own[same]
@@ -155,7 +156,7 @@ def test_nats_by_position_are_drawn_as_wandb_draws_them(boards, run):
 
 
 @pytest.mark.parametrize("environment", [{}, NOWHERE | KEY], ids=["no key", "no server"])
-def test_what_cannot_be_saved_is_one_line(push, environment):
+def test_a_failed_save_is_one_line(push, environment):
     done = push(**environment)
     assert (done.returncode, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
@@ -174,7 +175,6 @@ class Server(BaseHTTPRequestHandler):
     """As much of W&B as saving needs; it keeps what it was sent."""
 
     def do_POST(self) -> None:
-        """Answer a query."""
         asked = self.rfile.read(int(self.headers["Content-Length"]))
         answer = json.dumps({"data": self.answer(asked)}).encode()
         self.send_response(200)
@@ -196,7 +196,7 @@ class Server(BaseHTTPRequestHandler):
         return {"viewer": {"id": "1", "entity": "me", "username": "me", "flags": "{}"}}
 
     def log_message(self, *_) -> None:
-        """Say nothing."""
+        pass
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def server():
         server.shutdown()
 
 
-def test_one_command_saves_both_and_says_where(push, server):
+def test_one_command_saves_workspace_and_report(push, server):
     address = f"http://127.0.0.1:{server.server_port}"
     done = push("--project=ours", WANDB_BASE_URL=address, **KEY)
     assert done.returncode == 0, done.stderr
@@ -216,4 +216,4 @@ def test_one_command_saves_both_and_says_where(push, server):
     assert report.startswith(f"report: {address}/me/ours/reports/")
     assert workspace.startswith(f"workspace: {address}/me/ours?nw=")
     assert [kept["type"] for kept in server.kept] == ["runs", "project-view"]
-    assert all(all(asked in kept["spec"] for asked in ASKED) for kept in server.kept)
+    assert all(all(asked in kept["spec"] for asked in QUESTIONS) for kept in server.kept)

@@ -1,4 +1,4 @@
-"""What is measured depends on the weights, the text and how far it is read."""
+"""Validation and test depend only on the weights, the text and the lengths of evaluation."""
 
 import math
 from pathlib import Path
@@ -14,7 +14,7 @@ from txl_lightning.model import EvalLengths
 from txl_lightning.training.callbacks.predictions import SaveNats
 
 
-def test_a_measurement_is_the_same_again_in_any_order_and_after_training(
+def test_a_measurement_repeats_in_any_order_and_after_training(
     make_model, make_data, make_trainer
 ):
     model, data = make_model(), make_data()
@@ -40,7 +40,7 @@ def test_a_measurement_is_the_same_again_in_any_order_and_after_training(
     [({}, 0), ({"ext_len": 7}, 7), ({"ext_len": 3, "eval_ext_len": 0}, 0)],
     ids=str,
 )
-def test_validation_is_the_protocol_of_the_final_table(
+def test_validation_equals_stream_nats(
     make_model, make_data, make_trainer, lengths, ext_len
 ):
     model, data = make_model(), make_data(eval_tgt_len=5, **lengths)
@@ -81,7 +81,7 @@ def far_reading(make_model, **lengths) -> LanguageModel:
 
 
 @pytest.mark.parametrize("lengths", EVAL_LENGTHS, ids=str)
-def test_validation_reads_as_far_as_its_own_lengths_say(
+def test_validation_uses_its_own_lengths(
     make_model, make_data, make_trainer, lengths
 ):
     model, data = far_reading(make_model, **lengths), make_data()
@@ -100,7 +100,7 @@ def test_validation_reads_as_far_as_its_own_lengths_say(
 
 
 @pytest.mark.parametrize("lengths", EVAL_LENGTHS, ids=str)
-def test_training_does_not_read_by_the_lengths_of_evaluation(
+def test_training_does_not_use_the_lengths_of_evaluation(
     make_model, make_data, make_trainer, lengths
 ):
     models = far_reading(make_model), far_reading(make_model, **lengths)
@@ -131,7 +131,7 @@ def test_a_negative_evaluation_memory_is_refused():
 
 
 @pytest.mark.parametrize("ext_len", [0, 1, 4, 20])
-def test_a_task_reports_how_many_answers_are_right(make_trainer, ext_len):
+def test_a_task_logs_token_and_answer_accuracy(make_trainer, ext_len):
     """A network that has learnt nothing but zeros always says the first symbol."""
     task = TaskConfig(length=2, n_symbol=2, n_eval=64)
     data = CorpusDataModule(corpus="copy", task=task, tgt_len=3, batch_size=4, ext_len=ext_len)
@@ -163,7 +163,7 @@ def test_bits_per_byte_of_words_are_those_of_their_bytes(make_model, make_data, 
     assert found[0] == 1
 
 
-def test_what_is_not_scored_is_not_counted(make_model, make_data, make_trainer):
+def test_a_warm_up_is_not_counted(make_model, make_data, make_trainer):
     warm = make_data(eval_warmup_len=20, eval_batch_size=3)
     model = make_model(mem_len=400)
     trainer = make_trainer(limit_val_batches=1.0, precision="64-true")
@@ -199,14 +199,14 @@ def test_answers_in_the_warm_up_are_not_counted(make_model, make_trainer):
     assert [values["val/answer_accuracy"] for values in found] == [0.0] * 3
 
 
-def test_a_clamp_len_of_0_is_that_of_evaluation_too():
+def test_a_clamp_len_of_0_holds_in_evaluation_too():
     for given, expected in ((None, 0), (1, 1)):
         config = TransformerXLConfig(positions="learned", clamp_len=0)
         model = LanguageModel(config, eval_clamp_len=given)
         assert model.memory_bank.reader.empty_memory(1, model.eval_lengths).clamp_len == expected
 
 
-def test_evaluation_may_see_all_that_there_is_where_training_saw_equally_much():
+def test_eval_same_length_all_lifts_the_limit_of_training():
     config = TransformerXLConfig(same_length="mem_len")
     for given, expected in ((None, "mem_len"), ("all", None), ("mem_len+1", "mem_len+1")):
         model = LanguageModel(config, eval_same_length=given)

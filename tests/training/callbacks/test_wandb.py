@@ -1,4 +1,4 @@
-"""What a dashboard would show, read back from the files of runs without a network."""
+"""W&B has what a dashboard shows, read back from the files of offline runs."""
 
 import csv
 import json
@@ -42,7 +42,7 @@ def fit(tmp_path, sizes, repository, wandb_runs):
 
 
 @pytest.mark.slow
-def test_a_run_without_a_network_has_all_that_a_dashboard_shows(fit, tmp_path):
+def test_an_offline_run_has_all_that_a_dashboard_shows(fit, tmp_path):
     done, [run] = fit(WANDB_MODE="offline")
     assert done.returncode == 0, done.stderr
     assert run.project == "txl_lightning"
@@ -73,7 +73,7 @@ def test_a_run_without_a_network_has_all_that_a_dashboard_shows(fit, tmp_path):
 
 
 @pytest.mark.slow
-def test_pictures_are_shown_and_training_does_not_notice(fit, tmp_path):
+def test_media_are_logged_and_training_is_bit_for_bit_the_same(fit, tmp_path):
     done, [run] = fit(WANDB_MODE="offline")
     assert done.returncode == 0, done.stderr
     shown = [row for row in run.rows if "val/samples/nrows" in row]
@@ -98,7 +98,7 @@ def models(run) -> list:
 
 
 @pytest.mark.slow
-def test_checkpoints_are_kept_as_versions_that_say_what_they_are(fit, tmp_path):
+def test_checkpoints_are_artifact_versions_with_aliases_and_digests(fit, tmp_path):
     done, [run] = fit("--wandb.checkpoints=all", WANDB_MODE="offline")
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "runs" / "version_0" / "checkpoints"
@@ -120,7 +120,7 @@ def losses(path: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_resumed_is_the_same_one(fit):
+def test_a_resumed_run_keeps_its_id(fit):
     fit("--trainer.max_steps=4", "--wandb.checkpoints=none", WANDB_MODE="offline")
     done, runs = fit("--trainer.max_steps=8", "--resume=auto", WANDB_MODE="offline")
     assert [len(models(run)) for run in runs] == [0, 1]
@@ -133,7 +133,7 @@ def test_a_run_that_is_resumed_is_the_same_one(fit):
 
 
 @pytest.mark.slow
-def test_where_the_server_cannot_be_reached_a_run_goes_on_unless_it_must_not(fit, tmp_path):
+def test_an_unreachable_server_means_offline_or_exit_code_2_and_no_key_in_a_file(fit, tmp_path):
     nowhere = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": KEY}
     nowhere["WANDB_INIT_TIMEOUT"] = "3"
     done, [run] = fit(**nowhere)
@@ -167,7 +167,7 @@ def test_settings_of_the_given_logger_are_kept(tmp_path):
     assert logger.save_dir == str(tmp_path)
 
 
-def test_a_run_logged_elsewhere_for_a_while_keeps_its_id():
+def test_the_run_id_survives_a_time_without_wandb():
     first, second = WandbRun(ValidationProbe()), WandbRun(ValidationProbe())
     first.run_id = "abc"
     second.load_state_dict(first.state_dict())
