@@ -457,7 +457,7 @@ def test_prepare_encodes_a_text_once_and_says_where_it_is(txl, text_file):
 def test_prepare_knows_the_corpora(txl):
     code, output = txl("prepare", "enwik9")
     assert code == 3
-    assert "enwik9: no such text" in error_line(output)
+    assert "name: invalid enwik9; expected a file" in error_line(output)
     assert txl("prepare", "sort")[0] == 0
 
 

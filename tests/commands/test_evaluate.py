@@ -1,4 +1,4 @@
-"""evaluate: what it measures, and what it says about a mistake."""
+"""evaluate: the record, the table and the errors."""
 
 import hashlib
 import io
@@ -53,7 +53,7 @@ def refused(txl, checkpoint):
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_it_measures_the_text_that_the_checkpoint_was_trained_on(measure, run_folder, split):
+def test_evaluate_measures_the_text_of_the_training(measure, run_folder, split):
     record = measure("--split", split, *LENGTHS)
     data = CorpusDataModule(**yaml.safe_load((run_folder / "config.yaml").read_text())["data"])
     model, _ = load_run(run_folder / "checkpoints" / "best.ckpt")
@@ -63,7 +63,7 @@ def test_it_measures_the_text_that_the_checkpoint_was_trained_on(measure, run_fo
     assert record["fingerprint"] == data.store.fingerprint
 
 
-def test_it_agrees_with_the_verb_of_the_trainer(txl, measure, run_folder, checkpoint):
+def test_evaluate_agrees_with_the_test_command(txl, measure, run_folder, checkpoint):
     arguments = ("--config", run_folder / "config.yaml", "--ckpt_path", checkpoint)
     _, output = txl("test", *arguments)
     [found] = re.findall(r"test/nats\W+([\d.]+)", output.out)
@@ -71,7 +71,7 @@ def test_it_agrees_with_the_verb_of_the_trainer(txl, measure, run_folder, checkp
     assert record["nats"] == pytest.approx(float(found), rel=1e-5)
 
 
-def test_a_record_says_all_that_a_number_depends_on(measure, checkpoint):
+def test_the_record_names_everything_a_number_depends_on(measure, checkpoint):
     record = measure(*LENGTHS)
     assert record["protocol"] == "segments"
     assert record["lengths"] == {
@@ -95,13 +95,13 @@ def test_a_record_says_all_that_a_number_depends_on(measure, checkpoint):
     assert record["date"].endswith("+00:00")
 
 
-def test_lengths_that_a_protocol_leaves_are_said_as_they_are_used(measure):
+def test_the_record_has_the_lengths_in_use(measure):
     assert measure()["lengths"]["mem_len"] == 8
     record = measure("--protocol=single-pass")
     assert (record["lengths"]["tgt_len"], record["tokens_scored"]) == (300, 299)
 
 
-def test_a_table_for_people_stands_on_stderr(txl, checkpoint):
+def test_a_table_is_printed_on_stderr(txl, checkpoint):
     _, output = txl("evaluate", checkpoint, "--protocol=paper-wt103")
     first, counts, headline, *_, last = output.err.splitlines()
     assert first.startswith("paper-wt103-base: ")
@@ -110,12 +110,12 @@ def test_a_table_for_people_stands_on_stderr(txl, checkpoint):
     assert "tokens per second" in last
 
 
-def test_records_are_added_to_a_file(measure, tmp_path):
+def test_records_are_appended_to_a_file(measure, tmp_path):
     records = [measure("--out=all.jsonl", *LENGTHS) for _ in range(2)]
     assert [json.loads(line) for line in Path("all.jsonl").read_text().splitlines()] == records
 
 
-def test_nats_of_every_token_are_kept_in_input_order(measure, checkpoint, text_file):
+def test_nats_of_every_token_are_stored_in_input_order(measure, checkpoint, text_file):
     record = measure("--per_token=nats.npy", "--path", text_file, "--max_tokens=99", *LENGTHS)
     nats_N = np.load("nats.npy")
     model, _ = load_run(checkpoint)
@@ -126,7 +126,7 @@ def test_nats_of_every_token_are_kept_in_input_order(measure, checkpoint, text_f
     assert record["nats"] == pytest.approx(np.nanmean(nats_N), rel=1e-6)
 
 
-def test_what_is_piped_in_is_measured_like_a_file(measure, monkeypatch, text_file):
+def test_the_standard_input_is_measured_like_a_file(measure, monkeypatch, text_file):
     found = measure("--path", text_file, *LENGTHS)
     piped = io.TextIOWrapper(io.BytesIO(text_file.read_bytes()))
     monkeypatch.setattr(sys, "stdin", piped)
@@ -135,7 +135,7 @@ def test_what_is_piped_in_is_measured_like_a_file(measure, monkeypatch, text_fil
     assert record["tokens"] == 6000
 
 
-def test_the_batch_size_changes_nothing_once_rows_are_warmed(measure, text_file):
+def test_the_batch_size_changes_nothing_with_a_warm_up(measure, text_file):
     options = ("--path", text_file, "--max_tokens=200", "--same_length=mem_len", "--warmup_len=16")
     records = [measure(*options, f"--batch_size={rows}", "--tgt_len=8") for rows in (1, 7)]
     assert [record["tokens_scored"] for record in records] == [200, 200]
@@ -143,7 +143,7 @@ def test_the_batch_size_changes_nothing_once_rows_are_warmed(measure, text_file)
     assert records[1]["nats"] == pytest.approx(records[0]["nats"], rel=1e-6)
 
 
-def test_a_sliding_window_has_no_memory_and_scores_one_token_of_each(measure, text_file):
+def test_a_sliding_window_scores_one_token_per_window_without_memory(measure, text_file):
     options = ("--path", text_file, "--protocol=sliding-window", "--max_tokens=40")
     records = [measure(*options, "--window=9", f"--batch_size={rows}") for rows in (1, 8)]
     assert records[1]["nats"] == pytest.approx(records[0]["nats"], rel=1e-6)
@@ -151,7 +151,7 @@ def test_a_sliding_window_has_no_memory_and_scores_one_token_of_each(measure, te
     assert records[0]["tokens_scored"] == 40
 
 
-def test_a_corpus_is_read_with_the_checkpoints_vocabulary(measure, monkeypatch, tmp_path):
+def test_a_corpus_is_encoded_with_the_checkpoints_vocabulary(measure, monkeypatch, tmp_path):
     monkeypatch.setattr(corpora, "verify_file", lambda *_: None)
     for name in ("train", "valid", "test"):
         path = tmp_path / "here" / "wikitext2" / f"wiki.{name}.tokens"
@@ -161,7 +161,7 @@ def test_a_corpus_is_read_with_the_checkpoints_vocabulary(measure, monkeypatch, 
     assert (record["text"], record["split"], record["tokens"]) == ("wikitext2", "val", 300)
 
 
-def test_words_that_are_piped_in_are_counted_in_bytes_too(txl, small, text_file, monkeypatch):
+def test_words_of_the_standard_input_are_counted_in_bytes(txl, small, text_file, monkeypatch):
     text_file.write_text("ab cd\n" * 500)
     assert txl("fit", *small, "--data.vocab=words")[0] == 0
     checkpoint = Path("runs", "version_0", "checkpoints", "last.ckpt")
@@ -174,7 +174,7 @@ def test_words_that_are_piped_in_are_counted_in_bytes_too(txl, small, text_file,
     assert record["bits_per_byte"] == pytest.approx(bits)
 
 
-def test_a_task_is_measured_without_bytes(txl, small):
+def test_a_task_has_no_bits_per_byte(txl, small):
     task = (
         "--data.path=null",
         "--data.corpus=recall",
@@ -192,9 +192,7 @@ def test_a_task_is_measured_without_bytes(txl, small):
     assert record["tokens_scored"] == 40
 
 
-def test_a_folder_that_convert_wrote_is_measured_like_its_checkpoint(
-    txl, measure, checkpoint, text_file
-):
+def test_a_converted_folder_is_measured_like_its_checkpoint(txl, measure, checkpoint, text_file):
     options = ("--path", text_file, "--max_tokens=99", *LENGTHS)
     expected = measure(*options)
     assert txl("convert", checkpoint, "--out=folder")[0] == 0
@@ -218,13 +216,13 @@ def test_a_text_that_has_changed_is_refused(refused, run_folder, tmp_path):
     assert re.search(r"the checkpoint's is \w{16}, this text's \w{16}; give a text with", line)
 
 
-def test_the_text_is_found_from_the_folder_of_the_checkpoint_too(txl, checkpoint, monkeypatch):
+def test_the_text_is_found_from_the_checkpoints_own_folder(txl, checkpoint, monkeypatch):
     monkeypatch.chdir(checkpoint.parent)
     code, output = txl("evaluate", checkpoint.name, *LENGTHS)
     assert code == 0, output.err
 
 
-def test_a_checkpoint_by_itself_must_be_told_the_text(refused, measure, checkpoint, tmp_path):
+def test_a_checkpoint_without_its_run_needs_a_path(refused, measure, checkpoint, tmp_path):
     (tmp_path / "sub").mkdir()
     alone = shutil.copy(checkpoint, tmp_path / "sub" / "alone.ckpt")
     code, line = refused(path=alone)
@@ -239,7 +237,7 @@ def test_a_checkpoint_by_itself_must_be_told_the_text(refused, measure, checkpoi
         (["--protocol=papr"], 2, "protocol: invalid papr; expected one of segments, "),
         (["--tgt_len=0"], 2, "tgt_len: invalid 0; expected at least 1"),
         (["--corpus=novels"], 2, "corpus: invalid novels; expected one of python_sour"),
-        (["--corpus=ptb", "--path=a"], 2, "corpus: invalid ptb; expected left out wh"),
+        (["--corpus=ptb", "--path=a"], 2, "corpus: invalid ptb; expected null with"),
         (["--path=none.txt"], 3, "none.txt: no such file; data.path must name a text file"),
         (["--path=letters.txt", "--split=val"], 3, "letters.txt: its val text is empty; give an"),
         (["--batch_size=151"], 3, "the text has 300 tokens; batch_size 151 needs 2 in each row"),
@@ -249,7 +247,7 @@ def test_a_checkpoint_by_itself_must_be_told_the_text(refused, measure, checkpoi
         (["--device=cuda"], 2, "device: invalid cuda; expected cpu, because torch fi"),
     ],
 )
-def test_a_mistake_is_one_line(refused, monkeypatch, options, code, line):
+def test_an_error_is_one_line_with_its_exit_code(refused, monkeypatch, options, code, line):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     found = refused(*options)
     assert (found[0], found[1].replace(str(Path.cwd()) + "/", "")[: len(line)]) == (code, line)

@@ -1,14 +1,12 @@
-"""evaluate: measure a checkpoint, as a protocol says."""
+"""evaluate: measure a checkpoint on any text, as a protocol says."""
 
 import json
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from ..checkpoints.runs import load_training_text, load_with_vocabulary, sha256_of_weights
 from ..data.config import DataConfig
@@ -17,14 +15,10 @@ from ..data.eval_text import ALL_IS_TEST, EvalText, encode_eval_text
 from ..errors import DataError, require
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.results import evaluate
-from ..evaluation.scoring import TokenNats
 from ..evaluation.stats import PerToken
 from ..files import check_file_writable
 from ..model import TransformerXL
 from .device import Device, pick_device
-
-PIPED = "-"
-"""The path of what is piped in."""
 
 
 def evaluate_command(
@@ -40,106 +34,98 @@ def evaluate_command(
     device: Device = None,
     **lengths: Any,
 ) -> None:
-    """Print what a model makes of a text: one line of JSON, and a table on stderr.
+    """Print the loss of a model on a text: one line of JSON, and a table on stderr.
 
     Args:
         ckpt_path: A checkpoint written by fit, or a folder written by convert.
-        protocol: How the text is read: segments, single-pass, sliding-window, or as was published:
+        protocol: How the text is read: segments, single-pass, sliding-window, or as published:
             paper-, nvidia- or fairseq- and the corpus, with -large for the large models.
-        path: The text: a file, a folder or tar of documents, or - for what is piped in, which is
-            kept in a temporary file ($TMPDIR); left out, what the checkpoint was trained on.
-        corpus: The text by name, in place of path.
-        split: Which part of it; your own text is test as a whole, unless names in it say otherwise.
-        document_unit: What is a text of its own in path or corpus, before which nothing is seen.
-        data_dir: The folder of data; left out, $TXL_DATA, or data, or where the run had it.
+        path: A file, a folder or tar of documents, or - for the standard input, which is copied to
+            a temporary file ($TMPDIR); left out, the text of the training.
+        corpus: A corpus by name, in place of path.
+        split: Part of the text; your own is test as a whole, unless file names in it say otherwise.
+        document_unit: Unit of path or corpus before which nothing is visible.
+        data_dir: Folder of data; left out, $TXL_DATA, or data, or that of the training.
         per_token: A .npy file for the nats of every token in input order; nan where not scored.
-        out: A file that the line of JSON is added to.
+        out: File to append the line of JSON to.
         device: Device of the model; left out, a GPU if there is one.
         **lengths: In place of the protocol's own.
     """
-    how = get_protocol(protocol, **lengths)
+    chosen = get_protocol(protocol, **lengths)
     check_file_writable("per_token", per_token)
     check_file_writable("out", out)
     model, vocab = load_with_vocabulary(ckpt_path)
     model.to(pick_device(device))
-    with TemporaryDirectory(prefix="txl-") as folder, lines(out) as written:
+    with TemporaryDirectory(prefix="txl-") as folder:
         if path is None and corpus is None:
             require(document_unit is None, "document_unit", document_unit, "path or corpus given")
             text = EvalText.from_store(*load_training_text(ckpt_path, data_dir), split)
         else:
             options = {"document_unit": document_unit, "data_dir": data_dir}
-            config = named(path, corpus, Path(folder), **options)
+            config = select_text(path, corpus, Path(folder), **options)
             text = encode_eval_text(config, split, vocab, Path(folder))
-        record = scored(model, replace(text, name=path or text.name), how, per_token)
-        record |= {"checkpoint": ckpt_path, "checkpoint_sha256": sha256_of_weights(ckpt_path)}
-        for file in (sys.stdout, *written):
-            print(json.dumps(record, allow_nan=False), file=file)
-    print(table(record, how), file=sys.stderr)
+        record = score(model, replace(text, name=path or text.name), chosen, per_token)
+    record |= {"checkpoint": ckpt_path, "checkpoint_sha256": sha256_of_weights(ckpt_path)}
+    line = json.dumps(record, allow_nan=False)
+    print(line)
+    print(format_table(record, chosen.unit), file=sys.stderr)
+    if out is not None:
+        with open(out, "a", encoding="utf-8") as file:
+            print(line, file=file)
 
 
-def named(path: str | None, corpus: str | None, folder: Path, **options: Any) -> DataConfig:
-    """The text that is asked for; what is piped in is kept in `folder`.
+def select_text(path: str | None, corpus: str | None, folder: Path, **options: Any) -> DataConfig:
+    """Return the text asked for; the standard input is copied into `folder`.
 
     Raises:
         ValueError: there is no such corpus, or both are given.
+        DataError: the standard input is empty.
     """
     if path is None:
         require(corpus in CORPORA, "corpus", corpus, f"one of {', '.join(CORPORA)}")
         return DataConfig(corpus=corpus, **options)
-    require(corpus is None, "corpus", corpus, "left out where path is given")
-    if path == PIPED:
+    require(corpus is None, "corpus", corpus, "null with path")
+    if path == "-":
         path = str(folder / "stdin")
         with open(path, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
         if not Path(path).stat().st_size:
-            raise DataError("path: -: nothing was piped in; it must be a text")
+            raise DataError(
+                "path: invalid -; expected a text on the standard input, which is empty"
+            )
     return DataConfig(path=path, split=ALL_IS_TEST, **options)
 
 
-@contextmanager
-def lines(path: str | None) -> Iterator[list[TextIO]]:
-    """The file that a line is added to, if any; opened before the work that it is to hold."""
-    if path is None:
-        yield []
-        return
-    with open(path, "a", encoding="utf-8") as file:
-        yield [file]
-
-
-def scored(
-    model: TransformerXL, text: EvalText, how: Protocol, per_token: str | None
+def score(
+    model: TransformerXL, text: EvalText, protocol: Protocol, per_token: str | None
 ) -> dict[str, Any]:
-    """The record of an evaluation, with a bar where stderr is a terminal."""
-    # Slow to import; --help and a mistake need no bar.
+    """Return the record of an evaluation; show a progress bar if stderr is a terminal."""
+    # Imported here, because --help and errors need no progress bar.
     from rich.console import Console
     from rich.progress import Progress
 
-    n_token = how.stream(text.tokens).end
-    kept = [PerToken(Path(per_token), n_token).add] if per_token else []
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(how.name, total=n_token)
-
-        def advance(part: TokenNats) -> None:
-            bar.advance(task, len(part.position_K))
-
-        return evaluate(model, text, how, [*kept, advance])
+    n_token = protocol.stream(text.tokens).end
+    watchers = [PerToken(Path(per_token), n_token).add] if per_token else []
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(protocol.name, total=n_token)
+        watchers.append(lambda part: bar.advance(task, len(part.position_K)))
+        return evaluate(model, text, protocol, watchers)
 
 
-def table(record: dict[str, Any], how: Protocol) -> str:
-    """What a person wants to know of it, what is published of such texts first."""
+def format_table(record: dict[str, Any], unit: str) -> str:
+    """Return the record for a terminal, the published unit first."""
     interval = record["interval"]
     names = [name for name in interval if name in record]
-    names.sort(key=lambda name: not name.startswith(how.unit))
-    counts = f"{record['tokens_scored']:,} of {record['tokens']:,} tokens scored"
-    changed = f" (but for {', '.join(record['changed'])})" if record["changed"] else ""
+    names.sort(key=lambda name: not name.startswith(unit))
+    changed = f" (changed: {', '.join(record['changed'])})" if record["changed"] else ""
     rows = [
         f"{record['protocol']}{changed}: {record['text']}, {record['split']}",
-        f"{counts}, {record['cold_starts']:,} cold starts",
+        f"{record['tokens_scored']:,} of {record['tokens']:,} tokens scored, "
+        f"{record['cold_starts']:,} cold starts",
     ]
     for name in names:
         between = "  {:.4f} to {:.4f}".format(*interval[name]) if interval[name] else ""
         rows.append(f"{name:>20}  {record[name]:.4f}{between}")
-    peak = record["peak_memory_bytes"] / 2**20
     speed = f"{record['tokens_per_second']:,.0f} tokens per second"
-    return "\n".join([*rows, f"{record['seconds']:.1f} s, {speed}, {peak:,.0f} MiB at most"])
+    peak = f"peak memory {record['peak_memory_bytes'] / 2**20:,.0f} MiB"
+    return "\n".join([*rows, f"{record['seconds']:.1f} s, {speed}, {peak}"])
