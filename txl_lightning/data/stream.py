@@ -162,18 +162,13 @@ class TrainingLoader:
     """
 
     def __init__(
-        self,
-        stream: Stream,
-        read_as: Mapping[str, Any] | None = None,
-        n_segment: int | None = None,
+        self, stream: Stream, read_as: Mapping[str, Any] | None = None, n_segment: int | None = None
     ) -> None:
-        self.stream = stream
-        self.read_as = dict(read_as or {})
-        self.n_segment = n_segment
+        self.stream, self.read_as, self.n_segment = stream, dict(read_as or {}), n_segment
         self.consumed = 0
 
     def __len__(self) -> int:
-        """Endless, in a number: without one, Lightning fetches ahead of what it trains on."""
+        # Endless, but a number: without one, Lightning fetches ahead of what it trains on.
         return sys.maxsize
 
     def __iter__(self) -> Iterator[Segment]:
@@ -209,11 +204,11 @@ class TrainingLoader:
         self.consumed = 0 if changed else state["consumed"]
 
 
+@dataclass(frozen=True)
 class EvaluationLoader:
     """One pass over the stream, from its beginning each time."""
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
+    stream: Stream
 
     def __len__(self) -> int:
         return len(self.stream)
