@@ -4,6 +4,7 @@ import io
 import json
 import os
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -67,7 +68,7 @@ def _same_random_numbers():
     np.random.seed(0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def repository() -> Path:
     return Path(__file__).parents[1]
 
@@ -221,3 +222,19 @@ def wandb_runs():
         return [Run(path) for path in sorted(found, key=os.path.getmtime)]
 
     return read
+
+
+@pytest.fixture(scope="session")
+def offline_run(tmp_path_factory, sizes, repository, wandb_runs) -> tuple[Path, Run]:
+    """The folder of a finished run with W&B offline, and what W&B was told; to be read only."""
+    folder = tmp_path_factory.mktemp("offline")
+    (folder / "letters.txt").write_bytes(bytes(range(97, 123)) * 200)
+    command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
+    command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger"]
+    command += ["--report.html=true", "--report.sample_len=200", "--wandb.checkpoints=all"]
+    # What W&B sets in a process that has used it would send the run to that one's folder.
+    known = {name: value for name, value in os.environ.items() if "WANDB" not in name}
+    known |= {"PYTHONPATH": str(repository), "WANDB_MODE": "offline"}
+    subprocess.run(command, env=known, cwd=folder, check=True, capture_output=True, timeout=240)
+    [run] = wandb_runs(folder)
+    return folder, run

@@ -46,19 +46,9 @@ def boards(push) -> dict:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, sizes, wandb_runs):
+def run(offline_run):
     """What a small run tells W&B."""
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "letters.txt").write_bytes(bytes(range(97, 123)) * 200)
-    command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
-    command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger"]
-    command += ["--report.html=true", "--report.sample_len=20"]
-    # What W&B sets in a process that has used it would send the run to that one's folder.
-    known = {name: value for name, value in os.environ.items() if "WANDB" not in name}
-    known |= {"PYTHONPATH": str(PUSH.parents[2]), "WANDB_MODE": "offline"}
-    subprocess.run(command, env=known, cwd=folder, check=True, capture_output=True, timeout=240)
-    [run] = wandb_runs(folder)
-    return run
+    return offline_run[1]
 
 
 def workspace_panels(boards: dict) -> dict[str, list]:

@@ -42,67 +42,70 @@ def fit(tmp_path, sizes, repository, wandb_runs):
 
 
 @pytest.mark.slow
-def test_an_offline_run_has_all_that_a_dashboard_shows(fit, tmp_path):
-    done, [run] = fit(WANDB_MODE="offline")
-    assert done.returncode == 0, done.stderr
+def test_an_offline_run_has_all_that_a_dashboard_shows(offline_run):
+    folder, run = offline_run
     assert run.project == "txl_lightning"
-    saved = yaml.safe_load((tmp_path / "runs" / "version_0" / "config.yaml").read_text())
+    saved = yaml.safe_load((folder / "runs" / "version_0" / "config.yaml").read_text())
     assert {name: run.config[name] for name in ("model", "data")} == {
         name: saved[name] for name in ("model", "data")
     }
     assert set(run.config["txl_lightning"]) == {"commit", "release"}
     assert all(row["tokens"] > 0 for row in run.rows)
-    assert all(
-        row["tokens"] == row["train/tokens_seen"] for row in run.rows if "train/tokens" in row
-    )
+    for name in ("train/tokens_seen", "val/tokens_seen"):
+        assert all(row["tokens"] == row[name] for row in run.rows if name in row)
     names = {name for row in run.rows for name in row}
-    read = {"nats", "bits_per_byte", "perplexity"}
-    assert {f"{stage}/{name}" for name in read for stage in ("train", "val")} <= names
+    for stage in ("train", "val"):
+        readings = ("loss", "nats", "bits_per_byte", "perplexity")
+        assert {f"{stage}/{name}" for name in readings} <= names
     assert {f"train/{name}" for name in ("lr", "grad_norm", "memory_bytes")} <= names
     assert {f"train/{name}_per_second" for name in ("tokens", "model_flops")} <= names
-    filled = [row["train/mem_filled"] for row in run.rows if "train/mem_filled" in row]
-    assert filled[-1] == 8
+    assert [row["train/mem_filled"] for row in run.rows if "train/mem_filled" in row][-1] == 8
     for name in ("*", "val/nats", "val/bits_per_byte"):
         assert run.metrics[name].step_metric == "tokens"
-    for name in ("val/nats", "val/bits_per_byte", "val/perplexity"):
+    for name in ("val/loss", "val/nats", "val/bits_per_byte", "val/perplexity"):
         least = min(row[name] for row in run.rows if name in row)
         assert run.summary[name]["min"] == pytest.approx(least)
-    [checkpoint] = models(run)
-    assert "best" in checkpoint.aliases
-    assert (tmp_path / "runs" / "version_0" / "metrics.csv").stat().st_size > 0
 
 
 @pytest.mark.slow
-def test_media_are_logged_and_training_is_bit_for_bit_the_same(fit, tmp_path):
-    done, [run] = fit(WANDB_MODE="offline")
-    assert done.returncode == 0, done.stderr
+def test_media_are_logged_after_each_validation(offline_run):
+    folder, run = offline_run
     shown = [row for row in run.rows if "val/samples/nrows" in row]
     assert [row["val/samples/nrows"] for row in shown] == list(range(1, len(shown) + 1))
     for name in ("curve", "attention"):
         assert {row[f"{name}/_type"] for row in shown} == {"image-file"}
-    [folder] = tmp_path.glob("runs/wandb/offline-run-*/files/media")
-    tables = sorted(folder.rglob("samples_*.table.json"))
+    [media] = folder.glob("runs/wandb/offline-run-*/files/media")
+    tables = sorted(media.rglob("samples_*.table.json"))
     [[_, text], *_] = json.loads(tables[-1].read_text())["data"]
     assert len(text) > 100
     assert text[:8] in "abcdefghijklmnopqrstuvwxyz" * 2
-    assert list(folder.rglob("nats_by_position*.table.json"))
+    assert list(media.rglob("nats_by_position*.table.json"))
+
+
+@pytest.mark.slow
+def test_training_with_wandb_is_bit_for_bit_as_without(offline_run, fit, tmp_path):
     alone, _ = fit("--trainer.logger=true", WANDB_MODE="offline")
     assert alone.returncode == 0, alone.stderr
-    one, other = (losses(tmp_path / "runs" / f"version_{n}" / "metrics.csv") for n in (0, 1))
-    assert one == other
+    path = Path("runs", "version_0", "metrics.csv")
+    assert losses(offline_run[0] / path) == losses(tmp_path / path)
 
 
-def models(run) -> list:
-    """The checkpoints that a run keeps."""
+def losses(path: Path) -> list[tuple[str, str]]:
+    """What was logged of training and validation, to the last digit."""
+    with path.open(newline="") as file:
+        return [(row["train/nats"], row["val/nats"]) for row in csv.DictReader(file)]
+
+
+def model_artifacts(run) -> list:
+    """The checkpoints that W&B keeps of a run."""
     return [artifact for artifact in run.artifacts if artifact.type == "model"]
 
 
 @pytest.mark.slow
-def test_checkpoints_are_artifact_versions_with_aliases_and_digests(fit, tmp_path):
-    done, [run] = fit("--wandb.checkpoints=all", WANDB_MODE="offline")
-    assert done.returncode == 0, done.stderr
-    folder = tmp_path / "runs" / "version_0" / "checkpoints"
-    for artifact, name in zip(models(run), ("best", "last"), strict=True):
+def test_checkpoints_are_artifact_versions_with_aliases_and_digests(offline_run):
+    root, run = offline_run
+    folder = root / "runs" / "version_0" / "checkpoints"
+    for artifact, name in zip(model_artifacts(run), ("best", "last"), strict=True):
         known = json.loads((folder / f"{name}.ckpt.json").read_text())
         digest, about = next(iter(known.items()))
         assert artifact.name == f"checkpoint-{run.id}"
@@ -113,17 +116,11 @@ def test_checkpoints_are_artifact_versions_with_aliases_and_digests(fit, tmp_pat
         assert all(Path(path).is_file() for path in files.values())
 
 
-def losses(path: Path) -> list[tuple[str, str]]:
-    """What was logged of training and validation, to the last digit."""
-    with path.open(newline="") as file:
-        return [(row["train/nats"], row["val/nats"]) for row in csv.DictReader(file)]
-
-
 @pytest.mark.slow
 def test_a_resumed_run_keeps_its_id(fit):
     fit("--trainer.max_steps=4", "--wandb.checkpoints=none", WANDB_MODE="offline")
     done, runs = fit("--trainer.max_steps=8", "--resume=auto", WANDB_MODE="offline")
-    assert [len(models(run)) for run in runs] == [0, 1]
+    assert [len(model_artifacts(run)) for run in runs] == [0, 1]
     assert done.returncode == 0, done.stderr
     assert len(runs) == 2
     assert runs[0].id == runs[1].id
