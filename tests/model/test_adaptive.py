@@ -192,9 +192,8 @@ def test_clusters_that_cannot_be_are_refused(changes, message):
 
 
 def test_cutoffs_beyond_the_vocabulary_are_refused_when_it_is_known():
-    with pytest.raises(
-        ValueError, match=r"cutoffs: invalid \[4, 7, 15\]; .* than the vocabulary, 15"
-    ):
+    message = r"cutoffs: invalid \[4, 7, 15\]; .* than the vocabulary, 15"
+    with pytest.raises(ValueError, match=message):
         AdaptiveEmbedding(config(n_token=15))
 
 

@@ -25,6 +25,7 @@ def read_in_segments(net, tokens_BL, lengths, mem_len):
     ("changes", "lengths"),
     [({}, [1] * 9), ({}, [4, 4, 1]), ({}, [63, 5]), ({"norm": "pre"}, [2, 7])]
     + [({"kernel": kernel}, [2, 7]) for kernel in sorted(KERNELS)]
+    + [({"positions": name, "clamp_len": 5}, [1] * 15) for name in ("learned", "shaw")]
     + [({"cutoffs": (3, 6), "div_val": 2, "d_embed": 4}, [4, 5])],
 )
 def test_reading_in_segments_equals_reading_at_once(make_net, changes, lengths):

@@ -141,10 +141,8 @@ def count_filled(mask_BLS: Tensor, n_reread: int, mem_len: int) -> Tensor:
 
 
 def lengths_to_tensors(clamp_len: int | None, same_length: SameLength) -> dict[str, Tensor]:
-    return {
-        "clamp_len": torch.tensor(-1 if clamp_len is None else clamp_len),
-        "same_length": torch.tensor(SAME_LENGTHS.index(same_length)),
-    }
+    lengths = -1 if clamp_len is None else clamp_len, SAME_LENGTHS.index(same_length)
+    return dict(zip(("clamp_len", "same_length"), map(torch.tensor, lengths), strict=True))
 
 
 def lengths_from_tensors(tensors: dict[str, Tensor]) -> tuple[int | None, SameLength]:
