@@ -14,7 +14,7 @@ EXPECTED = re.compile(
 UNION = re.compile(r'Parser key "([\w.]+)":.*Subtypes: \[(.*?)\]\n.*Given value: (.*)', re.DOTALL)
 INNER = re.compile(r"^ +- (\S+: invalid .+; expected .+)$", re.MULTILINE)
 KIND = re.compile(r"typing\.Literal\[(.*?)\](?:, |$)|(.+?)(?:, |$)")
-MISSPELT = "unknown key"
+UNKNOWN_KEY = "unknown key"
 KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -72,19 +72,18 @@ def require(condition: bool, key: str, value: object, expected: str) -> None:
 
 
 def explain_parser_error(message: str, known: Iterable[str]) -> str:
-    """jsonargparse's message as one line; an unknown key comes with the nearest of `known`."""
+    """Return jsonargparse's message in one line, an unknown key with the nearest of `known`."""
     if found := UNKNOWN.search(message):
         return suggest_key(found[1] or found[2], list(known))
     if found := REFUSED.search(message):
-        return (
-            f"{found[1]}: a config may not import {found[2]}; see CONTRIBUTING.md for what it may"
-        )
+        rule = f"a config may not import {found[2]}; see CONTRIBUTING.md for what it may"
+        return f"{found[1]}: {rule}"
     if found := EXPECTED.search(message):
         key, kind, value = found.groups()
-        return f"{key}: invalid {value.strip()}; expected {allowed(kind)}"
+        return f"{key}: invalid {value.strip()}; expected {format_type(kind)}"
     if found := UNION.search(message):
         key, kinds, value = found.groups()
-        return f"{key}: invalid {value.strip()}; expected {any_of(kinds)}"
+        return f"{key}: invalid {value.strip()}; expected {format_union(kinds)}"
     return " ".join(message.split())
 
 
@@ -98,42 +97,40 @@ def prefix_errors(prefix: str) -> Iterator[None]:
 
 
 def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted key, as they are named to people."""
+    """Return nested settings by dotted key."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
-        inner = isinstance(value, Mapping)
-        found |= (
-            flatten_settings(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
-        )
+        key, is_group = f"{prefix}{name}", isinstance(value, Mapping)
+        found |= flatten_settings(value, f"{key}.") if is_group else {key: value}
     return found
 
 
 def innermost_error(message: str) -> str:
-    """What we refused, in jsonargparse's list of all that a callback's or plugin's value is not."""
+    """Return our own refusal from jsonargparse's list of all that a callback's value is not."""
     found = INNER.search(message)
     return found[1] if found else message
 
 
 def suggest_key(key: str, known: list[str]) -> str:
-    """Say which key was meant: the nearest one, or one with the same last word."""
+    """Return the message of an unknown key: the nearest one, or one with the same last word."""
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     same = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
     meant = (same or near)[:1]
     hint = f"did you mean {meant[0]}?" if meant else "see --help for those there are"
-    return f"{key}: {MISSPELT}; {hint}"
+    return f"{key}: {UNKNOWN_KEY}; {hint}"
 
 
-def any_of(kinds: str) -> str:
-    """A union's types in words; choices stand beside the others."""
+def format_union(kinds: str) -> str:
+    """Return a union's types in words; choices stand beside the others."""
     words: list[str] = []
     for choices, kind in KIND.findall(kinds):
-        words += choices.replace("'", "").split(", ") if choices else [allowed(kind)]
+        words += choices.replace("'", "").split(", ") if choices else [format_type(kind)]
     *others, last = dict.fromkeys(words)
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def allowed(kind: str) -> str:
-    """A type in words."""
+def format_type(kind: str) -> str:
+    """Return a type in words."""
     if choices := re.match(r"typing\.Literal\[(.*)\]", kind):
         return "one of " + choices[1].replace("'", "")
     if named := re.match(r"<class '(\w+)'>", kind):

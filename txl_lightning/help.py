@@ -1,4 +1,4 @@
-"""How --help is written: a usage line, each option's text and default, and an example to copy."""
+"""Format of --help: a usage line, each option's text and default, and an example to copy."""
 
 import argparse
 import inspect
@@ -90,7 +90,7 @@ def hide_options(parser: ArgumentParser, is_hidden: Callable[[str], bool]) -> No
 
 
 def required_arguments(function: Callable[..., Any], positional: bool) -> str:
-    """What a function cannot be called without, as it stands in the usage line."""
+    """Return the required arguments of a function, as they stand in the usage line."""
     parameters: Iterable[inspect.Parameter] = inspect.signature(function).parameters.values()
     needed = [
         each

@@ -10,7 +10,7 @@ COLUMNS = 3
 
 def workspace(entity: str, project: str) -> ws.Workspace:
     """To watch runs with: a section for each question, and what is varied beside each run."""
-    varied = [f"config:{first}.value.{rest}" for first, rest in map(halves, SETTINGS)]
+    varied = [f"config:{first}.value.{rest}" for first, rest in map(split_setting, SETTINGS)]
     return ws.Workspace(
         entity=entity,
         project=project,
@@ -21,7 +21,7 @@ def workspace(entity: str, project: str) -> ws.Workspace:
     )
 
 
-def halves(key: str) -> list[str]:
+def split_setting(key: str) -> list[str]:
     """A setting's first name, which is all that W&B knows of it, and the rest."""
     return key.split(".", maxsplit=1)
 
@@ -35,11 +35,11 @@ def section(question: Question) -> ws.Section:
 
 def report(entity: str, project: str) -> wr.Report:
     """To show others: each question, how its answer is read, and its panels."""
-    blocks = [block for question in QUESTIONS for block in answered(question)]
+    blocks = [block for question in QUESTIONS for block in question_blocks(question)]
     return wr.Report(entity=entity, project=project, title=TITLE, blocks=blocks, width="fluid")
 
 
-def answered(question: Question) -> list:
+def question_blocks(question: Question) -> list:
     """The blocks of a question, with its best runs first."""
     # A set that names no project is of the report's own; of a named one W&B is asked at once.
     runs = wr.Runset(name="runs", order=[wr.OrderBy(wr.SummaryMetric(LEAST), ascending=True)])

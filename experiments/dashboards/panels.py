@@ -15,12 +15,12 @@ LEAST = "val/bits_per_byte.min"
 """The least of all validations, as a run's summary has it."""
 
 SETTINGS = ("model.optim.lr", "model.net.mem_len", "data.tgt_len")
-"""What is most often varied."""
+"""Settings that are varied most often."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, how the answer is read, and what shows it."""
+    """A question, how its answer is read, and the panels that show it."""
 
     title: str
     reading: str
@@ -32,7 +32,7 @@ def over_tokens(title: str, *metrics: str, **how) -> wr.LinePlot:
     return wr.LinePlot(title=title, x=TOKENS, y=list(metrics), **how)
 
 
-def learning() -> list:
+def learning_panels() -> list:
     """Losses, what drives them, and what the model writes."""
     return [
         over_tokens("bits, validation", metric_regex=VAL_BITS),
@@ -46,7 +46,7 @@ def learning() -> list:
     ]
 
 
-def fast() -> list:
+def speed_panels() -> list:
     """Rates, what they need, and what an hour is worth."""
     hours = "RelativeTime(Process)"
     return [
@@ -57,8 +57,8 @@ def fast() -> list:
     ]
 
 
-def remembering() -> list:
-    """What memory saves, where it is missed, how far back it is used, and what it takes."""
+def memory_panels() -> list:
+    """Memory gain, loss by position, attention distance, and the memory's size."""
     return [
         over_tokens("memory gain, nats of a token", "val/memory_gain"),
         nats_by_position(),
@@ -85,7 +85,7 @@ def nats_by_position() -> wr.CustomChart:
     )
 
 
-def best() -> list:
+def comparison_panels() -> list:
     """Runs in a row, and what makes them differ."""
     settings = [wr.ParallelCoordinatesPlotColumn(wr.Config(key)) for key in SETTINGS]
     bits = wr.ParallelCoordinatesPlotColumn(wr.SummaryMetric(LEAST))
@@ -102,25 +102,25 @@ QUESTIONS = (
         "Is it learning?",
         "Bits fall over tokens in validation too. Where only training goes on falling, the run is "
         "too long or its network too large; a gradient norm that leaps announces a loss that will.",
-        learning,
+        learning_panels,
     ),
     Question(
         "Is it fast?",
         "Rates are even, and model FLOP a second near what the device can do. Of two runs, the "
         "better one is lower after the same time.",
-        fast,
+        speed_panels,
     ),
     Question(
         "Does memory help?",
         "What memory saves is above 0: so much more the same tokens cost where nothing is "
         "remembered. With a memory, the first tokens of a segment cost hardly more than the last; "
         "without, nats fall over the segment. Attention goes back as far as memory is of use.",
-        remembering,
+        memory_panels,
     ),
     Question(
         "Which run is best?",
         "The shortest bar, of runs on the same text. Bits per byte compare vocabularies; nats and "
         "perplexity do not.",
-        best,
+        comparison_panels,
     ),
 )

@@ -23,27 +23,27 @@ def main() -> None:
     given = parser.parse_args()
     # By itself W&B goes on trying after its own time limit, and no process ends before it does.
     os.environ.setdefault("WANDB_X_GRAPHQL_RETRY_MAX", "2")
-    both = built(given.entity, given.project)
+    both = build_boards(given.entity, given.project)
     if given.json:
-        print(json.dumps({name: spec(board) for name, board in both.items()}, indent=1))
+        print(json.dumps({name: to_json_spec(board) for name, board in both.items()}, indent=1))
     else:
         save(both)
 
 
-def built(entity: str, project: str) -> dict[str, Any]:
+def build_boards(entity: str, project: str) -> dict[str, Any]:
     """The report and the workspace."""
     try:
         from boards import report, workspace
     except ModuleNotFoundError as error:
         if error.name != "wandb_workspaces":
             raise
-        stop("wandb-workspaces is missing: pip install 'txl-lightning[dashboards]'")
+        exit_with_error("wandb-workspaces is missing: pip install 'txl-lightning[dashboards]'")
     # The report comes first: to save it makes the project, if there is none.
     return {"report": report(entity, project), "workspace": workspace(entity, project)}
 
 
-def spec(board: Any) -> dict[str, Any]:
-    """What W&B is sent."""
+def to_json_spec(board: Any) -> dict[str, Any]:
+    """The JSON that W&B is sent."""
     return json.loads(board._to_model().model_dump_json(by_alias=True, exclude_none=True))
 
 
@@ -55,11 +55,11 @@ def save(both: dict[str, Any]) -> None:
         # Without a key, a server or the right to write, W&B's two packages raise all kinds.
         except Exception as error:
             reason = str(error).partition("\n")[0]
-            stop(f"the {name} was not saved: {reason}")
+            exit_with_error(f"the {name} was not saved: {reason}")
         print(f"{name}: {address}")
 
 
-def stop(reason: str) -> NoReturn:
+def exit_with_error(reason: str) -> NoReturn:
     """End as with any wrong setting."""
     print(f"error: {reason}", file=sys.stderr)
     sys.exit(2)

@@ -21,7 +21,7 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 from optuna import Study, Trial
 from optuna.trial import TrialState
 
-from ..errors import MISSPELT, require
+from ..errors import UNKNOWN_KEY, require
 from ..signals import EXIT, SAVE, PendingSignals, handle_signals
 from .engine import SweepFile, ask_trial, open_study, suggest_parameters
 from .results import find_error, read_metric, write_results
@@ -165,7 +165,7 @@ class SweepRunner:
         self.study.tell(trial, state=TrialState.FAIL)
         print(f"trial {trial.number}: failed ({reason})", flush=True)
         ended = [each.state for each in self.study.trials if each.state.is_finished()]
-        enough = 1 if MISSPELT in reason else MAX_FIRST_FAILURES
+        enough = 1 if UNKNOWN_KEY in reason else MAX_FIRST_FAILURES
         if len(ended) >= enough and all(state == TrialState.FAIL for state in ended):
             raise ValueError(f"the first trials failed; the last: {reason}")
 

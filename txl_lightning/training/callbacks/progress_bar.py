@@ -188,7 +188,7 @@ def format_parameters(net: TransformerXL) -> str:
 
 
 def format_result(trainer: Trainer, metrics: RunMetrics) -> str:
-    """How far training came, in what time, and a table of its validations, the best one marked."""
+    """Steps and time of training, and a table of its validations, the best one marked."""
     total = f" of {trainer.max_steps:,}" if trainer.max_steps > 0 else ""
     tokens, time_taken = metrics.last("train/tokens_seen"), int(metrics.last("train/seconds"))
     line = f"trained {trainer.global_step:,}{total} steps, {tokens:,.0f} tokens"

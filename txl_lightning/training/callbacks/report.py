@@ -39,7 +39,7 @@ CONTROLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFF
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """What a run reports of itself."""
+    """Settings of the report of a run."""
 
     html: bool = True
     """Write report.html, curve.png and attention.png in the run's folder."""

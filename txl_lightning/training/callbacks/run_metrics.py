@@ -14,7 +14,7 @@ MAX_POINTS = 1000
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """What a run has logged, one row a step.
+    """Logged values of a run, one row a step.
 
     Args:
         rows: values by name, beside "step", which counts from 1.

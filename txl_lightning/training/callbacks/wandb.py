@@ -24,12 +24,12 @@ INIT_TIMEOUT = 20.0
 
 @dataclass(frozen=True)
 class WandbConfig:
-    """What a run does whose logger is WandbLogger."""
+    """Settings of Weights & Biases, for runs whose logger is WandbLogger."""
 
     required: bool = False
     """Stop where the server cannot be reached; otherwise the run goes on offline."""
     checkpoints: Literal["best", "all", "none"] = "best"
-    """What W&B keeps when training is over: best.ckpt, last.ckpt too, or neither."""
+    """Checkpoints that W&B keeps when training is over: best.ckpt, last.ckpt too, or neither."""
 
 
 class OfflineFallbackWandbLogger(WandbLogger):
