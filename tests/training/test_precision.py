@@ -4,8 +4,7 @@ import math
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer, seed_everything
-from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch import Callback, seed_everything
 
 from txl_lightning import LanguageModel, stream_nats
 
@@ -128,42 +127,3 @@ def test_the_curve_of_mixed_precision_is_that_of_float32(make_model, make_data, 
     assert curves[0][-1] < 0.7 * curves[0][0]
     assert curves[1] == pytest.approx(curves[0], rel=0.01)
     assert curves[1] != curves[0]
-
-
-class Scales(Losses):
-    """Also what the gradients were multiplied by, and how far it is from being doubled."""
-
-    def __init__(self):
-        super().__init__()
-        self.states = []
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
-        state = trainer.precision_plugin.scaler.state_dict()
-        self.states.append((state["scale"], state["_growth_tracker"]))
-
-
-def scaled(model, data, make_trainer, steps: int, **options) -> tuple[Scales, Trainer]:
-    """Training in float16 on a CPU, which Lightning does not choose by itself."""
-    scaler, record = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=3), Scales()
-    plugin = MixedPrecision("16-mixed", device="cpu", scaler=scaler)
-    changes = {"plugins": [plugin], "callbacks": [record], "limit_val_batches": 0}
-    trainer = make_trainer(max_steps=steps, **changes)
-    trainer.fit(model, datamodule=data, **options)
-    return record, trainer
-
-
-def test_the_scale_of_float16s_gradients_goes_on_where_it_was(
-    make_model, make_data, make_trainer, tmp_path
-):
-    def model():
-        return model_of(make_model, optim={"schedule": "constant"})
-
-    whole, _ = scaled(model(), make_data(), make_trainer, 9)
-    first, trainer = scaled(model(), make_data(), make_trainer, 5)
-    trainer.save_checkpoint(tmp_path / "a.ckpt")
-    options = {"ckpt_path": tmp_path / "a.ckpt"}
-    second, _ = scaled(model(), make_data(), make_trainer, 9, **options)
-    assert first.states[-1] == (128.0, 2)
-    assert first.states + second.states == whole.states
-    assert first.training + second.training == whole.training

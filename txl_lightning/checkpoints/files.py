@@ -100,8 +100,8 @@ def write_manifest(path: Path, manifest: Mapping[str, Entry]) -> None:
 def remove_checkpoint(path: Path) -> None:
     """Delete a checkpoint and its manifest."""
     with explain_write_errors(path):
-        path.unlink(missing_ok=True)
-        manifest_path(path).unlink(missing_ok=True)
+        for each in (path, manifest_path(path)):
+            each.unlink(missing_ok=True)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

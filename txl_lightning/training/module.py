@@ -59,14 +59,14 @@ class LanguageModel(LightningModule):
         super().__init__()
         net = TransformerXLConfig(**net) if isinstance(net, dict) else net
         self.optim = OptimConfig.from_dict(optim) if isinstance(optim, dict) else optim
-        given = {"eval_mem_len": eval_mem_len, "eval_clamp_len": eval_clamp_len}
-        given |= {"eval_same_length": eval_same_length}
-        eval_lengths = make_eval_lengths(**given)
-        given |= {"net": net.to_dict(), "optim": self.optim.to_dict()}
-        self.save_hyperparameters(given | {"compile": compile, "recompute": recompute})
         with prefix_errors("model.net"):
             self.net = TransformerXL(net)
+        eval_lengths = make_eval_lengths(eval_mem_len, eval_clamp_len, eval_same_length)
         self.memory_bank = MemoryBank(self.net, eval_lengths, compile)
+        # Plain values: a checkpoint with objects of ours would not load under weights_only.
+        plain = {"net": net.to_dict(), "optim": self.optim.to_dict()}
+        self.save_hyperparameters(ignore=["net", "optim"])
+        self.save_hyperparameters(plain)
         self.step_before = -1
         self.train_nats = MeanNats()
         self.metrics = nn.ModuleDict()

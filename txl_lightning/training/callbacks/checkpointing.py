@@ -98,7 +98,11 @@ class LastCheckpoint(ModelCheckpoint):
             if isinstance(logger, RunLogger):
                 logger.drop_rows(trainer.global_step, self.validation_due)
         if self.validation_due:
-            validate(trainer)
+            # As Lightning validates amid training, but from the beginning, wherever it was.
+            loop = trainer.fit_loop.epoch_loop.val_loop
+            loop.restarting, trainer.validating = False, True
+            loop.run()
+            trainer.training = True
 
     def on_train_batch_end(
         self,
@@ -233,16 +237,6 @@ class BestCheckpoint(ModelCheckpoint):
             super().load_state_dict(state_dict | moved | {"best_k_models": {path: score}})
 
 
-def validate(trainer: Trainer) -> None:
-    """Validate as Lightning does amid training."""
-    loop = trainer.fit_loop.epoch_loop.val_loop
-    # From the beginning, wherever it was.
-    loop.restarting = False
-    trainer.validating = True
-    loop.run()
-    trainer.training = True
-
-
 def requeue_job() -> None:
     """Ask SLURM to run this job once more."""
     job = os.environ["SLURM_JOB_ID"]
@@ -263,9 +257,7 @@ def replace_signal_handlers(trainer: Trainer) -> None:
 
 def warn_of_little_space(folder: Path, pl_module: LightningModule) -> None:
     """Warn if three checkpoints may not fit: last, previous, and the one being written."""
-    weights = sum(
-        parameter.numel() * parameter.element_size() for parameter in pl_module.parameters()
-    )
+    weights = sum(parameter.nbytes for parameter in pl_module.parameters())
     # Each holds the weights and two moments.
     needed, free = 3 * 3 * weights, shutil.disk_usage(folder).free
     if free < needed:
