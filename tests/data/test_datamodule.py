@@ -52,14 +52,10 @@ def test_position_depends_on_how_training_reads(make_data, changes, differs):
     assert ("seed" in data.read_as()) == bool({"order", "segments"} & set(changes))
 
 
-def test_vocabulary_is_that_of_the_corpus_unless_named(make_data):
-    assert make_data().unit == "byte"
-    assert make_data(vocab="characters").n_token == 26
-
-
 def test_hyperparameters_name_the_text(make_data):
     data = make_data()
     data.setup("fit")
+    assert (data.unit, make_data(vocab="characters").n_token) == ("byte", 26)
     assert data.hparams["data"]["fingerprint"] == data.store.fingerprint
     assert data.hparams["data"]["python"].startswith("3.")
 

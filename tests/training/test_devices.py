@@ -69,7 +69,7 @@ def runs(letters, memory_NBMD) -> Path:
     two = {
         "ddp": DDP,
         "ddp_averaged": [*DDP, *FOUR, *AVERAGE],
-        "fsdp": [*FSDP, *FOUR, "--model.recompute=true"],
+        "fsdp": [*FSDP, *FOUR, "--model.recompute=true", "--data.micro_batches=2"],
         "fsdp_on": [*FSDP, *going_on(letters, "fsdp")],
         "fsdp_lamb": [*FSDP, *FOUR, *LAMB, *CLUSTERS],
         "ddp_lamb": [*DDP, *FOUR, *LAMB, *CLUSTERS],
