@@ -20,6 +20,7 @@ from txl_lightning.checkpoints.files import (
     load_checkpoint,
     manifest_path,
     remove_checkpoint,
+    rename_settings,
     save_checkpoint,
     verify_checkpoint,
 )
@@ -305,3 +306,14 @@ def test_manifest_describes_what_wrote_the_checkpoint(run_folder):
     assert newest["bytes"] == path.stat().st_size
     assert newest["versions"]["torch"] == torch.__version__
     assert newest["text"] == read_checkpoint(path)["CorpusDataModule"]["fingerprint"]
+
+
+def test_settings_of_release_0_1_0_get_their_new_names_and_values():
+    old = {"recurrence": "same", "dropout_mask": "locked", "loss_chunk": 4, "norm": "pre_keys"}
+    assert rename_settings(old | {"cutoffs": [3]}) == {
+        "memory_source": "same_layer",
+        "dropout_type": "variational",
+        "loss_chunk_size": 4,
+        "norm": "pre_kv",
+        "cutoffs": [3],
+    }
