@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonargparse
+import torch
 import yaml
 from lightning.fabric.plugins.io import CheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -20,7 +21,6 @@ from .callbacks.checkpointing import (
     LastCheckpoint,
     replace_signal_handlers,
 )
-from .callbacks.non_finite import is_out_of_memory
 from .callbacks.predictions import SaveNats
 from .callbacks.progress_bar import TokenProgressBar
 from .callbacks.report import Report, ReportConfig
@@ -85,9 +85,11 @@ class TxlCLI(LightningCLI):
                 args=arguments,
             )
         except (RuntimeError, MemoryError) as error:
-            if is_out_of_memory(error):
-                raise out_of_memory(self.config[self.config.subcommand]) from error
-            raise
+            # Of the host's memory, torch says so in a plain RuntimeError.
+            exhausted = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+            if not exhausted and "can't allocate memory" not in str(error):
+                raise
+            raise out_of_memory(self.config[self.config.subcommand]) from error
 
     def subcommands(self) -> dict[str, set[str]]:
         # Only the one that is asked for: to build a parser takes a second.

@@ -20,11 +20,8 @@ class Lamb(Optimizer):
     the paper, it does not correct the bias that the moments have from starting at zero.
 
     Args:
-        groups: parameters, or groups of them.
-        lr: learning rate.
-        betas: decay rates of the moments.
-        eps: added to both denominators; NVIDIA's is 1e-6.
-        weight_decay: what is added to the update, as a fraction of the weight.
+        eps: added to both denominators.
+        weight_decay: added to the update, as a fraction of the weight.
     """
 
     def __init__(

@@ -122,10 +122,8 @@ class LanguageModel(LightningModule):
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = make_optimizer(self.optim, self.net)
         scheduler = make_scheduler(self.optim, optimizer, self.trainer.max_steps)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
+        by_step = {"scheduler": scheduler, "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": by_step}
 
     def configure_callbacks(self) -> list[Callback]:
         refuse_other_averages(getattr(self._trainer, "callbacks", []))

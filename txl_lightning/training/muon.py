@@ -28,10 +28,7 @@ class Muon(Optimizer):
 
     Args:
         groups: parameter groups with `orthogonal`, and `weight_decay` if they have any.
-        lr: learning rate of groups that have none of their own.
-        momentum: decay rate of Muon's Nesterov momentum.
-        betas: AdamW's decay rates.
-        eps: AdamW's.
+        momentum: decay rate of Muon's Nesterov momentum; betas and eps are AdamW's.
         n_iteration: Newton-Schulz iterations.
     """
 

@@ -19,7 +19,6 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from ...checkpoints import files
 from ...checkpoints.files import KEY
-from ...data.stream import Segment
 from ...errors import StorageError
 from ...files import find_write_problem
 from ...signals import EXIT, PendingSignals, handle_signals, is_child, print_message
@@ -104,14 +103,7 @@ class LastCheckpoint(ModelCheckpoint):
             loop.run()
             trainer.training = True
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Segment,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if not pl_module.between_steps:
             return
         loops = trainer.fit_loop

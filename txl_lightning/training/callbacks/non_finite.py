@@ -106,10 +106,3 @@ def has_finite_weights(module: LightningModule) -> bool:
     """Return whether all numbers are finite in the part of the weights that this rank has."""
     parts = [p.to_local() if isinstance(p, DTensor) else p for p in module.parameters()]
     return all(bool(part.isfinite().all()) for part in parts)
-
-
-def is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
-    """Return whether a device or the host has no more memory to give."""
-    return isinstance(
-        error, (torch.OutOfMemoryError, MemoryError)
-    ) or "can't allocate memory" in str(error)

@@ -47,12 +47,7 @@ class TrainingStateCheckpoint(Callback):
         self.loaded = self.position = None
 
     def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Segment,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Segment, *_: Any
     ) -> None:
         pl_module.memory_bank.commit()
         if isinstance(trainer.train_dataloader, TrainingLoader):

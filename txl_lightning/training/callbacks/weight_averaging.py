@@ -12,7 +12,6 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from ...data.stream import Segment
 from ...errors import require
 from ...model import TransformerXL
 
@@ -65,14 +64,7 @@ class WeightAverage(Callback):
             self.average.load_state_dict(self.loaded)
             self.loaded = None
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Segment,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if pl_module.between_steps and trainer.global_step > self.start_step:
             self.update(pl_module.net)
 
