@@ -5,8 +5,7 @@ import torch
 
 from txl_lightning import generate
 from txl_lightning.generation import Sampling, decode_steps, start_decoding
-from txl_lightning.generation import state as state_module
-from txl_lightning.generation.state import advance, skippable_prefix
+from txl_lightning.generation.state import advance
 from txl_lightning.model import CachedReader
 
 UNEQUAL = [260, 1, 2, 129, 40]
@@ -17,11 +16,6 @@ LENGTHS = [
     {"mem_len": 0, "ext_len": 6, "positions": "absolute_sinusoidal"},
     {"mem_len": 7, "ext_len": 200, "positions": "absolute_learned", "clamp_len": 9},
 ]
-
-
-def make_network_and_ext_len(make_net, lengths):
-    net = make_net(**{name: lengths[name] for name in lengths if name != "ext_len"})
-    return net, lengths.get("ext_len", 0)
 
 
 def test_greedy_generation_equals_reading_the_whole_history_for_every_token(make_net):
@@ -47,20 +41,9 @@ def test_a_prompt_longer_than_the_memory_is_read_in_segments_that_end_with_it(ma
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-@pytest.mark.parametrize("temperature", [0, 1])
-def test_prompts_of_unequal_length_are_continued_as_each_alone(make_net, lengths, temperature):
-    net, ext_len = make_network_and_ext_len(make_net, lengths)
-    prompts = [torch.randint(11, (length,)) for length in UNEQUAL]
-    options = {"temperature": temperature, "ext_len": ext_len, "repetition_penalty": 99}
-    together = generate(net, prompts, 9, seed=3, **options)
-    for row, (prompt, ids) in enumerate(zip(prompts, together, strict=True)):
-        assert torch.equal(ids, generate(net, prompt, 9, seed=3 + row, **options))
-    assert len({tuple(ids.tolist()) for ids in together}) > 2
-
-
-@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_padding_changes_no_logit_and_no_memory(make_net, lengths):
-    net, ext_len = make_network_and_ext_len(make_net, lengths)
+    ext_len = lengths.get("ext_len", 0)
+    net = make_net(**{name: value for name, value in lengths.items() if name != "ext_len"})
     reader, prompts = CachedReader(net), [torch.randint(11, (length,)) for length in UNEQUAL]
     logits_BV, together = advance(reader, start_decoding(net, prompts), ext_len)
     token_B1 = torch.randint(11, (len(prompts), 1))
@@ -71,37 +54,6 @@ def test_padding_changes_no_logit_and_no_memory(make_net, lengths):
         assert together.memory.filled_B[row] == alone.memory.filled_B[0]
         next_1V, _ = advance(reader, alone.append_tokens(token_B1[row : row + 1]), ext_len)
         assert torch.allclose(next_BV[row], next_1V[0], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("ext_len", [0, 5])
-@pytest.mark.parametrize(
-    "changes", [{}, {"positions": "shaw", "clamp_len": 4}, {"memory_source": "same_layer"}]
-)
-def test_a_long_prompt_is_read_only_as_far_back_as_it_is_visible(
-    make_net, monkeypatch, changes, ext_len
-):
-    net, prompts = make_net(**changes), [torch.randint(11, (n,)) for n in (700, 640)]
-    reader, state = CachedReader(net), start_decoding(net, prompts)
-    logits_BV, after = advance(reader, state, ext_len)
-    n_skipped = skippable_prefix(net, state, ext_len)
-    assert n_skipped == (0 if "memory_source" in changes else 700 - 2 * (6 + 128 + ext_len))
-    monkeypatch.setattr(state_module, "skippable_prefix", lambda *_: 0)
-    expected_BV, _ = advance(reader, state, ext_len)
-    torch.testing.assert_close(logits_BV, expected_BV, rtol=0, atol=1e-12)
-    assert after.n_read == 700
-
-
-def test_a_list_of_prompts_returns_a_list_and_a_prompt_its_ids(make_net):
-    net, prompt = make_net(), torch.tensor([1, 2])
-    [only] = generate(net, [prompt], 5, seed=1)
-    assert torch.equal(only, generate(net, prompt, 5, seed=1))
-    assert len(generate(net, prompt, 0)) == 0
-
-
-def test_generated_ids_are_an_ordinary_tensor(make_net):
-    ids = generate(make_net(), torch.tensor([1]), 3)
-    ids += 1
-    assert not ids.is_inference()
 
 
 def test_the_network_returns_to_its_mode_when_generation_is_abandoned(make_net):
@@ -146,13 +98,6 @@ def test_the_penalty_covers_the_prompt_as_far_back_as_its_window(make_net):
         assert (token == likeliest) == is_repeated
 
 
-def test_logits_that_are_not_finite_are_an_error_of_one_line(make_net):
-    net = make_net()
-    net.head.out.bias.data[3] = float("nan")
-    with pytest.raises(ValueError, match="the logits are not finite"):
-        generate(net, torch.tensor([1]), 3)
-
-
 @pytest.mark.parametrize("positions", ["absolute_learned", "sinusoidal"])
 def test_without_a_memory_each_token_is_predicted_from_the_last_few(make_net, positions):
     net = make_net(positions=positions, clamp_len=9, mem_len=0)
@@ -170,13 +115,6 @@ def test_with_enough_memory_reading_tokens_again_changes_nothing(make_net, promp
     assert torch.equal(generate(net, prompt, 12, temperature=0, ext_len=5), expected)
 
 
-def test_equal_seeds_sample_equal_texts(make_net):
-    net, prompt = make_net(), torch.tensor([1])
-    first, again, other = (generate(net, prompt, 30, seed=seed) for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
 def test_samples_follow_the_models_probabilities(make_net):
     net, prompt = make_net(), torch.tensor([1, 2])
     p_V = net(prompt[None])[0][0, -1].softmax(-1)
@@ -188,6 +126,15 @@ def test_samples_follow_the_models_probabilities(make_net):
     assert len(ids) > 1
 
 
+def test_equal_seeds_sample_equal_texts_in_a_list_or_alone(make_net):
+    net, prompts = make_net(), [torch.randint(11, (length,)) for length in (9, 1, 2)]
+    together = generate(net, prompts, 30, seed=3, repetition_penalty=99)
+    for row, (prompt, ids) in enumerate(zip(prompts, together, strict=True)):
+        assert torch.equal(ids, generate(net, prompt, 30, seed=3 + row, repetition_penalty=99))
+    assert len({tuple(ids.tolist()) for ids in together}) == 3
+    assert not any(ids.is_inference() for ids in together)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -197,14 +144,14 @@ def test_samples_follow_the_models_probabilities(make_net):
         ({"prompt_L": torch.tensor([], dtype=torch.long)}, "prompt: invalid an empty one"),
         ({"prompt_L": torch.tensor([3, 11])}, r"prompt: invalid \[3, 11\]; .* ids from 0 to 10"),
         ({"prompt_L": []}, "prompts: invalid none"),
+        ({"net": {"positions": "absolute_sinusoidal"}}, "ext_len: invalid 0; .* absolute"),
+        ({"net": {"mem_len": 0}}, "ext_len: invalid 0; .* mem_len is 0"),
+        ({"bias": float("nan")}, "the logits are not finite"),
     ],
 )
-def test_an_invalid_argument_is_refused_by_name(make_net, changes, message):
+def test_an_invalid_argument_or_weight_is_an_error_of_one_line(make_net, changes, message):
+    options = {"prompt_L": torch.tensor([1]), "max_new_tokens": 3} | changes
+    net = make_net(**options.pop("net", {}))
+    net.head.out.bias.data[3] = options.pop("bias", 0.0)
     with pytest.raises(ValueError, match=message):
-        generate(make_net(), **{"prompt_L": torch.tensor([1]), "max_new_tokens": 3} | changes)
-
-
-def test_absolute_positions_need_tokens_to_read_again(make_net):
-    net = make_net(positions="absolute_sinusoidal")
-    with pytest.raises(ValueError, match=r"ext_len: invalid 0; .* because positions are absolute"):
-        generate(net, torch.tensor([1]), 1)
+        generate(net, **options)

@@ -1,6 +1,5 @@
 """Decoding states in files."""
 
-import json
 import os
 
 import pytest
@@ -35,16 +34,21 @@ def written(make_net, tmp_path):
     return net, tmp_path / "a"
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_a_loaded_state_continues_bit_for_bit(make_net, tmp_path, lengths, dtype):
+@pytest.mark.parametrize(
+    ("lengths", "dtype", "n_before"),
+    [*((lengths, torch.float64, 9) for lengths in LENGTHS), ({}, torch.bfloat16, 9),
+     ({}, torch.float64, 0)],
+    ids=str,
+)  # fmt: skip
+def test_a_loaded_state_continues_bit_for_bit(make_net, tmp_path, lengths, dtype, n_before):
     net = make_net(**lengths).to(dtype)
     prompts = [torch.tensor([1]), torch.randint(11, (9,))]
     whole = continue_state(net, start_decoding(net, prompts), 20)
-    state = continue_state(net, start_decoding(net, prompts), 9)
+    state = continue_state(net, start_decoding(net, prompts), n_before)
     save_state(tmp_path / "a", state, SHA256, 2)
-    loaded, ext_len = load_state(tmp_path / "a", net, SHA256)
-    loaded = continue_state(net, loaded, 11)
+    assert load_file(tmp_path / "a")["tokens_BL"].shape == (2, 9 + n_before)
+    loaded, ext_len = load_state(tmp_path / "a", net, SHA256, ext_len=2)
+    loaded = continue_state(net, loaded, 20 - n_before)
     assert ext_len == 2
     assert torch.equal(loaded.tokens_BL, whole.tokens_BL)
     assert torch.equal(loaded.length_B, whole.length_B)
@@ -53,20 +57,21 @@ def test_a_loaded_state_continues_bit_for_bit(make_net, tmp_path, lengths, dtype
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_a_state_of_an_unread_prompt_can_be_saved(make_net, tmp_path):
-    net, prompts = make_net(), [torch.tensor([1, 2])]
-    save_state(tmp_path / "a", start_decoding(net, prompts), SHA256, 2)
-    loaded = continue_state(net, load_state(tmp_path / "a", net, SHA256)[0], 4)
-    expected = continue_state(net, start_decoding(net, prompts), 4)
-    assert torch.equal(loaded.tokens_BL, expected.tokens_BL)
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"weights_sha256": "x"}, DataError, "state_file: .*a: written with another checkpoint"),
+        ({"mem_len": 7}, ValueError, "mem_len: invalid 7; expected 6, as in .*a"),
+        ({"ext_len": 0}, ValueError, "ext_len: invalid 0; expected 2, as in"),
+    ],
+)
+def test_a_state_of_another_checkpoint_or_length_is_refused(written, options, error, message):
+    net, path = written
+    with pytest.raises(error, match=message):
+        load_state(path, net, **{"weights_sha256": SHA256} | options)
 
 
-def test_a_state_of_another_checkpoint_is_refused(written):
-    with pytest.raises(DataError, match=r"state_file: .*a: written with another checkpoint"):
-        load_state(written[1], written[0], "another's")
-
-
-@pytest.mark.parametrize("content", [b"", b"text", b"\0" * 64, json.dumps({}).encode(), None])
+@pytest.mark.parametrize("content", [b"", b"\0" * 64, b"{}", None])
 def test_a_file_of_something_else_is_refused(written, content):
     net, path = written
     if content is None:
@@ -83,25 +88,10 @@ def test_a_damaged_file_is_refused(written, place):
     net, path = written
     content = bytearray(path.read_bytes())
     content[place] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(DataError, match="damaged"):
-        load_state(path, net, SHA256)
-    path.write_bytes(content[:-9])
-    with pytest.raises(DataError, match="not written by generate"):
-        load_state(path, net, SHA256)
-
-
-def test_other_lengths_than_the_file_has_are_refused(written):
-    net, path = written
-    load_state(path, net, SHA256, mem_len=6, ext_len=2)
-    with pytest.raises(ValueError, match=r"mem_len: invalid 7; expected 6, as in .*a"):
-        load_state(path, net, SHA256, mem_len=7)
-    with pytest.raises(ValueError, match="ext_len: invalid 0; expected 2, as in"):
-        load_state(path, net, SHA256, ext_len=0)
-
-
-def test_a_state_file_is_a_safetensors_file(written):
-    assert load_file(written[1])["tokens_BL"].tolist()[0][:2] == [1, 2]
+    for damaged, message in ((content, "damaged"), (content[:-9], "not written by generate")):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=message):
+            load_state(path, net, SHA256)
 
 
 def test_a_path_that_cannot_be_written_is_refused(make_net, tmp_path):

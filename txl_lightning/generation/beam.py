@@ -4,13 +4,14 @@ B beams   V vocabulary   C candidates
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import require
 from ..model import CachedReader, TransformerXL, accumulator_dtype, eval_mode
-from .state import DecodingState, advance, check_context, start_decoding
+from .state import DecodingState, advance, check_lengths, start_decoding
 
 IsFinished = Callable[[list[int]], bool]
 """Tells from the ids of a continuation, without its prompt, if it ends here."""
@@ -21,11 +22,8 @@ def beam_search(
     prompt_L: Tensor,
     max_new_tokens: int,
     *,
-    num_beams: int = 4,
-    length_penalty: float = 1.0,
-    is_finished: IsFinished | None = None,
     mem_len: int | None = None,
-    ext_len: int = 0,
+    **search: Any,
 ) -> Tensor:
     """Return the ids of the likeliest continuation found, without the prompt.
 
@@ -33,20 +31,14 @@ def beam_search(
         model: a network, used in eval mode and left in the mode it was in.
         prompt_L: at least one token to start from.
         max_new_tokens: longest continuation.
-        num_beams: continuations kept at each length.
-        length_penalty: log-probabilities are divided by the length to this power: 1 compares means
-            per token, 0 prefers short continuations.
-        is_finished: ends a continuation early; left out, all have max_new_tokens.
         mem_len: states remembered; left out, as in training.
-        ext_len: tokens read again with each new one, as in `generate`.
+        **search: num_beams, length_penalty, is_finished and ext_len, as in `search_beams`.
 
     Raises:
         ValueError: an empty prompt, or an invalid number.
     """
     state = start_decoding(model, [prompt_L], mem_len)
-    best = search_beams(
-        model, state, max_new_tokens, num_beams, length_penalty, is_finished, ext_len
-    )
+    best = search_beams(model, state, max_new_tokens, **search)
     return best.tokens_BL[0, len(prompt_L) :].clone()
 
 
@@ -62,13 +54,19 @@ def search_beams(
 ) -> DecodingState:
     """Return one text with its best continuation, whose last token is not read yet.
 
-    Raises:
-        ValueError: an invalid number.
+    Args:
+        model: a network.
+        state: the text.
+        max_new_tokens: longest continuation.
+        num_beams: continuations kept at each length.
+        length_penalty: log-probabilities are divided by the length to this power: 1 compares means
+            per token, 0 prefers short continuations.
+        is_finished: ends a continuation early; left out, all have max_new_tokens.
+        ext_len: tokens read again with each new one, as in `generate`.
     """
     require(num_beams >= 1, "num_beams", num_beams, "at least 1")
     require(length_penalty >= 0, "length_penalty", length_penalty, "0 or more")
-    require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
-    check_context(model, ext_len, state.memory.mem_len)
+    check_lengths(model, max_new_tokens, ext_len, state.memory.mem_len)
     prompt_len, best, best_score = len(state), state, float("-inf")
     logp_B = torch.zeros(1, dtype=torch.float64, device=model.device)
     reader = CachedReader(model)
@@ -102,5 +100,4 @@ def extend_beams(logp_B: Tensor, logits_BV: Tensor, count: int) -> tuple[Tensor,
 
 
 def append_choice(state: DecodingState, row_C: Tensor, token_C: Tensor) -> DecodingState:
-    """Return these rows of the state, each followed by its token."""
     return state.select_rows(row_C).append_tokens(token_C[:, None])

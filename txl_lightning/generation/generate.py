@@ -4,35 +4,28 @@ B texts   L tokens
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..errors import require
 from ..model import CachedReader, TransformerXL, eval_mode
 from .sampling import Sampling, draw_quantiles
-from .state import DecodingState, advance, check_context, start_decoding
+from .state import DecodingState, advance, check_lengths, start_decoding
+
+Prompts = TypeVar("Prompts", Tensor, Sequence[Tensor])
 
 
-@overload
-def generate(
-    model: TransformerXL, prompt_L: Tensor, max_new_tokens: int, **options: Any
-) -> Tensor: ...
-@overload
-def generate(
-    model: TransformerXL, prompt_L: Sequence[Tensor], max_new_tokens: int, **options: Any
-) -> list[Tensor]: ...
 def generate(
     model: TransformerXL,
-    prompt_L: Tensor | Sequence[Tensor],
+    prompt_L: Prompts,
     max_new_tokens: int,
     *,
     seed: int | None = None,
     mem_len: int | None = None,
     ext_len: int = 0,
     **sampling: Any,
-) -> Tensor | list[Tensor]:
+) -> Prompts:
     """Return `max_new_tokens` ids that follow the prompt, without the prompt.
 
     Args:
@@ -69,13 +62,8 @@ def decode_steps(
     seed: int | None = None,
     ext_len: int = 0,
 ) -> Iterator[DecodingState]:
-    """Yield the state after each new token, which is not read yet; any of them can be continued.
-
-    Raises:
-        ValueError: an invalid number.
-    """
-    require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
-    check_context(model, ext_len, state.memory.mem_len)
+    """Yield the state after each new token, which is not read yet; any of them can be continued."""
+    check_lengths(model, max_new_tokens, ext_len, state.memory.mem_len)
     seed = int(torch.randint(2**62, ())) if seed is None else seed
     reader = CachedReader(model)
     with eval_mode(model):

@@ -23,9 +23,6 @@ class Sampling:
     """How a token is sampled: repetition penalty, temperature, then top_k, top_p and min_p.
 
     Each filter renormalises what the one before has left.
-
-    Raises:
-        ValueError: an invalid value; the message starts with the field's name.
     """
 
     temperature: float = 1.0
@@ -33,13 +30,11 @@ class Sampling:
     top_k: int | None = None
     """Sample from this many of the likeliest tokens, and those as likely as the last of them."""
     top_p: float | None = None
-    """Sample from the fewest of the likeliest tokens that have at least this probability together
-    (Holtzman et al. 2020)."""
+    """Sample from the fewest of the likeliest tokens that sum to this (Holtzman et al. 2020)."""
     min_p: float | None = None
     """Sample from tokens at least this many times as likely as the likeliest."""
     repetition_penalty: float = 1.0
-    """Penalty of recent tokens (Keskar et al. 2019: 1.2): positive logits are divided by it,
-    negative ones multiplied."""
+    """Divisor of recent tokens' positive logits, factor of negative ones (Keskar 2019: 1.2)."""
     penalty_window: int = 64
     """Number of recent tokens, of the prompt too, that are penalized."""
 
@@ -55,18 +50,11 @@ class Sampling:
             require(is_valid, name, getattr(self, name), expected)
 
     def filters(self) -> list[Filter]:
-        """Return the filters that are set, in their order."""
         limits = ((keep_top_k, self.top_k), (keep_top_p, self.top_p), (keep_min_p, self.min_p))
         return [partial(keep, limit) for keep, limit in limits if limit is not None]
 
     def choose_tokens(self, logits_BV: Tensor, recent_BW: Tensor, quantile_B: Tensor) -> Tensor:
-        """Return the next token of each row.
-
-        Args:
-            logits_BV: logits of all tokens.
-            recent_BW: the last tokens of each row.
-            quantile_B: in (0, 1]: the sample's place in the cumulative distribution.
-        """
+        """Return the token of each row at its quantile, in (0, 1], of the filtered distribution."""
         logits_BV = logits_BV.to(accumulator_dtype(logits_BV.device))
         logits_BV = penalize_tokens(logits_BV, recent_BW, self.repetition_penalty)
         if self.temperature == 0:
@@ -108,10 +96,8 @@ def keep_min_p(limit: float, logits_BV: Tensor) -> Tensor:
 
 
 def invert_distribution(p_BV: Tensor, quantile_B: Tensor) -> Tensor:
-    """Return the token of each row at which the cumulative probability reaches the quantile.
-
-    As a quantile is above 0, that is never a token of probability 0.
-    """
+    """Return the token of each row at which the cumulative probability reaches the quantile."""
+    # As a quantile is above 0, that is never a token of probability 0.
     sum_BV = p_BV.cumsum(dim=-1)
     token_B1 = torch.searchsorted(sum_BV, quantile_B.to(sum_BV)[:, None] * sum_BV[:, -1:])
     return token_B1[:, 0]

@@ -38,7 +38,6 @@ class DecodingState:
         return bool((self.length_B < len(self)).any())
 
     def row_tokens(self, row: int) -> Tensor:
-        """Return the tokens of one text, without padding."""
         return self.tokens_BL[row, len(self) - int(self.length_B[row]) :]
 
     def select_rows(self, index_B: Tensor) -> DecodingState:
@@ -47,17 +46,14 @@ class DecodingState:
         return replace(self, tokens_BL=self.tokens_BL[index_B], length_B=length_B, memory=memory)
 
     def append_tokens(self, tokens_BL: Tensor) -> DecodingState:
-        """Return the same texts followed by tokens that are still to be read."""
         length_B = self.length_B + tokens_BL.size(1)
         tokens_BL = torch.cat([self.tokens_BL, tokens_BL.to(self.tokens_BL)], dim=1)
         return replace(self, tokens_BL=tokens_BL, length_B=length_B)
 
     def doc_positions(self, start: int, stop: int) -> Tensor | None:
-        """Return the tokens of its own text before each token of these columns: doc_pos_BL.
-
-        None without padding: the memory alone then says what is visible, which is faster.
-        """
+        """Return the tokens of its own text before each token of these columns: doc_pos_BL."""
         if not self.is_padded:
+            # The memory alone then says what is visible, which is faster.
             return None
         doc_pos_BL = torch.arange(start, stop) - len(self) + self.length_B[:, None]
         return doc_pos_BL.clamp(min=0).to(self.tokens_BL.device)
@@ -74,11 +70,7 @@ class DecodingState:
 def start_decoding(
     model: TransformerXL, prompts: Sequence[Tensor], mem_len: int | None = None
 ) -> DecodingState:
-    """Return the state before anything of the prompts is read.
-
-    Raises:
-        ValueError: there is no prompt, or one is empty or has an unknown token.
-    """
+    """Return the state before anything of the prompts is read."""
     require(len(prompts) > 0, "prompts", "none", "at least one")
     lengths = [len(prompt_L) for prompt_L in prompts]
     require(min(lengths) > 0, "prompt", "an empty one", "at least one token")
@@ -103,37 +95,22 @@ def advance(
         NonFiniteError: the logits are not finite.
     """
     memory, end = state.memory, len(state)
-    start = state.n_read or skippable_prefix(reader.net, state, ext_len)
-    for first, stop in pairwise(segment_bounds(start, end)):
+    # Segments are counted back from the end, so that padding moves none; the last token is one of
+    # its own, as each generated token is.
+    bounds = [*sorted({state.n_read, *range(end - 1, state.n_read, -SEGMENT_LEN)}), end]
+    for first, stop in pairwise(bounds):
         first = max(first - ext_len, 0)
         tokens_BL, doc_pos_BL = state.tokens_BL[:, first:stop], state.doc_positions(first, stop)
-        n_reread = min(ext_len, stop)
-        h_BLD, memory = reader.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
+        h_BLD, memory = reader.hidden(tokens_BL, memory, doc_pos_BL, min(ext_len, stop))
     logits_BV = reader.net.head(h_BLD[:, -1])
     if not logits_BV.amax(dim=-1).isfinite().all():
         raise NonFiniteError("the logits are not finite: the weights of the network are invalid")
     return logits_BV, replace(state, memory=memory, n_read=end)
 
 
-def skippable_prefix(net: TransformerXL, state: DecodingState, ext_len: int) -> int:
-    """Return how many of the first tokens the last one cannot see through any layer's memory."""
-    if net.config.memory_source == "same_layer":
-        return 0
-    # Each layer adds what its memory holds and the segment that follows this memory.
-    visible = net.config.n_layer * (state.memory.mem_len + SEGMENT_LEN + ext_len)
-    return max(len(state) - visible, 0)
-
-
-def segment_bounds(start: int, end: int) -> list[int]:
-    """Return where segments begin and end, counted back from the end: padding moves none.
-
-    The last token is a segment of its own, as each generated token is.
-    """
-    return [*sorted({start, *range(end - 1, start, -SEGMENT_LEN)}), end]
-
-
-def check_context(model: TransformerXL, ext_len: int, mem_len: int) -> None:
-    """Refuse a setting in which a token would be predicted from nothing but itself."""
+def check_lengths(model: TransformerXL, max_new_tokens: int, ext_len: int, mem_len: int) -> None:
+    """Refuse lengths with which a token would be predicted from nothing but itself."""
+    require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
     require(ext_len >= 0, "ext_len", ext_len, "0 or more")
     reason = "positions are absolute" if model.config.is_absolute else "mem_len is 0"
     is_needed = model.config.is_absolute or mem_len == 0

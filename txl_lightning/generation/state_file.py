@@ -1,13 +1,11 @@
 """A decoding state in a file, to continue its texts later: safetensors, never a pickle."""
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
 
 from ..errors import DataError, require
 from ..files import replace_file
@@ -15,15 +13,11 @@ from ..model import CachedReader, TransformerXL
 from .state import DecodingState
 
 FORMAT = "txl_lightning decoding state 3"
-"""Named in the file; the number changes with what a file holds."""
+"""The number changes with what a file holds."""
 
 
 def save_state(path: Path, state: DecodingState, weights_sha256: str, ext_len: int) -> None:
-    """Write a state, whole or not at all.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
+    """Write a state, whole or not at all."""
     tensors = state.memory.tensors() | {
         "tokens_BL": state.tokens_BL,
         "length_B": state.length_B,
@@ -31,7 +25,11 @@ def save_state(path: Path, state: DecodingState, weights_sha256: str, ext_len: i
         "ext_len": torch.tensor(ext_len),
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    about = {"format": FORMAT, "weights": weights_sha256, "tensors": sha256_of_tensors(tensors)}
+    about = {
+        "format": FORMAT,
+        "weights": weights_sha256,
+        "tensors": hashlib.sha256(save(tensors)).hexdigest(),
+    }
     replace_file(path, lambda part: part.write_bytes(save(tensors, about)))
 
 
@@ -56,7 +54,7 @@ def load_state(
         raise DataError(f"state_file: {path}: not written by generate ({error})") from error
     if about.get("format") != FORMAT:
         raise DataError(f"state_file: {path}: not written by generate of this release")
-    if about.get("tensors") != sha256_of_tensors(tensors):
+    if about.get("tensors") != hashlib.sha256(save(tensors)).hexdigest():
         raise DataError(f"state_file: {path}: damaged: the checksum of its tensors differs")
     if about.get("weights") != weights_sha256:
         raise DataError(f"state_file: {path}: written with another checkpoint")
@@ -65,17 +63,9 @@ def load_state(
     tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
     tokens_BL = tensors.pop("tokens_BL")
     memory = type(CachedReader(model).empty_memory(1)).from_tensors(tensors)
-    require(
-        mem_len in (None, memory.mem_len), "mem_len", mem_len, f"{memory.mem_len}, as in {path}"
-    )
-    require(ext_len in (None, saved_ext_len), "ext_len", ext_len, f"{saved_ext_len}, as in {path}")
+    for name, asked, saved in (
+        ("mem_len", mem_len, memory.mem_len),
+        ("ext_len", ext_len, saved_ext_len),
+    ):
+        require(asked in (None, saved), name, asked, f"{saved}, as in {path}")
     return DecodingState(tokens_BL, length_B, memory, n_read), saved_ext_len
-
-
-def sha256_of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """Return the sha256 of the tensors' names, types, shapes and values."""
-    sha256 = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        sha256.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        sha256.update(tensor.flatten().view(torch.uint8).numpy())
-    return sha256.hexdigest()

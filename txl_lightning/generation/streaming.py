@@ -41,7 +41,7 @@ class StreamingDetokenizer:
         return text if self.ended else text + self._withheld
 
     def push_text(self, text: str) -> str:
-        """Return what is neither a stop string nor the possible beginning of one."""
+        """Add text; return what is neither a stop string nor the possible beginning of one."""
         if self.ended:
             return ""
         text = self._withheld + text
@@ -52,12 +52,7 @@ class StreamingDetokenizer:
             # The stop string that is complete first, however the text is cut into tokens.
             self.ended, self._withheld = True, ""
             return text[: min(ends)[1]]
-        cut = len(text) - max((overlap(text, stop) for stop in self.stop), default=0)
+        beginnings = (stop[:n] for stop in self.stop for n in range(1, len(stop)))
+        cut = len(text) - max((len(part) for part in beginnings if text.endswith(part)), default=0)
         self._withheld = text[cut:]
         return text[:cut]
-
-
-def overlap(text: str, stop: str) -> int:
-    """Return how many characters at the text's end may begin a stop string."""
-    longest = min(len(stop) - 1, len(text))
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
