@@ -75,12 +75,10 @@ class TransformerXL(nn.Module):
         """Return the states h^N_BLD of the last layer, and the memory for the next segment.
 
         Args:
-            tokens_BL: token ids.
             memory: the memory after the segment before, left unchanged; by default an empty one.
             doc_pos_BL: number of tokens of the same document before each token; nothing before the
                 document is attended to. By default a row is one document.
-            n_reread: last tokens that are not remembered, because the next segment reads them
-                again (the original's ext_len).
+            n_reread: last tokens, not remembered: the next segment reads them again (ext_len).
 
         Raises:
             ValueError: the memory has another number of rows than the tokens.
