@@ -13,8 +13,7 @@ from typing import IO
 from ..errors import DataError, StorageError
 from ..files import replace_file
 
-# The bytes that one byte of a user's archive may become, and that any archive may; text shrinks
-# tenfold at most.
+# Bytes that one byte of a user's tar may become, and that any tar may; text shrinks tenfold.
 GROWTH = 200
 HARMLESS = 64 << 20
 # Damaged numbers and names are seen by what they do to Python.
@@ -26,12 +25,11 @@ def extract_members(archive: Path, targets: Mapping[str, Path]) -> None:
     """Copy members of a zip or tar, whose checksum is known to be right, in one pass.
 
     Args:
-        archive: A zip, or a tar that may be compressed.
-        targets: The file that each member becomes, by the member's name.
+        archive: a zip, or a tar that may be compressed.
+        targets: the file that each member becomes, by the member's name.
 
     Raises:
         DataError: the archive is damaged, or has no such member.
-        StorageError: a file cannot be written.
     """
     with _explain_damage(archive):
         if zipfile.is_zipfile(archive):

@@ -12,22 +12,9 @@ from .tasks import TASKS, TaskConfig, TaskStore
 from .user_files import has_documents, split_user_files
 from .vocab import SubwordOptions, WordOptions
 
-CorpusName = Literal[
-    "python_source",
-    "tiny_shakespeare",
-    "enwik8",
-    "text8",
-    "wikitext2",
-    "wikitext103",
-    "ptb",
-    "ptb_char",
-    "lm1b",
-    "sort",
-    "copy",
-    "recall",
-]
+CorpusName = Literal[*CORPORA, *TASKS]
+# Settings that have settings of their own.
 PARTS = {"words": WordOptions, "subwords": SubwordOptions, "task": TaskConfig}
-"""Settings that have settings of their own."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +67,7 @@ class DataConfig:
 
     def recipe(self) -> Recipe:
         """Return the recipe of the store; a corpus is downloaded here."""
-        own = [Path(path).expanduser() for path in self.paths]
-        if own:
+        if own := [Path(path).expanduser() for path in self.paths]:
             splits = split_user_files(own, self.split, self.data_folder)
             unit = "files" if any(map(has_documents, own)) else None
             vocab, words = "bytes", WordOptions()
@@ -92,13 +78,9 @@ class DataConfig:
         unit = self.document_unit or unit
         defaults = asdict(WordOptions())
         changed = {name: v for name, v in asdict(self.words).items() if v != defaults[name]}
-        return Recipe(
-            splits,
-            vocab=self.vocab or vocab,
-            document_unit=None if unit == "none" else unit,
-            words=replace(words, **changed),
-            subwords=self.subwords,
-        )
+        words = replace(words, **changed)
+        unit = None if unit == "none" else unit
+        return Recipe(splits, self.vocab or vocab, unit, words, self.subwords)
 
     def open(self) -> Store | TaskStore:
         """Return the prepared text, made ready when it is not; or a task.

@@ -14,15 +14,18 @@ DocumentUnit = Literal["files", "lines"]
 
 @dataclass(frozen=True)
 class FileSlice:
-    """The bytes of a file from `start` up to `stop`."""
+    """The bytes of a file from `start` up to `stop`.
+
+    Args:
+        text: these bytes, where they have been read already.
+        on_read: called with the number of bytes of each piece that is read, for a progress bar.
+    """
 
     path: Path
     start: int
     stop: int
     text: bytes | None = field(default=None, repr=False)
-    """The bytes, where they have been read already."""
     on_read: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
-    """Called with the number of bytes of each piece that is read; moves a progress bar."""
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the bytes, a piece at a time; a character may straddle two pieces."""
@@ -51,19 +54,15 @@ def whole_file(path: Path) -> list[FileSlice]:
 
 def split_documents(slices: Iterable[FileSlice], unit: DocumentUnit) -> Iterator[FileSlice]:
     """Yield the documents of a text, in order."""
-    for file_slice in slices:
+    for part in slices:
         if unit == "files":
-            yield file_slice
-        else:
-            yield from _split_lines(file_slice)
-
-
-def _split_lines(file_slice: FileSlice) -> Iterator[FileSlice]:
-    start, advance = file_slice.start, file_slice.on_read
-    with file_slice.path.open("rb") as file:
-        file.seek(start)
-        while line := file.readline(file_slice.stop - start):
-            yield FileSlice(file_slice.path, start, start + len(line), line)
-            start += len(line)
-            if advance:
-                advance(len(line))
+            yield part
+            continue
+        start = part.start
+        with part.path.open("rb") as file:
+            file.seek(start)
+            while line := file.readline(part.stop - start):
+                yield FileSlice(part.path, start, start + len(line), line)
+                start += len(line)
+                if part.on_read:
+                    part.on_read(len(line))

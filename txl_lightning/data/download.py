@@ -31,7 +31,6 @@ def download_file(remote: RemoteFile, target: Path) -> Path:
 
     Raises:
         DataError: it cannot be downloaded, or the file that is there is another one.
-        StorageError: it cannot be written.
     """
     if not target.exists():
         with explain_write_errors(target):
@@ -55,11 +54,15 @@ def _download(remote: RemoteFile, target: Path) -> Path:
         _print(bar, f"downloading {remote.url} to {target}")
         try:
             _retry(remote, part, bar)
+            problem = None
         except requests.RequestException as error:
-            raise _missing(target, f"{remote.url} cannot be read ({_reason(error)})") from error
-        if wrong := find_difference(part, remote.checksum):
+            problem = f"cannot be read ({_reason(error)})"
+        if not problem and (wrong := find_difference(part, remote.checksum)):
             aside = part.replace(target.with_name(f"{target.name}.wrong"))
-            raise _missing(target, f"{remote.url} is another file ({wrong}; kept as {aside})")
+            problem = f"is another file ({wrong}; kept as {aside})"
+        if problem:
+            advice = "put the file there yourself"
+            raise DataError(f"{target}: missing, and {remote.url} {problem}; {advice}")
         part.replace(target)
         _print(bar, f"downloaded {target} ({remote.n_byte:,} bytes)")
     return target
@@ -71,14 +74,15 @@ def _retry(remote: RemoteFile, part: Path, bar: Progress) -> None:
         try:
             return _append_rest(remote, part, bar)
         except requests.RequestException as error:
-            if delay is None or not _is_temporary(error):
+            code = error.response.status_code if isinstance(error, requests.HTTPError) else 0
+            temporary = code in TEMPORARY or code >= 500 or isinstance(error, BROKEN)
+            if delay is None or not temporary:
                 raise
             _print(bar, f"{remote.url}: {_reason(error)}; again in {delay:g} s")
         time.sleep(delay)
 
 
 def _append_rest(remote: RemoteFile, part: Path, bar: Progress) -> None:
-    """Request the bytes that `part` lacks."""
     with part.open("ab") as file:
         start = file.tell()
         if start == remote.n_byte:
@@ -103,12 +107,6 @@ def _append_rest(remote: RemoteFile, part: Path, bar: Progress) -> None:
         raise requests.ConnectionError(f"it broke off at {start:,} of {end:,} bytes")
 
 
-def _is_temporary(error: requests.RequestException) -> bool:
-    if isinstance(error, requests.HTTPError):
-        return error.response.status_code in TEMPORARY or error.response.status_code >= 500
-    return isinstance(error, BROKEN)
-
-
 def _reason(error: BaseException) -> str:
     """Return the innermost error in a few words."""
     if isinstance(error, requests.HTTPError):
@@ -116,10 +114,6 @@ def _reason(error: BaseException) -> str:
     while error.__context__:
         error = error.__context__
     return getattr(error, "strerror", None) or " ".join(str(error).split())
-
-
-def _missing(target: Path, why: str) -> DataError:
-    return DataError(f"{target}: missing, and {why}; put the file there yourself")
 
 
 def _print(bar: Progress, line: str) -> None:

@@ -19,16 +19,15 @@ SETTLED = 2 * 10**9  # nanoseconds after which a file that changes gets another 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file somewhere, known by what it must be."""
+    """A file on a server, with its size and its checksum ("sha256:...")."""
 
     url: str
     n_byte: int
     checksum: str
-    """`sha256:...`, or another algorithm of hashlib."""
 
 
 def find_difference(path: Path, checksum: str) -> str:
-    """Return the checksum of a file and the one that is due, or nothing where it is the same."""
+    """Return a file's checksum and the expected one, or nothing where they are the same."""
     algorithm, _, digest = checksum.partition(":")
     with path.open("rb") as file:
         found = hashlib.file_digest(file, algorithm).hexdigest()
@@ -36,11 +35,7 @@ def find_difference(path: Path, checksum: str) -> str:
 
 
 def verify_file(path: Path, checksum: str) -> None:
-    """Check that a file is the one that it must be.
-
-    Raises:
-        DataError: it is another file, or cannot be read.
-    """
+    """Raise DataError unless a file can be read and has this checksum."""
     try:
         wrong = find_difference(path, checksum)
     except OSError as error:
@@ -51,17 +46,14 @@ def verify_file(path: Path, checksum: str) -> None:
 
 
 def short_hash(value: Any) -> str:
-    """Return a name for plain values that others do not share."""
+    """Return 16 hexadecimal digits of the sha256 of plain values."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def cached_by_mtime(
     key: Any, paths: Iterable[Path], data_dir: Path, compute: Callable[[], Any]
 ) -> Any:
-    """Return what `compute` finds out about some files, in plain values.
-
-    The result is kept under `data_dir` for as long as the files keep their size and time.
-    """
+    """Return `compute()` of some files, cached while the files keep their size and time."""
     stamps = [file_stamp(path) for path in paths]
     cache = data_dir / "prepared" / "cache" / short_hash([key, stamps])
     if cache.is_file():
@@ -75,17 +67,13 @@ def cached_by_mtime(
 
 
 def file_stamp(path: Path) -> tuple[str, int, int]:
-    """Return what changes when a file does: its size, and its time in nanoseconds."""
+    """Return a file's path, size, and modification time in nanoseconds."""
     status = path.stat()
     return os.path.abspath(path), status.st_size, status.st_mtime_ns
 
 
 def sha256_text(splits: Mapping[str, Sequence[FileSlice]], data_dir: Path) -> str:
-    """Return the sha256 of a whole text: train, val and test together.
-
-    Raises:
-        DataError: a file cannot be read.
-    """
+    """Return the sha256 of train, val and test together, or raise DataError."""
     slices = [part for name in SPLITS for part in splits[name]]
     paths = dict.fromkeys(part.path for part in slices)
     cuts = [(str(part.path), part.start, part.stop) for part in slices]

@@ -31,24 +31,22 @@ Advance = Callable[[int], object]  # called with the bytes that have been read s
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that the tokens of a text depend on."""
+    """All that the tokens of a text depend on; without a document unit each split is a document."""
 
     splits: Mapping[str, Sequence[FileSlice]]
     vocab: str = "bytes"
     document_unit: DocumentUnit | None = None
-    """What is a document, which is encoded by itself; left out, each split is one."""
     words: WordOptions = WordOptions()
     subwords: SubwordOptions = SubwordOptions()
 
     def build_vocabulary(self) -> Vocabulary:
-        """Build the vocabulary from the splits that its kind needs, or read it from a file."""
         slices = [part for name in BUILT_IN.get(self.vocab, ()) for part in self.splits[name]]
         with show_progress("vocabulary", None) as advance:
             watched = [replace(part, on_read=advance) for part in slices]
             return build_vocabulary(self.vocab, watched, self.words, self.subwords)
 
     def documents(self, split: str, advance: Advance) -> Iterator[FileSlice]:
-        """Yield what is encoded on its own; `advance` gets the bytes as they are read."""
+        """Yield the pieces that are encoded alone; `advance` gets the bytes as they are read."""
         watched = (replace(part, on_read=advance) for part in self.splits[split])
         return split_documents(watched, self.document_unit or "files")
 
@@ -90,32 +88,28 @@ class Store:
         return load_vocabulary((self.folder / "vocab.json").read_text())
 
     def ids(self, split: str) -> np.ndarray:
-        """Return the tokens of a split, which are read from disk where they are looked at."""
+        """Return the tokens of a split, memory-mapped."""
         return self.text(split).ids
 
     def text(self, split: str) -> Text:
-        """Return the tokens of a split, with the places where its documents begin."""
+        """Return the tokens of a split, with the positions where its documents begin."""
         return open_split(self.folder, split, np.dtype(self.manifest["dtype"]))
 
     def bytes_per_token(self, split: str) -> float:
-        """Return the bytes of text in a token, on average.
-
-        A symbol that begins every document is not among them: it is not scored.
-        """
-        n_byte, n_token, n_document = (
-            self.manifest[name][split] for name in ("bytes", "tokens", "n_document")
-        )
-        return n_byte / max(n_token - self.vocab.n_start * n_document, 1)
+        """Return the mean bytes of a scored token: not the symbol that begins each document."""
+        counts = {name: self.manifest[name][split] for name in ("bytes", *SplitCounts._fields)}
+        n_start = self.vocab.n_start * counts["n_document"]
+        return counts["bytes"] / max(counts["tokens"] - n_start, 1)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A name that two texts share only if a model is fed the same tokens by both."""
+        """A hash that two texts share only if both give a model the same tokens."""
         text = {name: self.manifest[name] for name in ("text", "cuts", "documents", "tokens")}
         return short_hash(text | {"vocab": self.vocab.fingerprint})
 
 
 class SplitCounts(NamedTuple):
-    """Tokens of a split, those among them that the vocabulary lacks, and documents."""
+    """Numbers of tokens, of unknown ones among them, and of documents in a split."""
 
     tokens: int
     unknown: int
@@ -123,15 +117,7 @@ class SplitCounts(NamedTuple):
 
 
 def prepare_store(recipe: Recipe, data_dir: Path) -> Store:
-    """Return the store of a text under `data_dir`, built when it is not there yet.
-
-    It is either whole or absent; of several processes one builds and the others wait. Where it is
-    whole, nothing is written.
-
-    Raises:
-        DataError: the text cannot be encoded.
-        StorageError: nothing can be written under `data_dir`.
-    """
+    """Return the store of a text under `data_dir`, built if absent, by one process of several."""
     described = recipe.describe(data_dir)
     folder = data_dir / "prepared" / short_hash(described)
     create_folder(folder, lambda part: build_store(part, recipe, described))
@@ -156,7 +142,7 @@ def build_store(folder: Path, recipe: Recipe, described: dict[str, Any]) -> None
 def encode_split(
     folder: Path, split: str, vocab: Vocabulary, recipe: Recipe, advance: Advance
 ) -> SplitCounts:
-    """Write the ids of a split and the places where its documents begin, a piece at a time."""
+    """Write the ids of a split and the positions where its documents begin, a piece at a time."""
     n_token = n_unknown = 0
     with (
         (folder / f"{split}.ids").open("wb") as ids_file,

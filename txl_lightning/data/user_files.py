@@ -14,8 +14,8 @@ from .fingerprint import file_stamp, short_hash
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst", ".7z")
+# What a split may be called in the name of its file or folder, between dots.
 NAMES = {"train": {"train"}, "val": {"val", "valid", "validation", "dev"}, "test": {"test"}}
-"""What a split may be called in the name of its file or folder, between dots."""
 
 
 def split_user_files(paths: Sequence[Path], fractions: Sequence[float], data_dir: Path) -> Splits:
@@ -32,10 +32,8 @@ def split_user_files(paths: Sequence[Path], fractions: Sequence[float], data_dir
     if len(paths) == len(SPLITS):
         return {name: find_slices(path, data_dir) for name, path in zip(SPLITS, paths, strict=True)}
     if len(paths) != 1:
-        raise DataError(
-            f"data.path: invalid number of files {len(paths)}; expected one, or three: "
-            "train, val and test"
-        )
+        expected = "expected one, or three: train, val and test"
+        raise DataError(f"data.path: invalid number of files {len(paths)}; {expected}")
     documents = find_documents(paths[0], data_dir)
     named = split_by_name(paths[0], documents)
     return named or split_by_fractions([part for _, part in documents], fractions)
@@ -52,11 +50,7 @@ def find_slices(path: Path, data_dir: Path) -> list[FileSlice]:
 
 
 def find_documents(path: Path, data_dir: Path) -> list[tuple[str, FileSlice]]:
-    """Return the texts in a file, a folder or a tar, by name.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Return the texts in a file, a folder or a tar, by name; DataError where there are none."""
     if not path.exists():
         raise DataError(f"{path}: no such file; data.path must name a text file, a folder or a tar")
     if path.is_file() and path.name.endswith(TARS):
@@ -76,19 +70,14 @@ def find_documents(path: Path, data_dir: Path) -> list[tuple[str, FileSlice]]:
 
 
 def list_files(folder: Path, data_dir: Path) -> list[tuple[str, Path]]:
-    """Return the files in a folder, by path.
-
-    Hidden files and links are left out, and what we keep under `data_dir`.
-    """
+    """Return the files in a folder by path, but hidden ones, links, and ours under `data_dir`."""
     ours = [data_dir.resolve() / name for name in ("prepared", "downloads")]
     found = {}
     for parent, folders, files in os.walk(folder):
         here = Path(parent)
-        folders[:] = [
-            name
-            for name in folders
-            if not name.startswith(".") and (here / name).resolve() not in ours
-        ]
+        visible = [name for name in folders if not name.startswith(".")]
+        # os.walk descends into the folders that are left in its list.
+        folders[:] = [name for name in visible if (here / name).resolve() not in ours]
         paths = (here / name for name in files if not name.startswith("."))
         plain = (path for path in paths if path.is_file() and not path.is_symlink())
         found |= {path.relative_to(folder).as_posix(): path for path in plain}
@@ -96,11 +85,7 @@ def list_files(folder: Path, data_dir: Path) -> list[tuple[str, Path]]:
 
 
 def split_by_name(path: Path, documents: Sequence[tuple[str, FileSlice]]) -> Splits:
-    """Return the documents of each split, if their names give all three.
-
-    Raises:
-        DataError: then one of them gives none.
-    """
+    """Return the documents of each split if their names give all three; then each must give one."""
     splits: dict[str | None, list[FileSlice]] = {}
     for name, part in documents:
         splits.setdefault(split_named_by(name), []).append(part)
@@ -128,7 +113,7 @@ def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) 
     first, second = fractions[0] * sum(sizes), (fractions[0] + fractions[1]) * sum(sizes)
     if len(slices) == 1:
         [part] = slices
-        inner = [_character_start(part, part.start + int(cut)) for cut in (first, second)]
+        inner = [find_character(part, part.start + int(cut)) for cut in (first, second)]
         cuts = pairwise([part.start, *inner, part.stop])
         return {name: [FileSlice(part.path, *cut)] for name, cut in zip(SPLITS, cuts, strict=True)}
     starts = [0, *accumulate(sizes)][:-1]
@@ -141,7 +126,7 @@ def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) 
     return {"train": [*slices[:val]], "val": [*slices[val:test]], "test": [*slices[test:]]}
 
 
-def _character_start(part: FileSlice, offset: int) -> int:
+def find_character(part: FileSlice, offset: int) -> int:
     """Return the first offset from here on that is not inside a UTF-8 character."""
     ahead = next(FileSlice(part.path, offset, min(offset + 3, part.stop)).chunks(), b"")
     return offset + next((i for i, byte in enumerate(ahead) if byte & 0xC0 != 0x80), len(ahead))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txl_lightning.data.vocab.reading import decode_utf8, split_between_words, split_by_length
+from txl_lightning.data.vocab.base import decode_utf8, split_between_words, split_by_length
 from txl_lightning.errors import DataError
 
 SPACED = st.text(st.sampled_from("ab é\n\t\x1c\x85\u3000"), max_size=40)

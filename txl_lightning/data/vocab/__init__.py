@@ -7,8 +7,7 @@ from typing import Any
 
 from ...errors import DataError
 from ..documents import FileSlice
-from .base import Vocabulary
-from .characters import Bytes, Characters
+from .base import Bytes, Characters, Vocabulary
 from .subwords import SubwordOptions, Subwords, train_subwords
 from .words import WordOptions, Words
 
@@ -32,11 +31,7 @@ BUILT_IN |= {"bytes": (), "characters": ("train", "val", "test")}
 
 
 def load_vocabulary(text: str) -> Vocabulary:
-    """Build the vocabulary that `to_json` wrote.
-
-    Raises:
-        DataError: the text is something else.
-    """
+    """Build the vocabulary that `to_json` wrote; DataError where the text is something else."""
     try:
         match json.loads(text):
             case {"kind": "bytes"}:
@@ -55,13 +50,7 @@ def load_vocabulary(text: str) -> Vocabulary:
 def build_vocabulary(
     name: str, documents: Sequence[FileSlice], words: WordOptions, subwords: SubwordOptions
 ) -> Vocabulary:
-    """Build the vocabulary of one of the names in `BUILT_IN`, or of a file.
-
-    Args:
-        name: a name, or a saved vocab.json, a Hugging Face tokenizer.json, or a list of words.
-        documents: the text to build from; it is read once or twice.
-        words: how words are told apart and chosen.
-        subwords: how subwords are trained.
+    """Build the vocabulary of one of the names in `BUILT_IN` from documents, or read a file.
 
     Raises:
         DataError: there is no such vocabulary, or the text cannot be read.
@@ -88,10 +77,8 @@ def build_vocabulary(
 def read_vocabulary_file(path: Path, from_words: Callable[[list[Any]], Vocabulary]) -> Vocabulary:
     """Read a file whose content tells its format.
 
-    Args:
-        path: a saved vocab.json, a Hugging Face tokenizer.json, or words in the order of their ids:
-            one a line, or as JSON in a list or with their ids.
-        from_words: makes a vocabulary of words.
+    It is a saved vocab.json, a Hugging Face tokenizer.json, or words in the order of their ids:
+    one a line, or as JSON in a list or with their ids; `from_words` makes a vocabulary of words.
 
     Raises:
         OSError: the file cannot be read.

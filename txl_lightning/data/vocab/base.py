@@ -1,24 +1,32 @@
-"""The interface that all vocabularies have."""
+"""The interface of all vocabularies, its two simplest ones, and a document's bytes as text."""
 
+import codecs
 import hashlib
+import json
+import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
+from ...errors import DataError
 from ..documents import FileSlice
+
+# Up to the last word's end, best before a space: tokenizers may join a line's end to the word
+# before it, and do not take the separators 1c to 1f for white space, as Python does.
+LAST_GAP = re.compile(r"(?s:.*)\S(?= )|(?s:.*)\S(?=[^\S\x1c-\x1f])")
 
 
 class Vocabulary(ABC):
     """Text into ids and back."""
 
-    unit: str
-    """Name of a token in results, such as the "byte" of bits per byte."""
-    n_token: int
-    """Number of ids, V."""
-    n_start: int = 0
-    """Number of symbols that are put before a document's first word."""
+    unit: str  # of results, such as the "byte" of bits per byte
+    n_token: int  # V
+    n_start: int = 0  # symbols before a document's first word
     unknown: int | None = None
     """The id of all that is outside the vocabulary; None where nothing is, or it is refused."""
 
@@ -32,10 +40,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
-        """Yield the text of each id as it comes, and perhaps a last piece.
-
-        A character that begins in one token and ends in another is part of the latter's.
-        """
+        """Yield the text that each id completes as it comes, and perhaps a last piece."""
 
     @abstractmethod
     def to_json(self) -> str:
@@ -55,5 +60,125 @@ class Vocabulary(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short name that only equal vocabularies share."""
+        """A short hash that only equal vocabularies share."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Bytes(Vocabulary):
+    """The 256 bytes: no text is outside this vocabulary."""
+
+    unit = "byte"
+    n_token = 256
+
+    def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
+        return (np.frombuffer(chunk, dtype=np.uint8) for chunk in document.chunks())
+
+    def encode_text(self, text: str, where: str = "text") -> np.ndarray:
+        return np.frombuffer(text.encode(), dtype=np.uint8)
+
+    def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        for index in ids:
+            yield decoder.decode(bytes([index]))
+        yield decoder.decode(b"", final=True)
+
+    def token_bytes(self) -> np.ndarray:
+        return np.ones(self.n_token, np.int64)
+
+    def to_json(self) -> str:
+        return json.dumps({"kind": "bytes"})
+
+
+@dataclass(frozen=True)
+class Characters(Vocabulary):
+    """The characters of a text, in the order of their code points."""
+
+    alphabet: str
+    unit = "character"
+
+    def __post_init__(self) -> None:
+        if not self.alphabet or list(self.alphabet) != sorted(set(self.alphabet)):
+            raise DataError("vocabulary: its alphabet is not in the order of its code points")
+
+    @staticmethod
+    def from_documents(documents: Iterable[FileSlice]) -> "Characters":
+        """Collect every character that occurs."""
+        found: set[str] = set()
+        for text in chain.from_iterable(map(decode_utf8, documents)):
+            found.update(text)
+        return Characters("".join(sorted(found)))
+
+    @property
+    def n_token(self) -> int:
+        return len(self.alphabet)
+
+    def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
+        return (self.encode_text(text, str(document.path)) for text in decode_utf8(document))
+
+    def encode_text(self, text: str, where: str = "text") -> np.ndarray:
+        known, points = _code_points(self.alphabet), _code_points(text)
+        ids = np.searchsorted(known, points).clip(max=len(known) - 1)
+        unknown = np.flatnonzero(known[ids] != points)
+        if len(unknown):
+            raise DataError(
+                f"{where}: {text[unknown[0]]!r} is not among the vocabulary's {self.n_token} "
+                "characters; use the vocabulary of a text that has it, or data.vocab bytes"
+            )
+        return ids.astype(self.dtype)
+
+    def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
+        return (self.alphabet[index] for index in ids)
+
+    def token_bytes(self) -> np.ndarray:
+        return np.array([len(character.encode()) for character in self.alphabet])
+
+    def to_json(self) -> str:
+        return json.dumps({"kind": "characters", "alphabet": self.alphabet})
+
+
+def _code_points(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+
+
+def decode_utf8(document: FileSlice) -> Iterator[str]:
+    """Yield a document's characters, a piece at a time.
+
+    Raises:
+        DataError: it is not UTF-8; with the file and the first such byte in it.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    offset = document.start
+    for chunk in chain(document.chunks(), [b""]):
+        try:
+            if text := decoder.decode(chunk, final=not chunk):
+                yield text
+        except UnicodeDecodeError as error:
+            # The decoder keeps the first bytes of a character that straddles two chunks.
+            at = offset - (len(error.object) - len(chunk)) + error.start
+            message = f"{document.path}: byte {at} is not UTF-8 text; use data.vocab bytes"
+            raise DataError(message) from error
+        offset += len(chunk)
+
+
+def split_by_length(texts: Iterable[str], size: int) -> Iterator[str]:
+    """Yield the same text in pieces of at most `size` characters."""
+    for text in texts:
+        for start in range(0, len(text), size):
+            yield text[start : start + size]
+
+
+def split_between_words(texts: Iterable[str], longest: float = math.inf) -> Iterator[str]:
+    """Yield the same text in pieces that end with a word and continue with white space.
+
+    Where `longest` characters have no such place, they are cut anywhere.
+    """
+    rest = ""
+    for text in filter(None, texts):
+        gap = LAST_GAP.match(rest)
+        anywhere = len(rest) if len(rest) >= longest else 0
+        if cut := gap.end() if gap else anywhere:
+            yield rest[:cut]
+        rest = rest[cut:] + text
+    if rest:
+        yield rest

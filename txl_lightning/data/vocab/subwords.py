@@ -12,8 +12,7 @@ import numpy as np
 
 from ...errors import DataError, require
 from ..documents import FileSlice
-from .base import Vocabulary
-from .reading import decode_utf8, split_between_words, split_by_length
+from .base import Vocabulary, decode_utf8, split_between_words, split_by_length
 
 PIECE = 100_000  # characters that are encoded in one piece
 AT_ONCE = 8  # pieces that are encoded at once, by all cores together
@@ -24,11 +23,7 @@ REPLACED = "\ufffd"  # the beginning of a character that further bytes may yet c
 
 @dataclass(frozen=True)
 class SubwordOptions:
-    """Which subwords are trained.
-
-    Raises:
-        ValueError: a value that no training can give; the message starts with the field's name.
-    """
+    """Which subwords are trained."""
 
     n_token: int = 8192
     """Size of the vocabulary; a short text gives a smaller one."""
@@ -44,17 +39,12 @@ class SubwordOptions:
 class Subwords(Vocabulary):
     """The tokens of a Hugging Face tokenizer."""
 
-    tokenizer: str = field(repr=False)
-    """The text of its tokenizer.json."""
+    tokenizer: str = field(repr=False)  # the text of its tokenizer.json
     unit = "subword"
 
     @staticmethod
     def from_tokenizer(tokenizer: dict[str, Any]) -> "Subwords":
-        """Take the tokens of a tokenizer.json that has been parsed.
-
-        Raises:
-            DataError: there are none.
-        """
+        """Take the tokens of a parsed tokenizer.json; DataError where there are none."""
         vocab = Subwords(json.dumps(tokenizer))
         if not vocab.n_token:
             raise DataError("vocabulary: the tokenizer has no tokens")
@@ -159,7 +149,7 @@ def train_subwords(kind: str, documents: Sequence[FileSlice], options: SubwordOp
     tokenizer.train_from_iterator(sample_text(documents, options.train_bytes), trainer)
     content = json.loads(tokenizer.to_str())
     if not is_bpe:
-        content["model"]["vocab"] = _make_deterministic(content["model"]["vocab"])
+        content["model"]["vocab"] = make_deterministic(content["model"]["vocab"])
     return Subwords.from_tokenizer(content)
 
 
@@ -178,26 +168,23 @@ def sample_text(documents: Sequence[FileSlice], n_byte: int) -> Iterator[str]:
 
 @contextmanager
 def _explain_tokenizer_errors(prefix: str) -> Iterator[None]:
-    """Turn a complaint of `tokenizers` into a DataError."""
     try:
         yield
     except Exception as error:
-        # Its complaints are bare Exceptions; all that has a type of its own is a fault.
+        # Errors of `tokenizers` are bare Exceptions; all that has a type of its own is a fault.
         if type(error) is not Exception:
             raise
         raise DataError(f"{prefix} ({error})") from error
 
 
-def _make_deterministic(scores: list[tuple[str, float | None]]) -> list[tuple[str, float]]:
-    """Return the same scores for every run of the unigram trainer.
-
-    It adds in any order, gives the bytes that the text lacks the lowest score and 0.0001 more from
-    one to the next, in any order, and without a text no score at all.
-    """
+def make_deterministic(scores: list[tuple[str, float | None]]) -> list[tuple[str, float]]:
+    """Return the same scores for every run of the unigram trainer, whose sums vary in order."""
+    # Bytes that the text lacks get the lowest score and 0.0001 more from one to the next, in any
+    # order, and without a text no score at all.
     lowest = min(score or 0.0 for _, score in scores)
-    absent = lowest + 256 * 0.0001
-    settled = (
-        (part, round(lowest if len(part) == 1 and (score or 0.0) < absent else score, 6))
-        for part, score in scores
-    )
-    return sorted(settled, key=lambda pair: (-pair[1], pair[0]))
+    is_absent = [len(part) == 1 and (score or 0.0) < lowest + 0.0256 for part, score in scores]
+    rounded = [
+        (part, round(lowest if absent else score, 6))
+        for (part, score), absent in zip(scores, is_absent, strict=True)
+    ]
+    return sorted(rounded, key=lambda pair: (-pair[1], pair[0]))

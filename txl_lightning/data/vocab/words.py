@@ -13,8 +13,7 @@ import numpy as np
 
 from ...errors import DataError, require
 from ..documents import FileSlice
-from .base import Vocabulary
-from .reading import decode_utf8, split_between_words
+from .base import Vocabulary, decode_utf8, split_between_words
 
 UNKNOWN = ("<unk>", "<UNK>")  # an unseen word becomes the first of them that there is
 
@@ -60,18 +59,14 @@ LINE_ENDS = {
 
 @dataclass(frozen=True)
 class WordOptions:
-    """How a text becomes words, and which of them are kept.
-
-    Raises:
-        ValueError: a value that no vocabulary can have; the message starts with the field's name.
-    """
+    """How a text becomes words, and which of them are kept."""
 
     min_freq: int = 0
     """Words that are rarer than this in the training text are left out."""
     max_size: int | None = None
     """How many words are kept, the most frequent; symbols come on top. Left out, all are."""
     lower_case: bool = False
-    """Whether capitals are read as small letters."""
+    """Read capitals as small letters."""
     line_end: Literal["eos", "double_eos", "none"] = "eos"
     """What marks lines: <eos> after each, <S> before and after each, or nothing."""
     special: tuple[str, ...] = ()
@@ -89,7 +84,6 @@ class WordOptions:
 
     @property
     def symbols(self) -> list[str]:
-        """The symbols that every vocabulary with these options has."""
         return list(dict.fromkeys([*LINE_ENDS[self.line_end].between.split(), *self.special]))
 
 
@@ -103,10 +97,7 @@ class Words(Vocabulary):
 
     @staticmethod
     def from_documents(documents: Iterable[FileSlice], options: WordOptions) -> "Words":
-        """Count the words of a text: first the symbols, then words by falling count.
-
-        Of words with the same count, the first to occur is first.
-        """
+        """Take the symbols, then words by falling count and, where it is equal, by occurrence."""
         counts: Counter[str] = Counter()
         for document in documents:
             for text in _split_pieces(document, options):
