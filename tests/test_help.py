@@ -1,5 +1,6 @@
 """What --help prints, and what it does not wait for."""
 
+import inspect
 import io
 import re
 import shlex
@@ -76,8 +77,8 @@ def test_help_has_usage_text_options_without_types_and_an_example(helps, command
     ("command", "part"),
     [
         ("evaluate", "usage: python -m txl_lightning evaluate ckpt_path [options]"),
-        ("generate", "usage: python -m txl_lightning generate --ckpt_path CKPT_PATH [options]"),
-        ("recl", "usage: python -m txl_lightning recl ckpt_path [ckpt_path ...] [options]"),
+        ("generate", "usage: python -m txl_lightning generate --ckpt_path PATH [options]"),
+        ("recl", "usage: python -m txl_lightning recl ckpt_path [options]"),
         ("recl", "looked at. (default: 0.1 0.5 1.0)"),
         ("prepare", "(one of none, files, lines)"),
         ("fit", "--model.optim.schedule {constant,cosine,inverse_sqrt,linear,wsd} What"),
@@ -108,6 +109,15 @@ def test_rare_options_of_the_trainer_are_in_its_own_help(helps):
     assert "--trainer.deterministic" not in helps["fit"]
     assert "--trainer.deterministic" in helps["trainer"]
     assert not re.search(r"^  --(?!trainer\.)", helps["trainer"], re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", FUNCTIONS)
+def test_usage_has_the_required_arguments(helps, command):
+    parameters = inspect.signature(door.make_parser(command)[0]).parameters.values()
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    usage = helps[command].splitlines()[0]
+    assert needed
+    assert all(re.search(rf"\b{name}\b", usage) for name in needed)
 
 
 @pytest.mark.parametrize("command", FUNCTIONS)

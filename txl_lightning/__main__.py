@@ -20,7 +20,7 @@ import jsonargparse
 
 from . import signals
 from .errors import StorageError, explain_parser_error, innermost_error, prefix_errors
-from .help import HelpFormatter, describe_command, program, required_arguments
+from .help import HelpFormatter, describe_command, program
 
 COMMANDS = {
     "fit": "train, and validate on the way",
@@ -64,7 +64,10 @@ def main() -> None:
         if os.environ.get("TXL_DEBUG"):
             raise
         if not has_parent_failed():
-            print(f"error: {format_error(error)}", file=sys.stderr)
+            # Of a file, without the number that Python's own words start with.
+            is_of_file = isinstance(error, OSError) and error.filename and error.strerror
+            words = f"{error.filename}: {error.strerror}" if is_of_file else str(error)
+            print(f"error: {innermost_error(words)}", file=sys.stderr)
         is_storage = isinstance(error, OSError) and error.errno in STORAGE_ERRORS
         sys.exit(StorageError.exit_code if is_storage else getattr(error, "exit_code", 2))
 
@@ -83,6 +86,11 @@ def run(arguments: list[str]) -> None:
     silence_warnings()
     call = run_lightning if command in LIGHTNING else run_function
     call(command, [underscore_name(option) for option in options])
+
+
+def raise_again(_: object) -> None:
+    # A closed pipe ends the process with 141: rich's own reaction is exit code 1.
+    raise
 
 
 def run_lightning(command: str, options: list[str]) -> None:
@@ -126,7 +134,7 @@ def make_parser(command: str) -> tuple[Callable[..., None], jsonargparse.Argumen
     function = getattr(import_module(f".commands.{command}", __package__), f"{command}_command")
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
     parser = jsonargparse.ArgumentParser(exit_on_error=False, formatter_class=HelpFormatter)
-    # A prompt may be what generate is given first, so its checkpoint is named.
+    # generate's checkpoint is named, as it is for Lightning's commands.
     positional = command != "generate"
     parser.add_function_arguments(function, as_group=False, as_positional=positional)
     for action in parser._actions:
@@ -136,7 +144,7 @@ def make_parser(command: str) -> tuple[Callable[..., None], jsonargparse.Argumen
             action._typehint, action.nargs, action.metavar = kind, "+", action.dest
             action.default = list(action.default) if isinstance(action.default, tuple) else None
     text = inspect.cleandoc(function.__doc__).split("\n\nArgs:")[0]
-    describe_command(parser, command, text, required_arguments(function, positional))
+    describe_command(parser, command, text)
     return function, parser
 
 
@@ -158,13 +166,6 @@ def has_parent_failed() -> bool:
     while os.getppid() == parent and time.monotonic() < end:
         time.sleep(0.1)
     return os.getppid() != parent
-
-
-def format_error(error: Exception) -> str:
-    """An error in one line; of a file, without the number that Python's own words start with."""
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return innermost_error(str(error))
 
 
 def underscore_name(option: str) -> str:
@@ -190,11 +191,6 @@ def silence_warnings() -> None:
         warnings.filterwarnings("ignore", message=message)
     if not os.environ.get("TXL_DEBUG"):
         warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
-
-
-def raise_again(_: object) -> None:
-    """Let a closed pipe end the process: rich's own reaction is exit code 1."""
-    raise
 
 
 if __name__ == "__main__":

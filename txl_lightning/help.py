@@ -1,11 +1,10 @@
 """Format of --help: a usage line, each option's text and default, and an example to copy."""
 
 import argparse
-import inspect
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
@@ -31,6 +30,10 @@ EXAMPLES = {
     "speed": "configs/paper/enwik8_base.yaml --lengths 800 1800",
     "sweep": "configs/sweeps/quickstart.yaml --count 8",
 }
+NEEDED = dict.fromkeys(("evaluate", "inspect", "recl"), "ckpt_path ") | {"sweep": "path "}
+NEEDED |= {"convert": "source ", "speed": "source ", "prepare": "name "}
+NEEDED |= {"generate": "--ckpt_path PATH "}
+"""Arguments that a command cannot be called without, for its usage line."""
 
 
 def program(command: str) -> str:
@@ -72,9 +75,9 @@ def format_default(value: Any, nargs: Any) -> str:
     return str(value) if isinstance(value, str | float) else json.dumps(value, default=str)
 
 
-def describe_command(parser: ArgumentParser, command: str, text: str, needed: str = "") -> None:
+def describe_command(parser: ArgumentParser, command: str, text: str) -> None:
     """Write a parser's usage, description and example."""
-    parser.usage = " ".join(f"{program(command)} {needed} [options]".split())
+    parser.usage = f"{program(command)} {NEEDED.get(command, '')}[options]"
     parser.description = textwrap.fill(" ".join(text.split()), MAX_WIDTH - 20)
     parser.epilog = f"example: {program(command)} {EXAMPLES[command]}"
     # An option that is a group's name reads all of the group from a file.
@@ -87,18 +90,3 @@ def hide_options(parser: ArgumentParser, is_hidden: Callable[[str], bool]) -> No
     for action in parser._actions:
         if is_hidden(action.dest):
             action.help = argparse.SUPPRESS
-
-
-def required_arguments(function: Callable[..., Any], positional: bool) -> str:
-    """Return the required arguments of a function, as they stand in the usage line."""
-    parameters: Iterable[inspect.Parameter] = inspect.signature(function).parameters.values()
-    needed = [
-        each
-        for each in parameters
-        if each.default is each.empty and each.kind is not each.VAR_KEYWORD
-    ]
-    several = {name for name, hint in inspect.get_annotations(function).items() if get_args(hint)}
-    words = [
-        f"{each.name} [{each.name} ...]" if each.name in several else each.name for each in needed
-    ]
-    return " ".join(words if positional else (f"--{w} {w.upper()}" for w in words))

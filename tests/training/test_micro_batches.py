@@ -19,7 +19,7 @@ class StepLosses(Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         self.losses.append(outputs["loss"].item())
-        names = ("train/tokens_seen", "train/nats", "train/memory_filled")
+        names = ("train/tokens_seen", "train/nats", "train/mem_filled")
         self.logged.append([float(trainer.callback_metrics.get(name, 0)) for name in names])
 
 
