@@ -44,7 +44,8 @@ def test_of_25_kills_while_it_saves_none_leaves_a_torn_file(make_place, same):
     assert killed.fit(*options, AUTO).code == 0
     assert list(killed.folder.rglob("*.part")) == [], written
     assert whole.fit(*options).code == 0
-    same(whole, killed)
+    # Lightning logs a step after its checkpoint: a kill between the two loses a row.
+    same(whole, killed, every_row=False)
 
 
 ON_A_SMALL_DISK = """
@@ -107,7 +108,7 @@ def test_in_the_c_locale_utf8_text_is_read_trained_on_and_written(place):
     command = [*place.driver, "fit", *place.small, "--data.vocab=characters"]
     ended = place.wait(place.launch(*command, **plain))
     assert ended.code == 0, ended.output
-    options = ["--ckpt_path", str(place.newest()), "--prompt=d", "--length=99"]
+    options = ["--ckpt_path", str(place.newest()), "--prompt=d", "--max_new_tokens=99"]
     ended = place.wait(place.launch(*place.driver, "generate", *options, **plain))
     assert ended.code == 0, ended.output
     assert ended.output.startswith("d")
