@@ -3,8 +3,9 @@
 B rows   L queries   S = M + L states in sight   H heads   K head width   N layers
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,13 +23,13 @@ from ..model.positions import DistanceTerms
 QUANTILES = {"nearest_tenth": 0.1, "median": 0.5, "farthest_tenth": 0.9}
 
 
+@dataclass
 class HeadSums:
     """Attention weights of a layer, summed over its queries by how far back they go."""
 
-    def __init__(self) -> None:
-        self.distance_HS: Tensor | float = 0.0
-        self.memory_H: Tensor | float = 0.0
-        self.n_query = 0
+    distance_HS: Tensor | float = 0.0
+    memory_H: Tensor | float = 0.0
+    n_query: int = 0
 
     def add(self, weight_BHLS: Tensor) -> None:
         """Count the queries of a segment; the first S - L states are remembered ones."""
@@ -55,8 +56,8 @@ def measure_attention_distance(
     n_least = batch_size * ((n_warmup + 1) * tgt_len + 1)
     enough = f"at least {n_least} for {batch_size} rows of {tgt_len} with a full memory"
     require(n_whole > n_warmup, "tokens", len(tokens), enough)
-    segments, memory = map(stream.segment, range(n_whole)), model.empty_memory(batch_size)
-    return summarize_heads(sum_attention(model, segments, memory, n_warmup))
+    segments = map(stream.segment, range(n_whole))
+    return summarize_heads(sum_attention(model, segments, model.empty_memory(batch_size), n_warmup))
 
 
 def summarize_heads(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
@@ -101,20 +102,19 @@ def record_attention(model: TransformerXL) -> Iterator[list[HeadSums]]:
     """Sum the attention weights of every layer, while the model computes as it does."""
     kernels = [layer.attention.attend for layer in model.layers]
     sums = [HeadSums() for _ in kernels]
+
+    def attend(layer: int, *inputs: Any) -> Tensor:
+        q_BLHK, k_BSHK, _, terms, mask_BLS, _ = inputs
+        sums[layer].add(attention_weights(q_BLHK, k_BSHK, terms, mask_BLS))
+        return kernels[layer](*inputs)
+
     try:
-        for layer, kernel, layer_sums in zip(model.layers, kernels, sums, strict=True):
-            layer.attention.attend = partial(attend_and_record, kernel, layer_sums)
+        for n, layer in enumerate(model.layers):
+            layer.attention.attend = partial(attend, n)
         yield sums
     finally:
         for layer, kernel in zip(model.layers, kernels, strict=True):
             layer.attention.attend = kernel
-
-
-def attend_and_record(kernel: Callable[..., Tensor], sums: HeadSums, *inputs: Any) -> Tensor:
-    """Return what the kernel does, and add the weights to the sums."""
-    q_BLHK, k_BSHK, _, terms, mask_BLS, _ = inputs
-    sums.add(attention_weights(q_BLHK, k_BSHK, terms, mask_BLS))
-    return kernel(*inputs)
 
 
 def attention_weights(

@@ -14,16 +14,12 @@ from ..model import TransformerXL
 
 
 def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
-    """Return rows of mean nats at each position, from the nats_BGL for each length of memory.
-
-    Without a memory the first tokens of a segment are predicted from next to nothing: the context
-    is fragmented.
-    """
+    """Return rows of mean nats at each position, from the nats_BGL for each length of memory."""
     rows = []
     for mem_len, nats_BGL in nats.items():
-        mean_L, error_L = mean_and_error(nats_BGL.reshape(-1, nats_BGL.shape[-1]))
-        for position, (mean, error) in enumerate(zip(mean_L, error_L, strict=True), start=1):
-            row = {"mem_len": mem_len, "position": position, "nats": mean, "standard_error": error}
+        moments_L = zip(*mean_and_error(nats_BGL.reshape(-1, nats_BGL.shape[-1])), strict=True)
+        for place, (mean, error) in enumerate(moments_L, start=1):
+            row = {"mem_len": mem_len, "position": place, "nats": mean, "standard_error": error}
             rows.append(row)
     return rows
 
@@ -40,9 +36,8 @@ def average_by_memory_len(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]
         segment_BG = nats_BGL.mean(axis=-1)
         samples_NX = np.stack([segment_BG.ravel(), (first_BG - segment_BG).ravel()], axis=1)
         (mean, saved), (error, saved_error) = mean_and_error(samples_NX)
-        row = {"mem_len": mem_len, "nats": mean, "standard_error": error}
-        row |= {"saved": saved, "saved_standard_error": saved_error, "tokens": nats_BGL.size}
-        rows.append(row)
+        row = {"mem_len": mem_len, "nats": mean, "standard_error": error, "saved": saved}
+        rows.append(row | {"saved_standard_error": saved_error, "tokens": nats_BGL.size})
     return rows
 
 
@@ -69,9 +64,9 @@ def score_memory_lens(
     nats = {}
     for mem_len in lengths:
         options = {"batch_size": batch_size, "tgt_len": tgt_len, "mem_len": mem_len}
-        nats_BT = stream_nats(model, tokens, **options).double().cpu().numpy()
-        n_whole = nats_BT.shape[1] // tgt_len * tgt_len
-        nats[mem_len] = nats_BT[:, :n_whole].reshape(batch_size, -1, tgt_len)[:, n_warmup:]
+        nats_BT = stream_nats(model, tokens, **options).double()
+        whole_BGL = nats_BT.unfold(1, tgt_len, tgt_len)
+        nats[mem_len] = whole_BGL[:, n_warmup:].cpu().numpy()
     return nats
 
 

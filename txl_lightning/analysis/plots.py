@@ -1,6 +1,7 @@
 """Tables of analysis as pictures: draw_* draws in axes, plot_* writes a file."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +10,24 @@ import numpy as np
 from .recl import THRESHOLD
 
 Rows = Sequence[dict[str, Any]]
+# Share of the way to the next layer that a layer's heads take.
 LAYER_WIDTH = 0.7
-"""Share of the way to the next layer that a layer's heads take."""
+# The smallest gain, in percent, that a logarithmic axis shows.
 SMALLEST_GAIN = 0.01
-"""The smallest gain, in percent, that a logarithmic axis shows."""
 
 
 def plot_loss_by_position(rows: Rows, path: Path, unit: str) -> None:
     """Plot a curve for each length of memory, in a band of one standard error."""
-    figure, (axes,) = make_figure(1)
-    for mem_len, curve in group_by(rows, "mem_len").items():
-        place, nats, error = select_columns(curve, "position", "nats", "standard_error")
-        label = f"memory of {mem_len:,}" if mem_len else "no memory"
-        (line,) = axes.plot(place, nats, label=label, linewidth=1.5)
-        band = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
-        axes.fill_between(place, np.subtract(nats, error), np.add(nats, error), **band)
-    title = "Loss by position in the segment (band: one standard error)"
-    axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}", title=title)
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
+    with open_figure(path) as (axes,):
+        for mem_len, curve in group_by(rows, "mem_len").items():
+            place, nats, error = select_columns(curve, "position", "nats", "standard_error")
+            label = f"memory of {mem_len:,}" if mem_len else "no memory"
+            (line,) = axes.plot(place, nats, label=label, linewidth=1.5)
+            band = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
+            axes.fill_between(place, np.subtract(nats, error), np.add(nats, error), **band)
+        axes.set_title("Loss by position in the segment (band: one standard error)")
+        axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}")
+        axes.legend(frameon=False)
 
 
 def plot_loss_by_memory(rows: Rows, path: Path, unit: str, trained: int) -> None:
@@ -66,22 +66,20 @@ def plot_curves(
     error: list[float] | None = None,
 ) -> None:
     """Plot curves over lengths that double: each has a place of its own."""
-    figure, (axes,) = make_figure(1)
-    for label, values in curves.items():
-        style = {"fmt": "o-", "markersize": 4, "capsize": 3, "label": label}
-        axes.errorbar(range(len(labels)), values, yerr=error, **style)
-    axes.set(**settings)
-    axes.set_xticks(range(len(labels)), labels)
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
+    with open_figure(path) as (axes,):
+        for label, values in curves.items():
+            style = {"fmt": "o-", "markersize": 4, "capsize": 3, "label": label}
+            axes.errorbar(range(len(labels)), values, yerr=error, **style)
+        axes.set(**settings)
+        axes.set_xticks(range(len(labels)), labels)
+        axes.legend(frameon=False)
 
 
 def plot_attention(rows: Rows, path: Path, unit: str) -> None:
     """Plot the attention distance of each head."""
-    figure, (axes,) = make_figure(1)
-    draw_attention(axes, rows, unit)
-    axes.set_title("Attention distance of heads (dot: mean, dash: median, stroke: 10-90 %)")
-    figure.savefig(path, dpi=120)
+    with open_figure(path) as (axes,):
+        draw_attention(axes, rows, unit)
+        axes.set_title("Attention distance of heads (dot: mean, dash: median, stroke: 10-90 %)")
 
 
 def draw_attention(axes: Any, rows: Rows, unit: str) -> None:
@@ -108,25 +106,25 @@ def draw_attention(axes: Any, rows: Rows, unit: str) -> None:
 def plot_gains(steps: Rows, found: Rows, path: Path, unit: str) -> None:
     """Plot, in a panel for each share r, the gain of each model's next step of context."""
     shares, recl = group_by(steps, "r"), {(row["model"], row["r"]): row for row in found}
-    figure, panels = make_figure(len(shares))
     lines = {}
-    for axes, (r, rows) in zip(panels, shares.items(), strict=True):
-        for model, curve in group_by(rows, "model").items():
-            context, gain = select_columns(curve, "context", "gain")
-            percent = [max(100 * share, SMALLEST_GAIN) for share in gain]
-            style = {"markersize": 3, "linewidth": 1, "label": label_recl(recl[model, r])}
-            (lines[model],) = axes.plot(context, percent, "o-", **style)
-        axes.axhline(100 * THRESHOLD, color="gray", linestyle=":")
-        which = "all positions" if r == 1 else f"hardest {100 * r:g} % of positions"
-        axes.set(yscale="log", xlabel=f"context c ({unit}s)", title=which)
-        axes.legend(frameon=False, title="RECL", fontsize="small")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("{x:g}")
-    step = steps[0]["longer"] - steps[0]["context"]
-    panels[0].set_ylabel(f"gain in perplexity of {step:,} more (%)")
-    # One under all panels: names are as long as paths.
-    figure.legend(lines.values(), lines, loc="outside lower center", frameon=False)
-    figure.savefig(path, dpi=120)
+    with open_figure(path, len(shares)) as panels:
+        for axes, (r, rows) in zip(panels, shares.items(), strict=True):
+            for model, curve in group_by(rows, "model").items():
+                context, gain = select_columns(curve, "context", "gain")
+                percent = [max(100 * share, SMALLEST_GAIN) for share in gain]
+                style = {"markersize": 3, "linewidth": 1, "label": label_recl(recl[model, r])}
+                (lines[model],) = axes.plot(context, percent, "o-", **style)
+            axes.axhline(100 * THRESHOLD, color="gray", linestyle=":")
+            which = "all positions" if r == 1 else f"hardest {100 * r:g} % of positions"
+            axes.set(yscale="log", xlabel=f"context c ({unit}s)", title=which)
+            axes.legend(frameon=False, title="RECL", fontsize="small")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}")
+        step = steps[0]["longer"] - steps[0]["context"]
+        panels[0].set_ylabel(f"gain in perplexity of {step:,} more (%)")
+        # One under all panels: names are as long as paths.
+        where = {"loc": "outside lower center", "frameon": False}
+        panels[0].figure.legend(lines.values(), lines, **where)
 
 
 def label_recl(row: dict[str, Any]) -> str:
@@ -134,8 +132,9 @@ def label_recl(row: dict[str, Any]) -> str:
     return f"{'' if row['found'] else 'at least '}{row['recl']:,}"
 
 
-def make_figure(count: int) -> tuple[Any, list[Any]]:
-    """Return a figure and the axes of its panels, side by side, on one scale."""
+@contextmanager
+def open_figure(path: Path, count: int = 1) -> Iterator[list[Any]]:
+    """Yield the axes of panels, side by side and on one scale; write the picture at the end."""
     # Slow to import, and of no use to who only measures.
     from matplotlib.figure import Figure
 
@@ -143,7 +142,8 @@ def make_figure(count: int) -> tuple[Any, list[Any]]:
     panels = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
     for axes in panels:
         axes.grid(alpha=0.3)
-    return figure, panels
+    yield panels
+    figure.savefig(path, dpi=120)
 
 
 def group_by(rows: Rows, name: str) -> dict[Any, list[dict[str, Any]]]:

@@ -16,11 +16,11 @@ from torch import Tensor
 from ..errors import require
 from ..model import CachedReader, EvalLengths, TransformerXL, eval_mode
 
+# The paper's: a gain below it is none.
 THRESHOLD = 0.01
-"""The paper's: a gain below it is none."""
 SEGMENT = 128
+# Attention scores of a layer in memory at once.
 SCORES = 1 << 24
-"""Attention scores of a layer held at once."""
 
 
 def compute_recl(
@@ -34,11 +34,13 @@ def compute_recl(
     nats_CIP = np.stack(list(nats.values()), axis=1)
     gain_CI = np.stack([gain(*pair, r) for pair in pairwise(nats_CIP)])
     found, steps = [], []
-    for model, gain_C in zip(nats, gain_CI.T, strict=True):
-        small = np.flatnonzero(gain_C < THRESHOLD)
-        recl = contexts[small[0]] if len(small) else contexts[-1]
+    for model, gain_C in zip(nats, gain_CI.T.tolist(), strict=True):
+        small = [
+            context for context, share in zip(contexts, gain_C, strict=False) if share < THRESHOLD
+        ]
+        recl = small[0] if small else contexts[-1]
         found.append({"model": model, "r": r, "recl": recl, "found": len(small) > 0})
-        for short, long, share in zip(contexts, contexts[1:], gain_C.tolist(), strict=False):
+        for (short, long), share in zip(pairwise(contexts), gain_C, strict=True):
             row = {"model": model, "r": r, "context": short, "longer": long, "gain": share}
             steps.append(row)
     return found, steps
@@ -86,8 +88,7 @@ def score_contexts(
         place_P: the targets' places in it.
         contexts: the lengths c.
         tgt_len: tokens in a segment of a window, which the last one fills; None is of no account.
-        mem_len: states remembered from one segment of a window to the next; None is all, so that
-            each token sees all of the window before it.
+        mem_len: states remembered from one segment to the next; None is all of the window.
         report: is called with each length and its mean nats as soon as they are known.
     """
     nats_CP = []
@@ -98,10 +99,9 @@ def score_contexts(
         segment = context if at_once else min(context, tgt_len or SEGMENT)
         memory_len = context if mem_len is None else mem_len
         n_score = model.config.n_head * segment * (segment + memory_len)
-        chunks = np.array_split(place_P, -(-len(place_P) // max(1, SCORES // n_score)))
         parts = []
         with eval_mode(model):
-            for place_p in chunks:
+            for place_p in np.array_split(place_P, -(-len(place_P) // max(1, SCORES // n_score))):
                 window_PW = tokens[place_p[:, None] + np.arange(-context, 1)].astype(np.int64)
                 parts.append(score_windows(model, torch.from_numpy(window_PW), segment, memory_len))
         nats_CP.append(torch.cat(parts).double().cpu().numpy())
@@ -112,10 +112,12 @@ def score_contexts(
 def score_windows(model: TransformerXL, window_PW: Tensor, segment: int, mem_len: int) -> Tensor:
     """Return nats_P of each window's last token, from all the others."""
     reader, window_PW = CachedReader(model), window_PW.to(model.device)
-    memory = reader.empty_memory(len(window_PW), EvalLengths(mem_len))
-    context = window_PW.size(1) - 1
+    memory, context = (
+        reader.empty_memory(len(window_PW), EvalLengths(mem_len)),
+        window_PW.size(1) - 1,
+    )
     # The first segment is the short one: the target stands at the end of a whole one.
-    starts = [0, *range((context - 1) % segment + 1, context, segment)]
-    for start, stop in zip(starts, [*starts[1:], context], strict=True):
+    bounds = [0, *range((context - 1) % segment + 1, context, segment), context]
+    for start, stop in pairwise(bounds):
         h_PLD, memory = reader.hidden(window_PW[:, start:stop], memory)
     return model.head.nats(h_PLD[:, -1:], window_PW[:, -1:])[:, 0]

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ..model import CachedReader, EvalLengths, TransformerXL
 
+# By attention length, how many times slower the paper's sliding window was (Table 9, one GPU).
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
-"""By attention length, how many times slower the paper's sliding window was (Table 9, one GPU)."""
 PERCENTILES = (50, 90, 95, 99)
+# Tokens in a segment that only fills the memory.
 FILLING = 256
-"""Tokens in a segment that only fills the memory."""
 
 Timer = Callable[[], float]
 """Does something once more, and returns how many seconds it took."""
@@ -125,8 +125,8 @@ def measure_latency(
         rate = batch_size / statistics.median(seconds)
         row = {"batch_size": batch_size, "mem_len": mem_len, "tokens_per_second": rate}
         ms = 1e3 * np.percentile(seconds, PERCENTILES, method="inverted_cdf")
-        row |= {f"p{p}_ms": float(each) for p, each in zip(PERCENTILES, ms, strict=True)}
-        rows.append(row | {"tokens": tokens})
+        names = [f"p{percentile}_ms" for percentile in PERCENTILES]
+        rows.append(row | dict(zip(names, ms.tolist(), strict=True)) | {"tokens": tokens})
     return rows
 
 

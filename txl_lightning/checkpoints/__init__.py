@@ -4,17 +4,9 @@ from importlib import import_module
 from typing import Any
 
 from .export import load_folder, save_folder
-from .runs import load_run, load_with_vocabulary, read_checkpoint, read_tgt_len
+from .runs import load_run, read_checkpoint
 
-__all__ = [
-    "load_folder",
-    "load_original",
-    "load_run",
-    "load_with_vocabulary",
-    "read_checkpoint",
-    "read_tgt_len",
-    "save_folder",
-]
+__all__ = ["load_folder", "load_original", "load_run", "read_checkpoint", "save_folder"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,11 +16,7 @@ CONFIG, WEIGHTS, VOCAB = "config.json", "model.safetensors", "vocab.json"
 
 
 def save_folder(model: TransformerXL, folder: Path, vocab: Vocabulary | None = None) -> None:
-    """Write a network, and its vocabulary if there is one; shared weights are written once.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
+    """Write a network, and its vocabulary if there is one; shared weights are written once."""
     save_tensors(dict(model.named_parameters()), folder / WEIGHTS)
     if vocab is not None:
         write_text(vocab.to_json(), folder / VOCAB)
@@ -38,7 +34,13 @@ def load_folder(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     config = read_config(folder)
     weights = load_content(folder / WEIGHTS)
     with errors_in(folder / WEIGHTS), torch.device("meta"):
-        check_weights(weights, TransformerXL(config))
+        expected = dict(TransformerXL(config).named_parameters())
+        if wrong := expected.keys() ^ weights.keys():
+            raise ValueError(f"missing, or not of this network: {list_names(wrong)}")
+        for name, weight in weights.items():
+            if weight.shape != expected[name].shape or not weight.is_floating_point():
+                found, allowed = list(weight.shape), list(expected[name].shape)
+                raise ValueError(f"{name}: invalid {found}; expected {allowed}")
     model = TransformerXL(config).to(next(iter(weights.values())).dtype)
     # Strict, it would ask for what is shared once more.
     model.load_state_dict(weights, strict=False)
@@ -61,18 +63,7 @@ def read_config(folder: Path) -> TransformerXLConfig:
         return TransformerXLConfig(**settings["net"])
 
 
-def check_weights(weights: dict[str, torch.Tensor], model: TransformerXL) -> None:
-    """Refuse weights that are not those of the network, by their names."""
-    known = dict(model.named_parameters())
-    if wrong := known.keys() ^ weights.keys():
-        raise ValueError(f"missing, or not of this network: {list_names(wrong)}")
-    for name, weight in weights.items():
-        if weight.shape != known[name].shape or not weight.is_floating_point():
-            found, allowed = list(weight.shape), list(known[name].shape)
-            raise ValueError(f"{name}: invalid {found}; expected {allowed}")
-
-
 def list_names(names: set[str], limit: int = 4) -> str:
     """Return the first few names, and how many more there are."""
-    shown = sorted(names)[:limit]
-    return ", ".join(shown) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+    shown = ", ".join(sorted(names)[:limit])
+    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -23,11 +23,7 @@ OTHERWISE = "give a text with --path"
 def load_run(path: str | Path) -> tuple[TransformerXL, Vocabulary | None]:
     """Load the network, in eval mode, and the vocabulary of what fit or convert wrote.
 
-    Only a folder of convert's may have no vocabulary.
-
-    Raises:
-        ValueError: there is no such file.
-        CheckpointError: it is not such a checkpoint, or it is damaged.
+    Only a folder of convert's may have no vocabulary; errors are those of `read_checkpoint`.
     """
     if Path(path).is_dir():
         return load_folder(Path(path))
@@ -56,14 +52,15 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         ValueError: there is no such file.
         CheckpointError: it is not such a checkpoint, or it is damaged.
     """
-    if Path(path).is_dir():
-        return {"hyper_parameters": {"net": read_config(Path(path)).to_dict()}}
-    if not Path(path).is_file():
-        beside = ", ".join(sorted(found.name for found in Path(path).parent.glob("*.ckpt")))
+    path = Path(path)
+    if path.is_dir():
+        return {"hyper_parameters": {"net": read_config(path).to_dict()}}
+    if not path.is_file():
+        beside = ", ".join(sorted(found.name for found in path.parent.glob("*.ckpt")))
         there = f" (there is {beside})" if beside else ""
         allowed = "expected a checkpoint written by fit, or a folder written by convert"
         raise ValueError(f"ckpt_path: {path}: no such file{there}; {allowed}")
-    checkpoint = load_checkpoint(Path(path))
+    checkpoint = load_checkpoint(path)
     try:
         TransformerXLConfig(**checkpoint["hyper_parameters"]["net"])
     except (LookupError, TypeError) as error:
@@ -86,7 +83,7 @@ def read_tgt_len(path: str | Path) -> int | None:
 def load_training_text(
     ckpt_path: str | Path, data_dir: str | None = None
 ) -> tuple[str, Store | TaskStore]:
-    """Return the name of a run's text and its store, as the config in the run's folder says.
+    """Return the name of a run's text and its store, as RUN/config.yaml says.
 
     Args:
         ckpt_path: RUN/checkpoints/NAME.ckpt.

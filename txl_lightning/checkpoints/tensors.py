@@ -15,9 +15,8 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..files import replace_file
 
+# How torch names what a file wants to import.
 CODE = re.compile(r"GLOBAL (\S+)")
-"""How torch names what a file wants to import."""
-
 INSTEAD = (
     "save its tensors with the code that wrote it, torch.save(model.state_dict(), 'sd.pt'), and "
     "the keywords of the model's constructor as JSON"
@@ -89,7 +88,7 @@ def _load(path: Path, kind: str, load: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         # Random bytes make torch.load raise anything: UnicodeDecodeError, OSError, ...
+        problem = f"damaged, or not {kind}"
         if found := CODE.search(str(error)):
-            refusal = f"{path}: refused: to read it would execute {found[1]}; {INSTEAD}"
-            raise CheckpointError(refusal) from error
-        raise CheckpointError(f"{path}: damaged, or not {kind}") from error
+            problem = f"refused: to read it would execute {found[1]}; {INSTEAD}"
+        raise CheckpointError(f"{path}: {problem}") from error

@@ -8,19 +8,14 @@ from ..data.vocab import Bytes, Vocabulary, WordOptions, Words, read_vocabulary_
 from ..data.vocab.words import UNKNOWN
 from ..errors import DataError
 
+# How lines end, by the symbol that the original has for it.
 LINE_ENDS = {"<eos>": "eos", "<S>": "double_eos"}
-"""How lines end, by the symbol that the original has for it."""
-
 PICKLED = (".pkl", ".pickle", ".bin", ".pt")
 INSTEAD = "with the code that wrote it, json.dump(tokenizer.idx2sym, open('words.json', 'w'))"
 
 
 def read_vocabulary(name: str, n_token: int) -> Vocabulary:
-    """Read the vocabulary of a network with `n_token` ids.
-
-    Args:
-        name: bytes, or a file as of `read_vocabulary_file`.
-        n_token: of the network.
+    """Read the vocabulary of a network with `n_token` ids: "bytes", or a file.
 
     Raises:
         DataError: it is something else, or of another size.
@@ -39,10 +34,9 @@ def read_vocabulary(name: str, n_token: int) -> Vocabulary:
 
 def load_vocabulary_in(folder: Path, n_token: int) -> Vocabulary | None:
     """Load the vocabulary that lies in a folder, if there is one that can be read."""
-    for name in ("vocab.json", "vocab.txt"):
-        if (folder / name).is_file():
-            return read_vocabulary(str(folder / name), n_token)
-    return None
+    paths = [folder / name for name in ("vocab.json", "vocab.txt")]
+    path = next(filter(Path.is_file, paths), None)
+    return None if path is None else read_vocabulary(str(path), n_token)
 
 
 def make_words(words: Sequence[Any], lower_case: bool = False) -> Words:

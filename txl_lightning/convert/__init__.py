@@ -6,9 +6,5 @@ from .nvidia import load_nvidia
 from .original import load_original
 
 __all__ = [
-    "load_any_checkpoint",
-    "load_huggingface",
-    "load_nvidia",
-    "load_original",
-    "save_huggingface",
-]
+    "load_any_checkpoint", "load_huggingface", "load_nvidia", "load_original", "save_huggingface",
+]  # fmt: skip

@@ -1,5 +1,6 @@
 """Load anybody's checkpoint, told apart by its content."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..data.vocab import Vocabulary
 from ..errors import CheckpointError
 from ..model import TransformerXL
 from .huggingface import MODEL_TYPE, load_huggingface
-from .nvidia import STAND_INS, is_nvidia, load_nvidia_checkpoint
+from .nvidia import STAND_INS, load_nvidia_checkpoint
 from .original import load_original
 
 Loaded = tuple[TransformerXL, Vocabulary | None]
@@ -22,8 +23,7 @@ def load_any_checkpoint(source: str, args: str | None = None, vocab: str | None 
     """Load a checkpoint of any supported format: network in eval mode, vocabulary if present.
 
     Args:
-        source: a checkpoint of fit, a folder of convert's, a folder of Hugging Face's, a
-            checkpoint_*.pt of NVIDIA's, or a state_dict of the original code.
+        source: the file or folder.
         args: the keywords of the original's constructor, as JSON; only for a state_dict.
         vocab: see `read_vocabulary`; left out, what comes with the checkpoint.
 
@@ -39,9 +39,9 @@ def load_any_checkpoint(source: str, args: str | None = None, vocab: str | None 
 def load_from_folder(folder: Path) -> Loaded:
     """Load our folder or Hugging Face's."""
     settings = load_json(folder / CONFIG)
-    kind = settings.get("model_type")
     if KEY in settings:
         return load_run(folder)
+    kind = settings.get("model_type")
     if kind == MODEL_TYPE:
         return load_huggingface(folder)
     raise CheckpointError(f"{folder / CONFIG}: model_type: invalid {kind}; expected {MODEL_TYPE}")
@@ -50,9 +50,10 @@ def load_from_folder(folder: Path) -> Loaded:
 def load_from_file(path: Path, args: str | None) -> Loaded:
     """Load NVIDIA's checkpoint, ours, or a state_dict of the original with its keywords."""
     content: Any = load_content(path, STAND_INS)
-    if args is None and is_nvidia(content):
+    keys = content.keys() if isinstance(content, Mapping) and args is None else set()
+    if keys >= {"model_state", "model_config"}:
         return load_nvidia_checkpoint(path, content)
-    if args is None and isinstance(content, dict) and "hyper_parameters" in content:
+    if "hyper_parameters" in keys:
         return load_run(path)
     weights = require_tensors(path, content)
     if args is None:

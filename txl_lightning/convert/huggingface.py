@@ -13,16 +13,16 @@ from ..errors import require
 from ..files import write_json, write_text
 from ..model import TransformerXL, TransformerXLConfig
 from .original import fill_settings
-from .weight_names import Part, WeightMap, export_weights, load_weights, map_original_weights, same
+from .weight_names import Part, WeightMap, export_weights, keep, load_weights, map_original_weights
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 MODEL_TYPE = "transfo-xl"
+# Settings that we have too.
 SAME_NAME = (
     "d_embed", "d_head", "d_inner", "d_model", "div_val", "dropatt", "dropout", "init",
     "init_range", "init_std", "mem_len", "n_head", "n_layer", "proj_init_std", "untie_r",
 )  # fmt: skip
-"""Settings that we have too."""
-
+# What a setting is where config.json leaves it out.
 DEFAULTS = {
     "vocab_size": 267735, "cutoffs": [20000, 40000, 200000], "d_model": 1024, "d_embed": 1024,
     "n_head": 16, "d_head": 64, "d_inner": 4096, "div_val": 4, "pre_lnorm": False, "n_layer": 18,
@@ -31,7 +31,6 @@ DEFAULTS = {
     "init": "normal", "init_range": 0.01, "init_std": 0.02, "proj_init_std": 0.01,
     "proj_share_all_but_first": True, "tie_weight": True, "tie_word_embeddings": True,
 }  # fmt: skip
-"""What a setting is where config.json leaves it out."""
 
 
 def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
@@ -55,8 +54,7 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
 def save_huggingface(model: TransformerXL, folder: Path, vocab: Vocabulary | None = None) -> None:
     """Write config.json, model.safetensors and, of words, vocab.txt, for from_pretrained.
 
-    For us there is vocab.json beside. Settings of training that it does not have are left out; they
-    change no output.
+    For us there is vocab.json beside. Settings of training that it does not have are left out.
 
     Raises:
         ValueError: Hugging Face cannot have such a network; the setting is named.
@@ -64,9 +62,9 @@ def save_huggingface(model: TransformerXL, folder: Path, vocab: Vocabulary | Non
     """
     settings = config_to_huggingface(model.config)
     names = map_huggingface_weights(model.config)
+    weights = export_weights(model.state_dict(), names)
     # Biases that all layers share are written for each: it loads every one by its own name.
     tied = {name for name in names.copies if name.startswith("crit.")}
-    weights = export_weights(model.state_dict(), names)
     theirs = {name: weights[name] for name in weights if name not in tied}
     even_D = torch.arange(0.0, model.config.d_model, 2.0)
     theirs["transformer.pos_emb.inv_freq"] = 1 / (10000 ** (even_D / model.config.d_model))
@@ -103,18 +101,16 @@ def config_from_huggingface(settings: Mapping[str, Any]) -> TransformerXLConfig:
 
 def config_to_huggingface(config: TransformerXLConfig) -> dict[str, Any]:
     """Return config.json, as save_pretrained writes it; refuse what it has no setting for."""
-    representable = {
-        "positions": (config.positions, ("sinusoidal",)),
-        "norm": (config.norm, ("post", "pre")),
-        "final_norm": (config.has_final_norm, (False,)),
-        "memory_source": (config.memory_source, ("layer_below",)),
+    for key, value, possible in (
+        ("positions", config.positions, ("sinusoidal",)),
+        ("norm", config.norm, ("post", "pre")),
+        ("final_norm", config.has_final_norm, (False,)),
+        ("memory_source", config.memory_source, ("layer_below",)),
         # Of no memory, its queries with same_length would not see even themselves.
-        "same_length": (config.same_length, ("mem_len", None) if config.mem_len else (None,)),
-    }
-    for key, (value, possible) in representable.items():
-        require(
-            value in possible, key, value, f"{' or '.join(map(str, possible))} for Hugging Face"
-        )
+        ("same_length", config.same_length, ("mem_len", None) if config.mem_len else (None,)),
+    ):
+        allowed = f"{' or '.join(map(str, possible))} for Hugging Face"
+        require(value in possible, key, value, allowed)
     return {
         **{key: getattr(config, key) for key in SAME_NAME},
         **({} if config.tie_weight else {"tie_word_embeddings": False}),
@@ -141,7 +137,7 @@ def map_huggingface_weights(config: TransformerXLConfig) -> WeightMap:
     """Return its names: the order of its clusters is ours, and u and v are the layers' own."""
     parts, copies = map_original_weights(config)
     own = {
-        f"crit.cluster_{kind}": same(f"crit.cluster_{kind}", f"head.cluster.{kind}")
+        f"crit.cluster_{kind}": keep(f"crit.cluster_{kind}", f"head.cluster.{kind}")
         for kind in ("weight", "bias")
     }
     for bias, ours in (("r_w_bias", "positions.u_NHK"), ("r_r_bias", "positions.v_NHK")):

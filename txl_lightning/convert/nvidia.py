@@ -13,11 +13,11 @@ from ..checkpoints.tensors import errors_in, require_tensors
 from ..checkpoints.vocabulary import make_words, require_size
 from ..data.vocab import Vocabulary
 from ..model import TransformerXL, TransformerXLConfig
-from .original import config_from_keywords
-from .weight_names import WeightMap, flipped, load_weights, map_original_weights
+from .original import config_from_original
+from .weight_names import WeightMap, load_weights, map_original_weights, reverse
 
+# NVIDIA's names are crit.out_layers_biases.N and crit.out_layers_weights.N.
 RENAMED = re.compile(r"crit\.out_layers\.(\d+)\.(bias|weight)")
-"""What NVIDIA calls otherwise than the original: crit.out_layers_biases.N, ..._weights.N."""
 
 
 class Vocab:
@@ -25,11 +25,6 @@ class Vocab:
 
 
 STAND_INS = (argparse.Namespace, (Vocab, "utils.vocabulary.Vocab"))
-
-
-def is_nvidia(content: Any) -> bool:
-    """Tell whether this is the content of a checkpoint_*.pt."""
-    return isinstance(content, Mapping) and content.keys() >= {"model_state", "model_config"}
 
 
 def load_nvidia_checkpoint(path: Path, content: Any) -> tuple[TransformerXL, Vocabulary | None]:
@@ -42,7 +37,7 @@ def load_nvidia_checkpoint(path: Path, content: Any) -> tuple[TransformerXL, Voc
 
 def load_nvidia(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> TransformerXL:
     """Load a network of NVIDIA's PyTorch code, as `load_original` does of the original's."""
-    config = config_from_keywords(args, state_dict.get("r_emb"))
+    config = config_from_original(args, state_dict.get("r_emb"), places_by_head=False)
     # It lets each query see one state more than the original does.
     config = replace(config, same_length="mem_len+1" if config.same_length else None)
     return load_weights(state_dict, map_nvidia_weights(config), config)
@@ -58,7 +53,8 @@ def map_nvidia_weights(config: TransformerXLConfig) -> WeightMap:
             copies[f"crit.shared_out_projs.{i}"] = f"word_emb.emb_projs.{i}"
     parts = [part._replace(theirs=tuple(map(rename, part.theirs))) for part in parts]
     if config.positions == "absolute_learned":
-        places = flipped("r_emb", "positions.p_NCD", 1)
+        # Its places are not told apart by head.
+        places = reverse("r_emb", "positions.p_NCD", 1)
         parts = [places if part.theirs == places.theirs else part for part in parts]
     return WeightMap(parts, copies)
 
@@ -73,8 +69,8 @@ def convert_vocabulary(vocab: Any, n_token: int) -> Vocabulary | None:
     """Return a vocabulary of NVIDIA's words, if there is one."""
     if vocab is None:
         return None
-    held = vars(vocab) if isinstance(vocab, Vocab) else {}
-    words = held.get("idx2sym")
-    if not isinstance(words, list) or held.get("delimiter") is not None:
+    content = vars(vocab) if isinstance(vocab, Vocab) else {}
+    words = content.get("idx2sym")
+    if not isinstance(words, list) or content.get("delimiter") is not None:
         raise ValueError("vocab: invalid kind; expected words between white space")
-    return require_size(make_words(words, bool(held.get("lower_case"))), n_token)
+    return require_size(make_words(words, bool(content.get("lower_case"))), n_token)

@@ -11,52 +11,40 @@ from ..model import TransformerXL, TransformerXLConfig
 from .weight_names import load_weights, map_original_weights
 
 REQUIRED = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "mem_len")
-"""Keywords without which no network can be built."""
-
+# Keywords that we have too, and those that we call otherwise.
 SAME_NAME = (*REQUIRED, "d_embed", "div_val", "dropout", "dropatt", "tie_weight")
-"""Keywords that we have too."""
-
 DEFAULTS = {
     "attn_type": 0, "clamp_len": -1, "cutoffs": [], "ext_len": 0, "pre_lnorm": False,
     "same_length": False, "tgt_len": 0, "tie_projs": [],
 }  # fmt: skip
-"""Keywords that we call otherwise."""
-
+# All that the original's constructor has, and NVIDIA's.
 KEYWORDS = {*SAME_NAME, *DEFAULTS, "adapt_inp", "dtype", "sample_softmax"}
-"""All that the original's constructor has, and NVIDIA's."""
-
+# How like a keyword a misspelt one is; none of train.py's other options is as like.
 CLOSE = 0.8
-"""How like a keyword a misspelt one is; none of train.py's other options is as like."""
-
+# By attn_type.
 POSITIONS = {0: "sinusoidal", 1: "learned", 2: "absolute_sinusoidal", 3: "absolute_learned"}
-"""attn_type in words."""
 
-NUMBER = ("a number", lambda value: isinstance(value, int | float))
+# What a file may hold as something else, by the kind of the default.
 KINDS = {
-    int: NUMBER,
-    float: NUMBER,
+    int: ("a number", lambda value: isinstance(value, int | float)),
+    float: ("a number", lambda value: isinstance(value, int | float)),
     bool: ("true or false", lambda value: value in (0, 1)),
     str: ("a word", lambda value: isinstance(value, str)),
     list: (
         "a list of whole numbers, or of true and false",
-        lambda value: (
-            isinstance(value, list | tuple) and all(isinstance(each, int) for each in value)
-        ),
+        lambda value: isinstance(value, list | tuple) and {*map(type, value)} <= {int, bool},
     ),
 }
-"""What a file may hold as something else, by the kind of the default."""
 
 
 def load_original(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> TransformerXL:
     """Load a network of the original PyTorch code (kimiyoung/transformer-xl), in eval mode.
 
-    `ext_len` and `tgt_len` are not the network's here, but of how it reads. Of learned positions,
-    the size of the table is the tensor's.
-
     Args:
         state_dict: the original's tensors under its own names; their precision is kept.
         args: the keywords its constructor was called with, null for what was left out. Others may
             be among them, as in all options of train.py, unless they look like one misspelt.
+            Of tgt_len and ext_len, only the size of a table that is not in state_dict depends.
 
     Raises:
         ValueError: a keyword is misspelt or has a value that the original does not have, or a
@@ -67,36 +55,32 @@ def load_original(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> 
 
 
 def config_from_original(
-    args: Mapping[str, Any], table_NC: Tensor | None = None
+    args: Mapping[str, Any], table_NC: Tensor | None = None, places_by_head: bool = True
 ) -> TransformerXLConfig:
-    """Translate the original's keywords, with its table of learned positions, if it has one."""
-    config = config_from_keywords(args, table_NC)
-    if config.positions == "absolute_learned":
-        fits = config.n_head * config.head_width == config.d_model
-        allowed = f"d_model / n_head ({config.d_model} / {config.n_head}), as attn_type is 3"
-        require(fits, "d_head", config.d_head, allowed)
-    return config
+    """Translate the keywords of the original, or of NVIDIA, whose places are not by head.
 
-
-def config_from_keywords(args: Mapping[str, Any], table_NC: Tensor | None) -> TransformerXLConfig:
-    """Translate keywords that the original's constructor has, and NVIDIA's."""
+    `table_NC` is the table of learned positions, if the network has one.
+    """
     for key in args.keys() - KEYWORDS:
         if close := get_close_matches(str(key), KEYWORDS, cutoff=CLOSE):
             raise ValueError(f"args: {key}: unknown key; did you mean {close[0]}?")
     given = fill_settings(args, DEFAULTS, SAME_NAME)
     if missing := [key for key in REQUIRED if key not in given]:
         raise ValueError(f"args: {', '.join(missing)} missing; expected the constructor's keywords")
-    kind, cutoffs = given["attn_type"], given["cutoffs"]
+    kind, n_projs = given["attn_type"], len(given["cutoffs"]) + 1
     require(kind in POSITIONS, "attn_type", kind, "0, 1, 2 or 3")
-    tie_projs = [*given["tie_projs"], *[False] * (len(cutoffs) + 1)]
+    d_model, n_head, d_head = given["d_model"], given["n_head"], given["d_head"]
+    if kind == 3 and places_by_head:
+        allowed = f"d_model / n_head ({d_model} / {n_head}), as attn_type is 3"
+        require(n_head * d_head == d_model, "d_head", d_head, allowed)
     # Of absolute positions, the original leaves queries as they are.
-    norm_before = "pre" if kind in (0, 1) else "pre_kv"
+    norm = "pre" if kind in (0, 1) else "pre_kv"
     return TransformerXLConfig(
         **{key: given[key] for key in SAME_NAME if key in given},
-        cutoffs=cutoffs,
-        tie_projs=tie_projs[: len(cutoffs) + 1],
+        cutoffs=given["cutoffs"],
+        tie_projs=[*given["tie_projs"], *[False] * n_projs][:n_projs],
         positions=POSITIONS[kind],
-        norm=norm_before if given["pre_lnorm"] else "post",
+        norm=norm if given["pre_lnorm"] else "post",
         final_norm=False,
         clamp_len=greatest_distance(given, table_NC),
         same_length="mem_len" if given["same_length"] else None,
@@ -108,10 +92,9 @@ def fill_settings(
 ) -> dict[str, Any]:
     """Return settings, of the kinds of their defaults, with those that are null or left out."""
     settings = {key: value for key, value in given.items() if value is not None}
-    for key, value in settings.items():
-        if key in defaults or key in numbers:
-            expected, fits = KINDS[type(defaults.get(key, 0))]
-            require(fits(value), key, repr(value), expected)
+    for key in settings.keys() & {*defaults, *numbers}:
+        expected, fits = KINDS[type(defaults.get(key, 0))]
+        require(fits(settings[key]), key, repr(settings[key]), expected)
     return {**defaults, **settings}
 
 
