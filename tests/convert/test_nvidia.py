@@ -64,7 +64,7 @@ def test_vocabulary_keeps_lower_case_and_refuses_other_units():
 
 def test_heads_beside_learned_positions_need_not_be_as_wide_as_the_model(open_golden):
     args = open_golden("nvidia/absolute_learned").args | {"d_head": 5}
-    net = TransformerXL(config_from_original(args, None, places_by_head=False))
+    net = TransformerXL(config_from_original(args, None))
     theirs = export_weights(net.state_dict(), map_nvidia_weights(net.config))
     assert theirs["r_emb"].shape == (2, 7, 18)
     assert load_nvidia(theirs, args).config == net.config

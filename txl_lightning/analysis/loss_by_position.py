@@ -27,8 +27,8 @@ def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
 def average_by_memory_len(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
     """Return rows of mean nats, from the nats_BGL of the same tokens for each length of memory.
 
-    `saved` is the difference from the first length, with an error of its own, which is smaller
-    because the tokens are the same. Errors take segments as independent.
+    `saved` is the difference from the first length, segment by segment; errors take these as
+    independent.
     """
     rows = []
     first_BG = next(iter(nats.values())).mean(axis=-1)
@@ -55,8 +55,8 @@ def score_memory_lens(
     """
     lengths = sorted(set(mem_lens))
     require(lengths[0] >= 0, "mem_lens", lengths[0], "0 (no memory) or more")
-    require(batch_size >= 1, "batch_size", batch_size, "at least 1")
-    require(tgt_len >= 1, "tgt_len", tgt_len, "at least 1")
+    for key, value in {"batch_size": batch_size, "tgt_len": tgt_len}.items():
+        require(value >= 1, key, value, "at least 1")
     n_warmup = -(-lengths[-1] // tgt_len)
     least = batch_size * ((n_warmup + 2) * tgt_len + 1)
     enough = f"{least} or more for {batch_size} rows of {tgt_len} and memories up to {lengths[-1]}"

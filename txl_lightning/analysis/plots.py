@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .recl import THRESHOLD
 
 Rows = Sequence[dict[str, Any]]
@@ -17,15 +15,13 @@ SMALLEST_GAIN = 0.01
 
 
 def plot_loss_by_position(rows: Rows, path: Path, unit: str) -> None:
-    """Plot a curve for each length of memory, in a band of one standard error."""
+    """Plot a curve for each length of memory, with bars of one standard error."""
     with open_figure(path) as (axes,):
         for mem_len, curve in group_by(rows, "mem_len").items():
             place, nats, error = select_columns(curve, "position", "nats", "standard_error")
             label = f"memory of {mem_len:,}" if mem_len else "no memory"
-            (line,) = axes.plot(place, nats, label=label, linewidth=1.5)
-            band = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
-            axes.fill_between(place, np.subtract(nats, error), np.add(nats, error), **band)
-        axes.set_title("Loss by position in the segment (band: one standard error)")
+            axes.errorbar(place, nats, yerr=error, label=label, elinewidth=0.5)
+        axes.set_title("Loss by position in the segment (bar: one standard error)")
         axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}")
         axes.legend(frameon=False)
 
@@ -35,8 +31,8 @@ def plot_loss_by_memory(rows: Rows, path: Path, unit: str, trained: int) -> None
     mem_lens, nats, error = select_columns(rows, "mem_len", "nats", "saved_standard_error")
     labels = [f"{n:,}" + "\nas trained" * (n == trained) for n in mem_lens]
     title = f"Loss by length of memory (bar: standard error of the gain over {mem_lens[0]:,})"
-    axes = {"xlabel": f"mem_len ({unit}s)", "ylabel": f"nats per {unit}", "title": title}
-    plot_curves({"loss": nats}, labels, path, axes, error)
+    names = {"xlabel": f"mem_len ({unit}s)", "ylabel": f"nats per {unit}", "title": title}
+    plot_curves(path, labels, {"loss": nats}, error=error, **names)
 
 
 def plot_speed(rows: Rows, path: Path) -> None:
@@ -44,26 +40,27 @@ def plot_speed(rows: Rows, path: Path) -> None:
     memory, window = select_columns(rows, "memory_ms_per_token", "window_ms_per_token")
     labels = [f"{row['attention_len']:,}\n{row['speedup']:,.0f} times" for row in rows]
     counts = f"fastest of {rows[0]['segments']} segments, {rows[0]['window_positions']} windows"
-    axes = {"xlabel": "attention length, and speedup", "ylabel": "ms per token", "yscale": "log"}
-    axes["title"] = f"Time to evaluate a token ({counts})"
-    plot_curves({"sliding window": window, "memory": memory}, labels, path, axes)
+    names = {"xlabel": "attention length, and speedup", "ylabel": "ms per token", "yscale": "log"}
+    names["title"] = f"Time to evaluate a token ({counts})"
+    plot_curves(path, labels, {"sliding window": window, "memory": memory}, **names)
 
 
 def plot_latency(rows: Rows, path: Path) -> None:
     """Plot the time of a generated token over the batch size, with the tokens per second."""
     half, most = select_columns(rows, "p50_ms", "p99_ms")
     labels = [f"{row['batch_size']:,}\n{row['tokens_per_second']:,.0f}/s" for row in rows]
-    axes = {"xlabel": "batch size, and tokens per second", "ylabel": "ms per token"}
-    axes["title"] = f"Generation token by token, mem_len {rows[0]['mem_len']:,}"
-    plot_curves({"p50": half, "p99": most}, labels, path, axes)
+    names = {"xlabel": "batch size, and tokens per second", "ylabel": "ms per token"}
+    names["title"] = f"Generation token by token, mem_len {rows[0]['mem_len']:,}"
+    plot_curves(path, labels, {"p50": half, "p99": most}, **names)
 
 
 def plot_curves(
-    curves: dict[str, list[float]],
-    labels: list[str],
     path: Path,
-    settings: dict[str, str],
-    error: list[float] | None = None,
+    labels: list[str],
+    curves: dict[str, list[float]],
+    *,
+    error: Any = None,
+    **settings: str,
 ) -> None:
     """Plot curves over lengths that double: each has a place of its own."""
     with open_figure(path) as (axes,):
@@ -118,8 +115,6 @@ def plot_gains(steps: Rows, found: Rows, path: Path, unit: str) -> None:
             which = "all positions" if r == 1 else f"hardest {100 * r:g} % of positions"
             axes.set(yscale="log", xlabel=f"context c ({unit}s)", title=which)
             axes.legend(frameon=False, title="RECL", fontsize="small")
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter("{x:g}")
         step = steps[0]["longer"] - steps[0]["context"]
         panels[0].set_ylabel(f"gain in perplexity of {step:,} more (%)")
         # One under all panels: names are as long as paths.

@@ -34,15 +34,12 @@ def compute_recl(
     nats_CIP = np.stack(list(nats.values()), axis=1)
     gain_CI = np.stack([gain(*pair, r) for pair in pairwise(nats_CIP)])
     found, steps = [], []
-    for model, gain_C in zip(nats, gain_CI.T.tolist(), strict=True):
-        small = [
-            context for context, share in zip(contexts, gain_C, strict=False) if share < THRESHOLD
-        ]
-        recl = small[0] if small else contexts[-1]
-        found.append({"model": model, "r": r, "recl": recl, "found": len(small) > 0})
-        for (short, long), share in zip(pairwise(contexts), gain_C, strict=True):
-            row = {"model": model, "r": r, "context": short, "longer": long, "gain": share}
-            steps.append(row)
+    for model, gain_C in zip(nats, gain_CI.T, strict=True):
+        small, about = np.flatnonzero(gain_C < THRESHOLD), {"model": model, "r": r}
+        recl = contexts[small[0]] if len(small) else contexts[-1]
+        found.append(about | {"recl": recl, "found": len(small) > 0})
+        for (short, long), share in zip(pairwise(contexts), gain_C.tolist(), strict=True):
+            steps.append(about | {"context": short, "longer": long, "gain": share})
     return found, steps
 
 
@@ -79,17 +76,10 @@ def score_contexts(
 ) -> np.ndarray:
     """Return nats_CP: -log p(x_t | the c tokens before it) of the same targets for each context c.
 
-    Each target is predicted anew from a window of exactly its c tokens, read from an empty memory,
-    so that nothing before the window is known: P times the sum of all c tokens are read.
-
-    Args:
-        model: the network.
-        tokens: the text's ids.
-        place_P: the targets' places in it.
-        contexts: the lengths c.
-        tgt_len: tokens in a segment of a window, which the last one fills; None is of no account.
-        mem_len: states remembered from one segment to the next; None is all of the window.
-        report: is called with each length and its mean nats as soon as they are known.
+    Each target, at place_P of the tokens, is predicted anew from a window of exactly its c tokens,
+    read from an empty memory in segments of tgt_len, of which the last is whole. mem_len states
+    are remembered between segments; None is all of the window, and tgt_len is then of no account.
+    `report` is called with each c and its mean nats as soon as they are known.
     """
     nats_CP = []
     for context in contexts:
@@ -99,8 +89,8 @@ def score_contexts(
         segment = context if at_once else min(context, tgt_len or SEGMENT)
         memory_len = context if mem_len is None else mem_len
         n_score = model.config.n_head * segment * (segment + memory_len)
-        parts = []
         with eval_mode(model):
+            parts = []
             for place_p in np.array_split(place_P, -(-len(place_P) // max(1, SCORES // n_score))):
                 window_PW = tokens[place_p[:, None] + np.arange(-context, 1)].astype(np.int64)
                 parts.append(score_windows(model, torch.from_numpy(window_PW), segment, memory_len))
@@ -112,12 +102,11 @@ def score_contexts(
 def score_windows(model: TransformerXL, window_PW: Tensor, segment: int, mem_len: int) -> Tensor:
     """Return nats_P of each window's last token, from all the others."""
     reader, window_PW = CachedReader(model), window_PW.to(model.device)
-    memory, context = (
-        reader.empty_memory(len(window_PW), EvalLengths(mem_len)),
-        window_PW.size(1) - 1,
-    )
+    memory = reader.empty_memory(len(window_PW), EvalLengths(mem_len))
+    context = window_PW.size(1) - 1
     # The first segment is the short one: the target stands at the end of a whole one.
-    bounds = [0, *range((context - 1) % segment + 1, context, segment), context]
-    for start, stop in pairwise(bounds):
+    for start, stop in pairwise(
+        [0, *range((context - 1) % segment + 1, context, segment), context]
+    ):
         h_PLD, memory = reader.hidden(window_PW[:, start:stop], memory)
     return model.head.nats(h_PLD[:, -1:], window_PW[:, -1:])[:, 0]

@@ -18,17 +18,14 @@ PERCENTILES = (50, 90, 95, 99)
 # Tokens in a segment that only fills the memory.
 FILLING = 256
 
+# Does something once more, and returns how many seconds it took.
 Timer = Callable[[], float]
-"""Does something once more, and returns how many seconds it took."""
 
 
 def make_segment_timer(
     model: TransformerXL, attention_len: int, tgt_len: int, batch_size: int = 1
 ) -> Timer:
-    """Return a timer that reads the next segment of tgt_len tokens, with a full memory.
-
-    Each token sees attention_len tokens before its segment, and those of the segment before it.
-    """
+    """Return a timer that reads the next tgt_len tokens with attention_len remembered before."""
     reader, generator = CachedReader(model), torch.Generator().manual_seed(0)
     memory = reader.empty_memory(batch_size, EvalLengths(attention_len))
     for place in range(0, attention_len, FILLING):
@@ -76,40 +73,38 @@ def compare_with_window(
     timers = [
         (make_segment_timer(model, at, tgt_len), make_window_timer(model, at)) for at in lengths
     ]
-    times: list[tuple[list[float], list[float]]] = [([], []) for _ in lengths]
-    for index in range(positions + 1):
-        for (time_segment, time_window), (memory_s, window_s) in zip(timers, times, strict=True):
-            memory_s += [time_segment() / tgt_len for _ in range(-(-segments // positions))]
-            window_s.append(time_window())
-            # The first round finds everything cold.
-            if index == 0:
-                memory_s.clear()
-                window_s.clear()
-    rows = [compare_times(at, *seconds) for at, seconds in zip(lengths, times, strict=True)]
-    return [row | {"tgt_len": tgt_len} for row in rows]
-
-
-def compare_times(length: int, memory_s: list[float], window_s: list[float]) -> dict[str, Any]:
-    """Return a row of Table 9, from the seconds of a token."""
-    return {
-        "attention_len": length,
-        "memory_ms_per_token": min(memory_s) * 1e3,
-        "window_ms_per_token": min(window_s) * 1e3,
-        "speedup": min(window_s) / min(memory_s),
-        "published_speedup": PUBLISHED.get(length),
-        "memory_median_ms": statistics.median(memory_s) * 1e3,
-        "window_median_ms": statistics.median(window_s) * 1e3,
-        "segments": len(memory_s),
-        "window_positions": len(window_s),
-    }
+    n_segment, rows = -(-segments // positions), []
+    # A round has the seconds of some segments and of a window, for each length.
+    rounds = [
+        [
+            ([time_segment() for _ in range(n_segment)], time_window())
+            for time_segment, time_window in timers
+        ]
+        for _ in range(positions + 1)
+    ]
+    # The first one finds everything cold.
+    for length, times in zip(lengths, zip(*rounds[1:], strict=True), strict=True):
+        memory_ms = [1e3 * seconds / tgt_len for memory_s, _ in times for seconds in memory_s]
+        window_ms = [1e3 * window_s for _, window_s in times]
+        row = {"attention_len": length, "tgt_len": tgt_len}
+        for name, ms in (("memory", memory_ms), ("window", window_ms)):
+            row |= {f"{name}_ms_per_token": min(ms), f"{name}_median_ms": statistics.median(ms)}
+        row |= {
+            "speedup": min(window_ms) / min(memory_ms),
+            "published_speedup": PUBLISHED.get(length),
+        }
+        rows.append(row | {"segments": len(memory_ms), "window_positions": len(window_ms)})
+    return rows
 
 
 def is_disturbed(rows: list[dict[str, Any]]) -> bool:
     """Tell whether times differ so much that other processes must have taken part of them."""
-    halves = [(row["memory_median_ms"], row["memory_ms_per_token"]) for row in rows]
-    halves += [(row["window_median_ms"], row["window_ms_per_token"]) for row in rows]
     windows = [row["window_ms_per_token"] for row in sorted(rows, key=itemgetter("attention_len"))]
-    return any(half > 1.5 * least for half, least in halves) or windows != sorted(windows)
+    return windows != sorted(windows) or any(
+        row[f"{name}_median_ms"] > 1.5 * row[f"{name}_ms_per_token"]
+        for row in rows
+        for name in ("memory", "window")
+    )
 
 
 @torch.inference_mode()

@@ -37,7 +37,7 @@ def load_nvidia_checkpoint(path: Path, content: Any) -> tuple[TransformerXL, Voc
 
 def load_nvidia(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> TransformerXL:
     """Load a network of NVIDIA's PyTorch code, as `load_original` does of the original's."""
-    config = config_from_original(args, state_dict.get("r_emb"), places_by_head=False)
+    config = config_from_original(args, state_dict.get("r_emb"))
     # It lets each query see one state more than the original does.
     config = replace(config, same_length="mem_len+1" if config.same_length else None)
     return load_weights(state_dict, map_nvidia_weights(config), config)

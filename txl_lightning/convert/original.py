@@ -26,14 +26,11 @@ POSITIONS = {0: "sinusoidal", 1: "learned", 2: "absolute_sinusoidal", 3: "absolu
 
 # What a file may hold as something else, by the kind of the default.
 KINDS = {
-    int: ("a number", lambda value: isinstance(value, int | float)),
-    float: ("a number", lambda value: isinstance(value, int | float)),
-    bool: ("true or false", lambda value: value in (0, 1)),
-    str: ("a word", lambda value: isinstance(value, str)),
-    list: (
-        "a list of whole numbers, or of true and false",
-        lambda value: isinstance(value, list | tuple) and {*map(type, value)} <= {int, bool},
-    ),
+    int: ("a number", int | float),
+    float: ("a number", int | float),
+    bool: ("true or false", bool | int),
+    str: ("a word", str),
+    list: ("a list", list | tuple),
 }
 
 
@@ -55,12 +52,9 @@ def load_original(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> 
 
 
 def config_from_original(
-    args: Mapping[str, Any], table_NC: Tensor | None = None, places_by_head: bool = True
+    args: Mapping[str, Any], table_NC: Tensor | None = None
 ) -> TransformerXLConfig:
-    """Translate the keywords of the original, or of NVIDIA, whose places are not by head.
-
-    `table_NC` is the table of learned positions, if the network has one.
-    """
+    """Translate the constructor's keywords, with its table of learned positions, if any."""
     for key in args.keys() - KEYWORDS:
         if close := get_close_matches(str(key), KEYWORDS, cutoff=CLOSE):
             raise ValueError(f"args: {key}: unknown key; did you mean {close[0]}?")
@@ -69,10 +63,6 @@ def config_from_original(
         raise ValueError(f"args: {', '.join(missing)} missing; expected the constructor's keywords")
     kind, n_projs = given["attn_type"], len(given["cutoffs"]) + 1
     require(kind in POSITIONS, "attn_type", kind, "0, 1, 2 or 3")
-    d_model, n_head, d_head = given["d_model"], given["n_head"], given["d_head"]
-    if kind == 3 and places_by_head:
-        allowed = f"d_model / n_head ({d_model} / {n_head}), as attn_type is 3"
-        require(n_head * d_head == d_model, "d_head", d_head, allowed)
     # Of absolute positions, the original leaves queries as they are.
     norm = "pre" if kind in (0, 1) else "pre_kv"
     return TransformerXLConfig(
@@ -93,8 +83,8 @@ def fill_settings(
     """Return settings, of the kinds of their defaults, with those that are null or left out."""
     settings = {key: value for key, value in given.items() if value is not None}
     for key in settings.keys() & {*defaults, *numbers}:
-        expected, fits = KINDS[type(defaults.get(key, 0))]
-        require(fits(settings[key]), key, repr(settings[key]), expected)
+        expected, kind = KINDS[type(defaults.get(key, 0))]
+        require(isinstance(settings[key], kind), key, repr(settings[key]), expected)
     return {**defaults, **settings}
 
 

@@ -101,7 +101,7 @@ def map_positions(config: TransformerXLConfig) -> Iterator[Part]:
                 )
         case "absolute_learned":
             # Places by head, which together are as wide as the model; the last is the newest's.
-            heads = (config.n_head, config.head_width)
+            heads = (config.n_head, -1)
             yield Part(
                 ("r_emb",),
                 ("positions.p_NCD",),
