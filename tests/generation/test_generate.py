@@ -65,28 +65,6 @@ def test_the_network_returns_to_its_mode_when_generation_is_abandoned(make_net):
     assert not torch.is_inference_mode_enabled()
 
 
-def test_a_new_token_is_read_only_for_the_next_one(make_net, monkeypatch):
-    net, lengths, hidden = make_net(), [], CachedReader.hidden
-
-    def record(reader, tokens_BL, *rest):
-        lengths.append(tokens_BL.size(1))
-        return hidden(reader, tokens_BL, *rest)
-
-    monkeypatch.setattr(CachedReader, "hidden", record)
-    generate(net, torch.randint(11, (140,)), 4)
-    assert lengths == [11, 128, 1, 1, 1, 1]
-
-
-def test_an_interrupted_text_continues_as_if_it_had_not_been(make_net):
-    net, prompts = make_net(), [torch.tensor([1]), torch.randint(11, (9,))]
-    options = {"sampling": Sampling(repetition_penalty=1.2, top_p=0.9), "seed": 4, "ext_len": 2}
-    *_, whole = decode_steps(net, start_decoding(net, prompts), 20, **options)
-    *_, first = decode_steps(net, start_decoding(net, prompts), 8, **options)
-    *_, second = decode_steps(net, first, 12, **options)
-    assert torch.equal(second.tokens_BL, whole.tokens_BL)
-    assert second.n_read == whole.n_read == len(whole) - 1
-
-
 def test_the_penalty_covers_the_prompt_as_far_back_as_its_window(make_net):
     net = make_net()
     likeliest = int(net(torch.tensor([[3, 7, 7, 7]]))[0][0, -1].argmax())

@@ -64,13 +64,12 @@ def test_reopened_study_proposes_what_it_would_have_proposed(method, tmp_path):
         assert 4 <= each["tgt_len"] <= 64
 
 
+@pytest.mark.slow
 def test_bayes_proposes_better_values_than_random(tmp_path):
     """Of four parameters one matters, whose best is 0.01."""
-    errors = []
+    errors, parameters = [], {**PARAMETERS, "tgt_len": {"value": 0}}
     for method in ("bayes", "random"):
-        trials = propose(
-            make_file(method, {**PARAMETERS, "tgt_len": {"value": 0}}), tmp_path / method, 25
-        )
+        trials = propose(make_file(method, parameters), tmp_path / method, 25)
         errors.append(sum(abs(math.log10(each["lr"]) + 2) for each in trials[8:]))
     assert errors[0] < errors[1]
 
@@ -83,10 +82,14 @@ def test_grid_has_every_combination_once_in_order_and_then_ends(tmp_path):
     assert propose(file, tmp_path, 99) == expected
 
 
-def test_trial_that_was_queued_by_a_killed_process_is_asked_next(tmp_path):
-    file = make_file("grid", {"a": {"values": [1, 2]}})
+def test_killed_process_leaves_a_queued_trial_or_half_a_line_of_the_journal(tmp_path):
+    file, path = make_file("grid", {"a": {"values": [1, 2, 3]}}), tmp_path / "journal.log"
     engine.open_study(file, tmp_path, 1).enqueue_trial({"a": 1})
-    assert propose(file, tmp_path, 99) == [{"a": 1}, {"a": 2}]
+    propose(file, tmp_path, 2)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"op_code":4,"wor')
+    assert propose(file, tmp_path, 99) == [{"a": 1}, {"a": 2}, {"a": 3}]
+    assert path.read_bytes().startswith(whole)
 
 
 @pytest.mark.parametrize(
@@ -139,65 +142,31 @@ def test_hyperband_prunes_what_is_worse_than_half_of_the_others(goal, values, is
     ("changes", "message"),
     [
         ({"method": "gridd"}, "method: invalid gridd; expected one of grid, random, bayes"),
-        ({"method": None}, "method: invalid None"),
         ({"command": None}, "command: invalid None; expected a list"),
-        (
-            {"command": ["${argz}"]},
-            "command: invalid ['${argz}']; expected a list of words and ${env}",
-        ),
+        ({"command": ["${argz}"]}, "command: invalid ['${argz}']; expected a list of words and $"),
         ({"metric": {"nme": "x"}}, "metric.nme: unknown key; expected one of method"),
-        ({"metric": None}, "metric: unknown key; expected one of method, metric.name"),
         ({"metric": {"name": "x", "goal": "less"}}, "metric.goal: invalid less"),
         ({"metrc": 1}, "metrc: unknown key; expected one of method, metric.name"),
         ({"run_cap": "8"}, "run_cap: invalid 8; expected a number from 1"),
         ({"run_cap": 0}, "run_cap: invalid 0"),
         ({"parameters": {}}, "parameters: invalid {}"),
-        ({"parameters": {"lr": {"valuess": [1]}}}, "parameters.lr: invalid {'valuess': [1]}"),
-        ({"parameters": {"lr": {"min": "1e-4", "max": 1.0}}}, "1e-4 is a text, 1.0e-4 a number"),
-        ({"parameters": {"lr": {"min": 2.0, "max": 1.0}}}, "parameters.lr: invalid {'max': 1.0"),
-        ({"parameters": {"lr": {"distribution": "beta", "a": 2}}}, "parameters.lr: invalid"),
-        ({"parameters": {"lr": {"values": [1], "probabilities": [1]}}}, "parameters.lr: invalid"),
-        ({"parameters": {"model": {"parameters": {"lr": {"value": 1}}}}}, "parameters.model"),
-        (
-            {"parameters": {"x": {"distribution": "int_uniform", "min": 0.5, "max": 2}}},
-            "parameters.x",
-        ),
+        ({"parameters": {"x": {"valuess": [1]}}}, "parameters.x: invalid {'valuess': [1]}"),
+        ({"parameters": {"x": {"min": "1e-4", "max": 1.0}}}, "1e-4 is a text, 1.0e-4 a number"),
+        ({"parameters": {"x": {"min": 2.0, "max": 1.0}}}, "parameters.x: invalid {'max': 1.0"),
+        ({"parameters": {"x": {"distribution": "beta", "min": 2}}}, "parameters.x: invalid"),
+        ({"parameters": {"x": {"parameters": {"lr": {"value": 1}}}}}, "parameters.x: invalid"),
         ({"method": "grid"}, "parameters.lr: invalid"),
-        (
-            {
-                "method": "grid",
-                "parameters": {"x": {"distribution": "q_uniform", "min": 1, "max": 4}},
-            },
-            "parameters.x: invalid",
-        ),
         ({"early_terminate": {"type": "hyperband"}}, "early_terminate: invalid {'type'"),
         ({"early_terminate": {**BAND, "eta": 2.5}}, "early_terminate: invalid {'eta': 2.5"),
+        ("method: [grid\n", "expected ',' or ']'"),
     ],
 )
-def test_wrong_file_is_refused_in_one_line_with_file_and_key(place, changes, message):
-    path = place.folder / "wrong.yaml"
-    path.write_text(yaml.safe_dump({**RIGHT, **changes}))
-    with pytest.raises(ValueError, match=r"wrong\.yaml: ") as error:
+def test_wrong_file_is_refused_in_one_line_with_file_and_key(tmp_path, changes, message):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(changes if isinstance(changes, str) else yaml.safe_dump({**RIGHT, **changes}))
+    with pytest.raises(ValueError, match=r"wrong\.yaml: [^\n]*$") as error:
         engine.load_sweep_file(str(path))
     assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_file_that_is_not_yaml_is_refused_in_one_line(place):
-    path = place.folder / "wrong.yaml"
-    path.write_text("method: [grid\n")
-    with pytest.raises(ValueError, match=r"wrong\.yaml: [^\n]*expected ',' or ']'[^\n]*$"):
-        engine.load_sweep_file(str(path))
-
-
-def test_journal_with_a_torn_last_line_is_continued(tmp_path):
-    file = make_file("grid", {"a": {"values": [1, 2, 3]}})
-    propose(file, tmp_path, 2)
-    path = tmp_path / "journal.log"
-    whole = path.read_bytes()
-    path.write_bytes(whole + b'{"op_code":4,"wor')
-    assert propose(file, tmp_path, 99) == [{"a": 1}, {"a": 2}, {"a": 3}]
-    assert path.read_bytes().startswith(whole)
 
 
 def test_folder_with_another_kind_of_journal_is_refused(tmp_path):
@@ -210,7 +179,6 @@ def test_folder_with_another_kind_of_journal_is_refused(tmp_path):
     ("changes", "seed", "key"),
     [
         ({"parameters": {"lr": {"value": 0.5}}}, 1, "parameters"),
-        ({"metric": {"name": "val/nats"}}, 1, "metric"),
         ({"method": "bayes"}, 1, "method"),
         ({}, 2, "seed"),
     ],
@@ -218,6 +186,5 @@ def test_folder_with_another_kind_of_journal_is_refused(tmp_path):
 def test_another_search_is_refused_in_the_folder_of_a_sweep(changes, seed, key, tmp_path):
     propose(make_file("random"), tmp_path, 1)
     other = make_file(**{"method": "random", **changes})
-    with pytest.raises(ValueError, match=f"^{key}: not as when the sweep in") as error:
+    with pytest.raises(ValueError, match=f"^{key}: not as when the sweep in"):
         engine.open_study(other, tmp_path, seed)
-    assert "rm -r" not in str(error.value)

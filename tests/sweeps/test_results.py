@@ -2,27 +2,23 @@
 
 import json
 
-import pytest
-
 from txl_lightning.sweeps import engine, results
 from txl_lightning.sweeps.engine import SweepFile
 
 VALUES = [{"data": {"tgt_len": 9, "order": "x"}}, {"data": {"tgt_len": 8, "order": "y"}}]
 
 
-@pytest.fixture
-def file() -> SweepFile:
-    parameters = {
-        "config": {"values": [json.dumps(value) for value in VALUES]},
-        "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1.0},
-        "mixed": {"values": [4, None, True, "a word"]},
-        "one": {"value": 1},
-    }
-    config = {"method": "random", "metric": {"name": "val/loss"}, "parameters": parameters}
-    return SweepFile("one", "val/loss", "minimize", config)
+PARAMETERS = {
+    "config": {"values": [json.dumps(value) for value in VALUES]},
+    "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1.0},
+    "mixed": {"values": [4, None, True, "a word"]},
+    "one": {"value": 1},
+}
 
 
-def test_rows_are_sorted_by_value_and_settings_are_columns(file, tmp_path):
+def test_rows_are_sorted_by_value_and_settings_are_columns(tmp_path):
+    config = {"method": "random", "metric": {"name": "val/loss"}, "parameters": PARAMETERS}
+    file = SweepFile("one", "val/loss", "minimize", config)
     study = engine.open_study(file, tmp_path, 1)
     for number, value in enumerate((3.0, 2.0, 4.0, 1.0)):
         trial = engine.ask_trial(study, file, 1)
@@ -52,15 +48,12 @@ def test_later_value_of_a_step_counts_and_a_torn_line_does_not(tmp_path):
     assert set(columns) == {"step", "train/loss", "val/loss", "lr"}
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_error_of_a_log_is_its_last_error_or_last_line(tmp_path):
+    log = tmp_path / "log.txt"
+    for text, expected in (
         ("one\nerror: first\nerror: second\nafter\n\n", "error: second"),
         ("Traceback\nKeyError: 3\n", "KeyError: 3"),
         ("", ""),
-    ],
-)
-def test_error_of_a_log_is_its_last_error_or_last_line(text, expected, tmp_path):
-    log = tmp_path / "log.txt"
-    log.write_text(text)
-    assert results.find_error(log) == expected
+    ):
+        log.write_text(text)
+        assert results.find_error(log) == expected

@@ -1,7 +1,7 @@
 """W&B's sweep file, with Optuna's proposals and pruning.
 
-A proposal depends on the file, the seed, the trial's number and the trials so far, so that a sweep
-that was interrupted proposes what it would have proposed. Different from W&B's own service:
+A proposal depends on the file, the seed, and the trials so far, so that an interrupted sweep
+proposes what it would have proposed. Different from W&B's own service:
 
 - `grid` takes the combinations in the file's order; W&B sorts the keys first.
 - `random` draws other random numbers. The distributions `beta`, `inv_log_uniform` and
@@ -45,14 +45,13 @@ CHECKS = {
     "metric.name": (lambda given: isinstance(given, str), "a column of metrics.csv, as val/loss"),
     "metric.goal": (lambda given: given in (None, "minimize", "maximize"), "minimize or maximize"),
     "metric.target": (lambda given: isinstance(given, int | float | None), "a number"),
-    "run_cap": (lambda given: given is None or given in range(1, 2**31), "a number from 1"),
+    "run_cap": (lambda given: given is None or (is_int(given) and given > 0), "a number from 1"),
     "command": (lambda given: is_command(given), f"a list of words and {', '.join(MACROS)}"),
 }
-EARLY_TERMINATE_KEYS = ("type", "min_iter", "max_iter", "s", "eta", "strict")
 KEYS = [
     *(*CHECKS, "name", "description", "project", "entity", "program"),
     *("metric.impute", "metric.impute_while_running"),
-    *(f"early_terminate.{key}" for key in EARLY_TERMINATE_KEYS),
+    *(f"early_terminate.{key}" for key in ("type", "min_iter", "max_iter", "s", "eta", "strict")),
 ]
 HYPERBAND = "type hyperband, min_iter or max_iter and s, and a whole eta from 2"
 PARAMETER_KEYS = {"distribution", "value", "values", "min", "max", "q", "mu", "sigma"}
@@ -72,11 +71,7 @@ class SweepFile:
 
 
 def load_sweep_file(path: str) -> SweepFile:
-    """Load and check a sweep's file.
-
-    Raises:
-        ValueError: in one line, with the file and the key.
-    """
+    """Load and check a sweep's file; an error names the file and the key."""
     text = Path(path).read_bytes()
     try:
         config = yaml.safe_load(text)
@@ -88,7 +83,6 @@ def load_sweep_file(path: str) -> SweepFile:
 
 
 def check_config(config: Any) -> None:
-    """Refuse a file with an unknown key, or whose sweep cannot be run."""
     require(isinstance(config, dict), "file", config, "keys and values")
     parameters, terminate = config.get("parameters"), config.get("early_terminate")
     is_filled = isinstance(parameters, dict) and len(parameters) > 0
@@ -109,6 +103,10 @@ def check_config(config: Any) -> None:
             suggest_value(trial, key, spec, config["method"])
 
 
+def is_int(number: Any) -> bool:
+    return isinstance(number, int)
+
+
 def is_command(words: Any) -> bool:
     macros = {word for word in map(str, words or ()) if word.startswith("${")}
     return isinstance(words, list) and macros <= set(MACROS)
@@ -123,11 +121,7 @@ def refuse_invalid(key: str, value: object, expected: str) -> Iterator[None]:
 
 
 def open_study(file: SweepFile, folder: Path, seed: int) -> Study:
-    """Open the journal of a sweep, or begin one.
-
-    Raises:
-        ValueError: the journal is another search's, or not a journal.
-    """
+    """Open the journal of a sweep, or begin one; refuse another search's."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     path = folder / "journal.log"
     # Optuna's own locks are files, which outlive kill -9; the kernel releases this one.
@@ -143,11 +137,9 @@ def open_study(file: SweepFile, folder: Path, seed: int) -> Study:
     study = optuna.create_study(study_name="sweep", load_if_exists=True, **options)
     search = json.loads(json.dumps({key: file.config.get(key) for key in SEARCH} | {"seed": seed}))
     known = study.user_attrs.get("search", search)
-    if changed := [key for key in search if known[key] != search[key]]:
-        failed = all(trial.state == TrialState.FAIL for trial in study.trials)
-        hint = f" (no trial of it ended well: rm -r {folder})" if failed else ""
-        message = f"{', '.join(changed)}: not as when the sweep in {folder} began"
-        raise ValueError(f"{message}; expected the same, or another folder as out{hint}")
+    if changed := ", ".join(key for key in search if known[key] != search[key]):
+        message = f"{changed}: not as when the sweep in {folder} began"
+        raise ValueError(f"{message}; expected the same, or another folder as out")
     study.set_user_attr("search", search)
     return study
 
@@ -157,7 +149,7 @@ def make_pruner(spec: Mapping[str, Any] | None) -> BasePruner:
         return NopPruner()
     eta = spec.get("eta", 3)
     first = spec["max_iter"] // eta ** spec["s"] if "max_iter" in spec else spec["min_iter"]
-    if spec["type"] != "hyperband" or not isinstance(first, int) or not isinstance(eta, int):
+    if spec["type"] != "hyperband" or not is_int(first) or not is_int(eta):
         raise ValueError
     return SuccessiveHalvingPruner(min_resource=first, reduction_factor=eta)
 
@@ -188,12 +180,12 @@ def suggest_parameters(trial: Trial, file: SweepFile) -> dict[str, Any]:
 
 def suggest_value(trial: Trial, key: str, spec: Mapping[str, Any], method: str) -> Any:
     low, high = spec.get("min"), spec.get("max")
-    is_int = isinstance(low, int) and isinstance(high, int)
-    name = spec.get("distribution", "int_uniform" if is_int else "uniform")
+    is_whole = is_int(low) and is_int(high)
+    name = spec.get("distribution", "int_uniform" if is_whole else "uniform")
     if method == "grid" or "values" in spec or "value" in spec:
         return trial.suggest_categorical(key, list_values(spec))
     match name.removeprefix("q_"):
-        case "int_uniform" if is_int:
+        case "int_uniform" if is_whole:
             return trial.suggest_int(key, low, high)
         case "uniform":
             value = trial.suggest_float(key, low, high)

@@ -45,16 +45,15 @@ def find_error(log: Path) -> str:
 
 def make_rows(study: Study, file: SweepFile) -> list[dict[str, Any]]:
     """Return a row for each trial, best first; those that failed or are running come last."""
-    parameters = {trial.number: flat_parameters(trial) for trial in study.trials}
-    names = list(dict.fromkeys(name for values in parameters.values() for name in values))
+    parameters = [flat_parameters(trial) for trial in study.trials]
+    names = dict.fromkeys(name for settings in parameters for name in settings)
     rows = []
-    for trial in study.trials:
+    for trial, settings in zip(study.trials, parameters, strict=True):
         values = list(trial.intermediate_values.values())
         row = {"trial": trial.number, "state": trial.state.name.lower(), "value": file.best(values)}
-        row |= {name: parameters[trial.number].get(name) for name in names}
-        seconds = trial.duration and round(trial.duration.total_seconds(), 1)
-        reason = trial.user_attrs.get("reason")
-        rows.append(row | {"validations": len(values), "seconds": seconds, "reason": reason})
+        row |= dict.fromkeys(names) | settings | {"validations": len(values)}
+        row["seconds"] = trial.duration and round(trial.duration.total_seconds(), 1)
+        rows.append(row | {"reason": trial.user_attrs.get("reason")})
     compared = [row for row in rows if row["state"] in COMPARED and row["value"] is not None]
     compared.sort(key=lambda row: row["value"], reverse=file.direction == "maximize")
     return compared + [row for row in rows if row not in compared]
@@ -70,7 +69,6 @@ def flat_parameters(trial: FrozenTrial) -> dict[str, Any]:
 
 
 def write_results(study: Study, file: SweepFile, folder: Path) -> None:
-    """Write results.csv and results.json."""
     about = {"release": release(), "commit": commit(), "cpu": cpu_name()}
     write_table(make_rows(study, file), folder / "results", study.user_attrs["search"] | about)
 
@@ -96,24 +94,18 @@ def draw_figures(study: Study, file: SweepFile, folder: Path) -> None:
 
 
 def print_results(study: Study, file: SweepFile, folder: Path) -> None:
-    """Print the table, and the command that measures the best checkpoint.
-
-    Raises:
-        ValueError: no trial has a value.
-    """
+    """Print the table, and the command that measures the best checkpoint."""
     rows = make_rows(study, file)
     best, keys = rows[0], [key for key in rows[0] if key != "reason"]
-    cells = [[format_cell(row[key]) for key in keys] for row in rows]
-    heads = [key.rsplit(".", 1)[-1] for key in keys]
+    lines = [[key.rsplit(".", 1)[-1] for key in keys]]
+    for row in rows:
+        cells = ("-" if row[key] is None else row[key] for key in keys)
+        lines.append([f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells])
     print(f"\n{file.metric}, best first")
-    print(align_columns([[*line, ""] for line in (heads, *cells)]))
+    print(align_columns([[*line, ""] for line in lines]))
     if best["state"] not in COMPARED or best["value"] is None:
         raise ValueError(f"no trial has a value; the last: {rows[-1]['reason']}")
     print(f"\nwritten to {folder}; measure the best with")
     # "best.ckpt" comes before "last.ckpt".
     for path in sorted(folder.glob(f"{best['trial']:03}/version_*/checkpoints/*.ckpt"))[:1]:
         print(f"  python -m txl_lightning evaluate {path} --split val")
-
-
-def format_cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)

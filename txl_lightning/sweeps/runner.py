@@ -41,12 +41,7 @@ class ProcessResult:
 
 
 def run_sweep(file: SweepFile, folder: Path, seed: int, limit: int | None) -> Study:
-    """Run trials until there are `limit` in all, the target is reached, or the grid ends.
-
-    Raises:
-        ValueError: another search was begun in the folder, or nothing in the file works.
-        SystemExit: a signal came; the same call continues.
-    """
+    """Run trials until there are `limit` in all, the target is reached, or the grid ends."""
     lock = FileLock(folder / "sweep.lock")
     with lock:
         study = open_study(file, folder, seed)
@@ -96,10 +91,8 @@ class SweepRunner:
 
     def run_trial(self, trial: Trial) -> None:
         """Run a trial until it ends, is pruned, or a signal stops the sweep."""
-        folder, parameters = (
-            self.folder / f"{trial.number:03}",
-            suggest_parameters(trial, self.file),
-        )
+        folder = self.folder / f"{trial.number:03}"
+        parameters = suggest_parameters(trial, self.file)
         trial.set_user_attr("parameters", parameters)
         verb = "continues" if (folder / LOG).exists() else "starts"
         words = ", ".join(f"{key} {value}" for key, value in parameters.items())
@@ -108,8 +101,8 @@ class SweepRunner:
         def should_prune() -> bool:
             return self.report_values(trial, folder) and trial.should_prune()
 
+        command = make_command(self.file.config, parameters, folder)
         try:
-            command = make_command(self.file.config, parameters, folder)
             result = run_process(command, folder, self.file.name, should_prune)
             self.report_values(trial, folder, has_finished=result.exit_code == 0)
         except ValueError as error:
@@ -118,11 +111,7 @@ class SweepRunner:
         self.finish_trial(trial, result, find_error(folder / LOG))
 
     def report_values(self, trial: Trial, folder: Path, has_finished: bool = False) -> bool:
-        """Report the best value after each new validation; return whether there is one.
-
-        Raises:
-            ValueError: a validation, or the whole trial, has not logged the metric.
-        """
+        """Report the best value after each new validation; return whether there is one."""
         metric, (values, columns) = self.file.metric, read_metric(folder, self.file.metric)
         has_validated = any(column.startswith("val/") for column in columns)
         # What is logged of training may come after the first validation.
@@ -156,11 +145,7 @@ class SweepRunner:
             raise SystemExit(result.stop_code)
 
     def fail_trial(self, trial: Trial, reason: str) -> None:
-        """Note a failure.
-
-        Raises:
-            ValueError: a key is misspelt, or the first trials have all failed.
-        """
+        """Note a failure; end the sweep if a key is misspelt, or the first trials have failed."""
         trial.set_user_attr("reason", reason)
         self.study.tell(trial, state=TrialState.FAIL)
         print(f"trial {trial.number}: failed ({reason})", flush=True)
