@@ -4,7 +4,6 @@ import hashlib
 import http.server
 import os
 import random
-import resource
 import socket
 import struct
 import subprocess
@@ -33,14 +32,14 @@ print(download_file(RemoteFile(sys.argv[1], int(sys.argv[2]), sys.argv[3]), Path
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Note each range that is requested; answer by the script, whose last answer is repeated."""
+    """Note the headers of each request; answer by the script, whose last answer is repeated."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        script, requested = self.server.script, self.server.requested
-        requested.append(self.headers.get("Range"))
-        script[min(len(requested), len(script)) - 1](self)
+        script, headers = self.server.script, self.server.headers
+        headers.append(self.headers)
+        script[min(len(headers), len(script)) - 1](self)
 
     def log_message(self, *_):
         pass
@@ -52,7 +51,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def start_at(self, first):
-        """Announce the whole body, or the rest of it."""
         extent = f"bytes {first}-{len(BODY) - 1}/{len(BODY)}"
         fields = {"Content_Range": extent} if first else {}
         self.start(206 if first else 200, Content_Length=len(BODY) - first, **fields)
@@ -65,8 +63,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 class Server(http.server.ThreadingHTTPServer):
     def __init__(self, part):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.script, self.requested, self.part = [send_rest], [], part
+        self.script, self.headers, self.part = [send_rest], [], part
         self.released = threading.Event()
+
+    @property
+    def requested(self):
+        return [headers.get("Range") for headers in self.headers]
 
     def handle_error(self, *_):
         """Clients that hang up are what is tested."""
@@ -87,8 +89,9 @@ def send_part(size, end=None):
 
 def send(body, **fields):
     def answer(handler):
-        handler.start(200, **{"Content_Length": len(body)} | fields)
+        handler.start(200, **fields)
         handler.wfile.write(body)
+        handler.close_connection = True
 
     return answer
 
@@ -103,18 +106,25 @@ def reset(handler):
     os.close(handler.connection.detach())
 
 
-def truncate_without_a_length(handler):
-    handler.start(200, Connection="close")
-    handler.wfile.write(BODY[:100_000])
-
-
-send_rest, send_all = send_part(len(BODY)), send(BODY)
+send_rest = send_part(len(BODY))
 stall = send_part(100_000, lambda handler: handler.server.released.wait(PATIENCE))
 INTERRUPTIONS = {
     "truncated": send_part(100_000, lambda _: None),
-    "truncated without a length": truncate_without_a_length,
+    "truncated without a length": send(BODY[:100_000]),
     "stalled": stall,
     "reset": send_part(100_000, reset),
+}
+SOME = BODY[:123_456]
+NEXT = "bytes=123456-"
+CONTINUATIONS = {
+    "part": (SOME, [send_rest], [NEXT]),
+    "whole": (BODY, [send_rest], []),
+    "too long": (BODY + b"more", [send_rest], [None]),
+    "no ranges": (SOME, [send(BODY)], [NEXT]),
+    "past the end": (SOME, [fail(416), send_rest], [NEXT, None]),
+    "other range": (SOME, [lambda handler: handler.start_at(9), send_rest], [NEXT, None]),
+    "redirect": (SOME, [fail(302, Location="/b"), send_rest], [NEXT, NEXT]),
+    "called an encoding": (b"", [send(BODY, Content_Encoding="gzip")], [None]),
 }
 
 
@@ -172,13 +182,11 @@ def download_elsewhere(remote, target):
             process.kill()
 
 
-def test_a_downloaded_file_is_whole_and_used_again_without_network(server, remote, target):
-    headers = []
-    server.script = [lambda handler: headers.append(handler.headers) or send_rest(handler)]
+def test_downloaded_file_is_whole_and_used_again_without_network(server, remote, target):
     assert download_file(remote, target) == download_file(remote, target) == target
     assert target.read_bytes() == BODY
     assert {path.name for path in target.parent.iterdir()} <= {"a.bin", "a.bin.lock"}
-    [sent] = headers
+    [sent] = server.headers
     assert (sent["Accept-Encoding"], sent["User-Agent"]) == ("identity", "txl-lightning")
 
 
@@ -190,34 +198,12 @@ def test_another_file_in_the_targets_place_is_refused_and_left_alone(server, rem
     assert server.requested == []
 
 
-def test_a_file_that_is_not_found_is_requested_once(server, remote, target):
+def test_lasting_errors_are_explained_in_few_words(server, remote, target):
     server.script = [fail(404)]
     message = r"a\.bin: missing, and http.*/a cannot be read \(HTTP 404\); put the file there"
     with pytest.raises(DataError, match=message):
         download_file(remote, target)
     assert len(server.requested) == 1
-
-
-@pytest.mark.parametrize("code", [408, 416, 429, 500, 503])
-def test_a_temporary_error_is_retried(server, remote, target, code):
-    server.script = [fail(code), fail(code), send_rest]
-    assert download_file(remote, target).read_bytes() == BODY
-    assert len(server.requested) == 3
-
-
-def test_a_lasting_error_is_retried_four_times_after_growing_delays(
-    server, remote, target, monkeypatch
-):
-    server.script = [fail(500)]
-    waits = []
-    monkeypatch.setattr(download, "DELAYS", (1, 2, 4, 8))
-    monkeypatch.setattr(download.time, "sleep", waits.append)
-    with pytest.raises(DataError, match="HTTP 500"):
-        download_file(remote, target)
-    assert (len(server.requested), waits) == (5, [1, 2, 4, 8])
-
-
-def test_a_refused_connection_is_explained_in_few_words(remote, target):
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     nowhere = RemoteFile(f"http://127.0.0.1:{port}/a", len(BODY), remote.checksum)
@@ -225,8 +211,21 @@ def test_a_refused_connection_is_explained_in_few_words(remote, target):
         download_file(nowhere, target)
 
 
+@pytest.mark.parametrize("code", [408, 416, 429, 500, 503])
+def test_temporary_error_is_retried_after_growing_delays(server, remote, target, monkeypatch, code):
+    waits = []
+    monkeypatch.setattr(download, "DELAYS", (1, 2, 4, 8))
+    monkeypatch.setattr(download.time, "sleep", waits.append)
+    server.script = [fail(code)]
+    with pytest.raises(DataError, match=f"HTTP {code}"):
+        download_file(remote, target)
+    assert (len(server.requested), waits) == (5, [1, 2, 4, 8])
+    server.script = [send_rest]
+    assert download_file(remote, target).read_bytes() == BODY
+
+
 @pytest.mark.parametrize("interruption", INTERRUPTIONS)
-def test_an_interrupted_body_is_resumed(server, remote, target, monkeypatch, interruption):
+def test_interrupted_body_is_resumed(server, remote, target, monkeypatch, interruption):
     monkeypatch.setattr(download, "TIMEOUT", (0.4, 0.4))
     server.script = [INTERRUPTIONS[interruption], send_rest]
     assert download_file(remote, target).read_bytes() == BODY
@@ -235,42 +234,23 @@ def test_an_interrupted_body_is_resumed(server, remote, target, monkeypatch, int
     assert 0 < int(extent[6:-1]) <= 100_000
 
 
-def test_a_body_that_always_ends_early_is_an_error_and_the_part_is_kept(
-    server, remote, part, target
-):
-    server.script = [truncate_without_a_length]
+@pytest.mark.parametrize("case", CONTINUATIONS)
+def test_next_run_continues_the_part(server, remote, part, target, case):
+    content, server.script, requested = CONTINUATIONS[case]
+    part.write_bytes(content)
+    assert download_file(remote, target).read_bytes() == BODY
+    assert server.requested == requested
+
+
+def test_body_that_always_ends_early_is_an_error_and_the_part_is_kept(server, remote, part, target):
+    server.script = [send(BODY[:100_000])]
     with pytest.raises(DataError, match="it broke off at 100,000 of 300,000 bytes"):
         download_file(remote, target)
     assert part.read_bytes() == BODY[:100_000]
 
 
-@pytest.mark.parametrize(
-    ("held", "script", "requested"),
-    [
-        (BODY[:123_456], [send_rest], ["bytes=123456-"]),
-        (BODY, [send_rest], []),
-        (BODY + b"more", [send_rest], [None]),
-        (BODY[:123_456], [send_all], ["bytes=123456-"]),
-        (BODY[:123_456], [fail(416), send_rest], ["bytes=123456-", None]),
-        (BODY[:123_456], [lambda h: h.start_at(123_457), send_rest], ["bytes=123456-", None]),
-        (BODY[:123_456], [fail(302, Location="/b"), send_rest], ["bytes=123456-"] * 2),
-    ],
-    ids=["part", "whole", "too long", "no ranges", "past the end", "other range", "redirect"],
-)
-def test_the_next_run_continues_the_part(server, remote, part, target, held, script, requested):
-    part.write_bytes(held)
-    server.script = script
-    assert download_file(remote, target).read_bytes() == BODY
-    assert server.requested == requested
-
-
-def test_an_archive_that_is_called_an_encoding_is_not_unpacked(server, remote, target):
-    server.script = [send(BODY, Content_Encoding="gzip")]
-    assert download_file(remote, target).read_bytes() == BODY
-
-
-def test_a_wrong_body_is_kept_aside_and_never_used(server, remote, part, target):
-    server.script = [send(b"<html>"), send_rest]
+def test_wrong_body_is_kept_aside_and_never_used(server, remote, part, target):
+    server.script = [send(b"<html>", Content_Length=6), send_rest]
     found = hashlib.sha256(b"<html>").hexdigest()
     with pytest.raises(DataError, match=rf"{found}.*{SHA256}; kept as .*a\.bin\.wrong"):
         download_file(remote, target)
@@ -278,17 +258,16 @@ def test_a_wrong_body_is_kept_aside_and_never_used(server, remote, part, target)
     assert not target.exists()
     assert not part.exists()
     assert download_file(remote, target).read_bytes() == BODY
-    assert server.requested == [None, None]
 
 
 @pytest.mark.slow
-def test_a_killed_download_is_continued(server, remote, part, target):
+def test_killed_download_is_continued(server, remote, part, target):
     server.script = [stall, send_rest]
     with download_elsewhere(remote, target):
         wait_until(lambda: size(part) > 0)
-    held = size(part)
+    n_byte = size(part)
     assert download_file(remote, target).read_bytes() == BODY
-    assert server.requested == [None, f"bytes={held}-"]
+    assert server.requested == [None, f"bytes={n_byte}-"]
 
 
 @pytest.mark.slow
@@ -307,20 +286,18 @@ def test_two_processes_download_once(server, remote, target):
     assert target.read_bytes() == BODY
 
 
-def test_a_folder_that_cannot_be_written_is_named(remote, tmp_path):
+def test_folder_that_cannot_be_written_is_named(remote, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/a\.bin: cannot be written \("):
         download_file(remote, tmp_path / "file" / "a.bin")
 
 
-def test_a_full_disk_ends_the_download_and_keeps_the_part(server, remote, part, target):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
-        with pytest.raises(StorageError, match=r"cannot be written \(File too large"):
-            download_file(remote, target)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+def test_full_disk_ends_the_download_and_keeps_the_part(
+    server, remote, part, target, limit_file_size
+):
+    message = r"cannot be written \(File too large"
+    with limit_file_size(100_000), pytest.raises(StorageError, match=message):
+        download_file(remote, target)
     assert len(server.requested) == 1
     assert part.read_bytes() == BODY[:100_000]
 
@@ -328,10 +305,9 @@ def test_a_full_disk_ends_the_download_and_keeps_the_part(server, remote, part, 
 def test_progress_is_plain_lines_without_a_terminal(server, remote, target, capsys):
     server.script = [fail(503), send_rest]
     download_file(remote, target)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines() == [
-        f"downloading {remote.url} to {target}",
-        f"{remote.url}: HTTP 503; again in 0 s",
-        f"downloaded {target} (300,000 bytes)",
-    ]
+    assert capsys.readouterr() == (
+        "",
+        f"downloading {remote.url} to {target}\n"
+        f"{remote.url}: HTTP 503; again in 0 s\n"
+        f"downloaded {target} (300,000 bytes)\n",
+    )

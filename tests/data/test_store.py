@@ -21,20 +21,31 @@ ALL_TRAIN = (1.0, 0.0, 0.0)
 
 
 @pytest.fixture
-def recipe(tmp_path):
-    """The recipe of a text that is written to one file."""
+def recipe(write_files):
+    """The recipe of a text in one file."""
 
     def make(text: bytes, vocab="bytes", fractions=FRACTIONS, **changes) -> Recipe:
-        (tmp_path / "a.txt").write_bytes(text)
-        splits = split_by_fractions(whole_file(tmp_path / "a.txt"), fractions)
-        return Recipe(splits, str(vocab), **changes)
+        path = write_files({"a.txt": text}) / "a.txt"
+        return Recipe(split_by_fractions(whole_file(path), fractions), str(vocab), **changes)
+
+    return make
+
+
+@pytest.fixture
+def files_recipe(write_files):
+    """The recipe of a text in several files, that is all of train, of val and of test."""
+
+    def make(*texts: bytes, **changes) -> Recipe:
+        names = {f"{len(texts)}{n}{text.decode()}": text for n, text in enumerate(texts)}
+        folder = write_files(names)
+        slices = [part for name in names for part in whole_file(folder / name)]
+        return Recipe(dict.fromkeys(("train", "val", "test"), slices), **changes)
 
     return make
 
 
 @pytest.fixture
 def prepare(tmp_path, recipe):
-    """The store of such a text."""
     return lambda *args, **changes: prepare_store(recipe(*args, **changes), tmp_path)
 
 
@@ -50,7 +61,7 @@ def test_ids_are_mapped_from_disk_in_the_smallest_type(prepare):
     assert len(words.ids("val")) == 0
 
 
-def test_a_prepared_text_is_neither_read_nor_written_again(tmp_path, recipe, monkeypatch):
+def test_prepared_text_is_neither_read_nor_written_again(tmp_path, recipe, monkeypatch):
     monkeypatch.setattr(fingerprint, "SETTLED", 0)
     made = recipe(b"abcdabcd")
     first = prepare_store(made, tmp_path / "data")
@@ -63,14 +74,7 @@ def test_a_prepared_text_is_neither_read_nor_written_again(tmp_path, recipe, mon
     assert {path: path.stat().st_mtime_ns for path in after} == before
 
 
-def test_a_text_that_changes_is_prepared_anew_even_at_once(prepare):
-    first = prepare(b"abcdabcd")
-    second = prepare(b"dcbadcba")
-    assert bytes(second.ids("train")) == b"dcba"
-    assert first.fingerprint != second.fingerprint
-
-
-def test_another_text_vocabulary_cut_or_document_unit_is_another_store(prepare):
+def test_everything_that_changes_the_tokens_gives_another_store(tmp_path, prepare, files_recipe):
     text = b"ab cd\nab cd\n"
     stores = [
         prepare(text),
@@ -80,43 +84,30 @@ def test_another_text_vocabulary_cut_or_document_unit_is_another_store(prepare):
         prepare(text, fractions=ALL_TRAIN),
         prepare(text, document_unit="lines"),
         prepare(text, document_unit="files"),
+        # A file that has just changed is read again.
         prepare(b"ab cd\nab ce\n"),
+        *(
+            prepare_store(files_recipe(*texts), tmp_path)
+            for texts in ((b"ab", b"cd"), (b"abc", b"d"), (b"abcd",))
+        ),
     ]
     assert len({store.folder for store in stores}) == len(stores)
     assert len({store.fingerprint for store in stores}) == len(stores)
 
 
-def test_the_same_bytes_in_other_files_are_another_store(tmp_path):
-    stores = []
-    for parts in ((b"ab", b"cd"), (b"abc", b"d"), (b"abcd",)):
-        paths = [tmp_path / f"{len(parts)}{n}{part.decode()}" for n, part in enumerate(parts)]
-        for path, part in zip(paths, parts, strict=True):
-            path.write_bytes(part)
-        slices = [part for path in paths for part in whole_file(path)]
-        splits = dict.fromkeys(("train", "val", "test"), slices)
-        stores.append(prepare_store(Recipe(splits), tmp_path))
-    assert len({store.folder for store in stores}) == 3
-    assert len({store.fingerprint for store in stores}) == 3
-
-
-def test_a_vocabulary_file_gives_the_fingerprint_of_its_vocabulary(tmp_path, prepare):
+def test_vocabulary_file_gives_the_fingerprint_of_its_vocabulary(tmp_path, prepare):
     built = prepare(b"abcdabcd", "characters")
     (tmp_path / "mine.json").write_text(built.vocab.to_json())
     assert prepare(b"abcdabcd", tmp_path / "mine.json").fingerprint == built.fingerprint
 
 
-def test_documents_begin_where_lines_or_files_do(tmp_path, prepare):
-    store = prepare(b"one\ntwo words\n\nthree", fractions=ALL_TRAIN, document_unit="lines")
-    assert store.text("train").starts.tolist() == [0, 4, 14, 15]
-    paths = [tmp_path / name for name in "xyz"]
-    for path in paths:
-        path.write_bytes(b"12345")
-    slices = [part for path in paths for part in whole_file(path)]
-    splits = {"train": slices, "val": slices[:1], "test": slices[:1]}
-    files = prepare_store(Recipe(splits, document_unit="files"), tmp_path).text("train")
-    together = prepare_store(Recipe(splits), tmp_path).text("train")
-    assert (files.starts.tolist(), together.starts.tolist()) == ([0, 5, 10], [0])
-    assert together.ids.tolist() == files.ids.tolist()
+def test_documents_begin_where_lines_or_files_do(tmp_path, prepare, files_recipe):
+    lines = prepare(b"one\ntwo words\n\nthree", fractions=ALL_TRAIN, document_unit="lines")
+    assert lines.text("train").starts.tolist() == [0, 4, 14, 15]
+    for unit, starts in (("files", [0, 5, 10]), (None, [0])):
+        store = prepare_store(files_recipe(*[b"12345"] * 3, document_unit=unit), tmp_path)
+        assert store.text("train").starts.tolist() == starts
+        assert bytes(store.ids("train")) == b"12345" * 3
 
 
 @pytest.mark.parametrize("unit", [None, "files", "lines"])
@@ -128,7 +119,7 @@ def test_progress_counts_every_byte_that_is_encoded(recipe, unit):
     assert sum(advanced) == 70
 
 
-def test_the_manifest_has_the_recipe_and_the_counts(prepare):
+def test_manifest_has_the_recipe_and_the_counts(prepare):
     store = prepare(b"a b a b c d a b ", "words", words=WordOptions(min_freq=2))
     assert store.vocab.words == ("<eos>", "a", "b", "<unk>")
     assert len(store.manifest["text"]) == 64
@@ -136,18 +127,24 @@ def test_the_manifest_has_the_recipe_and_the_counts(prepare):
     assert store.manifest["bytes"] == {"train": 8, "val": 4, "test": 4}
     assert store.manifest["tokens"] == {"train": 5, "val": 3, "test": 3}
     assert store.manifest["unknown"] == {"train": 0, "val": 2, "test": 0}
-    assert store.bytes_per_token("train") == 8 / 5
     assert set(prepare(b"abcd").manifest["unknown"].values()) == {0}
 
 
-def test_a_text_that_cannot_be_encoded_leaves_nothing_behind(tmp_path, recipe):
+@pytest.mark.parametrize(
+    ("line_end", "bytes_per_token"), [("eos", 8 / 6), ("double_eos", 8 / 6), ("none", 8 / 4)]
+)
+def test_bytes_per_token_do_not_count_the_symbol_that_starts_a_document(
+    prepare, line_end, bytes_per_token
+):
+    options = WordOptions(line_end=line_end)
+    store = prepare(b"a b\na b\n", "words", ALL_TRAIN, words=options, document_unit="lines")
+    assert store.bytes_per_token("train") == bytes_per_token
+
+
+def test_text_that_cannot_be_encoded_or_stored_leaves_nothing_behind(tmp_path, recipe, monkeypatch):
     with pytest.raises(DataError, match="is not UTF-8"):
         prepare_store(recipe(b"\xff\xfe\xfd\xfc", "characters"), tmp_path / "data")
-    left = [path.suffix for path in (tmp_path / "data" / "prepared").iterdir()]
-    assert left == [".lock"]
-
-
-def test_a_data_dir_that_is_a_file_is_named(tmp_path, recipe, monkeypatch):
+    assert [path.suffix for path in (tmp_path / "data" / "prepared").iterdir()] == [".lock"]
     monkeypatch.setattr(fingerprint, "SETTLED", 0)
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/prepared/\w+: cannot be written \("):
@@ -200,7 +197,7 @@ def test_of_two_processes_one_builds_and_the_other_waits(tmp_path, build_elsewhe
 
 
 @pytest.mark.slow
-def test_a_builder_that_was_killed_leaves_nothing_in_the_way(tmp_path, build_elsewhere):
+def test_builder_that_was_killed_leaves_nothing_in_the_way(tmp_path, build_elsewhere):
     killed = build_elsewhere(60)
     os.kill(killed.pid, signal.SIGKILL)
     killed.communicate()

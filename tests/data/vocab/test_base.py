@@ -1,6 +1,7 @@
-"""What all vocabularies can do: decode id by id, count bytes, name themselves."""
+"""What all vocabularies share: decoding id by id, byte counts, names, bytes as text in pieces."""
 
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -8,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txl_lightning.data.vocab import Bytes, Characters, SubwordOptions, WordOptions, Words
+from txl_lightning.data.vocab.base import decode_utf8, split_between_words, split_by_length
 from txl_lightning.data.vocab.subwords import train_subwords
+from txl_lightning.errors import DataError
 
 TEXT = "the king's naïve 🙂 cat; ☃ hat\n\n" * 9
+SPACED = st.text(st.sampled_from("ab é\n\t\x1c\x85\u3000"), max_size=40)
 WORDS = ("a", "b", "<S>", "<eos>")
 KINDS = {
     "bytes": lambda _: Bytes(),
@@ -29,42 +33,31 @@ def vocab(request, document):
 
 
 @given(data=st.data())
-def test_the_stream_of_any_ids_joined_is_their_text(vocab, data):
+def test_stream_of_any_ids_joined_is_their_text(vocab, data):
     ids = data.draw(st.lists(st.integers(0, min(vocab.n_token, 300) - 1), max_size=25))
     assert "".join(vocab.decode_stream(ids)) == vocab.decode(ids)
 
 
-def test_the_text_of_an_id_is_there_before_the_next_id_is_read(vocab):
-    read = []
-
-    def ids():
-        for index in (0, 1, 2, 1):
-            read.append(index)
-            yield index
-
-    for number, _ in enumerate(islice(vocab.decode_stream(ids()), 4), 1):
-        assert len(read) == number
+def test_text_of_an_id_is_there_before_the_next_id_is_read(vocab):
+    n_read = []
+    ids = (n_read.append(index) or index for index in (0, 1, 2, 1))
+    for number, _ in enumerate(islice(vocab.decode_stream(ids), 4), 1):
+        assert len(n_read) == number
 
 
-@pytest.mark.parametrize("size", [1, 7, 1 << 20])
-def test_the_bytes_of_tokens_add_up_to_the_text(vocab, document, size):
+def test_bytes_of_tokens_add_up_to_the_text(vocab, document):
     if isinstance(vocab, Words):
         # White space between words is not kept.
         assert vocab.token_bytes() is None
     else:
-        ids = np.concatenate(list(vocab.encode(document(TEXT, size))))
+        ids = np.concatenate(list(vocab.encode(document(TEXT, 7))))
         assert vocab.token_bytes()[ids].sum() == len(TEXT.encode())
 
 
 def test_only_equal_vocabularies_share_a_fingerprint():
-    vocabularies = [
-        Bytes(),
-        Characters("ab"),
-        Characters("abc"),
-        Words(("a",), WordOptions()),
-        Words(("b",), WordOptions()),
-        Words(("a",), WordOptions(lower_case=True)),
-    ]
+    words = Words(("a",), WordOptions())
+    others = [replace(words, words=("b",)), replace(words, options=WordOptions(lower_case=True))]
+    vocabularies = [Bytes(), Characters("ab"), Characters("abc"), words, *others]
     assert len({vocab.fingerprint for vocab in vocabularies}) == len(vocabularies)
     assert Characters("ab").fingerprint == Characters("ab").fingerprint
 
@@ -75,3 +68,64 @@ def test_ids_have_the_smallest_type(size, dtype):
     assert Characters(alphabet).encode_text(alphabet[-1]).dtype == dtype
     words = Words.from_list(map(str, range(size)), WordOptions(line_end="none", unknown="error"))
     assert words.encode_text(str(size - 1)).dtype == dtype
+
+
+@given(text=st.text(min_size=1), size=st.integers(1, 9))
+def test_encoded_bytes_and_characters_are_decoded_to_the_text(document, text, size):
+    for vocab in (Bytes(), Characters.from_documents([document(text, size)])):
+        ids = np.concatenate(list(vocab.encode(document(text, size))))
+        assert vocab.decode(ids.tolist()) == text
+        assert vocab.decode(vocab.encode_text(text).tolist()) == text
+        assert ids.max() < vocab.n_token
+
+
+def test_alphabet_has_the_characters_of_all_documents_in_order_and_no_other(document):
+    vocab = Characters.from_documents([document("b🙂a"), document("éa")])
+    assert vocab.alphabet == "abé🙂"
+    with pytest.raises(DataError, match=r"text: 'z' is not among the vocabulary's 4 characters"):
+        vocab.encode_text("abz")
+    with pytest.raises(DataError, match=r"a\.txt: 'z' is not among the vocabulary's 4"):
+        list(vocab.encode(document("abz")))
+    for alphabet in ("ba", "aab", ""):
+        with pytest.raises(DataError, match="not in the order of its code points"):
+            Characters(alphabet)
+
+
+@pytest.mark.parametrize("size", [1, 3, 1 << 20])
+@pytest.mark.parametrize(
+    ("text", "offset"), [(b"ab\xffcd", 2), (b"\xc3\xa9\xc3(", 2), (b"abc\xe2\x9c", 3)]
+)
+def test_bytes_that_are_not_utf8_are_refused_with_file_and_offset(document, text, offset, size):
+    with pytest.raises(DataError, match=rf"a\.txt: byte {100 + offset} is not UTF-8 text; use"):
+        list(decode_utf8(document(text, size, start=100)))
+
+
+@given(text=SPACED, size=st.integers(1, 9))
+def test_pieces_end_with_a_word_and_continue_with_white_space(text, size):
+    pieces = list(split_between_words(split_by_length([text], size)))
+    assert "".join(pieces) == text
+    for left, right in pairwise(pieces):
+        assert not left[-1].isspace()
+        assert right[0].isspace()
+        assert right[0] != "\x1c"
+
+
+@pytest.mark.parametrize(
+    ("texts", "longest", "pieces"),
+    [
+        (["one two!\n", "three"], 99, ["one", " two!\nthree"]),
+        (["one\ntwo!\n", "three"], 99, ["one\ntwo!", "\nthree"]),
+        (["ab", "cd", "e f"], 99, ["abcde f"]),
+        (["ab", "cd", "e f"], 4, ["abcd", "e f"]),
+        (["  ", "  ", "  "], 4, ["    ", "  "]),
+    ],
+)
+def test_piece_ends_at_a_space_or_line_end_or_where_it_is_too_long(texts, longest, pieces):
+    assert list(split_between_words(texts, longest)) == pieces
+
+
+def test_document_is_never_in_memory_as_a_whole(document):
+    n_read = []
+    watched = replace(document("ab " * 30, 3), on_read=n_read.append)
+    next(split_between_words(decode_utf8(watched)))
+    assert len(n_read) <= 2
