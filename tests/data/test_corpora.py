@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from txl_lightning.data import corpora, download, fingerprint
+from txl_lightning.data import corpora, documents, download
 from txl_lightning.data.config import DataConfig
 from txl_lightning.data.corpora import CORPORA, LM1B, CorpusFile, list_members, place_files
-from txl_lightning.data.fingerprint import RemoteFile
+from txl_lightning.data.documents import RemoteFile
 from txl_lightning.data.vocab import WordOptions
 from txl_lightning.errors import DataError
 
@@ -96,7 +96,7 @@ def test_corpus_file_is_verified_when_it_changes_and_refused_if_it_is_another(
 ):
     checksum = "sha256:" + hashlib.sha256(b"to be").hexdigest()
     files = [CorpusFile("text.txt", checksum, RemoteFile("http://127.0.0.1:9/none", 5, checksum))]
-    monkeypatch.setattr(fingerprint, "SETTLED", 0)
+    monkeypatch.setattr(documents, "SETTLED", 0)
     for text in (b"to me", b"to me again"):
         write_files({"text.txt": text})
         with pytest.raises(DataError, match=r"text\.txt: another file \(sha256 \w+, not \w+\)"):

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from txl_lightning.data import fingerprint
+from txl_lightning.data import documents
 from txl_lightning.data.documents import FileSlice, whole_file
 from txl_lightning.data.store import Recipe, prepare_store
 from txl_lightning.data.user_files import split_by_fractions
@@ -62,7 +62,7 @@ def test_ids_are_mapped_from_disk_in_the_smallest_type(prepare):
 
 
 def test_prepared_text_is_neither_read_nor_written_again(tmp_path, recipe, monkeypatch):
-    monkeypatch.setattr(fingerprint, "SETTLED", 0)
+    monkeypatch.setattr(documents, "SETTLED", 0)
     made = recipe(b"abcdabcd")
     first = prepare_store(made, tmp_path / "data")
     files = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
@@ -145,7 +145,7 @@ def test_text_that_cannot_be_encoded_or_stored_leaves_nothing_behind(tmp_path, r
     with pytest.raises(DataError, match="is not UTF-8"):
         prepare_store(recipe(b"\xff\xfe\xfd\xfc", "characters"), tmp_path / "data")
     assert [path.suffix for path in (tmp_path / "data" / "prepared").iterdir()] == [".lock"]
-    monkeypatch.setattr(fingerprint, "SETTLED", 0)
+    monkeypatch.setattr(documents, "SETTLED", 0)
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/prepared/\w+: cannot be written \("):
         prepare_store(recipe(b"abcdabcd"), tmp_path / "file")

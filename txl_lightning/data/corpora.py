@@ -13,8 +13,16 @@ from pathlib import Path
 from ..errors import DataError
 from ..files import replace_file
 from .archives import extract_members
-from .documents import SPLITS, DocumentUnit, FileSlice, Splits, whole_file
-from .fingerprint import RemoteFile, cached_by_mtime, verify_file
+from .documents import (
+    SPLITS,
+    DocumentUnit,
+    FileSlice,
+    RemoteFile,
+    Splits,
+    cached_by_mtime,
+    verify_file,
+    whole_file,
+)
 from .user_files import split_by_fractions
 from .vocab import WordOptions
 
@@ -66,24 +74,19 @@ def place_files(files: Sequence[CorpusFile], data_dir: Path) -> list[Path]:
             verify = partial(verify_file, path, file.checksum)
             cached_by_mtime(file.checksum, [path], data_dir, verify)
     for remote, targets in missing.items():
-        fetch_targets(remote, targets, data_dir)
+        # requests is slow to import, and files that are there need no network.
+        from .download import download_file
+
+        if None in targets:
+            download_file(remote, targets[None])
+            continue
+        try:
+            archive = download_file(remote, data_dir / "downloads" / Path(remote.url).name)
+        except DataError as error:
+            target = next(iter(targets.values()))
+            raise DataError(f"{target}: missing; put it there, or its archive: {error}") from error
+        extract_members(archive, targets)
     return [data_dir / file.name for file in files]
-
-
-def fetch_targets(remote: RemoteFile, targets: Mapping[str | None, Path], data_dir: Path) -> None:
-    """Download the file with the key None, or the members of an archive."""
-    # requests is slow to import, and files that are there need no network.
-    from .download import download_file
-
-    if None in targets:
-        download_file(remote, targets[None])
-        return
-    try:
-        archive = download_file(remote, data_dir / "downloads" / remote.url.rsplit("/", 1)[-1])
-    except DataError as error:
-        target = next(iter(targets.values()))
-        raise DataError(f"{target}: missing; put it there, or its archive: {error}") from error
-    extract_members(archive, targets)
 
 
 def cut_wikipedia(paths: list[Path], fractions: Sequence[float]) -> Splits:

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import requests
 from filelock import FileLock
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from ..errors import DataError
 from ..files import explain_write_errors
-from .fingerprint import RemoteFile, find_difference, verify_file
+from .documents import RemoteFile, find_difference, show_progress, verify_file
 
 CHUNK = 1 << 16
 DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each further attempt
@@ -46,43 +44,38 @@ def _download(remote: RemoteFile, target: Path) -> Path:
     part = target.with_name(f"{target.name}.part")
     if part.exists() and part.stat().st_size > remote.n_byte:
         part.unlink()
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(24), DownloadColumn())
-    console = Console(stderr=True)
-    off = not sys.stderr.isatty()
-    with Progress(*columns, TransferSpeedColumn(), console=console, disable=off) as bar:
-        bar.add_task(target.name, total=remote.n_byte)
-        _print(bar, f"downloading {remote.url} to {target}")
-        try:
-            _retry(remote, part, bar)
-            problem = None
-        except requests.RequestException as error:
-            problem = f"cannot be read ({_reason(error)})"
-        if not problem and (wrong := find_difference(part, remote.checksum)):
-            aside = part.replace(target.with_name(f"{target.name}.wrong"))
-            problem = f"is another file ({wrong}; kept as {aside})"
-        if problem:
-            advice = "put the file there yourself"
-            raise DataError(f"{target}: missing, and {remote.url} {problem}; {advice}")
-        part.replace(target)
-        _print(bar, f"downloaded {target} ({remote.n_byte:,} bytes)")
+    print(f"downloading {remote.url} to {target}", file=sys.stderr)
+    try:
+        _retry(remote, part)
+        problem = None
+    except requests.RequestException as error:
+        problem = f"cannot be read ({_reason(error)})"
+    if not problem and (wrong := find_difference(part, remote.checksum)):
+        aside = part.replace(target.with_name(f"{target.name}.wrong"))
+        problem = f"is another file ({wrong}; kept as {aside})"
+    if problem:
+        advice = "put the file there yourself"
+        raise DataError(f"{target}: missing, and {remote.url} {problem}; {advice}")
+    part.replace(target)
+    print(f"downloaded {target} ({remote.n_byte:,} bytes)", file=sys.stderr)
     return target
 
 
-def _retry(remote: RemoteFile, part: Path, bar: Progress) -> None:
+def _retry(remote: RemoteFile, part: Path) -> None:
     """Attempt until all is there; the last attempt's error is the one that is raised."""
     for delay in (*DELAYS, None):
         try:
-            return _append_rest(remote, part, bar)
+            return _append_rest(remote, part)
         except requests.RequestException as error:
             code = error.response.status_code if isinstance(error, requests.HTTPError) else 0
-            temporary = code in TEMPORARY or code >= 500 or isinstance(error, BROKEN)
-            if delay is None or not temporary:
+            is_temporary = code in TEMPORARY or code >= 500 or isinstance(error, BROKEN)
+            if delay is None or not is_temporary:
                 raise
-            _print(bar, f"{remote.url}: {_reason(error)}; again in {delay:g} s")
+            print(f"{remote.url}: {_reason(error)}; again in {delay:g} s", file=sys.stderr)
         time.sleep(delay)
 
 
-def _append_rest(remote: RemoteFile, part: Path, bar: Progress) -> None:
+def _append_rest(remote: RemoteFile, part: Path) -> None:
     with part.open("ab") as file:
         start = file.tell()
         if start == remote.n_byte:
@@ -97,12 +90,13 @@ def _append_rest(remote: RemoteFile, part: Path, bar: Progress) -> None:
                     raise requests.ConnectionError(f"it sent {extent!r}, which was not asked for")
             response.raise_for_status()
             end = start + int(response.headers.get("Content-Length", remote.n_byte - start))
-            bar.reset(bar.task_ids[0], completed=start)
             # Some servers call a .gz an encoding; unpacked on the way it would be another file.
             response.raw.headers.discard("Content-Encoding")
-            for chunk in response.iter_content(CHUNK):
-                start += file.write(chunk)
-                bar.advance(bar.task_ids[0], len(chunk))
+            with show_progress(part.stem, remote.n_byte) as advance:
+                advance(start)
+                for chunk in response.iter_content(CHUNK):
+                    start += file.write(chunk)
+                    advance(len(chunk))
     if start < end:
         raise requests.ConnectionError(f"it broke off at {start:,} of {end:,} bytes")
 
@@ -114,7 +108,3 @@ def _reason(error: BaseException) -> str:
     while error.__context__:
         error = error.__context__
     return getattr(error, "strerror", None) or " ".join(str(error).split())
-
-
-def _print(bar: Progress, line: str) -> None:
-    bar.console.print(line, soft_wrap=True, markup=False, highlight=False)

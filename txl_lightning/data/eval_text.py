@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import DataError
 from .config import DataConfig
-from .fingerprint import sha256_slices
+from .documents import sha256_slices
 from .store import Store, encode_split, open_split, show_progress
 from .tasks import TaskStore
 from .tokens import Tokens

@@ -2,8 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..files import create_folder, sha256_file
-from .documents import SPLITS, DocumentUnit, FileSlice, split_documents
-from .fingerprint import sha256_text, short_hash
+from .documents import (
+    SPLITS,
+    Advance,
+    DocumentUnit,
+    FileSlice,
+    sha256_text,
+    short_hash,
+    show_progress,
+    split_documents,
+)
 from .tokens import Text
 from .vocab import (
     BUILT_IN,
@@ -26,7 +33,6 @@ from .vocab import (
 
 VERSION = 4
 LARGE = 10_000_000  # bytes of text that take long enough to be told of
-Advance = Callable[[int], object]  # called with the bytes that have been read since the last call
 
 
 @dataclass(frozen=True)
@@ -171,19 +177,3 @@ def open_split(folder: Path, split: str, dtype: np.dtype) -> Text:
 
     ids = open_array(folder / f"{split}.ids", dtype)
     return Text(ids, open_array(folder / f"{split}.starts", np.dtype(np.int64)))
-
-
-@contextmanager
-def show_progress(task: str, total: int | None) -> Iterator[Advance]:
-    """Show a bar of `total` bytes on a terminal; yields the function that advances it."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    # rich is slow to import, and a text that is ready needs no bar.
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(24), DownloadColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task_id = bar.add_task(task, total=total)
-        yield lambda n_byte: bar.advance(task_id, n_byte)

@@ -13,8 +13,7 @@ from typing import Literal
 import numpy as np
 
 from ..errors import require
-from .documents import SPLITS
-from .fingerprint import short_hash
+from .documents import SPLITS, short_hash
 from .vocab import WordOptions, Words
 
 TaskName = Literal["sort", "copy", "recall"]

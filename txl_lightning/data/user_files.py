@@ -9,8 +9,7 @@ from pathlib import Path
 from ..errors import DataError
 from ..files import create_folder
 from .archives import unpack_tar
-from .documents import SPLITS, FileSlice, Splits, whole_file
-from .fingerprint import file_stamp, short_hash
+from .documents import SPLITS, FileSlice, Splits, file_stamp, short_hash, whole_file
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst", ".7z")

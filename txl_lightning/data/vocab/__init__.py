@@ -11,20 +11,6 @@ from .base import Bytes, Characters, Vocabulary
 from .subwords import SubwordOptions, Subwords, train_subwords
 from .words import WordOptions, Words
 
-__all__ = [
-    "BUILT_IN",
-    "Bytes",
-    "Characters",
-    "SubwordOptions",
-    "Subwords",
-    "Vocabulary",
-    "WordOptions",
-    "Words",
-    "build_vocabulary",
-    "load_vocabulary",
-    "read_vocabulary_file",
-]
-
 # The vocabularies that are not files, and the splits of a text that each is built from.
 BUILT_IN = dict.fromkeys(("bytes", "characters", "words", "bpe", "unigram"), ("train",))
 BUILT_IN |= {"bytes": (), "characters": ("train", "val", "test")}
