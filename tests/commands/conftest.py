@@ -13,18 +13,29 @@ def checkpoint(run_folder) -> Path:
 
 
 @pytest.fixture
+def refused(txl):
+    """The exit code and the one line of a mistake."""
+
+    def run(*arguments) -> tuple[int, str]:
+        code, output = txl(*arguments)
+        [line] = output.err.splitlines()
+        return code, line.removeprefix("error: ").replace(f"{Path.cwd()}/", "")
+
+    return run
+
+
+@pytest.fixture
 def read_table():
     """Read a table: its rows as CSV, and its JSON; both must hold the same."""
 
     def read(path: str) -> tuple[list[dict[str, str]], dict]:
-        with Path(f"{path}.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(Path(f"{path}.csv").read_text().splitlines()))
         content = json.loads(Path(f"{path}.json").read_text())
-        as_text = [
+        texts = [
             {key: "" if value is None else str(value) for key, value in row.items()}
             for row in content["rows"]
         ]
-        assert rows == as_text
+        assert rows == texts
         return rows, content
 
     return read
