@@ -9,23 +9,23 @@ from txl_lightning.files import check_file_writable, check_folder_writable
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
-        ("folder", "out: .*folder is a folder; it must be a file"),
+        ("folder", "out: invalid .*folder, a folder; expected a file"),
         ("none/file", "out: .*none/file: there is no folder .*none"),
         ("file/file", "out: .*file/file: there is no folder .*file"),
     ],
 )
-def test_a_file_that_could_not_be_written_is_one_line(tmp_path, path, said):
+def test_a_file_that_could_not_be_written_is_one_line(tmp_path, path, message):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=said) as caught:
+    with pytest.raises(StorageError, match=message) as caught:
         check_file_writable("out", tmp_path / path)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("path", [None, "file", "/dev/null"])
-def test_what_can_be_written_is_left_as_it_is(tmp_path, path):
+def test_a_writable_place_is_left_as_it_is(tmp_path, path):
     check_file_writable("out", path and tmp_path / path)
     assert os.listdir(tmp_path) == []
 

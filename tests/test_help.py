@@ -77,7 +77,7 @@ def test_help_has_usage_text_options_without_types_and_an_example(helps, command
     ("command", "part"),
     [
         ("evaluate", "usage: python -m txl_lightning evaluate ckpt_path [options]"),
-        ("generate", "usage: python -m txl_lightning generate --ckpt_path PATH [options]"),
+        ("generate", "usage: python -m txl_lightning generate --ckpt_path CKPT_PATH [options]"),
         ("recl", "usage: python -m txl_lightning recl ckpt_path [options]"),
         ("recl", "looked at. (default: 0.1 0.5 1.0)"),
         ("prepare", "(one of none, files, lines)"),

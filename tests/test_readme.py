@@ -1,4 +1,4 @@
-"""The commands, make targets and paths of the README exist."""
+"""The commands, make targets, paths and links of every README exist."""
 
 import re
 import shlex
@@ -9,28 +9,37 @@ import pytest
 from txl_lightning import __main__ as door
 
 REPOSITORY = Path(__file__).parents[1]
-README = (REPOSITORY / "README.md").read_text()
-BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+PAGES = {
+    path.relative_to(REPOSITORY).as_posix(): path.read_text()
+    for pattern in (
+        "README.md",
+        "configs/README.md",
+        "experiments/README.md",
+        "txl_lightning/*/*.md",
+    )
+    for path in sorted(REPOSITORY.glob(pattern))
+}
 COMMANDS = [
-    line.split("  #")[0].strip()
-    for block in BLOCKS
+    (page, line.split("  #")[0].strip())
+    for page, text in PAGES.items()
+    for block in re.findall(r"```(?:bash|sh)\n(.*?)```", text, re.DOTALL)
     for line in block.replace("\\\n", " ").splitlines()
-    if line.strip() and not line.startswith("#")
 ]
-OURS = [command for command in COMMANDS if "-m txl_lightning" in command]
-NAMES = [command.split("-m txl_lightning ")[1].split()[0] for command in OURS]
-TARGETS = [command.split("&&")[0].split()[1] for command in COMMANDS if command.startswith("make ")]
+OURS = [(page, line.split("-m txl_lightning ")[1]) for page, line in COMMANDS if "-m txl_l" in line]
+TARGETS = sorted({line.split()[1] for _, line in COMMANDS if line.startswith("make ")})
 
 
-def test_the_readme_shows_how_to_train_measure_and_generate():
+def test_the_first_page_shows_how_to_train_measure_and_generate():
+    assert {"fit", "test", "generate"} <= {
+        line.split()[0] for page, line in OURS if "/" not in page
+    }
     assert {"quickstart", "test", "test-all"} <= set(TARGETS)
-    assert {"fit", "test", "generate"} <= set(NAMES)
 
 
-@pytest.mark.parametrize("command", OURS)
-def test_a_command_of_the_readme_parses(command, parse_fit, monkeypatch):
+@pytest.mark.parametrize(("page", "command"), OURS)
+def test_a_command_of_a_page_parses(page, command, parse_fit, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    name, *words = shlex.split(command.split("-m txl_lightning ")[1])
+    name, *words = shlex.split(command.split(" | ")[0])
     words = [word.replace("RUN/config.yaml", "configs/smoke.yaml") for word in words]
     if name in door.LIGHTNING:
         assert parse_fit(*words)
@@ -39,13 +48,15 @@ def test_a_command_of_the_readme_parses(command, parse_fit, monkeypatch):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_make_target_of_the_readme_exists(target):
+def test_a_make_target_of_a_page_exists(target):
     makefile = (REPOSITORY / "Makefile").read_text()
     assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE)
 
 
-def test_paths_that_the_readme_names_exist():
-    named = re.findall(r"`((?:configs|experiments|tests|txl_lightning)/[\w./-]*)`", README)
-    assert named
-    missing = [path for path in named if not (REPOSITORY / path).exists()]
-    assert missing == []
+@pytest.mark.parametrize("page", PAGES)
+def test_the_paths_and_links_of_a_page_exist(page):
+    folders = "configs|experiments|tests|txl_lightning"
+    named = [REPOSITORY / path for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", PAGES[page])]
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", PAGES[page])
+    named += [(REPOSITORY / page).parent / link for link in links]
+    assert [path for path in named if not path.exists()] == []

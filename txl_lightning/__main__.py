@@ -88,17 +88,16 @@ def run(arguments: list[str]) -> None:
     call(command, [underscore_name(option) for option in options])
 
 
-def raise_again(_: object) -> None:
-    # A closed pipe ends the process with 141: rich's own reaction is exit code 1.
-    raise
-
-
 def run_lightning(command: str, options: list[str]) -> None:
     """Run a command of Lightning's Trainer; imported here, because it takes seconds."""
     from lightning.pytorch.utilities.exceptions import MisconfigurationException
     from rich.console import Console
 
     from .training.cli import TxlCLI
+
+    def raise_again(_: Console) -> None:
+        # A closed pipe ends the process with 141: rich's own reaction is exit code 1.
+        raise
 
     # After the import, which sets them.
     for name in ("lightning.pytorch", "lightning.fabric"):
@@ -143,8 +142,7 @@ def make_parser(command: str) -> tuple[Callable[..., None], jsonargparse.Argumen
             # Any number of values are given as words: --r 0.1 0.5. jsonargparse wants a list.
             action._typehint, action.nargs, action.metavar = kind, "+", action.dest
             action.default = list(action.default) if isinstance(action.default, tuple) else None
-    text = inspect.cleandoc(function.__doc__).split("\n\nArgs:")[0]
-    describe_command(parser, command, text)
+    describe_command(parser, command, str(inspect.getdoc(function)).split("\n\nArgs:")[0])
     return function, parser
 
 
@@ -156,10 +154,8 @@ def flush_denormals() -> None:
 
 
 def has_parent_failed() -> bool:
-    """Wait a while for the process that started this one: if it fails too, it has said why.
-
-    Lightning kills the first process as soon as another one fails.
-    """
+    """Wait a while for the process that started this one: if it fails too, it has said why."""
+    # Only Lightning kills the first process as soon as another one fails.
     if not signals.is_child():
         return False
     parent, end = os.getppid(), time.monotonic() + PARENT_TIMEOUT
@@ -169,22 +165,20 @@ def has_parent_failed() -> bool:
 
 
 def underscore_name(option: str) -> str:
-    """An option's name with underscores, where others write --per-token."""
+    # Others write --per-token.
     name, sign, value = option.partition("=")
     is_name = name.startswith("--") and " " not in name
     return "--" + name[2:].replace("-", "_") + sign + value if is_name else option
 
 
 def usage() -> str:
-    """The commands, one a line, and the exit codes."""
-    lines = [f"  {command:10}{text}" for command, text in COMMANDS.items()]
-    codes = textwrap.fill(str(__doc__).split(". ", 1)[1], 79)
-    ends = ["COMMAND --help lists its options.", "", codes]
-    return "\n".join([f"usage: {program('COMMAND')} [options]", "", *lines, "", *ends])
+    lines = [f"usage: {program('COMMAND')} [options]", ""]
+    lines += [f"  {command:10}{text}" for command, text in COMMANDS.items()]
+    lines += ["", "COMMAND --help lists its options.", ""]
+    return "\n".join([*lines, textwrap.fill(str(__doc__).split(". ", 1)[1], 79)])
 
 
 def silence_warnings() -> None:
-    """Leave out warnings that no user can act on; print the others in one line each."""
     # Lightning 2.6 calls methods that jsonargparse has renamed.
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     for message in IGNORED_WARNINGS:

@@ -62,11 +62,7 @@ class UnreachableServerError(ValueError):
 
 
 def require(condition: bool, key: str, value: object, expected: str) -> None:
-    """Refuse a user's value in one line.
-
-    Raises:
-        ValueError: "KEY: invalid VALUE; expected ...", if the condition is false.
-    """
+    """Raise ValueError "KEY: invalid VALUE; expected ...", unless the condition is true."""
     if not condition:
         raise ValueError(f"{key}: invalid {value}; expected {expected}")
 
@@ -76,20 +72,17 @@ def explain_parser_error(message: str, known: Iterable[str]) -> str:
     if found := UNKNOWN.search(message):
         return suggest_key(found[1] or found[2], list(known))
     if found := REFUSED.search(message):
-        rule = f"a config may not import {found[2]}; see CONTRIBUTING.md for what it may"
-        return f"{found[1]}: {rule}"
-    if found := EXPECTED.search(message):
-        key, kind, value = found.groups()
-        return f"{key}: invalid {value.strip()}; expected {format_type(kind)}"
-    if found := UNION.search(message):
-        key, kinds, value = found.groups()
-        return f"{key}: invalid {value.strip()}; expected {format_union(kinds)}"
+        return f"{found[1]}: a config may not import {found[2]}; see CONTRIBUTING.md"
+    for pattern, format_types in ((EXPECTED, format_type), (UNION, format_union)):
+        if found := pattern.search(message):
+            key, types, value = found.groups()
+            return f"{key}: invalid {value.strip()}; expected {format_types(types)}"
     return " ".join(message.split())
 
 
 @contextmanager
 def prefix_errors(prefix: str) -> Iterator[None]:
-    """Put the prefix before the field that an error starts with."""
+    """Put a prefix before the field that a ValueError starts with."""
     try:
         yield
     except ValueError as error:
@@ -112,16 +105,14 @@ def innermost_error(message: str) -> str:
 
 
 def suggest_key(key: str, known: list[str]) -> str:
-    """Return the message of an unknown key: the nearest one, or one with the same last word."""
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-    same = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
-    meant = (same or near)[:1]
+    # One with the same last word is nearer than one that is spelled alike.
+    meant = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
+    meant += difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     hint = f"did you mean {meant[0]}?" if meant else "see --help for those there are"
     return f"{key}: {UNKNOWN_KEY}; {hint}"
 
 
 def format_union(kinds: str) -> str:
-    """Return a union's types in words; choices stand beside the others."""
     words: list[str] = []
     for choices, kind in KIND.findall(kinds):
         words += choices.replace("'", "").split(", ") if choices else [format_type(kind)]
@@ -130,7 +121,6 @@ def format_union(kinds: str) -> str:
 
 
 def format_type(kind: str) -> str:
-    """Return a type in words."""
     if choices := re.match(r"typing\.Literal\[(.*)\]", kind):
         return "one of " + choices[1].replace("'", "")
     if named := re.match(r"<class '(\w+)'>", kind):

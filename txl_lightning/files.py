@@ -66,12 +66,10 @@ def create_folder(folder: Path, fill: Callable[[Path], object]) -> None:
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write a text file, whole or not at all."""
     replace_file(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def write_json(value: Mapping[str, Any], path: Path) -> None:
-    """Write a JSON file, whole or not at all."""
     write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", path)
 
 
@@ -81,7 +79,7 @@ def temporary_path(path: Path) -> Path:
 
 
 def host_name() -> str:
-    """Return this machine's name, without its domain."""
+    # Without its domain.
     return platform.node().split(".")[0]
 
 
@@ -95,7 +93,6 @@ def flush_to_disk(path: Path) -> None:
 
 
 def sha256_file(path: Path) -> str:
-    """Return the sha256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -132,28 +129,19 @@ def find_write_problem(folder: Path) -> str | None:
 
 
 def check_folder_writable(key: str, folder: str | Path) -> None:
-    """Create a folder before the work whose results it will hold.
-
-    Raises:
-        StorageError: with the key and the reason.
-    """
+    """Create a folder before the work whose results it will hold, or raise StorageError."""
     if problem := find_write_problem(Path(folder)):
         raise StorageError(f"{key}: {problem}")
 
 
 def check_file_writable(key: str, path: str | Path | None) -> None:
-    """Check a file, if one is asked for, before the work whose result it will hold.
-
-    Raises:
-        StorageError: with the key and the reason.
-    """
-    if path is None:
-        return
-    if Path(path).is_dir():
+    """Raise StorageError for a file, if one is given, that could not be written after the work."""
+    path = Path(path or os.devnull)
+    if path.is_dir():
         raise StorageError(f"{key}: invalid {path}, a folder; expected a file")
     # /dev/stdout is writable for many who cannot write into /dev.
-    if Path(path).exists() and not Path(path).is_file():
+    if path.exists() and not path.is_file():
         return
-    if not Path(path).parent.is_dir():
-        raise StorageError(f"{key}: {path}: there is no folder {Path(path).parent}")
-    check_folder_writable(key, Path(path).parent)
+    if not path.parent.is_dir():
+        raise StorageError(f"{key}: {path}: there is no folder {path.parent}")
+    check_folder_writable(key, path.parent)

@@ -11,9 +11,9 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
 MAX_WIDTH = 100
 MARKUP = (
-    (re.compile(r":\w+:`~?(?:[\w. ]*\.)?(\w+)`"), r"\1"),
-    (re.compile(r"\s*Default: (``[^`]*``|\w+)\.?"), ""),
-    (re.compile(r"`+"), ""),
+    (r":\w+:`~?(?:[\w. ]*\.)?(\w+)`", r"\1"),
+    (r"\s*Default: (``[^`]*``|\w+)\.?", ""),
+    (r"`+", ""),
 )
 """Markup in the texts of other packages, and the defaults that we print ourselves."""
 EXAMPLES = {
@@ -30,14 +30,9 @@ EXAMPLES = {
     "speed": "configs/paper/enwik8_base.yaml --lengths 800 1800",
     "sweep": "configs/sweeps/quickstart.yaml --count 8",
 }
-NEEDED = dict.fromkeys(("evaluate", "inspect", "recl"), "ckpt_path ") | {"sweep": "path "}
-NEEDED |= {"convert": "source ", "speed": "source ", "prepare": "name "}
-NEEDED |= {"generate": "--ckpt_path PATH "}
-"""Arguments that a command cannot be called without, for its usage line."""
 
 
 def program(command: str) -> str:
-    """Return how a command is called."""
     return f"python -m txl_lightning {command}"
 
 
@@ -51,33 +46,26 @@ class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
         for pattern, replacement in MARKUP:
-            text = pattern.sub(replacement, text)
-        notes = [f"one of {', '.join(names)}"] if (names := hidden_choices(action)) else []
-        if action.required and action.option_strings:
-            notes.append("required")
-        if action.default not in (None, argparse.SUPPRESS, (), []):
-            notes.append(f"default: {format_default(action.default, action.nargs)}")
-        shown = not isinstance(action.default, Namespace) and action.nargs != 0
-        return f"{text} ({'; '.join(notes)})".strip() if notes and shown else text
-
-
-def hidden_choices(action: argparse.Action) -> list[str]:
-    """The choices of a type that allows more than them, so that they do not stand beside it."""
-    parts = get_args(getattr(action, "_typehint", None))
-    values = [value for part in parts if get_origin(part) is Literal for value in get_args(part)]
-    return list(dict.fromkeys(map(str, values)))
-
-
-def format_default(value: Any, nargs: Any) -> str:
-    """A default as it would be given."""
-    if isinstance(value, list | tuple) and nargs == "+":
-        return " ".join(map(str, value))
-    return str(value) if isinstance(value, str | float) else json.dumps(value, default=str)
+            text = re.sub(pattern, replacement, text)
+        if isinstance(default := action.default, Namespace) or action.nargs == 0:
+            return text
+        # A type that allows more than some choices has them not beside it.
+        types = get_args(getattr(action, "_typehint", None))
+        choices = [each for kind in types if get_origin(kind) is Literal for each in get_args(kind)]
+        notes = [f"one of {', '.join(map(str, dict.fromkeys(choices)))}"] if choices else []
+        notes += ["required"] if action.required and action.option_strings else []
+        if default not in (None, argparse.SUPPRESS, (), []):
+            words = default if action.nargs == "+" else [default]
+            dumped = [str(w) if isinstance(w, str | float) else json.dumps(w, default=str) for w in words]
+            notes.append(f"default: {' '.join(dumped)}")
+        return f"{text} ({'; '.join(notes)})".strip() if notes else text
 
 
 def describe_command(parser: ArgumentParser, command: str, text: str) -> None:
     """Write a parser's usage, description and example."""
-    parser.usage = f"{program(command)} {NEEDED.get(command, '')}[options]"
+    needed = [action for action in parser._actions if action.required]
+    words = [f"--{a.dest} {a.dest.upper()}" if a.option_strings else a.dest for a in needed]
+    parser.usage = " ".join([program(command), *words, "[options]"])
     parser.description = textwrap.fill(" ".join(text.split()), MAX_WIDTH - 20)
     parser.epilog = f"example: {program(command)} {EXAMPLES[command]}"
     # An option that is a group's name reads all of the group from a file.
@@ -85,7 +73,7 @@ def describe_command(parser: ArgumentParser, command: str, text: str) -> None:
 
 
 def hide_options(parser: ArgumentParser, is_hidden: Callable[[str], bool]) -> None:
-    """Leave the options whose names fit out of the help; they are accepted as before."""
+    """Leave options out of the help; they are accepted as before."""
     # argparse has no public list of a parser's options.
     for action in parser._actions:
         if is_hidden(action.dest):

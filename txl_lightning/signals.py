@@ -21,18 +21,17 @@ Handler = Callable[[int, Any], None]
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
     """Let signals to stop end the process in order; a checkpoint cannot be had."""
+
+    def refuse_to_save(*_: Any) -> None:
+        print_message("SIGUSR1: no step of training is done yet; nothing is saved")
+
     with handle_signals(dict.fromkeys(EXIT, exit_process) | {SAVE: refuse_to_save}):
         yield
 
 
 def exit_process(signum: int, _: Any) -> None:
-    """Leave as by an exception, so that what is open is cleaned up."""
+    # As by an exception, so that what is open is cleaned up.
     raise SystemExit(EXIT[signum])
-
-
-def refuse_to_save(signum: int, _: Any) -> None:
-    """Say that nothing is being trained."""
-    print_message("SIGUSR1: no step of training is done yet; nothing is saved")
 
 
 @contextmanager
@@ -63,23 +62,19 @@ class PendingSignals:
         self.exit_code, self.save, self.since = 0, False, 0.0
 
     def handlers(self) -> dict[int, Handler]:
-        """Return what is to be called when a signal comes."""
         return dict.fromkeys(EXIT, self.note_stop) | {SAVE: self.note_save}
 
     def note_stop(self, signum: int, _: Any) -> None:
-        """Stop after this step, or now, when it is not the first time."""
         name = signal.Signals(signum).name
         if not self.exit_code:
             self.exit_code, self.since = EXIT[signum], time.monotonic()
-            action = "this step is finished and saved; once more in a while stops at once"
-            print_message(f"{name}: {action}")
+            print_message(f"{name}: this step is finished and saved; once more later stops at once")
         elif time.monotonic() - self.since > PATIENCE:
             print_message(f"{name} again: stopped at once; the last checkpoint is as it was")
             self.kill()
             os._exit(EXIT[signum])
 
     def note_save(self, signum: int, _: Any) -> None:
-        """Save after this step."""
         self.save = True
 
     def take(self) -> tuple[int, int]:
@@ -106,11 +101,11 @@ def handle_signals(handlers: Mapping[int, Handler]) -> Iterator[None]:
 
 
 def is_child() -> bool:
-    """Return whether Lightning started this process: it kills the first one when one fails."""
+    """Return whether Lightning started this process, as another rank's."""
     outside = any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_PROCID"))
     return not outside and int(os.environ.get("LOCAL_RANK", 0)) > 0
 
 
 def print_message(text: str) -> None:
-    """Write a line on stderr; unlike print, also while another line is being printed."""
+    # Unlike print, also while another line is being printed.
     os.write(2, f"\n{text}\n".encode())

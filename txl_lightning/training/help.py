@@ -47,8 +47,8 @@ def describe_options(parser: LightningArgumentParser, command: str, arguments: l
         hide_options(parser, lambda name: not name.startswith("trainer."))
         return
     shown = {f"trainer.{name}" for name in (*TRAINER_OPTIONS.split(), "help")}
+    hidden = ("weights_only", *(FIT_ONLY if command != "fit" else ()))
     hide_options(parser, lambda name: name.startswith("trainer.") and name not in shown)
-    hide_options(parser, lambda name: command != "fit" and name.startswith(FIT_ONLY))
-    hide_options(parser, lambda name: name == "weights_only")
+    hide_options(parser, lambda name: name.startswith(hidden))
     # Our settings first: Lightning adds the Trainer's before them.
     parser._action_groups.sort(key=lambda group: group is parser.groups["trainer"])

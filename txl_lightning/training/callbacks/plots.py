@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from functools import partial
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 from ...analysis.plots import draw_attention
@@ -38,7 +37,6 @@ def make_plots(metrics: RunMetrics, probe: ValidationProbe, unit: str) -> dict[s
 
 
 def plot_learning_curves(axes: Any, metrics: RunMetrics) -> None:
-    """Bits of training and of validation over tokens read."""
     for stage, marker in (("train", ""), ("val", "o")):
         plot_curve(axes, metrics, f"{stage}/{metrics.bits}", label=stage, marker=marker)
     axes.set(ylabel=metrics.bits.replace("_", " "))
@@ -49,20 +47,17 @@ def plot_learning_curves(axes: Any, metrics: RunMetrics) -> None:
 
 
 def plot_memory_gain(axes: Any, metrics: RunMetrics, unit: str) -> None:
-    """Nats of a token that memory saves in validation, over tokens read."""
     axes.axhline(0, color="black", linewidth=0.8)
     plot_curve(axes, metrics, "val/memory_gain", marker="o")
     axes.set(ylabel=f"nats per {unit}")
 
 
 def plot_loss_by_position(axes: Any, nats_by_position: list[list[float]], unit: str) -> None:
-    """Mean nats at each position of a segment."""
     axes.plot(*zip(*nats_by_position, strict=True), linewidth=1.5)
     axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}")
 
 
 def plot_from_zero(axes: Any, metrics: RunMetrics, name: str) -> None:
-    """A metric that is 0 or more, over tokens read."""
     plot_curve(axes, metrics, name)
     axes.set_ylim(bottom=0)
     if axes.get_ylim()[1] > 1000:
@@ -70,7 +65,6 @@ def plot_from_zero(axes: Any, metrics: RunMetrics, name: str) -> None:
 
 
 def plot_curve(axes: Any, metrics: RunMetrics, name: str, **style: Any) -> None:
-    """The finite points of a metric over tokens read."""
     from matplotlib.ticker import EngFormatter
 
     if finite := [point for point in metrics.curve(name) if math.isfinite(point[1])]:
@@ -81,7 +75,6 @@ def plot_curve(axes: Any, metrics: RunMetrics, name: str, **style: Any) -> None:
 
 
 def make_figure(plot: Plot, inches: tuple[float, float]) -> Any:
-    """A matplotlib figure of one plot."""
     # Slow to import, and of no use to those who only evaluate.
     from matplotlib.figure import Figure
 
@@ -93,16 +86,11 @@ def make_figure(plot: Plot, inches: tuple[float, float]) -> Any:
     return figure
 
 
-def save_png(plot: Plot, path: Path) -> None:
-    """Write a figure as a PNG file."""
-    make_figure(plot, (7, 4)).savefig(path, dpi=120)
-
-
 def to_svg(plot: Plot, inches: tuple[float, float]) -> str:
-    """A figure as an SVG element whose text stays text."""
     from matplotlib import rc_context
 
     file = StringIO()
+    # So that text stays text.
     with rc_context({"svg.fonttype": "none"}):
         make_figure(plot, inches).savefig(file, format="svg", transparent=True)
     return file.getvalue()[file.getvalue().index("<svg") :]

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor
@@ -17,21 +18,16 @@ class SaveNats(BasePredictionWriter):
     """
 
     def __init__(self) -> None:
-        super().__init__(write_interval="batch_and_epoch")
-        self.parts: list[np.ndarray] = []
+        super().__init__(write_interval="epoch")
 
-    def write_on_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, prediction: Tensor, *_: Any
+    def write_on_epoch_end(
+        self, trainer: Trainer, pl_module: LightningModule, predictions: list[Tensor], *_: Any
     ) -> None:
-        self.parts.append(prediction.float().cpu().numpy())
-
-    def write_on_epoch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         folder = Path(trainer.log_dir or trainer.default_root_dir)
         folder.mkdir(parents=True, exist_ok=True)
         rank = f".rank{trainer.global_rank}" if trainer.world_size > 1 else ""
         path = folder / f"nats{rank}.npy"
-        nats_BT = np.concatenate(self.parts, axis=1)
+        nats_BT = torch.cat(predictions, dim=1).float().cpu().numpy()
         # The warm-up is no part of the text that is scored.
         np.save(path, nats_BT[:, ~np.isnan(nats_BT).all(axis=0)])
-        self.parts = []
         print(f"nats of every scored token: {path}")

@@ -15,18 +15,11 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar, Timer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress
 
 from ...evaluation.tables import align_columns
 from ...model import TransformerXL
-from .run_metrics import (
-    RunMetrics,
-    format_columns,
-    is_fitting,
-    read_metrics,
-    run_folder,
-    save_metrics,
-)
+from .run_metrics import RunMetrics, format_columns, is_fitting, read_metrics, run_folder
 
 READINGS = ("bits", "loss", "tokens_per_second", "answer_accuracy")
 SHORT_READINGS = ("bits", "tokens_per_second")
@@ -53,21 +46,18 @@ class TokenProgressBar(ProgressBar):
         self.validation_seconds: deque[float] = deque(maxlen=50)
         self.validation_began: float | None = None
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        super().setup(trainer, pl_module, stage)
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         # On every rank: the ranks agree on the folder together.
         self.folder = run_folder(trainer)
-
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.step, self.step_began = trainer.global_step, time.monotonic()
         if self.is_disabled:
             return
         self.print(format_parameters(pl_module.net))
         self.print(f"device: {trainer.strategy.root_device}; run folder: {self.folder}")
         if self.console.is_terminal:
-            texts = [TextColumn(text) for text in ("{task.description}", "{task.fields[left]}")]
-            steps = TextColumn("step {task.completed}/{task.total}")
-            self.live = Progress(steps, BarColumn(bar_width=24), *texts, console=self.console)
+            steps = "step {task.completed}/{task.total}"
+            columns = steps, BarColumn(bar_width=24), "{task.description}", "{task.fields[left]}"
+            self.live = Progress(*columns, console=self.console)
             self.live.start()
             total = trainer.max_steps if trainer.max_steps > 0 else None
             self.live.add_task("", total=total, completed=trainer.global_step, left="")
@@ -94,7 +84,7 @@ class TokenProgressBar(ProgressBar):
             total = f"/{trainer.max_steps}" if trainer.max_steps > 0 else ""
             self.print(f"step {self.step}{total}  {readings}  {left}".rstrip())
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_start(self, *_: Any) -> None:
         self.validation_began = time.monotonic()
         self.update(left="validating")
 
@@ -108,15 +98,15 @@ class TokenProgressBar(ProgressBar):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.stop()
         if not self.is_disabled:
-            save_metrics(trainer)
-            self.print(format_result(trainer, read_metrics(self.folder)))
+            metrics = read_metrics(self.folder, trainer.loggers)
+            self.print(format_result(trainer, metrics))
             self.print(f"run folder: {self.folder}")
 
     def on_exception(self, *_: Any) -> None:
         self.stop()
 
     def format_time_left(self, trainer: Trainer, validations_done: int = 0) -> str:
-        """The time until the run ends, by steps or by the clock, as far as it is known.
+        """Return the time until the run ends, by steps or by the clock, as far as it is known.
 
         Args:
             validations_done: 1 just after a validation, which the trainer still counts as due.
@@ -132,17 +122,15 @@ class TokenProgressBar(ProgressBar):
         return f"{timedelta(seconds=int(min(known)))} left" if known else ""
 
     def print(self, text: str) -> None:
-        """Print above the bar; in a pipe, lines are not wrapped, because programs read them."""
+        # In a pipe, lines are not wrapped, because programs read them.
         is_pipe = not self.console.is_terminal
         self.console.print(text, highlight=False, markup=False, soft_wrap=is_pipe)
 
     def update(self, **changes: Any) -> None:
-        """Change the bar, if there is one."""
         if self.live:
             self.live.update(self.live.task_ids[0], **changes)
 
     def stop(self) -> None:
-        """Take the bar down, and give the terminal back."""
         self.update(left="")
         if self.live:
             self.live.stop()
@@ -156,7 +144,7 @@ class TokenProgressBar(ProgressBar):
 
 
 def count_remaining(trainer: Trainer) -> tuple[int, int]:
-    """Steps and validations until max_steps; validations by the clock are not counted."""
+    """Return steps and validations until max_steps; those by the clock are not counted."""
     steps = max(trainer.max_steps - trainer.global_step, 0)
     every = trainer.val_check_batch if trainer.enable_validation else None
     done = trainer.fit_loop.epoch_loop.total_batch_idx + 1
@@ -166,7 +154,6 @@ def count_remaining(trainer: Trainer) -> tuple[int, int]:
 
 
 def format_readings(trainer: Trainer, stage: str, kinds: tuple[str, ...]) -> str:
-    """The latest readings of a stage in a few words, the first of each kind."""
     metrics, words = trainer.callback_metrics, []
     for kind in kinds:
         for name in sorted(name for name in metrics if name.startswith(f"{stage}/{kind}"))[:1]:
@@ -177,7 +164,7 @@ def format_readings(trainer: Trainer, stage: str, kinds: tuple[str, ...]) -> str
 
 
 def format_parameters(net: TransformerXL) -> str:
-    """Parameters of each part; what the softmax shares with the embedding is the embedding's."""
+    """Return a table of parameters by part; tied ones are the embedding's."""
     counts: dict[str, int] = {}
     for name, parameter in net.named_parameters():
         first, _, third, *_ = [*name.split("."), "", ""]
@@ -188,11 +175,10 @@ def format_parameters(net: TransformerXL) -> str:
 
 
 def format_result(trainer: Trainer, metrics: RunMetrics) -> str:
-    """Steps and time of training, and a table of its validations, the best one marked."""
     total = f" of {trainer.max_steps:,}" if trainer.max_steps > 0 else ""
-    tokens, time_taken = metrics.last("train/tokens_seen"), int(metrics.last("train/seconds"))
-    line = f"trained {trainer.global_step:,}{total} steps, {tokens:,.0f} tokens"
-    line += f", in {timedelta(seconds=time_taken)}"
+    line = f"trained {trainer.global_step:,}{total} steps, "
+    line += f"{metrics.last('train/tokens_seen'):,.0f} tokens, "
+    line += f"in {timedelta(seconds=int(metrics.last('train/seconds')))}"
     rows, best = metrics.validations, metrics.best
     if not rows and trainer.enable_validation:
         line += f"\nno validation: trainer.val_check_interval is {trainer.val_check_interval}"
@@ -200,5 +186,5 @@ def format_result(trainer: Trainer, metrics: RunMetrics) -> str:
         rows = [rows[0], *rows[1 - MAX_ROWS :]]
         rows = rows if best is None or best in rows else [rows[0], best, *rows[2:]]
     marks = ["", *("best" if row == best else "" for row in rows)]
-    table = zip(marks, format_columns(rows), strict=True)
-    return f"{line}\n{align_columns([(mark, *row, '') for mark, row in table])}" if rows else line
+    table = [(mark, *row, "") for mark, row in zip(marks, format_columns(rows), strict=True)]
+    return f"{line}\n{align_columns(table)}" if rows else line

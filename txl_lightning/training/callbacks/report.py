@@ -15,16 +15,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 from ...errors import require
 from ...evaluation.environment import describe_environment
 from ...files import write_text
-from .plots import FROM_ZERO, make_plots, plot_from_zero, save_png, to_svg
-from .run_metrics import (
-    RunMetrics,
-    format_columns,
-    format_number,
-    is_fitting,
-    read_metrics,
-    run_folder,
-    save_metrics,
-)
+from .plots import FROM_ZERO, make_figure, make_plots, plot_from_zero, to_svg
+from .run_metrics import RunMetrics, format_columns, is_fitting, read_metrics, run_folder
 from .validation_probe import ValidationProbe
 from .weight_averaging import WeightAverage
 
@@ -56,7 +48,7 @@ class Report(Callback):
     Nothing that fails here stops a run: it is a warning.
 
     Args:
-        probe: what was measured in validations; its notes are kept in the run's folder.
+        probe: measures in validations; its notes are kept in the run's folder.
     """
 
     def __init__(self, probe: ValidationProbe) -> None:
@@ -87,7 +79,6 @@ class Report(Callback):
             self.attempt(trainer, self.write_page, trainer, state)
 
     def attempt(self, trainer: Trainer, action: Any, *args: Any) -> None:
-        """Do something on rank 0; a failure is a warning."""
         if not trainer.is_global_zero or trainer.fast_dev_run:
             return
         try:
@@ -98,30 +89,26 @@ class Report(Callback):
             rank_zero_warn(f"{self.folder}: {error!r}; no report is written")
 
     def save_plots(self, trainer: Trainer) -> None:
-        """Write curve.png, attention.png and the probe's notes, if they are new."""
         if self.plotted_step == trainer.global_step:
             return
         self.plotted_step = trainer.global_step
-        save_metrics(trainer)
-        metrics, unit = read_metrics(self.folder), trainer.lightning_module.unit
+        metrics = read_metrics(self.folder, trainer.loggers)
+        unit = trainer.lightning_module.unit
         for name, plot in make_plots(metrics, self.probe, unit).items():
             if name in ("curve", "attention"):
-                save_png(plot, self.folder / f"{name}.png")
+                make_figure(plot, (7, 4)).savefig(self.folder / f"{name}.png", dpi=120)
         self.probe.save(self.folder / "probe.json")
 
     def write_page(self, trainer: Trainer, state: str) -> None:
-        """Write report.html, whole or not at all."""
-        save_metrics(trainer)
-        values = describe_page(trainer, read_metrics(self.folder), self.probe)
+        metrics = read_metrics(self.folder, trainer.loggers)
+        values = describe_page(trainer, metrics, self.probe)
         config = self.folder / "config.yaml"
-        values["config"] = config.read_text() if config.is_file() else ""
-        page = render_page(values | {"title": self.folder, "state": state})
-        write_text(page, self.folder / "report.html")
+        values |= {"config": config.read_text() if config.is_file() else "", "state": state}
+        write_text(render_page(values | {"title": self.folder}), self.folder / "report.html")
         self.written_at = time.monotonic()
 
 
 def render_page(values: dict[str, Any]) -> str:
-    """The page as HTML."""
     # It takes a while to import, and only fit needs it.
     from jinja2 import Environment, FileSystemLoader
 
@@ -131,7 +118,6 @@ def render_page(values: dict[str, Any]) -> str:
 
 
 def describe_page(trainer: Trainer, metrics: RunMetrics, probe: ValidationProbe) -> dict[str, Any]:
-    """The values of the page's template."""
     module, rows, cut = trainer.lightning_module, metrics.validations, probe.prompt_len
     run = describe_environment(trainer.strategy.root_device)
     run |= {**run.pop("machine"), "devices": trainer.world_size, "precision": trainer.precision}
@@ -158,20 +144,19 @@ def describe_page(trainer: Trainer, metrics: RunMetrics, probe: ValidationProbe)
 
 
 def headline_facts(metrics: RunMetrics, net: Any) -> dict[str, str]:
-    """The numbers that are looked for first, by what they are called."""
     facts = {}
     if best := metrics.best:
         name = metrics.bits if metrics.bits in best else "nats"
-        facts[f"best validation, {name.replace('_', ' ')}"] = format_number(best[name])
-        facts["at step"] = format_number(best["step"])
-        if "answer_accuracy" in best:
-            facts["right answers"] = f"{best['answer_accuracy']:.1%}"
-        if "memory_gain" in best:
-            facts["memory gain, nats"] = format_number(best["memory_gain"])
-    facts["tokens read"] = f"{metrics.last('train/tokens_seen'):,.0f}"
-    facts["time"] = str(timedelta(seconds=int(metrics.last("train/seconds"))))
-    if rates := [rate for _, rate in metrics.curve("train/tokens_per_second")]:
-        facts["tokens per second, median"] = f"{median(rates):,.0f}"
-    facts["parameters"] = f"{sum(p.numel() for p in net.parameters()):,}"
-    facts["memory, states a row"] = f"{net.config.mem_len:,}"
-    return facts
+        facts[f"best validation, {name.replace('_', ' ')}"] = f"{best[name]:,.3f}"
+        facts["at step"] = f"{best['step']:,}"
+        facts["right answers"] = f"{best.get('answer_accuracy', math.nan):.1%}"
+        facts["memory gain, nats"] = f"{best.get('memory_gain', math.nan):z.3f}"
+    rates = [rate for _, rate in metrics.curve("train/tokens_per_second")] or [math.nan]
+    facts |= {
+        "tokens read": f"{metrics.last('train/tokens_seen'):,.0f}",
+        "time": str(timedelta(seconds=int(metrics.last("train/seconds")))),
+        "tokens per second, median": f"{median(rates):,.0f}",
+        "parameters": f"{sum(p.numel() for p in net.parameters()):,}",
+        "memory, states a row": f"{net.config.mem_len:,}",
+    }
+    return {name: text for name, text in facts.items() if "nan" not in text}

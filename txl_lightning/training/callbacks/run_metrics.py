@@ -2,11 +2,12 @@
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import Logger
 
 MAX_POINTS = 1000
 """Points of a curve; a longer one is thinned evenly."""
@@ -14,27 +15,22 @@ MAX_POINTS = 1000
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """Logged values of a run, one row a step.
-
-    Args:
-        rows: values by name, beside "step", which counts from 1.
-    """
+    """Logged values of a run by name, one row a step; "step" counts from 1."""
 
     rows: list[dict[str, float]]
 
     def curve(self, name: str) -> list[tuple[float, float]]:
-        """Points (tokens read, value) of a metric, for example train/loss."""
+        """Return points (tokens read, value) of a metric, for example train/loss."""
         tokens = f"{name.partition('/')[0]}/tokens_seen"
         points = [(row[tokens], row[name]) for row in self.rows if {tokens, name} <= row.keys()]
         return points[:: math.ceil(len(points) / MAX_POINTS) or 1]
 
     def last(self, name: str) -> float:
-        """The last value of a metric, or 0."""
         return next((row[name] for row in reversed(self.rows) if name in row), 0.0)
 
     @property
     def validations(self) -> list[dict[str, float]]:
-        """One row a validation: step, tokens_seen, nats, the other readings of the first text."""
+        """One row a validation: step, tokens_seen, nats, other readings of the first text."""
         found = []
         for row in self.rows:
             names = [name[4:] for name in row if name.startswith("val/") and name.count("/") == 1]
@@ -42,13 +38,13 @@ class RunMetrics:
             names = sorted({*names} - {"loss"}, key=lambda n: (n != "tokens_seen", n != "nats", n))
             if names:
                 values = {name: row[f"val/{name}"] for name in names}
-                whole = {name: int(values[name]) for name in names if name == "tokens_seen"}
-                found.append({"step": row["step"]} | values | whole)
+                # A whole number is written as one.
+                values |= {name: int(values[name]) for name in names if name == "tokens_seen"}
+                found.append({"step": row["step"]} | values)
         return found
 
     @property
     def best(self) -> dict[str, float] | None:
-        """The validation with the least nats."""
         finite = [row for row in self.validations if row.get("nats", math.nan) < math.inf]
         return min(finite, key=lambda row: row["nats"], default=None)
 
@@ -56,12 +52,18 @@ class RunMetrics:
     def bits(self) -> str:
         """The unit to show: bits per byte, which compares models, or else per token."""
         names = {name.partition("/")[2] for row in self.rows for name in row}
-        bits = sorted(name for name in names if name.startswith("bits_per_"))
-        return "bits_per_byte" if "bits_per_byte" in bits else (bits or ["nats"])[0]
+        bits = [name for name in names if name.startswith("bits_per_")]
+        # "byte" is first by the alphabet too.
+        return min(bits, default="nats")
 
 
-def read_metrics(folder: Path) -> RunMetrics:
-    """Load metrics.csv; of steps taken twice, because a run was killed, the last values count."""
+def read_metrics(folder: Path, loggers: Iterable[Logger] = ()) -> RunMetrics:
+    """Load metrics.csv, once the loggers have written what they hold back.
+
+    Of steps that were taken twice, because a run was killed, the last values count.
+    """
+    for logger in loggers:
+        logger.save()
     rows: dict[int, dict[str, float]] = {}
     if (path := folder / "metrics.csv").is_file():
         with path.open(newline="") as file:
@@ -73,21 +75,14 @@ def read_metrics(folder: Path) -> RunMetrics:
     return RunMetrics([rows[step] for step in sorted(rows)])
 
 
-def save_metrics(trainer: Trainer) -> None:
-    """Let the loggers write what they hold back."""
-    for logger in trainer.loggers:
-        logger.save()
-
-
 def format_columns(rows: Sequence[Mapping[str, float]]) -> list[list[str]]:
-    """A table of words: the names of all that the rows have, then each row's values."""
+    """Return a table: the names of all that the rows have, then each row's values."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     head = [name.replace("_", " ") for name in names]
     return [head, *([format_number(r[n]) if n in r else "" for n in names] for r in rows)]
 
 
 def format_number(value: float) -> str:
-    """Return a whole number in full, another one with three decimals below 1,000."""
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:z,.3f}" if abs(value) < 1000 else f"{value:,.5g}"

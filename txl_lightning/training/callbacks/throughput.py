@@ -30,8 +30,9 @@ class Throughput(Callback):
         self.started_at: float | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        before = read_metrics(run_folder(trainer)) if trainer.global_step else None
-        self.run_started_at = time.monotonic() - (before.last("train/seconds") if before else 0.0)
+        self.run_started_at = time.monotonic()
+        if trainer.global_step:
+            self.run_started_at -= read_metrics(run_folder(trainer)).last("train/seconds")
 
     def on_train_batch_start(self, *_: Any) -> None:
         if self.started_at is None:
@@ -53,17 +54,15 @@ class Throughput(Callback):
         pl_module.log_dict({f"train/{name}": values[name] for name in values})
         self.tokens, self.seconds = 0, 0.0
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_start(self, *_: Any) -> None:
         self.pause()
 
     def pause(self) -> None:
-        """Stop the clock; the next step starts it again."""
         if self.started_at is not None:
             self.seconds += time.perf_counter() - self.started_at
         self.started_at = None
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Dense bfloat16 operations a second that a device can do, if it is a known one."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     return next((flops for part, flops in PEAK_FLOPS.items() if part in name), None)

@@ -25,10 +25,8 @@ from .run_metrics import is_fitting
 PROMPT_LEN = 32
 """Tokens of the validation text that samples continue."""
 MAX_SAMPLES = 100
-N_ATTENTION = 4
-"""Segments in which attention is measured, once the memory is full."""
-N_GAIN = 16
-"""Segments that are read without memory too, once the memory is full."""
+N_ATTENTION, N_GAIN = 4, 16
+"""Segments whose attention is measured, and that are read without memory too, once it is full."""
 NOTES = ("samples", "prompt_len", "nats_by_position", "attention")
 
 
@@ -41,16 +39,14 @@ class ValidationProbe(Callback):
     Args:
         sample_len: tokens of a sample; 0: none is generated.
 
-    Attributes:
-        samples: [step, text] of the last validations; a text begins with the validation text's.
-        prompt_len: characters of a sample that are the validation text's.
-        nats_by_position: [position in the segment, mean nats] of the last validation.
-        attention: rows of `measure_attention_distance`, of the last validation.
     """
 
     def __init__(self, sample_len: int = 200) -> None:
-        self.sample_len, self.prompt_len = sample_len, 0
+        self.sample_len = sample_len
+        # [step, text] of the last validations, and a text's characters that were its prompt.
         self.samples: list[list[Any]] = []
+        self.prompt_len = 0
+        # [position in the segment, mean nats], and rows of `measure_attention_distance`.
         self.nats_by_position: list[list[float]] = []
         self.attention: list[dict[str, Any]] = []
 
@@ -77,7 +73,9 @@ class ValidationProbe(Callback):
         has_gain = eval_mem_len(pl_module) and not pl_module.hparams["compile"]
         if has_gain and 0 <= batch_idx - self.n_warmup < N_GAIN:
             with trainer.precision_plugin.forward_context():
-                alone_BL = nats_without_memory(pl_module, batch)
+                reader, lengths = pl_module.memory_bank.reader, pl_module.eval_lengths
+                memory = reader.empty_memory(len(batch.tokens_BL), replace(lengths, mem_len=0))
+                alone_BL, _ = segment_nats(reader, batch, memory)
             self.gain.update(alone_BL - outputs, batch.targets_BL)
         if trainer.is_global_zero:
             if batch_idx < self.n_warmup + N_ATTENTION:
@@ -104,7 +102,6 @@ class ValidationProbe(Callback):
             self.measure_attention(pl_module)
 
     def add_sample(self, trainer: Trainer, pl_module: Any) -> None:
-        """Let the model continue the beginning of the validation text."""
         # The first row has no text before its own and repeats a token for its warm-up.
         text_T = torch.cat([each.tokens_BL[0, each.n_context :] for each in self.segments])
         prompt_L = text_T[pl_module.corpus.eval_warmup_len :][:PROMPT_LEN]
@@ -112,25 +109,23 @@ class ValidationProbe(Callback):
             return
         net, vocab = pl_module.net, trainer.datamodule.vocab
         # A model that cannot remember must read its own last tokens again.
-        context = PROMPT_LEN if not net.config.mem_len or net.config.is_absolute else 0
-        options = {"seed": 1, "temperature": 0.8, "ext_len": context}
+        ext_len = PROMPT_LEN if not net.config.mem_len or net.config.is_absolute else 0
+        options = {"seed": 1, "temperature": 0.8, "ext_len": ext_len}
         ids_T = generate(net, prompt_L, self.sample_len, **options).cpu()
         self.prompt_len = len(vocab.decode(prompt_L.tolist()))
         text = vocab.decode(torch.cat([prompt_L, ids_T]).tolist())
         self.samples = [*self.samples, [trainer.global_step, text]][-MAX_SAMPLES:]
 
     def measure_attention(self, pl_module: Any) -> None:
-        """Measure attention distances, if the validation is long enough to fill the memory."""
-        net, tgt_len = pl_module.net, self.segments[0].new_len
-        whole = [each for each in self.segments if each.new_len == tgt_len]
+        whole = [each for each in self.segments if each.new_len == self.segments[0].new_len]
+        # A shorter validation does not fill the memory.
         if len(whole) > self.n_warmup:
-            memory = net.empty_memory(1, pl_module.eval_lengths)
+            memory = pl_module.net.empty_memory(1, pl_module.eval_lengths)
             ext_len = pl_module.corpus.eval_ext_len
-            sums = sum_attention(net, whole, memory, self.n_warmup, ext_len)
+            sums = sum_attention(pl_module.net, whole, memory, self.n_warmup, ext_len)
             self.attention = summarize_heads(sums)
 
     def save(self, path: Path) -> None:
-        """Write all notes as JSON, so that a resumed run keeps them."""
         write_json({name: getattr(self, name) for name in NOTES}, path)
 
     def load(self, path: Path, global_step: int) -> None:
@@ -149,10 +144,3 @@ def n_warmup_segments(pl_module: Any, segment: Segment) -> int:
 
 def eval_mem_len(pl_module: Any) -> int:
     return pl_module.eval_lengths.resolve(pl_module.net.config).mem_len
-
-
-def nats_without_memory(pl_module: Any, segment: Segment) -> Tensor:
-    """Nats of a segment's targets, nats_BL, where nothing before the segment is remembered."""
-    reader, lengths = pl_module.memory_bank.reader, replace(pl_module.eval_lengths, mem_len=0)
-    memory = reader.empty_memory(len(segment.tokens_BL), lengths)
-    return segment_nats(reader, segment, memory)[0]

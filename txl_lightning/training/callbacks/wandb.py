@@ -17,7 +17,6 @@ from ...evaluation.environment import commit, release
 from .run_metrics import is_fitting, run_folder
 from .validation_probe import ValidationProbe
 
-PROJECT = "txl_lightning"
 INIT_TIMEOUT = 20.0
 """Seconds to wait for the server when a run begins."""
 
@@ -36,7 +35,7 @@ class OfflineFallbackWandbLogger(WandbLogger):
     """A WandbLogger that goes on offline where the server cannot be reached or refuses.
 
     Args:
-        logger: the logger that was asked for; it has begun no run yet.
+        logger: the logger of the config; it has begun no run yet.
         root: folder of runs; W&B's files are kept there too.
         required: stop instead of going on offline.
         run_id: the run to continue, if there is one.
@@ -50,7 +49,7 @@ class OfflineFallbackWandbLogger(WandbLogger):
         vars(self).update(vars(logger))
         init = {name: value for name, value in self._wandb_init.items() if value is not None}
         if init["project"] == "lightning_logs" and "WANDB_PROJECT" not in os.environ:
-            init["project"] = PROJECT
+            init["project"] = "txl_lightning"
         if init.get("dir") in (None, "."):
             init["dir"] = os.environ.get("WANDB_DIR", root)
         init.setdefault("id", run_id)
@@ -65,8 +64,8 @@ class OfflineFallbackWandbLogger(WandbLogger):
     def experiment(self) -> Any:
         if self._experiment is None:
             self._experiment = self._init_run()
-            for name in ("trainer/global_step", "tokens"):
-                self._experiment.define_metric(name)
+            self._experiment.define_metric("trainer/global_step")
+            self._experiment.define_metric("tokens")
             self._experiment.define_metric("*", step_metric="tokens")
         return self._experiment
 
@@ -92,7 +91,6 @@ class OfflineFallbackWandbLogger(WandbLogger):
 
     @rank_zero_only
     def update_config(self, values: dict[str, Any]) -> None:
-        """Add values to the run's config."""
         super().log_hyperparams(values)
 
     @rank_zero_only
@@ -103,12 +101,11 @@ class OfflineFallbackWandbLogger(WandbLogger):
 
     @rank_zero_only
     def log_checkpoint_artifact(self, path: Path, alias: str) -> None:
-        """Log a checkpoint as a version of the run's artifact."""
         import wandb
 
         digest, about = next(iter(read_manifest(path).items()))
-        name, metadata = f"checkpoint-{self.experiment.id}", {"sha256": digest, **about}
-        artifact = wandb.Artifact(name, "model", metadata=metadata)
+        metadata = {"sha256": digest, **about}
+        artifact = wandb.Artifact(f"checkpoint-{self.experiment.id}", "model", metadata=metadata)
         for file in (path, manifest_path(path)):
             artifact.add_file(str(file.resolve()))
         self.experiment.log_artifact(artifact, aliases=[alias, f"step-{about['step']}"])
@@ -132,33 +129,27 @@ class WandbRun(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         # On every rank: the ranks agree on the folder together.
         self.folder = run_folder(trainer)
+        names = ("loss", "nats", "bits_per_byte", f"bits_per_{pl_module.unit}", "perplexity")
+        # The least value in the run's summary, which W&B has not of metrics under *.
+        options = {"step_metric": "tokens", "summary": "min,last"}
         for logger in wandb_loggers(trainer):
             logger.update_config({"txl_lightning": {"commit": commit(), "release": release()}})
-            for name in (
-                "loss",
-                "nats",
-                "bits_per_byte",
-                f"bits_per_{pl_module.unit}",
-                "perplexity",
-            ):
-                # The least value in the run's summary, which W&B has not of metrics under *.
-                options = {"step_metric": "tokens", "summary": "min,last"}
+            for name in names:
                 logger.experiment.define_metric(f"val/{name}", **options)
             self.run_id = logger.version
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if is_fitting(trainer) and trainer.is_global_zero and (loggers := wandb_loggers(trainer)):
-            media = make_media(self.probe, self.folder)
-            for logger in loggers:
+        if is_fitting(trainer) and trainer.is_global_zero:
+            for logger in wandb_loggers(trainer):
+                media = make_media(self.probe, self.folder)
                 logger.log_metrics(media, trainer.global_step - 1)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        names = {"best": ["best"], "all": ["best", "last"], "none": []}[self.checkpoints]
-        paths = {name: self.folder / "checkpoints" / f"{name}.ckpt" for name in names}
-        for name in [name for name, path in paths.items() if path.is_file()]:
-            for logger in wandb_loggers(trainer):
-                if not logger._log_model:
-                    logger.log_checkpoint_artifact(paths[name], name)
+        loggers = [logger for logger in wandb_loggers(trainer) if not logger._log_model]
+        for name in {"best": ["best"], "all": ["best", "last"], "none": []}[self.checkpoints]:
+            if (path := self.folder / "checkpoints" / f"{name}.ckpt").is_file():
+                for logger in loggers:
+                    logger.log_checkpoint_artifact(path, name)
 
     def state_dict(self) -> dict[str, Any]:
         return {"run_id": self.run_id}
@@ -169,7 +160,6 @@ class WandbRun(Callback):
 
 
 def make_media(probe: ValidationProbe, folder: Path) -> dict[str, Any]:
-    """The probe's notes and the run's pictures, as W&B shows them."""
     import wandb
 
     title = "nats by position in the segment"
@@ -186,18 +176,14 @@ def wandb_loggers(trainer: Trainer) -> list[OfflineFallbackWandbLogger]:
 
 
 def wrap_wandb_loggers(loggers: list[Logger], root: str, required: bool, run_id: str | None) -> Any:
-    """Return the same loggers, W&B's as `OfflineFallbackWandbLogger`.
-
-    Raises:
-        ValueError: W&B is required, and no logger is its.
-    """
-    theirs = [each for each in loggers if isinstance(each, WandbLogger)]
-    require(bool(theirs) or not required, "wandb.required", "true", "--trainer.logger WandbLogger")
-    arguments = (root, required, run_id)
-    ours = {id(each): OfflineFallbackWandbLogger(each, *arguments) for each in theirs}
-    return [ours.get(id(each), each) for each in loggers]
+    """Return the same loggers, W&B's as `OfflineFallbackWandbLogger`."""
+    theirs = [isinstance(each, WandbLogger) for each in loggers]
+    require(any(theirs) or not required, "wandb.required", "true", "--trainer.logger WandbLogger")
+    return [
+        OfflineFallbackWandbLogger(each, root, required, run_id) if is_theirs else each
+        for each, is_theirs in zip(loggers, theirs, strict=True)
+    ]
 
 
 def run_id_from(checkpoint: Mapping[str, Any]) -> str | None:
-    """Return the id of the W&B run that wrote a checkpoint, if one did."""
     return checkpoint.get("callbacks", {}).get("WandbRun", {}).get("run_id")
