@@ -3,10 +3,10 @@
 import os
 import pickle
 import random
-import subprocess
 import sys
 import tarfile
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -32,12 +32,6 @@ def canary(tmp_path, monkeypatch) -> Path:
     sys.modules.pop("canary", None)
 
 
-@pytest.mark.slow
-def test_canary_sings_when_it_is_imported(canary, tmp_path):
-    subprocess.run([sys.executable, "-c", "import canary"], cwd=tmp_path, check=True)
-    assert canary.exists()
-
-
 @pytest.mark.parametrize(
     "key", ["trainer.callbacks", "trainer.logger", "trainer.plugins", "trainer.strategy"]
 )
@@ -51,29 +45,21 @@ def test_class_path_in_a_config_is_not_imported(txl, small, canary, key):
     assert not canary.exists()
 
 
-@pytest.fixture
-def tampered(run_folder, tmp_path):
-    """A checkpoint of ours that names the class it is to be made by."""
-    held = torch.load(run_folder / "checkpoints" / "last.ckpt", weights_only=True)
-    held["hyper_parameters"]["_instantiator"] = "canary.Bird"
-    held["hyper_parameters"]["_class_path"] = "canary.Bird"
-    torch.save(held, tmp_path / "tampered.ckpt")
-    return tmp_path / "tampered.ckpt"
-
-
-@pytest.mark.parametrize("command", ["fit", "validate"])
-def test_class_path_in_a_checkpoint_is_not_imported(txl, small, canary, tampered, command):
-    code, output = txl(command, *small, "--trainer.max_steps=6", f"--ckpt_path={tampered}")
-    assert code == 4
-    assert "has a setting that this release does not know" in output.err
-    assert not canary.exists()
-
-
-def test_class_path_in_a_checkpoint_is_not_imported_by_loaders(canary, tampered):
-    load_run(tampered)
+def test_class_path_in_a_checkpoint_is_not_imported(txl, small, canary, run_folder, tmp_path):
+    content = torch.load(run_folder / "checkpoints" / "last.ckpt", weights_only=True)
+    content["hyper_parameters"] |= {"_instantiator": "canary.Bird", "_class_path": "canary.Bird"}
+    path = tmp_path / "tampered.ckpt"
+    torch.save(content, path)
+    for command in ("fit", "validate"):
+        code, output = txl(command, *small, "--trainer.max_steps=6", f"--ckpt_path={path}")
+        assert code == 4
+        assert "has a setting that this release does not know" in output.err
+    load_run(path)
     with pytest.raises(Exception, match="canary"):
-        LanguageModel.load_from_checkpoint(tampered)
+        LanguageModel.load_from_checkpoint(path)
     assert not canary.exists()
+    import_module("canary")
+    assert canary.exists()
 
 
 class Song:
@@ -92,19 +78,6 @@ FORMATS = {
     "pickle": lambda content, path: path.write_bytes(pickle.dumps(content, protocol=4)),
     "old pickle": lambda content, path: path.write_bytes(pickle.dumps(content, protocol=2)),
 }
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_song_is_sung_by_a_loader_that_executes_pickles(tmp_path, name):
-    path = tmp_path / "a.pt"
-    FORMATS[name]({"a": Song(tmp_path / "sung")}, path)
-    if name.endswith("pickle"):
-        pickle.loads(path.read_bytes())
-    else:
-        torch.load(path, weights_only=False)
-    assert (tmp_path / "sung").exists()
-
-
 CONTENTS = {
     "run": lambda song: {"hyper_parameters": {"net": {}}, "state_dict": {"a": song}},
     "nvidia": lambda song: {"model_config": {}, "model_state": {"a": song}},
@@ -113,12 +86,14 @@ CONTENTS = {
 }
 
 
-@pytest.mark.parametrize("kind", CONTENTS)
-@pytest.mark.parametrize("name", FORMATS)
-def test_song_in_a_checkpoint_is_refused_in_one_line(tmp_path, kind, name):
-    folder, path = tmp_path / "folder", tmp_path / "folder" / "a.pt"
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*[(kind, "zip") for kind in CONTENTS], *[("state_dict", name) for name in FORMATS][1:]],
+)
+def test_song_is_refused_in_one_line_where_pickles_would_sing_it(tmp_path, kind, name):
+    folder, path, sung = tmp_path / "folder", tmp_path / "folder" / "a.pt", tmp_path / "sung"
     folder.mkdir()
-    FORMATS[name](CONTENTS[kind](Song(tmp_path / "sung")), path)
+    FORMATS[name](CONTENTS[kind](Song(sung)), path)
     (folder / "config.json").write_text('{"model_type": "transfo-xl"}')
     (folder / "pytorch_model.bin").write_bytes(path.read_bytes())
     with_args = partial(load_any_checkpoint, args="args.json")
@@ -131,7 +106,12 @@ def test_song_in_a_checkpoint_is_refused_in_one_line(tmp_path, kind, name):
         with pytest.raises(CheckpointError, match=str(folder)) as refusal:
             load(source)
         assert len(str(refusal.value).splitlines()) == 1
-    assert not (tmp_path / "sung").exists()
+    assert not sung.exists()
+    if name.endswith("pickle"):
+        pickle.loads(path.read_bytes())
+    else:
+        torch.load(path, weights_only=False)
+    assert sung.exists()
 
 
 def test_torchscript_and_the_first_archives_of_torch_are_refused(tmp_path):
@@ -157,7 +137,7 @@ def test_refused_song_is_named_with_the_way_out(txl, tmp_path):
     assert "torch.save(model.state_dict(), 'sd.pt')" in output.err
 
 
-def test_pickled_vocabulary_is_refused(txl, tmp_path):
+def test_pickled_vocabulary_is_refused_under_any_name(txl, tmp_path):
     for name in ("vocab.pkl", "words.txt"):
         FORMATS["pickle"](Song(tmp_path / "sung"), tmp_path / name)
         code, output = txl("convert", NVIDIA, "--out=o", "--vocab", name)

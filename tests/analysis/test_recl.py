@@ -31,34 +31,23 @@ def test_gain_follows_the_equations_of_the_paper(r):
         assert found_I == pytest.approx(by_hand_I, abs=1e-12)
 
 
-def test_hardest_positions_are_those_of_the_short_context():
-    short, long = np.full((1, 100), 0.5), np.full((1, 100), 0.5)
-    short[0, 90:], long[0, 90:] = 4.0, 2.0
-    assert gain(short, long, 0.1)[0] == pytest.approx(1 - math.exp(-2))
-    assert gain(short, long, 1.0)[0] == pytest.approx(1 - math.exp(-0.2))
-
-
 def nats_of_model(n_used: int, contexts, n_place: int = 50) -> np.ndarray:
     """Nats of a model that gains by each token of context up to `n_used` of them: nats_CP."""
     used_C = np.minimum(contexts, n_used)
     return 3.0 - 0.01 * np.repeat(used_C[:, None], n_place, axis=1)
 
 
-@pytest.mark.parametrize("r", [0.1, 1.0])
-def test_model_that_uses_n_tokens_has_recl_n(r):
+@pytest.mark.parametrize(
+    ("n_used", "recl", "found"), [(10, 10, True), (30, 30, True), (90, 90, True), (200, 100, False)]
+)
+def test_recl_is_the_context_that_a_model_uses_or_a_lower_bound(n_used, recl, found):
     contexts = list(range(10, 101, 10))
-    for n_used in (10, 30, 90):
-        (row,), _ = compute_recl({"it": nats_of_model(n_used, contexts)}, contexts, r)
-        assert row == {"model": "it", "r": r, "recl": n_used, "found": True}
-
-
-def test_recl_is_a_lower_bound_for_a_model_that_gains_to_the_end():
-    contexts = list(range(10, 101, 10))
-    (row,), steps = compute_recl({"it": nats_of_model(200, contexts)}, contexts, 1.0)
-    assert (row["recl"], row["found"]) == (100, False)
+    (row,), steps = compute_recl({"it": nats_of_model(n_used, contexts)}, contexts, 0.1)
+    assert row == {"model": "it", "r": 0.1, "recl": recl, "found": found}
     assert [step["context"] for step in steps] == contexts[:-1]
     assert [step["longer"] for step in steps] == contexts[1:]
-    assert [step["gain"] for step in steps] == pytest.approx([1 - math.exp(-0.1)] * 9)
+    gains = [1 - math.exp(-0.1) if c < n_used else 0 for c in contexts[:-1]]
+    assert [step["gain"] for step in steps] == pytest.approx(gains)
 
 
 def test_only_nats_below_the_best_of_the_group_are_a_gain():
@@ -70,23 +59,23 @@ def test_only_nats_below_the_best_of_the_group_are_a_gain():
     assert (first["recl"], beaten["recl"]) == (20, 10)
 
 
-SCHEMES = [
-    {},
-    {"mem_len": 0},
-    {"positions": "shaw", "clamp_len": 4},
-    {"positions": "absolute_sinusoidal"},
-]
-
-
-@pytest.mark.parametrize("changes", SCHEMES)
-@pytest.mark.parametrize("tgt_len", [None, 3])
+@pytest.mark.parametrize(
+    ("changes", "tgt_len"),
+    [
+        ({}, None),
+        ({}, 3),
+        ({"mem_len": 0}, 3),
+        ({"positions": "shaw", "clamp_len": 4}, 3),
+        ({"positions": "absolute_sinusoidal"}, 3),
+    ],
+)
 def test_score_of_a_context_is_that_of_a_window_of_its_tokens(make_net, changes, tgt_len):
     net, tokens = make_net(**changes), torch.randint(11, (60,)).numpy()
     place_P = spread_targets(60, 20, 9)
     found_CP = score_contexts(net, tokens, place_P, [1, 7, 20], tgt_len=tgt_len)
     for nats_P, context in zip(found_CP, (1, 7, 20), strict=True):
-        window_PW = np.stack([tokens[place - context : place + 1] for place in place_P])
-        window_PW = torch.from_numpy(window_PW)
+        windows = [tokens[place - context : place + 1] for place in place_P]
+        window_PW = torch.from_numpy(np.stack(windows))
         h_PLD, _ = net.hidden(window_PW[:, :-1])
         expected_P1 = net.head.nats(h_PLD[:, -1:], window_PW[:, -1:])
         assert nats_P == pytest.approx(expected_P1[:, 0].numpy(force=True), abs=1e-9)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from txl_lightning.analysis.speed import (
+    compare_with_window,
     is_disturbed,
     make_segment_timer,
     make_window_timer,
@@ -32,31 +33,43 @@ def test_segment_is_read_with_a_full_memory_and_a_window_with_none(make_net, mon
     assert lengths[-4:] == [(4, 20), (20, 0)] * 2
 
 
-def make_row(attention_len: int, memory_ms: tuple[float, float], window_ms: tuple[float, float]):
-    names = ("memory_ms_per_token", "memory_median_ms", "window_ms_per_token", "window_median_ms")
-    times = dict(zip(names, (*memory_ms, *window_ms), strict=True))
-    return {"attention_len": attention_len} | times
+def fake_timer(monkeypatch, name: str, seconds) -> None:
+    seconds = iter(seconds)
+    monkeypatch.setattr(f"txl_lightning.analysis.speed.{name}", lambda *_: lambda: next(seconds))
+
+
+def test_fastest_token_counts_after_a_first_round(make_net, monkeypatch):
+    fake_timer(monkeypatch, "make_segment_timer", [0.001, 0.001, 0.004, 0.008, 0.016, 0.008])
+    fake_timer(monkeypatch, "make_window_timer", [0.1, 0.3, 0.5])
+    (row,) = compare_with_window(make_net(), [800], tgt_len=4, segments=4, positions=2)
+    expected = {"memory_ms_per_token": 1, "memory_median_ms": 2, "segments": 4}
+    expected |= {"window_ms_per_token": 300, "window_median_ms": 400, "window_positions": 2}
+    expected |= {"speedup": 300, "published_speedup": 363, "attention_len": 800, "tgt_len": 4}
+    assert row == pytest.approx(expected)
+
+
+FIRST = {"attention_len": 8, "memory_ms_per_token": 1, "memory_median_ms": 1.2}
+FIRST |= {"window_ms_per_token": 10, "window_median_ms": 11}
+SECOND = {"attention_len": 16, "memory_ms_per_token": 2, "memory_median_ms": 2.1}
+SECOND |= {"window_ms_per_token": 30, "window_median_ms": 32}
 
 
 @pytest.mark.parametrize(
-    ("second", "expected"),
+    ("change", "expected"),
     [
-        (((2, 2.1), (30, 32)), False),
-        (((2, 4.0), (30, 32)), True),
-        (((2, 2.1), (30, 60)), True),
-        (((2, 2.1), (9, 9)), True),
+        ({}, False),
+        ({"memory_median_ms": 4.0}, True),
+        ({"window_median_ms": 60}, True),
+        ({"window_ms_per_token": 9, "window_median_ms": 9}, True),
     ],
 )
-def test_times_lengthened_by_other_processes_are_disturbed(second, expected):
-    assert is_disturbed([make_row(8, (1, 1.2), (10, 11)), make_row(16, *second)]) is expected
+def test_times_lengthened_by_other_processes_are_disturbed(change, expected):
+    assert is_disturbed([FIRST, SECOND | change]) is expected
 
 
 def test_latency_percentiles_are_times_that_were_measured(make_net, monkeypatch):
     """Of 100 tokens, the time that so many do not exceed; the first is not counted."""
-    seconds = iter([1000.0, *range(100, 0, -1)])
-    monkeypatch.setattr(
-        "txl_lightning.analysis.speed.make_segment_timer", lambda *_: lambda: next(seconds)
-    )
+    fake_timer(monkeypatch, "make_segment_timer", [1000.0, *range(100, 0, -1)])
     (row,) = measure_latency(make_net(), 6, [4], 100)
     percentiles = {f"p{p}_ms": p * 1e3 for p in (50, 90, 95, 99)}
     rate = {"tokens_per_second": 4 / 50.5}

@@ -14,15 +14,17 @@ from txl_lightning.data.vocab import Characters, WordOptions, Words
 from txl_lightning.errors import CheckpointError, StorageError
 
 VOCAB = Characters("abcdefghijk")
-KINDS = [
-    {"positions": "shaw", "clamp_len": 4, "memory_source": "same_layer", "norm": "pre"},
-    {"cutoffs": (3, 7), "div_val": 2, "tie_projs": (False, True, True), "d_embed": 12},
-    {"d_embed": 12, "tie_projs": (True,), "same_length": "mem_len+1"},
-    {"tie_weight": False, "untie_r": True},
-]
 
 
-@pytest.mark.parametrize("changes", KINDS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"positions": "shaw", "clamp_len": 4, "memory_source": "same_layer", "norm": "pre"},
+        {"cutoffs": (3, 7), "div_val": 2, "tie_projs": (False, True, True), "d_embed": 12},
+        {"d_embed": 12, "tie_projs": (True,), "same_length": "mem_len+1"},
+        {"tie_weight": False, "untie_r": True},
+    ],
+)
 def test_network_comes_back_bit_for_bit_with_shared_weights(make_net, tmp_path, changes):
     net = make_net(**changes)
     save_folder(net, tmp_path, VOCAB)
@@ -34,14 +36,13 @@ def test_network_comes_back_bit_for_bit_with_shared_weights(make_net, tmp_path, 
     assert counts == [len(load_file(tmp_path / "model.safetensors"))] * 2
 
 
-def test_folder_holds_json_and_each_weight_once(make_net, tmp_path):
+def test_folder_without_a_vocabulary_has_two_files(make_net, tmp_path):
     net = make_net()
     save_folder(net, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
     settings = json.loads((tmp_path / "config.json").read_text())
     assert settings["txl_lightning"] == {"format": 1}
     assert TransformerXLConfig(**settings["net"]) == net.config
-    assert "head.out.weight" not in load_file(tmp_path / "model.safetensors")
     assert load_folder(tmp_path)[1] is None
 
 
@@ -70,27 +71,22 @@ def test_invalid_settings_are_refused_with_their_file(folder):
             load_folder(folder)
 
 
-def test_missing_extra_and_misshapen_weights_are_named(folder):
+def test_invalid_weights_are_refused_with_their_file_and_name(folder):
     path, name = folder / "model.safetensors", "layers.0.attention.q_net.weight"
     whole = load_file(path)
-    cases = {
+    for message, weights in {
         f"missing, or not of this network: {name}$": {n: whole[n] for n in whole if n != name},
         "missing, or not of this network: extra$": whole | {"extra": torch.zeros(1)},
         rf"{name}: invalid \[1\]; expected \[8, 8\]": whole | {name: torch.zeros(1)},
         rf"{name}: invalid \[8, 8\]": whole | {name: whole[name].long()},
-    }
-    for message, weights in cases.items():
+    }.items():
         save_file(weights, path)
         with pytest.raises(CheckpointError, match=rf"model\.safetensors: {message}"):
             load_folder(folder)
-
-
-@pytest.mark.parametrize("kept", [0, 100, -1])
-def test_truncated_weights_are_refused(folder, kept):
-    path = folder / "model.safetensors"
-    os.truncate(path, kept if kept >= 0 else path.stat().st_size - 1)
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged, or not a safetensors"):
-        load_folder(folder)
+    for size in (path.stat().st_size - 1, 100, 0):
+        os.truncate(path, size)
+        with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged, or not a safe"):
+            load_folder(folder)
 
 
 def test_missing_files_are_named(folder):
@@ -117,9 +113,3 @@ def test_full_disk_is_reported_and_leaves_no_file(make_net, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_folder_below_a_file_is_refused(make_net, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"cannot be written \(Not a directory; "):
-        save_folder(make_net(), tmp_path / "file" / "folder")

@@ -37,15 +37,12 @@ def test_lines_end_with_the_symbol_that_is_among_the_words(tmp_path):
             vocab.encode_text("c")
 
 
-def test_word_that_is_json_by_itself_is_a_word(tmp_path):
-    (tmp_path / "words.txt").write_text("7\n")
-    assert read_vocabulary(str(tmp_path / "words.txt"), 1).words == ("7",)
-
-
-def test_saved_vocabulary_and_bytes_are_read(tmp_path):
+def test_saved_vocabulary_bytes_and_a_word_that_is_json_are_read(tmp_path):
     (tmp_path / "vocab.json").write_text(Characters("ab").to_json())
     assert read_vocabulary(str(tmp_path / "vocab.json"), 2) == Characters("ab")
     assert read_vocabulary("bytes", 256) == Bytes()
+    (tmp_path / "words.txt").write_text("7\n")
+    assert read_vocabulary(str(tmp_path / "words.txt"), 1).words == ("7",)
 
 
 @pytest.mark.parametrize(
@@ -59,18 +56,15 @@ def test_saved_vocabulary_and_bytes_are_read(tmp_path):
         (b'{"a": "b"}', "is not one saved by this package"),
         (b"[" * 100_000, "it has 1 tokens"),
         (b"\xff\xfe", "it is not UTF-8 text"),
+        (None, "No such file"),
     ],
 )
-def test_invalid_vocabulary_file_is_refused_by_name(tmp_path, content, message):
+def test_invalid_or_missing_vocabulary_file_is_refused_by_name(tmp_path, content, message):
     path = tmp_path / "words.txt"
-    path.write_bytes(content)
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(DataError, match=rf"vocab: .*words\.txt.*{message}"):
         read_vocabulary(str(path), 4)
-
-
-def test_missing_vocabulary_file_is_named():
-    with pytest.raises(DataError, match=r"vocab: none\.txt: No such file"):
-        read_vocabulary("none.txt", 4)
 
 
 def test_pickled_vocabulary_is_refused_and_never_taken_from_a_folder(tmp_path):

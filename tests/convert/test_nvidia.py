@@ -31,35 +31,27 @@ def test_checkpoint_may_lack_a_vocabulary_and_its_errors_name_the_file(tmp_path,
     net, vocab = load_any_checkpoint(path)
     golden.check(net)
     assert vocab is None
-    cases = {
-        r"a\.pt: state_dict: left over: extra": {
-            "model_state": golden.weights | {"extra": torch.zeros(1)}
-        },
-        r"a\.pt: not a state_dict": {"model_state": {"a": "text"}},
-        r"a\.pt: n_layer: invalid '2'; expected a number": {
-            "model_config": golden.args | {"n_layer": "2"}
-        },
-        r"a\.pt: a setting is of a wrong kind \(.*not iterable": {"model_config": 3},
-        r"a\.pt: vocab: invalid kind; expected words": {"vocab": {"idx2sym": ["a"]}},
-    }
-    for message, change in cases.items():
-        torch.save(content | change, path)
-        with pytest.raises(CheckpointError, match=message) as refusal:
+    extra = golden.weights | {"extra": torch.zeros(1)}
+    for key, value, message in (
+        ("model_state", extra, "state_dict: left over: extra"),
+        ("model_state", {"a": "text"}, "not a state_dict"),
+        ("model_config", golden.args | {"n_layer": "2"}, "n_layer: invalid '2'; expected a number"),
+        ("model_config", 3, r"a setting is of a wrong kind \(.*not iterable"),
+        ("vocab", {"idx2sym": ["a"]}, "vocab: invalid kind; expected words"),
+    ):
+        torch.save(content | {key: value}, path)
+        with pytest.raises(CheckpointError, match=rf"^\S+a\.pt: {message}"):
             load_any_checkpoint(path)
-        assert str(refusal.value).count("a.pt") == 1
 
 
 def test_vocabulary_keeps_lower_case_and_refuses_other_units():
     vocab = Vocab()
-    vocab.idx2sym, vocab.delimiter, vocab.lower_case = ["<eos>", "the", "<unk>"], None, True
-    assert convert_vocabulary(vocab, 3).encode_text("The").tolist() == [1]
-    vocab.lower_case = False
-    assert convert_vocabulary(vocab, 3).encode_text("The").tolist() == [2]
-    for wrong in ({"delimiter": ""}, {"idx2sym": {"the": 0}}):
-        other = Vocab()
-        vars(other).update(vars(vocab) | wrong)
-        with pytest.raises(ValueError, match="vocab: invalid kind; expected words"):
-            convert_vocabulary(other, 3)
+    vocab.idx2sym, vocab.delimiter = ["<eos>", "the", "<unk>"], None
+    for vocab.lower_case, index in ((True, 1), (False, 2)):
+        assert convert_vocabulary(vocab, 3).encode_text("The").tolist() == [index]
+    vocab.delimiter = ""
+    with pytest.raises(ValueError, match="vocab: invalid kind; expected words"):
+        convert_vocabulary(vocab, 3)
 
 
 def test_heads_beside_learned_positions_need_not_be_as_wide_as_the_model(open_golden):
