@@ -101,15 +101,11 @@ def test_cached_reader_equals_the_network_in_any_setting(
 
 
 def test_buffer_moves_seldom(make_net, monkeypatch):
-    moves, copy_slots = [], inference_module.Buffer.copy_slots
+    moves, move = [], KeyValueCache._move
     monkeypatch.setattr(inference_module, "SLACK", 16)
-    monkeypatch.setattr(
-        inference_module.Buffer,
-        "copy_slots",
-        lambda *given: moves.append(1) or copy_slots(*given),
-    )
+    monkeypatch.setattr(KeyValueCache, "_move", lambda *given: moves.append(1) or move(*given))
     check_equal(make_net, segments=[1] * 80, mem_len=5)
-    assert len(moves) <= 1 + 80 / 16
+    assert 1 <= len(moves) <= 1 + 80 / 16
 
 
 @torch.inference_mode()
@@ -144,16 +140,6 @@ def test_cache_is_even_once_all_rows_are_full(make_net):
     doc_pos = torch.stack([torch.arange(20), (torch.arange(20) - 3).clamp(min=0)])
     caches = [read(reader, None, tokens[:, :n], [4, n - 4], doc_pos)[1] for n in (8, 20)]
     assert [cache.is_even for cache in caches] == [False, True]
-
-
-@torch.inference_mode()
-def test_cache_is_read_with_the_lengths_given_last(make_net):
-    net, tokens = make_net(mem_len=9), torch.randint(11, (2, 8))
-    found, expected = (
-        each(tokens, each(tokens)[1].with_lengths(3, "mem_len"))[0]
-        for each in (CachedReader(net), net)
-    )
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("documents", [False, True])
@@ -199,12 +185,12 @@ def test_cache_holds_the_precision_of_the_network(make_net):
 
 def test_cache_is_refused_in_training_mode_with_gradients_and_for_other_rows(make_net):
     reader, tokens = CachedReader(make_net()), torch.randint(11, (2, 5))
-    with pytest.raises(ValueError, match="no gradient"):
+    with pytest.raises(ValueError, match="no_grad"):
         reader(tokens)
     with torch.no_grad(), pytest.raises(ValueError, match="memory: invalid 3 rows; expected 2"):
         reader(tokens, reader.empty_memory(3))
     reader.net.train()
-    with torch.no_grad(), pytest.raises(ValueError, match="call the network's eval"):
+    with torch.no_grad(), pytest.raises(ValueError, match="needs eval"):
         reader(tokens)
 
 

@@ -113,8 +113,6 @@ def test_memory_is_as_large_as_its_states():
 def test_negative_mem_len_is_refused():
     with pytest.raises(ValueError, match="mem_len: invalid -1"):
         Memory.empty(1, 1, -1, 1)
-    with pytest.raises(ValueError, match="mem_len: invalid -1"):
-        Memory.empty(1, 1, 1, 1).resized(-1)
 
 
 @pytest.mark.parametrize("mem_len", [0, 1, 3, 4, 9])

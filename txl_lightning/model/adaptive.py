@@ -24,7 +24,6 @@ from .config import TransformerXLConfig
 
 IGNORED = -100
 """A target that is not scored: its nats are 0, and no gradient comes from it."""
-
 Scorer = Callable[[Tensor], Tensor]
 """Maps h_YD to unnormalised log-probabilities of some tokens."""
 
@@ -53,32 +52,24 @@ class ClusterSpec:
         return self.stop - self.start
 
     def contains(self, ids: Tensor) -> Tensor:
-        """Return True for the ids of this cluster."""
         return (ids >= self.start) & (ids < self.stop)
 
     @staticmethod
     def clusters(config: TransformerXLConfig) -> list[ClusterSpec]:
-        """Return the clusters, most frequent tokens first.
-
-        Raises:
-            ValueError: the last one would be empty.
-        """
-        last = config.cutoffs[-1] if config.cutoffs else 0
-        smaller = f"smaller than the vocabulary, {config.n_token}"
-        require(last < config.n_token, "cutoffs", list(config.cutoffs), smaller)
-        bounds = pairwise([0, *config.cutoffs, config.n_token])
+        """Return the clusters, most frequent tokens first; refuse an empty last one."""
+        bounds, smaller = [0, *config.cutoffs], f"smaller than the vocabulary, {config.n_token}"
+        require(bounds[-1] < config.n_token, "cutoffs", list(config.cutoffs), smaller)
         return [
             ClusterSpec(start, stop, config.embed_width // config.div_val**i)
-            for i, (start, stop) in enumerate(bounds)
+            for i, (start, stop) in enumerate(pairwise([*bounds, config.n_token]))
         ]
 
     @staticmethod
     def tables(config: TransformerXLConfig) -> list[ClusterSpec]:
-        """Return the tables of embeddings: one for each cluster, or one for all of one width."""
+        """Return the tables of embeddings: one for each cluster, or one for all."""
         clusters = ClusterSpec.clusters(config)
-        return (
-            clusters if config.n_table > 1 else [ClusterSpec(0, config.n_token, config.embed_width)]
-        )
+        whole = ClusterSpec(0, config.n_token, config.embed_width)
+        return clusters if config.n_table > 1 else [whole]
 
 
 class AdaptiveEmbedding(nn.Module):
@@ -98,7 +89,7 @@ class AdaptiveEmbedding(nn.Module):
         )
 
     def forward(self, tokens_BL: Tensor) -> Tensor:
-        """Return h_BLD. Every table is asked for every token: shapes do not depend on ids."""
+        # Every table is asked for every token, so that shapes do not depend on ids.
         h_BLD = self._embed(0, tokens_BL)
         for i in range(1, len(self.tables)):
             is_in_table_BL1 = (tokens_BL >= self.starts[i])[..., None]
@@ -129,7 +120,6 @@ class Softmax(nn.Module):
             self.out.weight = table.weight
 
     def forward(self, h_BLD: Tensor) -> Tensor:
-        """Return unnormalised log-probabilities, logits_BLV."""
         return self.out(self.down(h_BLD))
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
@@ -165,31 +155,27 @@ class AdaptiveSoftmax(nn.Module):
         first, *tails = self.scorers()
         logp_BLV = at_least_float32(first(h_BLD)).log_softmax(-1)
         token_BLV, *cluster_X = logp_BLV.tensor_split([-i for i in range(len(tails), 0, -1)], -1)
-        tail_X = [
-            at_least_float32(tail(h_BLD)).log_softmax(-1) + logp_BL1
-            for tail, logp_BL1 in zip(tails, cluster_X, strict=True)
-        ]
+        tail_X = (at_least_float32(tail(h_BLD)).log_softmax(-1) for tail in tails)
+        tail_X = [tail + logp_BL1 for tail, logp_BL1 in zip(tail_X, cluster_X, strict=True)]
         return torch.cat([token_BLV, *tail_X], dim=-1)
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         """Return -log p of each target, nats_BL, at least float32."""
         h_YD, target_Y = h_BLD.flatten(0, -2), targets_BL.flatten()
         first, *tails = self.scorers()
-        nats_Y = chunked_nats(first, h_YD, self._first_target(target_Y), self.chunk_size)
+        # The first softmax chooses a frequent token, or a cluster after them.
+        first_Y = target_Y
+        for i, cluster in enumerate(self.clusters[1:]):
+            first_Y = first_Y.where(~cluster.contains(target_Y), self.clusters[0].stop + i)
+        nats_Y = chunked_nats(first, h_YD, first_Y, self.chunk_size)
         for cluster, tail in zip(self.clusters[1:], tails, strict=True):
             at = cluster.contains(target_Y).nonzero().squeeze(1)
             tail_Y = chunked_nats(tail, h_YD[at], target_Y[at] - cluster.start, self.chunk_size)
             nats_Y = nats_Y.index_add(0, at, tail_Y)
         return nats_Y.view_as(targets_BL)
 
-    def _first_target(self, target_Y: Tensor) -> Tensor:
-        """Return the target of the first softmax: a frequent token, or a cluster after them."""
-        for i, cluster in enumerate(self.clusters[1:]):
-            target_Y = target_Y.where(~cluster.contains(target_Y), self.clusters[0].stop + i)
-        return target_Y
-
     def scorers(self) -> list[Scorer]:
-        """Return a scorer of each cluster's tokens; the first one's also scores the others."""
+        """Return a scorer of each cluster's tokens; the first one's also scores the clusters."""
         # A matrix is cut once, because the gradient of every cut has the size of the whole.
         parts = [
             part
@@ -220,14 +206,15 @@ def output_projections(
     config: TransformerXLConfig, embedding: AdaptiveEmbedding
 ) -> list[nn.Module]:
     """Return each cluster's projection: the embedding's matrix where tie_projs says so."""
-    n_cluster, specs = len(config.cutoffs) + 1, ClusterSpec.tables(config)
+    ties = config.tie_projs or (False,) * (len(config.cutoffs) + 1)
     if not config.has_projections:
-        return [nn.Identity() for _ in range(n_cluster)]
+        return [nn.Identity() for _ in ties]
     projections = []
-    for i, tie in enumerate(config.tie_projs or (False,) * n_cluster):
-        table = i if len(specs) > 1 else 0
-        own = nn.Parameter(torch.zeros(config.d_model, specs[table].width))
-        projections.append(Projection(embedding.projections[table].weight if tie else own))
+    for i, tie in enumerate(ties):
+        weight_DE = embedding.projections[i if config.n_table > 1 else 0].weight
+        projections.append(
+            Projection(weight_DE if tie else nn.Parameter(torch.zeros_like(weight_DE)))
+        )
     return projections
 
 
@@ -237,10 +224,7 @@ def at_least_float32(logits: Tensor) -> Tensor:
 
 
 def chunked_nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor, chunk_size: int | None) -> Tensor:
-    """Return -log p of each target, nats_Y, with the logits of `chunk_size` tokens at once.
-
-    No more are ever held: the gradients compute them again.
-    """
+    """Return nats_Y with the logits of `chunk_size` tokens at once; gradients make them again."""
     if chunk_size is None or chunk_size >= len(target_Y):
         return nats(scorer, h_YD, target_Y)
     chunks = zip(h_YD.split(chunk_size), target_Y.split(chunk_size), strict=True)
@@ -249,6 +233,5 @@ def chunked_nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor, chunk_size: int
 
 
 def nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor) -> Tensor:
-    """Return -log p of each target, nats_Y."""
     logits_YV = at_least_float32(scorer(h_YD))
     return F.cross_entropy(logits_YV, target_Y, reduction="none", ignore_index=IGNORED)

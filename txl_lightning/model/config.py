@@ -1,6 +1,6 @@
 """Every size that the paper names, under the names of the original code."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -9,10 +9,8 @@ from ..errors import require
 
 SameLength = Literal["mem_len", "mem_len+1"] | None
 EvalSameLength = Literal["mem_len", "mem_len+1", "all"] | None
-"""A `same_length` that is given for evaluation; None, as in training."""
 LEARNED = ("learned", "shaw", "absolute_learned")
 """Position schemes with a row for each distance up to clamp_len."""
-
 ABSOLUTE = ("absolute_sinusoidal", "absolute_learned")
 """Position schemes whose states are given other positions by each segment that reads them."""
 
@@ -30,11 +28,7 @@ CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
 
 @dataclass(frozen=True)
 class TransformerXLConfig:
-    """Sizes and parts of a Transformer-XL (Dai et al. 2019, Section 3).
-
-    Raises:
-        ValueError: a size that no network can have; the message starts with the field's name.
-    """
+    """Sizes and parts of a Transformer-XL (Dai et al. 2019, Section 3); checked when made."""
 
     n_token: int = 256
     """Vocabulary size V. The command line takes it from the corpus."""
@@ -59,17 +53,15 @@ class TransformerXLConfig:
     mem_len: int = 128
     """Hidden states M remembered per layer while training; 0 is a plain Transformer."""
     memory_source: Literal["layer_below", "same_layer"] = "layer_below"
-    """Whose states a layer remembers: those of the layer below (paper), or its own output (Ding et
-    al. 2021)."""
+    """Whose states a layer remembers: the layer below's (paper), or its own (Ding et al. 2021)."""
     same_length: SameLength = None
-    """How many states each query sees, itself among them: mem_len (the original PyTorch code) or
-    mem_len+1 (TensorFlow, NVIDIA); left out, or without a memory, all that are there."""
+    """States that each query sees, with itself: mem_len (original PyTorch code) or mem_len+1
+    (TensorFlow, NVIDIA); left out, or without a memory, all."""
     clamp_len: int | None = None
-    """Greatest distance told apart: every farther one is encoded like it. Left out, all are; but
-    learned positions must have it."""
+    """Greatest distance told apart; left out, all are. Learned positions must have it."""
     norm: Literal["post", "pre", "pre_kv"] = "post"
-    """Layer normalisation after each residual sum (paper), or before each part; pre_kv leaves
-    queries as they are, as the original does with absolute positions."""
+    """Layer normalisation after each residual sum (paper), or before each part; with pre_kv, not of
+    queries (the original's absolute positions)."""
     final_norm: bool | None = None
     """Whether the last layer's output is normalised; left out, unless norm is post."""
     norm_eps: float = 1e-5
@@ -88,13 +80,11 @@ class TransformerXLConfig:
     dropout: float = 0.0
     """Probability of dropping hidden units."""
     dropout_type: Literal["standard", "variational"] = "standard"
-    """Whether each token drops other units, or all of a row in a segment the same (variational
-    dropout, Gal and Ghahramani 2016)."""
+    """Whether units are dropped by token, or for a row's segment (Gal and Ghahramani 2016)."""
     dropatt: float = 0.0
     """Probability of dropping attention weights."""
     loss_chunk_size: int | None = None
-    """Tokens whose logits the loss holds at once, computing them again for the gradients; left out,
-    all."""
+    """Tokens whose logits are held at once and computed again for gradients; left out, all."""
     init: Literal["normal", "uniform"] = "normal"
     """How initial weights are drawn: with init_std around 0, or from -init_range to init_range."""
     init_std: float = 0.02
@@ -105,41 +95,34 @@ class TransformerXLConfig:
     """Standard deviation of the initial projections of embeddings."""
 
     def __post_init__(self) -> None:
-        for field in ("cutoffs", "tie_projs"):
-            # A YAML file and a checkpoint hold lists.
-            object.__setattr__(self, field, tuple(getattr(self, field)))
+        # A YAML file and a checkpoint hold lists.
+        object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
+        object.__setattr__(self, "tie_projs", tuple(self.tie_projs))
         for fields, is_possible, expected in CHECKS:
-            for field in fields:
-                value = getattr(self, field)
+            for field, value in ((field, getattr(self, field)) for field in fields):
                 require(is_possible(value), field, value, expected)
+        for fits, field, expected in self._cross_checks():
+            value = getattr(self, field)
+            require(fits, field, list(value) if isinstance(value, tuple) else value, expected)
+
+    def _cross_checks(self) -> Iterator[tuple[bool, str, str]]:
+        """Yield whether fields fit each other, which to name if not, and what is expected."""
         divides = self.d_head is not None or self.d_model % self.n_head == 0
-        expected = f"a multiple of n_head ({self.n_head}), unless d_head is given"
-        require(divides, "d_model", self.d_model, expected)
-        self._check_clamp_len()
-        self._check_clusters()
-
-    def _check_clamp_len(self) -> None:
-        if self.positions in LEARNED:
-            needed = f"the greatest distance told apart, because positions are {self.positions}"
-            require(self.clamp_len is not None, "clamp_len", None, needed)
+        yield divides, "d_model", f"a multiple of n_head ({self.n_head}), unless d_head is given"
+        is_learned, clamp_len = self.positions in LEARNED, self.clamp_len
+        needed = f"the greatest distance told apart, because positions are {self.positions}"
+        yield clamp_len is not None or not is_learned, "clamp_len", needed
         # A table may have one row, of distance 0.
-        least, null = (0, "") if self.positions in LEARNED else (1, ", or null")
-        possible = self.clamp_len is None or self.clamp_len >= least
-        require(possible, "clamp_len", self.clamp_len, f"at least {least}{null}")
-
-    def _check_clusters(self) -> None:
-        """Refuse impossible clusters; that the last one has tokens is checked by the network,
-        because the vocabulary's size may be known only then."""
-        starts = (0, *self.cutoffs)
-        rising = all(low < high for low, high in pairwise(starts))
-        require(rising, "cutoffs", list(self.cutoffs), "growing, from above 0")
-        possible = len(self.tie_projs) in (0, len(starts))
-        expected = f"one for each of {len(starts)} clusters, or none"
-        require(possible, "tie_projs", list(self.tie_projs), expected)
-        require(self.div_val == 1 or self.cutoffs, "div_val", self.div_val, "1 without cutoffs")
-        narrowest = self.embed_width // self.div_val ** len(self.cutoffs)
-        expected = f"small enough to leave the last cluster a width ({self.embed_width} at first)"
-        require(narrowest >= 1, "div_val", self.div_val, expected)
+        least, null = (0, "") if is_learned else (1, ", or null")
+        yield clamp_len is None or clamp_len >= least, "clamp_len", f"at least {least}{null}"
+        # The network checks that the last cluster has tokens: n_token may be known only then.
+        starts, width = (0, *self.cutoffs), self.embed_width
+        yield all(a < b for a, b in pairwise(starts)), "cutoffs", "growing, from above 0"
+        each = f"one for each of {len(starts)} clusters, or none"
+        yield len(self.tie_projs) in (0, len(starts)), "tie_projs", each
+        yield self.div_val == 1 or bool(self.cutoffs), "div_val", "1 without cutoffs"
+        narrow = f"small enough to leave the last cluster a width ({width} at first)"
+        yield width >= self.div_val ** len(self.cutoffs), "div_val", narrow
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a checkpoint and a YAML file hold them: lists for tuples."""
@@ -147,7 +130,6 @@ class TransformerXLConfig:
 
     @property
     def is_absolute(self) -> bool:
-        """True if the position of a state depends on the segment that reads it."""
         return self.positions in ABSOLUTE
 
     @property
@@ -185,7 +167,7 @@ class TransformerXLConfig:
 
 
 class ContextLengths(NamedTuple):
-    """Lengths in use: None means no limit."""
+    """Lengths in use: None, no limit."""
 
     mem_len: int
     clamp_len: int | None
@@ -194,18 +176,14 @@ class ContextLengths(NamedTuple):
 
 @dataclass(frozen=True)
 class EvalLengths:
-    """How far back evaluation attends, where it is not as in training.
-
-    Raises:
-        ValueError: an impossible length; the message starts with the field's name.
-    """
+    """How far back evaluation attends; None, as in training."""
 
     mem_len: int | None = None
-    """States remembered; None, as in training."""
+    """States remembered."""
     clamp_len: int | None = None
-    """Greatest distance told apart; None, as in training."""
+    """Greatest distance told apart."""
     same_length: EvalSameLength = None
-    """Number of states that each query attends to; "all", no limit; None, as in training."""
+    """Number of states that each query attends to; "all", no limit."""
 
     def __post_init__(self) -> None:
         possible = self.mem_len is None or self.mem_len >= 0
@@ -214,7 +192,7 @@ class EvalLengths:
         require(possible, "clamp_len", self.clamp_len, "at least 1, or null")
 
     def resolve(self, config: TransformerXLConfig) -> ContextLengths:
-        """Return the lengths in use: these, or those of training."""
+        """Return these lengths, or those of training."""
         same_length = config.same_length if self.same_length is None else self.same_length
         return ContextLengths(
             config.mem_len if self.mem_len is None else self.mem_len,

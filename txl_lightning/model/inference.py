@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,7 @@ from .memory import (
 from .transformer_xl import Layer, TransformerXL
 
 SLACK = 256
-"""Tokens at least for which a buffer has room, before what is remembered is moved to another, and
-for which there are terms."""
+"""Tokens at least for which a buffer has room and for which there are terms."""
 
 
 class CachedReader:
@@ -57,11 +56,11 @@ class CachedReader:
         # import that class takes as long as the rest of torch.
         if changing or hasattr(weight, "full_tensor"):
             return self.net.empty_memory(batch_size, lengths)
-        use = (lengths or EvalLengths()).resolve(config)
-        shape = (config.n_layer, config.n_head, batch_size, 0, config.head_width)
-        buffer = Buffer.empty(shape, self.net.compute_dtype, weight.device)
+        shape = (config.n_layer, config.n_head, batch_size, config.head_width, 0)
+        k_NHBKC = torch.empty(shape, dtype=self.net.compute_dtype, device=weight.device)
         filled_B = torch.zeros(batch_size, dtype=torch.long, device=weight.device)
-        return KeyValueCache(buffer, 0, 0, filled_B, *use)
+        use = (lengths or EvalLengths()).resolve(config)
+        return KeyValueCache(Buffer(k_NHBKC, k_NHBKC.mT, 0), 0, 0, filled_B, *use)
 
     # The network's own code, which calls the `hidden` and the `head` of this class.
     __call__, loss = TransformerXL.forward, TransformerXL.loss
@@ -76,17 +75,15 @@ class CachedReader:
         """Return h^N_BLD and the memory for the next segment, as the network does.
 
         Raises:
-            ValueError: gradients are asked for, or the network is in training mode.
+            ValueError: gradients are asked for, in training mode, or for other rows.
         """
         batch_size, tgt_len = tokens_BL.shape
         memory = self.empty_memory(batch_size) if memory is None else memory
         if isinstance(memory, Memory):
             return self.net.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
         assert 0 <= n_reread <= tgt_len
-        if torch.is_grad_enabled():
-            raise ValueError("a KeyValueCache has no gradient; use torch.inference_mode or no_grad")
-        if self.net.training:
-            raise ValueError("a KeyValueCache is for evaluation; call the network's eval() first")
+        if torch.is_grad_enabled() or self.net.training:
+            raise ValueError("a KeyValueCache needs eval() and torch.inference_mode or no_grad")
         same = memory.batch_size == batch_size
         require(same, "memory", f"{memory.batch_size} rows", f"{batch_size}, those of the tokens")
         cache = memory.with_room(tgt_len).with_terms(tgt_len, self.net.positions)
@@ -116,47 +113,25 @@ def read_layer(
     return layer.feed_forward(layer.norm_after(h_BLD + attention.o_net(out_BLHK.flatten(-2))))
 
 
+@dataclass
 class Buffer:
     """Slots for keys and values, each written once; the first `used` have been."""
 
-    def __init__(self, k_NHBKC: Tensor, v_NHBCK: Tensor, used: int) -> None:
-        self.k_NHBKC, self.v_NHBCK, self.used = k_NHBKC, v_NHBCK, used
-        self.workspace = Workspace()
-
-    @staticmethod
-    def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Buffer:
-        """Return slots of shape N, H, B, C, K; not written, they take no memory yet."""
-        *NHB, C, K = shape
-        # A tensor made under inference_mode could not be written to outside of it.
-        with torch.inference_mode(False):
-            k_NHBKC = torch.empty(*NHB, K, C, dtype=dtype, device=device)
-            v_NHBCK = torch.empty(*NHB, C, K, dtype=dtype, device=device)
-        return Buffer(k_NHBKC, v_NHBCK, 0)
+    k_NHBKC: Tensor
+    v_NHBCK: Tensor
+    used: int
+    workspace: Workspace = field(default_factory=Workspace)
 
     def slots(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Return views of keys and values."""
         return self.k_NHBKC[..., start:stop], self.v_NHBCK[..., start:stop, :]
-
-    def copy_slots(
-        self, start: int, stop: int, n_slot: int, index_B: Tensor | None = None
-    ) -> Buffer:
-        """Return a buffer of n_slot slots that begins with these, of all rows or the indexed."""
-        k, v = self.slots(start, stop)
-        if index_B is not None:
-            k, v = k.index_select(2, index_B), v.index_select(2, index_B)
-        N, H, B, used, K = v.shape
-        new = Buffer.empty((N, H, B, n_slot, K), k.dtype, k.device)
-        new.k_NHBKC[..., :used], new.v_NHBCK[..., :used, :] = k, v
-        new.used, new.workspace = used, self.workspace
-        return new
 
 
 @dataclass(frozen=True)
 class KeyValueCache:
     """Keys and values of the last M states of each layer: what a `CachedReader` remembers.
 
-    It is a value: what it holds is never changed, though it shares its buffer with the caches that
-    follow it, which write to slots beyond its own.
+    It is a value: caches that follow it share its buffer, but write to slots beyond its own.
     """
 
     buffer: Buffer
@@ -176,37 +151,39 @@ class KeyValueCache:
     def batch_size(self) -> int:
         return len(self.filled_B)
 
-    def with_lengths(self, clamp_len: int | None, same_length: SameLength) -> KeyValueCache:
-        """Return the same states, attended to as far back as these lengths say."""
-        return replace(self, clamp_len=clamp_len, same_length=same_length, terms_N=())
-
     def rows(self, index_B: Tensor) -> KeyValueCache:
         """Return these rows, in this order; one may be asked for twice."""
         index_B = index_B.to(self.filled_B.device)
-        moved = self._move(1, index_B)
-        return replace(moved, filled_B=self.filled_B[index_B])
+        return replace(self._move(1, index_B), filled_B=self.filled_B[index_B])
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every field as a tensor, to be saved."""
         k_NHBKM, v_NHBMK = self.buffer.slots(self.end - self.n_kept, self.end)
         tensors = {"k_NHBKM": k_NHBKM, "v_NHBMK": v_NHBMK, "filled_B": self.filled_B}
-        tensors["mem_len"] = torch.tensor(self.mem_len)
-        return tensors | lengths_to_tensors(self.clamp_len, self.same_length)
+        lengths = lengths_to_tensors(self.clamp_len, self.same_length)
+        return tensors | lengths | {"mem_len": torch.tensor(self.mem_len)}
 
     @staticmethod
     def from_tensors(tensors: dict[str, Tensor]) -> KeyValueCache:
         """Return the cache that `tensors` gave these of; its buffer is full."""
         k_NHBKM, v_NHBMK, filled_B = (tensors[name] for name in ("k_NHBKM", "v_NHBMK", "filled_B"))
-        n_kept = v_NHBMK.size(3)
-        is_even = bool((filled_B == n_kept).all())
-        lengths = (int(tensors["mem_len"]), *lengths_from_tensors(tensors))
+        n_kept, mem_len = v_NHBMK.size(3), int(tensors["mem_len"])
+        lengths, is_even = lengths_from_tensors(tensors), bool((filled_B == n_kept).all())
         buffer = Buffer(k_NHBKM, v_NHBMK, n_kept)
-        return KeyValueCache(buffer, n_kept, n_kept, filled_B, *lengths, is_even)
+        return KeyValueCache(buffer, n_kept, n_kept, filled_B, mem_len, *lengths, is_even)
 
     def _move(self, tgt_len: int, index_B: Tensor | None = None) -> KeyValueCache:
+        k, v = self.buffer.slots(self.end - self.n_kept, self.end)
+        if index_B is not None:
+            k, v = k.index_select(2, index_B), v.index_select(2, index_B)
         # Room for as much as is remembered, or more: a buffer is moved seldom.
         n_slot = self.mem_len + max(self.mem_len, 2 * tgt_len, SLACK)
-        buffer = self.buffer.copy_slots(self.end - self.n_kept, self.end, n_slot, index_B)
+        # A tensor made under inference_mode could not be written to outside of it.
+        with torch.inference_mode(False):
+            k_NHBKC = k.new_empty(*k.shape[:-1], n_slot)
+            v_NHBCK = v.new_empty(*k.shape[:3], n_slot, k.size(3))
+        k_NHBKC[..., : self.n_kept], v_NHBCK[..., : self.n_kept, :] = k, v
+        buffer = Buffer(k_NHBKC, v_NHBCK, self.n_kept, self.buffer.workspace)
         return replace(self, buffer=buffer, end=self.n_kept)
 
     def with_room(self, tgt_len: int) -> KeyValueCache:
@@ -222,10 +199,9 @@ class KeyValueCache:
         # Never for fewer tokens: a text that is continued later would have terms of other bits.
         count = self._n_distance(self.mem_len, max(tgt_len, SLACK))
         distance_E = torch.arange(count - 1, -1, -1, device=self.filled_B.device)
-        distance_E = distance_E.clamp(min=0, max=self.clamp_len)
-        values = self.buffer.v_NHBCK
-        terms_N = tuple(CachedTerms.from_terms(terms, values) for terms in positions(distance_E))
-        return replace(self, terms_N=terms_N)
+        terms_N = positions(distance_E.clamp(min=0, max=self.clamp_len))
+        cached = tuple(CachedTerms.from_terms(terms, self.buffer.v_NHBCK) for terms in terms_N)
+        return replace(self, terms_N=cached)
 
     def _n_distance(self, n_kept: int, tgt_len: int) -> int:
         # Beyond clamp_len all terms are the same: the farthest L stand for them.
@@ -237,27 +213,25 @@ class KeyValueCache:
         self.buffer.used = self.end + tgt_len
         slots = self.buffer.slots(self.end - self.n_kept, self.buffer.used)
         count = self._n_distance(self.n_kept, tgt_len)
-        terms = [terms.nearest(count) for terms in self.terms_N]
-        return list(zip(*slots, terms, strict=True))
+        terms_N = [terms.nearest(count) for terms in self.terms_N]
+        return list(zip(*slots, terms_N, strict=True))
 
     def attention_mask(self, tgt_len: int, doc_pos_BL: Tensor | None = None) -> Mask:
         """Return which of the S states each query attends to: a band if all rows are alike."""
-        farthest = farthest_state(self.same_length, self.mem_len)
-        if self.is_even and (doc_pos_BL is None or self._is_one_document(doc_pos_BL)):
+        is_band, farthest = self.is_even, farthest_state(self.same_length, self.mem_len)
+        if is_band and doc_pos_BL is not None:
+            token_L = torch.arange(tgt_len, device=doc_pos_BL.device)
+            is_band = bool((doc_pos_BL >= token_L + self.n_kept).all())
+        if is_band:
             return CausalBand(tgt_len, self.n_kept + tgt_len, farthest, self.buffer.v_NHBCK)
         return DenseMask(attention_mask(self.filled_B, self.n_kept, tgt_len, farthest, doc_pos_BL))
-
-    def _is_one_document(self, doc_pos_BL: Tensor) -> bool:
-        token_L = torch.arange(doc_pos_BL.size(1), device=doc_pos_BL.device)
-        return bool((doc_pos_BL >= token_L + self.n_kept).all())
 
     def updated(self, tgt_len: int, mask: Mask, n_reread: int = 0) -> KeyValueCache:
         """Return the cache after a segment, without the last n_reread tokens."""
         n_kept = min(self.n_kept + tgt_len - n_reread, self.mem_len)
         self.buffer.used = end = self.end + tgt_len - n_reread
-        if isinstance(mask, CausalBand):
-            filled_B, is_even = torch.full_like(self.filled_B, n_kept), True
-        else:
+        is_even, filled_B = True, torch.full_like(self.filled_B, n_kept)
+        if isinstance(mask, DenseMask):
             filled_B = count_filled(mask.mask_BLS, n_reread, self.mem_len)
             is_even = bool((filled_B == n_kept).all())
         return replace(self, end=end, n_kept=n_kept, filled_B=filled_B, is_even=is_even)
@@ -268,12 +242,11 @@ AnyMemory = Memory | KeyValueCache
 
 
 @contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
+def eval_mode(module: nn.Module) -> Iterator[nn.Module]:
     """Put the module in eval mode; leave it, also after an error, in the mode it was in."""
     was_training = module.training
-    module.eval()
     try:
-        yield
+        yield module.eval()
     finally:
         module.train(was_training)
 

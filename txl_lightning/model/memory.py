@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from ..errors import require
 from .config import SameLength
 
-SAME_LENGTHS = (None, *get_args(get_args(SameLength)[0]))
+SAME_LENGTHS = (None, "mem_len", "mem_len+1")
 """Values of `same_length`; a saved memory has the index in this list."""
 
 
@@ -25,8 +25,7 @@ SAME_LENGTHS = (None, *get_args(get_args(SameLength)[0]))
 class Memory:
     """The last M hidden states that each layer reads, newest last, without gradient.
 
-    The shape is constant from the first segment on. Only the newest `filled_B` states of a row
-    have been written; the others are masked by position and contribute nothing.
+    The shape is constant. Only the newest `filled_B` states of a row count; others are masked.
     """
 
     h_NBMD: Tensor
@@ -81,7 +80,6 @@ class Memory:
 
     def resized(self, mem_len: int) -> Memory:
         """Return a memory of `mem_len` states with the newest of these."""
-        require(mem_len >= 0, "mem_len", mem_len, "0 (no memory) or more")
         if mem_len == self.mem_len:
             return self
         n_kept = min(mem_len, self.mem_len)
@@ -100,21 +98,18 @@ class Memory:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every field as a tensor, to be saved."""
-        tensors = {"h_NBMD": self.h_NBMD, "filled_B": self.filled_B}
-        return tensors | lengths_to_tensors(self.clamp_len, self.same_length)
+        lengths = lengths_to_tensors(self.clamp_len, self.same_length)
+        return {"h_NBMD": self.h_NBMD, "filled_B": self.filled_B} | lengths
 
     @staticmethod
     def from_tensors(tensors: dict[str, Tensor]) -> Memory:
         """Return the memory that `tensors` gave these of."""
-        memory = Memory(tensors["h_NBMD"], tensors["filled_B"])
-        return memory.with_lengths(*lengths_from_tensors(tensors))
+        return Memory(tensors["h_NBMD"], tensors["filled_B"], *lengths_from_tensors(tensors))
 
 
 def farthest_state(same_length: SameLength, mem_len: int) -> int | None:
-    """Return how many states before itself a query attends to at most; None, all.
-
-    Without a memory, all: equally many would be none but its own.
-    """
+    """Return how many states before itself a query attends to at most; None, all."""
+    # Without a memory, equally many would be none but its own.
     if not mem_len or same_length is None:
         return None
     return mem_len - 1 if same_length == "mem_len" else mem_len

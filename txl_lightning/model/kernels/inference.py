@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,49 +26,36 @@ Tile = tuple[slice, slice]
 """All rows of some heads, or some rows of one head."""
 
 
-@dataclass(frozen=True)
 class CausalBand:
     """The mask where all rows are alike: a query attends to at most `farthest` states before it.
 
     `like` is any tensor of the scores' dtype and device.
     """
 
-    tgt_len: int
-    seen_len: int
-    farthest: int | None
-    like: Tensor
+    def __init__(self, tgt_len: int, seen_len: int, farthest: int | None, like: Tensor) -> None:
+        L, S = tgt_len, seen_len
+        n_far = 0 if farthest is None else max(S - 1 - farthest, 0)
+        self.triangles = []
+        if L > 1:
+            self.triangles.append((S - L, like.new_full((L, L), HIDDEN).triu(1)))
+        if n_far > 0:
+            self.triangles.append((0, like.new_full((L, n_far), HIDDEN).tril(n_far - L)))
 
     def hide_(self, score_HBLS: Tensor, rows: slice) -> None:
         """Set to -inf what is masked: a triangle at the end, and one at the beginning."""
         for first, hidden_LX in self.triangles:
             score_HBLS.narrow(-1, first, hidden_LX.size(1)).add_(hidden_LX)
 
-    @cached_property
-    def triangles(self) -> list[tuple[int, Tensor]]:
-        """-inf where masked, each with its first state; made once for all layers."""
-        L, S = self.tgt_len, self.seen_len
-        n_far = 0 if self.farthest is None else max(S - 1 - self.farthest, 0)
-        triangles = []
-        if L > 1:
-            triangles.append((S - L, self.like.new_full((L, L), HIDDEN).triu(1)))
-        if n_far > 0:
-            triangles.append((0, self.like.new_full((L, n_far), HIDDEN).tril(n_far - L)))
-        return triangles
 
-
-@dataclass(frozen=True)
 class DenseMask:
     """The mask where rows remember more and less, or begin another document."""
 
-    mask_BLS: Tensor
+    def __init__(self, mask_BLS: Tensor) -> None:
+        self.mask_BLS, self.hidden_BLS = mask_BLS, ~mask_BLS
 
     def hide_(self, score_HBLS: Tensor, rows: slice) -> None:
         """Set to -inf what is masked, in the scores of some rows."""
         score_HBLS.masked_fill_(self.hidden_BLS[rows], HIDDEN)
-
-    @cached_property
-    def hidden_BLS(self) -> Tensor:
-        return ~self.mask_BLS
 
 
 Mask = CausalBand | DenseMask
@@ -77,8 +63,7 @@ Mask = CausalBand | DenseMask
 
 @dataclass(frozen=True)
 class CachedTerms:
-    """`DistanceTerms` in the layout read fastest: biases over sqrt(K), and what belongs to one
-    dimension of a head side by side, as in the buffer of keys."""
+    """`DistanceTerms` in the layout read fastest: biases over sqrt(K), distances side by side."""
 
     r_HKE: Tensor | None
     b_H1E: Tensor | None
@@ -99,23 +84,18 @@ class CachedTerms:
 
     @property
     def n_distance(self) -> int:
-        """Distances E."""
         by_distance = self.b_H1E if self.r_HKE is None else self.r_HKE
         return 0 if by_distance is None else by_distance.size(-1)
 
     def nearest(self, count: int) -> CachedTerms:
         """Return the terms of the `count` nearest distances, or of all."""
-        first = self.n_distance - count
-        if first <= 0:
-            return self
-        r_HKE = None if self.r_HKE is None else self.r_HKE[..., first:]
-        b_H1E = None if self.b_H1E is None else self.b_H1E[..., first:]
+        first, by_distance = max(self.n_distance - count, 0), (self.r_HKE, self.b_H1E)
+        r_HKE, b_H1E = (None if term is None else term[..., first:] for term in by_distance)
         return replace(self, r_HKE=r_HKE, b_H1E=b_H1E)
 
 
 class Workspace:
-    """Tensors for intermediate results, used again by every layer: memory that is new to a process
-    takes longer to touch than to fill."""
+    """Tensors used again by every layer: memory new to a process is slow to touch."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
@@ -140,9 +120,8 @@ def attend(
     workspace: Workspace,
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
-    q_HBLK, seen_len = q_BLHK.permute(2, 0, 1, 3), k_BSHK.size(1)
     # A cache may be read under another autocast than it was written under.
-    q_HBLK = q_HBLK.to(k_BSHK.dtype)
+    q_HBLK, seen_len = q_BLHK.permute(2, 0, 1, 3).to(k_BSHK.dtype), k_BSHK.size(1)
     content_HBLK, distance_HBLK = (scale_query(q_HBLK, u) for u in (terms.u_H11K, terms.v_H11K))
     k_HBKS, value_HBSK = k_BSHK.permute(2, 0, 3, 1), value_BSHK.permute(2, 0, 1, 3)
     out_HBLK = torch.empty_like(content_HBLK)
@@ -186,23 +165,16 @@ def shifted_scores(
     score_HBLS = workspace.get("scores", (H, B, L, seen_len), q_HBLK)
     if not terms.n_distance:
         return score_HBLS.zero_()
-    near_HBLE = position_scores(q_HBLK, terms, heads, workspace)
+    b_H1E = None if terms.b_H1E is None else terms.b_H1E[heads]
+    if terms.r_HKE is None:
+        near_HBLE = b_H1E[:, None].expand(H, B, L, -1)
+    else:
+        near_HYE = workspace.get("by distance", (H, B * L, terms.n_distance), q_HBLK)
+        torch.bmm(q_HBLK.flatten(1, 2), terms.r_HKE[heads], out=near_HYE)
+        near_HYE = near_HYE if b_H1E is None else near_HYE.add_(b_H1E)
+        near_HBLE = near_HYE.view(H, B, L, -1)
     n_far = seen_len + 1 - near_HBLE.size(-1)
     score_HBLS[..., n_far:] = shift(near_HBLE)
     if n_far:
         score_HBLS[..., :n_far] = near_HBLE[..., :1]
     return score_HBLS
-
-
-def position_scores(
-    q_HBLK: Tensor, terms: CachedTerms, heads: slice, workspace: Workspace
-) -> Tensor:
-    """Return (b) + (d) by distance: score_HBLE."""
-    H, B, L, _ = q_HBLK.shape
-    b_H1E = None if terms.b_H1E is None else terms.b_H1E[heads]
-    if terms.r_HKE is None:
-        return b_H1E[:, None].expand(H, B, L, -1)
-    score_HYE = workspace.get("by distance", (H, B * L, terms.r_HKE.size(-1)), q_HBLK)
-    torch.bmm(q_HBLK.flatten(1, 2), terms.r_HKE[heads], out=score_HYE)
-    score_HYE = score_HYE if b_H1E is None else score_HYE.add_(b_H1E)
-    return score_HYE.view(H, B, L, -1)
