@@ -1,11 +1,14 @@
-"""Files to read, and disks that are full."""
+"""Files to read, documents that come in pieces of any size, and disks that are full."""
 
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from txl_lightning.data.documents import FileSlice
 
 
 @pytest.fixture
@@ -36,3 +39,25 @@ def limit_file_size() -> Callable:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     return limit
+
+
+@dataclass(frozen=True)
+class Pieces(FileSlice):
+    """A document that is read so many bytes at a time."""
+
+    size: int = 1 << 20
+
+    def chunks(self) -> Iterator[bytes]:
+        for start in range(0, len(self.text), self.size):
+            if self.on_read:
+                self.on_read(self.size)
+            yield self.text[start : start + self.size]
+
+
+@pytest.fixture(scope="session")
+def document():
+    def make(text: str | bytes, size: int = 1 << 20, start: int = 0) -> Pieces:
+        text = text.encode() if isinstance(text, str) else text
+        return Pieces(Path("a.txt"), start, start + len(text), text, size=size)
+
+    return make

@@ -12,20 +12,26 @@ from txl_lightning.data import corpora, documents, download
 from txl_lightning.data.config import DataConfig
 from txl_lightning.data.corpora import CORPORA, LM1B, CorpusFile, list_members, place_files
 from txl_lightning.data.documents import RemoteFile
+from txl_lightning.data.store import Recipe
 from txl_lightning.data.vocab import WordOptions
 from txl_lightning.errors import DataError
 
 FRACTIONS = (0.9, 0.05, 0.05)
+EOS = WordOptions()
 LINES = {name: f" a b {name} \n c <unk> \n".encode() for name in ("train", "valid", "test")}
+SENTENCES = {f"lm1b/{name}": b"A word .\n%d\n" % n for n, name in enumerate(LM1B)}
+PTB = {f"ptb/ptb.{name}.txt": text for name, text in LINES.items()}
+# The files, vocabulary, words, unit of documents and text of val.
 PLACED = {
-    "tiny_shakespeare": {"tiny_shakespeare/input.txt": b"to be " * 100},
-    "enwik8": {"enwik8/enwik8": b"\xc3\xa9<a>" * 100},
-    "text8": {"text8/text8": b" anarchism originated" * 100},
-    "wikitext2": {f"wikitext2/wiki.{n}.tokens": t for n, t in LINES.items()},
-    "wikitext103": {f"wikitext103/wiki.{n}.tokens": t for n, t in LINES.items()},
-    "ptb": {f"ptb/ptb.{n}.txt": t for n, t in LINES.items()},
-    "ptb_char": {f"ptb/ptb.{n}.txt": t for n, t in LINES.items()},
-    "lm1b": {f"lm1b/{name}": b"A word .\nA word again .\n" * 2 for name in LM1B},
+    "tiny_shakespeare": ({"tiny_shakespeare/input.txt": b"to" * 100}, "characters", EOS, b"to" * 5),
+    "enwik8": ({"enwik8/enwik8": b"\xc3\xa9<a>" * 100}, "bytes", EOS, b""),
+    "text8": ({"text8/text8": b" anarchism originated" * 100}, "characters", EOS, b""),
+    "ptb": (PTB, "words", WordOptions(lower_case=True), LINES["valid"]),
+    "ptb_char": (PTB, "characters", EOS, b"a b valid\nc <unk>\n"),
+    "lm1b": (SENTENCES, "words", WordOptions(3, line_end="double_eos"), b"A word .\n100\n"),
+} | {
+    name: ({f"{name}/wiki.{n}.tokens": t for n, t in LINES.items()}, "words", EOS, LINES["valid"])
+    for name in ("wikitext2", "wikitext103")
 }
 
 
@@ -35,17 +41,29 @@ def place_corpus(write_files, monkeypatch):
     monkeypatch.setattr(corpora, "verify_file", lambda *_: None)
     monkeypatch.setattr(download, "download_file", lambda *_: pytest.fail("downloaded"))
 
-    def place(name: str, **changes) -> DataConfig:
-        return DataConfig(corpus=name, data_dir=str(write_files(PLACED[name])), **changes)
+    def place(name: str, **changes) -> Recipe:
+        folder = write_files(PLACED[name][0])
+        return DataConfig(corpus=name, data_dir=str(folder), **changes).recipe()
 
     return place
 
 
 @pytest.mark.parametrize("name", PLACED)
-def test_corpus_in_its_place_is_used_without_network(place_corpus, name):
-    splits = CORPORA[name].find_splits(place_corpus(name).data_folder, FRACTIONS)
-    assert set(splits) == {"train", "val", "test"}
-    assert b"".join(chunk for part in splits["train"] for chunk in part.chunks())
+def test_corpus_in_its_place_is_used_as_published_without_network(place_corpus, name):
+    recipe, (_, vocab, words, val) = place_corpus(name), PLACED[name]
+    assert (recipe.vocab, recipe.words) == (vocab, words)
+    assert recipe.document_unit == ("lines" if name == "lm1b" else None)
+    assert b"".join(chunk for part in recipe.splits["val"] for chunk in part.chunks()) == val
+
+
+def test_enwik8_is_cut_by_bytes_as_published(place_corpus):
+    cuts = [(part.start, part.stop) for [part] in place_corpus("enwik8").splits.values()]
+    assert cuts == [(0, 90_000_000), (90_000_000, 95_000_000), (95_000_000, 100_000_000)]
+
+
+def test_word_option_leaves_the_others_of_the_corpus(place_corpus):
+    words = place_corpus("lm1b", words=WordOptions(max_size=2)).words
+    assert words == WordOptions(max_size=2, min_freq=3, line_end="double_eos")
 
 
 @pytest.mark.slow
@@ -56,39 +74,6 @@ def test_python_source_is_ascii_without_tests_and_sorted(tmp_path):
     assert not any({"test", "tests"} & {*path.parts} for path in files)
     assert all(path.read_bytes().isascii() for path in files)
     assert files == sorted(files, key=lambda path: path.relative_to(files[0].parent).as_posix())
-
-
-@pytest.mark.parametrize(
-    ("name", "unit", "train", "val"),
-    [
-        # `valid` is not in train.
-        ("wikitext2", "word", "a b train\nc <unk>\n", "a b <unk>\nc <unk>\n"),
-        ("ptb_char", "character", "a b train\nc <unk>\n", "a b valid\nc <unk>\n"),
-    ],
-)
-def test_corpus_is_read_as_published(place_corpus, name, unit, train, val):
-    store = place_corpus(name).open()
-    decoded = [store.vocab.decode(store.ids(split).tolist()) for split in ("train", "val")]
-    assert (store.vocab.unit, *decoded) == (unit, train, val)
-
-
-def test_one_billion_word_has_a_document_in_each_line_and_its_start_is_not_scored(place_corpus):
-    store = place_corpus("lm1b").open()
-    symbols = [store.vocab.words[index] for index in store.ids("val")[:5].tolist()]
-    assert symbols == ["<S>", "A", "word", ".", "<S>"]
-    assert store.text("val").starts.tolist() == [0, 5, 11, 16]
-    assert store.bytes_per_token("val") == 48 / (22 - 4)
-
-
-def test_enwik8_is_cut_by_bytes_as_published(place_corpus):
-    splits = CORPORA["enwik8"].find_splits(place_corpus("enwik8").data_folder, FRACTIONS)
-    cuts = [(part.start, part.stop) for name in splits for part in splits[name]]
-    assert cuts == [(0, 90_000_000), (90_000_000, 95_000_000), (95_000_000, 100_000_000)]
-
-
-def test_word_option_leaves_the_others_of_the_corpus(place_corpus):
-    words = place_corpus("lm1b", words=WordOptions(max_size=2)).recipe().words
-    assert words == WordOptions(max_size=2, min_freq=3, line_end="double_eos")
 
 
 def test_corpus_file_is_verified_when_it_changes_and_refused_if_it_is_another(

@@ -6,11 +6,9 @@ import os
 import random
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -22,14 +20,6 @@ BODY = random.Random(0).randbytes(300_000)
 SHA256 = hashlib.sha256(BODY).hexdigest()
 PATIENCE = 10
 
-ANOTHER = """
-import sys
-from pathlib import Path
-from txl_lightning.data.download import RemoteFile, download_file
-print("ready", flush=True)
-print(download_file(RemoteFile(sys.argv[1], int(sys.argv[2]), sys.argv[3]), Path(sys.argv[4])))
-"""
-
 
 class Handler(http.server.BaseHTTPRequestHandler):
     """Note the headers of each request; answer by the script, whose last answer is repeated."""
@@ -40,30 +30,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         script, headers = self.server.script, self.server.headers
         headers.append(self.headers)
         script[min(len(headers), len(script)) - 1](self)
+        self.close_connection = True
 
     def log_message(self, *_):
         pass
-
-    def start(self, code, **fields):
-        self.send_response(code)
-        for name, value in fields.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-
-    def start_at(self, first):
-        extent = f"bytes {first}-{len(BODY) - 1}/{len(BODY)}"
-        fields = {"Content_Range": extent} if first else {}
-        self.start(206 if first else 200, Content_Length=len(BODY) - first, **fields)
-
-    @property
-    def first(self) -> int:
-        return int(self.headers.get("Range", "bytes=0-")[6:-1])
 
 
 class Server(http.server.ThreadingHTTPServer):
     def __init__(self, part):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.script, self.headers, self.part = [send_rest], [], part
+        self.script, self.headers, self.part = [send_rest()], [], part
         self.released = threading.Event()
 
     @property
@@ -74,58 +50,45 @@ class Server(http.server.ThreadingHTTPServer):
         """Clients that hang up are what is tested."""
 
 
-def send_part(size, end=None):
-    """Send that much of what is requested, and end the connection in some way."""
+def send(body=b"", code=200, end=lambda _: None, **fields):
+    """Send a response, and end the connection in some way."""
 
     def answer(handler):
-        handler.start_at(handler.first)
-        handler.wfile.write(BODY[handler.first : handler.first + size])
-        if end:
-            end(handler)
-            handler.close_connection = True
-
-    return answer
-
-
-def send(body, **fields):
-    def answer(handler):
-        handler.start(200, **fields)
+        handler.send_response(code)
+        for name, value in fields.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
         handler.wfile.write(body)
-        handler.close_connection = True
+        end(handler)
 
     return answer
 
 
 def fail(code, **fields):
-    return lambda handler: handler.start(code, Content_Length=0, **fields)
+    return send(b"", code, Content_Length=0, **fields)
+
+
+def send_rest(size=300_000, end=lambda _: None):
+    """Send so much of the range that is requested."""
+
+    def answer(handler):
+        start = int(handler.headers.get("Range", "bytes=0-")[6:-1])
+        fields = {"Content_Range": f"bytes {start}-299999/300000"} if start else {}
+        code = 206 if start else 200
+        body = BODY[start : start + size]
+        send(body, code, end, Content_Length=len(BODY) - start, **fields)(handler)
+
+    return answer
 
 
 def reset(handler):
-    wait_until(lambda: size(handler.server.part) > handler.first)
+    wait_until(lambda: handler.server.part.stat().st_size)
     handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     os.close(handler.connection.detach())
 
 
-send_rest = send_part(len(BODY))
-stall = send_part(100_000, lambda handler: handler.server.released.wait(PATIENCE))
-INTERRUPTIONS = {
-    "truncated": send_part(100_000, lambda _: None),
-    "truncated without a length": send(BODY[:100_000]),
-    "stalled": stall,
-    "reset": send_part(100_000, reset),
-}
-SOME = BODY[:123_456]
-NEXT = "bytes=123456-"
-CONTINUATIONS = {
-    "part": (SOME, [send_rest], [NEXT]),
-    "whole": (BODY, [send_rest], []),
-    "too long": (BODY + b"more", [send_rest], [None]),
-    "no ranges": (SOME, [send(BODY)], [NEXT]),
-    "past the end": (SOME, [fail(416), send_rest], [NEXT, None]),
-    "other range": (SOME, [lambda handler: handler.start_at(9), send_rest], [NEXT, None]),
-    "redirect": (SOME, [fail(302, Location="/b"), send_rest], [NEXT, NEXT]),
-    "called an encoding": (b"", [send(BODY, Content_Encoding="gzip")], [None]),
-}
+def wait(handler):
+    handler.server.released.wait(PATIENCE)
 
 
 def wait_until(ready):
@@ -135,8 +98,25 @@ def wait_until(ready):
         time.sleep(0.005)
 
 
-def size(path) -> int:
-    return path.stat().st_size if path.exists() else 0
+INTERRUPTIONS = {
+    "truncated": send_rest(100_000),
+    "truncated without a length": send(BODY[:100_000]),
+    "stalled": send_rest(100_000, wait),
+    "reset": send_rest(100_000, reset),
+}
+SOME = BODY[:123_456]
+NEXT = "bytes=123456-"
+OTHER_RANGE = send(b"", 206, Content_Range="bytes 9-299999/300000")
+CONTINUATIONS = {
+    "part": (SOME, [send_rest()], [NEXT]),
+    "whole": (BODY, [send_rest()], []),
+    "too long": (BODY + b"more", [send_rest()], [None]),
+    "no ranges": (SOME, [send(BODY)], [NEXT]),
+    "past the end": (SOME, [fail(416), send_rest()], [NEXT, None]),
+    "other range": (SOME, [OTHER_RANGE, send_rest()], [NEXT, None]),
+    "redirect": (SOME, [fail(302, Location="/b"), send_rest()], [NEXT, NEXT]),
+    "called an encoding": (b"", [send(BODY, Content_Encoding="gzip")], [None]),
+}
 
 
 @pytest.fixture
@@ -167,19 +147,6 @@ def target(tmp_path):
 @pytest.fixture
 def part(target):
     return target.with_name("a.bin.part")
-
-
-@contextmanager
-def download_elsewhere(remote, target):
-    """Another process that downloads, from when it is about to."""
-    words = [remote.url, remote.n_byte, remote.checksum, target]
-    command = [sys.executable, "-c", ANOTHER, *map(str, words)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        try:
-            assert process.stdout.readline() == b"ready\n"
-            yield process
-        finally:
-            process.kill()
 
 
 def test_downloaded_file_is_whole_and_used_again_without_network(server, remote, target):
@@ -220,14 +187,14 @@ def test_temporary_error_is_retried_after_growing_delays(server, remote, target,
     with pytest.raises(DataError, match=f"HTTP {code}"):
         download_file(remote, target)
     assert (len(server.requested), waits) == (5, [1, 2, 4, 8])
-    server.script = [send_rest]
+    server.script = [send_rest()]
     assert download_file(remote, target).read_bytes() == BODY
 
 
 @pytest.mark.parametrize("interruption", INTERRUPTIONS)
 def test_interrupted_body_is_resumed(server, remote, target, monkeypatch, interruption):
     monkeypatch.setattr(download, "TIMEOUT", (0.4, 0.4))
-    server.script = [INTERRUPTIONS[interruption], send_rest]
+    server.script = [INTERRUPTIONS[interruption], send_rest()]
     assert download_file(remote, target).read_bytes() == BODY
     none, extent = server.requested
     assert none is None
@@ -250,7 +217,7 @@ def test_body_that_always_ends_early_is_an_error_and_the_part_is_kept(server, re
 
 
 def test_wrong_body_is_kept_aside_and_never_used(server, remote, part, target):
-    server.script = [send(b"<html>", Content_Length=6), send_rest]
+    server.script = [send(b"<html>", Content_Length=6), send_rest()]
     found = hashlib.sha256(b"<html>").hexdigest()
     with pytest.raises(DataError, match=rf"{found}.*{SHA256}; kept as .*a\.bin\.wrong"):
         download_file(remote, target)
@@ -260,30 +227,14 @@ def test_wrong_body_is_kept_aside_and_never_used(server, remote, part, target):
     assert download_file(remote, target).read_bytes() == BODY
 
 
-@pytest.mark.slow
-def test_killed_download_is_continued(server, remote, part, target):
-    server.script = [stall, send_rest]
-    with download_elsewhere(remote, target):
-        wait_until(lambda: size(part) > 0)
-    n_byte = size(part)
-    assert download_file(remote, target).read_bytes() == BODY
-    assert server.requested == [None, f"bytes={n_byte}-"]
-
-
-@pytest.mark.slow
-def test_two_processes_download_once(server, remote, target):
-    server.script = [lambda handler: server.released.wait(PATIENCE) and send_rest(handler)]
-    here = threading.Thread(target=download_file, args=(remote, target))
-    here.start()
-    wait_until(lambda: server.requested)
-    with download_elsewhere(remote, target) as process:
-        # Long enough for the other to come to the lock.
-        time.sleep(0.3)
+def test_of_two_downloads_of_a_file_one_waits_for_the_other(server, remote, target):
+    server.script = [send(BODY, end=wait, Content_Length=len(BODY))]
+    with ThreadPoolExecutor(2) as pool:
+        downloads = [pool.submit(download_file, remote, target) for _ in range(2)]
+        wait_until(lambda: server.requested)
         server.released.set()
-        assert process.communicate(timeout=PATIENCE) == (f"{target}\n".encode(), b"")
-    here.join(PATIENCE)
+        assert [done.result(PATIENCE) for done in downloads] == [target, target]
     assert len(server.requested) == 1
-    assert target.read_bytes() == BODY
 
 
 def test_folder_that_cannot_be_written_is_named(remote, tmp_path):
@@ -303,7 +254,7 @@ def test_full_disk_ends_the_download_and_keeps_the_part(
 
 
 def test_progress_is_plain_lines_without_a_terminal(server, remote, target, capsys):
-    server.script = [fail(503), send_rest]
+    server.script = [fail(503), send_rest()]
     download_file(remote, target)
     assert capsys.readouterr() == (
         "",

@@ -1,15 +1,15 @@
 """Tokens on disk."""
 
-import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from txl_lightning.data import documents
+from txl_lightning.data import documents, store
 from txl_lightning.data.documents import FileSlice, whole_file
 from txl_lightning.data.store import Recipe, prepare_store
 from txl_lightning.data.user_files import split_by_fractions
@@ -151,56 +151,37 @@ def test_text_that_cannot_be_encoded_or_stored_leaves_nothing_behind(tmp_path, r
         prepare_store(recipe(b"abcdabcd"), tmp_path / "file")
 
 
-SLOW_BUILD = """
-import sys, time
+DYING_BUILD = """
+import os, signal
 from pathlib import Path
 from txl_lightning.data import store
 from txl_lightning.data.documents import whole_file
-text, data_dir, seconds = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
-build = store.build_store
-def build_slowly(folder, *rest):
-    (data_dir / "building").write_text("")
-    time.sleep(seconds)
-    build(folder, *rest)
-    with (data_dir / "built").open("a") as file:
-        file.write("once ")
-store.build_store = build_slowly
-splits = dict.fromkeys(("train", "val", "test"), whole_file(text))
-print(store.prepare_store(store.Recipe(splits), data_dir).folder)
+store.encode_split = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+splits = dict.fromkeys(("train", "val", "test"), whole_file(Path("10abcd")))
+store.prepare_store(store.Recipe(splits), Path("."))
 """
 
 
-@pytest.fixture
-def build_elsewhere(tmp_path):
-    """Start another process that prepares a.txt, and wait until it does."""
-    (tmp_path / "a.txt").write_bytes(b"abcd" * 100)
-    (tmp_path / "data").mkdir()
-
-    def start(seconds: float) -> subprocess.Popen:
-        command = [sys.executable, "-c", SLOW_BUILD, tmp_path / "a.txt", tmp_path / "data"]
-        process = subprocess.Popen([*command, str(seconds)], stdout=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 30
-        while not (tmp_path / "data" / "building").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        return process
-
-    return start
-
-
 @pytest.mark.slow
-def test_of_two_processes_one_builds_and_the_other_waits(tmp_path, build_elsewhere):
-    processes = [build_elsewhere(0.5), build_elsewhere(0.0)]
-    folders = [process.communicate(timeout=30)[0] for process in processes]
-    assert folders[0] == folders[1] != ""
-    assert (tmp_path / "data" / "built").read_text() == "once "
+def test_builder_that_was_killed_leaves_nothing_in_the_way(tmp_path, files_recipe):
+    recipe = files_recipe(b"abcd")
+    done = subprocess.run([sys.executable, "-c", DYING_BUILD], cwd=tmp_path)
+    assert done.returncode == -signal.SIGKILL
+    assert list((tmp_path / "prepared").glob("*.part-*"))
+    assert bytes(prepare_store(recipe, tmp_path).ids("train")) == b"abcd"
+    assert not list((tmp_path / "prepared").glob("*.part-*"))
 
 
-@pytest.mark.slow
-def test_builder_that_was_killed_leaves_nothing_in_the_way(tmp_path, build_elsewhere):
-    killed = build_elsewhere(60)
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    splits = dict.fromkeys(("train", "val", "test"), whole_file(tmp_path / "a.txt"))
-    assert len(prepare_store(Recipe(splits), tmp_path / "data").ids("train")) == 400
-    assert not list((tmp_path / "data" / "prepared").glob("*.part-*"))
+def test_of_two_builders_one_builds_and_the_other_waits(tmp_path, files_recipe, monkeypatch):
+    recipe, build, built = files_recipe(b"abcd"), store.build_store, []
+
+    def build_slowly(*args):
+        built.append(args)
+        time.sleep(0.2)
+        build(*args)
+
+    monkeypatch.setattr(store, "build_store", build_slowly)
+    with ThreadPoolExecutor(2) as pool:
+        stores = list(pool.map(prepare_store, [recipe] * 2, [tmp_path] * 2))
+    assert stores[0] == stores[1]
+    assert len(built) == 1

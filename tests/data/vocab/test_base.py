@@ -129,3 +129,19 @@ def test_document_is_never_in_memory_as_a_whole(document):
     watched = replace(document("ab " * 30, 3), on_read=n_read.append)
     next(split_between_words(decode_utf8(watched)))
     assert len(n_read) <= 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (WordOptions, {"min_freq": -1}, "min_freq: invalid -1; expected 0 or more"),
+        (WordOptions, {"max_size": 0}, "max_size: invalid 0; expected at least 1, or null"),
+        (WordOptions, {"special": ("a b",)}, "special: invalid 'a b'; expected no white space"),
+        (WordOptions, {"special": ("",)}, "special: invalid ''"),
+        (SubwordOptions, {"n_token": 256}, "n_token: invalid 256; expected at least 257"),
+        (SubwordOptions, {"train_bytes": 0}, "train_bytes: invalid 0; expected at least 1"),
+    ],
+)
+def test_impossible_options_are_refused(kind, options, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        kind(**options)

@@ -1,6 +1,7 @@
 """Vocabularies by name, and as files."""
 
 import pytest
+from tokenizers import Tokenizer, models
 
 from txl_lightning.data.vocab import (
     BUILT_IN,
@@ -84,6 +85,7 @@ def test_list_of_words_gives_the_ids_by_its_order(build, tmp_path, text, words):
         ("number.txt", b'["a", 1]', "expected words without white space"),
         ("ids.txt", b'{"a": 0, "b": 2}', "its ids do not go from 0"),
         ("model.json", b'{"model": {"type": "none"}}', "`tokenizers` cannot read it"),
+        ("no_token.json", Tokenizer(models.BPE()).to_str().encode(), "has no tokens"),
     ],
 )
 def test_file_that_is_no_vocabulary_is_refused_with_the_reason(build, tmp_path, file, text, reason):

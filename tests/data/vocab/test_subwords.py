@@ -18,8 +18,6 @@ SYLLABLES = ("ka", "ro", "mi", "te", "su", "na", "lo", "ve")
 INVENTED = " ".join("".join(word) for word in product(SYLLABLES, repeat=3))
 TEXT = "The king said: it's 1066, 'tis naïve!\n\n  And so…\tthey left. " * 20 + INVENTED
 TEXTS = st.text() | st.text(st.sampled_from("theking's 12!\n\t\r\x1c\x85\u3000é🙂"), max_size=60)
-CHARACTERS = map(chr, [*range(0xD800), *range(0xE000, 0x11000), *range(0x1F300, 0x1F700)])
-ALL_CHARACTERS = "".join(CHARACTERS)
 KINDS = ["bpe", "unigram"]
 
 
@@ -65,10 +63,6 @@ def test_text_in_pieces_has_the_ids_of_the_whole_and_is_decoded_to_itself(
         ids = encoded(vocab, document(text, 5))
     assert ids == vocab.encode_text(text).tolist()
     assert vocab.decode(ids) == text
-
-
-def test_every_character_is_decoded_to_itself(vocab):
-    assert vocab.decode(vocab.encode_text(ALL_CHARACTERS)) == ALL_CHARACTERS
 
 
 def test_text_without_white_space_is_cut_anywhere(vocab, document):
@@ -163,15 +157,13 @@ def test_tokens_have_bytes_unless_the_tokenizer_changes_the_text(change, token_b
     assert (None if counts is None else counts.tolist()) == token_bytes
 
 
-def test_loaded_tokenizer_encodes_all_of_the_text_and_adds_nothing(document, word_level):
+def test_loaded_tokenizer_encodes_all_of_the_text_with_ids_below_n_token(document, word_level):
     vocab = Subwords.from_tokenizer(word_level)
     assert encoded(vocab, document("a b zed a b")) == [1, 2, 0, 1, 2]
     assert vocab.encode_text("a").tolist() == [1]
     assert vocab.decode([1, 0, 9]) == "a [UNK] [SEP]"
-
-
-def test_every_id_is_below_n_token(word_level):
-    assert Subwords.from_tokenizer(word_level).n_token == 10
+    # Some ids are left out.
+    assert vocab.n_token == 10
 
 
 def test_text_that_a_tokenizer_cannot_encode_is_refused(document, word_level):
@@ -183,23 +175,6 @@ def test_text_that_a_tokenizer_cannot_encode_is_refused(document, word_level):
     for kind in KINDS:
         with pytest.raises(DataError, match=r"a\.txt: byte 2 is not UTF-8 text"):
             train_subwords(kind, [document(b"ab\xff")], SubwordOptions())
-
-
-def test_tokenizer_that_is_empty_is_refused():
-    with pytest.raises(DataError, match="has no tokens"):
-        Subwords.from_tokenizer(json.loads(Tokenizer(models.BPE()).to_str()))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n_token": 256}, "n_token: invalid 256; expected at least 257"),
-        ({"train_bytes": 0}, "train_bytes: invalid 0; expected at least 1"),
-    ],
-)
-def test_impossible_subword_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        SubwordOptions(**options)
 
 
 @pytest.mark.parametrize("fault", [MemoryError("full"), TypeError("ours"), RuntimeError("theirs")])

@@ -109,17 +109,3 @@ def test_encoded_lines_are_decoded_to_themselves(document, lines, line_end):
 def test_decoded_text_may_begin_inside_a_line(symbols, text):
     vocab = Words.from_list(["<S>", "a", "b"], WordOptions(line_end="double_eos"))
     assert vocab.decode([vocab.words.index(symbol) for symbol in symbols.split()]) == text
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"min_freq": -1}, "min_freq: invalid -1; expected 0 or more"),
-        ({"max_size": 0}, "max_size: invalid 0; expected at least 1, or null"),
-        ({"special": ("a b",)}, "special: invalid 'a b'; expected no white space"),
-        ({"special": ("",)}, "special: invalid ''"),
-    ],
-)
-def test_impossible_word_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        WordOptions(**options)
