@@ -67,6 +67,13 @@ def require(condition: bool, key: str, value: object, expected: str) -> None:
         raise ValueError(f"{key}: invalid {value}; expected {expected}")
 
 
+def require_at_least(config: object, **least: int) -> None:
+    """Refuse a field of `config` that is neither None nor at least as large as here."""
+    for key, minimum in least.items():
+        value = getattr(config, key)
+        require(value is None or value >= minimum, key, value, f"at least {minimum}")
+
+
 def explain_parser_error(message: str, known: Iterable[str]) -> str:
     """Return jsonargparse's message in one line, an unknown key with the nearest of `known`."""
     if found := UNKNOWN.search(message):

@@ -43,7 +43,7 @@ def test_only_answers_are_targets_and_each_example_sees_itself_alone(name, tgt_l
     tokens, task = store.text("val"), store.task
     segments = list(EvaluationLoader(Stream(tokens, 2, FixedLengths(tgt_len))))
     targets = torch.cat([segment.targets_BL for segment in segments], dim=1)
-    answers = [tokens.example(n)[task.answer] for n in range(10)]
+    answers = [tokens.example(n)[-task.answer_len :] for n in range(10)]
     assert targets[targets != IGNORED].tolist() == np.concatenate(answers).tolist()
     doc_pos = torch.cat([segment.doc_pos_BL for segment in segments], dim=1)
     assert torch.equal(doc_pos, (torch.arange(doc_pos.size(1)) % task.example_len).expand(2, -1))

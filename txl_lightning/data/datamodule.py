@@ -3,11 +3,12 @@
 import platform
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from lightning.pytorch import LightningDataModule
 
-from ..errors import DataError, require
+from ..errors import DataError, require, require_at_least
 from .config import DataConfig
 from .orders import FixedLengths, RolledOrder, ShuffledOrder, VarlenLengths
 from .store import Store
@@ -50,19 +51,9 @@ class StreamConfig:
     """Go on although a checkpoint is of another text or vocabulary."""
 
     def __post_init__(self) -> None:
-        least = {
-            "tgt_len": VarlenLengths.SHORTEST if self.segments == "varlen" else 1,
-            "batch_size": 1,
-            "ext_len": 0,
-            "eval_tgt_len": 1,
-            "eval_batch_size": 1,
-            "eval_ext_len": 0,
-            "eval_warmup_len": 0,
-            "micro_batches": 1,
-        }
-        for name, minimum in least.items():
-            value = getattr(self, name)
-            require(value is None or value >= minimum, name, value, f"at least {minimum}")
+        tgt_len = VarlenLengths.SHORTEST if self.segments == "varlen" else 1
+        require_at_least(self, tgt_len=tgt_len, batch_size=1, ext_len=0, micro_batches=1)
+        require_at_least(self, eval_tgt_len=1, eval_batch_size=1, eval_ext_len=0, eval_warmup_len=0)
 
 
 @dataclass(frozen=True)
@@ -97,13 +88,10 @@ class CorpusDataModule(LightningDataModule):
         self.eval_ext_len = config.ext_len if config.eval_ext_len is None else config.eval_ext_len
         self.eval_warmup_len = config.eval_warmup_len
         self.micro_batches = config.micro_batches
-        self._store: Store | TaskStore | None = None
 
-    @property
+    @cached_property
     def store(self) -> Store | TaskStore:
-        if self._store is None:
-            self._store = self.config.open()
-        return self._store
+        return self.config.open()
 
     @property
     def vocab(self) -> Vocabulary:
@@ -146,12 +134,6 @@ class CorpusDataModule(LightningDataModule):
         self.save_hyperparameters({"data": data})
 
     def train_dataloader(self) -> TrainingLoader:
-        """Return endless segments of the training text.
-
-        Raises:
-            ValueError: the text is too short, or the devices cannot share the rows.
-        DataError: there are no documents to shuffle.
-        """
         config, (batch_size, tgt_len) = self.config, self.train_shape
         if self.example_len:
             why = "for a task, whose examples are drawn at random"
@@ -199,13 +181,7 @@ class CorpusDataModule(LightningDataModule):
         return {"vocab": self.vocab.to_json(), "fingerprint": self.store.fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Refuse a checkpoint of another text or vocabulary, unless that is allowed.
-
-        One without a text's fingerprint may be of any.
-
-        Raises:
-            DataError: with both fingerprints.
-        """
+        """Raise a DataError for a checkpoint of another text or vocabulary, unless allowed."""
         was = load_vocabulary(state["vocab"])
         fingerprints = {"data.vocab": (was.fingerprint, self.vocab.fingerprint)}
         if text := state.get("fingerprint"):
@@ -241,7 +217,6 @@ class CorpusDataModule(LightningDataModule):
         return EvaluationLoader(stream)
 
     def _share_rows(self, batch_size: int) -> dict[str, int]:
-        """Return the rank and world_size by which a stream reads this process's rows."""
         if self.trainer is None:
             return {"rank": 0, "world_size": 1}
         rank, world_size = self.trainer.global_rank, self.trainer.world_size

@@ -34,7 +34,6 @@ class EvalText:
 
     @staticmethod
     def from_store(name: str, store: Store | TaskStore, split: str) -> EvalText:
-        """Return a split of a prepared text or of a task."""
         size = store.bytes_per_token(split)
         return EvalText(name, split, store.fingerprint, store.text(split), store.vocab, size)
 
@@ -42,19 +41,17 @@ class EvalText:
         """Return the bytes of some tokens: of average ones, where each one's are not known."""
         if self.bytes_per_token is None:
             return None
-        if self._token_bytes is None:
+        if self.token_bytes is None:
             return len(position_K) * self.bytes_per_token
-        return float(self._token_bytes[self.tokens.ids_at(position_K)].sum())
+        return float(self.token_bytes[self.tokens.ids_at(position_K)].sum())
 
     @cached_property
-    def _token_bytes(self) -> np.ndarray | None:
+    def token_bytes(self) -> np.ndarray | None:
         return self.vocab.token_bytes()
 
 
 def encode_eval_text(config: DataConfig, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
-    """Encode a split of any text with a vocabulary that was not made for it.
-
-    The ids are written a piece at a time into `folder`, which must exist while they are read.
+    """Encode a split of any text with a given vocabulary, into a folder that is to stay meanwhile.
 
     Raises:
         DataError: there is no such text, or the vocabulary lacks what stands in it.

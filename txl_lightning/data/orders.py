@@ -18,7 +18,7 @@ Pair = tuple[ndarray, ndarray]
 
 @dataclass(frozen=True)
 class TextOrder:
-    """Row b is the b-th part of the text; columns before its beginning are its first token."""
+    """Row b is the b-th part of the text; columns before the text are its first token."""
 
     tokens: Tokens
 
@@ -29,10 +29,7 @@ class TextOrder:
 
 @dataclass(frozen=True)
 class RolledOrder:
-    """Each row starts in another column in each pass and wraps around (NVIDIA's roll).
-
-    Nothing is seen across that seam.
-    """
+    """Each row starts elsewhere in each pass (NVIDIA's roll); nothing is seen across its seam."""
 
     tokens: Tokens
     seed: int
@@ -54,21 +51,20 @@ class ShuffledOrder:
         self._pass = -1
 
     def positions(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
-        self._shuffle(n_pass)
+        if self._pass != n_pass:
+            self._shuffle(n_pass)
         position_BL = np.maximum(row_B1 * row_len + column_1L, 0)
         nth_BL = np.searchsorted(self._firsts, position_BL, side="right") - 1
         doc_pos_BL = position_BL - self._firsts[nth_BL]
         return self.text.starts[self._documents[nth_BL]] + doc_pos_BL, doc_pos_BL
 
     def _shuffle(self, n_pass: int) -> None:
-        """Keep the documents of a pass in their order, and where each begins there."""
-        if self._pass != n_pass:
-            rng = np.random.default_rng((self.seed, n_pass))
-            self._documents = rng.permutation(np.arange(len(self.lengths), dtype=np.uint32))
-            lengths = self.lengths[self._documents]
-            self._firsts = np.cumsum(lengths, dtype=np.int64)
-            self._firsts -= lengths
-            self._pass = n_pass
+        rng = np.random.default_rng((self.seed, n_pass))
+        self._documents = rng.permutation(np.arange(len(self.lengths), dtype=np.uint32))
+        lengths = self.lengths[self._documents]
+        self._firsts = np.cumsum(lengths, dtype=np.int64)
+        self._firsts -= lengths
+        self._pass = n_pass
 
 
 ReadingOrder = TextOrder | RolledOrder | ShuffledOrder
@@ -92,10 +88,7 @@ class FixedLengths:
 
 @dataclass(frozen=True)
 class VarlenLengths:
-    """Normal around tgt_len, and around half of it once in twenty (the original's varlen).
-
-    Each pass draws from a generator of its own, so that any segment can be found again.
-    """
+    """Normal around tgt_len, and around half of it once in twenty (the original's varlen)."""
 
     tgt_len: int
     seed: int

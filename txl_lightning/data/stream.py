@@ -22,11 +22,9 @@ IGNORED = -100
 """A target that is not scored; what F.cross_entropy ignores."""
 
 
+# A tuple, because Lightning rebuilds batches to convert them and cannot rebuild frozen classes.
 class Segment(NamedTuple):
-    """The next few tokens of every row, and the token that follows each of them.
-
-    A tuple, because Lightning rebuilds batches to convert them and cannot rebuild frozen classes.
-    """
+    """The next few tokens of every row, and the token that follows each of them."""
 
     tokens_BL: Tensor
     targets_BL: Tensor
@@ -46,7 +44,6 @@ class Segment(NamedTuple):
         return self.targets_BL.size(1) - self.n_context
 
     def to(self, device: torch.device | str, **kwargs: Any) -> Segment:
-        """Return the segment on a device."""
         return self._replace(**{name: getattr(self, name).to(device, **kwargs) for name in TENSORS})
 
     def rows(self, which: slice) -> Segment:
@@ -66,14 +63,12 @@ class Stream:
     the original's LMOrderedIterator).
 
     Args:
-        tokens: what to read.
+        tokens: the text.
         batch_size: rows B over all ranks.
         lengths: where segments begin and end.
-        order: which token stands where; None is the text's own order.
-        warmup_len: tokens before its own that a row reads first without being scored. Before the
-            text's beginning there are none: the first row starts with an empty memory.
-        ext_len: tokens of the segments before that each reads again before its own, unscored; at
-            the beginning of a pass there are none.
+        order: which token stands where; by default the text's own order.
+        warmup_len: unscored tokens that a row reads before its own; the first row has none.
+        ext_len: unscored tokens that a segment reads again; the first of a pass has none.
         n_token: read only the first n_token tokens; None is all.
         drop_last: leave out the last tokens, which the rows cannot share equally. Otherwise the
             last row ends with places that repeat the last token and are not scored.
@@ -93,7 +88,6 @@ class Stream:
 
     @staticmethod
     def from_tokens(ids: np.ndarray, batch_size: int, tgt_len: int, ext_len: int = 0) -> Stream:
-        """Return the stream of one text in order, in segments of tgt_len."""
         return Stream(Text(ids), batch_size, FixedLengths(tgt_len), ext_len=ext_len)
 
     @property
@@ -156,7 +150,7 @@ class TrainingLoader:
     Its state is what the model has learnt from, not what was fetched: `commit` after each step.
 
     Args:
-        stream: what to read.
+        stream: the text.
         read_as: how it is read; a state that was read otherwise says nothing about this stream.
         n_segment: read only so many segments, over and over (Lightning's overfit_batches).
     """
@@ -185,7 +179,6 @@ class TrainingLoader:
         return repeated + self.stream.tokens_read(nth)
 
     def commit(self, segment: Segment) -> None:
-        """Note that the step on this segment is done."""
         self.consumed = segment.index + 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -194,13 +187,10 @@ class TrainingLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue there; a text that is read in another way starts from its beginning."""
         was = {"ext_len": 0} | state["read_as"]
-        changed = [
-            f"{name} was {was.get(name)}, is {value}"
-            for name, value in self.read_as.items()
-            if was.get(name) != value
-        ]
+        changed = [name for name, value in self.read_as.items() if was.get(name) != value]
         if changed:
-            warnings.warn(f"reading from the start of the text: {'; '.join(changed)}", stacklevel=2)
+            found = (f"{name} was {was.get(name)}, is {self.read_as[name]}" for name in changed)
+            warnings.warn(f"reading from the start of the text: {'; '.join(found)}", stacklevel=2)
         self.consumed = 0 if changed else state["consumed"]
 
 
@@ -218,11 +208,7 @@ class EvaluationLoader:
 
 
 def check_length(part: str, stream: Stream, tgt_len: int, fix: str) -> None:
-    """Refuse a text that cannot fill one segment of every row.
-
-    Raises:
-        ValueError: with the arithmetic, and `fix` for what to do.
-    """
+    """Raise a ValueError, with the arithmetic, if a text cannot fill one segment of every row."""
     batch_size, multiple = stream.batch_size, stream.tokens.row_multiple
     shortest = -(-(tgt_len + 1) // multiple) * multiple
     if stream.row_len < shortest:

@@ -1,7 +1,7 @@
 """Corpora made on the spot, in which it is known what must be remembered: sort, copy, recall.
 
-An example is a document: a row reads one after the other, in segments of any length, and what a
-model knows of an example's beginning at its end it has seen or remembered. Only answers are scored.
+An example is a document, read in segments of any length: what a model knows of its beginning at its
+end it has seen or remembered. Only answers, which end the examples, are scored.
 
 B rows   L positions in each   T tokens in an example
 """
@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..errors import require
+from ..errors import require_at_least
 from .documents import SPLITS, short_hash
 from .vocab import WordOptions, Words
 
@@ -39,10 +39,7 @@ class TaskConfig:
     """Which examples are drawn."""
 
     def __post_init__(self) -> None:
-        least = {"length": 1, "n_symbol": 2, "distance": 0, "n_train": 1, "n_eval": 1}
-        for name, minimum in least.items():
-            value = getattr(self, name)
-            require(value is None or value >= minimum, name, value, f"at least {minimum}")
+        require_at_least(self, length=1, n_symbol=2, distance=0, n_train=1, n_eval=1)
 
 
 class Sort:
@@ -53,12 +50,11 @@ class Sort:
 
     def __init__(self, config: TaskConfig) -> None:
         self.symbols = tuple(map(str, range(config.n_symbol)))
-        self.length = config.length
+        self.answer_len = config.length
         self.example_len = 2 * config.length
-        self.answer = slice(config.length, None)
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
-        unsorted = rng.integers(len(self.symbols), size=self.length)
+        unsorted = rng.integers(len(self.symbols), size=self.answer_len)
         return np.concatenate([unsorted, np.sort(unsorted)])
 
 
@@ -70,29 +66,29 @@ class Copy:
 
     def __init__(self, config: TaskConfig) -> None:
         self.symbols = (*map(str, range(config.n_symbol)), ".", ">")
-        self.n_symbol, self.length, self.distance = config.n_symbol, config.length, config.distance
+        self.n_symbol, self.distance = config.n_symbol, config.distance
+        self.answer_len = config.length
         self.example_len = 2 * config.length + config.distance + 1
-        self.answer = slice(config.length + config.distance + 1, None)
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
         blank, mark = self.n_symbol, self.n_symbol + 1
-        copied = rng.integers(self.n_symbol, size=self.length)
+        copied = rng.integers(self.n_symbol, size=self.answer_len)
         return np.concatenate([copied, np.full(self.distance, blank), [mark], copied])
 
 
 class Recall:
     """Pairs of a key and a value, blanks, a mark and one of the keys: which value was its?
 
-    With length 3 and distance 4: `c 1 a 7 b 1 . . . . > a` is answered by `7`. A model whose
-    attention is shorter than the distance can only guess one value in n_symbol.
+    With length 3 and distance 4: `c 1 a 7 b 1 . . . . > a` is answered by `7`.
     """
+
+    answer_len = 1
 
     def __init__(self, config: TaskConfig) -> None:
         self.n_symbol, self.length, self.distance = config.n_symbol, config.length, config.distance
         keys = tuple(f"k{number}" for number in range(config.length))
         self.symbols = (*map(str, range(config.n_symbol)), *keys, ".", ">")
         self.example_len = 2 * config.length + config.distance + 3
-        self.answer = slice(self.example_len - 1, None)
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
         keys = self.n_symbol + rng.permutation(self.length)
@@ -105,16 +101,13 @@ class Recall:
 
 
 Task = Sort | Copy | Recall
-"""`symbols` of its ids; `draw` gives an example of example_len ids, whose `answer` is scored."""
+"""`draw` gives example_len ids, which stand for `symbols`; the last answer_len are scored."""
 TASKS: dict[str, type[Task]] = {"sort": Sort, "copy": Copy, "recall": Recall}
 
 
 @dataclass(frozen=True)
 class Examples:
-    """A task's examples one after the other, as tokens to be read at any position.
-
-    Example n is the same whenever it is read.
-    """
+    """A task's examples one after the other, as tokens; each is the same whenever it is read."""
 
     task: Task
     seed: tuple[int, ...]
@@ -122,7 +115,6 @@ class Examples:
 
     @property
     def row_multiple(self) -> int:
-        """A row holds whole examples."""
         return self.task.example_len
 
     def __len__(self) -> int:
@@ -138,12 +130,10 @@ class Examples:
         return position_BL % self.task.example_len
 
     def is_target(self, position_BL: np.ndarray) -> np.ndarray:
-        answer_T = np.zeros(self.task.example_len, bool)
-        answer_T[self.task.answer] = True
-        return answer_T[position_BL % self.task.example_len]
+        first = self.task.example_len - self.task.answer_len
+        return self.doc_position(position_BL) >= first
 
     def example(self, nth: int) -> np.ndarray:
-        """Return the ids of one example."""
         return self.task.draw(np.random.default_rng((*self.seed, nth)))
 
 
@@ -160,12 +150,10 @@ class TaskStore:
 
     @property
     def vocab(self) -> Words:
-        """The symbols as words, to print examples and write prompts."""
         return Words(self.task.symbols, WordOptions(line_end="none", unknown="error"))
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that the tokens depend on."""
         return short_hash([self.name, asdict(self.config)])
 
     def text(self, split: str) -> Examples:

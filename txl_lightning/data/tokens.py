@@ -17,8 +17,7 @@ class Tokens(Protocol):
 
     def __len__(self) -> int: ...
 
-    def ids_at(self, position_BL: np.ndarray) -> np.ndarray:
-        """Return the ids at these positions."""
+    def ids_at(self, position_BL: np.ndarray) -> np.ndarray: ...
 
     def doc_position(self, position_BL: np.ndarray) -> np.ndarray:
         """Return the number of tokens of the same document before each position."""
@@ -42,8 +41,7 @@ class Text:
         return self.ids[position_BL]
 
     def doc_position(self, position_BL: np.ndarray) -> np.ndarray:
-        document_BL = np.searchsorted(self.starts, position_BL, side="right") - 1
-        return position_BL - self.starts[document_BL]
+        return position_BL - self.starts[np.searchsorted(self.starts, position_BL, "right") - 1]
 
     def is_target(self, position_BL: np.ndarray) -> np.ndarray:
         return np.ones(position_BL.shape, bool)

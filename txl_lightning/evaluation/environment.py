@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -43,22 +44,19 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 
 def cpu_name() -> str:
     """Return the processor, as precisely as this system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    cpus = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: (.+)", cpus.read_text(), re.M) if cpus.exists() else None
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 def commit() -> str | None:
     """Return this code's commit, "-dirty" if files differ; None outside its repository."""
     if not (REPOSITORY / ".git").exists():
         return None
-    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=40"]
-    command += ["--exclude=*"]
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    options = {"cwd": REPOSITORY, "capture_output": True, "text": True}
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(command, check=True, **options).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 

@@ -1,5 +1,6 @@
 """Nats, counted so that any split into batches, segments and ranks gives the same mean."""
 
+import math
 from typing import Any
 
 import torch
@@ -10,12 +11,19 @@ from ..data.stream import IGNORED
 from ..model import accumulator_dtype
 
 
-class MeanNats(Metric):
-    """Summed nats over counted tokens, in float64.
+def readings(nats: float, unit: str, bytes_per_token: float | None = None) -> dict[str, float]:
+    """Return mean nats of a token in the field's other units, by name.
 
-    It stays float64 when the module that owns it is made half precision, which would stop
-    counting at 256 tokens in bfloat16.
+    bits = nats / ln 2 and perplexity = exp(nats) of the mean; a mean of perplexities is neither.
+    Bits per byte of the text compare models whose tokens are of different kinds.
     """
+    bits = nats / math.log(2)
+    values = {"nats": nats, f"bits_per_{unit}": bits, "perplexity": math.exp(min(nats, 700.0))}
+    return values | ({"bits_per_byte": bits / bytes_per_token} if bytes_per_token else {})
+
+
+class MeanNats(Metric):
+    """Summed nats over counted tokens, in float64."""
 
     full_state_update = False
 
@@ -34,6 +42,7 @@ class MeanNats(Metric):
         return self.nats / self.count
 
     def _apply(self, *args: Any, **kwargs: Any) -> "MeanNats":
+        # In bfloat16, as which its owner may be cast, it would stop counting at 256 tokens.
         exact = {name: getattr(self, name) for name in self._defaults}
         super()._apply(*args, **kwargs)
         for name, value in exact.items():

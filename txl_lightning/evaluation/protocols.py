@@ -8,28 +8,13 @@ from typing import Any, Literal
 from ..data.orders import FixedLengths
 from ..data.stream import Stream
 from ..data.tokens import Tokens
-from ..errors import DataError, require
+from ..errors import DataError, require, require_at_least
 from ..model import EvalLengths, EvalSameLength
-
-LEAST = {
-    "batch_size": 1,
-    "tgt_len": 1,
-    "mem_len": 0,
-    "clamp_len": 1,
-    "ext_len": 0,
-    "warmup_len": 0,
-    "max_tokens": 1,
-}
-"""The smallest value of each number."""
 
 
 @dataclass(frozen=True)
 class ProtocolOptions:
-    """Changes to a protocol; what is left out is as in the protocol.
-
-    Raises:
-        ValueError: an impossible length.
-    """
+    """Changes to a protocol; what is left out is as in the protocol."""
 
     batch_size: int | None = None
     """Rows that the text is read in at the same time."""
@@ -51,9 +36,8 @@ class ProtocolOptions:
     """Leave out the last tokens, which the rows cannot share equally."""
 
     def __post_init__(self) -> None:
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            require(value is None or value >= least, name, value, f"at least {least}")
+        require_at_least(self, batch_size=1, tgt_len=1, mem_len=0, clamp_len=1)
+        require_at_least(self, ext_len=0, warmup_len=0, max_tokens=1)
 
 
 @dataclass(frozen=True)
@@ -63,9 +47,9 @@ class Protocol(ProtocolOptions):
     mem_len, clamp_len and same_length of None are those of training, a tgt_len of None makes the
     text one segment, max_tokens of None scores all of it.
 
-    Each row begins with nothing remembered, or with warmup_len tokens of the row before it: what
-    its first tokens cannot see changes their nats. Only if same_length limits what is seen, and
-    the warm-up reaches as far back through all layers, does batch_size change nothing.
+    Each row begins with nothing remembered, or with warmup_len tokens of the row before it. Only
+    if same_length limits what is seen, and the warm-up reaches as far back through all layers,
+    does batch_size not change the nats.
     """
 
     batch_size: int = 1
@@ -84,11 +68,7 @@ class Protocol(ProtocolOptions):
         return EvalLengths(self.mem_len, self.clamp_len, self.same_length)
 
     def stream(self, tokens: Tokens) -> Stream:
-        """Return a text in rows and segments.
-
-        Raises:
-            DataError: it has fewer than two tokens for each row.
-        """
+        """Return a text in rows and segments; it needs two tokens for each row."""
         n_token = len(tokens) if self.max_tokens is None else min(len(tokens), self.max_tokens + 1)
         if n_token < 2 * self.batch_size:
             needed = f"batch_size {self.batch_size:,} needs 2 in each row"
@@ -109,8 +89,8 @@ def published(
 ) -> Protocol:
     """Return a published protocol: last tokens are dropped, as by the original's iterator."""
     lengths = {"batch_size": rows, "tgt_len": tgt_len, "mem_len": mem_len, "clamp_len": clamp_len}
-    others = {"same_length": "mem_len", "drop_last": True} | more
-    return Protocol(source=source, unit=unit, **lengths, **others)
+    lengths |= {"same_length": "mem_len"} | more
+    return Protocol(source=source, unit=unit, drop_last=True, **lengths)
 
 
 def window_lengths(window: int) -> dict[str, int]:
@@ -122,9 +102,9 @@ def window_lengths(window: int) -> dict[str, int]:
 def nvidia(tgt_len: int, mem_len: int, clamp_len: int) -> Protocol:
     """Return NVIDIA's: whole segments of the row before fill the memory; row 0 starts empty."""
     warmup_len = -(-mem_len // tgt_len) * tgt_len
-    changes = {"same_length": "mem_len+1", "warmup_len": warmup_len}
-    source = "DeepLearningExamples, Transformer-XL, eval.py"
-    return published(source, "perplexity", 16, tgt_len, mem_len, clamp_len, **changes)
+    source, more = "DeepLearningExamples, Transformer-XL, eval.py", {"same_length": "mem_len+1"}
+    lengths = (16, tgt_len, mem_len, clamp_len)
+    return published(source, "perplexity", *lengths, warmup_len=warmup_len, **more)
 
 
 TABLE = {
@@ -148,8 +128,6 @@ TABLE = {
     "fairseq-wt103": published("examples/truncated_bptt", "perplexity", 1, 64, 640, 400),
 }  # fmt: skip
 ALIASES = {name.removesuffix("-base"): name for name in TABLE if name.endswith("-base")}
-"""Shorter names for the base models' protocols."""
-
 PROTOCOLS = {name: replace(protocol, name=name) for name, protocol in TABLE.items()}
 
 
@@ -167,8 +145,8 @@ def get_protocol(
     Raises:
         ValueError: an unknown protocol, or an impossible length.
     """
-    known = ", ".join([*PROTOCOLS, *ALIASES])
     name = ALIASES.get(protocol, protocol)
+    known = ", ".join([*PROTOCOLS, *ALIASES])
     require(name in PROTOCOLS, "protocol", protocol, f"one of {known}")
     values = {} if window is None else window_lengths(window)
     options = asdict(ProtocolOptions(**changes))

@@ -10,10 +10,10 @@ from ..data.eval_text import EvalText
 from ..errors import NonFiniteError
 from ..model import TransformerXL
 from .environment import describe_environment, peak_memory
+from .metrics import readings
 from .protocols import PROTOCOLS, Protocol
 from .scoring import TokenNats, score_text
 from .stats import NatsAccumulator, count_cold_starts
-from .units import readings
 
 
 def evaluate(
@@ -22,13 +22,7 @@ def evaluate(
     protocol: Protocol,
     watchers: Sequence[Callable[[TokenNats], None]] = (),
 ) -> dict[str, Any]:
-    """Score a text in constant memory.
-
-    Args:
-        model: the network.
-        text: the text to read.
-        protocol: how it is read.
-        watchers: called with each part when it is scored.
+    """Score a text in constant memory; each watcher is called with each part that is scored.
 
     Raises:
         ValueError: an impossible length, or a text with nothing to score.

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from ..data.stream import IGNORED, Segment, Stream
+from ..data.stream import IGNORED, Segment
 from ..data.tokens import Text, Tokens
 from ..model import AnyMemory, CachedReader, EvalSameLength, TransformerXL, eval_mode
 from .protocols import Protocol
@@ -27,9 +28,10 @@ def segment_nats(
     net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
 ) -> tuple[Tensor, AnyMemory]:
     """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory for the next one."""
-    n_reread = min(ext_len, segment.tokens_BL.size(1))
-    tokens_BL, targets_BL = segment.tokens_BL, segment.targets_BL
-    return net.loss(tokens_BL, targets_BL, memory, segment.doc_pos_BL, n_reread)
+    tokens_BL, n_reread = segment.tokens_BL, min(ext_len, segment.tokens_BL.size(1))
+    new_BL = segment.targets_BL[:, segment.n_context :]
+    nats_BL, memory = net.loss(tokens_BL, new_BL, memory, segment.doc_pos_BL, n_reread)
+    return F.pad(nats_BL, (segment.n_context, 0)), memory
 
 
 def segment_hidden(
@@ -53,10 +55,7 @@ def segment_answers(
 
 @torch.inference_mode()
 def score_text(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
-    """Yield every scored token of a text, a segment at a time; no more than that is held.
-
-    The model is in eval mode until the last part is taken, and then in the mode it was in.
-    """
+    """Yield every scored token of a text, a segment at a time, with the model in eval mode."""
     stream, reader = protocol.stream(tokens), CachedReader(model)
     memory = reader.empty_memory(protocol.batch_size, protocol.lengths)
     forgets = protocol.lengths.resolve(model.config).mem_len == 0
@@ -71,15 +70,10 @@ def score_text(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iter
             h_BLD, memory = segment_hidden(reader, here, memory, protocol.ext_len)
             # Of a sliding window, all logits but one are never computed.
             nats_K = model.head.nats(h_BLD[mask_BL], here.targets_BL[mask_BL])
-            yield TokenNats(target_positions(stream, index)[scored_BL.numpy()], nats_K.cpu())
-
-
-def target_positions(stream: Stream, index: int) -> np.ndarray:
-    """Return the position in the text of each target of a segment, in order: [B, L]."""
-    _, start, stop = stream.lengths.bounds(stream.total, index)
-    start -= min(stream.ext_len, start)
-    column_L = np.arange(start, stop) + 1 - stream.warmup_len
-    return np.arange(stream.batch_size)[:, None] * stream.row_len + column_L
+            _, _, stop = stream.lengths.bounds(stream.total, index)
+            column_L = np.arange(stop - scored_BL.size(1), stop) + 1 - stream.warmup_len
+            position_BL = np.arange(len(scored_BL))[:, None] * stream.row_len + column_L
+            yield TokenNats(position_BL[scored_BL.numpy()], nats_K.cpu())
 
 
 def stream_nats(
@@ -97,10 +91,9 @@ def stream_nats(
     """Return the nats of every scored token of a text, in input order: nats_BT.
 
     The text, ids in one dimension, is read in rows, each with an empty memory at first; a row's
-    first token is not scored. The model is used in eval mode and left in the mode it was in. The
-    other arguments are ProtocolOptions. With a warm-up the first token of a row is scored like the
-    others; of the text's own first token the nats are nan. With enough memory tgt_len changes
-    nothing but the speed.
+    first token is not scored, unless there is a warm-up (then only that of the text has none: nan).
+    The other arguments are ProtocolOptions. The model is left in the mode it was in. With enough
+    memory tgt_len changes nothing but the speed.
 
     Raises:
         ValueError: a length that cannot be, or fewer than two tokens for each row.

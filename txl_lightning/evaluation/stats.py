@@ -20,11 +20,7 @@ LEVEL = 0.95
 
 
 class NatsAccumulator:
-    """Sums in float64 over blocks of consecutive tokens.
-
-    Args:
-        n_token: tokens of the text.
-    """
+    """Sums in float64 over blocks of consecutive tokens of a text of n_token."""
 
     def __init__(self, n_token: int) -> None:
         self.block_len = max(SHORTEST_BLOCK, -(-n_token // BLOCKS))
@@ -33,7 +29,6 @@ class NatsAccumulator:
         self.count = np.zeros(n_block, np.int64)
 
     def add(self, part: TokenNats) -> None:
-        """Count some tokens, each once."""
         block_K, n_block = part.position_K // self.block_len, len(self.nats)
         self.nats += np.bincount(block_K, part.nats_K.double().numpy(), n_block)
         self.count += np.bincount(block_K, minlength=n_block)
@@ -44,7 +39,6 @@ class NatsAccumulator:
 
     @property
     def mean(self) -> float:
-        """Nats of a token."""
         return float(self.nats.sum() / self.n_scored)
 
     def interval(self) -> tuple[float, float] | None:
@@ -56,14 +50,13 @@ class NatsAccumulator:
         nats, count = self.nats[is_scored], self.count[is_scored]
         if len(nats) < 2:
             return None
-        rng, equally = np.random.default_rng(SEED), np.full(len(nats), 1 / len(nats))
-        drawn = (rng.multinomial(len(nats), equally) for _ in range(RESAMPLES))
-        means = [(times @ nats) / (times @ count) for times in drawn]
+        equally = np.full(len(nats), 1 / len(nats))
+        times = np.random.default_rng(SEED).multinomial(len(nats), equally, RESAMPLES)
+        means = (times @ nats) / (times @ count)
         low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         return float(low), float(high)
 
     def describe(self) -> dict[str, float]:
-        """Return how the interval is made."""
         blocks = {"block_len": self.block_len, "blocks": int((self.count > 0).sum())}
         return {"level": LEVEL, **blocks, "resamples": RESAMPLES, "seed": SEED}
 
@@ -80,17 +73,11 @@ def count_cold_starts(part: TokenNats, stream: Stream, mem_len: int) -> int:
 
 
 class PerToken:
-    """The nats of every token in input order, as a .npy file; nan where none are scored.
-
-    Args:
-        path: the file.
-        n_token: tokens of the text.
-    """
+    """The nats of every token in input order, as a .npy file; nan where none are scored."""
 
     def __init__(self, path: Path, n_token: int) -> None:
         self.nats = np.lib.format.open_memmap(path, "w+", np.float32, (n_token,))
         self.nats[:] = np.nan
 
     def add(self, part: TokenNats) -> None:
-        """Put some tokens' nats in their positions."""
         self.nats[part.position_K] = part.nats_K.numpy()

@@ -60,10 +60,11 @@ class TransformerXL(nn.Module):
     ) -> tuple[Tensor, Memory]:
         """Return -log p(target) in nats_BL, at least float32, and the memory for the next segment.
 
-        Targets of -100 are not scored: they have 0 nats and no gradient. See `hidden` for the rest.
+        Targets are those of all tokens, or of the last ones; those of -100 are not scored: they
+        have 0 nats and no gradient. See `hidden` for the rest.
         """
         h_BLD, memory = self.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
-        return self.head.nats(h_BLD, targets_BL), memory
+        return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
 
     def hidden(
         self,
