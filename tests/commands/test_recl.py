@@ -42,14 +42,13 @@ def test_recl_reads_whole_contexts_or_as_in_training(txl, checkpoint, read_table
         assert read_table("recl/recl")[1]["nats"]["best"][-1] == pytest.approx(expected, abs=1e-5)
 
 
-def test_group_needs_one_vocabulary_and_different_files(txl, checkpoint, small):
+def test_group_needs_one_vocabulary_and_different_files(txl, refused, checkpoint, small):
     assert txl("fit", *small, "--data.vocab=characters")[0] == 0
-    other = Path("runs", "version_0", "checkpoints", "last.ckpt")
-    code, output = txl("recl", checkpoint, other)
-    assert code == 2
-    assert f"ckpt_path: {other} has another vocabulary than {checkpoint}" in output.err
-    code, output = txl("recl", checkpoint, checkpoint)
-    assert (code, "expected different files" in output.err) == (2, True)
+    other = "runs/version_0/checkpoints/last.ckpt"
+    message = f"ckpt_path: {other} has another vocabulary than {checkpoint}"
+    assert refused("recl", checkpoint, other) == (2, message)
+    code, line = refused("recl", checkpoint, checkpoint)
+    assert (code, line.endswith("expected different files")) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -62,10 +61,9 @@ def test_group_needs_one_vocabulary_and_different_files(txl, checkpoint, small):
         (["--max_context=300"], "max_context: invalid 300; expected less than the 300 tokens"),
     ],
 )
-def test_invalid_option_is_one_line_and_exit_code_2(txl, checkpoint, options, message):
-    code, output = txl("recl", checkpoint, *options)
-    assert (code, len(output.err.splitlines())) == (2, 1)
-    assert output.err.startswith(f"error: {message}")
+def test_invalid_option_is_one_line_and_exit_code_2(refused, checkpoint, options, message):
+    code, line = refused("recl", checkpoint, *options)
+    assert (code, line[: len(message)]) == (2, message)
 
 
 @pytest.mark.parametrize(

@@ -93,17 +93,6 @@ def test_trials_of_given_sweeps_are_runs_of_fit(path, txl, repository, tmp_path,
         assert value == expected
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_given_sweeps_say_how_they_are_run_and_whether_they_are_measured(path):
-    header = "".join(line for line in path.read_text().splitlines(True) if line.startswith("#"))
-    name = f"configs/sweeps/{path.name}"
-    assert f"python -m txl_lightning sweep {name}" in header
-    assert f"wandb sweep {name}" in header
-    words = " ".join(header.replace("#", " ").split())
-    measured = "measured, with what else differs, in experiments/README.md"
-    assert any(text in words for text in ("not measured here", "measures nothing", measured))
-
-
 def test_trials_of_the_attention_sweep_see_and_read_the_same_number_of_tokens():
     path = next(path for path in CONFIGS if path.stem == "attention")
     texts = yaml.safe_load(path.read_text())["parameters"]["config"]["values"]
@@ -114,21 +103,18 @@ def test_trials_of_the_attention_sweep_see_and_read_the_same_number_of_tokens():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("arguments", "message"),
     [
-        (("--count=0",), "count: invalid 0; expected at least 1"),
-        (("--seed=-1",), "seed: invalid -1; expected at least 0"),
-        (("--out=search.yaml/here",), "out: search.yaml/here"),
-        (("--counts=3",), "counts: unknown key; did you mean count?"),
+        (("search.yaml", "--count=0"), "count: invalid 0; expected at least 1"),
+        (("search.yaml", "--seed=-1"), "seed: invalid -1; expected at least 0"),
+        (("search.yaml", "--out=search.yaml/here"), "out: search.yaml/here"),
+        (("search.yaml", "--counts=3"), "counts: unknown key; did you mean count?"),
+        (("none.yaml",), "none.yaml: No such file"),
     ],
 )
-def test_wrong_option_is_refused_before_anything_is_tried(txl, search, options, message):
-    code, output = txl("sweep", search, *options)
+@pytest.mark.usefixtures("search")
+def test_wrong_option_is_refused_before_anything_is_tried(refused, arguments, message):
+    code, line = refused("sweep", *arguments)
     assert code in (2, 6)
-    assert f"error: {message}" in output.err
+    assert line.startswith(message)
     assert not Path("runs").exists()
-
-
-def test_missing_file_is_named(txl):
-    code, output = txl("sweep", "none.yaml")
-    assert (code, "error: none.yaml: No such file" in output.err) == (2, True)
