@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from txl_lightning.analysis.attention_distance import (
-    attention_weights,
     distance_statistics,
     measure_attention_distance,
     record_attention,
@@ -28,29 +27,24 @@ def record_calls(net, tokens_BL, memory) -> list[tuple]:
     return calls
 
 
-@pytest.mark.parametrize("positions", SCHEMES)
-def test_attention_weights_are_those_of_the_reference(make_net, positions):
-    """From values that name the states, the reference reads the weights themselves."""
+@pytest.mark.parametrize(
+    ("positions", "mem_len"),
+    [("sinusoidal", 0), ("sinusoidal", 9), *[(name, 4) for name in SCHEMES]],
+)
+def test_recorded_sums_equal_a_count_of_the_weights_of_the_reference(make_net, positions, mem_len):
     learned = positions not in ("sinusoidal", "absolute_sinusoidal")
-    net = make_net(positions=positions, clamp_len=9 if learned else None, mem_len=4)
-    for arguments in record_calls(net, torch.randint(11, (2, 5)), net.empty_memory(2)):
-        q_BLHK, k_BSHK, _, terms, mask_BLS, _ = arguments
-        names_BSHS = torch.eye(9).double()[:, None].expand(2, 9, 2, 9)
-        expected_BLHS = reference.attend(q_BLHK, k_BSHK, names_BSHS, terms, mask_BLS, 0.0)
-        found_BHLS = attention_weights(q_BLHK, k_BSHK, terms, mask_BLS)
-        torch.testing.assert_close(found_BHLS.transpose(1, 2), expected_BLHS)
-
-
-@pytest.mark.parametrize("mem_len", [0, 9])
-def test_recorded_sums_equal_a_count_weight_by_weight(make_net, mem_len):
-    net, tokens_BL = make_net(mem_len=mem_len), torch.randint(11, (2, 5))
-    _, memory = net.hidden(torch.randint(11, (2, 9)))
+    net = make_net(positions=positions, clamp_len=9 if learned else None, mem_len=mem_len)
+    tokens_BL, (_, memory) = torch.randint(11, (2, 5)), net.hidden(torch.randint(11, (2, 9)))
     with record_attention(net) as sums:
         net.hidden(tokens_BL, memory)
+    S = mem_len + 5
+    # From values that name the states, the reference reads the weights themselves.
+    names_BSHS = torch.eye(S).double()[:, None].expand(2, S, 2, S)
     for arguments, found in zip(record_calls(net, tokens_BL, memory), sums, strict=True):
-        weight_BHLS = attention_weights(*arguments[:2], *arguments[3:5])
-        distance_HS, memory_H = torch.zeros(2, mem_len + 5).double(), torch.zeros(2).double()
-        for (_, head, query, state), weight in np.ndenumerate(weight_BHLS.detach().numpy()):
+        q_BLHK, k_BSHK, _, terms, mask_BLS, _ = arguments
+        weight_BLHS = reference.attend(q_BLHK, k_BSHK, names_BSHS, terms, mask_BLS, 0.0)
+        distance_HS, memory_H = torch.zeros(2, S).double(), torch.zeros(2).double()
+        for (_, query, head, state), weight in np.ndenumerate(weight_BLHS.numpy(force=True)):
             if state <= mem_len + query:
                 distance_HS[head, mem_len + query - state] += weight
             memory_H[head] += weight if state < mem_len else 0

@@ -29,6 +29,7 @@ def test_folder_is_written_as_save_pretrained_wrote_it(open_golden, tmp_path, pa
     (tmp_path / "config.json").write_text(json.dumps(golden.args))
     save_file(tensors, tmp_path / "model.safetensors")
     net, vocab = load_huggingface(tmp_path)
+    # Of 18 nats, float32 on both sides would already round 1e-5 away.
     golden.check(net.double())
     assert vocab is None
     save_huggingface(net.float(), tmp_path / "back")
@@ -48,15 +49,11 @@ def test_pytorch_model_bin_of_old_and_new_torch_is_read(open_golden, tmp_path, z
     golden.check(load_huggingface(tmp_path)[0].double())
 
 
-CAN = {"norm": "pre", "final_norm": False, "d_embed": 6, "clamp_len": 5, "untie_r": True}
-
-
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        CAN,
-        CAN | {"same_length": "mem_len", "cutoffs": (3, 7), "div_val": 2, "tie_weight": False},
+        {"norm": "pre", "final_norm": False, "d_embed": 6, "clamp_len": 5, "untie_r": True},
+        {"same_length": "mem_len", "cutoffs": (3, 7), "div_val": 2, "tie_weight": False},
         {"cutoffs": (3, 7), "tie_projs": (True, False, True), "d_embed": 10, "norm_eps": 0.1},
     ],
 )

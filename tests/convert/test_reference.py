@@ -34,11 +34,11 @@ THEIRS = {
     "no_memory": {"mem_len": 0},
 }  # fmt: skip
 OURS = {
-    "plain": {"n_token": 61},
+    "ours": {"n_token": 61},
     "biases": {"n_token": 61, "untie_r": True, "clamp_len": 9, "same_length": "mem_len"},
-    "pre": {"norm": "pre", "final_norm": False, "norm_eps": 0.01, "tie_weight": False},
+    "ours_pre": {"norm": "pre", "final_norm": False, "norm_eps": 0.01, "tie_weight": False},
     "clusters": {"cutoffs": (20, 41), "d_embed": 14, "tie_projs": (True, False, True)},
-    "narrowing": {"cutoffs": (20, 41, 70), "d_embed": 40, "div_val": 3, "untie_r": True},
+    "ours_narrowing": {"cutoffs": (20, 41, 70), "d_embed": 40, "div_val": 3, "untie_r": True},
 }
 
 
@@ -53,30 +53,19 @@ def reference(verb: str, root: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(scope="module")
-def tokens_BT():
-    return np.random.default_rng(0).integers(0, 10**6, (3, 50))
+TOKENS_BT = np.random.default_rng(0).integers(0, 10**6, (3, 50))
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory, tokens_BT):
-    """Their random networks; beside each, what we write of it; all measured by them."""
-    root = tmp_path_factory.mktemp("theirs")
+def root(tmp_path_factory):
+    """Their random networks, beside each what we write of it, and ours; all measured by them."""
+    root = tmp_path_factory.mktemp("networks")
     settings = {name: SIZES | THEIRS[name] for name in THEIRS}
     (root / "settings.json").write_text(json.dumps(settings))
-    np.save(root / "tokens.npy", tokens_BT)
+    np.save(root / "tokens.npy", TOKENS_BT)
     reference("make", root)
     for name in THEIRS:
         save_huggingface(load_huggingface(root / name)[0], root / f"{name}-back")
-    reference("measure", root)
-    return root
-
-
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory, tokens_BT):
-    """Our random networks as we write them, measured by them."""
-    root = tmp_path_factory.mktemp("ours")
-    np.save(root / "tokens.npy", tokens_BT)
     sizes = {"n_token": 97, "n_layer": 2, "n_head": 3, "d_head": 5, "d_model": 18, "mem_len": 11}
     for name in OURS:
         torch.manual_seed(0)
@@ -88,32 +77,25 @@ def ours(tmp_path_factory, tokens_BT):
     return root
 
 
-def check(folder: Path, tokens_BT) -> None:
-    """Our nats of a network are theirs."""
-    net, _ = load_huggingface(folder)
-    tokens = (tokens_BT % net.config.n_token).flatten()
+@pytest.mark.parametrize("name", [*THEIRS, *[f"{name}-back" for name in THEIRS], *OURS])
+def test_nats_are_those_of_hugging_face(root, name):
+    net, _ = load_huggingface(root / name)
+    tokens = (TOKENS_BT % net.config.n_token).flatten()
     found = stream_nats(net, tokens, batch_size=3, tgt_len=7)
-    expected = torch.from_numpy(np.load(folder / "nats.npy"))
-    print(f"{folder.name}: greatest difference {(found - expected).abs().max():.1e} nats")
+    expected = torch.from_numpy(np.load(root / name / "nats.npy"))
+    print(f"{name}: greatest difference {(found - expected).abs().max():.1e} nats")
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", THEIRS)
-def test_theirs_measures_the_same_here_and_when_it_comes_back(theirs, tokens_BT, name):
-    check(theirs / name, tokens_BT)
-    check(theirs / f"{name}-back", tokens_BT)
-    nats = [np.load(theirs / each / "nats.npy") for each in (name, f"{name}-back")]
+def test_nats_of_a_network_that_comes_back_are_the_same_bits(root, name):
+    nats = [np.load(root / each / "nats.npy") for each in (name, f"{name}-back")]
     assert np.array_equal(*nats)
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_ours_measures_the_same_there(ours, tokens_BT, name):
-    check(ours / name, tokens_BT)
-
-
 @pytest.mark.parametrize("name", [name for name in THEIRS if THEIRS[name].get("untie_r", True)])
-def test_we_write_the_file_that_they_do(theirs, name):
-    folders = (theirs / name, theirs / f"{name}-back")
+def test_we_write_the_file_that_they_do(root, name):
+    folders = (root / name, root / f"{name}-back")
     written, back = (load_file(folder / "model.safetensors") for folder in folders)
     assert written.keys() == back.keys()
     assert all(torch.equal(written[each], back[each]) for each in written)

@@ -1,4 +1,4 @@
-"""Weights of three other codes: golden nats and memories, every tensor there and back."""
+"""Weights of the original and of NVIDIA: golden nats and memories, every tensor there and back."""
 
 from pathlib import Path
 
@@ -6,28 +6,15 @@ import pytest
 import torch
 
 from txl_lightning.convert import load_nvidia, load_original
-from txl_lightning.convert.huggingface import config_from_huggingface, map_huggingface_weights
 from txl_lightning.convert.nvidia import map_nvidia_weights
-from txl_lightning.convert.weight_names import (
-    COMPUTED,
-    export_weights,
-    load_weights,
-    map_original_weights,
-)
-
-
-def load_huggingface_weights(weights, args):
-    config = config_from_huggingface(args)
-    # Of 18 nats, float32 on both sides would already round 1e-5 away.
-    return load_weights(weights, map_huggingface_weights(config), config).double()
-
+from txl_lightning.convert.weight_names import COMPUTED, export_weights, map_original_weights
 
 CODES = {
-    "huggingface": (load_huggingface_weights, map_huggingface_weights),
     "nvidia": (load_nvidia, map_nvidia_weights),
     "original": (load_original, map_original_weights),
 }
-FILES = sorted((Path(__file__).parents[1] / "golden").glob("*/*.npz"))
+GOLDEN = Path(__file__).parents[1] / "golden"
+FILES = [path for code in CODES for path in sorted((GOLDEN / code).glob("*.npz"))]
 NAMES = [f"{path.parent.name}/{path.stem}" for path in FILES if path.stem != "checkpoint_best"]
 
 
@@ -39,7 +26,7 @@ def test_network_gives_golden_nats_and_memories_and_every_tensor_back(open_golde
     golden.check(net)
     back = export_weights(net.state_dict(), map_weights(net.config))
     assert back.keys() >= golden.weights.keys() - COMPUTED
-    # NVIDIA leaves tied tensors out; the others write all.
+    # NVIDIA leaves tied tensors out; the original writes all.
     assert name.startswith("nvidia") or back.keys() <= golden.weights.keys()
     for key in golden.weights.keys() - COMPUTED:
         # Of a learned table, the original may hold more rows than clamp_len lets it use.
