@@ -104,6 +104,11 @@ INTERRUPTIONS = {
     "stalled": send_rest(100_000, wait),
     "reset": send_rest(100_000, reset),
 }
+# The answer that is repeated, its error, and how often it is asked for.
+FAILURES = {
+    "404": (fail(404), "HTTP 404", 1),
+    "early end": (send(BODY[:100_000]), "it broke off at 100,000 of 300,000 bytes", 5),
+} | {str(code): (fail(code), f"HTTP {code}", 5) for code in (408, 416, 429, 500, 503)}
 SOME = BODY[:123_456]
 NEXT = "bytes=123456-"
 OTHER_RANGE = send(b"", 206, Content_Range="bytes 9-299999/300000")
@@ -165,30 +170,28 @@ def test_another_file_in_the_targets_place_is_refused_and_left_alone(server, rem
     assert server.requested == []
 
 
-def test_lasting_errors_are_explained_in_few_words(server, remote, target):
-    server.script = [fail(404)]
-    message = r"a\.bin: missing, and http.*/a cannot be read \(HTTP 404\); put the file there"
-    with pytest.raises(DataError, match=message):
+@pytest.mark.parametrize("failure", FAILURES)
+def test_failing_server_is_named_after_retries_where_these_may_help(
+    server, remote, target, monkeypatch, failure
+):
+    answer, message, n_request = FAILURES[failure]
+    server.script, waits = [answer], []
+    monkeypatch.setattr(download, "DELAYS", (1, 2, 4, 8))
+    monkeypatch.setattr(download.time, "sleep", waits.append)
+    where = r"a\.bin: missing, and http.*/a cannot be read \("
+    with pytest.raises(DataError, match=where + message + r"\); put the file there"):
         download_file(remote, target)
-    assert len(server.requested) == 1
+    assert (len(server.requested), waits) == (n_request, [1, 2, 4, 8][: n_request - 1])
+    server.script = [send_rest()]
+    assert download_file(remote, target).read_bytes() == BODY
+
+
+def test_refused_connection_is_explained_in_few_words(remote, target):
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     nowhere = RemoteFile(f"http://127.0.0.1:{port}/a", len(BODY), remote.checksum)
     with pytest.raises(DataError, match=r"cannot be read \(Connection refused\)"):
         download_file(nowhere, target)
-
-
-@pytest.mark.parametrize("code", [408, 416, 429, 500, 503])
-def test_temporary_error_is_retried_after_growing_delays(server, remote, target, monkeypatch, code):
-    waits = []
-    monkeypatch.setattr(download, "DELAYS", (1, 2, 4, 8))
-    monkeypatch.setattr(download.time, "sleep", waits.append)
-    server.script = [fail(code)]
-    with pytest.raises(DataError, match=f"HTTP {code}"):
-        download_file(remote, target)
-    assert (len(server.requested), waits) == (5, [1, 2, 4, 8])
-    server.script = [send_rest()]
-    assert download_file(remote, target).read_bytes() == BODY
 
 
 @pytest.mark.parametrize("interruption", INTERRUPTIONS)
@@ -207,13 +210,6 @@ def test_next_run_continues_the_part(server, remote, part, target, case):
     part.write_bytes(content)
     assert download_file(remote, target).read_bytes() == BODY
     assert server.requested == requested
-
-
-def test_body_that_always_ends_early_is_an_error_and_the_part_is_kept(server, remote, part, target):
-    server.script = [send(BODY[:100_000])]
-    with pytest.raises(DataError, match="it broke off at 100,000 of 300,000 bytes"):
-        download_file(remote, target)
-    assert part.read_bytes() == BODY[:100_000]
 
 
 def test_wrong_body_is_kept_aside_and_never_used(server, remote, part, target):

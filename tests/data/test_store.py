@@ -55,10 +55,12 @@ def test_ids_are_mapped_from_disk_in_the_smallest_type(prepare):
     assert store.ids("train").dtype == np.uint8
     assert store.vocab.decode(store.ids("train").tolist()) == "abcd"
     assert [len(store.ids(name)) for name in ("train", "val", "test")] == [4, 2, 2]
-    words = prepare(" ".join(f"w{n}" for n in range(300)).encode(), "words", ALL_TRAIN)
-    assert words.ids("train").dtype == np.uint16
-    assert words.vocab.decode(words.ids("train").tolist()[:3]) == "w0 w1 w2"
-    assert len(words.ids("val")) == 0
+    # Of 256 ids the last is 255.
+    for n_word, dtype in ((254, np.uint8), (255, np.uint16)):
+        words = prepare(" ".join(f"w{n}" for n in range(n_word)).encode(), "words", ALL_TRAIN)
+        assert words.ids("train").dtype == dtype
+        assert words.vocab.decode(words.ids("train").tolist()[:3]) == "w0 w1 w2"
+        assert len(words.ids("val")) == 0
 
 
 def test_prepared_text_is_neither_read_nor_written_again(tmp_path, recipe, monkeypatch):

@@ -62,14 +62,6 @@ def test_only_equal_vocabularies_share_a_fingerprint():
     assert Characters("ab").fingerprint == Characters("ab").fingerprint
 
 
-@pytest.mark.parametrize(("size", "dtype"), [(256, np.uint8), (257, np.uint16), (65537, np.uint32)])
-def test_ids_have_the_smallest_type(size, dtype):
-    alphabet = "".join(map(chr, range(0x10000, 0x10000 + size)))
-    assert Characters(alphabet).encode_text(alphabet[-1]).dtype == dtype
-    words = Words.from_list(map(str, range(size)), WordOptions(line_end="none", unknown="error"))
-    assert words.encode_text(str(size - 1)).dtype == dtype
-
-
 @given(text=st.text(min_size=1), size=st.integers(1, 9))
 def test_encoded_bytes_and_characters_are_decoded_to_the_text(document, text, size):
     for vocab in (Bytes(), Characters.from_documents([document(text, size)])):
