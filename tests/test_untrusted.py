@@ -97,12 +97,8 @@ def test_song_is_refused_in_one_line_where_pickles_would_sing_it(tmp_path, kind,
     (folder / "config.json").write_text('{"model_type": "transfo-xl"}')
     (folder / "pytorch_model.bin").write_bytes(path.read_bytes())
     with_args = partial(load_any_checkpoint, args="args.json")
-    for load, source in [
-        (load_any_checkpoint, path),
-        (with_args, path),
-        (load_any_checkpoint, folder),
-        (load_run, path),
-    ]:
+    loads = {load_any_checkpoint: path, with_args: path, load_run: path}
+    for load, source in (*loads.items(), (load_any_checkpoint, folder)):
         with pytest.raises(CheckpointError, match=str(folder)) as refusal:
             load(source)
         assert len(str(refusal.value).splitlines()) == 1

@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from txl_lightning import TransformerXLConfig
 from txl_lightning.checkpoints import load_folder, load_run, save_folder
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import CheckpointError
@@ -36,12 +35,9 @@ def test_network_comes_back_bit_for_bit_with_shared_weights(make_net, tmp_path, 
 
 
 def test_folder_without_a_vocabulary_has_two_files(make_net, tmp_path):
-    net = make_net()
-    save_folder(net, tmp_path)
+    save_folder(make_net(), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
-    settings = json.loads((tmp_path / "config.json").read_text())
-    assert settings["txl_lightning"] == {"format": 1}
-    assert TransformerXLConfig(**settings["net"]) == net.config
+    assert json.loads((tmp_path / "config.json").read_text())["txl_lightning"] == {"format": 1}
     assert load_folder(tmp_path)[1] is None
 
 

@@ -12,13 +12,11 @@ ARGS = {
     "n_token": 7, "n_layer": 1, "n_head": 2, "d_model": 4, "d_head": 2, "d_inner": 6, "mem_len": 3,
     "tie_weight": True, "div_val": 1, "attn_type": 0, "clamp_len": -1, "pre_lnorm": False,
 }  # fmt: skip
+# Of what the original's train.py and NVIDIA's have beside them, those that look most like these.
 OPTIONS = """
-    adaptive append_dataset batch_chunk batch_size clip config config_file cuda data dataset debug
-    distributed emb_init eval_batch_size eval_interval eval_tgt_len init init_range init_std lr
-    max_step n_all_param no_eval not_tied optim proj_init_std restart restart_dir roll save_all
-    swap_mem tied txtlog_file varlen vocab warmup_step work_dir
+    adaptive dataset emb_init eta_min eval_interval eval_tgt_len init n_all_param no_env no_eval
+    not_tied txtlog_file weight_decay
 """
-"""Those of the original's train.py and NVIDIA's that look most like the constructor's keywords."""
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ def summarize_heads(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
         share_HS = (layer_sums.distance_HS / layer_sums.n_query).cpu().numpy()
         memory_H = (layer_sums.memory_H / layer_sums.n_query).tolist()
         for head, (share_S, on_memory) in enumerate(zip(share_HS, memory_H, strict=True), start=1):
-            distance = distance_statistics(share_S)
-            rows.append({"layer": layer, "head": head, **distance, "on_memory": on_memory})
+            row = {"layer": layer, "head": head, **distance_statistics(share_S)}
+            rows.append(row | {"on_memory": on_memory})
     return rows
 
 
@@ -89,6 +89,7 @@ def sum_attention(
     ext_len: int = 0,
 ) -> list[HeadSums]:
     """Return each layer's sums over equally long segments, once n_warmup fill the memory."""
+    # Recording begins late: the first segments see fewer states.
     with eval_mode(model), ExitStack() as later:
         for index, segment in enumerate(segments):
             if index == n_warmup:
