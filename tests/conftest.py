@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
@@ -35,7 +36,6 @@ os.environ.setdefault("WANDB_MODE", "offline")
 # Networks of the tests are too small to share; threads that wait for a busy core slow them down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
-
 
 STARTED = time.monotonic()
 LEFT_OUT = "left out: past --time-limit"
@@ -73,13 +73,16 @@ def repository() -> Path:
     return Path(__file__).parents[1]
 
 
+def write_letters(folder: Path) -> Path:
+    path = folder / "letters.txt"
+    path.write_bytes(np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8).tobytes())
+    return path
+
+
 @pytest.fixture
 def text_file(tmp_path) -> Path:
     """A text of 26 letters, long enough for a few passes."""
-    letters = np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8)
-    path = tmp_path / "letters.txt"
-    path.write_bytes(letters.tobytes())
-    return path
+    return write_letters(tmp_path)
 
 
 @pytest.fixture
@@ -107,11 +110,9 @@ def sizes() -> list[str]:
 def run_folder(tmp_path_factory, sizes) -> Path:
     """The folder of a finished run, to be read only."""
     folder = tmp_path_factory.mktemp("finished")
-    text = folder / "letters.txt"
-    text.write_bytes(np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8).tobytes())
-    where = [f"--data.path={text}", f"--data.data_dir={folder / 'data'}"]
-    told = ["--report.html=true", "--report.sample_len=20"]
-    door.run(["fit", *sizes, *told, *where, f"--trainer.default_root_dir={folder}"])
+    where = [f"--data.path={write_letters(folder)}", f"--data.data_dir={folder / 'data'}"]
+    where += [f"--trainer.default_root_dir={folder}"]
+    door.run(["fit", *sizes, "--report.html=true", "--report.sample_len=20", *where])
     return folder / "version_0"
 
 
@@ -155,8 +156,8 @@ def parse_fit():
     return parse
 
 
-def records(path: Path) -> Iterator:
-    """What a .wandb file holds: LevelDB's log format, of messages."""
+def read_records(path: Path) -> Iterator:
+    """Read the messages of a .wandb file, which is in LevelDB's log format."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, parts = path.read_bytes(), 7, b""
@@ -169,72 +170,61 @@ def records(path: Path) -> Iterator:
         at += HEADER.size + count
         # A whole one, or the last part of one.
         if kind in (1, 4):
-            record = Record()
-            record.ParseFromString(parts)
+            yield Record.FromString(parts)
             parts = b""
-            yield record
 
 
 def items(entries) -> dict:
-    """Names and values."""
-    return {
-        entry.key or "/".join(entry.nested_key): json.loads(entry.value_json) for entry in entries
-    }
-
-
-def put(tree: dict, keys: list[str], value_json: str) -> None:
-    """Put a value in its place."""
-    for key in keys[:-1]:
-        tree = tree.setdefault(key, {})
-    tree[keys[-1]] = json.loads(value_json)
+    return {e.key or "/".join(e.nested_key): json.loads(e.value_json) for e in entries}
 
 
 class Run:
-    """A run without a network."""
+    """What W&B was told of a run without a network."""
 
     def __init__(self, path: Path) -> None:
-        self.rows, self.config, self.metrics, self.artifacts = [], {}, {}, []
-        self.summary: dict = {}
-        for record in records(path):
-            kind = record.WhichOneof("record_type")
-            if kind == "run":
-                self.id, self.project = record.run.run_id, record.run.project
-                self.config |= items(record.run.config.update)
-            elif kind == "history":
-                self.rows.append(items(record.history.item))
-            elif kind == "config":
-                self.config |= items(record.config.update)
-            elif kind == "summary":
-                for entry in record.summary.update:
-                    put(self.summary, list(entry.nested_key) or [entry.key], entry.value_json)
-            elif kind == "artifact":
-                self.artifacts.append(record.artifact)
-            elif kind == "metric":
-                self.metrics[record.metric.name or record.metric.glob_name] = record.metric
+        self.rows, self.config, self.summary, self.metrics, self.artifacts = [], {}, {}, {}, []
+        for record in read_records(path):
+            match record.WhichOneof("record_type"):
+                case "run":
+                    self.id, self.project = record.run.run_id, record.run.project
+                    self.config |= items(record.run.config.update)
+                case "history":
+                    self.rows.append(items(record.history.item))
+                case "config":
+                    self.config |= items(record.config.update)
+                case "summary":
+                    self.summary |= items(record.summary.update)
+                case "artifact":
+                    self.artifacts.append(record.artifact)
+                case "metric":
+                    self.metrics[record.metric.name or record.metric.glob_name] = record.metric
 
 
 @pytest.fixture(scope="session")
-def wandb_runs():
-    """What W&B was told in a folder without a network: its runs, oldest first."""
+def fit_with_wandb(sizes, repository):
+    """Train in a process of its own; the process, and W&B's runs in its folder, oldest first."""
 
-    def read(folder: Path) -> list[Run]:
+    def fit(folder: Path, *options: str, **environment: str) -> tuple[CompletedProcess, list[Run]]:
+        (folder / "letters.txt").write_bytes(bytes(range(97, 123)) * 200)
+        command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
+        command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger"]
+        command += ["--report.html=true", "--report.sample_len=200", *options]
+        # What W&B sets in a process that has used it would send the run to that one's folder.
+        env = {name: value for name, value in os.environ.items() if "WANDB" not in name}
+        env |= {"PYTHONPATH": str(repository), "WANDB_SILENT": "true"} | environment
+        done = subprocess.run(
+            command, env=env, cwd=folder, capture_output=True, text=True, timeout=240
+        )
         found = folder.glob("runs/wandb/offline-run-*/run-*.wandb")
-        return [Run(path) for path in sorted(found, key=os.path.getmtime)]
+        return done, [Run(path) for path in sorted(found, key=os.path.getmtime)]
 
-    return read
+    return fit
 
 
 @pytest.fixture(scope="session")
-def offline_run(tmp_path_factory, sizes, repository, wandb_runs) -> tuple[Path, Run]:
+def offline_run(tmp_path_factory, fit_with_wandb) -> tuple[Path, Run]:
     """The folder of a finished run with W&B offline, and what W&B was told; to be read only."""
     folder = tmp_path_factory.mktemp("offline")
-    (folder / "letters.txt").write_bytes(bytes(range(97, 123)) * 200)
-    command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
-    command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger"]
-    command += ["--report.html=true", "--report.sample_len=200", "--wandb.checkpoints=all"]
-    # What W&B sets in a process that has used it would send the run to that one's folder.
-    known = {name: value for name, value in os.environ.items() if "WANDB" not in name}
-    known |= {"PYTHONPATH": str(repository), "WANDB_MODE": "offline"}
-    subprocess.run(command, env=known, cwd=folder, check=True, capture_output=True, timeout=240)
-    [run] = wandb_runs(folder)
+    done, [run] = fit_with_wandb(folder, "--wandb.checkpoints=all", WANDB_MODE="offline")
+    assert done.returncode == 0, done.stderr
     return folder, run

@@ -16,23 +16,13 @@ import yaml
 from txl_lightning import LanguageModel
 from txl_lightning import __main__ as door
 
-
-@pytest.fixture
-def again(tmp_path) -> str:
-    """Another folder for the runs that continue a finished one."""
-    return "--trainer.default_root_dir=again"
+AGAIN = "--trainer.default_root_dir=again"
+"""Another folder for the runs that continue a finished one."""
 
 
 def error_line(output) -> str:
-    """The one line on stderr that is ours."""
     [line] = [line for line in output.err.splitlines() if line.startswith("error: ")]
     return line
-
-
-def logged_values(folder: Path, name: str) -> list[tuple[int, float]]:
-    """What a run logged under a name, and at which step."""
-    with (folder / "metrics.csv").open() as file:
-        return [(int(row["step"]), float(row[name])) for row in csv.DictReader(file) if row[name]]
 
 
 def test_fit_writes_all_files_of_a_run(run_folder):
@@ -49,8 +39,8 @@ def test_fit_writes_all_files_of_a_run(run_folder):
     assert {"train/tokens_per_second", "train/lr", "val/memory_gain"} <= set(columns)
 
 
-def test_the_saved_config_gives_the_same_run(txl, run_folder, again):
-    assert txl("fit", "--config", run_folder / "config.yaml", again)[0] == 0
+def test_the_saved_config_gives_the_same_run(txl, run_folder):
+    assert txl("fit", "--config", run_folder / "config.yaml", AGAIN)[0] == 0
     first, second = (
         torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
         for folder in (run_folder, Path("again", "version_0"))
@@ -67,8 +57,8 @@ def test_test_and_validate_measure_a_checkpoint(txl, run_folder):
         assert name in output.out
 
 
-def test_predict_writes_nats_of_every_token(txl, run_folder, again):
-    arguments = ("--config", run_folder / "config.yaml", again, "--ckpt_path")
+def test_predict_writes_nats_of_every_token(txl, run_folder):
+    arguments = ("--config", run_folder / "config.yaml", AGAIN, "--ckpt_path")
     code, output = txl("predict", *arguments, run_folder / "checkpoints" / "best.ckpt")
     assert code == 0
     path = Path("again", "version_0", "nats.npy")
@@ -123,23 +113,16 @@ def test_without_a_command_the_commands_are_listed(txl, arguments):
 
 WRONG_SETTINGS = [
     ("--model.net.n_layr=3", "model.net.n_layr: unknown key; did you mean model.net.n_layer?"),
-    ("--n_layer=3", "n_layer: unknown key; did you mean model.net.n_layer?"),
     ("--max_steps=5", "max_steps: unknown key; did you mean trainer.max_steps?"),
     ("--model.net.n_layer=two", "model.net.n_layer: invalid two; expected a whole"),
     ("--model.net.d_head=wide", "model.net.d_head: invalid wide; expected a whole"),
     ("--model.net.norm=mid", "model.net.norm: invalid mid; expected one of post, pre"),
     ("--model.net.d_model=9", "model.net.d_model: invalid 9; expected an even"),
-    ("--model.net.n_head=3", "model.net.d_model: invalid 8; expected a multiple of"),
-    ("--model.net.mem_len=-1", "model.net.mem_len: invalid -1"),
     ("--model.eval_mem_len=-1", "model.eval_mem_len: invalid -1"),
     ("--model.eval_same_length=foo", "invalid foo; expected mem_len, mem_len+1, all or"),
     ("--model.optim.lr=0", "model.optim.lr: invalid 0.0; expected greater than 0"),
     ("--data.tgt_len=-5", "data.tgt_len: invalid -5; expected at least 1"),
-    ("--data.ext_len=-1", "data.ext_len: invalid -1; expected at least 0"),
-    ("--data.eval_ext_len=-1", "data.eval_ext_len: invalid -1"),
-    ("--data.micro_batches=0", "data.micro_batches: invalid 0; expected at least 1"),
     ("--data.split=[1,1,1]", "data.split: invalid [1.0, 1.0, 1.0]"),
-    ("--data.split=[0.5,0.1,0.1]", "data.split: invalid [0.5, 0.1, 0.1]"),
     ("--data.task.length=0", "data.task.length: invalid 0"),
     ("--data.subwords.n_token=9", "data.subwords.n_token: invalid 9"),
     ("--data.corpus=none", "data.corpus: invalid none; expected one of python_source"),
@@ -150,81 +133,52 @@ WRONG_SETTINGS = [
     ("--trainer.limit_train_batches=0.5", "trainer.limit_train_batches: "),
     ("--weights_only=false", "weights_only: invalid false"),
     ("--config=none.yaml", "File does not exist"),
+    ("model: {net: {n_layr: 3}}", "model.net.n_layr: unknown key; did you mean"),
+    ("trainer: {callbacks: [{class_path: torch.hub.load}]}", "may not import torch.hub.load"),
+    ("model: [", "Problems parsing config"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"), WRONG_SETTINGS, ids=[w for w, _ in WRONG_SETTINGS]
-)
-def test_a_wrong_setting_is_one_line(parse_fit, sizes, argument, message):
+@pytest.mark.parametrize(("text", "message"), WRONG_SETTINGS, ids=[w for w, _ in WRONG_SETTINGS])
+def test_a_wrong_option_or_file_is_one_line(parse_fit, sizes, tmp_path, text, message):
+    (tmp_path / "a.yaml").write_text(text)
+    argument = text if text.startswith("--") else f"--config={tmp_path / 'a.yaml'}"
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         parse_fit(*sizes, argument)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("model: {net: {n_layr: 3}}", "model.net.n_layr: unknown key; did you mean"),
-        ("trainer: {callbacks: [{class_path: os.system}]}", "a config may not import os.system"),
-        ("trainer: {callbacks: [{class_path: torch.hub.load}]}", "may not import torch.hub.load"),
-        ("model: [", "Problems parsing config"),
-    ],
-)
-def test_a_wrong_file_is_one_line(parse_fit, tmp_path, text, message):
-    (tmp_path / "a.yaml").write_text(text)
-    with pytest.raises(ValueError, match=re.escape(message)) as error:
-        parse_fit("--config", tmp_path / "a.yaml")
-    assert "\n" not in str(error.value)
-
-
-def test_settings_are_written_with_hyphens_too(txl, small):
-    code, output = txl("fit", *small, "--max-steps=5")
-    assert code == 2
-    assert "max_steps: unknown key; did you mean trainer.max_steps?" in error_line(output)
+CALLBACK = "--trainer.callbacks={class_path: WeightAverage, init_args: {decay: 2}}"
 
 
 @pytest.mark.parametrize(
-    ("argument", "message"),
+    ("argument", "exit_code", "message"),
     [
-        ("--ckpt_path=none.ckpt", "ckpt_path: none.ckpt: no such file"),
-        ("--ckpt_path=http://127.0.0.1:9/a.ckpt", "no such file"),
-        (
-            "--trainer.callbacks={class_path: WeightAverage, init_args: {decay: 2}}",
-            "decay: invalid 2.0; expected at least 0 and less than 1, or null",
-        ),
-        (
-            "--model.net.cutoffs=[10, 300]",
-            "model.net.cutoffs: invalid [10, 300]; expected smaller than the vocabulary",
-        ),
-        ("--trainer.accelerator=gpu", "No supported gpu backend found"),
+        ("--max-steps=5", 2, "max_steps: unknown key; did you mean trainer.max_steps?"),
+        ("--ckpt_path=none.ckpt", 2, "ckpt_path: none.ckpt: no such file"),
+        ("--ckpt_path=http://127.0.0.1:9/a.ckpt", 2, "no such file"),
+        (CALLBACK, 2, "decay: invalid 2.0; expected at least 0 and less than 1, or null"),
+        ("--model.net.cutoffs=[10, 300]", 2, "expected smaller than the vocabulary"),
+        ("--trainer.accelerator=gpu", 2, "No supported gpu backend found"),
+        ("--trainer.default_root_dir=letters.txt/runs", 6, "letters.txt/runs: cannot be written"),
     ],
 )
-def test_what_cannot_be_built_is_exit_code_2(txl, small, argument, message):
+def test_a_run_that_cannot_be_built_is_one_line(txl, small, argument, exit_code, message):
     code, output = txl("fit", *small, argument)
-    assert code == 2
+    assert code == exit_code
     assert message in error_line(output)
 
 
-def test_a_folder_that_cannot_be_written_is_exit_code_6(txl, small, text_file):
-    code, output = txl("fit", *small, f"--trainer.default_root_dir={text_file}/runs")
-    assert code == 6
-    message = f"trainer.default_root_dir: {text_file}/runs: cannot be written (Not a directory; "
-    assert error_line(output).startswith(f"error: {message}")
-
-
 class Malicious:
-    """What a pickle may hold: a call, made when it is loaded."""
+    """A call, made when its pickle is loaded."""
 
     def __reduce__(self):
         return Path.touch, (Path("canary"),)
 
 
 @pytest.mark.parametrize("command", ["fit", "validate", "generate"])
-@pytest.mark.parametrize("forced", [False, True])
-def test_a_checkpoint_can_run_no_code(txl, text_file, command, forced, monkeypatch):
-    if forced:
-        monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+def test_a_checkpoint_can_run_no_code(txl, text_file, command, monkeypatch):
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     torch.save({"hyper_parameters": {"net": {}}, "state_dict": Malicious()}, "bad.ckpt")
     data = [] if command == "generate" else [f"--data.path={text_file}"]
     code, output = txl(command, *data, "--ckpt_path=bad.ckpt")
@@ -274,11 +228,7 @@ def test_wrong_data_is_one_line_and_its_exit_code(txl, sizes, content, options, 
         (["generate", "--ckpt_path=a", "--sed=3"], "sed: unknown key; did you mean seed?"),
         (["generate", "--ckpt_path=a", "--top_k=many"], "top_k: invalid many; expected a"),
         (["prepare", "a.txt", "--subwords.n_token=9"], "subwords.n_token: invalid 9"),
-        (["prepare", "a.txt", "--words.min_freq=-1"], "words.min_freq: invalid -1"),
-        (["prepare", "a.txt", "--task.length=0"], "task.length: invalid 0"),
         (["prepare", "--vocab=bytes"], "name"),
-        (["validate"], "ckpt_path: missing"),
-        (["test"], "ckpt_path: missing"),
         (["predict"], "ckpt_path: missing"),
         (["trian"], "trian: unknown command; expected one of fit, validate"),
     ],
@@ -314,7 +264,6 @@ def test_without_a_logger_each_run_still_has_a_folder(txl, small):
         files = {path.name for path in folder.iterdir()}
         assert files >= {"config.yaml", "vocab.json", "report.html", "checkpoints"}
         assert f"run folder: {folder.resolve()}" in output.out
-    assert {path.name for path in Path("runs").iterdir()} == {"version_0", "version_1"}
 
 
 def test_a_run_shorter_than_a_validation_interval_is_saved(txl, small):
@@ -337,9 +286,9 @@ def test_two_processes_take_the_steps_of_one(small, tmp_path, repository, text_f
         command += ["--trainer.precision=64-true", "--model.optim.lr=0.1"]
         command += [f"--trainer.default_root_dir={tmp_path / folder}"]
         subprocess.run(command, cwd=repository, capture_output=True, check=True, timeout=240)
-        run = tmp_path / folder / "version_0"
-        names = ("train/nats", "val/nats", "train/tokens_seen")
-        return [value for name in names for _, value in logged_values(run, name)]
+        with (tmp_path / folder / "version_0" / "metrics.csv").open() as file:
+            names, rows = ("train/nats", "val/nats", "train/tokens_seen"), [*csv.DictReader(file)]
+        return [float(row[name]) for name in names for row in rows if row[name]]
 
     one = losses("one")
     devices = ("--trainer.devices=2", "--trainer.strategy=ddp")
@@ -349,14 +298,10 @@ def test_two_processes_take_the_steps_of_one(small, tmp_path, repository, text_f
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["fit", "validate"])
-def test_a_closed_output_is_exit_code_141(run_folder, sizes, tmp_path, repository, command):
+def test_a_closed_output_is_exit_code_141(run_folder, sizes, tmp_path, repository):
     given = [*sizes, "--trainer.max_steps=100000", f"--data.path={run_folder.parent}/letters.txt"]
-    if command == "validate":
-        given = ["--config", run_folder / "config.yaml", "--ckpt_path"]
-        given += [run_folder / "checkpoints" / "best.ckpt"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "txl_lightning", command, *map(str, given)],
+        [sys.executable, "-m", "txl_lightning", "fit", *given],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd=tmp_path,
@@ -378,7 +323,6 @@ def test_what_does_not_fit_the_checkpoint_is_refused(txl, run_folder, text_file)
         (other_text, 3, "the checkpoint's is"),
         (fit, 2, "trainer.max_steps: invalid 4; expected more than the 4"),
         ((*fit, "--trainer.max_steps=6", "--model.optim.name=lamb"), 2, "model.optim.name"),
-        ((*fit, "--trainer.max_steps=6", "--model.optim.name=sgd"), 2, "model.optim.name"),
     ):
         code, output = txl(*arguments)
         assert (code, message in error_line(output)) == (exit_code, True), output.err
@@ -388,9 +332,9 @@ def test_what_does_not_fit_the_checkpoint_is_refused(txl, run_folder, text_file)
     assert "test/bits_per_byte" in output.out
 
 
-def test_another_optimizer_begins_anew_from_converted_weights(txl, run_folder, again):
+def test_another_optimizer_begins_anew_from_converted_weights(txl, run_folder):
     last = run_folder / "checkpoints" / "last.ckpt"
-    arguments = ("fit", "--config", run_folder / "config.yaml", again, "--trainer.max_steps=6")
+    arguments = ("fit", "--config", run_folder / "config.yaml", AGAIN, "--trainer.max_steps=6")
     assert txl("convert", last, "--out=weights")[0] == 0
     assert txl(*arguments, "--ckpt_path=weights", "--model.optim.name=lamb")[0] == 0
     assert txl(*arguments, "--ckpt_path", last, "--model.optim.name=adam")[0] == 0
@@ -405,17 +349,10 @@ def test_prepare_encodes_a_text_once_and_says_where_it_is(txl, text_file):
     assert code == 0
     assert "4 words in the vocabulary" in output.out
     assert "train            270 tokens            540 bytes         90 documents" in output.out
-    folder = Path(output.out.splitlines()[0].split(": ")[1])
-    assert folder.is_dir()
-    assert folder.is_relative_to("there")
+    assert Path(output.out.splitlines()[0].split(": ")[1]).is_relative_to("there")
     assert txl(*given)[1].out == output.out
-
-
-def test_prepare_knows_the_corpora(txl):
     code, output = txl("prepare", "enwik9")
-    assert code == 3
-    assert "name: invalid enwik9; expected a file" in error_line(output)
-    assert txl("prepare", "sort")[0] == 0
+    assert (code, "name: invalid enwik9; expected a file" in error_line(output)) == (3, True)
 
 
 @pytest.mark.slow

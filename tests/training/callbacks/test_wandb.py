@@ -2,9 +2,7 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,22 +21,8 @@ KEY = "c0ffee" * 6 + "beef"
 
 
 @pytest.fixture
-def fit(tmp_path, sizes, repository, wandb_runs):
-    """Train in a process of its own; what it said, and W&B's runs, oldest first."""
-    (tmp_path / "letters.txt").write_bytes(bytes(range(97, 123)) * 200)
-
-    def run(*options: str, **environment: str) -> tuple[subprocess.CompletedProcess, list]:
-        command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
-        command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger"]
-        command += ["--report.html=true", "--report.sample_len=200", *options]
-        known = {name: value for name, value in os.environ.items() if "WANDB" not in name}
-        known |= {"PYTHONPATH": str(repository), "WANDB_SILENT": "true"} | environment
-        done = subprocess.run(
-            command, env=known, cwd=tmp_path, capture_output=True, text=True, timeout=240
-        )
-        return done, wandb_runs(tmp_path)
-
-    return run
+def fit(tmp_path, fit_with_wandb):
+    return partial(fit_with_wandb, tmp_path)
 
 
 @pytest.mark.slow
@@ -91,13 +75,11 @@ def test_training_with_wandb_is_bit_for_bit_as_without(offline_run, fit, tmp_pat
 
 
 def losses(path: Path) -> list[tuple[str, str]]:
-    """What was logged of training and validation, to the last digit."""
     with path.open(newline="") as file:
         return [(row["train/nats"], row["val/nats"]) for row in csv.DictReader(file)]
 
 
 def model_artifacts(run) -> list:
-    """The checkpoints that W&B keeps of a run."""
     return [artifact for artifact in run.artifacts if artifact.type == "model"]
 
 
