@@ -26,7 +26,6 @@ finally:
 
 
 def imported_packages(repository, *arguments: str) -> set[str]:
-    """The packages that a command has imported when it ends."""
     command = [sys.executable, "-c", PROGRAM, *arguments]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("usage: python -m txl_lightning")
@@ -76,9 +75,7 @@ def test_help_has_usage_text_options_without_types_and_an_example(helps, command
 @pytest.mark.parametrize(
     ("command", "part"),
     [
-        ("evaluate", "usage: python -m txl_lightning evaluate ckpt_path [options]"),
         ("generate", "usage: python -m txl_lightning generate --ckpt_path CKPT_PATH [options]"),
-        ("recl", "usage: python -m txl_lightning recl ckpt_path [options]"),
         ("recl", "looked at. (default: 0.1 0.5 1.0)"),
         ("prepare", "(one of none, files, lines)"),
         ("fit", "--model.optim.schedule {constant,cosine,inverse_sqrt,linear,wsd} What"),
@@ -93,43 +90,33 @@ def test_options_have_their_fields_docstrings_and_defaults(helps, command, part)
     assert part in " ".join(helps[command].split())
 
 
-def test_options_of_training_are_in_the_help_of_fit_only(helps):
+def test_options_stand_in_the_help_that_needs_them_ours_first(helps):
     for option in ("--model.optim.lr", "--checkpoint.every_n_steps", "--trainer.max_steps"):
         assert option in helps["fit"]
         assert option not in helps["test"]
-
-
-def test_our_settings_come_before_the_trainers(helps):
-    starts = [helps["fit"].index(f"  --{name}") for name in ("resume", "model.", "data.")]
+    order = ("resume", "model.", "data.", "trainer.max_steps")
+    starts = [helps["fit"].index(f"  --{name}") for name in order]
     assert starts == sorted(starts)
-    assert starts[-1] < helps["fit"].index("  --trainer.max_steps")
-
-
-def test_rare_options_of_the_trainer_are_in_its_own_help(helps):
     assert "--trainer.deterministic" not in helps["fit"]
     assert "--trainer.deterministic" in helps["trainer"]
     assert not re.search(r"^  --(?!trainer\.)", helps["trainer"], re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", FUNCTIONS)
-def test_usage_has_the_required_arguments(helps, command):
-    parameters = inspect.signature(door.make_parser(command)[0]).parameters.values()
+@pytest.mark.parametrize("command", door.COMMANDS)
+def test_examples_parse_and_usage_has_the_required_arguments(
+    helps, command, parse_fit, monkeypatch, repository
+):
+    monkeypatch.chdir(repository)
+    words = shlex.split(EXAMPLES[command])
+    if command in door.LIGHTNING:
+        assert parse_fit(*words)
+        return
+    function, parser = door.make_parser(command)
+    assert parser.parse_args(words)
+    parameters = inspect.signature(function).parameters.values()
     needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    usage = helps[command].splitlines()[0]
     assert needed
-    assert all(re.search(rf"\b{name}\b", usage) for name in needed)
-
-
-@pytest.mark.parametrize("command", FUNCTIONS)
-def test_examples_of_functions_parse(command, monkeypatch, repository):
-    monkeypatch.chdir(repository)
-    assert door.make_parser(command)[1].parse_args(shlex.split(EXAMPLES[command]))
-
-
-@pytest.mark.parametrize("command", door.LIGHTNING)
-def test_examples_of_lightnings_commands_parse(command, parse_fit, monkeypatch, repository):
-    monkeypatch.chdir(repository)
-    assert parse_fit(*shlex.split(EXAMPLES[command]))
+    assert all(re.search(rf"\b{name}\b", helps[command].splitlines()[0]) for name in needed)
 
 
 def test_the_help_of_a_callback_has_no_types(capsys):

@@ -8,18 +8,14 @@ from txl_lightning.training.callbacks import throughput
 from txl_lightning.training.callbacks.throughput import Throughput
 
 
-def test_mfu_is_the_share_of_the_peak(make_model, make_data, make_trainer, monkeypatch):
-    monkeypatch.setattr(throughput, "peak_flops", lambda device: 1e9)
+@pytest.mark.parametrize("peak", [1e9, None])
+def test_mfu_is_the_share_of_a_known_peak(make_model, make_data, make_trainer, monkeypatch, peak):
+    monkeypatch.setattr(throughput, "peak_flops", lambda device: peak)
     trainer = make_trainer(callbacks=[Throughput()], log_every_n_steps=2, limit_val_batches=0)
     trainer.fit(make_model(), datamodule=make_data())
     found = trainer.callback_metrics
-    assert found["train/mfu"].item() == pytest.approx(found["train/model_flops_per_second"] / 1e9)
-
-
-def test_mfu_is_not_logged_on_an_unknown_device(make_model, make_data, make_trainer):
-    trainer = make_trainer(callbacks=[Throughput()], log_every_n_steps=2, limit_val_batches=0)
-    trainer.fit(make_model(), datamodule=make_data())
-    assert "train/mfu" not in trainer.callback_metrics
+    expected = peak and pytest.approx(found["train/model_flops_per_second"].item() / peak)
+    assert found.get("train/mfu") == expected
 
 
 def test_seconds_of_a_resumed_run_go_on(make_model, make_data, make_trainer, tmp_path):

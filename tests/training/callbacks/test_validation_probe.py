@@ -1,6 +1,5 @@
 """The validation probe measures what the model does, and training is as without it."""
 
-import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
@@ -36,10 +35,6 @@ def train(make_model, make_data, make_trainer):
     return run
 
 
-def begin_of_text(trainer) -> str:
-    return trainer.datamodule.store.ids("val")[:32].astype(np.uint8).tobytes().decode()
-
-
 def test_training_is_bit_for_bit_as_without_the_probe(train):
     _, alone, first = train()
     _, probed, second = train(ValidationProbe())
@@ -52,16 +47,10 @@ def test_samples_continue_the_beginning_of_the_validation_text(train):
     probe = ValidationProbe(sample_len=50)
     _, _, trainer = train(probe, limit_val_batches=8, data={"eval_warmup_len": 16})
     assert [step for step, _ in probe.samples] == [3, 6]
+    prompt = bytes(trainer.datamodule.store.ids("val")[:32].tolist()).decode()
     for _, sample in probe.samples:
-        assert sample.startswith(begin_of_text(trainer))
+        assert sample.startswith(prompt)
         assert len(sample) > probe.prompt_len == 32
-
-
-def test_without_a_sample_length_there_is_no_sample(train):
-    probe = ValidationProbe(sample_len=0)
-    train(probe)
-    assert probe.samples == []
-    assert probe.nats_by_position
 
 
 def test_nats_by_position_are_means_over_the_validation(train):
@@ -76,14 +65,7 @@ def test_nats_by_position_are_means_over_the_validation(train):
     assert nats == pytest.approx(nats_L.tolist(), rel=1e-6)
 
 
-WARM_UPS = pytest.mark.parametrize(
-    ("data", "n_warm"),
-    [({}, 2), ({"eval_warmup_len": 16}, 4), ({"ext_len": 5}, 3)],
-    ids=["memory", "warm-up", "ext_len"],
-)
-
-
-def assert_attention_is_that_of_the_text(trainer, net, probe, n_warm):
+def attention_on_memory(trainer, net, n_warm: int) -> list[float]:
     """Count it by hand, in whole segments, once the memory is full."""
     stream = trainer.val_dataloaders.stream
     memory, on_memory, n_query = net.empty_memory(1), torch.zeros(2, 2).double(), 0
@@ -95,22 +77,22 @@ def assert_attention_is_that_of_the_text(trainer, net, probe, n_warm):
             on_memory += torch.stack([each.memory_H for each in sums])
             n_query += sums[0].n_query
     assert n_query >= 16
-    found = [row["on_memory"] for row in probe.attention]
-    assert found == pytest.approx((on_memory / n_query).flatten().tolist())
+    return (on_memory / n_query).flatten().tolist()
 
 
-@WARM_UPS
-def test_attention_is_that_of_the_validation_text(train, data, n_warm):
-    probe = ValidationProbe()
+ATTENTION = [({}, 2, 6000), ({"eval_warmup_len": 16}, 4, 6000), ({"ext_len": 5}, 3, 6000)]
+# Of the last text, the last segment is shorter: it is left out.
+ATTENTION.append(({"eval_batch_size": 1}, 2, 860))
+
+
+@pytest.mark.parametrize(("data", "n_warm", "size"), ATTENTION)
+def test_attention_is_that_of_the_validation_text(train, text_file, data, n_warm, size):
+    text_file.write_bytes(text_file.read_bytes()[:size])
+    probe = ValidationProbe(sample_len=0)
     model, _, trainer = train(probe, data=data, val_check_interval=6, limit_val_batches=1.0)
-    assert_attention_is_that_of_the_text(trainer, model.net.eval(), probe, n_warm)
-
-
-def test_attention_leaves_out_a_short_last_segment(train, text_file):
-    text_file.write_bytes(text_file.read_bytes()[:860])
-    probe, data = ValidationProbe(), {"eval_batch_size": 1}
-    model, _, trainer = train(probe, data=data, val_check_interval=6, limit_val_batches=1.0)
-    assert_attention_is_that_of_the_text(trainer, model.net.eval(), probe, 2)
+    expected = attention_on_memory(trainer, model.net.eval(), n_warm)
+    assert [row["on_memory"] for row in probe.attention] == pytest.approx(expected)
+    assert probe.samples == []
 
 
 def test_a_validation_too_short_for_a_full_memory_measures_only_nats(train):
@@ -240,7 +222,6 @@ def test_a_compiled_model_is_measured_only_in_nats(make_data, make_trainer, monk
 
 
 def nats_saved(net, stream, segments: range) -> float:
-    """Read with a memory and without, where each layer's states are all computed again."""
     nats, count = torch.zeros(2).double(), 0
     for at, mem_len in enumerate((0, net.config.mem_len)):
         memory = net.empty_memory(stream.batch_size, EvalLengths(mem_len))
@@ -253,7 +234,9 @@ def nats_saved(net, stream, segments: range) -> float:
     return ((nats[0] - nats[1]) / count).item()
 
 
-@WARM_UPS
+@pytest.mark.parametrize(
+    ("data", "n_warm"), [({}, 2), ({"eval_warmup_len": 16}, 4), ({"ext_len": 5}, 3)]
+)
 def test_memory_gain_is_what_tokens_cost_more_without_memory(train, monkeypatch, data, n_warm):
     monkeypatch.setattr(validation_probe, "N_GAIN", 3)
     options = {"val_check_interval": 6, "limit_val_batches": 1.0}
