@@ -176,27 +176,6 @@ def test_the_plain_softmax_is_the_adaptive_one_of_a_single_cluster(make_net):
     torch.testing.assert_close(plain.head.nats(h, targets), expected)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"cutoffs": (5, 5)}, r"cutoffs: invalid \[5, 5\]; expected growing"),
-        ({"cutoffs": (0, 5)}, r"cutoffs: invalid \[0, 5\]"),
-        ({"div_val": 9}, "div_val: invalid 9; expected small enough"),
-        ({"cutoffs": (), "div_val": 2}, "div_val: invalid 2; expected 1 without cutoffs"),
-        ({"tie_projs": (True,)}, r"tie_projs: invalid \[True\]; .* 4 clusters, or none"),
-    ],
-)
-def test_clusters_that_cannot_be_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        config(**changes)
-
-
-def test_cutoffs_beyond_the_vocabulary_are_refused_when_it_is_known():
-    message = r"cutoffs: invalid \[4, 7, 15\]; .* than the vocabulary, 15"
-    with pytest.raises(ValueError, match=message):
-        AdaptiveEmbedding(config(n_token=15))
-
-
 class LargestResult(TorchDispatchMode):
     """The most numbers that any one result has."""
 

@@ -5,6 +5,8 @@ import pytest
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.model import EvalLengths
 
+CLUSTERS = {"cutoffs": (4, 7, 15), "d_embed": 8}
+
 
 @pytest.mark.parametrize(
     ("changes", "message"),
@@ -16,37 +18,50 @@ from txl_lightning.model import EvalLengths
         ({"dropout": 1.0}, "dropout: invalid 1.0"),
         ({"clamp_len": 0}, "clamp_len: invalid 0; expected at least 1, or null"),
         ({"positions": "shaw", "clamp_len": -1}, "clamp_len: invalid -1; .* at least 0"),
+        ({"positions": "learned"}, "clamp_len: invalid None.*positions are learned"),
         ({"d_head": 0}, "d_head: invalid 0"),
         ({"init_std": 0.0}, "init_std: invalid 0.0"),
         ({"loss_chunk_size": 0}, "loss_chunk_size: invalid 0; expected at least 1, or null"),
+        ({"cutoffs": (5, 5)}, r"cutoffs: invalid \[5, 5\]; expected growing"),
+        ({"cutoffs": (0, 5)}, r"cutoffs: invalid \[0, 5\]"),
+        (CLUSTERS | {"div_val": 9}, "div_val: invalid 9; expected small enough"),
+        ({"div_val": 2}, "div_val: invalid 2; expected 1 without cutoffs"),
+        (CLUSTERS | {"tie_projs": [True]}, r"tie_projs: invalid \[True\]; .* 4 clusters, or none"),
     ],
 )
-def test_an_impossible_size_is_refused(changes, message):
+def test_impossible_size_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         TransformerXLConfig(**changes)
+
+
+def test_cutoffs_beyond_the_vocabulary_are_refused_when_it_is_known():
+    message = r"cutoffs: invalid \[4, 7, 15\]; .* than the vocabulary, 15"
+    with pytest.raises(ValueError, match=message):
+        TransformerXL(TransformerXLConfig(n_token=15, **CLUSTERS))
 
 
 def test_widths_left_out_are_derived():
     config = TransformerXLConfig(d_model=12, n_head=3)
     assert (config.head_width, config.inner_width) == (4, 48)
-
-
-def test_a_given_head_width_needs_no_divisible_d_model():
     assert TransformerXLConfig(d_model=10, n_head=4, d_head=5).head_width == 5
 
 
-def test_embeddings_as_wide_as_the_model_in_one_table_are_not_projected():
-    cases = [
+@pytest.mark.parametrize(
+    ("changes", "is_projected", "n_table"),
+    [
         ({}, False, 1),
         ({"d_embed": 4}, True, 1),
         ({"cutoffs": (3, 7)}, False, 1),
         ({"cutoffs": (3, 7), "div_val": 2}, True, 3),
-    ]
-    for changes, projected, n_table in cases:
-        config = TransformerXLConfig(n_token=11, d_model=8, n_head=2, **changes)
-        assert (config.has_projections, config.n_table) == (projected, n_table)
-        names = [name for name in TransformerXL(config).state_dict() if "projections" in name]
-        assert len(names) == projected * n_table
+    ],
+)
+def test_embeddings_as_wide_as_the_model_in_one_table_are_not_projected(
+    changes, is_projected, n_table
+):
+    config = TransformerXLConfig(n_token=11, d_model=8, n_head=2, **changes)
+    assert (config.has_projections, config.n_table) == (is_projected, n_table)
+    names = [name for name in TransformerXL(config).state_dict() if "projections" in name]
+    assert len(names) == is_projected * n_table
 
 
 def test_config_is_made_again_from_its_dict():
@@ -60,14 +75,15 @@ def test_config_is_made_again_from_its_dict():
     ("lengths", "expected"),
     [
         (EvalLengths(), (6, 5, "mem_len")),
-        (EvalLengths(0, 9), (0, 9, "mem_len")),
-        (EvalLengths(same_length="mem_len+1"), (6, 5, "mem_len+1")),
+        (EvalLengths(0, 9, "mem_len+1"), (0, 9, "mem_len+1")),
         (EvalLengths(same_length="all"), (6, 5, None)),
     ],
 )
-def test_eval_lengths_replace_those_of_training(lengths, expected):
-    config = TransformerXLConfig(mem_len=6, clamp_len=5, same_length="mem_len")
-    assert lengths.resolve(config) == expected
+def test_eval_lengths_replace_those_of_training(make_net, lengths, expected):
+    net = make_net(mem_len=6, clamp_len=5, same_length="mem_len")
+    assert lengths.resolve(net.config) == expected
+    memory = net.empty_memory(2, lengths)
+    assert (memory.mem_len, memory.clamp_len, memory.same_length) == expected
 
 
 def test_impossible_eval_lengths_are_refused():

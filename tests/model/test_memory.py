@@ -20,9 +20,15 @@ def states(start: int, stop: int) -> torch.Tensor:
 
 def newest_filled(memory: Memory) -> torch.Tensor:
     """The states of the first row that are filled; all rows are filled alike."""
-    filled = memory.filled_B.tolist()
-    assert len(set(filled)) == 1
-    return memory.h_NBMD[:, :, memory.mem_len - filled[0] :].double()
+    [filled] = set(memory.filled_B.tolist())
+    return memory.h_NBMD[:, :, memory.mem_len - filled :].double()
+
+
+def uneven_memory() -> Memory:
+    """One whose rows differ, and whose every setting is away from its default."""
+    memory = Memory.empty(2, 3, 4, 1).with_lengths(7, "mem_len+1")
+    h = states(0, 5) + 100 * torch.arange(3.0)[None, :, None, None]
+    return remember(memory, h, torch.tensor([[0, 1, 2, 3, 4], [0] * 5, [0, 0, 0, 0, 1]]))
 
 
 @settings(max_examples=100, deadline=None)
@@ -42,19 +48,14 @@ def test_memory_holds_the_last_states_in_order_and_none_that_is_reread(mem_len, 
         start = stop
 
 
-def test_memory_mask_hides_unfilled_slots_and_later_tokens():
-    memory = Memory(torch.zeros(1, 2, 3, 1), torch.tensor([0, 2]))
-    assert memory.attention_mask(2).int().tolist() == [
-        [[0, 0, 0, 1, 0], [0, 0, 0, 1, 1]],
-        [[0, 1, 1, 1, 0], [0, 1, 1, 1, 1]],
-    ]
-
-
-def test_memory_mask_hides_what_is_before_the_document():
+def test_memory_mask_hides_unfilled_slots_later_tokens_and_other_documents():
     memory = Memory(torch.zeros(1, 3, 3, 1), torch.tensor([3, 3, 2]))
+    whole = [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]
+    unfilled = [[0, *row[1:]] for row in whole]
+    assert memory.attention_mask(3).int().tolist() == [whole, whole, unfilled]
     doc_pos = torch.tensor([[9, 10, 11], [7, 0, 1], [0, 1, 0]])
     assert memory.attention_mask(3, doc_pos).int().tolist() == [
-        [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]],
+        whole,
         [[1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 1]],
         [[0, 0, 0, 1, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 1]],
     ]
@@ -64,18 +65,20 @@ def test_memory_mask_hides_what_is_before_the_document():
 def test_memory_forgets_what_is_before_the_document(mem_len):
     memory = remember(Memory.empty(1, 3, mem_len, 1), states(0, 5)[:1])
     doc_pos = torch.tensor([[5, 6, 7], [0, 1, 2], [5, 6, 0]])
-    after = remember(memory, states(5, 8)[:1], doc_pos)
-    assert after.filled_B.tolist() == [min(n, mem_len) for n in (8, 3, 1)]
-    after = remember(memory, states(5, 8)[:1], doc_pos, n_reread=1)
-    assert after.filled_B.tolist() == [min(n, mem_len) for n in (7, 2, 0)]
+    for n_reread, expected in ((0, (8, 3, 1)), (1, (7, 2, 0))):
+        after = remember(memory, states(5, 8)[:1], doc_pos, n_reread)
+        assert after.filled_B.tolist() == [min(n, mem_len) for n in expected]
 
 
 @pytest.mark.parametrize("lengths", [[4, 4, 4, 4], [1] * 9, [9, 1, 5]])
-@pytest.mark.parametrize(("same_length", "count"), [("mem_len", 6), ("mem_len+1", 7)])
-def test_same_length_lets_each_query_see_as_many_states(same_length, count, lengths):
-    memory, time = Memory.empty(2, 3, 6, 1).with_lengths(None, same_length), 0
+@pytest.mark.parametrize(
+    ("mem_len", "same_length", "count"), [(6, "mem_len", 6), (6, "mem_len+1", 7), (0, "mem_len", 9)]
+)
+def test_same_length_lets_each_query_see_as_many_states(mem_len, same_length, count, lengths):
+    memory, time = Memory.empty(2, 3, mem_len, 1).with_lengths(None, same_length), 0
     for length in lengths:
-        expected = [min(time + place + 1, count) for place in range(length)]
+        start = time if mem_len else 0
+        expected = [min(start + place + 1, count) for place in range(length)]
         for doc_pos in (None, torch.full((3, length), 99)):
             mask_BLS = memory.attention_mask(length, doc_pos)
             assert mask_BLS.sum(-1).tolist() == [expected] * 3
@@ -83,30 +86,11 @@ def test_same_length_lets_each_query_see_as_many_states(same_length, count, leng
         time += length
 
 
-@pytest.mark.parametrize("same_length", ["mem_len", "mem_len+1"])
-def test_same_length_without_memory_hides_nothing(same_length):
-    memory = Memory.empty(2, 3, 0, 1).with_lengths(None, same_length)
-    expected = torch.ones(4, 4, dtype=torch.bool).tril().expand(3, -1, -1)
-    assert torch.equal(memory.attention_mask(4), expected)
-
-
-def test_lengths_stay_from_segment_to_segment():
-    memory = Memory.empty(2, 3, 6, 1).with_lengths(4, "mem_len")
-    after = remember(memory, states(0, 5)).resized(3).to(torch.float64)
-    assert (after.clamp_len, after.same_length, after.mem_len) == (4, "mem_len", 3)
-    assert after.h_NBMD.dtype == torch.float64
-    assert after.distances(2).tolist() == [4, 4, 3, 2, 1, 0]
-
-
-def test_memory_holds_no_gradient():
-    h = states(0, 4).clone().requires_grad_()
+def test_memory_has_no_gradient_and_no_larger_storage_than_its_states():
+    """A view of all that was read would keep it, in RAM and in every checkpoint."""
+    h = states(0, 40).clone().requires_grad_()
     memory = remember(Memory.empty(2, 3, 2, 1, dtype=torch.float64), h * 2)
     assert not memory.h_NBMD.requires_grad
-
-
-def test_memory_is_as_large_as_its_states():
-    """A view of all that was read would keep it, in RAM and in every checkpoint."""
-    memory = remember(Memory.empty(2, 3, 2, 1, dtype=torch.float64), states(0, 40))
     assert memory.h_NBMD.untyped_storage().nbytes() == memory.h_NBMD.nbytes
 
 
@@ -123,19 +107,19 @@ def test_resized_memory_holds_the_newest_states(mem_len):
     assert torch.equal(newest_filled(memory), states(3 - min(mem_len, 3), 3))
 
 
-def uneven_memory() -> Memory:
-    """One whose rows differ, and whose every setting is away from its default."""
-    memory = Memory.empty(2, 3, 4, 1).with_lengths(7, "mem_len+1")
-    h = states(0, 5) + 100 * torch.arange(3.0)[None, :, None, None]
-    return remember(memory, h, torch.tensor([[0, 1, 2, 3, 4], [0] * 5, [0, 0, 0, 0, 1]]))
+def test_lengths_and_precision_stay_from_segment_to_segment():
+    memory = Memory.empty(2, 3, 6, 1).with_lengths(4, "mem_len")
+    after = remember(memory, states(0, 5)).resized(3).to(torch.float64)
+    assert (after.clamp_len, after.same_length, after.mem_len) == (4, "mem_len", 3)
+    assert after.h_NBMD.dtype == torch.float64
+    assert after.distances(2).tolist() == [4, 4, 3, 2, 1, 0]
 
 
 def test_memory_rows_are_chosen_and_repeated():
     memory = uneven_memory()
     chosen = memory.rows(torch.tensor([2, 0, 2, 1]))
     assert chosen.filled_B.tolist() == [2, 4, 2, 1]
-    assert torch.equal(chosen.h_NBMD[:, [3, 1, 0]], memory.h_NBMD[:, [1, 0, 2]])
-    assert torch.equal(chosen.h_NBMD[:, 0], chosen.h_NBMD[:, 2])
+    assert torch.equal(chosen.h_NBMD, memory.h_NBMD[:, [2, 0, 2, 1]])
     assert (chosen.clamp_len, chosen.same_length) == (7, "mem_len+1")
 
 
