@@ -43,11 +43,6 @@ def test_text_is_refused_where_the_vocabulary_lacks_a_character_or_the_split_is_
         encode(b"abab", Bytes(), split="val")
 
 
-def test_each_line_may_be_a_document(encode):
-    text = encode(b"ab cd\ncd\nab\n", WORDS, document_unit="lines")
-    assert text.tokens.doc_position(np.arange(7)).tolist() == [0, 1, 2, 0, 1, 0, 1]
-
-
 def test_split_is_named_by_the_files_of_a_tar(tmp_path):
     with tarfile.open(tmp_path / "all.tar", "w") as tar:
         for name in ("train", "val", "test"):
@@ -77,11 +72,11 @@ def test_bytes_are_counted_exactly_where_each_tokens_are_known(encode):
     assert encode(b"ab cdcdcdcd\n", WORDS).count_bytes(np.array([0])) == 12 / 3
 
 
-def test_start_symbols_of_documents_stand_for_no_bytes(encode):
+def test_lines_may_be_documents_whose_start_symbols_stand_for_no_bytes(encode):
     words = Words.from_list(["ab"], WordOptions(line_end="double_eos"))
     text = encode(b"ab ab\nab\n", words, document_unit="lines")
-    assert len(text.tokens) == 7
-    assert text.bytes_per_token == 9 / 5
+    assert text.tokens.doc_position(np.arange(7)).tolist() == [0, 1, 2, 3, 0, 1, 2]
+    assert (len(text.tokens), text.bytes_per_token) == (7, 9 / 5)
 
 
 def test_fingerprint_depends_on_the_text_alone(encode):
@@ -89,15 +84,12 @@ def test_fingerprint_depends_on_the_text_alone(encode):
     assert one.fingerprint == two.fingerprint != encode(b"abba", Bytes()).fingerprint
 
 
-def test_eval_text_of_a_store_is_its_split(tmp_path):
+def test_eval_text_of_a_store_is_its_split_and_of_a_task_has_no_bytes(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"abcabc")
     slices = whole_file(tmp_path / "a.txt")
     store = prepare_store(Recipe(dict.fromkeys(("train", "val", "test"), slices)), tmp_path)
     text = EvalText.from_store("a", store, "val")
     assert bytes(text.tokens.ids_at(np.arange(6)).tolist()) == b"abcabc"
     assert (text.count_bytes(np.arange(5)), text.fingerprint) == (5, store.fingerprint)
-
-
-def test_eval_text_of_a_task_has_no_bytes():
     text = EvalText.from_store("recall", TaskStore("recall", DataConfig().task), "test")
     assert text.count_bytes(np.arange(5)) is None
