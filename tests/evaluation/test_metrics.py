@@ -24,9 +24,11 @@ def test_ranks_are_summed_not_averaged():
     metrics = MeanNats(), MeanNats()
     for metric, part in zip(metrics, ([2.0] * 3, [6.0]), strict=True):
         metric.update(torch.tensor(part), torch.zeros(len(part)))
-    states = {name: torch.stack([getattr(m, name) for m in metrics]) for name in ("nats", "count")}
-    reduced = {name: metrics[0]._reductions[name](states[name]) for name in states}
-    assert (reduced["nats"] / reduced["count"]).item() == 3.0
+    nats, count = (
+        metrics[0]._reductions[name](torch.stack([getattr(m, name) for m in metrics]))
+        for name in ("nats", "count")
+    )
+    assert (nats / count).item() == 3.0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -12,15 +12,13 @@ from txl_lightning.data.tokens import Text
 from txl_lightning.evaluation.protocols import ALIASES, PROTOCOLS, Protocol, get_protocol
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+CORPORA = {"paper": ("enwik8", "text8", "wt103", "lm1b"), "nvidia": ("wt103",)}
 CONFIG_OF = {
-    f"{group}-{stem.replace('_', '-')}": CONFIGS / group / f"{stem}.yaml"
-    for group, stems in {
-        "paper": [f"{corpus}_{size}" for corpus in ("enwik8", "text8", "wt103", "lm1b")
-                  for size in ("base", "large")],
-        "nvidia": ["wt103_base", "wt103_large"],
-    }.items()
-    for stem in stems
-} | {"fairseq-wt103": CONFIGS / "fairseq" / "wt103_base.yaml"}  # fmt: skip
+    f"{group}-{corpus}-{size}": CONFIGS / group / f"{corpus}_{size}.yaml"
+    for group in CORPORA
+    for corpus in CORPORA[group]
+    for size in ("base", "large")
+} | {"fairseq-wt103": CONFIGS / "fairseq" / "wt103_base.yaml"}
 SETTINGS = {
     "data.eval_tgt_len": "tgt_len",
     "data.eval_batch_size": "batch_size",
@@ -53,9 +51,9 @@ def test_published_protocols_are_the_tests_of_their_configs():
     assert PROTOCOLS.keys() - CONFIG_OF.keys() == {"segments", "single-pass", "sliding-window"}
 
 
-@pytest.mark.parametrize("name", ["paper-enwik8", "paper-wt103", "nvidia-wt103"])
-def test_short_name_is_the_base_models_protocol(name):
-    assert get_protocol(name) == PROTOCOLS[f"{name}-base"] == PROTOCOLS[ALIASES[name]]
+def test_short_name_is_the_base_models_protocol():
+    for name in ("paper-enwik8", "paper-wt103", "nvidia-wt103"):
+        assert get_protocol(name) == PROTOCOLS[f"{name}-base"] == PROTOCOLS[ALIASES[name]]
 
 
 def test_changes_win_over_the_protocols_values():
@@ -74,8 +72,9 @@ def test_window_is_that_many_tokens_before_each():
     assert (protocol.batch_size, protocol.max_tokens) == (3, 1000)
 
 
-@pytest.mark.parametrize(("max_tokens", "n_scored"), [(None, 102), (50, 50)])
-@pytest.mark.parametrize("batch_size", [1, 4, 10])
+@pytest.mark.parametrize(
+    ("batch_size", "max_tokens", "n_scored"), [(1, None, 102), (4, None, 102), (10, 50, 50)]
+)
 def test_last_tokens_are_scored_or_dropped(max_tokens, n_scored, batch_size):
     lengths = {"tgt_len": 8, "batch_size": batch_size, "max_tokens": max_tokens, "warmup_len": 5}
     scored = {}

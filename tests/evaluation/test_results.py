@@ -38,19 +38,13 @@ def test_mean_of_documents_is_that_of_each_alone(make_net):
     assert (record["tokens"], record["tokens_scored"]) == (50, 46)
 
 
-def test_record_is_one_line_of_json(make_net):
-    record = evaluate(make_net(), eval_text(np.arange(90) % 11), Protocol(batch_size=2, tgt_len=9))
-    assert json.loads(json.dumps(record, allow_nan=False)) == record
-
-
 def peak_bytes(net, n_token: int) -> int:
     text = eval_text(np.arange(n_token, dtype=np.uint8) % 11)
     tracemalloc.start()
-    try:
-        evaluate(net, text, Protocol(batch_size=4, tgt_len=1000))
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    evaluate(net, text, Protocol(batch_size=4, tgt_len=1000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
 
 
 @pytest.mark.slow
@@ -63,10 +57,10 @@ def test_text_of_any_length_is_scored_in_constant_memory(make_net):
     assert grown < n_token // 2
 
 
-def test_watchers_get_every_part(make_net):
-    parts = []
-    text = eval_text(np.arange(90) % 11)
+def test_watchers_get_every_part_and_the_record_is_plain_json(make_net):
+    text, parts = eval_text(np.arange(90) % 11), []
     record = evaluate(make_net(), text, Protocol(tgt_len=20), [parts.append])
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
     positions = np.concatenate([part.position_K for part in parts])
     assert positions.tolist() == list(range(1, 90))
     nats_K = torch.cat([part.nats_K for part in parts])
@@ -77,6 +71,7 @@ def test_watchers_get_every_part(make_net):
     ("lengths", "expected"),
     [
         ({}, 3),
+        ({"batch_size": 10, "n_token": 21}, 7),  # rows without targets have none
         ({"warmup_len": 4}, 1),
         ({"mem_len": 0, "tgt_len": 8}, 12),
         ({"mem_len": 0, "tgt_len": 8, "ext_len": 2}, 3),
@@ -86,14 +81,12 @@ def test_watchers_get_every_part(make_net):
     ids=str,
 )
 def test_cold_starts_are_targets_with_one_token_in_sight(make_net, lengths, expected):
-    protocol = Protocol(**{"batch_size": 3, "tgt_len": 9} | lengths)
-    record = evaluate(make_net(), eval_text(np.arange(99) % 11), protocol)
+    n_token, protocol = (
+        lengths.pop("n_token", 99),
+        Protocol(**{"batch_size": 3, "tgt_len": 9} | lengths),
+    )
+    record = evaluate(make_net(), eval_text(np.arange(n_token) % 11), protocol)
     assert record["cold_starts"] == expected
-
-
-def test_rows_without_targets_have_no_cold_start(make_net):
-    record = evaluate(make_net(), eval_text(np.arange(21) % 11), Protocol(batch_size=10))
-    assert record["cold_starts"] == 7
 
 
 @pytest.mark.parametrize("name", ["sliding-window", "single-pass"])
