@@ -171,7 +171,7 @@ def test_a_text_that_has_changed_or_is_unknown_is_refused(refused, run_folder, t
         (["--corpus=ptb", "--path=a"], 2, "corpus: invalid ptb; expected null with"),
         (["--path=none.txt"], 3, "none.txt: no such file; data.path must name a text file"),
         (["--path=letters.txt", "--split=val"], 3, "letters.txt: its val text is empty; give an"),
-        (["--path=-"], 3, "path: invalid -; expected a text on the standard input, which is e"),
+        (["--path=-"], 3, "path: invalid -; expected a text on the standard input; it is em"),
         (["--batch_size=151"], 3, "the text has 300 tokens; batch_size 151 needs 2 in each row"),
         (["--out=none/all.jsonl"], 6, "out: none/all.jsonl: there is no folder none"),
         (["--per-token=."], 6, "per_token: invalid ., a folder; expected a file"),

@@ -14,7 +14,7 @@ from txl_lightning import __main__ as door
 from txl_lightning.checkpoints import save_folder
 from txl_lightning.checkpoints.runs import read_tgt_len
 from txl_lightning.commands.generate import Job, Printer, print_steps
-from txl_lightning.commands.prompt import read_prompt
+from txl_lightning.commands.inputs import read_prompt
 from txl_lightning.data.vocab import Characters
 from txl_lightning.generation import start_decoding
 from txl_lightning.signals import defer_signals, exit_on_signals

@@ -6,7 +6,7 @@ import pytest
 
 from txl_lightning import stream_nats
 from txl_lightning.checkpoints import load_run
-from txl_lightning.commands.dataset import read_ids
+from txl_lightning.commands.inputs import read_ids
 
 
 def test_inspect_writes_each_table_and_its_picture(txl, checkpoint, read_table):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from txl_lightning.checkpoints import load_run
-from txl_lightning.commands.dataset import read_ids
+from txl_lightning.commands.inputs import read_ids
 from txl_lightning.commands.recl import shorten_paths
 
 

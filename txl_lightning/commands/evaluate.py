@@ -18,7 +18,7 @@ from ..evaluation.results import evaluate
 from ..evaluation.stats import PerToken
 from ..files import check_file_writable
 from ..model import TransformerXL
-from .device import Device, pick_device
+from .inputs import Device, pick_device
 
 
 def evaluate_command(
@@ -40,8 +40,8 @@ def evaluate_command(
         ckpt_path: A checkpoint written by fit, or a folder written by convert.
         protocol: How the text is read: segments, single-pass, sliding-window, or as published:
             paper-, nvidia- or fairseq- and the corpus, with -large for the large models.
-        path: A file, a folder or tar of documents, or - for the standard input, which is copied to
-            a temporary file ($TMPDIR); left out, the text of the training.
+        path: A file, a folder or tar of documents, or - for the standard input (copied to $TMPDIR);
+            left out, the text of the training.
         corpus: A corpus by name, in place of path.
         split: Part of the text; your own is test as a whole, unless file names in it say otherwise.
         document_unit: Unit of path or corpus before which nothing is visible.
@@ -61,45 +61,36 @@ def evaluate_command(
             require(document_unit is None, "document_unit", document_unit, "path or corpus given")
             text = EvalText.from_store(*load_training_text(ckpt_path, data_dir), split)
         else:
-            options = {"document_unit": document_unit, "data_dir": data_dir}
-            config = select_text(path, corpus, Path(folder), **options)
+            config = select_text(path, corpus, folder)
+            config = replace(config, document_unit=document_unit, data_dir=data_dir)
             text = encode_eval_text(config, split, vocab, Path(folder))
         record = score(model, replace(text, name=path or text.name), chosen, per_token)
     record |= {"checkpoint": ckpt_path, "checkpoint_sha256": sha256_of_weights(ckpt_path)}
-    line = json.dumps(record, allow_nan=False)
-    print(line)
+    print(line := json.dumps(record, allow_nan=False))
     print(format_table(record, chosen.unit), file=sys.stderr)
     if out is not None:
         with open(out, "a", encoding="utf-8") as file:
             print(line, file=file)
 
 
-def select_text(path: str | None, corpus: str | None, folder: Path, **options: Any) -> DataConfig:
-    """Return the text asked for; the standard input is copied into `folder`.
-
-    Raises:
-        ValueError: there is no such corpus, or both are given.
-        DataError: the standard input is empty.
-    """
+def select_text(path: str | None, corpus: str | None, folder: str) -> DataConfig:
+    """Return the text asked for; the standard input is copied into `folder`."""
     if path is None:
         require(corpus in CORPORA, "corpus", corpus, f"one of {', '.join(CORPORA)}")
-        return DataConfig(corpus=corpus, **options)
+        return DataConfig(corpus=corpus)
     require(corpus is None, "corpus", corpus, "null with path")
     if path == "-":
-        path = str(folder / "stdin")
+        path = f"{folder}/stdin"
         with open(path, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
         if not Path(path).stat().st_size:
-            raise DataError(
-                "path: invalid -; expected a text on the standard input, which is empty"
-            )
-    return DataConfig(path=path, split=ALL_IS_TEST, **options)
+            raise DataError("path: invalid -; expected a text on the standard input; it is empty")
+    return DataConfig(path=path, split=ALL_IS_TEST)
 
 
 def score(
     model: TransformerXL, text: EvalText, protocol: Protocol, per_token: str | None
 ) -> dict[str, Any]:
-    """Return the record of an evaluation; show a progress bar if stderr is a terminal."""
     # Imported here, because --help and errors need no progress bar.
     from rich.console import Console
     from rich.progress import Progress
@@ -115,8 +106,7 @@ def score(
 def format_table(record: dict[str, Any], unit: str) -> str:
     """Return the record for a terminal, the published unit first."""
     interval = record["interval"]
-    names = [name for name in interval if name in record]
-    names.sort(key=lambda name: not name.startswith(unit))
+    names = sorted((n for n in interval if n in record), key=lambda name: not name.startswith(unit))
     changed = f" (changed: {', '.join(record['changed'])})" if record["changed"] else ""
     rows = [
         f"{record['protocol']}{changed}: {record['text']}, {record['split']}",

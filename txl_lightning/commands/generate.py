@@ -1,7 +1,7 @@
 """generate: continue a prompt."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,7 @@ from ..generation import (
 from ..generation.state_file import load_state, save_state
 from ..model import TransformerXL
 from ..signals import defer_signals
-from .device import Device, pick_device
-from .prompt import read_prompt, read_prompt_lines
+from .inputs import Device, pick_device, read_prompt, read_prompt_lines
 
 UNFINISHED = 64
 """Last tokens of a text among which an unfinished character or word may begin."""
@@ -78,7 +77,8 @@ def generate_command(
     check_file_writable("state_file", state_file)
     settings = Sampling(temperature=temperature, **sampling)
     texts = [read_prompt(prompt, prompt_file)] if prompts is None else read_prompt_lines(prompts)
-    job = Job.open(ckpt_path, texts, state_file, mem_len, ext_len, stop, pick_device(device))
+    job = open_job(ckpt_path, texts, state_file, mem_len, ext_len, pick_device(device))
+    job = replace(job, stop=[stop] if isinstance(stop, str) else stop)
     if num_beams is None:
         steps = job.sample(max_new_tokens, settings, seed, num_samples)
     else:
@@ -106,44 +106,9 @@ class Job:
     """Tokens that an earlier command has printed."""
     stop: Sequence[str] = ()
 
-    @staticmethod
-    def open(
-        ckpt_path: str,
-        prompts: Sequence[str | None],
-        state_file: str | None,
-        mem_len: int | None,
-        ext_len: int | None,
-        stop: list[str] | str,
-        device: str,
-    ) -> "Job":
-        """Load the checkpoint, and start from the prompts or from a state file."""
-        model, vocab = load_with_vocabulary(ckpt_path)
-        sha256 = sha256_of_weights(ckpt_path) if state_file else ""
-        stop = [stop] if isinstance(stop, str) else stop
-        model.to(device)
-        if state_file and Path(state_file).exists():
-            state, ext_len = load_state(Path(state_file), model, sha256, mem_len, ext_len)
-            n_printed, [prompt] = len(state), prompts
-            if prompt is not None:
-                # The symbol that begins a text does not belong into the middle of one.
-                state = state.append_tokens(encode_prompt(vocab, prompt)[None, vocab.n_start :])
-            return Job(model, vocab, state, ext_len, sha256, n_printed, stop)
-        ids = [encode_prompt(vocab, "\n" if text is None else text) for text in prompts]
-        state = start_decoding(model, ids, mem_len)
-        if ext_len is None:
-            needs_context = model.config.is_absolute or not state.memory.mem_len
-            tgt_len = read_tgt_len(ckpt_path) or DEFAULT_TGT_LEN
-            ext_len = max(tgt_len - 1, 1) if needs_context else 0
-        return Job(model, vocab, state, ext_len, sha256, 0, stop)
-
-    def prefix_ids(self, row: int) -> list[int]:
-        """Return a text's ids before it is continued."""
-        return self.state.row_tokens(row).tolist()
-
     def sample(
         self, max_new_tokens: int, sampling: Sampling, seed: int | None, num_samples: int
     ) -> Iterator[DecodingState]:
-        """Yield the state after each sampled token."""
         rows = torch.arange(len(self.state.length_B)).repeat_interleave(num_samples)
         # torch's generator starts from the same number in every process.
         seed = torch.seed() if seed is None else seed
@@ -152,7 +117,7 @@ class Job:
 
     def search(self, max_new_tokens: int, num_beams: int) -> Iterator[DecodingState]:
         """Yield the state with the likeliest continuation found."""
-        prefix = self.prefix_ids(0)[-UNFINISHED:]
+        prefix = self.state.row_tokens(0)[-UNFINISHED:].tolist()
 
         def has_stop(ids: list[int]) -> bool:
             text = StreamingDetokenizer(self.vocab, prefix, self.stop)
@@ -160,28 +125,50 @@ class Job:
                 text.push(index)
             return text.ended
 
-        is_finished = has_stop if self.stop else None
-        options = {"is_finished": is_finished, "ext_len": self.ext_len}
+        options = {"is_finished": has_stop if self.stop else None, "ext_len": self.ext_len}
         yield search_beams(self.model, self.state, max_new_tokens, num_beams, **options)
+
+
+def open_job(
+    ckpt_path: str,
+    prompts: Sequence[str | None],
+    state_file: str | None,
+    mem_len: int | None,
+    ext_len: int | None,
+    device: str,
+) -> Job:
+    """Load the checkpoint, and start from the prompts or from a state file."""
+    model, vocab = load_with_vocabulary(ckpt_path)
+    model.to(device)
+    sha256 = sha256_of_weights(ckpt_path) if state_file else ""
+    if state_file and Path(state_file).exists():
+        state, ext_len = load_state(Path(state_file), model, sha256, mem_len, ext_len)
+        n_printed, [prompt] = len(state), prompts
+        if prompt is not None:
+            # The symbol that begins a text does not belong into the middle of one.
+            state = state.append_tokens(encode_prompt(vocab, prompt)[None, vocab.n_start :])
+        return Job(model, vocab, state, ext_len, sha256, n_printed)
+    ids = [encode_prompt(vocab, "\n" if text is None else text) for text in prompts]
+    state = start_decoding(model, ids, mem_len)
+    if ext_len is None:
+        needs_context = model.config.is_absolute or not state.memory.mem_len
+        tgt_len = read_tgt_len(ckpt_path) or DEFAULT_TGT_LEN
+        ext_len = max(tgt_len - 1, 1) if needs_context else 0
+    return Job(model, vocab, state, ext_len, sha256)
 
 
 class Printer:
     """Prints one text while it is generated, or several when all are complete."""
 
     def __init__(self, job: Job, num_samples: int) -> None:
-        ids_B = [job.prefix_ids(row) for row in range(len(job.state.length_B))]
-        ids_B = [ids for ids in ids_B for _ in range(num_samples)]
+        rows = torch.arange(len(job.state.length_B)).repeat_interleave(num_samples)
+        ids_B = [job.state.row_tokens(row).tolist() for row in rows]
         pieces_B = [islice(job.vocab.decode_stream(ids), job.n_printed, len(ids)) for ids in ids_B]
         self.streams = [StreamingDetokenizer(job.vocab, ids, job.stop) for ids in ids_B]
         self.texts = [""] * len(ids_B)
         self.print_new(["".join(pieces) for pieces in pieces_B])
 
-    @property
-    def ended(self) -> bool:
-        return all(stream.ended for stream in self.streams)
-
     def add_tokens(self, tokens_B: Iterable[int]) -> None:
-        """Print the next token of each continuation."""
         self.print_new([s.push(token) for s, token in zip(self.streams, tokens_B, strict=True)])
 
     def finish(self) -> None:
@@ -214,7 +201,7 @@ def print_steps(
                 state = after
                 for tokens_B in new_LB:
                     printer.add_tokens(tokens_B)
-            if printer.ended:
+            if all(stream.ended for stream in printer.streams):
                 break
     except SystemExit as signal:
         stopped = signal
@@ -226,5 +213,4 @@ def print_steps(
 
 
 def encode_prompt(vocab: Vocabulary, text: str) -> Tensor:
-    """Return the ids of a prompt."""
     return torch.from_numpy(vocab.encode_text(text, where="prompt").astype("int64"))

@@ -17,8 +17,7 @@ from ..errors import require
 from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
 from ..files import check_folder_writable
-from .dataset import load_trained, read_ids
-from .device import Device, pick_device
+from .inputs import Device, load_trained, pick_device, read_ids
 
 
 def inspect_command(
@@ -68,7 +67,6 @@ def inspect_command(
 def write_results(
     folder: Path, nats: dict[int, np.ndarray], attention: plots.Rows, about: dict[str, Any]
 ) -> None:
-    """Write the tables and the pictures, and print what fits on a screen."""
     unit, mem_len = about["unit"], about["trained_mem_len"]
     memory = average_by_memory_len(nats)
     positions = average_by_position({length: nats[length] for length in sorted({0, mem_len})})

@@ -28,16 +28,11 @@ def prepare_command(name: str, **text: Any) -> None:
     print(f"{name}: {store.folder}")
     print(f"{store.vocab.n_token:,} {store.vocab.unit}s in the vocabulary")
     for split in SPLITS:
-        print(f"{split:5}  {format_counts(store.manifest, split)}")
+        n_token, n_unknown = (store.manifest[name][split] for name in ("tokens", "unknown"))
+        counts = [f"{n_token:>13,} tokens", f"{store.manifest['bytes'][split]:>13,} bytes"]
+        if store.manifest["documents"]:
+            counts.append(f"{store.manifest['n_document'][split]:>9,} documents")
+        if n_unknown:
+            counts.append(f"{n_unknown / n_token:6.2%} of them unknown")
+        print(f"{split:5}", *counts, sep="  ")
     print(f"fingerprint {store.fingerprint}, of the vocabulary {store.vocab.fingerprint}")
-
-
-def format_counts(manifest: dict[str, Any], split: str) -> str:
-    """Return the sizes of a split in words."""
-    n_token, n_unknown = manifest["tokens"][split], manifest["unknown"][split]
-    counts = [f"{n_token:>13,} tokens", f"{manifest['bytes'][split]:>13,} bytes"]
-    if manifest["documents"]:
-        counts.append(f"{manifest['n_document'][split]:>9,} documents")
-    if n_unknown:
-        counts.append(f"{n_unknown / n_token:6.2%} of them unknown")
-    return "  ".join(counts)

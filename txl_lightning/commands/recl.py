@@ -18,8 +18,7 @@ from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
 from ..files import check_folder_writable
 from ..model import TransformerXL
-from .dataset import load_trained, read_ids
-from .device import Device, pick_device
+from .inputs import Device, load_trained, pick_device, read_ids
 
 
 def recl_command(
@@ -73,22 +72,20 @@ def recl_command(
 
 
 def check_options(step: int, max_context: int, r: Sequence[float], positions: int) -> None:
-    """Refuse invalid numbers; a gain needs two lengths of context."""
     require(step >= 1, "step", step, "at least 1")
+    # A gain needs two lengths of context.
     require(max_context >= 2 * step, "max_context", max_context, f"at least 2 * step ({2 * step})")
     require(positions >= 1, "positions", positions, "at least 1")
     require(all(0 < share <= 1 for share in r), "r", list(r), "each above 0 and at most 1")
 
 
 def report(model: str, context: int, nats: float) -> None:
-    """Print a context's mean nats as soon as they are known."""
     print(f"{model}  {context:6,}  {nats:.4f}", flush=True)
 
 
 def write_results(
     folder: Path, nats: dict[str, np.ndarray], r: Sequence[float], about: dict[str, Any]
 ) -> None:
-    """Write the tables and the picture, and print RECL."""
     tables = [compute_recl(nats, about["contexts"], share) for share in r]
     found, steps = (list(chain(*rows)) for rows in zip(*tables, strict=True))
     means = {name: nats_CP.mean(axis=1).tolist() for name, nats_CP in nats.items()}
@@ -121,5 +118,4 @@ def shorten_paths(paths: Sequence[str]) -> list[str]:
 
 
 def count_shared(parts: list[tuple[str, ...]]) -> int:
-    """Return how many parts all begin with."""
     return len(list(takewhile(lambda at: len(set(at)) == 1, zip(*parts, strict=False))))

@@ -12,7 +12,7 @@ from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
 from ..files import check_folder_writable
 from ..model import TransformerXL, TransformerXLConfig
-from .device import Device, pick_device
+from .inputs import Device, pick_device
 
 
 def speed_command(

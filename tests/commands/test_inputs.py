@@ -1,7 +1,7 @@
-"""The text that a checkpoint is measured on: its run's, by splits, or another file."""
+"""The text that a checkpoint is measured on: of its run, by splits, or another file."""
 
 from txl_lightning.checkpoints import load_run
-from txl_lightning.commands.dataset import read_ids
+from txl_lightning.commands.inputs import read_ids
 
 
 def test_text_ids_are_those_of_the_run_or_of_a_file(run_folder, checkpoint, tmp_path):

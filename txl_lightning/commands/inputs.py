@@ -1,0 +1,83 @@
+"""What commands start from: a checkpoint, the text that it is measured on, a prompt, a device."""
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from ..checkpoints import read_checkpoint
+from ..checkpoints.runs import load_training_text, load_with_vocabulary
+from ..data.config import DataConfig
+from ..data.documents import SPLITS
+from ..data.store import Store
+from ..data.user_files import find_slices
+from ..data.vocab import Vocabulary
+from ..errors import DataError, require
+from ..model import TransformerXL
+
+Device = Literal["cpu", "cuda"] | None
+
+
+def pick_device(device: Device) -> str:
+    """Return the device asked for, or the best one."""
+    has_gpu = torch.cuda.is_available()
+    require(device != "cuda" or has_gpu, "device", device, "cpu, because torch finds no GPU")
+    return device or ("cuda" if has_gpu else "cpu")
+
+
+def load_trained(ckpt_path: str) -> tuple[TransformerXL, Vocabulary, dict[str, Any]]:
+    """Load the network in eval mode, its vocabulary, and the data settings of its training."""
+    checkpoint = read_checkpoint(ckpt_path)
+    return *load_with_vocabulary(ckpt_path), checkpoint["datamodule_hyper_parameters"]["data"]
+
+
+def read_ids(ckpt_path: str, vocab: Vocabulary, path: str | None, split: str) -> np.ndarray:
+    """Return the ids of a file, or else of a split of the text that the checkpoint was trained on.
+
+    Documents are concatenated, even if training kept them apart.
+    """
+    if path is not None:
+        slices = find_slices(Path(path).expanduser(), DataConfig().data_folder)
+        return np.concatenate([ids for each in slices for ids in vocab.encode(each)])
+    require(split in SPLITS, "split", split, f"one of {', '.join(SPLITS)}")
+    _, store = load_training_text(ckpt_path)
+    if not isinstance(store, Store):
+        raise ValueError(f"path: invalid null; {ckpt_path} was trained on a task, not text")
+    return store.ids(split)
+
+
+def read_prompt(prompt: str | None, prompt_file: str | None) -> str | None:
+    """Return the prompt, or None if there is none."""
+    require(prompt is None or prompt_file is None, "prompt", prompt, "null with prompt_file")
+    if prompt is not None:
+        return prompt
+    if prompt_file is not None:
+        return read_text(prompt_file)
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return None
+    is_piped = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+    # A pipe that stays empty is what many tools start a command with; it is no prompt.
+    return (read_text("-") or None) if is_piped else None
+
+
+def read_prompt_lines(path: str) -> list[str]:
+    """Return the prompts of a file with one in each line that is not empty."""
+    lines = [line for line in read_text(path).splitlines() if line]
+    require(len(lines) > 0, "prompts", path, "a file with a prompt in each line")
+    return lines
+
+
+def read_text(path: str) -> str:
+    """Return the text of a file, or of the standard input for "-"."""
+    raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        name = "the standard input" if path == "-" else path
+        raise DataError(f"prompt: {name}: byte {error.start} is not UTF-8 text") from error
