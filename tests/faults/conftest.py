@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import functools
 import json
 import multiprocessing
 import os
@@ -27,7 +28,7 @@ LAUNCHERS = {
     "lightning": [],
     "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"],
 }
-"""What is between python and its script, to have two processes."""
+"""Arguments between python and its script, to have two processes."""
 
 SMALL = [
     "--model.net.n_layer=2", "--model.net.n_head=2", "--model.net.d_model=8",
@@ -38,19 +39,20 @@ SMALL = [
     "--trainer.enable_progress_bar=false", "--checkpoint.every_n_steps=7",
     "--report.html=false", "--report.sample_len=0",
 ]  # fmt: skip
+STATE = ("state_dict", "optimizer_states", "lr_schedulers", "txl_lightning", "global_step")
 
 
 @dataclass
 class Ended:
-    """What became of a run."""
+    """Exit codes and output of a run; seconds since a moment that the test has waited for."""
 
     codes: list[int]
     output: str
-    seconds: float = 0.0
-    """From a moment in the run that the test has waited for to the end of the last process."""
+    seconds: float
 
-    def __post_init__(self) -> None:
-        self.code = self.codes[0]
+    @property
+    def code(self) -> int:
+        return self.codes[0]
 
 
 @dataclass
@@ -68,101 +70,89 @@ class Place:
         # Lines, for orders that shuffle them; passes are short, so that runs see several.
         letters[::17] = ord("\n")
         (self.folder / "letters.txt").write_bytes(letters[:1500].tobytes())
-        self.mark = uuid.uuid4().hex
+        self.mark, self.log = uuid.uuid4().hex, self.folder / "log"
 
-    def fit(self, *options: str, fault: str = "", ranks: int = 1, **settings: str) -> Ended:
+    def fit(self, *options: str, fault: str = "", ranks: int = 1, **environment: str) -> Ended:
         """Run fit to its end, in as many processes as there are ranks."""
-        return self.end(self.fork("fit", *SMALL, *options, fault=fault, ranks=ranks, **settings))
+        return self.end(self.fork("fit", *SMALL, *options, fault=fault, ranks=ranks, **environment))
 
-    def fork(self, *arguments: str, fault: str = "", ranks: int = 1, **settings: str) -> list[Any]:
+    def fork(self, *arguments: str, fault: str = "", ranks: int = 1, **environment: str) -> list:
         """Start a command line in as many processes as there are ranks."""
         import driver
 
-        settings = self.settings(fault, settings)
+        environment = self.settings(fault) | environment
         if ranks > 1:
-            port = str(free_port())
-            settings |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
-            settings |= {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0"}
-            settings |= {"LOCAL_WORLD_SIZE": str(ranks)}
+            port, number = str(free_port()), str(ranks)
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": number}
+            environment |= {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0"}
+            environment |= {"LOCAL_WORLD_SIZE": number}
             arguments = (*arguments, f"--trainer.devices={ranks}", "--trainer.strategy=ddp")
         processes = []
-        for rank in range(ranks):
-            of_rank = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
-            given = (list(arguments), settings | of_rank, self.folder, self.log)
-            processes.append(self.server.Process(target=driver.forked, args=given, daemon=True))
+        for rank in map(str, range(ranks)):
+            own = {"RANK": rank, "LOCAL_RANK": rank} if ranks > 1 else {}
+            values = (list(arguments), environment | own, self.folder, self.log)
+            processes.append(self.server.Process(target=driver.forked, args=values, daemon=True))
             processes[-1].start()
         self.started += processes
         return processes
 
-    def end(self, processes: list[Any], since: float | None = None, timeout: float = 120) -> Ended:
+    def end(self, processes: list, since: float | None = None) -> Ended:
         """Wait for forked processes."""
-        since = since or time.monotonic()
-        stop = time.monotonic() + timeout
+        since, stop = since or time.monotonic(), time.monotonic() + 120
         for process in processes:
             process.join(max(stop - time.monotonic(), 0.1))
-        seconds = time.monotonic() - since
         codes = [process.exitcode for process in processes]
-        assert None not in codes, f"not over after {timeout} s:\n{self.log.read_text()}"
-        return Ended(codes, self.said(), seconds)
+        assert None not in codes, f"it does not end:\n{self.log.read_text()}"
+        return Ended(codes, self.take_output(), time.monotonic() - since)
 
-    def launch(self, *arguments: str, fault: str = "", **settings: str) -> subprocess.Popen:
+    def launch(self, *arguments: str, fault: str = "", **environment: str) -> subprocess.Popen:
         """Start a command line as a user does; its own launcher may start more processes."""
-        options = {"cwd": self.folder, "start_new_session": True}
-        environment = {**os.environ, **self.settings(fault, settings)}
+        environment = {**os.environ, **self.settings(fault), **environment}
         with self.log.open("ab") as file:
-            process = subprocess.Popen(
-                arguments, stdout=file, stderr=file, env=environment, **options
-            )
+            options = {"stdout": file, "stderr": file, "env": environment, "cwd": self.folder}
+            process = subprocess.Popen(arguments, start_new_session=True, **options)
         self.started.append(process)
         return process
 
-    def launch_two(self, launcher: str, fault: str = "", **settings: str) -> subprocess.Popen:
+    def launch_two(self, launcher: str, fault: str = "", **environment: str) -> subprocess.Popen:
         """Start fit in two processes as a user does."""
         python, script = self.driver
         two = ["--trainer.devices=2", "--trainer.strategy=ddp"]
         command = [python, *LAUNCHERS[launcher], script, "fit", *SMALL, *two]
-        return self.launch(*command, fault=fault, **settings)
+        return self.launch(*command, fault=fault, **environment)
 
-    def wait(
-        self, process: subprocess.Popen, since: float | None = None, timeout: float = 240
-    ) -> Ended:
+    def wait(self, process: subprocess.Popen, since: float | None = None) -> Ended:
         """Wait for a command line, and for all that it started."""
         since = since or time.monotonic()
-        code = process.wait(timeout)
+        code = process.wait(240)
         while self.alive() and time.monotonic() - since < DEADLINE:
             time.sleep(0.05)
-        return Ended([code], self.said(), time.monotonic() - since)
+        return Ended([code], self.take_output(), time.monotonic() - since)
 
-    def settings(self, fault: str, given: dict[str, str]) -> dict[str, str]:
-        """The environment of a run."""
+    def settings(self, fault: str) -> dict[str, str]:
         path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
         ours = {"FAULT": fault, "LOSSES": "losses", "MARK": self.mark, "PYTHONPATH": path}
-        return ours | {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)} | given
+        return ours | {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
 
     def alive(self) -> list[int]:
         """The processes that were launched here, or by those, and have not ended."""
-        mark, found = f"MARK={self.mark}".encode(), []
+        mark, alive = f"MARK={self.mark}".encode(), []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if mark in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-        return found
+                    alive.append(int(entry.name))
+        return alive
 
-    def wait_for_step(self, step: int, timeout: float = 120) -> float:
-        """Wait until every rank has taken a step; the time it was."""
-        stop = time.monotonic() + timeout
+    def wait_for_step(self, step: int) -> float:
+        """Wait until a rank has taken a step; the time it was."""
+        stop = time.monotonic() + 120
         while not any(line["step"] >= step for line in self.lines()):
             assert time.monotonic() < stop, self.log.read_text()
             time.sleep(0.02)
         return time.monotonic()
 
-    @property
-    def log(self) -> Path:
-        """What was printed by the runs that are not over."""
-        return self.folder / "log"
-
-    def said(self) -> str:
-        """What the run that is over printed."""
+    def take_output(self) -> str:
+        """What was printed since the last time."""
         self.log.touch()
         output = self.log.read_text(errors="replace")
         self.log.unlink()
@@ -176,37 +166,43 @@ class Place:
 
     def losses(self) -> dict[tuple[int, int], str]:
         """The loss of each rank and batch; one that was taken twice must be the same twice."""
-        found: dict[tuple[int, int], str] = {}
+        losses: dict[tuple[int, int], str] = {}
         for line in self.lines():
-            assert found.setdefault((line["rank"], line["batch"]), line["loss"]) == line["loss"]
-        return found
+            assert losses.setdefault((line["rank"], line["batch"]), line["loss"]) == line["loss"]
+        return losses
 
     def tokens(self) -> dict[int, list[list[int]]]:
         """The rows of each batch, of all ranks in their order."""
         parts = {(line["batch"], line["rank"]): line["tokens"] for line in self.lines()}
-        found: dict[int, list[list[int]]] = {}
+        tokens: dict[int, list[list[int]]] = {}
         for batch, rank in sorted(parts):
-            found.setdefault(batch, []).extend(parts[batch, rank])
-        return found
+            tokens.setdefault(batch, []).extend(parts[batch, rank])
+        return tokens
 
-    def newest(self, name: str = "last.ckpt") -> Path:
-        """The checkpoint of the latest run."""
+    def path(self, name: str = "last.ckpt") -> Path:
+        """A checkpoint of the latest run; one that was killed before its first has none."""
         runs = (self.folder / "runs").glob(f"version_*/checkpoints/{name}")
         return max(runs, key=lambda path: int(path.parts[-3].removeprefix("version_")))
 
-    def held(self) -> dict[str, Any]:
-        """What decides how training goes on from there."""
-        checkpoint = torch.load(self.newest(), weights_only=True)
-        parts = ("state_dict", "optimizer_states", "lr_schedulers", "txl_lightning", "global_step")
+    def state(self) -> dict[str, Any]:
+        """What decides how training continues from last.ckpt."""
+        checkpoint = torch.load(self.path(), weights_only=True)
         position = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
-        return {name: checkpoint[name] for name in parts} | {"position": position}
+        return {name: checkpoint[name] for name in STATE} | {"position": position}
 
     def logged(self) -> dict[tuple[str, str], str]:
-        """What the latest run has logged: the text of a value by its step and name."""
-        with (self.newest().parents[1] / "metrics.csv").open() as file:
+        """The text of every logged value by its step and name."""
+        with (self.path().parents[1] / "metrics.csv").open() as file:
             rows = list(csv.DictReader(file))
         names = ("train/nats", "train/grad_norm", "train/lr", "train/tokens_seen", "val/nats")
         return {(row["step"], name): row[name] for row in rows for name in names if row[name]}
+
+    def assert_same(self, whole: "Place", every_row: bool = True) -> None:
+        """Fail unless this run has come to the same as another one, to the last bit."""
+        assert self.losses() == whole.losses()
+        assert to_numbers(self.state()) == to_numbers(whole.state())
+        assert self.logged().items() <= whole.logged().items()
+        assert not every_row or len(self.logged()) == len(whole.logged())
 
     def clear(self) -> None:
         """End what a failed test has left."""
@@ -218,28 +214,18 @@ class Place:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
-def differences(a: Any, b: Any, where: str = "") -> list[str]:
-    """Where two values of plain types and tensors are not equal, bit by bit."""
-    if type(a) is not type(b):
-        return [f"{where}: {type(a)} {type(b)}"]
-    if isinstance(a, torch.Tensor):
-        return [] if a.dtype == b.dtype and torch.equal(a, b) else [where]
-    if isinstance(a, dict):
-        if a.keys() != b.keys():
-            return [f"{where}: {a.keys() ^ b.keys()}"]
-        return [each for key in a for each in differences(a[key], b[key], f"{where}/{key}")]
-    if isinstance(a, list | tuple):
-        if len(a) != len(b):
-            return [f"{where}: {len(a)} {len(b)}"]
-        pairs = enumerate(zip(a, b, strict=True))
-        return [each for n, (x, y) in pairs for each in differences(x, y, f"{where}/{n}")]
-    return [] if a == b else [f"{where}: {a} {b}"]
+def to_numbers(value: Any) -> Any:
+    """Return a value with its tensors as precisions and numbers, which == can compare."""
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), value.tolist()]
+    if isinstance(value, dict):
+        return {key: to_numbers(value[key]) for key in value}
+    return [*map(to_numbers, value)] if isinstance(value, list | tuple) else value
 
 
 @pytest.fixture(scope="session")
@@ -252,35 +238,37 @@ def server():
     sys.path.remove(str(HERE))
 
 
-@pytest.fixture
-def make_place(tmp_path, server):
-    """Make a folder for runs."""
-    places = []
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory, server):
+    """Return the place of a run without accidents, by its options; each is run once."""
 
-    def make(name: str) -> Place:
-        (tmp_path / name).mkdir()
-        places.append(Place(tmp_path / name, server))
-        return places[-1]
+    @functools.cache
+    def run(*options: str, ranks: int = 1) -> Place:
+        place = Place(tmp_path_factory.mktemp("whole"), server)
+        ended = place.fit(*options, ranks=ranks)
+        assert set(ended.codes) == {0}, ended.output
+        return place
 
-    yield make
-    for place in places:
-        place.clear()
-
-
-@pytest.fixture
-def place(make_place) -> Place:
-    """A folder for runs."""
-    return make_place("place")
+    return run
 
 
 @pytest.fixture
-def same():
-    """Fail unless a run without accidents and another one have come to the same."""
+def place(tmp_path, server):
+    """A folder for a run with accidents."""
+    (tmp_path / "place").mkdir()
+    place = Place(tmp_path / "place", server)
+    yield place
+    place.clear()
 
-    def compare(one: Place, other: Place, every_row: bool = True) -> None:
-        assert one.losses() == other.losses()
-        assert differences(one.held(), other.held()) == []
-        assert other.logged().items() <= one.logged().items()
-        assert not every_row or len(other.logged()) == len(one.logged())
 
-    return compare
+@pytest.fixture
+def finish(place, whole):
+    """Resume the run; fail unless it ends in all bits as one without accidents."""
+
+    def run(*options: str, ranks: int = 1, every_row: bool = True) -> None:
+        ended = place.fit("--resume=auto", *options, ranks=ranks)
+        assert set(ended.codes) == {0}, ended.output
+        assert "resume: runs/version_" in ended.output
+        place.assert_same(whole(*options, ranks=ranks), every_row)
+
+    return run

@@ -6,7 +6,6 @@ import pytest
 
 pytestmark = pytest.mark.faults
 
-AUTO = "--resume=auto"
 READINGS = {
     "ordered": [],
     "accumulated": ["--trainer.accumulate_grad_batches=3", "--trainer.val_check_interval=30"],
@@ -16,93 +15,68 @@ READINGS = {
 }
 
 
-def places_to_die(seed: str) -> list[str]:
-    """Five, each later than the checkpoint that the one before has left."""
+def kill_five_times(place, seed, *options, ranks=1) -> None:
+    """Kill a run at five places, each later than the checkpoint that the one before has left."""
     chance = random.Random(seed)
     first, third, fourth, fifth = (
         chance.randint(*between) for between in ((1, 9), (11, 19), (20, 29), (30, 39))
     )
-    return [str(first), "val", str(third), f"mid{fourth}", str(fifth)]
-
-
-def killed_and_resumed(place, where, options, ranks=1):
-    """Kill a run at each of these places in turn, then let it come to its end."""
-    for fault in where:
-        ended = place.fit(AUTO, *options, fault=f"KILL:{fault}", ranks=ranks)
+    for fault in (first, "val", third, f"mid{fourth}", fifth):
+        ended = place.fit("--resume=auto", *options, fault=f"KILL:{fault}", ranks=ranks)
         assert set(ended.codes) == {-9}, ended.output
-    ended = place.fit(AUTO, *options, ranks=ranks)
-    assert set(ended.codes) == {0}, ended.output
-    assert "resume: runs/version_" in ended.output
 
 
 @pytest.mark.parametrize("reading", READINGS)
-def test_killed_five_times_it_has_every_loss_and_the_checkpoint_of_a_whole_run(
-    make_place, same, reading
+def test_run_killed_five_times_has_every_loss_and_the_checkpoint_of_a_whole_run(
+    place, finish, reading
 ):
-    whole, killed = make_place("whole"), make_place("killed")
-    assert whole.fit(*READINGS[reading]).code == 0
-    killed_and_resumed(killed, places_to_die(reading), READINGS[reading])
-    same(whole, killed)
+    kill_five_times(place, reading, *READINGS[reading])
+    finish(*READINGS[reading])
 
 
-def test_killed_five_times_two_processes_have_it_too(make_place, same):
-    whole, killed = make_place("whole"), make_place("killed")
-    assert whole.fit(ranks=2).codes == [0, 0]
-    killed_and_resumed(killed, places_to_die("two"), [], ranks=2)
-    same(whole, killed)
-    memory = killed.held()["txl_lightning"]["memory"]
-    assert memory["h"][:, :2].ne(memory["h"][:, 2:]).any()
-    first, second = (rank["rng"]["torch"] for rank in killed.held()["txl_lightning"]["ranks"])
+def test_two_processes_killed_five_times_end_as_a_whole_run_with_states_of_their_own(place, finish):
+    kill_five_times(place, "two", ranks=2)
+    finish(ranks=2)
+    state = place.state()["txl_lightning"]
+    assert state["memory"]["h"][:, :2].ne(state["memory"]["h"][:, 2:]).any()
+    first, second = (rank["rng"]["torch"] for rank in state["ranks"])
     assert not first.equal(second)
 
 
-def test_a_run_goes_on_in_one_process_or_two_with_the_same_text(make_place):
+def test_run_continues_in_one_process_or_two_with_the_same_text(place, whole):
     """The losses are those of one process, up to how a sum is rounded."""
     exact = ["--model.net.dropout=0", "--model.net.dropatt=0"]
-    whole, moved = make_place("whole"), make_place("moved")
-    assert whole.fit(*exact).code == 0
-    assert moved.fit(*exact, fault="TERM:11", ranks=2).codes == [143, 143]
-    ended = moved.fit(*exact, AUTO, fault="TERM:23", ranks=1)
+    expected = whole(*exact)
+    assert place.fit(*exact, fault="TERM:11", ranks=2).codes == [143, 143]
+    ended = place.fit(*exact, "--resume=auto", fault="TERM:23")
     assert ended.code == 143
     assert "devices: was 2, is 1" in ended.output
-    assert moved.fit(*exact, AUTO, ranks=2).codes == [0, 0]
-    assert moved.tokens() == whole.tokens()
-    one = [line["loss"] for line in whole.lines()]
+    assert place.fit(*exact, "--resume=auto", ranks=2).codes == [0, 0]
+    assert place.tokens() == expected.tokens()
     of_ranks = {}
-    for line in moved.lines():
+    for line in place.lines():
         of_ranks.setdefault(line["batch"], []).append(float.fromhex(line["loss"]))
     # DDP averages what each rank's rows contribute.
-    two = [sum(losses) / len(losses) for _, losses in sorted(of_ranks.items())]
-    assert two == pytest.approx([float.fromhex(loss) for loss in one], rel=1e-4)
-    checkpoints = whole.held()["state_dict"], moved.held()["state_dict"]
-    for a, b in zip(*(held.values() for held in checkpoints), strict=True):
+    losses = [sum(losses) / len(losses) for _, losses in sorted(of_ranks.items())]
+    one = [float.fromhex(line["loss"]) for line in expected.lines()]
+    assert losses == pytest.approx(one, rel=1e-4)
+    weights = expected.state()["state_dict"], place.state()["state_dict"]
+    for a, b in zip(*(each.values() for each in weights), strict=True):
         assert b.sub(a).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("every", [5, 10])
-def test_how_often_it_validates_changes_no_loss(make_place, every):
-    never, often = make_place("never"), make_place("often")
-    assert never.fit("--trainer.limit_val_batches=0").code == 0
-    assert often.fit(f"--trainer.val_check_interval={every}").code == 0
-    assert never.losses() == often.losses()
+@pytest.mark.parametrize("interval", [5, 10])
+def test_validation_at_any_interval_changes_no_loss(whole, interval):
+    never = whole("--trainer.limit_val_batches=0")
+    assert whole(f"--trainer.val_check_interval={interval}").losses() == never.losses()
 
 
-def test_a_run_that_crashed_goes_on_from_its_last_whole_checkpoint(make_place, same):
-    whole, crashed = make_place("whole"), make_place("crashed")
-    assert whole.fit().code == 0
-    ended = crashed.fit(fault="raise:25")
+def test_run_that_crashed_continues_from_last_checkpoint_and_near_from_the_crashs(place, finish):
+    ended = place.fit(fault="raise:25")
     assert ended.code == 1
     assert "RuntimeError: an accident" in ended.output
     assert "only last.ckpt continues training exactly" in ended.output
-    assert crashed.newest("crash-25.ckpt").is_file()
-    ended = crashed.fit(AUTO)
-    assert "resume: runs/version_0/checkpoints/last.ckpt" in ended.output
-    same(whole, crashed)
-
-
-def test_a_crash_checkpoint_says_that_it_is_not_exact(place):
-    assert place.fit(fault="raise:25").code == 1
-    crash = place.newest("crash-25.ckpt")
-    ended = place.fit(f"--ckpt_path={crash}")
+    finish()
+    ended = place.fit(f"--ckpt_path={place.path('crash-25.ckpt')}")
     assert ended.code == 0
     assert "saved in mid-step: what follows is near, not exact" in ended.output

@@ -13,12 +13,11 @@ from txl_lightning.checkpoints import files
 
 pytestmark = pytest.mark.faults
 
-AUTO = "--resume=auto"
 SHM = Path("/dev/shm")
 
 
 def can_mount() -> bool:
-    """Whether a file system of our own can be had (as root on Linux)."""
+    """Return whether a file system of our own can be had (as root on Linux)."""
     if shutil.which("unshare") is None:
         return False
     command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs tmpfs /mnt"]
@@ -26,26 +25,24 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not SHM.is_dir(), reason="no second file system")
-def test_of_25_kills_while_it_saves_none_leaves_a_torn_file(make_place, same):
+def test_25_kills_while_it_saves_leave_no_torn_file(place, finish):
     """With $TMPDIR on another file system, where Lightning's own files were torn."""
     options = ["--checkpoint.every_n_steps=1", "--trainer.max_steps=300"]
-    chance, whole, killed = random.Random(25), make_place("whole"), make_place("killed")
+    chance = random.Random(25)
     for _ in range(25):
-        reached = max([line["step"] for line in killed.lines()], default=0)
-        processes = killed.fork("fit", *killed.small, *options, AUTO, TMPDIR=str(SHM))
-        killed.wait_for_step(reached + chance.randint(1, 4))
+        reached = max([line["step"] for line in place.lines()], default=0)
+        command = ["fit", *place.small, *options, "--resume=auto"]
+        processes = place.fork(*command, TMPDIR=str(SHM))
+        place.wait_for_step(reached + chance.randint(1, 4))
         # A step and its checkpoint take about as long.
         time.sleep(chance.uniform(0, 0.04))
         processes[0].kill()
-        assert killed.end(processes).code == -9
-        for path in (killed.folder / "runs").rglob("*.ckpt"):
+        assert place.end(processes).code == -9
+        for path in (place.folder / "runs").rglob("*.ckpt"):
             assert files.verify_checkpoint(path) is not None
-    written = [path.name for path in (killed.folder / "runs").rglob("*.part")]
-    assert killed.fit(*options, AUTO).code == 0
-    assert list(killed.folder.rglob("*.part")) == [], written
-    assert whole.fit(*options).code == 0
     # Lightning logs a step after its checkpoint: a kill between the two loses a row.
-    same(whole, killed, every_row=False)
+    finish(*options, every_row=False)
+    assert list(place.folder.rglob("*.part")) == []
 
 
 ON_A_SMALL_DISK = """
@@ -59,25 +56,20 @@ exit $code
 
 
 @pytest.mark.skipif(not can_mount(), reason="a file system can only be mounted by root")
-def test_a_disk_that_fills_up_stops_training_and_keeps_the_last_file(make_place, same):
-    whole, full = make_place("whole"), make_place("full")
-    inside = ["unshare", "-m", "sh", "-c", ON_A_SMALL_DISK, "sh"]
-    process = full.launch(
-        *inside, *full.driver, "fit", *full.small, fault="fill:12", FILL="runs/filler"
-    )
-    ended = full.wait(process)
+def test_disk_that_fills_up_stops_training_and_keeps_the_last_file(place, finish):
+    inside = ["unshare", "-m", "sh", "-c", ON_A_SMALL_DISK, "sh", *place.driver]
+    fault = {"fault": "fill:12", "FILL": "runs/filler"}
+    ended = place.wait(place.launch(*inside, "fit", *place.small, **fault))
     assert ended.code == 6, ended.output
     assert "cannot be written (No space left on device; " in ended.output
-    (full.folder / "runs").rmdir()
-    (full.folder / "kept").rename(full.folder / "runs")
-    assert full.held()["global_step"] == 10
-    assert not list(full.folder.rglob("*.part"))
-    assert full.fit(AUTO).code == 0
-    assert whole.fit().code == 0
-    same(whole, full)
+    (place.folder / "runs").rmdir()
+    (place.folder / "kept").rename(place.folder / "runs")
+    assert place.state()["global_step"] == 10
+    assert not list(place.folder.rglob("*.part"))
+    finish()
 
 
-def test_a_folder_that_is_closed_stops_before_the_first_step(place):
+def test_folder_that_is_closed_stops_before_the_first_step(place):
     (place.folder / "runs").mkdir(mode=0o555)
     # Root may write anywhere unless it gives that up.
     lesser = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"]
@@ -90,7 +82,7 @@ def test_a_folder_that_is_closed_stops_before_the_first_step(place):
     assert not list((place.folder / "runs").iterdir())
 
 
-def test_a_key_in_the_environment_is_written_nowhere(place):
+def test_key_in_the_environment_is_written_nowhere(place):
     key = "5ec2e7" + "0" * 28 + "c0ffee"
     logger = ["--trainer.logger=WandbLogger", "--trainer.logger.offline=true"]
     ended = place.fit(*logger, WANDB_API_KEY=key, WANDB_MODE="offline", WANDB_DIR=".")
@@ -101,14 +93,14 @@ def test_a_key_in_the_environment_is_written_nowhere(place):
     assert [path for path in kept if key.encode() in path.read_bytes()] == []
 
 
-def test_in_the_c_locale_utf8_text_is_read_trained_on_and_written(place):
+def test_utf8_text_in_the_c_locale_is_read_trained_on_and_written(place):
     text = "\ufeffdéjà vu – ça va ☃\n" * 300
     (place.folder / "letters.txt").write_bytes(text.encode())
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
     command = [*place.driver, "fit", *place.small, "--data.vocab=characters"]
     ended = place.wait(place.launch(*command, **plain))
     assert ended.code == 0, ended.output
-    options = ["--ckpt_path", str(place.newest()), "--prompt=d", "--max_new_tokens=99"]
+    options = ["--ckpt_path", str(place.path()), "--prompt=d", "--max_new_tokens=99"]
     ended = place.wait(place.launch(*place.driver, "generate", *options, **plain))
     assert ended.code == 0, ended.output
     assert ended.output.startswith("d")

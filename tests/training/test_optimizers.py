@@ -9,7 +9,7 @@ from torch import nn
 
 from txl_lightning import OptimConfig, TransformerXL, TransformerXLConfig
 from txl_lightning.training.lamb import Lamb
-from txl_lightning.training.muon import orthogonalize
+from txl_lightning.training.muon import Muon, orthogonalize
 from txl_lightning.training.optimizers import (
     AFTER_WARMUP,
     OPTIMIZERS,
@@ -100,28 +100,19 @@ def test_every_optimizer_learns_and_decays_only_the_layers_matrices(name):
     assert losses[-1] < losses[0] - 0.1
 
 
-def linear_maps(*names: str) -> nn.ModuleDict:
-    return nn.ModuleDict({name: nn.Linear(3, 3) for name in names})
-
-
 def test_tables_projections_and_softmax_do_not_decay():
-    net = nn.Module()
-    net.embedding = nn.Module()
-    net.embedding.tables = nn.ModuleList([nn.Embedding(4, 3), nn.Embedding(5, 3)])
-    net.embedding.projections = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
-    net.head = linear_maps("out", "clusters")
-    net.positions = nn.Module()
-    net.positions.r_nets = nn.ModuleList([nn.Linear(3, 3)])
-    net.positions.table_SK = nn.Parameter(torch.zeros(4, 3))
-    net.positions.table_NSK = nn.Parameter(torch.zeros(2, 4, 3))
-    net.positions.rows = nn.Embedding(4, 3)
-    net.layers = nn.ModuleList([nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))])
+    net = TransformerXL(
+        TransformerXLConfig(
+            n_token=9, cutoffs=(3, 6), div_val=2, n_layer=1, n_head=2, d_model=8, tie_weight=False
+        )
+    )
     names = {parameter: name for name, parameter in net.named_parameters()}
     for name in OPTIMIZERS:
         groups = make_optimizer(OptimConfig(name=name, weight_decay=0.1), net).param_groups
-        held = [{names[p] for p in group["params"]} for group in groups]
-        assert held[0] == {"positions.r_nets.0.weight", "layers.0.0.weight"}
-        assert held[1] == set(names.values()) - held[0]
+        decayed, rest = ([names[p] for p in group["params"]] for group in groups)
+        assert all(name.startswith(("layers.", "positions.")) for name in decayed)
+        assert not any(name.endswith("bias") or "norm" in name for name in decayed)
+        assert len(decayed) + len(rest) == len(names)
         assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
         assert [group.get("orthogonal", False) for group in groups] == [name == "muon", False]
 
@@ -190,6 +181,21 @@ def test_orthogonalized_update_has_singular_values_near_one(shape):
     assert values.max() < 1.3
     turned = torch.linalg.svd(found, full_matrices=False)
     torch.testing.assert_close(turned.U @ turned.Vh, u @ v, rtol=0, atol=1e-3)
+
+
+def test_muon_looks_one_step_ahead_along_the_running_mean():
+    """Nesterov: the update of gradients g1, g2 is made of (1 - m) g2 + m (their running mean)."""
+    weight, gradients, m = nn.Parameter(torch.ones(3, 2)), torch.randn(2, 3, 2), 0.6
+    groups = [{"params": [weight], "orthogonal": True, "weight_decay": 0.0}]
+    optimizer = Muon(groups, lr=0.1, momentum=m)
+    expected, mean = torch.ones(3, 2), torch.zeros(3, 2)
+    for gradient in gradients:
+        mean = m * mean + (1 - m) * gradient
+        ahead = (1 - m) * gradient + m * mean
+        expected -= 0.1 * 0.2 * 3**0.5 * orthogonalize(ahead[None], 5)[0]
+        weight.grad = gradient.clone()
+        optimizer.step()
+    torch.testing.assert_close(weight.detach(), expected)
 
 
 @pytest.mark.parametrize(
