@@ -22,11 +22,7 @@ DAMAGE += (KeyError, MemoryError, OverflowError, ValueError, OSError)
 
 
 def extract_members(archive: Path, targets: Mapping[str, Path]) -> None:
-    """Copy members of a zip or tar, whose checksum is known to be right, in one pass.
-
-    Args:
-        archive: a zip, or a tar that may be compressed.
-        targets: the file that each member becomes, by the member's name.
+    """Copy members of a zip or tar, by their names, to their targets; in one pass.
 
     Raises:
         DataError: the archive is damaged, or has no such member.
@@ -48,11 +44,10 @@ def extract_members(archive: Path, targets: Mapping[str, Path]) -> None:
 
 
 def unpack_tar(archive: Path, folder: Path) -> None:
-    """Unpack a tar of which nothing is known: plain files and folders, up to a size.
+    """Unpack an untrusted tar of plain files and folders.
 
     Raises:
-        DataError: it is damaged, unpacks to too much, or has a link, a device or a name that leads
-            out of it.
+        DataError: it is damaged or too large, or has a link, a device or a path that leads out.
     """
     left = limit = max(HARMLESS, GROWTH * archive.stat().st_size)
     with _explain_damage(archive), tarfile.open(archive) as tar:

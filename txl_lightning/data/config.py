@@ -66,7 +66,7 @@ class DataConfig:
         return Path(self.data_dir or os.environ.get("TXL_DATA") or "data").expanduser()
 
     def recipe(self) -> Recipe:
-        """Return the recipe of the store; a corpus is downloaded here."""
+        """Return the recipe of the store; download a corpus."""
         if own := [Path(path).expanduser() for path in self.paths]:
             splits = split_user_files(own, self.split, self.data_folder)
             unit = "files" if any(map(has_documents, own)) else None
@@ -83,11 +83,7 @@ class DataConfig:
         return Recipe(splits, self.vocab or vocab, unit, words, self.subwords)
 
     def open(self) -> Store | TaskStore:
-        """Return the prepared text, made ready when it is not; or a task.
-
-        Raises:
-            DataError: it cannot be had, read or encoded.
-        """
+        """Return the prepared text or a task; DataError where it cannot be had or encoded."""
         if self.path is None and self.corpus in TASKS:
             return TaskStore(self.corpus, self.task)
         return prepare_store(self.recipe(), self.data_folder)

@@ -18,12 +18,10 @@ NAMES = {"train": {"train"}, "val": {"val", "valid", "validation", "dev"}, "test
 
 
 def split_user_files(paths: Sequence[Path], fractions: Sequence[float], data_dir: Path) -> Splits:
-    """Return the splits of a text that a user names.
+    """Return the splits of one file, folder or tar, or of one for each of train, val and test.
 
-    Args:
-        paths: one file, folder or tar; or one of them for each of train, val and test.
-        fractions: how one text is cut, unless it names its splits itself.
-        data_dir: the folder where data lives; a tar is unpacked there.
+    One text is cut by `fractions`, unless names in it give the splits; a tar is unpacked under
+    `data_dir`.
 
     Raises:
         DataError: nothing can be read from it.
@@ -104,10 +102,7 @@ def split_named_by(name: str) -> str | None:
 
 
 def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) -> Splits:
-    """Cut a text in order: many slices between slices, one slice between characters.
-
-    A slice of a longer list goes where its first byte falls.
-    """
+    """Cut slices between them, each where its first byte falls; cut one between characters."""
     sizes = [part.stop - part.start for part in slices]
     first, second = fractions[0] * sum(sizes), (fractions[0] + fractions[1]) * sum(sizes)
     if len(slices) == 1:

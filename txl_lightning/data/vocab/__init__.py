@@ -36,11 +36,7 @@ def load_vocabulary(text: str) -> Vocabulary:
 def build_vocabulary(
     name: str, documents: Sequence[FileSlice], words: WordOptions, subwords: SubwordOptions
 ) -> Vocabulary:
-    """Build the vocabulary of one of the names in `BUILT_IN` from documents, or read a file.
-
-    Raises:
-        DataError: there is no such vocabulary, or the text cannot be read.
-    """
+    """Build a vocabulary of `BUILT_IN` from documents, or read a file; else raise DataError."""
     match name:
         case "bytes":
             return Bytes()
@@ -61,10 +57,9 @@ def build_vocabulary(
 
 
 def read_vocabulary_file(path: Path, from_words: Callable[[list[Any]], Vocabulary]) -> Vocabulary:
-    """Read a file whose content tells its format.
+    """Read a saved vocab.json, a Hugging Face tokenizer.json, or words for `from_words`.
 
-    It is a saved vocab.json, a Hugging Face tokenizer.json, or words in the order of their ids:
-    one a line, or as JSON in a list or with their ids; `from_words` makes a vocabulary of words.
+    Words are in the order of their ids: one a line, or as JSON in a list or with their ids.
 
     Raises:
         OSError: the file cannot be read.

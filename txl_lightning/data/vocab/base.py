@@ -142,11 +142,7 @@ def _code_points(text: str) -> np.ndarray:
 
 
 def decode_utf8(document: FileSlice) -> Iterator[str]:
-    """Yield a document's characters, a piece at a time.
-
-    Raises:
-        DataError: it is not UTF-8; with the file and the first such byte in it.
-    """
+    """Yield a document's characters, a piece at a time; DataError where it is not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset = document.start
     for chunk in chain(document.chunks(), [b""]):
@@ -169,10 +165,7 @@ def split_by_length(texts: Iterable[str], size: int) -> Iterator[str]:
 
 
 def split_between_words(texts: Iterable[str], longest: float = math.inf) -> Iterator[str]:
-    """Yield the same text in pieces that end with a word and continue with white space.
-
-    Where `longest` characters have no such place, they are cut anywhere.
-    """
+    """Yield the text in pieces that end with a word, or anywhere after `longest` characters."""
     rest = ""
     for text in filter(None, texts):
         gap = LAST_GAP.match(rest)

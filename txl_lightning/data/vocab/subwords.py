@@ -128,13 +128,7 @@ class Subwords(Vocabulary):
 
 
 def train_subwords(kind: str, documents: Sequence[FileSlice], options: SubwordOptions) -> Subwords:
-    """Train a tokenizer that knows every byte, so that no text is outside its vocabulary.
-
-    Args:
-        kind: bpe, pairs merged by frequency; or unigram, the parts that make the text likeliest.
-        documents: the text.
-        options: its size, and how much of the text it is trained on.
-    """
+    """Train a tokenizer that knows every byte, of kind "bpe" or "unigram"."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     is_bpe = kind == "bpe"

@@ -172,7 +172,7 @@ class Words(Vocabulary):
 
 
 def _split_pieces(document: FileSlice, options: WordOptions) -> Iterator[str]:
-    """Cut between words: in what case a word is written may depend on the whole of it."""
+    # Between words: in what case a word is written may depend on the whole of it.
     pieces = split_between_words(_unify_line_ends(decode_utf8(document)))
     return (piece.lower() for piece in pieces) if options.lower_case else pieces
 
