@@ -24,7 +24,3 @@ def test_commit_is_that_of_the_code_and_marked_where_files_differ(tmp_path, monk
     assert environment.commit() == git("rev-parse", "HEAD") + "-dirty"
     monkeypatch.setenv("PATH", "")
     assert environment.commit() is None
-
-
-def test_processor_has_a_name():
-    assert environment.cpu_name()

@@ -60,6 +60,7 @@ def test_text_of_any_length_is_scored_in_constant_memory(make_net):
 def test_watchers_get_every_part_and_the_record_is_plain_json(make_net):
     text, parts = eval_text(np.arange(90) % 11), []
     record = evaluate(make_net(), text, Protocol(tgt_len=20), [parts.append])
+    assert record["machine"]["cpu"]
     assert json.loads(json.dumps(record, allow_nan=False)) == record
     positions = np.concatenate([part.position_K for part in parts])
     assert positions.tolist() == list(range(1, 90))
@@ -71,7 +72,7 @@ def test_watchers_get_every_part_and_the_record_is_plain_json(make_net):
     ("lengths", "expected"),
     [
         ({}, 3),
-        ({"batch_size": 10, "n_token": 21}, 7),  # rows without targets have none
+        ({"batch_size": 10, "max_tokens": 20}, 7),  # rows without targets have none
         ({"warmup_len": 4}, 1),
         ({"mem_len": 0, "tgt_len": 8}, 12),
         ({"mem_len": 0, "tgt_len": 8, "ext_len": 2}, 3),
@@ -81,11 +82,8 @@ def test_watchers_get_every_part_and_the_record_is_plain_json(make_net):
     ids=str,
 )
 def test_cold_starts_are_targets_with_one_token_in_sight(make_net, lengths, expected):
-    n_token, protocol = (
-        lengths.pop("n_token", 99),
-        Protocol(**{"batch_size": 3, "tgt_len": 9} | lengths),
-    )
-    record = evaluate(make_net(), eval_text(np.arange(n_token) % 11), protocol)
+    protocol = Protocol(**{"batch_size": 3, "tgt_len": 9} | lengths)
+    record = evaluate(make_net(), eval_text(np.arange(99) % 11), protocol)
     assert record["cold_starts"] == expected
 
 

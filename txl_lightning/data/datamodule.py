@@ -80,14 +80,11 @@ class CorpusDataModule(LightningDataModule):
         super().__init__()
         self.config = config = CorpusConfig(**settings)
         self.train_shape = (config.batch_size, config.tgt_len)
-        self.eval_shape = (
-            config.eval_batch_size or config.batch_size,
-            config.eval_tgt_len or config.tgt_len,
-        )
-        self.ext_len = config.ext_len
+        eval_tgt_len = config.eval_tgt_len or config.tgt_len
+        self.eval_shape = (config.eval_batch_size or config.batch_size, eval_tgt_len)
+        self.ext_len, self.micro_batches = config.ext_len, config.micro_batches
         self.eval_ext_len = config.ext_len if config.eval_ext_len is None else config.eval_ext_len
         self.eval_warmup_len = config.eval_warmup_len
-        self.micro_batches = config.micro_batches
 
     @cached_property
     def store(self) -> Store | TaskStore:
@@ -144,10 +141,8 @@ class CorpusDataModule(LightningDataModule):
             order = RolledOrder(tokens, config.seed)
         elif config.order == "shuffled":
             if not isinstance(tokens, Text) or len(tokens.starts) < 2:
-                raise DataError(
-                    "data.order: invalid shuffled for a text in one piece; give a folder or tar "
-                    "of documents, or set data.document_unit to lines"
-                )
+                fix = "give a folder or tar of documents, or set data.document_unit to lines"
+                raise DataError(f"data.order: invalid shuffled for a text in one piece; {fix}")
             order = ShuffledOrder(tokens, config.seed)
         varlen = config.segments == "varlen"
         lengths = VarlenLengths(tgt_len, config.seed) if varlen else FixedLengths(tgt_len)
@@ -186,31 +181,25 @@ class CorpusDataModule(LightningDataModule):
         fingerprints = {"data.vocab": (was.fingerprint, self.vocab.fingerprint)}
         if text := state.get("fingerprint"):
             fingerprints[f"data ({self.config.name})"] = (text, self.store.fingerprint)
-        changed = [
+        changed = "; ".join(
             f"{key}: the checkpoint's is {before}, this text's {now}"
             for key, (before, now) in fingerprints.items()
             if before != now
-        ]
+        )
         if was.n_token != self.n_token:
-            sizes = f"of {was.n_token} and {self.n_token} tokens"
-            fix = "pass the vocab.json saved with its run as data.vocab"
-            raise DataError(f"{'; '.join(changed)}; they are {sizes}; {fix}")
+            sizes = f"they are of {was.n_token} and {self.n_token} tokens"
+            raise DataError(f"{changed}; {sizes}; pass its run's vocab.json as data.vocab")
         if changed and not self.config.allow_mismatch:
             fix = "give the same text and vocabulary, or --data.allow_mismatch true"
-            raise DataError(f"{'; '.join(changed)}; {fix}")
-        for difference in changed:
-            warnings.warn(f"{difference}; data.allow_mismatch is true", stacklevel=2)
+            raise DataError(f"{changed}; {fix}")
+        if changed:
+            warnings.warn(f"{changed}; data.allow_mismatch is true", stacklevel=2)
 
     def _evaluation_loader(self, split: str) -> EvaluationLoader:
         batch_size, tgt_len = self.eval_shape
-        stream = Stream(
-            self.store.text(split),
-            batch_size,
-            FixedLengths(tgt_len),
-            warmup_len=self.eval_warmup_len,
-            ext_len=self.eval_ext_len,
-            **self._share_rows(batch_size),
-        )
+        share, tokens = self._share_rows(batch_size), self.store.text(split)
+        unscored = {"warmup_len": self.eval_warmup_len, "ext_len": self.eval_ext_len}
+        stream = Stream(tokens, batch_size, FixedLengths(tgt_len), **unscored, **share)
         fix = "lower data.eval_batch_size, change data.split, or give more text"
         # Its only segment may be shorter than tgt_len.
         check_length(f"{self.config.name}, {split}", stream, 1, fix)
