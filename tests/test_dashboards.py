@@ -7,8 +7,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import reduce
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import combinations
+from operator import getitem
 from pathlib import Path
 
 import pytest
@@ -38,36 +40,27 @@ def push(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def boards(push) -> dict:
-    """The report and the workspace, as they would be sent."""
+def boards(push) -> tuple[dict[str, list], dict[str, list], dict]:
+    """The panels under each heading of the workspace, of the report, and what would be sent."""
     done = push("--json", **NOWHERE)
     assert (done.returncode, done.stderr) == (0, "")
-    return json.loads(done.stdout)
+    sent = json.loads(done.stdout)
+    sections = sent["workspace"]["spec"]["section"]["panelBankConfig"]["sections"]
+    blocks = sent["report"]["spec"]["blocks"]
+    titles = [block["children"][0]["text"] for block in blocks if block["type"] == "heading"]
+    grids = [block["metadata"] for block in blocks if block["type"] == "panel-grid"]
+    panels = [grid["panelBankSectionConfig"]["panels"] for grid in grids]
+    workspace = {section["name"]: section["panels"] for section in sections}
+    return workspace, dict(zip(titles, panels, strict=True)), sent
 
 
 @pytest.fixture(scope="module")
 def run(offline_run):
-    """What a small run tells W&B."""
     return offline_run[1]
 
 
-def workspace_panels(boards: dict) -> dict[str, list]:
-    """The panels under each heading of the workspace."""
-    sections = boards["workspace"]["spec"]["section"]["panelBankConfig"]["sections"]
-    return {section["name"]: section["panels"] for section in sections}
-
-
-def report_panels(boards: dict) -> dict[str, list]:
-    """The panels under each heading of the report."""
-    blocks = boards["report"]["spec"]["blocks"]
-    titles = [block["children"][0]["text"] for block in blocks if block["type"] == "heading"]
-    grids = [block["metadata"] for block in blocks if block["type"] == "panel-grid"]
-    panels = [grid["panelBankSectionConfig"]["panels"] for grid in grids]
-    return dict(zip(titles, panels, strict=True))
-
-
 def metric_names(node, key: str = "") -> Iterator[str]:
-    """All names that a panel asks a run for."""
+    """Yield all names that a panel asks a run for."""
     if isinstance(node, dict):
         # What a query is given has its name beside it.
         inside = {node["name"]: node["value"]} if {"name", "value"} <= node.keys() else node
@@ -81,18 +74,18 @@ def metric_names(node, key: str = "") -> Iterator[str]:
 
 
 def test_workspace_and_report_have_the_four_questions_in_order(boards):
-    for shown in (workspace_panels(boards), report_panels(boards)):
+    for shown in boards[:2]:
         assert list(shown) == QUESTIONS
         assert all(len(panels) >= 4 for panels in shown.values())
     kinds = [
         [[panel["viewType"] for panel in panels] for panels in shown.values()]
-        for shown in (workspace_panels(boards), report_panels(boards))
+        for shown in boards[:2]
     ]
     assert kinds[0] == kinds[1]
 
 
 def test_panels_of_the_report_do_not_overlap(boards):
-    for panels in report_panels(boards).values():
+    for panels in boards[1].values():
         for one, other in combinations([panel["layout"] for panel in panels], 2):
             apart = [one[at] + one[size] <= other[at] for at, size in ("xw", "yh")]
             apart += [other[at] + other[size] <= one[at] for at, size in ("xw", "yh")]
@@ -100,18 +93,14 @@ def test_panels_of_the_report_do_not_overlap(boards):
 
 
 def setting(config: dict, name: str):
-    """A setting, found as W&B finds it."""
+    """Return a setting, found as W&B finds it."""
     first, rest = name.removeprefix("config:").split(".value.")
-    found = config[first]
-    for key in rest.split("."):
-        found = found[key]
-    return found
+    return reduce(getitem, rest.split("."), config[first])
 
 
 def test_panels_name_only_what_runs_log(boards, run):
     logged = {key.removesuffix("/_type") for row in run.rows for key in row}
-    shown = (*workspace_panels(boards).values(), *report_panels(boards).values())
-    panels = [panel for inside in shown for panel in inside]
+    panels = [panel for shown in boards[:2] for inside in shown.values() for panel in inside]
     named = set(metric_names(panels))
     settings = {name for name in named if name.startswith("config:")}
     keys = {name.removeprefix("summary:").removesuffix(".min") for name in named - settings}
@@ -125,17 +114,17 @@ def test_panels_name_only_what_runs_log(boards, run):
 
 def test_runs_are_compared_by_the_least_value_in_their_summary(boards, run):
     assert run.summary[LEAST.removesuffix(".min")]["min"] > 0
-    columns = boards["workspace"]["spec"]["section"]["runSets"][0]["runFeed"]["columnOrder"]
+    columns = boards[2]["workspace"]["spec"]["section"]["runSets"][0]["runFeed"]["columnOrder"]
     assert columns[:2] == ["run:displayName", f"summary:{LEAST}"]
     assert all(setting(run.config, name) is not None for name in columns[2:])
-    for shown in (workspace_panels(boards), report_panels(boards)):
+    for shown in boards[:2]:
         compared = set(metric_names(shown["Which run is best?"]))
         assert {name.removeprefix("summary:") for name in compared if "val/" in name} == {LEAST}
 
 
 def test_nats_by_position_are_drawn_as_wandb_draws_them(boards, run):
     own = run.config["_wandb/visualize/val/nats_by_position"]["panel_config"]
-    for shown in (workspace_panels(boards), report_panels(boards)):
+    for shown in boards[:2]:
         [panel] = [p["config"] for p in shown["Does memory help?"] if p["viewType"] == "Vega2"]
         for same in ("panelDefId", "stringSettings", "transform"):
             assert panel[same] == own[same]
@@ -173,7 +162,6 @@ class Server(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def answer(self, asked: bytes) -> dict:
-        """Of a project that is there, and a view that is kept."""
         if b"upsertView" in asked:
             given = json.loads(asked)["variables"]
             self.server.kept.append(given)

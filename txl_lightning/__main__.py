@@ -47,8 +47,6 @@ IGNORED_WARNINGS = (
 )
 """Warnings of Lightning to its own developers, or about loaders that are not ours."""
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
-PARENT_TIMEOUT = 10.0
-"""Seconds in which the process that started this one should have failed too."""
 
 
 def main() -> None:
@@ -154,12 +152,12 @@ def flush_denormals() -> None:
 
 
 def has_parent_failed() -> bool:
-    """Wait a while for the process that started this one: if it fails too, it has said why."""
-    # Only Lightning kills the first process as soon as another one fails.
-    if not signals.is_child():
-        return False
-    parent, end = os.getppid(), time.monotonic() + PARENT_TIMEOUT
-    while os.getppid() == parent and time.monotonic() < end:
+    """Wait 10 s for the process that started this one: if it fails too, it has said why."""
+    parent = os.getppid()
+    for _ in range(100):
+        # Only Lightning kills the first process as soon as another one fails.
+        if not signals.is_child() or os.getppid() != parent:
+            break
         time.sleep(0.1)
     return os.getppid() != parent
 

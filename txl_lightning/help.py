@@ -56,7 +56,9 @@ class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
         notes += ["required"] if action.required and action.option_strings else []
         if default not in (None, argparse.SUPPRESS, (), []):
             words = default if action.nargs == "+" else [default]
-            dumped = [str(w) if isinstance(w, str | float) else json.dumps(w, default=str) for w in words]
+            dumped = [
+                str(w) if isinstance(w, str | float) else json.dumps(w, default=str) for w in words
+            ]
             notes.append(f"default: {' '.join(dumped)}")
         return f"{text} ({'; '.join(notes)})".strip() if notes else text
 

@@ -12,7 +12,6 @@ from txl_lightning.evaluation.tables import align_columns
 from txl_lightning.training.callbacks import progress_bar
 from txl_lightning.training.callbacks.progress_bar import (
     TokenProgressBar,
-    count_remaining,
     format_parameters,
     format_result,
 )
@@ -102,52 +101,18 @@ def test_every_parameter_counts_for_one_part(changes):
         assert (counts["embedding"], counts["head"]) == (40 * 8, 40)
 
 
-def test_steps_and_validations_are_timed_apart(monkeypatch, make_trainer):
-    now = [0.0]
+def test_the_time_left_is_by_the_mean_of_all_steps_but_the_first(monkeypatch, make_trainer):
+    now, progress, trainer = [0.0], TokenProgressBar(), make_trainer(max_steps=20)
     monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(progress_bar, "count_remaining", lambda trainer: (10, 2))
-    progress, trainer = TokenProgressBar(), make_trainer(max_steps=1000)
-    progress.is_disabled, progress.step_began = True, 0.0
-
-    def after(seconds, action, *arguments):
-        now[0] += seconds
-        action(*arguments)
-
-    def end_step():
-        progress.step = -1
+    monkeypatch.setattr(type(trainer), "global_step", property(lambda _: len(seconds)))
+    progress.is_disabled, seconds, left = True, [], []
+    # The first step compiles; after the third there is a validation.
+    for each in (100, 2, 2, 32):
+        seconds.append(each)
+        now[0] += each
         progress.on_train_batch_end(trainer, None)
-
-    assert progress.format_time_left(trainer) == ""
-    # The first step warms up; a validation is no part of the step that follows it.
-    after(100, end_step)
-    for _ in range(4):
-        after(2, end_step)
-        after(0, progress.on_validation_start, trainer, None)
-        after(30, progress.on_train_batch_start)
-        # Without a validation before it, a step begins where the last one ended.
-        after(2, progress.on_train_batch_start)
-        after(0, end_step)
-    assert progress.format_time_left(trainer) == "0:01:20 left"
-    assert progress.format_time_left(trainer, validations_done=1) == "0:00:50 left"
-    assert progress.format_time_left(trainer, validations_done=3) == "0:00:20 left"
-
-
-def test_remaining_steps_and_validations_follow_from_the_trainer(
-    make_model, make_data, make_trainer
-):
-    def remaining(**options):
-        found, model = [], make_model()
-        trainer = make_trainer(max_steps=8, **options)
-        model.on_train_batch_end = lambda *_: found.append(count_remaining(trainer))
-        trainer.fit(model, datamodule=make_data())
-        return found
-
-    first, second, *_, last = remaining(val_check_interval=2)
-    assert (first, second, last) == ((7, 4), (6, 4), (0, 1))
-    assert remaining(val_check_interval=2, limit_val_batches=0)[0] == (7, 0)
-    assert remaining(val_check_interval=4, accumulate_grad_batches=2)[1][1] == 4
-    assert remaining(val_check_interval=3)[-1] == (0, 0)
-    assert remaining(val_check_interval="00:00:01:00")[0] == (7, 0)
+        left.append(progress.format_time_left(trainer))
+    assert left == ["", "0:00:36 left", "0:00:34 left", "0:03:12 left"]
 
 
 def test_a_run_that_ends_by_the_clock_says_when(make_trainer):

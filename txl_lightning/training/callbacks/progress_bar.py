@@ -6,10 +6,8 @@ in a pipe.
 
 import math
 import time
-from collections import deque
 from datetime import timedelta
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -29,11 +27,7 @@ MAX_ROWS = 8
 
 
 class TokenProgressBar(ProgressBar):
-    """Loss, bits, tokens a second and time left against the steps of the whole run.
-
-    Args:
-        seconds_between_lines: how often to print where the output is no terminal.
-    """
+    """Loss, bits, tokens a second and time left against the steps of the whole run."""
 
     def __init__(self, seconds_between_lines: float = 10.0) -> None:
         super().__init__()
@@ -42,14 +36,13 @@ class TokenProgressBar(ProgressBar):
         self.live: Progress | None = None
         self.folder, self.is_disabled, self.step = Path(), False, 0
         self.printed_at, self.printed = -math.inf, ""
-        self.step_seconds: deque[float] = deque(maxlen=50)
-        self.validation_seconds: deque[float] = deque(maxlen=50)
-        self.validation_began: float | None = None
+        # The first step of this process and when it ended: it compiles and warms up.
+        self.first: tuple[int, float] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         # On every rank: the ranks agree on the folder together.
         self.folder = run_folder(trainer)
-        self.step, self.step_began = trainer.global_step, time.monotonic()
+        self.step = trainer.global_step
         if self.is_disabled:
             return
         self.print(format_parameters(pl_module.net))
@@ -62,19 +55,11 @@ class TokenProgressBar(ProgressBar):
             total = trainer.max_steps if trainer.max_steps > 0 else None
             self.live.add_task("", total=total, completed=trainer.global_step, left="")
 
-    def on_train_batch_start(self, *_: Any) -> None:
-        # Here a validation ends, and all that followed it.
-        if self.validation_began is not None:
-            self.validation_seconds.append(time.monotonic() - self.validation_began)
-            self.step_began += self.validation_seconds[-1]
-        self.validation_began = None
-
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if trainer.global_step == self.step:
             return
         self.step, now = trainer.global_step, time.monotonic()
-        self.step_seconds.append(now - self.step_began)
-        self.step_began = now
+        self.first = self.first or (self.step, now)
         readings = format_readings(trainer, "train", SHORT_READINGS if self.live else READINGS)
         left = self.format_time_left(trainer)
         self.update(completed=self.step, description=readings, left=left)
@@ -85,12 +70,11 @@ class TokenProgressBar(ProgressBar):
             self.print(f"step {self.step}{total}  {readings}  {left}".rstrip())
 
     def on_validation_start(self, *_: Any) -> None:
-        self.validation_began = time.monotonic()
         self.update(left="validating")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # At once, or the next line would be printed above a bar of some time ago.
-        self.update(left=self.format_time_left(trainer, validations_done=1), refresh=True)
+        self.update(left=self.format_time_left(trainer), refresh=True)
         if is_fitting(trainer) and not self.is_disabled:
             readings = format_readings(trainer, "val", READINGS)
             self.print(f"step {trainer.global_step}  validation: {readings}")
@@ -105,19 +89,14 @@ class TokenProgressBar(ProgressBar):
     def on_exception(self, *_: Any) -> None:
         self.stop()
 
-    def format_time_left(self, trainer: Trainer, validations_done: int = 0) -> str:
-        """Return the time until the run ends, by steps or by the clock, as far as it is known.
-
-        Args:
-            validations_done: 1 just after a validation, which the trainer still counts as due.
-        """
+    def format_time_left(self, trainer: Trainer) -> str:
+        """Return the time until the run ends, by steps or by the clock, as far as it is known."""
         ends = [each.time_remaining() for each in trainer.callbacks if isinstance(each, Timer)]
-        if trainer.max_steps >= 0 and self.step_seconds:
-            steps, validations = count_remaining(trainer)
-            each = fmean(self.validation_seconds or [0.0])
-            # The median, because the first steps compile and warm up.
-            in_steps = steps * median(self.step_seconds)
-            ends.append(in_steps + max(validations - validations_done, 0) * each)
+        if trainer.max_steps >= 0 and self.first and self.step > self.first[0]:
+            step, ended_at = self.first
+            # Of the time so far validations have their share.
+            each = (time.monotonic() - ended_at) / (self.step - step)
+            ends.append(each * max(trainer.max_steps - self.step, 0))
         known = [seconds for seconds in ends if seconds is not None]
         return f"{timedelta(seconds=int(min(known)))} left" if known else ""
 
@@ -141,16 +120,6 @@ class TokenProgressBar(ProgressBar):
 
     def enable(self) -> None:
         self.is_disabled = False
-
-
-def count_remaining(trainer: Trainer) -> tuple[int, int]:
-    """Return steps and validations until max_steps; those by the clock are not counted."""
-    steps = max(trainer.max_steps - trainer.global_step, 0)
-    every = trainer.val_check_batch if trainer.enable_validation else None
-    done = trainer.fit_loop.epoch_loop.total_batch_idx + 1
-    last = done + steps * trainer.accumulate_grad_batches
-    # The one that is due after this batch is still to come.
-    return steps, int(last // every - (done - 1) // every) if every else 0
 
 
 def format_readings(trainer: Trainer, stage: str, kinds: tuple[str, ...]) -> str:

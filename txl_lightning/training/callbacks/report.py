@@ -45,10 +45,7 @@ class ReportConfig:
 class Report(Callback):
     """Write report.html after the first validation, now and then, and when training ends.
 
-    Nothing that fails here stops a run: it is a warning.
-
-    Args:
-        probe: measures in validations; its notes are kept in the run's folder.
+    Nothing that fails here stops a run: it is a warning. The probe's notes are kept beside it.
     """
 
     def __init__(self, probe: ValidationProbe) -> None:
@@ -73,9 +70,9 @@ class Report(Callback):
         self.attempt(trainer, self.write_page, trainer, "finished")
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        stopped = isinstance(exception, SystemExit | KeyboardInterrupt)
+        state = "stopped" if stopped else f"ended by: {exception}"
         if self.folder != Path():
-            stopped = isinstance(exception, SystemExit | KeyboardInterrupt)
-            state = "stopped" if stopped else f"ended by: {exception}"
             self.attempt(trainer, self.write_page, trainer, state)
 
     def attempt(self, trainer: Trainer, action: Any, *args: Any) -> None:

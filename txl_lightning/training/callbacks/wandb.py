@@ -32,13 +32,9 @@ class WandbConfig:
 
 
 class OfflineFallbackWandbLogger(WandbLogger):
-    """A WandbLogger that goes on offline where the server cannot be reached or refuses.
+    """The config's WandbLogger, offline where the server cannot be reached, unless it is required.
 
-    Args:
-        logger: the logger of the config; it has begun no run yet.
-        root: folder of runs; W&B's files are kept there too.
-        required: stop instead of going on offline.
-        run_id: the run to continue, if there is one.
+    W&B's files are kept in the root, the folder of runs.
     """
 
     def __init__(self, logger: WandbLogger, root: str, required: bool, run_id: str | None) -> None:
@@ -115,11 +111,7 @@ class WandbRun(Callback):
     """Store the W&B run id in checkpoints, so that a resumed run continues it; log media to it.
 
     Logged after each validation: curve and attention (pictures), val/samples (a table of texts) and
-    val/nats_by_position (loss at each position of the segment, as a chart).
-
-    Args:
-        probe: what was measured in validations.
-        checkpoints: which of them W&B keeps; a logger's own log_model wins.
+    val/nats_by_position (a chart). A logger's own log_model wins over `checkpoints`.
     """
 
     def __init__(self, probe: ValidationProbe, checkpoints: str = "best") -> None:
