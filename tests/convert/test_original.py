@@ -58,4 +58,5 @@ def test_learned_positions_count_clamp_len_and_the_table_from_distance_0():
     args = ARGS | {"attn_type": 1, "tgt_len": 4, "ext_len": 2}
     assert config_from_original(args).clamp_len == 4 + 2 + 3 - 1
     assert config_from_original(args | {"clamp_len": 1}).clamp_len == 0
+    assert config_from_original(args | {"clamp_len": 1, "attn_type": 3}).clamp_len == 8
     assert config_from_original(ARGS | {"clamp_len": 1}).clamp_len == 1
