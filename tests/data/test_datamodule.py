@@ -52,7 +52,7 @@ def test_evaluation_may_have_its_own_shape(make_data):
 )
 def test_position_depends_on_how_training_reads(make_data, changes, differs):
     data = make_data(**changes)
-    assert next(iter(data.train_dataloader())).tokens_BL.size(0) == 4
+    assert len(next(iter(data.train_dataloader())).tokens_BL) == 4
     assert (data.read_as() != make_data().read_as()) == differs
     assert ("seed" in data.read_as()) == bool({"order", "segments"} & set(changes))
 

@@ -26,7 +26,6 @@ def test_mean_is_that_of_all_tokens_whatever_the_order_of_reading():
     assert one.mean == pytest.approx(nats_N.mean(), abs=1e-12)
     assert ten.mean == pytest.approx(one.mean, abs=1e-12)
     assert ten.interval() == pytest.approx(one.interval(), abs=1e-12)
-    assert one.interval() == one.interval()
 
 
 def test_half_precision_is_added_up_in_float64_in_a_thousand_blocks_at_most():

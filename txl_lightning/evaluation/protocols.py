@@ -99,14 +99,7 @@ def window_lengths(window: int) -> dict[str, int]:
     return {"tgt_len": 1, "mem_len": 0, "ext_len": window - 1, "warmup_len": window}
 
 
-def nvidia(tgt_len: int, mem_len: int, clamp_len: int) -> Protocol:
-    """Return NVIDIA's: whole segments of the row before fill the memory; row 0 starts empty."""
-    warmup_len = -(-mem_len // tgt_len) * tgt_len
-    source, more = "DeepLearningExamples, Transformer-XL, eval.py", {"same_length": "mem_len+1"}
-    lengths = (16, tgt_len, mem_len, clamp_len)
-    return published(source, "perplexity", *lengths, warmup_len=warmup_len, **more)
-
-
+NVIDIA = ("DeepLearningExamples, Transformer-XL, eval.py", "perplexity", 16)
 TABLE = {
     "segments": Protocol(),
     "single-pass": Protocol(
@@ -123,8 +116,13 @@ TABLE = {
     "paper-wt103-large": published("pytorch/run_wt103_large.sh", "perplexity", 10, 128, 1600, 1000),
     "paper-lm1b-base": published("pytorch/run_lm1b_base.sh", "perplexity", 64, 32, 128, None),
     "paper-lm1b-large": published("pytorch/run_lm1b_large.sh", "perplexity", 8, 32, 128, None),
-    "nvidia-wt103-base": nvidia(64, 640, 400),
-    "nvidia-wt103-large": nvidia(128, 1600, 1000),
+    # Whole segments of the row before fill the memory; the first row starts empty.
+    "nvidia-wt103-base": published(
+        *NVIDIA, 64, 640, 400, same_length="mem_len+1", warmup_len=640
+    ),
+    "nvidia-wt103-large": published(
+        *NVIDIA, 128, 1600, 1000, same_length="mem_len+1", warmup_len=1664
+    ),
     "fairseq-wt103": published("examples/truncated_bptt", "perplexity", 1, 64, 640, 400),
 }  # fmt: skip
 ALIASES = {name.removesuffix("-base"): name for name in TABLE if name.endswith("-base")}
