@@ -6,12 +6,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from txl_lightning import TransformerXLConfig
-from txl_lightning.model.adaptive import (
-    IGNORED,
-    AdaptiveEmbedding,
-    AdaptiveSoftmax,
-    ClusterSpec,
-)
+from txl_lightning.model.adaptive import IGNORED, AdaptiveEmbedding, AdaptiveSoftmax, ClusterSpec
 
 CUTOFFS = (4, 7, 15)
 KINDS = [
@@ -128,35 +123,25 @@ def test_nats_are_those_of_the_targets_in_their_order_with_every_gradient(kind, 
 
 
 @pytest.mark.parametrize("kind", [KINDS[2], KINDS[4]])
-def test_of_a_cluster_without_a_target_the_gradient_is_zero_not_missing(kind):
-    _, softmax = parts(**kind)
-    softmax.nats(torch.randn(1, 2, 8, dtype=torch.float64), torch.tensor([[0, 3]])).sum().backward()
-    for name, parameter in softmax.named_parameters():
-        assert parameter.grad is not None, name
-
-
-@pytest.mark.parametrize("kind", [KINDS[2], KINDS[4]])
-def test_an_ignored_target_has_no_nats_and_no_gradient(kind):
+def test_ignored_target_has_no_nats_and_no_gradient_and_absent_cluster_a_gradient_of_zero(kind):
     _, softmax = parts(**kind)
     h = torch.randn(2, 2, 8, dtype=torch.float64, requires_grad=True)
-    targets = torch.tensor([[20, IGNORED], [IGNORED, 2]])
-    nats = softmax.nats(h, targets)
+    nats = softmax.nats(h, torch.tensor([[20, IGNORED], [IGNORED, 2]]))
     assert (nats[0, 1], nats[1, 0]) == (0, 0)
     nats.sum().backward()
-    assert h.grad[0, 1].abs().sum() == 0
-    assert h.grad[0, 0].abs().sum() > 0
+    assert h.grad.abs().sum(-1).gt(0).tolist() == [[True, False], [False, True]]
+    assert all(parameter.grad is not None for parameter in softmax.parameters())
     kept = softmax.nats(h, torch.tensor([[20, 1], [1, 2]]))
     torch.testing.assert_close(nats.diagonal(), kept.diagonal())
 
 
 @pytest.mark.parametrize("kind", [KINDS[2], KINDS[4]])
 def test_in_bfloat16_nats_are_summed_in_float32(kind):
-    _, exact = parts(**kind)
+    _, softmax = parts(**kind)
     h, targets = torch.randn(2, 40, 8, dtype=torch.float64), torch.randint(23, (2, 40))
-    with torch.autocast("cpu", torch.bfloat16):
-        found = exact.float().nats(h.float(), targets)
+    expected = softmax.nats(h, targets)
+    found = softmax.bfloat16().nats(h.bfloat16(), targets)
     assert found.dtype == torch.float32
-    expected = exact.double().nats(h, targets)
     assert (found - expected).abs().max() < 0.03 * expected.abs().max()
 
 
