@@ -58,8 +58,6 @@ class OutOfMemoryError(ValueError):
 class UnreachableServerError(ValueError):
     """A required server that does not answer."""
 
-    exit_code = 2
-
 
 def require(condition: bool, key: str, value: object, expected: str) -> None:
     """Raise ValueError "KEY: invalid VALUE; expected ...", unless the condition is true."""

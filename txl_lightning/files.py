@@ -17,11 +17,7 @@ from .errors import StorageError
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its place, wait for the disk, and rename it.
-
-    Args:
-        path: the file; its folder is made.
-        write: writes to the path that it is given.
+    """Let `write` write a file beside its place, in a folder that is made, and rename it.
 
     Raises:
         StorageError: it cannot be written; what was there is unchanged.

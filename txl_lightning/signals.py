@@ -12,9 +12,9 @@ EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 """Signals that end a process, and its exit code then."""
 SAVE = signal.SIGUSR1
 """Asks for a checkpoint."""
+# A launcher of several processes may pass a signal on that they have got already.
 PATIENCE = 2.0
-"""Seconds after which one more signal to stop means: at once. What starts several processes may
-pass a signal on that they have got already."""
+"""Seconds after which one more signal to stop means: at once."""
 Handler = Callable[[int, Any], None]
 
 
@@ -53,8 +53,7 @@ def defer_signals() -> Iterator[None]:
 class PendingSignals:
     """Notes signals, to be asked about between two steps.
 
-    Args:
-        kill: ends the processes that this one has started, before it stops at once.
+    To stop at once, `kill` first ends the processes that this one has started.
     """
 
     def __init__(self, kill: Callable[[], None] = lambda: None) -> None:

@@ -58,10 +58,7 @@ class RunMetrics:
 
 
 def read_metrics(folder: Path, loggers: Iterable[Logger] = ()) -> RunMetrics:
-    """Load metrics.csv, once the loggers have written what they hold back.
-
-    Of steps that were taken twice, because a run was killed, the last values count.
-    """
+    """Load metrics.csv, once the loggers have written what they hold back."""
     for logger in loggers:
         logger.save()
     rows: dict[int, dict[str, float]] = {}
@@ -71,6 +68,7 @@ def read_metrics(folder: Path, loggers: Iterable[Logger] = ()) -> RunMetrics:
                 values = {name: float(cell) for name, cell in cells.items() if cell}
                 # Lightning counts a step after it has logged it.
                 step = int(values.pop("step")) + 1
+                # Of steps that a killed run took twice, the last values count.
                 rows.setdefault(step, {"step": step}).update(values)
     return RunMetrics([rows[step] for step in sorted(rows)])
 

@@ -35,10 +35,7 @@ class ValidationProbe(Callback):
 
     Logged: val/tokens_seen, and val/memory_gain: mean nats of the same few segments without memory
     less those with it. Above 0 memory helps; it says nothing about a model trained without.
-
-    Args:
-        sample_len: tokens of a sample; 0: none is generated.
-
+    A sample has `sample_len` tokens; 0: there is none.
     """
 
     def __init__(self, sample_len: int = 200) -> None:
