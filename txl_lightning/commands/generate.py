@@ -71,9 +71,8 @@ def generate_command(
     """
     alone = all(option is None for option in (prompt, prompt_file, num_beams, state_file))
     require(prompts is None or alone, "prompts", prompts, NULL_WITH_OTHERS)
-    is_single = num_beams is None and state_file is None
-    require(num_samples == 1 or is_single, "num_samples", num_samples, "1 with beams or state_file")
-    check_counts(max_new_tokens, num_samples, num_beams)
+    is_single = num_beams is not None or state_file is not None
+    check_counts(max_new_tokens, num_samples, num_beams, is_single)
     check_file_writable("state_file", state_file)
     settings = Sampling(temperature=temperature, **sampling)
     texts = [read_prompt(prompt, prompt_file)] if prompts is None else read_prompt_lines(prompts)
@@ -86,10 +85,14 @@ def generate_command(
     print_steps(job, steps, num_samples, state_file)
 
 
-def check_counts(max_new_tokens: int, num_samples: int, num_beams: int | None) -> None:
+def check_counts(
+    max_new_tokens: int, num_samples: int, num_beams: int | None, is_single: bool
+) -> None:
     """Refuse invalid counts before a checkpoint is loaded."""
     require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
     require(num_samples >= 1, "num_samples", num_samples, "at least 1")
+    is_allowed = num_samples == 1 or not is_single
+    require(is_allowed, "num_samples", num_samples, "1 with beams or state_file")
     require(num_beams is None or num_beams >= 1, "num_beams", num_beams, "at least 1, or null")
 
 
