@@ -9,6 +9,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -141,11 +142,7 @@ def rename_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def verify_checkpoint(path: Path) -> Entry | None:
-    """Compare a file's bytes with its manifest, and return their entry; None without a manifest.
-
-    Raises:
-        CheckpointError: they are not the bytes that were written.
-    """
+    """Return a file's entry in its manifest, None without one; refuse other bytes than written."""
     manifest = read_manifest(path)
     if not manifest:
         return None
@@ -163,11 +160,7 @@ def verify_checkpoint(path: Path) -> Entry | None:
 
 
 def read_manifest(path: Path) -> dict[str, Entry]:
-    """Read the entries of a checkpoint's manifest, newest first; empty without a manifest.
-
-    Raises:
-        CheckpointError: what is there is no manifest.
-    """
+    """Read the entries of a checkpoint's manifest, newest first; empty without a manifest."""
     try:
         manifest = json.loads(manifest_path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -181,19 +174,14 @@ def read_manifest(path: Path) -> dict[str, Entry]:
 
 
 def manifest_path(path: Path) -> Path:
-    """Return the path of a checkpoint's manifest."""
     return path.with_name(f"{path.name}.json")
 
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of what writes a checkpoint."""
-    packages = {name: installed_version(name) for name in ("txl-lightning", "lightning", "numpy")}
-    return {**packages, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def installed_version(package: str) -> str:
-    """Return a package's version; of this one there is none, where it is only on the path."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    for package in ("txl-lightning", "lightning", "numpy"):
+        # This package has none where it is only on the path.
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions

@@ -15,8 +15,7 @@ def find_latest(root: Path) -> tuple[Path | None, list[str]]:
     of files say nothing. What was saved in a crash is passed over, and so is a run without any.
     """
     complaints: list[str] = []
-    folders = sorted(root.glob("version_*/checkpoints"), key=run_number, reverse=True)
-    for folder in folders:
+    for folder in sorted(root.glob("version_*/checkpoints"), key=run_number, reverse=True):
         if path := find_in_run(folder, complaints):
             return path, complaints
     return None, complaints

@@ -64,19 +64,14 @@ def check_endless(trainer: Namespace) -> None:
     """Refuse fractions of a stream that has no end, unless epochs are limited to a few batches."""
     if any(isinstance(trainer[name], int) for name in ("limit_train_batches", "overfit_batches")):
         return
-    for name in ("val_check_interval", "limit_train_batches"):
-        value = trainer[name]
-        whole = not isinstance(value, float) or (name, value) == ("limit_train_batches", 1.0)
+    for name, default in {"val_check_interval": None, "limit_train_batches": 1.0}.items():
+        whole = not isinstance(trainer[name], float) or trainer[name] == default
         expected = "a whole number of batches, because training has no end"
-        require(whole, f"trainer.{name}", value, expected)
+        require(whole, f"trainer.{name}", trainer[name], expected)
 
 
 def check_remaining_steps(max_steps: int, step: int, resume: Resume) -> None:
-    """Leave when a run that is resumed has nothing left to do.
-
-    Raises:
-        ValueError: the checkpoint, named by its path, is beyond the steps asked for.
-    """
+    """Exit when a resumed run is done; refuse a checkpoint beyond the steps asked for."""
     if not 0 <= max_steps <= step:
         return
     if resume != "never":

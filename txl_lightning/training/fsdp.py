@@ -75,11 +75,7 @@ def shard(net: TransformerXL, mesh: DeviceMesh) -> None:
 
 
 def data_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """Return all devices in one row.
-
-    Raises:
-        ValueError: the strategy would cut matrices, which nothing here is written for.
-    """
+    """Return all devices in one row; a strategy that would cut matrices is refused."""
     size = mesh["tensor_parallel"].size()
     expected = "1, as it is with --trainer.strategy fsdp2"
     require(size == 1, "trainer.strategy.tensor_parallel_size", size, expected)

@@ -45,7 +45,9 @@ class Lamb(Optimizer):
                 if parameter.grad is not None:
                     update = self.adam(parameter, group)
                     update.add_(parameter, alpha=group["weight_decay"])
-                    update.mul_(trust_ratio(parameter, update, group["eps"]))
+                    norm = gather_shards(parameter.norm()).clamp(max=MAX_NORM)
+                    ratio = norm / (gather_shards(update.norm()) + group["eps"])
+                    update.mul_(torch.where(norm > 0, ratio, 1.0))
                     parameter.add_(update, alpha=-group["lr"])
         return loss
 
@@ -57,9 +59,3 @@ class Lamb(Optimizer):
         state["mean"].lerp_(parameter.grad, 1 - beta1)
         state["square"].mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
         return state["mean"] / (state["square"].sqrt() + group["eps"])
-
-
-def trust_ratio(parameter: Tensor, update: Tensor, eps: float) -> Tensor:
-    """Return the factor that brings the update to the length of the weight."""
-    length = gather_shards(parameter.norm()).clamp(max=MAX_NORM)
-    return torch.where(length > 0, length / (gather_shards(update.norm()) + eps), 1.0)

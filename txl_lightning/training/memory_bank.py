@@ -30,18 +30,14 @@ class MemoryBank:
         """Return the memory of a slot on the network's device; empty at first or for other rows."""
         memory = self.committed.get((stage, slot))
         if memory is None or memory.batch_size != batch_size:
-            return self.empty(stage, batch_size)
+            if stage == "train":
+                return self.net.empty_memory(batch_size)
+            return self.reader.empty_memory(batch_size, self.eval_lengths)
         if stage != "train":
             return memory
         mem_len, *lengths = EvalLengths().resolve(self.net.config)
         memory = memory.resized(mem_len).with_lengths(*lengths)
         return memory.to(self.net.device, self.net.compute_dtype)
-
-    def empty(self, stage: str, batch_size: int) -> AnyMemory:
-        """Return a memory in which nothing is filled."""
-        if stage == "train":
-            return self.net.empty_memory(batch_size)
-        return self.reader.empty_memory(batch_size, self.eval_lengths)
 
     def stage(self, stage: str, slot: int, memory: AnyMemory) -> None:
         """Hold a memory back until its step is done."""
@@ -61,11 +57,7 @@ class MemoryBank:
 def make_eval_lengths(
     eval_mem_len: int | None, eval_clamp_len: int | None, eval_same_length: EvalSameLength = None
 ) -> EvalLengths:
-    """Return the lengths of evaluation.
-
-    Raises:
-        ValueError: an impossible one, with the name of the setting.
-    """
+    """Return the lengths of evaluation; an impossible one is named as its setting."""
     try:
         return EvalLengths(eval_mem_len, eval_clamp_len, eval_same_length)
     except ValueError as error:

@@ -164,7 +164,7 @@ class LanguageModel(LightningModule):
         return nats_BL.masked_fill(segment.targets_BL == IGNORED, math.nan)
 
     def metric(self, name: str, kind: type[Metric], *args: Any) -> Metric:
-        """Return the metric of a stage and dataloader; it is made when it is first needed."""
+        """Return a metric by stage, dataloader and kind, made when it is first needed."""
         if name not in self.metrics:
             self.metrics[name] = kind(*args).to(self.device)
         return self.metrics[name]
@@ -174,7 +174,13 @@ class LanguageModel(LightningModule):
         for name, metric in self.metrics.items():
             of_stage, loader, kind = name.split("/")
             if of_stage == stage:
-                values = compute_scored(metric)
+                # First of all, because the ranks compute together.
+                values = metric.compute()
+                if kind == "nats" and values.isnan() and not metric.count:
+                    raise ValueError(
+                        "data.eval_warmup_len: nothing was scored; the batches that trainer's "
+                        "limits allow must go beyond the warm-up"
+                    )
                 values = self.readings(stage, values) if kind == "nats" else values
                 group = stage if loader == "0" else f"{stage}/{loader}"
                 self.log_dict({f"{group}/{key}": values[key] for key in values}, sync_dist=True)
@@ -211,7 +217,7 @@ class LanguageModel(LightningModule):
         self.log_dict({f"train/{key}": values[key] for key in values}, sync_dist=True)
 
     def readings(self, stage: str, nats: Tensor) -> dict[str, float]:
-        """Return mean nats in the units of the text; "loss" is the name that other tools expect."""
+        """Return mean nats in the units of the text, and as "loss" for other tools."""
         size = self.corpus.bytes_per_token(stage) if self.corpus else None
         return {"loss": nats.item(), **readings(nats.item(), self.unit, size)}
 
@@ -225,19 +231,16 @@ class LanguageModel(LightningModule):
         return self.corpus.unit if self.corpus else "token"
 
     def ext_len(self, stage: str) -> int:
-        """Tokens that each segment of a stage reads again."""
         if self.corpus is None:
             return 0
         return self.corpus.ext_len if stage == "train" else self.corpus.eval_ext_len
 
     def tokens_seen(self, segment: Segment) -> int:
-        """Targets read up to the end of this segment, over all ranks and passes."""
         loader = self.trainer.train_dataloader
         return loader.tokens_seen(segment.index + 1) if isinstance(loader, TrainingLoader) else 0
 
     @property
     def example_len(self) -> int | None:
-        """Tokens in an example, if the text is a task."""
         return self.corpus.example_len if self.corpus else None
 
     @property
@@ -245,19 +248,3 @@ class LanguageModel(LightningModule):
         # Lightning's own `trainer` raises where there is none, as in load_from_checkpoint.
         data = getattr(self._trainer, "datamodule", None)
         return data if isinstance(data, CorpusDataModule) else None
-
-
-def compute_scored(metric: Metric) -> Any:
-    """Compute a metric.
-
-    Raises:
-        ValueError: nothing was scored.
-    """
-    # First of all, because the ranks compute together.
-    values = metric.compute()
-    if isinstance(metric, MeanNats) and values.isnan() and not metric.count:
-        raise ValueError(
-            "data.eval_warmup_len: nothing was scored; the batches that trainer's limits allow "
-            "must go beyond the warm-up"
-        )
-    return values

@@ -70,8 +70,12 @@ class Muon(Optimizer):
             updates = orthogonalize(torch.stack(whole), group["n_iteration"])
             scale = group["lr"] * ADAM_RMS * max(shape) ** 0.5
             for parameter, update in zip(parameters, updates, strict=True):
+                if isinstance(parameter, DTensor):
+                    place = parameter.device_mesh, parameter.placements
+                    # Every device has computed the whole update, and takes its own part of it.
+                    update = distribute_tensor(update, *place, src_data_rank=None)
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.add_(shard_like(parameter, update), alpha=-scale)
+                parameter.add_(update, alpha=-scale)
 
     def nesterov(self, parameter: Tensor, momentum: float) -> Tensor:
         """Return the gradient, looking one step ahead along its running mean."""
@@ -80,14 +84,6 @@ class Muon(Optimizer):
             state["mean"] = torch.zeros_like(parameter)
         state["mean"].lerp_(parameter.grad, 1 - momentum)
         return parameter.grad.lerp(state["mean"], momentum)
-
-
-def shard_like(parameter: Tensor, update: Tensor) -> Tensor:
-    """Return this device's part of an update, which every device has computed whole."""
-    if not isinstance(parameter, DTensor):
-        return update
-    place = (parameter.device_mesh, parameter.placements)
-    return distribute_tensor(update, *place, src_data_rank=None)
 
 
 def orthogonalize(g_XPQ: Tensor, n_iteration: int) -> Tensor:

@@ -49,13 +49,14 @@ class OptimConfig:
     """Updates with a loss or gradient that is not finite, before the one that stops training."""
 
     def __post_init__(self) -> None:
-        require(self.lr > 0, "lr", self.lr, "greater than 0")
-        muon_lr = self.muon_lr
-        require(muon_lr is None or muon_lr > 0, "muon_lr", muon_lr, "greater than 0")
-        require(self.eps > 0, "eps", self.eps, "greater than 0")
-        for beta in self.betas:
-            require(0 <= beta < 1, "betas", beta, "at least 0 and less than 1")
-        require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and less than 1")
+        for field in ("lr", "muon_lr", "eps"):
+            value = getattr(self, field)
+            require(value is None or value > 0, field, value, "greater than 0")
+        for field, value in (
+            *(("betas", beta) for beta in self.betas),
+            ("momentum", self.momentum),
+        ):
+            require(0 <= value < 1, field, value, "at least 0 and less than 1")
         for field in ("weight_decay", "warmup_steps", "max_skipped_updates"):
             require(getattr(self, field) >= 0, field, getattr(self, field), "0 or more")
         for field in ("decay_fraction", "min_lr_ratio"):
@@ -63,7 +64,7 @@ class OptimConfig:
             require(0 <= value <= 1, field, value, "from 0 to 1")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as a checkpoint or a YAML file holds them: lists, no tuples."""
+        """Return the settings as plain values: lists, no tuples."""
         return asdict(self) | {"betas": list(self.betas)}
 
     @staticmethod
@@ -97,10 +98,9 @@ def lr_factor(step: int, config: OptimConfig, max_steps: int) -> float:
     """Return the factor of the peak learning rate in update `step` + 1.
 
     inverse_sqrt is sqrt(warmup_steps / (step + 1)), so that it leaves the warm-up at the peak
-    (Vaswani et al. 2017, Section 5.3); the others spread over the steps that remain, as the
-    original's in TensorFlow and NVIDIA's do. The original's in PyTorch spreads its cosine over all
-    steps: it leaves the warm-up a little under the peak. Both in PyTorch make update 1 at the peak
-    and then lag a step behind in the warm-up; the one in TensorFlow makes update 1 at 0.
+    (Vaswani et al. 2017, Section 5.3); the others spread over the steps that remain, as in the
+    original for TensorFlow and NVIDIA's code. The original for PyTorch spreads its cosine over all
+    steps.
     """
     warmup = config.warmup_steps
     if step < warmup:
@@ -119,22 +119,13 @@ def check_end(config: OptimConfig, max_steps: int) -> None:
 
 
 def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) -> LambdaLR:
-    """Make the schedule of `max_steps` updates.
-
-    Raises:
-        ValueError: the schedule has an end and training has none.
-    """
+    """Make the schedule of `max_steps` updates; see `check_end`."""
     check_end(config, max_steps)
     return LambdaLR(optimizer, lambda step: lr_factor(step, config, max_steps))
 
 
 def apply_settings(scheduler: LambdaLR, fresh: Optimizer) -> None:
-    """Put the settings given now over those that a checkpoint restored; moments stay.
-
-    Args:
-        scheduler: restored, with its optimiser.
-        fresh: an optimiser of the same network by the settings that are given now.
-    """
+    """Put a fresh optimiser's settings over those that a checkpoint restored; moments stay."""
     groups = scheduler.optimizer.param_groups
     scheduler.base_lrs = [group["lr"] for group in fresh.param_groups]
     for group, given, base, factor in zip(

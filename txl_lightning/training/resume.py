@@ -36,10 +36,6 @@ def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> Path | None
         resume: auto, must or never.
         ckpt_path: a file, a folder of convert's, or "last": the one that resume would find.
         root: the folder of runs.
-
-    Raises:
-        ValueError: both say where to start.
-        CheckpointError: there is nothing to resume, and there must be.
     """
     if ckpt_path not in (None, "last"):
         expected = "never with ckpt_path: one of them says where to start"

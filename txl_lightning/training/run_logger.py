@@ -34,15 +34,15 @@ class RunLogger(CSVLogger):
 
     @rank_zero_only
     def drop_rows(self, n_step: int, validation_due: bool) -> None:
-        """Drop the rows of what is done again after a resume from a checkpoint of `n_step` steps.
-
-        Args:
-            n_step: steps that the checkpoint has behind it; rows count from step 0.
-            validation_due: whether it does not have the validation after the last of them.
-        """
-        writer = self.experiment
-        if rows := writer.read_rows():
-            writer.write_rows([row for row in rows if is_behind(row, n_step, validation_due)])
+        """Drop the rows that a run resumed after `n_step` steps, counted from 0, logs again: also
+        the last validation's if it is still due."""
+        kept, rows = [], self.experiment.read_rows()
+        for row in rows:
+            done_again = validation_due and any(row[key] for key in row if key.startswith("val/"))
+            if int(row["step"]) < n_step - done_again:
+                kept.append(row)
+        if rows:
+            self.experiment.write_rows(kept)
 
 
 class AppendingWriter(ExperimentWriter):
@@ -73,9 +73,3 @@ class AppendingWriter(ExperimentWriter):
     def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
         # Lightning's writes over the file: a kill would cut it.
         self.write_rows(self.read_rows())
-
-
-def is_behind(row: dict[str, str], n_step: int, validation_due: bool) -> bool:
-    """Return whether a checkpoint after `n_step` steps has this row behind it."""
-    done_again = validation_due and any(row[key] for key in row if key.startswith("val/"))
-    return int(row["step"]) < n_step - done_again

@@ -57,11 +57,7 @@ class NonFiniteGuard(Callback):
             pl_module.log("train/grad_norm", norm)
 
     def skip(self, trainer: Trainer, pl_module: LightningModule, values: str) -> None:
-        """Make no update, and forget the memory that led to it.
-
-        Raises:
-            NonFiniteError: no more of them may be skipped.
-        """
+        """Make no update and forget the memory that led to it; raise when too many were skipped."""
         self.n_skipped += 1
         where = f"step {trainer.global_step + 1}, segment {self.segment} of the training text"
         if self.n_skipped > self.max_skipped:
@@ -75,14 +71,11 @@ class NonFiniteGuard(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict
     ) -> None:
-        """Refuse to save weights that are not finite, on whichever rank they are.
-
-        Raises:
-            NonFiniteError: on every rank.
-        """
         if trainer.state.status == TrainerStatus.INTERRUPTED:
             return
-        [spoilt] = pl_module.ranks.max(int(not has_finite_weights(pl_module)))
+        # Each rank looks at its own part of the weights.
+        own = [p.to_local() if isinstance(p, DTensor) else p for p in pl_module.parameters()]
+        [spoilt] = pl_module.ranks.max(int(not all(part.isfinite().all() for part in own)))
         if spoilt:
             raise NonFiniteError(
                 f"step {trainer.global_step}: a weight is not finite; nothing is saved, the last "
@@ -100,9 +93,3 @@ def gradient_norm(parameters: Iterable[Parameter]) -> Tensor:
     """Return the norm of all gradients together, also of sharded ones."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return gather_shards(torch.nn.utils.get_total_norm(gradients))
-
-
-def has_finite_weights(module: LightningModule) -> bool:
-    """Return whether all numbers are finite in the part of the weights that this rank has."""
-    parts = [p.to_local() if isinstance(p, DTensor) else p for p in module.parameters()]
-    return all(bool(part.isfinite().all()) for part in parts)

@@ -12,7 +12,6 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import Tensor
 
 from ...checkpoints.files import FORMAT, KEY
 from ...data.stream import Segment, TrainingLoader
@@ -73,7 +72,11 @@ class TrainingStateCheckpoint(Callback):
             "environment": describe_rounding(trainer, pl_module),
         }
         if ranks is not None and (not crashed or trainer.world_size == 1):
-            memory = join_rows([rank.pop("memory") for rank in ranks])
+            parts, memory = [rank.pop("memory") for rank in ranks], None
+            # There is none before the first step.
+            if None not in parts:
+                h, filled = zip(*parts, strict=True)
+                memory = {"h": torch.cat(h, dim=1), "filled": torch.cat(filled)}
             checkpoint[KEY] |= {"memory": memory, "ranks": ranks}
 
     def on_load_checkpoint(
@@ -102,14 +105,6 @@ def restore(state: dict[str, Any], trainer: Trainer, pl_module: LightningModule)
         torch.manual_seed(int(torch.randint(1 << 62, ())) + rank)
         sums = np.sum([each["mean"] for each in ranks], axis=0).tolist()
         set_mean(pl_module, sums if rank == 0 else [0.0] * len(sums))
-
-
-def join_rows(parts: list[tuple[Tensor, Tensor] | None]) -> dict[str, Tensor] | None:
-    """Join the ranks' states and filled counts; None before the first step."""
-    if None in parts:
-        return None
-    h, filled = zip(*parts, strict=True)
-    return {"h": torch.cat(h, dim=1), "filled": torch.cat(filled)}
 
 
 def random_states(device: torch.device) -> dict[str, Any]:
@@ -156,11 +151,7 @@ def describe_rounding(trainer: Trainer, pl_module: LightningModule) -> dict[str,
 def check_same_start(
     trainer: Trainer, pl_module: LightningModule, position: dict[str, Any] | None
 ) -> None:
-    """Refuse to train ranks that did not all load the same checkpoint.
-
-    Raises:
-        CheckpointError: on every rank.
-    """
+    """Raise a CheckpointError on every rank if not all have loaded the same checkpoint."""
     here = trainer.global_step, (position or {}).get("consumed", 0)
     largest = pl_module.ranks.max(*here, *(-number for number in here))
     if largest[:2] != [-number for number in largest[2:]]:

@@ -39,18 +39,12 @@ class WeightAverage(Callback):
         self.reset()
 
     def reset(self) -> None:
-        """Forget the average."""
         self.average: TransformerXL | None = None
         self.trained: TransformerXL | None = None
         self.loaded: dict[str, Tensor] | None = None
         self.count = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Start anew in each fit.
-
-        Raises:
-            ValueError: no device has whole weights.
-        """
         if stage == "fit":
             sharded = isinstance(trainer.strategy, ModelParallelStrategy)
             expected = "ddp with WeightAverage, which copies whole weights"
@@ -140,11 +134,7 @@ def select_trained_weights(checkpoint: dict[str, Any], callbacks: Iterable[Callb
 
 
 def refuse_other_averages(callbacks: Iterable[Callback]) -> None:
-    """Refuse Lightning's own averages, from whose checkpoints training does not resume exactly.
-
-    Raises:
-        ValueError: there is one.
-    """
+    """Refuse Lightning's own averages, from whose checkpoints training does not resume exactly."""
     for callback in callbacks:
         other = isinstance(callback, LightningWeightAveraging | StochasticWeightAveraging)
         expected = "WeightAverage of txl_lightning, which resumes exactly"
