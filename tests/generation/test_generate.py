@@ -5,6 +5,7 @@ import torch
 
 from txl_lightning import generate
 from txl_lightning.generation import Sampling, decode_steps, start_decoding
+from txl_lightning.generation import state as state_module
 from txl_lightning.generation.state import advance
 from txl_lightning.model import CachedReader
 
@@ -54,6 +55,21 @@ def test_padding_changes_no_logit_and_no_memory(make_net, lengths):
         assert together.memory.filled_B[row] == alone.memory.filled_B[0]
         next_1V, _ = advance(reader, alone.append_tokens(token_B1[row : row + 1]), ext_len)
         assert torch.allclose(next_BV[row], next_1V[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ext_len"), [({}, 0), ({"positions": "shaw", "clamp_len": 4}, 5)]
+)
+def test_a_long_prompt_is_read_only_as_far_back_as_it_is_visible(
+    make_net, monkeypatch, changes, ext_len
+):
+    net, prompts = make_net(**changes), [torch.randint(11, (n,)) for n in (700, 640)]
+    reader, state = CachedReader(net), start_decoding(net, prompts)
+    assert state_module.skippable_prefix(net, state, ext_len) == 700 - 2 * (6 + 128 + ext_len)
+    logits_BV, _ = advance(reader, state, ext_len)
+    monkeypatch.setattr(state_module, "skippable_prefix", lambda *_: 0)
+    expected_BV, _ = advance(reader, state, ext_len)
+    torch.testing.assert_close(logits_BV, expected_BV, rtol=0, atol=1e-12)
 
 
 def test_the_network_returns_to_its_mode_when_generation_is_abandoned(make_net):

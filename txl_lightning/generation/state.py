@@ -97,7 +97,8 @@ def advance(
     memory, end = state.memory, len(state)
     # Segments are counted back from the end, so that padding moves none; the last token is one of
     # its own, as each generated token is.
-    bounds = [*sorted({state.n_read, *range(end - 1, state.n_read, -SEGMENT_LEN)}), end]
+    start = state.n_read or skippable_prefix(reader.net, state, ext_len)
+    bounds = [*sorted({start, *range(end - 1, start, -SEGMENT_LEN)}), end]
     for first, stop in pairwise(bounds):
         first = max(first - ext_len, 0)
         tokens_BL, doc_pos_BL = state.tokens_BL[:, first:stop], state.doc_positions(first, stop)
@@ -106,6 +107,15 @@ def advance(
     if not logits_BV.amax(dim=-1).isfinite().all():
         raise NonFiniteError("the logits are not finite: the weights of the network are invalid")
     return logits_BV, replace(state, memory=memory, n_read=end)
+
+
+def skippable_prefix(net: TransformerXL, state: DecodingState, ext_len: int) -> int:
+    """Return how many of the first tokens the last one cannot see through any layer's memory."""
+    if net.config.memory_source == "same_layer":
+        return 0
+    # Each layer adds what its memory holds and the segment that follows this memory.
+    visible = net.config.n_layer * (state.memory.mem_len + SEGMENT_LEN + ext_len)
+    return max(len(state) - visible, 0)
 
 
 def check_lengths(model: TransformerXL, max_new_tokens: int, ext_len: int, mem_len: int) -> None:
