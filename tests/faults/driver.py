@@ -25,7 +25,7 @@ from txl_lightning.training import cli
 
 
 class Record(Callback):
-    """Write down what was read and what it came to; be slow."""
+    """Write down each batch; be slow."""
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         time.sleep(float(os.environ.get("PAUSE", 0)))
@@ -37,46 +37,45 @@ class Record(Callback):
 
 
 class Accident(Callback):
-    """Do what a fault says, once."""
+    """Let a fault happen, once."""
 
     def __init__(self, fault: str) -> None:
         self.what, self.where, self.whom = [*fault.split(":"), ""][:3]
         self.done = False
 
-    def comes(self, trainer, where: str, *whats: str) -> bool:
-        """Whether it is time."""
-        named = whats or [name.name[3:] for name in signal.Signals]
-        here = self.what in named and where == self.where and not self.done
-        comes = here and self.whom in ("", str(trainer.global_rank))
-        self.done |= comes
-        return comes
+    def is_due(self, trainer, where: int | str, *faults: str) -> bool:
+        named = faults or [name.name[3:] for name in signal.Signals]
+        here = self.what in named and str(where) == self.where and not self.done
+        is_due = here and self.whom in ("", str(trainer.global_rank))
+        self.done |= is_due
+        return is_due
 
-    def strike(self, trainer, where: str) -> None:
-        if self.comes(trainer, where):
+    def send_signal(self, trainer, where: int | str) -> None:
+        if self.is_due(trainer, where):
             os.kill(os.getpid(), getattr(signal, f"SIG{self.what}"))
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        if self.comes(trainer, str(trainer.global_step), "raise"):
+        if self.is_due(trainer, trainer.global_step, "raise"):
             raise RuntimeError("an accident")
-        if self.comes(trainer, str(trainer.global_step), "fill"):
+        if self.is_due(trainer, trainer.global_step, "fill"):
             fill(Path(os.environ["FILL"]))
 
     def on_before_backward(self, trainer, pl_module, loss):
-        if self.comes(trainer, str(trainer.global_step), "nan"):
+        if self.is_due(trainer, trainer.global_step, "nan"):
             loss.data.fill_(float("nan"))
 
     def on_after_backward(self, trainer, pl_module):
-        self.strike(trainer, f"mid{trainer.global_step}")
+        self.send_signal(trainer, f"mid{trainer.global_step}")
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.strike(trainer, str(trainer.global_step))
+        self.send_signal(trainer, trainer.global_step)
 
     def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if trainer.global_step and batch_idx == 1:
-            self.strike(trainer, "val")
+            self.send_signal(trainer, "val")
 
     def on_test_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.strike(trainer, "test")
+        self.send_signal(trainer, "test")
 
 
 def fill(path: Path) -> None:
@@ -91,7 +90,7 @@ def fill(path: Path) -> None:
 
 
 def main() -> None:
-    """What `python -m txl_lightning` does."""
+    """Run `python -m txl_lightning` with our callbacks."""
     original, faults = cli.default_callbacks, filter(None, os.environ.get("FAULT", "").split(","))
     ours = [Record(), *map(Accident, faults)]
     cli.default_callbacks = lambda *args: [*original(*args), *ours]

@@ -62,7 +62,6 @@ EVAL_LENGTHS = [
     {"eval_mem_len": 40},
     {"eval_clamp_len": 9},
     {"eval_same_length": "mem_len+1"},
-    {"eval_mem_len": 20, "eval_clamp_len": 2, "eval_same_length": "mem_len+1"},
 ]
 
 
@@ -83,7 +82,7 @@ def test_eval_lengths_are_those_of_validation_and_not_of_training(
     make_far_reading, make_data, make_trainer, measure, lengths
 ):
     model, data = make_far_reading(**lengths), make_data()
-    found = measure(model, data, limit=6)["val/nats"]
+    nats = measure(model, data, limit=6)["val/nats"]
 
     def read(**lengths) -> float:
         chosen = {name.removeprefix("eval_"): lengths[name] for name in lengths}
@@ -94,8 +93,8 @@ def test_eval_lengths_are_those_of_validation_and_not_of_training(
         return torch.cat(nats, dim=1).mean().item()
 
     with torch.no_grad():
-        assert found == pytest.approx(read(**lengths), rel=1e-6)
-        assert found != pytest.approx(read(), rel=1e-5)
+        assert nats == pytest.approx(read(**lengths), rel=1e-6)
+        assert nats != pytest.approx(read(), rel=1e-5)
     models = make_far_reading(), make_far_reading(**lengths)
     for each in models:
         make_trainer(val_check_interval=2, max_steps=3).fit(each, datamodule=make_data())
@@ -131,9 +130,9 @@ def test_predict_writes_the_nats_of_every_token_once(
     np.testing.assert_allclose(found, nats.numpy(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("ext_len", [0, 1, 4, 20])
+@pytest.mark.parametrize("ext_len", [0, 1, 20])
 def test_task_reports_the_share_of_right_answers(measure, ext_len):
-    """A network that has learnt nothing but zeros always says the first symbol."""
+    """A network of zeros always answers with the first symbol."""
     task = TaskConfig(length=2, n_symbol=2, n_eval=64)
     data = CorpusDataModule(corpus="copy", task=task, tgt_len=3, batch_size=4, ext_len=ext_len)
     sizes = {"n_token": 4, "n_layer": 1, "n_head": 1, "d_model": 4, "mem_len": 8}

@@ -32,7 +32,7 @@ def fit(make_model, make_data, make_trainer):
     return run
 
 
-def test_the_scale_and_its_count_go_on_as_they_were(fit, tmp_path):
+def test_scale_and_its_count_continue_after_a_resume(fit, tmp_path):
     _, whole = fit(10, 2.0**10)
     trainer, first = fit(5, 2.0**10)
     trainer.save_checkpoint(tmp_path / "a.ckpt")
@@ -43,7 +43,7 @@ def test_the_scale_and_its_count_go_on_as_they_were(fit, tmp_path):
     assert {state["_growth_tracker"] for state in whole.scales} == {0, 1, 2}
 
 
-def test_gradients_that_are_infinite_by_the_scale_lower_it_and_stop_nothing(fit):
+def test_gradients_infinite_by_the_scale_lower_it_and_stop_nothing(fit):
     # The schedule goes on although nothing was updated.
     with pytest.warns(UserWarning, match=r"`lr_scheduler\.step\(\)` before"):
         trainer, record = fit(30, 2.0**31)
