@@ -122,11 +122,7 @@ class TxlCLI(LightningCLI):
         self.config = self.parse()
 
     def parse(self) -> jsonargparse.Namespace:
-        """Parse the arguments, over the defaults that the parsers have now.
-
-        Raises:
-            ValueError: a mistake, in one line.
-        """
+        """Parse the arguments, over the parsers' defaults; a mistake is a ValueError of one line."""
         try:
             return self.parser.parse_args(self.arguments)
         except jsonargparse.ArgumentError as error:

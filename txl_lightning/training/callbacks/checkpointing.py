@@ -123,7 +123,6 @@ class LastCheckpoint(ModelCheckpoint):
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
     ) -> None:
-        """On a signal during validation, save the state from before validation and stop."""
         if self.loops_before_validation is None or not pl_module.between_steps:
             return
         exit_code, wanted = pl_module.ranks.max(*self.signals.take())

@@ -117,7 +117,6 @@ def copy_at_least_float32(net: TransformerXL) -> TransformerXL:
 
 
 def add_prefix(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return a network's weights by the names that LanguageModel has for them."""
     return {f"net.{name}": weights[name] for name in weights}
 
 
