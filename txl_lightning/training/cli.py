@@ -122,7 +122,7 @@ class TxlCLI(LightningCLI):
         self.config = self.parse()
 
     def parse(self) -> jsonargparse.Namespace:
-        """Parse the arguments, over the parsers' defaults; a mistake is a ValueError of one line."""
+        """Parse the arguments over the parsers' defaults; mistakes are ValueErrors of one line."""
         try:
             return self.parser.parse_args(self.arguments)
         except jsonargparse.ArgumentError as error:
