@@ -1,1 +1,1 @@
-"""What a model does with its memory: useful context, attention distance, loss by position."""
+"""Analyses of a model's memory: useful context, attention distance, loss by position, speed."""

@@ -20,7 +20,7 @@ from ..errors import CheckpointError
 from ..files import explain_write_errors, replace_file, sha256_file, write_text
 
 KEY = "txl_lightning"
-"""Where a checkpoint holds what Lightning does not know of."""
+"""Key of a checkpoint for the state that Lightning does not know."""
 
 FORMAT = 1
 """Raised when an older release could not read what is written now."""

@@ -1,4 +1,4 @@
-"""What commands start from: a checkpoint, the text that it is measured on, a prompt, a device."""
+"""Inputs of commands: a checkpoint, the text that it is measured on, a prompt, a device."""
 
 import os
 import stat

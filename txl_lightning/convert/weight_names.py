@@ -20,7 +20,7 @@ Tensors = tuple[Tensor, ...]
 
 
 class Part(NamedTuple):
-    """One tensor of theirs and the one or two of ours that hold the same, or the reverse."""
+    """A tensor of another code and the one or two of ours with the same values, or the reverse."""
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...]

@@ -19,7 +19,7 @@ PARTS = {"words": WordOptions, "subwords": SubwordOptions, "task": TaskConfig}
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which text, and how it becomes tokens."""
+    """A text, and how it becomes tokens."""
 
     corpus: CorpusName = "python_source"
     """Text by name: downloaded once, unless it is python_source, the running Python's own, or
@@ -31,16 +31,16 @@ class DataConfig:
     """bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
     tokenizer.json, or words, one in a line; left out, the corpus's own, or bytes."""
     document_unit: Literal["none", "files", "lines"] | None = None
-    """What is a text of its own, before which nothing is seen; left out, the corpus's own, each
+    """Unit of text before which nothing is visible; left out, the corpus's own, each
     file of a folder or tar, or else none."""
     split: tuple[float, float, float] = (0.9, 0.05, 0.05)
     """Fractions for train, val and test, where the text is not cut already; they add up to 1."""
     words: WordOptions = WordOptions()
-    """How words are made; what is left as it is, is as in the corpus's published results."""
+    """Rules of words; by default those of the corpus's published results."""
     subwords: SubwordOptions = SubwordOptions()
-    """How subwords are trained."""
+    """Training of subwords."""
     task: TaskConfig = TaskConfig()
-    """How large sort, copy and recall are."""
+    """Sizes of sort, copy and recall."""
     data_dir: str | None = None
     """The folder where data lives; left out, $TXL_DATA, or data."""
 

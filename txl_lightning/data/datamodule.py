@@ -20,7 +20,7 @@ from .vocab import Vocabulary, load_vocabulary
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """How a text is read in rows and segments."""
+    """Rows and segments that a text is read in."""
 
     tgt_len: int = 64
     """Tokens in a segment."""
@@ -38,12 +38,12 @@ class StreamConfig:
     eval_warmup_len: int = 0
     """Tokens that each row of them but the first reads before its own, unscored."""
     order: Literal["ordered", "rolled", "shuffled"] = "ordered"
-    """How training reads: ordered; rolled, each row from another place in each pass; or shuffled,
-    the documents in another order in each pass."""
+    """Reading order of the training: ordered; rolled, each row from another place in each pass; or
+    shuffled, the documents in another order in each pass."""
     segments: Literal["fixed", "varlen"] = "fixed"
-    """How long they are in training: fixed, tgt_len each; or varlen, drawn around it."""
+    """Lengths of training segments: fixed, tgt_len each; or varlen, drawn around it."""
     seed: int = 1
-    """Of rolled, shuffled and varlen."""
+    """Seed of rolled, shuffled and varlen."""
     micro_batches: int = 1
     """Parts in which each device computes its rows when it trains, one after the other: it keeps
     the activations of one part, and computes them twice."""
@@ -58,7 +58,7 @@ class StreamConfig:
 
 @dataclass(frozen=True)
 class CorpusConfig(DataConfig, StreamConfig):
-    """Which text, and how it is read."""
+    """A text, and how it is read."""
 
     def __post_init__(self) -> None:
         StreamConfig.__post_init__(self)

@@ -1,4 +1,4 @@
-"""Where text lies: slices of files, the documents they are made of, and their checksums."""
+"""Slices of files, the documents they are made of, and their checksums."""
 
 import hashlib
 import json

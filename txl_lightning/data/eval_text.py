@@ -17,7 +17,7 @@ from .tokens import Tokens
 from .vocab import Vocabulary
 
 ALL_IS_TEST = (0.0, 0.0, 1.0)
-"""How one's own text is cut when all of it is to be scored."""
+"""Split of a user's text of which all is scored."""
 
 
 @dataclass(frozen=True)

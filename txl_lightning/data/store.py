@@ -37,7 +37,7 @@ LARGE = 10_000_000  # bytes of text that take long enough to be told of
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that the tokens of a text depend on; without a document unit each split is a document."""
+    """Everything that tokens depend on; without a document unit each split is a document."""
 
     splits: Mapping[str, Sequence[FileSlice]]
     vocab: str = "bytes"

@@ -1,4 +1,4 @@
-"""How a model is measured.
+"""Measurement of a model.
 
 protocols.py   how a text is read, as data; start here
 scoring.py     the nats of its tokens

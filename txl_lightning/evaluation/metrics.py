@@ -53,7 +53,7 @@ class MeanNats(Metric):
 
 
 class RightAnswers(Metric):
-    """How many tokens of the answers are right, and how many answers are right throughout.
+    """Accuracy of a task: of single tokens, and of whole answers.
 
     Args:
         example_len: tokens in an example; its answer ends with it.

@@ -1,4 +1,4 @@
-"""How a text is read when it is scored: the published ways and one's own, as data."""
+"""Protocols: how a text is read when it is scored, as data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProtocolOptions:
     clamp_len: int | None = None
     """Greatest distance told apart."""
     same_length: EvalSameLength = None
-    """How many states each query sees; all, that there are."""
+    """Number of states each query attends to; all, no limit."""
     ext_len: int | None = None
     """Tokens that each segment reads again before its own, unscored."""
     warmup_len: int | None = None
@@ -59,7 +59,7 @@ class Protocol(ProtocolOptions):
     drop_last: bool = False
     name: str = "segments"
     source: str = "lengths given one by one"
-    """Where its values come from."""
+    """Source of its values."""
     unit: Literal["bits", "perplexity"] = "bits"
     """Unit of the published results."""
 

@@ -20,7 +20,7 @@ Filter = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is sampled: repetition penalty, temperature, then top_k, top_p and min_p.
+    """Sampling of a token: repetition penalty, temperature, then top_k, top_p and min_p.
 
     Each filter renormalises what the one before has left.
     """

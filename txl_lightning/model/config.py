@@ -37,7 +37,7 @@ class TransformerXLConfig:
     cutoffs: tuple[int, ...] = ()
     """First id of each cluster but the first; ids go by frequency. Left out, a plain vocabulary."""
     div_val: int = 1
-    """How many times narrower a cluster's embeddings are than those of the one before it."""
+    """Factor by which a cluster's embeddings are narrower than those of the one before it."""
     tie_projs: tuple[bool, ...] = ()
     """For each cluster, whether the softmax has the projection of the embedding; left out, none."""
     n_layer: int = 4
@@ -63,30 +63,30 @@ class TransformerXLConfig:
     """Layer normalisation after each residual sum (paper), or before each part; with pre_kv, not of
     queries (the original's absolute positions)."""
     final_norm: bool | None = None
-    """Whether the last layer's output is normalised; left out, unless norm is post."""
+    """Normalise the last layer's output; left out, unless norm is post."""
     norm_eps: float = 1e-5
     """Added to the variance that layer normalisation divides by."""
     positions: Literal[
         "sinusoidal", "learned", "shaw", "absolute_sinusoidal", "absolute_learned"
     ] = "sinusoidal"
-    """How a query knows where a state is: by distance (Section 3.3; learned, as in labml; Shaw et
+    """Position scheme: by distance (Section 3.3; learned, as in labml; Shaw et
     al. 2018), or by what is added to the states (Vaswani et al. 2017; Al-Rfou et al. 2019)."""
     kernel: Literal["reference", "sdpa", "matmul"] = "sdpa"
-    """How attention is computed; every kernel gives the reference's result."""
+    """Implementation of attention; every kernel gives the reference's result."""
     tie_weight: bool = True
-    """Whether the softmax shares its matrix with the embedding."""
+    """Share the softmax's matrix with the embedding."""
     untie_r: bool = False
-    """Whether every layer has its own u and v; otherwise all layers share one pair."""
+    """Give every layer its own u and v; otherwise all layers share one pair."""
     dropout: float = 0.0
     """Probability of dropping hidden units."""
     dropout_type: Literal["standard", "variational"] = "standard"
-    """Whether units are dropped by token, or for a row's segment (Gal and Ghahramani 2016)."""
+    """Drop units by token, or for a row's whole segment (Gal and Ghahramani 2016)."""
     dropatt: float = 0.0
     """Probability of dropping attention weights."""
     loss_chunk_size: int | None = None
     """Tokens whose logits are held at once and computed again for gradients; left out, all."""
     init: Literal["normal", "uniform"] = "normal"
-    """How initial weights are drawn: with init_std around 0, or from -init_range to init_range."""
+    """Initial weights: normal with init_std, or uniform from -init_range to init_range."""
     init_std: float = 0.02
     """Standard deviation of the initial weights."""
     init_range: float = 0.1
@@ -176,7 +176,7 @@ class ContextLengths(NamedTuple):
 
 @dataclass(frozen=True)
 class EvalLengths:
-    """How far back evaluation attends; None, as in training."""
+    """Lengths of evaluation; None, as in training."""
 
     mem_len: int | None = None
     """States remembered."""

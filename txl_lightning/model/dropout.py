@@ -8,7 +8,7 @@ from .config import TransformerXLConfig
 
 
 class VariationalDropout(nn.Dropout):
-    """All tokens of a row drop the same units, and each segment others (Gal and Ghahramani 2016).
+    """Dropout of the same units for all tokens of a segment's row (Gal and Ghahramani 2016).
 
     The paper's recipe for Penn Treebank (Section 4.1).
     """

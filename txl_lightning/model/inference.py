@@ -145,7 +145,7 @@ class KeyValueCache:
     is_even: bool = True
     """True if every row remembers n_kept states."""
     terms_N: tuple[CachedTerms, ...] = ()
-    """What distance adds, for as many distances as were needed so far."""
+    """Distance terms of each layer, for as many distances as were needed so far."""
 
     @property
     def batch_size(self) -> int:
@@ -238,7 +238,7 @@ class KeyValueCache:
 
 
 AnyMemory = Memory | KeyValueCache
-"""What evaluation may remember by."""
+"""Memory of an evaluation."""
 
 
 @contextmanager

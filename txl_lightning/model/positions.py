@@ -17,7 +17,7 @@ from .dropout import make_dropout
 
 @dataclass(frozen=True)
 class DistanceTerms:
-    """What one layer adds to q.k (a) or to the states; what a scheme does not have is None.
+    """Terms that one layer adds to q.k (a) or to the states; None where a scheme has none.
 
     Index T - 1 - d of a tensor over T holds distance d, farthest first. The first entry, distance
     S, is never seen: it is the spare column that lets a kernel shift without a copy.
@@ -32,7 +32,7 @@ class DistanceTerms:
     b_TH: Tensor | None = None
     """Term (d) already reduced to a number for each distance."""
     p_SD: Tensor | None = None
-    """What absolute positions add to the states themselves, oldest first."""
+    """Absolute positions, added to the states themselves, oldest first."""
 
     def add_positions(self, memory_BMD: Tensor, h_BLD: Tensor) -> tuple[Tensor, Tensor]:
         """Return memory and segment with their absolute positions, if the scheme has any."""

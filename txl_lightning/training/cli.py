@@ -39,7 +39,7 @@ IMPORTABLE = ["txl_lightning"] + [
     f"lightning.pytorch.{part}"
     for part in ("callbacks", "loggers", "plugins", "profilers", "strategies")
 ]
-"""What a config file may name in a class_path; nothing else is imported."""
+"""Packages that a class_path of a config may name; nothing else is imported."""
 
 TRAINER_DEFAULTS = {
     "max_epochs": -1,

@@ -1,4 +1,4 @@
-"""One setting compiles the network, in its place."""
+"""Compilation of the network, in its place."""
 
 from types import MethodType
 

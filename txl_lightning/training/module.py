@@ -195,7 +195,7 @@ class LanguageModel(LightningModule):
 
     @property
     def between_steps(self) -> bool:
-        """Whether no gradient waits for more segments; also true before the first step."""
+        """True if no gradient waits for more segments, also before the first step."""
         return self.global_step > self.step_before
 
     def is_logged(self, step: int, batch_idx: int) -> bool:

@@ -16,7 +16,7 @@ from .muon import Muon
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """How a network is trained.
+    """Settings of the optimizer and its schedule.
 
     Raises:
         ValueError: a number that no training can have; the message starts with the field's name.
@@ -33,18 +33,18 @@ class OptimConfig:
     eps: float = 1e-8
     """Added to denominators; NVIDIA's lamb has 1e-6."""
     momentum: float = 0.95
-    """Of sgd and muon."""
+    """Momentum of sgd and muon."""
     weight_decay: float = 0.0
     """Decay of the layers' matrices; nothing else decays."""
     schedule: Literal["constant", "cosine", "inverse_sqrt", "linear", "wsd"] = "cosine"
-    """What follows the warm-up: no change, half a cosine to min_lr_ratio, 1 / sqrt(step), a line to
-    min_lr_ratio, or no change and then such a line."""
+    """Learning rate after the warm-up: no change, half a cosine to min_lr_ratio, 1 / sqrt(step), a
+    line to min_lr_ratio, or no change and then such a line."""
     warmup_steps: int = 0
     """Steps in which the learning rate grows linearly; step 1 has 1 / warmup_steps of it."""
     decay_fraction: float = 0.2
     """The last part of the steps, in which wsd decays."""
     min_lr_ratio: float = 0.0
-    """Where cosine, linear and wsd end, as a fraction of the peak."""
+    """Final learning rate of cosine, linear and wsd, as a fraction of the peak."""
     max_skipped_updates: int = 0
     """Updates with a loss or gradient that is not finite, before the one that stops training."""
 

@@ -1,4 +1,4 @@
-"""What the processes of a run agree on, without waiting for a GPU."""
+"""Values that the processes of a run exchange, without waiting for a GPU."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where training starts: nothing, a checkpoint, or the weights that convert wrote."""
+"""Start of training: from nothing, a checkpoint, or the weights that convert wrote."""
 
 import sys
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Resume = Literal["auto", "must", "never"]
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When last.ckpt is written, beside after each validation and at the end."""
+    """Occasions on which last.ckpt is written, besides each validation and the end."""
 
     every_n_steps: int | None = None
     """Steps between two of them."""

@@ -23,12 +23,12 @@ REPLACED = "\ufffd"  # the beginning of a character that further bytes may yet c
 
 @dataclass(frozen=True)
 class SubwordOptions:
-    """Which subwords are trained."""
+    """Options of trained subwords."""
 
     n_token: int = 8192
     """Size of the vocabulary; a short text gives a smaller one."""
     train_bytes: int = 20_000_000
-    """How much of the training text they are trained on, spread evenly over it."""
+    """Amount of training text that they are trained on, spread evenly over it."""
 
     def __post_init__(self) -> None:
         require(self.n_token >= 257, "n_token", self.n_token, "at least 257")

@@ -59,16 +59,16 @@ LINE_ENDS = {
 
 @dataclass(frozen=True)
 class WordOptions:
-    """How a text becomes words, and which of them are kept."""
+    """Rules by which a text becomes words, and which of them are kept."""
 
     min_freq: int = 0
     """Words that are rarer than this in the training text are left out."""
     max_size: int | None = None
-    """How many words are kept, the most frequent; symbols come on top. Left out, all are."""
+    """Number of words kept, the most frequent; symbols come on top. Left out, all are."""
     lower_case: bool = False
     """Read capitals as small letters."""
     line_end: Literal["eos", "double_eos", "none"] = "eos"
-    """What marks lines: <eos> after each, <S> before and after each, or nothing."""
+    """Marks of lines: <eos> after each, <S> before and after each, or nothing."""
     special: tuple[str, ...] = ()
     """Further symbols; they get the first ids after the line end's."""
     unknown: Literal["unk", "error"] = "unk"

@@ -1,4 +1,4 @@
-"""When checkpoints are written, and what a signal leaves behind."""
+"""Checkpoints of a run: last, best, after a signal, after an exception."""
 
 import os
 import shutil

@@ -30,7 +30,7 @@ class RunMetrics:
 
     @property
     def validations(self) -> list[dict[str, float]]:
-        """One row a validation: step, tokens_seen, nats, other readings of the first text."""
+        """Rows of the validations: step, tokens_seen, nats, other readings of the first text."""
         found = []
         for row in self.rows:
             names = [name[4:] for name in row if name.startswith("val/") and name.count("/") == 1]
