@@ -78,7 +78,7 @@ def test_help_has_usage_text_options_without_types_and_an_example(helps, command
         ("generate", "usage: python -m txl_lightning generate --ckpt_path CKPT_PATH [options]"),
         ("recl", "looked at. (default: 0.1 0.5 1.0)"),
         ("prepare", "(one of none, files, lines)"),
-        ("fit", "--model.optim.schedule {constant,cosine,inverse_sqrt,linear,wsd} What"),
+        ("fit", "--model.optim.schedule {constant,cosine,inverse_sqrt,linear,wsd} Learning"),
         ("fit", "Hidden states M remembered per layer while training; 0 is a plain Transformer."),
         ("fit", "Peak learning rate, whatever the schedule. (default: 0.001)"),
         ("fit", "Rows read in parallel, over all devices together. (default: 16)"),
