@@ -1,6 +1,5 @@
 """Nats, counted so that any split into batches, segments and ranks gives the same mean."""
 
-import math
 from typing import Any
 
 import torch
@@ -9,17 +8,6 @@ from torchmetrics import Metric
 
 from ..data.stream import IGNORED
 from ..model import accumulator_dtype
-
-
-def readings(nats: float, unit: str, bytes_per_token: float | None = None) -> dict[str, float]:
-    """Return mean nats of a token in the field's other units, by name.
-
-    bits = nats / ln 2 and perplexity = exp(nats) of the mean; a mean of perplexities is neither.
-    Bits per byte of the text compare models whose tokens are of different kinds.
-    """
-    bits = nats / math.log(2)
-    values = {"nats": nats, f"bits_per_{unit}": bits, "perplexity": math.exp(min(nats, 700.0))}
-    return values | ({"bits_per_byte": bits / bytes_per_token} if bytes_per_token else {})
 
 
 class MeanNats(Metric):

@@ -10,10 +10,9 @@ from ..data.eval_text import EvalText
 from ..errors import NonFiniteError
 from ..model import TransformerXL
 from .environment import describe_environment, peak_memory
-from .metrics import readings
 from .protocols import PROTOCOLS, Protocol
 from .scoring import TokenNats, score_text
-from .stats import NatsAccumulator, count_cold_starts
+from .stats import NatsAccumulator, count_cold_starts, readings
 
 
 def evaluate(

@@ -3,6 +3,7 @@
 K targets that are scored
 """
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -81,3 +82,14 @@ class PerToken:
 
     def add(self, part: TokenNats) -> None:
         self.nats[part.position_K] = part.nats_K.numpy()
+
+
+def readings(nats: float, unit: str, bytes_per_token: float | None = None) -> dict[str, float]:
+    """Return mean nats of a token in the field's other units, by name.
+
+    bits = nats / ln 2 and perplexity = exp(nats) of the mean; a mean of perplexities is neither.
+    Bits per byte of the text compare models whose tokens are of different kinds.
+    """
+    bits = nats / math.log(2)
+    values = {"nats": nats, f"bits_per_{unit}": bits, "perplexity": math.exp(min(nats, 700.0))}
+    return values | ({"bits_per_byte": bits / bytes_per_token} if bytes_per_token else {})
