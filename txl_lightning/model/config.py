@@ -71,8 +71,9 @@ class TransformerXLConfig:
     ] = "sinusoidal"
     """Position scheme: by distance (Section 3.3; learned, as in labml; Shaw et
     al. 2018), or by what is added to the states (Vaswani et al. 2017; Al-Rfou et al. 2019)."""
-    kernel: Literal["reference", "sdpa", "matmul"] = "sdpa"
-    """Implementation of attention; every kernel gives the reference's result."""
+    kernel: Literal["reference", "sdpa", "matmul", "flex"] = "sdpa"
+    """Implementation of attention; every kernel gives the reference's result. flex is for CUDA
+    (elsewhere sdpa computes) and untried: no GPU has run it."""
     tie_weight: bool = True
     """Share the softmax's matrix with the embedding."""
     untie_r: bool = False
@@ -121,6 +122,8 @@ class TransformerXLConfig:
         each = f"one for each of {len(starts)} clusters, or none"
         yield len(self.tie_projs) in (0, len(starts)), "tie_projs", each
         yield self.div_val == 1 or bool(self.cutoffs), "div_val", "1 without cutoffs"
+        drops = self.kernel == "flex" and self.dropatt > 0
+        yield not drops, "dropatt", "0 with kernel flex, which cannot drop attention weights"
         narrow = f"small enough to leave the last cluster a width ({width} at first)"
         yield width >= self.div_val ** len(self.cutoffs), "div_val", narrow
 

@@ -26,7 +26,7 @@ from .adaptive import embedding_and_head
 from .config import EvalLengths, TransformerXLConfig
 from .dropout import make_dropout
 from .init import initialize_weights
-from .kernels import KERNELS
+from .kernels import CUDA_KERNELS, KERNELS
 from .memory import Memory
 from .positions import SCHEMES, DistanceTerms
 
@@ -152,7 +152,7 @@ class RelativeAttention(nn.Module):
         D, inner = config.d_model, config.n_head * config.head_width
         self.heads = (config.n_head, config.head_width)
         self.dropatt = config.dropatt
-        self.attend = KERNELS[config.kernel]
+        self.attend = (KERNELS | CUDA_KERNELS)[config.kernel]
         self.q_net = nn.Linear(D, inner, bias=False)
         self.kv_net = nn.Linear(D, 2 * inner, bias=False)
         self.o_net = nn.Linear(inner, D, bias=False)

@@ -7,5 +7,6 @@ where `terms` is what distance adds to a score, `mask_BLS` says which states a q
 """
 
 from . import matmul, reference, sdpa
+from .cuda import CUDA_KERNELS as CUDA_KERNELS
 
 KERNELS = {"reference": reference.attend, "sdpa": sdpa.attend, "matmul": matmul.attend}

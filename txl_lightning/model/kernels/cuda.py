@@ -1,0 +1,19 @@
+"""Kernels for CUDA, imported when a tensor there first asks for one: that takes seconds."""
+
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor
+
+from . import sdpa
+
+
+def attend(name: str, q_BLHK: Tensor, *others: Any) -> Tensor:
+    """Compute with the kernel in file `name`; on another device with sdpa, which agrees with it."""
+    kernel = import_module(f".{name}", __package__) if q_BLHK.is_cuda else sdpa
+    return kernel.attend(q_BLHK, *others)
+
+
+CUDA_KERNELS = {"flex": partial(attend, "flex")}
+"""Untried: no GPU has run them, so that nothing but a setting chooses them."""
