@@ -94,7 +94,7 @@ def test_a_configuration_parses_builds_and_has_the_flags_and_sizes_of_its_header
     trainer = {key: value for key, value in written["trainer"].items() if key != "callbacks"}
     assert parsed["trainer"].items() >= trainer.items()
     data = CorpusDataModule(**written["data"])
-    assert data.train_shape[1] == written["data"]["tgt_len"]
+    assert data.config.tgt_len == written["data"]["tgt_len"]
     flags = re.findall(r"--((?:data|model|trainer)\.[\w.]+) ([^\s;,)]*[^\s;,).])", header(path))
     arguments = [f"--{key}={value}" for key, value in flags]
     changed = as_written(parse_fit("--config", path, *arguments).as_dict())

@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from txl_lightning.convert import load_original
-from txl_lightning.data.stream import EvaluationLoader, Stream
+from txl_lightning.data.stream import Stream
 from txl_lightning.model import CachedReader, EvalLengths, TransformerXL, TransformerXLConfig
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
@@ -80,7 +80,7 @@ def recorded_by_hand(weights, text: bytes) -> tuple[list[float], float]:
         losses.append(nats.mean().item())
     memory, parts = net.eval().empty_memory(3, EvalLengths(12)), []
     with torch.no_grad():
-        for segment in EvaluationLoader(Stream.from_tokens(ids[cut:], 3, 7)):
+        for segment in Stream.from_tokens(ids[cut:], 3, 7):
             nats, memory = net.loss(segment.tokens_BL, segment.targets_BL, memory)
             parts.append(nats)
     return losses, torch.cat(parts, dim=1).mean().item()

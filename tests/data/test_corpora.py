@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -10,16 +11,15 @@ import pytest
 
 from txl_lightning.data import corpora, documents, download
 from txl_lightning.data.config import DataConfig
-from txl_lightning.data.corpora import CORPORA, LM1B, CorpusFile, list_members, place_files
+from txl_lightning.data.corpora import CORPORA, LM1B_MEMBERS, place_file
 from txl_lightning.data.documents import RemoteFile
 from txl_lightning.data.store import Recipe
 from txl_lightning.data.vocab import WordOptions
-from txl_lightning.errors import DataError
+from txl_lightning.errors import DataError, StorageError
 
-FRACTIONS = (0.9, 0.05, 0.05)
 EOS = WordOptions()
 LINES = {name: f" a b {name} \n c <unk> \n".encode() for name in ("train", "valid", "test")}
-SENTENCES = {f"lm1b/{name}": b"A word .\n%d\n" % n for n, name in enumerate(LM1B)}
+SENTENCES = {f"lm1b/{name}": b"A word .\n%d\n" % n for n, name in enumerate(LM1B_MEMBERS)}
 PTB = {f"ptb/ptb.{name}.txt": text for name, text in LINES.items()}
 # The files, vocabulary, words, unit of documents and text of val.
 PLACED = {
@@ -33,6 +33,10 @@ PLACED = {
     name: ({f"{name}/wiki.{n}.tokens": t for n, t in LINES.items()}, "words", EOS, LINES["valid"])
     for name in ("wikitext2", "wikitext103")
 }
+
+
+def sha256(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
 @pytest.fixture
@@ -54,11 +58,9 @@ def test_corpus_in_its_place_is_used_as_published_without_network(place_corpus, 
     assert (recipe.vocab, recipe.words) == (vocab, words)
     assert recipe.document_unit == ("lines" if name == "lm1b" else None)
     assert b"".join(chunk for part in recipe.splits["val"] for chunk in part.chunks()) == val
-
-
-def test_enwik8_is_cut_by_bytes_as_published(place_corpus):
-    cuts = [(part.start, part.stop) for [part] in place_corpus("enwik8").splits.values()]
-    assert cuts == [(0, 90_000_000), (90_000_000, 95_000_000), (95_000_000, 100_000_000)]
+    if name == "enwik8":
+        cuts = [(part.start, part.stop) for [part] in recipe.splits.values()]
+        assert cuts == [(0, 90_000_000), (90_000_000, 95_000_000), (95_000_000, 100_000_000)]
 
 
 def test_word_option_leaves_the_others_of_the_corpus(place_corpus):
@@ -68,7 +70,7 @@ def test_word_option_leaves_the_others_of_the_corpus(place_corpus):
 
 @pytest.mark.slow
 def test_python_source_is_ascii_without_tests_and_sorted(tmp_path):
-    splits = CORPORA["python_source"].find_splits(tmp_path, FRACTIONS)
+    splits = CORPORA["python_source"].find_splits(tmp_path, (0.9, 0.05, 0.05))
     files = [part.path for name in ("train", "val", "test") for part in splits[name]]
     assert len(files) > 300
     assert not any({"test", "tests"} & {*path.parts} for path in files)
@@ -79,41 +81,45 @@ def test_python_source_is_ascii_without_tests_and_sorted(tmp_path):
 def test_corpus_file_is_verified_when_it_changes_and_refused_if_it_is_another(
     write_files, tmp_path, monkeypatch
 ):
-    checksum = "sha256:" + hashlib.sha256(b"to be").hexdigest()
-    files = [CorpusFile("text.txt", checksum, RemoteFile("http://127.0.0.1:9/none", 5, checksum))]
+    remote = RemoteFile("http://127.0.0.1:9/text.txt", 5, sha256(b"to be"))
     monkeypatch.setattr(documents, "SETTLED", 0)
     for text in (b"to me", b"to me again"):
-        write_files({"text.txt": text})
+        write_files({"some/text.txt": text})
         with pytest.raises(DataError, match=r"text\.txt: another file \(sha256 \w+, not \w+\)"):
-            place_files(files, tmp_path)
-        write_files({"text.txt": b"to be"})
-        assert place_files(files, tmp_path) == [tmp_path / "text.txt"]
+            place_file(remote, tmp_path / "some")
+        write_files({"some/text.txt": b"to be"})
+        assert place_file(remote, tmp_path / "some") == [tmp_path / "some" / "text.txt"]
         with monkeypatch.context() as patch:
             patch.setattr(corpora, "verify_file", lambda *_: pytest.fail("verified again"))
-            place_files(files, tmp_path)
+            place_file(remote, tmp_path / "some")
 
 
+@pytest.mark.parametrize("kind", ["some.zip", "some.tar.gz"])
 def test_missing_members_are_extracted_from_the_archive_if_it_is_the_right_one(
-    write_files, tmp_path
+    write_files, tmp_path, limit_file_size, kind
 ):
-    write_files({"some/b": b"own", "downloads/some.zip": b""})
-    with zipfile.ZipFile(tmp_path / "downloads" / "some.zip", "w") as file:
-        file.writestr("inner/a", b"a")
-        file.writestr("inner/b", b"b")
-    checksum = hashlib.sha256((tmp_path / "downloads" / "some.zip").read_bytes()).hexdigest()
-    remote = RemoteFile("http://127.0.0.1:9/some.zip", 5, f"sha256:{checksum}")
-    files = list_members("some", remote, {"inner/a": None, "inner/b": None})
-    assert [path.read_bytes() for path in place_files(files, tmp_path)] == [b"a", b"own"]
+    folder = write_files({"some/b": b"own", "inner/a": b"a" * 200_000, "inner/b": b"b"})
+    archive = write_files({f"downloads/{kind}": b""}) / "downloads" / kind
+    if kind == "some.zip":
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+            file.write(folder / "inner" / "a", "inner/a")
+    else:
+        with tarfile.open(archive, "w:gz") as file:
+            file.add(folder / "inner", "inner")
+    checksums = {"inner/a": None, "inner/b": sha256(b"own")}
+    content = archive.read_bytes()
+    remote = RemoteFile(f"http://127.0.0.1:9/{kind}", 5, sha256(content), checksums)
+    message = "cannot be written .File too large"
+    with limit_file_size(100_000), pytest.raises(StorageError, match=message):
+        place_file(remote, tmp_path / "some")
+    assert [path.name for path in (tmp_path / "some").iterdir()] == ["b"]
+    assert {path.suffix for path in (tmp_path / "downloads").iterdir()} <= {archive.suffix}
+    found = place_file(remote, tmp_path / "some")
+    assert [path.read_bytes() for path in found] == [b"a" * 200_000, b"own"]
     (tmp_path / "some" / "a").unlink()
-    write_files({"downloads/some.zip": b"cut"})
-    with pytest.raises(DataError, match=r"some/a: missing; .*some\.zip: another file"):
-        place_files(files, tmp_path)
-
-
-def test_path_takes_precedence_over_a_task(write_files):
-    folder = write_files({"a.txt": b"to be " * 100})
-    config = DataConfig(corpus="sort", path=str(folder / "a.txt"), data_dir=str(folder / "data"))
-    assert len(config.open().ids("train")) == 540
+    archive.write_bytes(content[:-1])
+    with pytest.raises(DataError, match=r"some/a: missing; .*some\.\w+.*: another file"):
+        place_file(remote, tmp_path / "some")
 
 
 def test_data_folder_is_the_setting_or_the_variable_or_data(monkeypatch):

@@ -22,8 +22,8 @@ def make_data(text_file):
     return make
 
 
-def test_own_text_is_read_in_rows(make_data, text_file):
-    segment = next(iter(make_data().train_dataloader()))
+def test_own_text_is_read_in_rows_whatever_the_corpus(make_data, text_file):
+    segment = next(iter(make_data(corpus="sort").train_dataloader()))
     text = text_file.read_bytes()
     row_len = int(0.9 * len(text)) // 4
     assert segment.tokens_BL.tolist() == [list(text[n * row_len :][:8]) for n in range(4)]
@@ -34,8 +34,8 @@ def test_evaluation_may_have_its_own_shape(make_data):
     data = make_data(eval_batch_size=1, eval_tgt_len=33, ext_len=3)
     assert next(iter(data.val_dataloader())).tokens_BL.shape == (1, 33)
     assert next(iter(data.train_dataloader())).tokens_BL.shape == (4, 8)
-    assert data.val_dataloader().stream.ext_len == 3
-    assert make_data(ext_len=3, eval_ext_len=0).val_dataloader().stream.ext_len == 0
+    assert data.val_dataloader().ext_len == 3
+    assert make_data(ext_len=3, eval_ext_len=0).val_dataloader().ext_len == 0
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import pytest
 
 from txl_lightning.data.config import DataConfig
 from txl_lightning.data.documents import whole_file
-from txl_lightning.data.eval_text import ALL_IS_TEST, EvalText, encode_eval_text
-from txl_lightning.data.store import Recipe, prepare_store
+from txl_lightning.data.store import EvalText, Recipe, prepare_store
 from txl_lightning.data.tasks import TaskStore
 from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words
 from txl_lightning.errors import DataError
 
+ALL_IS_TEST = (0.0, 0.0, 1.0)
 WORDS = Words.from_list(["ab", "cd"], WordOptions())
 
 
@@ -25,7 +25,7 @@ def encode(tmp_path):
         path = tmp_path / name
         path.write_bytes(text)
         config = DataConfig(path=str(path), split=ALL_IS_TEST, data_dir=str(tmp_path), **options)
-        return encode_eval_text(config, split, vocab, tmp_path)
+        return config.encode_split(split, vocab, tmp_path)
 
     return run
 
@@ -49,7 +49,7 @@ def test_split_is_named_by_the_files_of_a_tar(tmp_path):
             (tmp_path / f"{name}.txt").write_text(name)
             tar.add(tmp_path / f"{name}.txt", f"{name}.txt")
     config = DataConfig(path=str(tmp_path / "all.tar"), split=ALL_IS_TEST, data_dir=str(tmp_path))
-    text = encode_eval_text(config, "val", Bytes(), tmp_path)
+    text = config.encode_split("val", Bytes(), tmp_path)
     assert bytes(text.tokens.ids_at(np.arange(3)).tolist()) == b"val"
 
 

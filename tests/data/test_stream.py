@@ -9,17 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl_lightning.data.orders import FixedLengths, RolledOrder, ShuffledOrder, TextOrder, draw_ends
-from txl_lightning.data.orders import VarlenLengths as Varlen
-from txl_lightning.data.stream import (
-    IGNORED,
-    TENSORS,
-    EvaluationLoader,
-    Stream,
-    TrainingLoader,
-    check_length,
-)
-from txl_lightning.data.tokens import Text
+from txl_lightning.data.stream import IGNORED, TENSORS, Stream, TrainingLoader, check_length
+from txl_lightning.data.tokens import FixedLengths, RolledOrder, ShuffledOrder, Text, TextOrder
+from txl_lightning.data.tokens import VarlenLengths as Varlen
 
 holds = settings(deadline=None, max_examples=60)
 
@@ -39,7 +31,7 @@ def original_iterator(ids, batch_size, tgt_len, ext_len):
 def test_stream_in_order_is_the_originals_iterator(n_token, batch_size, tgt_len, ext_len):
     stream = Stream.from_tokens(np.arange(n_token), batch_size, tgt_len, ext_len)
     expected = original_iterator(np.arange(n_token), batch_size, tgt_len, ext_len)
-    for segment, (tokens, targets) in zip(EvaluationLoader(stream), expected, strict=True):
+    for segment, (tokens, targets) in zip(stream, expected, strict=True):
         assert segment.tokens_BL.tolist() == tokens.tolist()
         assert segment.targets_BL[:, segment.n_context :].tolist() == targets.tolist()
         assert (segment.targets_BL[:, : segment.n_context] == IGNORED).all()
@@ -233,7 +225,9 @@ def test_stream_of_the_first_tokens_fills_its_rows_with_unscored_places():
 
 @pytest.mark.parametrize("tgt_len", [5, 6, 64, 512])
 def test_varlen_segments_are_the_originals(tgt_len):
-    lengths = np.diff(draw_ends(Varlen(tgt_len, seed=0), 200_000, 0), prepend=0)[:-1]
+    drawn = Varlen(tgt_len, seed=0)
+    bounds = [drawn.bounds(200_000, index) for index in range(drawn.count(200_000, 0) - 1)]
+    lengths = np.array([end - start for _, start, end in bounds])
     assert lengths.min() >= 5
     assert lengths.max() <= tgt_len + 15
     if tgt_len >= 64:
@@ -260,8 +254,3 @@ def test_text_read_in_another_way_starts_from_its_beginning(changes):
     with pytest.warns(UserWarning, match="reading from the start of the text"):
         other.load_state_dict(state)
     assert (next(iter(loader)).index, next(iter(other)).index) == (2, 0)
-
-
-def test_evaluation_loader_starts_from_the_beginning_each_time():
-    loader = EvaluationLoader(Stream.from_tokens(np.arange(50), 3, 4))
-    assert [s.index for s in loader] == [s.index for s in loader] == list(range(len(loader)))

@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from txl_lightning import CorpusDataModule
-from txl_lightning.data.orders import FixedLengths
-from txl_lightning.data.stream import IGNORED, EvaluationLoader, Stream
+from txl_lightning.data.stream import IGNORED, Stream
 from txl_lightning.data.tasks import TaskConfig, TaskStore
+from txl_lightning.data.tokens import FixedLengths
 
 
 def example(name: str, **sizes) -> list[str]:
     """One example in symbols."""
     store = TaskStore(name, TaskConfig(**sizes))
-    return [store.task.symbols[index] for index in store.text("train").example(3)]
+    return [store.vocab.words[index] for index in store.text("train").example(3)]
 
 
 def test_sort_and_copy_are_answered_by_the_same_digits():
@@ -35,13 +35,13 @@ def test_recall_is_answered_by_the_value_of_the_key_that_is_asked():
 @pytest.mark.parametrize(("name", "tgt_len"), [("sort", 1), ("copy", 4), ("recall", 63)])
 def test_only_answers_are_targets_and_each_example_sees_itself_alone(name, tgt_len):
     store = TaskStore(name, TaskConfig(length=3, distance=2, n_eval=10))
-    tokens, task = store.text("val"), store.task
-    segments = list(EvaluationLoader(Stream(tokens, 2, FixedLengths(tgt_len))))
+    tokens = store.text("val")
+    segments = list(Stream(tokens, 2, FixedLengths(tgt_len)))
     targets = torch.cat([segment.targets_BL for segment in segments], dim=1)
-    answers = [tokens.example(n)[-task.answer_len :] for n in range(10)]
+    answers = [tokens.example(n)[-tokens.answer_len :] for n in range(10)]
     assert targets[targets != IGNORED].tolist() == np.concatenate(answers).tolist()
     doc_pos = torch.cat([segment.doc_pos_BL for segment in segments], dim=1)
-    assert torch.equal(doc_pos, (torch.arange(doc_pos.size(1)) % task.example_len).expand(2, -1))
+    assert torch.equal(doc_pos, (torch.arange(doc_pos.size(1)) % store.example_len).expand(2, -1))
 
 
 def test_splits_and_seeds_have_examples_of_their_own_that_never_change():

@@ -1,38 +1,55 @@
-"""A user's own text: a file, three files, or a folder or tar of documents."""
+"""A user's own text: a file, three files, or a folder or tar of documents, which may do no harm."""
 
+import bz2
+import gzip
+import lzma
+import os
 import tarfile
 from itertools import chain
 
 import pytest
 
 from txl_lightning.data import user_files
-from txl_lightning.data.user_files import split_user_files
-from txl_lightning.errors import DataError
+from txl_lightning.data.user_files import split_user_files, unpack_tar
+from txl_lightning.errors import DataError, StorageError
 
 FRACTIONS = (0.8, 0.1, 0.1)
 ALL_TRAIN = (1.0, 0.0, 0.0)
 SPLITS = ("train", "val", "test")
+COMPRESSIONS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 
 
 def texts(splits) -> dict[str, list[bytes]]:
     return {name: [b"".join(part.chunks()) for part in parts] for name, parts in splits.items()}
 
 
-def write_tar(path, folder, mode: str = "w"):
-    with tarfile.open(path, mode) as tar:
-        # A tar may have its members in any order.
-        for file in sorted(folder.rglob("*"), reverse=True):
-            tar.add(file, file.relative_to(folder), recursive=False)
-    return path
+def entry(name, content=b"", **fields) -> bytes:
+    info = tarfile.TarInfo(name)
+    for field, value in ({"size": len(content)} | fields).items():
+        setattr(info, field, value)
+    raw = info.tobuf(tarfile.GNU_FORMAT) + content
+    return raw + bytes(-len(raw) % 512)
 
 
-@pytest.fixture
-def documents(write_files) -> list[bytes]:
-    """Ten documents in two folders beside what is not one, in the order of their names."""
-    written = {f"{'ab'[n % 2]}/{n}.txt": b"%d" % n * 10 for n in range(10)}
-    others = {".hidden": b"x", "b/.git/config": b"x", "empty": b""}
-    write_files(written | others, "texts")
-    return [written[name] for name in sorted(written)]
+def make_tar(*entries: bytes) -> bytes:
+    return b"".join(entries) + bytes(1024)
+
+
+NO_PLAIN_FILE = "member 'b' is no plain file; leave it out"
+DAMAGED = r"damaged or no archive \("
+REFUSED_MEMBERS = {
+    "parent folder": (entry("../evil", b"x"), rf"{DAMAGED}.*outside"),
+    "parent folder inside": (entry("books/../../evil", b"x"), rf"{DAMAGED}.*outside"),
+    "symbolic link": (entry("b", type=tarfile.SYMTYPE, linkname="/etc/passwd"), NO_PLAIN_FILE),
+    "hard link": (entry("b", type=tarfile.LNKTYPE, linkname="a"), NO_PLAIN_FILE),
+    "device": (entry("b", type=tarfile.CHRTYPE, devmajor=1, devminor=5), NO_PLAIN_FILE),
+    "pipe": (entry("b", type=tarfile.FIFOTYPE), NO_PLAIN_FILE),
+    "unknown kind": (entry("b", type=b"?"), NO_PLAIN_FILE),
+    "negative size": (entry("b", size=-512), NO_PLAIN_FILE),
+    "size beyond memory": (entry("b", size=1 << 70), "unpacks to more than 67,108,864 bytes"),
+    "header beyond memory": (entry("b", size=1 << 70, type=tarfile.XHDTYPE), DAMAGED),
+    "damaged header": (b"?" + entry("b", b"x")[1:], rf"{DAMAGED}no header at byte 1,024"),
+}
 
 
 @pytest.mark.parametrize("fractions", [(0.9, 0.05, 0.05), (0.5, 0.5, 0.0), ALL_TRAIN])
@@ -67,13 +84,7 @@ def test_files_are_cut_between_files_and_each_split_gets_one(
     assert [len(slices) for slices in only_train.values()] == [len(sizes), 0, 0]
 
 
-def test_three_files_are_train_val_and_test(write_files, tmp_path):
-    folder = write_files({name: name.encode() for name in "xyz"})
-    splits = split_user_files([folder / name for name in "xyz"], FRACTIONS, tmp_path)
-    assert texts(splits) == {"train": [b"x"], "val": [b"y"], "test": [b"z"]}
-
-
-@pytest.mark.parametrize("kind", ["folder", "tar"])
+@pytest.mark.parametrize("kind", ["files", "folder", "tar"])
 @pytest.mark.parametrize(
     "names",
     [
@@ -82,34 +93,75 @@ def test_three_files_are_train_val_and_test(write_files, tmp_path):
         ("train/1", "val/1", "test/1"),
     ],
 )
-def test_names_of_files_give_their_splits(write_files, tmp_path, names, kind):
-    path = write_files({f"books/{name}": name.encode() for name in names}, "texts")
+def test_three_files_or_names_of_files_give_the_splits(write_files, tmp_path, names, kind):
+    folder = write_files({f"books/{name}": name.encode() for name in names}, "texts")
+    paths = [folder / "books" / name for name in names] if kind == "files" else [folder]
     if kind == "tar":
-        path = write_tar(tmp_path / "books.tar", path)
-    splits = texts(split_user_files([path], FRACTIONS, tmp_path / "data"))
+        paths = [tmp_path / "books.tar"]
+        paths[0].write_bytes(make_tar(*(entry(f"books/{n}", n.encode()) for n in names)))
+    splits = texts(split_user_files(paths, FRACTIONS, tmp_path / "data"))
     assert splits == dict(zip(SPLITS, [[name.encode()] for name in names], strict=True))
 
 
-def test_folder_gives_its_files_but_hidden_ones_links_and_our_own(write_files, tmp_path, documents):
-    write_files({"data/prepared/ids": b"x", "data/downloads/zip": b"x"}, "texts")
-    (tmp_path / "texts" / "link").symlink_to(tmp_path / "texts" / "a" / "0.txt")
-    splits = split_user_files([tmp_path / "texts"], FRACTIONS, tmp_path / "texts" / "data")
-    assert [*chain(*texts(splits).values())] == documents
+def test_folder_gives_its_files_by_name_but_hidden_ones_links_and_our_own(write_files, tmp_path):
+    documents = {f"{'ab'[n % 2]}/{n}.txt": b"%d" % n * 10 for n in range(10)}
+    others = (".hidden", "b/.git/config", "data/prepared/ids", "data/downloads/zip")
+    folder = write_files(documents | dict.fromkeys(others, b"x") | {"empty": b""}, "texts")
+    (folder / "link").symlink_to(folder / "a" / "0.txt")
+    splits = split_user_files([folder], FRACTIONS, folder / "data")
+    assert [*chain(*texts(splits).values())] == [documents[name] for name in sorted(documents)]
 
 
-@pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz", "w:bz2"])
-def test_tar_gives_its_files_and_is_unpacked_once(
-    write_files, tmp_path, documents, monkeypatch, mode
+@pytest.mark.parametrize("ending", COMPRESSIONS)
+def test_tar_gives_its_files_is_unpacked_once_and_refused_if_it_is_cut(
+    tmp_path, monkeypatch, ending
 ):
-    path = tmp_path / ("texts.tar" + mode[1:].replace(":", "."))
-    write_tar(path, tmp_path / "texts", mode)
-    splits = split_user_files([path], FRACTIONS, tmp_path)
-    assert [*chain(*texts(splits).values())] == documents
+    path, compress = tmp_path / f"texts.tar{ending}", COMPRESSIONS[ending]
+    members = {"z.txt": b"z\n", "deep/" * 18 + "é.txt": os.urandom(20_000), "empty": b""}
+    entries = [entry(name, text, mode=0o4755) for name, text in members.items()]
+    whole = compress(make_tar(entry("deep", type=tarfile.DIRTYPE), entry("z.txt", b"1"), *entries))
+    for length in (0, 300, 5000):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DataError, match=f"texts.tar{ending}: {DAMAGED}"):
+            split_user_files([path], ALL_TRAIN, tmp_path)
+    path.write_bytes(whole)
+    splits = split_user_files([path], ALL_TRAIN, tmp_path)
+    assert texts(splits)["train"] == [members["deep/" * 18 + "é.txt"], b"z\n"]
+    assert not splits["train"][0].path.stat().st_mode & 0o4000
     with monkeypatch.context() as patch:
         patch.setattr(user_files, "unpack_tar", lambda *_: pytest.fail("unpacked again"))
-        assert split_user_files([path], FRACTIONS, tmp_path) == splits
-    write_tar(path, write_files({"other.txt": b"changed"}, "others"), mode)
+        assert split_user_files([path], ALL_TRAIN, tmp_path) == splits
+    path.write_bytes(compress(make_tar(entry("z.txt", b"changed"))))
     assert texts(split_user_files([path], ALL_TRAIN, tmp_path))["train"] == [b"changed"]
+
+
+@pytest.mark.parametrize("kind", REFUSED_MEMBERS)
+def test_tar_member_that_could_do_harm_is_refused(write_files, tmp_path, kind):
+    member, message = REFUSED_MEMBERS[kind]
+    folder = write_files({"a.tar": make_tar(entry("a", b"a"), member), "unpacked/b": b""})
+    with pytest.raises(DataError, match=f"a.tar: {message}"):
+        unpack_tar(folder / "a.tar", folder / "unpacked")
+    assert set(os.listdir(tmp_path)) == {"a.tar", "unpacked"}
+
+
+def test_tar_that_explodes_is_stopped_before_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(user_files, "HARMLESS", 1 << 20)
+    archive, folder = tmp_path / "archive", tmp_path / "unpacked"
+    archive.write_bytes(gzip.compress(make_tar(entry("a", b"a"), entry("zeros", bytes(4 << 20)))))
+    with pytest.raises(DataError, match="archive: unpacks to more than 1,048,576 bytes; replace"):
+        unpack_tar(archive, folder)
+    assert os.listdir(folder) == ["a"]
+    monkeypatch.setattr(user_files, "GROWTH", 2000)
+    unpack_tar(archive, folder)
+    assert (folder / "zeros").stat().st_size == 4 << 20
+
+
+def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, limit_file_size):
+    path = write_files({"a.tar": make_tar(entry("a", b"to be\n" * 1000))}) / "a.tar"
+    message = r"prepared/a\.tar-\w+: cannot be written \(File too large"
+    with limit_file_size(10), pytest.raises(StorageError, match=message):
+        split_user_files([path], FRACTIONS, tmp_path)
+    assert [left.suffix for left in (tmp_path / "prepared").iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize(

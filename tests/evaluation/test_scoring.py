@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txl_lightning import Memory, TransformerXL, stream_nats
-from txl_lightning.data.orders import FixedLengths, RolledOrder, ShuffledOrder, TextOrder
-from txl_lightning.data.orders import VarlenLengths as Varlen
-from txl_lightning.data.stream import IGNORED, EvaluationLoader, Stream, TrainingLoader
-from txl_lightning.data.tokens import Text
+from txl_lightning.data.stream import IGNORED, Stream, TrainingLoader
+from txl_lightning.data.tokens import FixedLengths, RolledOrder, ShuffledOrder, Text, TextOrder
+from txl_lightning.data.tokens import VarlenLengths as Varlen
 from txl_lightning.evaluation.protocols import Protocol, get_protocol, window_lengths
 from txl_lightning.evaluation.scoring import score_text, segment_answers, segment_nats
 from txl_lightning.model import CachedReader, EvalLengths
@@ -129,7 +128,7 @@ def test_nats_of_answers_are_those_without_logits_of_context(make_net, monkeypat
     net, stream = make_net(), Stream.from_tokens(np.arange(44) % 11, 2, 4, ext_len=3)
     nats, widths, memory, other = net.head.nats, [], net.empty_memory(2), net.empty_memory(2)
     monkeypatch.setattr(net.head, "nats", lambda h, t: widths.append(h.size(1)) or nats(h, t))
-    for segment in EvaluationLoader(stream):
+    for segment in stream:
         nats_BL, memory = segment_nats(net, segment, memory, 3)
         assert widths.pop() == segment.new_len
         found_BL, _, other = segment_answers(net, segment, other, 3)

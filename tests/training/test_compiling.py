@@ -93,7 +93,7 @@ def test_validation_compiles_graphs_of_its_own_once(seeded, fit, counter):
     """One for its segments, and one for the last and shorter one."""
     options = {"limit_val_batches": 1.0, "val_check_interval": 3, "num_sanity_val_steps": 2}
     record, trainer = fit(seeded(), counter, data={"eval_tgt_len": 5}, **options)
-    n_segment = len(trainer.val_dataloaders.stream)
+    n_segment = len(trainer.val_dataloaders)
     assert record.graphs["train"] == [2, 2, 2, 3, 3, 3]
     first, second = [2] * (n_segment - 1) + [3], [3] * n_segment
     assert record.graphs["val"] == [1, 1, *first, *second]

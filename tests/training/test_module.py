@@ -65,7 +65,7 @@ def train_by_hand(model, data, steps: int) -> list[float]:
             group["lr"] = 3e-3 * 0.5 * (1 + math.cos(math.pi * step / steps))
         segment = next(segments)
         memory = None if (segment.doc_pos_BL[:, 0] == 0).all() else memory
-        n_reread = min(data.ext_len, segment.tokens_BL.size(1))
+        n_reread = min(data.config.ext_len, segment.tokens_BL.size(1))
         nats, memory = net.loss(
             segment.tokens_BL, segment.targets_BL, memory, segment.doc_pos_BL, n_reread
         )

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ..checkpoints.runs import load_training_text, load_with_vocabulary, sha256_of_weights
 from ..data.config import DataConfig
 from ..data.corpora import CORPORA
-from ..data.eval_text import ALL_IS_TEST, EvalText, encode_eval_text
+from ..data.store import EvalText
 from ..errors import DataError, require
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.results import evaluate
@@ -63,7 +63,7 @@ def evaluate_command(
         else:
             config = select_text(path, corpus, folder)
             config = replace(config, document_unit=document_unit, data_dir=data_dir)
-            text = encode_eval_text(config, split, vocab, Path(folder))
+            text = config.encode_split(split, vocab, Path(folder))
         record = score(model, replace(text, name=path or text.name), chosen, per_token)
     record |= {"checkpoint": ckpt_path, "checkpoint_sha256": sha256_of_weights(ckpt_path)}
     print(line := json.dumps(record, allow_nan=False))
@@ -85,7 +85,7 @@ def select_text(path: str | None, corpus: str | None, folder: str) -> DataConfig
             shutil.copyfileobj(sys.stdin.buffer, file)
         if not Path(path).stat().st_size:
             raise DataError("path: invalid -; expected a text on the standard input; it is empty")
-    return DataConfig(path=path, split=ALL_IS_TEST)
+    return DataConfig(path=path, split=(0.0, 0.0, 1.0))
 
 
 def score(

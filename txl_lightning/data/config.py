@@ -1,16 +1,17 @@
-"""DataConfig: which text, cut and encoded how -> a store."""
+"""DataConfig: which text, cut and encoded how -> a store, or a text that is to be scored."""
 
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ..errors import require
+from ..errors import DataError, require
 from .corpora import CORPORA
-from .store import Recipe, Store, prepare_store
+from .documents import SPLITS
+from .store import EvalText, Recipe, Store, prepare_store
 from .tasks import TASKS, TaskConfig, TaskStore
 from .user_files import has_documents, split_user_files
-from .vocab import SubwordOptions, WordOptions
+from .vocab import SubwordOptions, Vocabulary, WordOptions
 
 CorpusName = Literal[*CORPORA, *TASKS]
 # Settings that have settings of their own.
@@ -87,3 +88,19 @@ class DataConfig:
         if self.path is None and self.corpus in TASKS:
             return TaskStore(self.corpus, self.task)
         return prepare_store(self.recipe(), self.data_folder)
+
+    def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
+        """Encode a split of any text with a given vocabulary, into a folder that is to stay.
+
+        Raises:
+            DataError: there is no such text, or the vocabulary lacks what stands in it.
+        """
+        recipe, saved = self.recipe(), folder / "vocab.json"
+        if not any(part.n_byte for part in recipe.splits[split]):
+            raise DataError(f"{self.name}: its {split} text is empty; give another split")
+        saved.write_text(vocab.to_json())
+        splits = {name: recipe.splits[name] if name == split else [] for name in SPLITS}
+        store = prepare_store(replace(recipe, splits=splits, vocab=str(saved)), folder)
+        # Of the text alone: all vocabularies are measured on one text.
+        fingerprint = store.manifest["text"][:16]
+        return replace(EvalText.from_store(self.name, store, split), fingerprint=fingerprint)

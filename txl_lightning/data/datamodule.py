@@ -2,6 +2,7 @@
 
 import platform
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -10,12 +11,13 @@ from lightning.pytorch import LightningDataModule
 
 from ..errors import DataError, require, require_at_least
 from .config import DataConfig
-from .orders import FixedLengths, RolledOrder, ShuffledOrder, VarlenLengths
 from .store import Store
-from .stream import EvaluationLoader, Stream, TrainingLoader, check_length
+from .stream import Stream, TrainingLoader, check_length
 from .tasks import TaskStore
-from .tokens import Text
+from .tokens import SHORTEST, FixedLengths, RolledOrder, ShuffledOrder, Text, VarlenLengths
 from .vocab import Vocabulary, load_vocabulary
+
+SHAPE = ("batch_size", "tgt_len", "ext_len")
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,12 @@ class StreamConfig:
     """Go on although a checkpoint is of another text or vocabulary."""
 
     def __post_init__(self) -> None:
-        tgt_len = VarlenLengths.SHORTEST if self.segments == "varlen" else 1
+        tgt_len = SHORTEST if self.segments == "varlen" else 1
         require_at_least(self, tgt_len=tgt_len, batch_size=1, ext_len=0, micro_batches=1)
         require_at_least(self, eval_tgt_len=1, eval_batch_size=1, eval_ext_len=0, eval_warmup_len=0)
+        for name in SHAPE:
+            if getattr(self, f"eval_{name}") is None:
+                object.__setattr__(self, f"eval_{name}", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -78,13 +83,7 @@ class CorpusDataModule(LightningDataModule):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
-        self.config = config = CorpusConfig(**settings)
-        self.train_shape = (config.batch_size, config.tgt_len)
-        eval_tgt_len = config.eval_tgt_len or config.tgt_len
-        self.eval_shape = (config.eval_batch_size or config.batch_size, eval_tgt_len)
-        self.ext_len, self.micro_batches = config.ext_len, config.micro_batches
-        self.eval_ext_len = config.ext_len if config.eval_ext_len is None else config.eval_ext_len
-        self.eval_warmup_len = config.eval_warmup_len
+        self.config = CorpusConfig(**settings)
 
     @cached_property
     def store(self) -> Store | TaskStore:
@@ -105,7 +104,7 @@ class CorpusDataModule(LightningDataModule):
     @property
     def example_len(self) -> int | None:
         """Tokens in an example, if the text is a task, whose answers are right or wrong."""
-        return self.store.task.example_len if isinstance(self.store, TaskStore) else None
+        return self.store.example_len
 
     def bytes_per_token(self, stage: str) -> float | None:
         """Return the mean bytes of a token in a stage's text; None where tokens have none."""
@@ -121,22 +120,16 @@ class CorpusDataModule(LightningDataModule):
             "vocabulary": self.vocab.fingerprint,
             "n_token": self.n_token,
             "python": platform.python_version(),
-            "batch_size": self.train_shape[0],
-            "tgt_len": self.train_shape[1],
-            "ext_len": self.ext_len,
-            "eval_batch_size": self.eval_shape[0],
-            "eval_tgt_len": self.eval_shape[1],
-            "eval_ext_len": self.eval_ext_len,
         }
-        self.save_hyperparameters({"data": data})
+        names = [f"{stage}{name}" for stage in ("", "eval_") for name in SHAPE]
+        self.save_hyperparameters({"data": data | self._settings(names)})
 
     def train_dataloader(self) -> TrainingLoader:
-        config, (batch_size, tgt_len) = self.config, self.train_shape
+        config, tokens, order = self.config, self.store.text("train"), None
         if self.example_len:
             why = "for a task, whose examples are drawn at random"
             require(config.order == "ordered", "data.order", config.order, f"ordered {why}")
             require(config.segments == "fixed", "data.segments", config.segments, f"fixed {why}")
-        tokens, order = self.store.text("train"), None
         if config.order == "rolled":
             order = RolledOrder(tokens, config.seed)
         elif config.order == "shuffled":
@@ -144,33 +137,32 @@ class CorpusDataModule(LightningDataModule):
                 fix = "give a folder or tar of documents, or set data.document_unit to lines"
                 raise DataError(f"data.order: invalid shuffled for a text in one piece; {fix}")
             order = ShuffledOrder(tokens, config.seed)
-        varlen = config.segments == "varlen"
-        lengths = VarlenLengths(tgt_len, config.seed) if varlen else FixedLengths(tgt_len)
-        share = self._share_rows(batch_size)
-        stream = Stream(tokens, batch_size, lengths, order, ext_len=self.ext_len, **share)
+        lengths = FixedLengths(config.tgt_len)
+        if config.segments == "varlen":
+            lengths = VarlenLengths(config.tgt_len, config.seed)
+        share = self._share_rows(config.batch_size)
+        stream = Stream(tokens, config.batch_size, lengths, order, ext_len=config.ext_len, **share)
         fix = "lower data.batch_size or data.tgt_len, or give more text"
-        check_length(f"{config.name}, train", stream, tgt_len, fix)
+        check_length(f"{config.name}, train", stream, config.tgt_len, fix)
         batches = self.trainer.overfit_batches if self.trainer else 0
         # Lightning takes a fraction of a pass, too.
         n_segment = batches if isinstance(batches, int) else round(batches * len(stream))
         return TrainingLoader(stream, self.read_as(), n_segment or None)
 
-    def val_dataloader(self) -> EvaluationLoader:
-        return self._evaluation_loader("val")
+    def val_dataloader(self) -> Stream:
+        return self._evaluation_stream("val")
 
-    def test_dataloader(self) -> EvaluationLoader:
-        return self._evaluation_loader("test")
+    def test_dataloader(self) -> Stream:
+        return self._evaluation_stream("test")
 
-    def predict_dataloader(self) -> EvaluationLoader:
-        return self.test_dataloader()
+    predict_dataloader = test_dataloader
 
     def read_as(self) -> dict[str, Any]:
         """Return all that a position in the training text depends on."""
-        config, (batch_size, tgt_len) = self.config, self.train_shape
-        fields = {"text": self.store.fingerprint, "batch_size": batch_size, "tgt_len": tgt_len}
-        fields |= {"ext_len": self.ext_len, "order": config.order, "segments": config.segments}
-        is_drawn = config.order != "ordered" or config.segments != "fixed"
-        return fields | ({"seed": config.seed} if is_drawn else {})
+        names = ("batch_size", "tgt_len", "ext_len", "order", "segments")
+        if self.config.order != "ordered" or self.config.segments != "fixed":
+            names += ("seed",)
+        return {"text": self.store.fingerprint} | self._settings(names)
 
     def state_dict(self) -> dict[str, Any]:
         return {"vocab": self.vocab.to_json(), "fingerprint": self.store.fingerprint}
@@ -195,19 +187,22 @@ class CorpusDataModule(LightningDataModule):
         if changed:
             warnings.warn(f"{changed}; data.allow_mismatch is true", stacklevel=2)
 
-    def _evaluation_loader(self, split: str) -> EvaluationLoader:
-        batch_size, tgt_len = self.eval_shape
-        share, tokens = self._share_rows(batch_size), self.store.text(split)
-        unscored = {"warmup_len": self.eval_warmup_len, "ext_len": self.eval_ext_len}
-        stream = Stream(tokens, batch_size, FixedLengths(tgt_len), **unscored, **share)
+    def _settings(self, names: Iterable[str]) -> dict[str, Any]:
+        return {name: getattr(self.config, name) for name in names}
+
+    def _evaluation_stream(self, split: str) -> Stream:
+        config, tokens = self.config, self.store.text(split)
+        lengths, share = FixedLengths(config.eval_tgt_len), self._share_rows(config.eval_batch_size)
+        unscored = {"warmup_len": config.eval_warmup_len, "ext_len": config.eval_ext_len}
+        stream = Stream(tokens, config.eval_batch_size, lengths, **unscored, **share)
         fix = "lower data.eval_batch_size, change data.split, or give more text"
-        # Its only segment may be shorter than tgt_len.
-        check_length(f"{self.config.name}, {split}", stream, 1, fix)
-        return EvaluationLoader(stream)
+        # Its only segment may be shorter than eval_tgt_len.
+        check_length(f"{config.name}, {split}", stream, 1, fix)
+        return stream
 
     def _share_rows(self, batch_size: int) -> dict[str, int]:
         if self.trainer is None:
-            return {"rank": 0, "world_size": 1}
+            return {}
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         key = "data.batch_size, data.eval_batch_size"
         expected = f"a multiple of {world_size}, the number of devices"

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +40,10 @@ class FileSlice:
     text: bytes | None = field(default=None, repr=False)
     on_read: Advance | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def n_byte(self) -> int:
+        return self.stop - self.start
+
     def chunks(self) -> Iterator[bytes]:
         """Yield the bytes, a piece at a time; a character may straddle two pieces."""
         if self.text is not None:
@@ -46,7 +52,7 @@ class FileSlice:
             return
         with self.path.open("rb") as file:
             file.seek(self.start)
-            left = self.stop - self.start
+            left = self.n_byte
             while left and (chunk := file.read(min(CHUNK, left))):
                 left -= len(chunk)
                 yield chunk
@@ -81,11 +87,20 @@ def split_documents(slices: Iterable[FileSlice], unit: DocumentUnit) -> Iterator
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on a server, with its size and its checksum ("sha256:...")."""
+    """A file on a server, with its size and its checksum ("sha256:...").
+
+    Args:
+        members: files that are taken from it, with their checksums; None where none is published.
+    """
 
     url: str
     n_byte: int
     checksum: str
+    members: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return Path(self.url).name
 
 
 def find_difference(path: Path, checksum: str) -> str:
@@ -139,32 +154,27 @@ def sha256_text(splits: Mapping[str, Sequence[FileSlice]], data_dir: Path) -> st
     slices = [part for name in SPLITS for part in splits[name]]
     paths = dict.fromkeys(part.path for part in slices)
     cuts = [(str(part.path), part.start, part.stop) for part in slices]
+
+    def hash_slices() -> str:
+        sha256 = hashlib.sha256()
+        for chunk in chain.from_iterable(part.chunks() for part in slices):
+            sha256.update(chunk)
+        return sha256.hexdigest()
+
     try:
-        return cached_by_mtime(["sha256", cuts], paths, data_dir, lambda: sha256_slices(slices))
+        return cached_by_mtime(["sha256", cuts], paths, data_dir, hash_slices)
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
-
-
-def sha256_slices(slices: Sequence[FileSlice]) -> str:
-    """Return the sha256 of slices that are read one after the other."""
-    sha256 = hashlib.sha256()
-    for part in slices:
-        for chunk in part.chunks():
-            sha256.update(chunk)
-    return sha256.hexdigest()
 
 
 @contextmanager
 def show_progress(task: str, total: int | None) -> Iterator[Advance]:
     """Show a bar of `total` bytes on a terminal; yields the function that advances it."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
     # rich is slow to import, and a text that is ready needs no bar.
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(24), DownloadColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task_id = bar.add_task(task, total=total)
-        yield lambda n_byte: bar.advance(task_id, n_byte)
+    console, hidden = Console(stderr=True), not sys.stderr.isatty()
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=hidden) as bar:
+        yield partial(bar.advance, bar.add_task(task, total=total))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,8 @@ from .documents import (
     show_progress,
     split_documents,
 )
-from .tokens import Text
+from .tasks import TaskStore
+from .tokens import Text, Tokens
 from .vocab import (
     BUILT_IN,
     SubwordOptions,
@@ -58,7 +59,7 @@ class Recipe:
 
     def describe(self, data_dir: Path) -> dict[str, Any]:
         """Return the recipe in plain values, the text by its checksum."""
-        sizes = {name: [part.stop - part.start for part in self.splits[name]] for name in SPLITS}
+        sizes = {name: [part.n_byte for part in self.splits[name]] for name in SPLITS}
         described: dict[str, Any] = {
             "version": VERSION,
             "text": sha256_text(self.splits, data_dir),
@@ -84,6 +85,7 @@ class Store:
     """A prepared text: for each split its ids, and where its documents begin."""
 
     folder: Path
+    example_len = None
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -93,33 +95,61 @@ class Store:
     def vocab(self) -> Vocabulary:
         return load_vocabulary((self.folder / "vocab.json").read_text())
 
-    def ids(self, split: str) -> np.ndarray:
-        """Return the tokens of a split, memory-mapped."""
-        return self.text(split).ids
-
-    def text(self, split: str) -> Text:
-        """Return the tokens of a split, with the positions where its documents begin."""
-        return open_split(self.folder, split, np.dtype(self.manifest["dtype"]))
-
-    def bytes_per_token(self, split: str) -> float:
-        """Return the mean bytes of a scored token: not the symbol that begins each document."""
-        counts = {name: self.manifest[name][split] for name in ("bytes", *SplitCounts._fields)}
-        n_start = self.vocab.n_start * counts["n_document"]
-        return counts["bytes"] / max(counts["tokens"] - n_start, 1)
-
     @cached_property
     def fingerprint(self) -> str:
         """A hash that two texts share only if both give a model the same tokens."""
         text = {name: self.manifest[name] for name in ("text", "cuts", "documents", "tokens")}
         return short_hash(text | {"vocab": self.vocab.fingerprint})
 
+    def ids(self, split: str) -> np.ndarray:
+        """Return the tokens of a split, memory-mapped."""
+        return self.text(split).ids
 
-class SplitCounts(NamedTuple):
-    """Numbers of tokens, of unknown ones among them, and of documents in a split."""
+    def text(self, split: str) -> Text:
+        """Return the tokens of a split, with the positions where its documents begin."""
+        ids = map_array(self.folder / f"{split}.ids", self.manifest["dtype"])
+        return Text(ids, map_array(self.folder / f"{split}.starts", "int64"))
 
-    tokens: int
-    unknown: int
-    n_document: int
+    def bytes_per_token(self, split: str) -> float:
+        """Return the mean bytes of a scored token: not the symbol that begins each document."""
+        n_start = self.vocab.n_start * self.manifest["n_document"][split]
+        n_scored = max(self.manifest["tokens"][split] - n_start, 1)
+        return self.manifest["bytes"][split] / n_scored
+
+
+@dataclass(frozen=True)
+class EvalText:
+    """A text that is to be scored, with the bytes that its tokens stand for."""
+
+    name: str
+    split: str
+    fingerprint: str
+    tokens: Tokens
+    vocab: Vocabulary
+    bytes_per_token: float | None
+    """On average in the whole text; None where tokens stand for no bytes."""
+
+    @staticmethod
+    def from_store(name: str, store: Store | TaskStore, split: str) -> "EvalText":
+        size = store.bytes_per_token(split)
+        return EvalText(name, split, store.fingerprint, store.text(split), store.vocab, size)
+
+    def count_bytes(self, position_K: np.ndarray) -> float | None:
+        """Return the bytes of some tokens: of average ones, where each one's are not known."""
+        if self.bytes_per_token is None:
+            return None
+        if self.token_bytes is None:
+            return len(position_K) * self.bytes_per_token
+        return float(self.token_bytes[self.tokens.ids_at(position_K)].sum())
+
+    @cached_property
+    def token_bytes(self) -> np.ndarray | None:
+        return self.vocab.token_bytes()
+
+
+def map_array(path: Path, dtype: str) -> np.ndarray:
+    # An empty file cannot be mapped.
+    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 
 def prepare_store(recipe: Recipe, data_dir: Path) -> Store:
@@ -140,15 +170,15 @@ def build_store(folder: Path, recipe: Recipe, described: dict[str, Any]) -> None
         counts = {name: encode_split(folder, name, vocab, recipe, advance) for name in SPLITS}
     (folder / "vocab.json").write_text(vocab.to_json())
     manifest = described | {"dtype": vocab.dtype.name, "n_token": vocab.n_token}
-    for field in SplitCounts._fields:
-        manifest[field] = {name: getattr(counts[name], field) for name in SPLITS}
+    for field in ("tokens", "unknown", "n_document"):
+        manifest[field] = {name: counts[name][field] for name in SPLITS}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
 
 
 def encode_split(
     folder: Path, split: str, vocab: Vocabulary, recipe: Recipe, advance: Advance
-) -> SplitCounts:
-    """Write the ids of a split and the positions where its documents begin, a piece at a time."""
+) -> dict[str, int]:
+    """Write the ids of a split and where its documents begin; count all and unknown tokens."""
     n_token = n_unknown = 0
     with (
         (folder / f"{split}.ids").open("wb") as ids_file,
@@ -165,15 +195,4 @@ def encode_split(
                 if vocab.unknown is not None:
                     n_unknown += int(np.count_nonzero(ids == vocab.unknown))
         n_document = starts_file.tell() // 8
-    return SplitCounts(n_token, n_unknown, n_document)
-
-
-def open_split(folder: Path, split: str, dtype: np.dtype) -> Text:
-    """Return a split that `encode_split` wrote, memory-mapped."""
-
-    def open_array(path: Path, dtype: np.dtype) -> np.ndarray:
-        # An empty file cannot be mapped.
-        return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
-
-    ids = open_array(folder / f"{split}.ids", dtype)
-    return Text(ids, open_array(folder / f"{split}.starts", np.dtype(np.int64)))
+    return {"tokens": n_token, "unknown": n_unknown, "n_document": n_document}

@@ -8,16 +8,16 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .orders import FixedLengths, ReadingOrder, SegmentLengths, TextOrder
-from .tokens import Text, Tokens
+from .tokens import FixedLengths, ReadingOrder, SegmentLengths, Text, TextOrder, Tokens
 
+TENSORS = ("tokens_BL", "targets_BL", "doc_pos_BL")
 IGNORED = -100
 """A target that is not scored; what F.cross_entropy ignores."""
 
@@ -51,12 +51,9 @@ class Segment(NamedTuple):
         return self._replace(**{name: getattr(self, name)[which] for name in TENSORS})
 
 
-TENSORS = ("tokens_BL", "targets_BL", "doc_pos_BL")
-
-
 @dataclass(frozen=True)
 class Stream:
-    """A text read in B rows at once, each row a contiguous part of it.
+    """A text read in B rows at once, each row a contiguous part of it; iterable over one pass.
 
     Row b of a segment continues row b of the one before. A row's or document's first token is
     never a target, every other one is a target exactly once in a pass (for a whole text in order:
@@ -111,6 +108,9 @@ class Stream:
         """Segments in the first pass."""
         return self.lengths.count(self.total, 0)
 
+    def __iter__(self) -> Iterator[Segment]:
+        return map(self.segment, range(len(self)))
+
     def segment(self, index: int) -> Segment:
         """Return segment `index` of an endless reading that starts over after each pass."""
         n_pass, start, stop = self.lengths.bounds(self.total, index)
@@ -144,22 +144,21 @@ class Stream:
         return self.batch_size * (n_pass * self.total + stop)
 
 
+@dataclass(eq=False)
 class TrainingLoader:
     """The stream without end, able to continue from where training was.
 
     Its state is what the model has learnt from, not what was fetched: `commit` after each step.
 
     Args:
-        stream: the text.
-        read_as: how it is read; a state that was read otherwise says nothing about this stream.
+        read_as: how the text is read; a state that was read otherwise says nothing about it.
         n_segment: read only so many segments, over and over (Lightning's overfit_batches).
     """
 
-    def __init__(
-        self, stream: Stream, read_as: Mapping[str, Any] | None = None, n_segment: int | None = None
-    ) -> None:
-        self.stream, self.read_as, self.n_segment = stream, dict(read_as or {}), n_segment
-        self.consumed = 0
+    stream: Stream
+    read_as: Mapping[str, Any] = field(default_factory=dict)
+    n_segment: int | None = None
+    consumed: int = 0
 
     def __len__(self) -> int:
         # Endless, but a number: without one, Lightning fetches ahead of what it trains on.
@@ -175,7 +174,7 @@ class TrainingLoader:
     def tokens_seen(self, n_segment: int) -> int:
         """Return the targets in the first n_segment segments, over all ranks and passes."""
         n_round, nth = divmod(n_segment, self.n_segment or sys.maxsize)
-        repeated = n_round * self.stream.tokens_read(self.n_segment) if n_round else 0
+        repeated = n_round * self.stream.tokens_read(self.n_segment or 0)
         return repeated + self.stream.tokens_read(nth)
 
     def commit(self, segment: Segment) -> None:
@@ -192,19 +191,6 @@ class TrainingLoader:
             found = (f"{name} was {was.get(name)}, is {self.read_as[name]}" for name in changed)
             warnings.warn(f"reading from the start of the text: {'; '.join(found)}", stacklevel=2)
         self.consumed = 0 if changed else state["consumed"]
-
-
-@dataclass(frozen=True)
-class EvaluationLoader:
-    """One pass over the stream, from its beginning each time."""
-
-    stream: Stream
-
-    def __len__(self) -> int:
-        return len(self.stream)
-
-    def __iter__(self) -> Iterator[Segment]:
-        return map(self.stream.segment, range(len(self)))
 
 
 def check_length(part: str, stream: Stream, tgt_len: int, fix: str) -> None:

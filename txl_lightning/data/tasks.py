@@ -6,8 +6,9 @@ end it has seen or remembered. Only answers, which end the examples, are scored.
 B rows   L positions in each   T tokens in an example
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -42,99 +43,74 @@ class TaskConfig:
         require_at_least(self, length=1, n_symbol=2, distance=0, n_train=1, n_eval=1)
 
 
-class Sort:
-    """n digits, and the same digits in order (augustwester/transformer-xl).
+Drawn = tuple[np.ndarray, np.ndarray]
+"""Ids of an example: what is read, and its answer."""
+
+
+def draw_sort(config: TaskConfig, rng: np.random.Generator) -> Drawn:
+    """Draw digits, answered by the same in order (augustwester/transformer-xl).
 
     With length 5: `3 1 4 1 5` is answered by `1 1 3 4 5`.
     """
-
-    def __init__(self, config: TaskConfig) -> None:
-        self.symbols = tuple(map(str, range(config.n_symbol)))
-        self.answer_len = config.length
-        self.example_len = 2 * config.length
-
-    def draw(self, rng: np.random.Generator) -> np.ndarray:
-        unsorted = rng.integers(len(self.symbols), size=self.answer_len)
-        return np.concatenate([unsorted, np.sort(unsorted)])
+    unsorted = rng.integers(config.n_symbol, size=config.length)
+    return unsorted, np.sort(unsorted)
 
 
-class Copy:
-    """n symbols, blanks, a mark, and the same symbols again.
+def draw_copy(config: TaskConfig, rng: np.random.Generator) -> Drawn:
+    """Draw symbols, blanks and a mark, answered by the same symbols.
 
     With length 3 and distance 2: `3 1 4 . . >` is answered by `3 1 4`.
     """
-
-    def __init__(self, config: TaskConfig) -> None:
-        self.symbols = (*map(str, range(config.n_symbol)), ".", ">")
-        self.n_symbol, self.distance = config.n_symbol, config.distance
-        self.answer_len = config.length
-        self.example_len = 2 * config.length + config.distance + 1
-
-    def draw(self, rng: np.random.Generator) -> np.ndarray:
-        blank, mark = self.n_symbol, self.n_symbol + 1
-        copied = rng.integers(self.n_symbol, size=self.answer_len)
-        return np.concatenate([copied, np.full(self.distance, blank), [mark], copied])
+    copied = rng.integers(config.n_symbol, size=config.length)
+    blank, mark = config.n_symbol, config.n_symbol + 1
+    return np.concatenate([copied, np.full(config.distance, blank), [mark]]), copied
 
 
-class Recall:
-    """Pairs of a key and a value, blanks, a mark and one of the keys: which value was its?
+def draw_recall(config: TaskConfig, rng: np.random.Generator) -> Drawn:
+    """Draw pairs of a key and a value, blanks, a mark and a key, answered by the key's value.
 
     With length 3 and distance 4: `c 1 a 7 b 1 . . . . > a` is answered by `7`.
     """
-
-    answer_len = 1
-
-    def __init__(self, config: TaskConfig) -> None:
-        self.n_symbol, self.length, self.distance = config.n_symbol, config.length, config.distance
-        keys = tuple(f"k{number}" for number in range(config.length))
-        self.symbols = (*map(str, range(config.n_symbol)), *keys, ".", ">")
-        self.example_len = 2 * config.length + config.distance + 3
-
-    def draw(self, rng: np.random.Generator) -> np.ndarray:
-        keys = self.n_symbol + rng.permutation(self.length)
-        values = rng.integers(self.n_symbol, size=self.length)
-        blank, mark = self.n_symbol + self.length, self.n_symbol + self.length + 1
-        asked = rng.integers(self.length)
-        pairs = np.stack([keys, values], axis=1).ravel()
-        question = [mark, keys[asked], values[asked]]
-        return np.concatenate([pairs, np.full(self.distance, blank), question])
+    keys = config.n_symbol + rng.permutation(config.length)
+    values = rng.integers(config.n_symbol, size=config.length)
+    asked = rng.integers(config.length)
+    pairs = np.stack([keys, values], axis=1).ravel()
+    blank, mark = config.n_symbol + config.length, config.n_symbol + config.length + 1
+    return np.concatenate([pairs, np.full(config.distance, blank), [mark, keys[asked]]]), values[
+        [asked]
+    ]
 
 
-Task = Sort | Copy | Recall
-"""`draw` gives example_len ids, which stand for `symbols`; the last answer_len are scored."""
-TASKS: dict[str, type[Task]] = {"sort": Sort, "copy": Copy, "recall": Recall}
+TASKS = {"sort": draw_sort, "copy": draw_copy, "recall": draw_recall}
 
 
 @dataclass(frozen=True)
 class Examples:
     """A task's examples one after the other, as tokens; each is the same whenever it is read."""
 
-    task: Task
-    seed: tuple[int, ...]
+    draw: Callable[[np.random.Generator], Drawn]
+    seed: tuple[int, int]
     n_example: int
-
-    @property
-    def row_multiple(self) -> int:
-        return self.task.example_len
+    row_multiple: int  # T
+    answer_len: int
 
     def __len__(self) -> int:
-        return self.n_example * self.task.example_len
+        return self.n_example * self.row_multiple
 
     def ids_at(self, position_BL: np.ndarray) -> np.ndarray:
-        nth_BL, column_BL = np.divmod(position_BL, self.task.example_len)
+        nth_BL, column_BL = np.divmod(position_BL, self.row_multiple)
         wanted, which_BL = np.unique(nth_BL, return_inverse=True)
         drawn = np.stack([self.example(int(nth)) for nth in wanted])
         return drawn[which_BL.reshape(position_BL.shape), column_BL]
 
     def doc_position(self, position_BL: np.ndarray) -> np.ndarray:
-        return position_BL % self.task.example_len
+        return position_BL % self.row_multiple
 
     def is_target(self, position_BL: np.ndarray) -> np.ndarray:
-        first = self.task.example_len - self.task.answer_len
-        return self.doc_position(position_BL) >= first
+        return self.doc_position(position_BL) >= self.row_multiple - self.answer_len
 
     def example(self, nth: int) -> np.ndarray:
-        return self.task.draw(np.random.default_rng((*self.seed, nth)))
+        return np.concatenate(self.draw(np.random.default_rng((*self.seed, nth))))
 
 
 @dataclass(frozen=True)
@@ -144,13 +120,17 @@ class TaskStore:
     name: str
     config: TaskConfig
 
-    @cached_property
-    def task(self) -> Task:
-        return TASKS[self.name](self.config)
-
     @property
     def vocab(self) -> Words:
-        return Words(self.task.symbols, WordOptions(line_end="none", unknown="error"))
+        """The symbols, in the order of the ids that are drawn."""
+        keys = [f"k{n}" for n in range(self.config.length)] if self.name == "recall" else []
+        marks = [".", ">"] if self.name != "sort" else []
+        symbols = (*map(str, range(self.config.n_symbol)), *keys, *marks)
+        return Words(symbols, WordOptions(line_end="none", unknown="error"))
+
+    @property
+    def example_len(self) -> int:
+        return self.text("test").row_multiple
 
     @property
     def fingerprint(self) -> str:
@@ -160,7 +140,9 @@ class TaskStore:
         """Return the examples of a split; no two splits share their random numbers."""
         seed = (self.config.seed, SPLITS.index(split))
         count = self.config.n_eval if split != "train" else self.config.n_train
-        return Examples(self.task, seed, count or ENDLESS)
+        draw = partial(TASKS[self.name], self.config)
+        shown, answer = draw(np.random.default_rng(0))
+        return Examples(draw, seed, count or ENDLESS, len(shown) + len(answer), len(answer))
 
     def bytes_per_token(self, split: str) -> None:
         """Return None: symbols stand for no bytes."""

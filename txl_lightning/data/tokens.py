@@ -1,12 +1,19 @@
-"""Tokens by their position in a text, and where the text's documents begin.
+"""Tokens by their position in a text; in which order and in what lengths they are read.
 
 B rows   L positions in each
 """
 
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from typing import Protocol
 
 import numpy as np
+from numpy import ndarray
+
+Pair = tuple[ndarray, ndarray]
+"""Positions in the text, and tokens of the same document before each: both [B, L]."""
+# Of segments that are drawn, varlen: as in the original.
+DEVIATION, SHORTEST = 5, 5
 
 
 class Tokens(Protocol):
@@ -17,12 +24,12 @@ class Tokens(Protocol):
 
     def __len__(self) -> int: ...
 
-    def ids_at(self, position_BL: np.ndarray) -> np.ndarray: ...
+    def ids_at(self, position_BL: ndarray) -> ndarray: ...
 
-    def doc_position(self, position_BL: np.ndarray) -> np.ndarray:
+    def doc_position(self, position_BL: ndarray) -> ndarray:
         """Return the number of tokens of the same document before each position."""
 
-    def is_target(self, position_BL: np.ndarray) -> np.ndarray:
+    def is_target(self, position_BL: ndarray) -> ndarray:
         """Return True where a token is to be predicted."""
 
 
@@ -30,18 +37,126 @@ class Tokens(Protocol):
 class Text:
     """Tokens in an array, usually on disk, with the position where each document begins."""
 
-    ids: np.ndarray
-    starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
+    ids: ndarray
+    starts: ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     row_multiple = 1
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def ids_at(self, position_BL: np.ndarray) -> np.ndarray:
+    def ids_at(self, position_BL: ndarray) -> ndarray:
         return self.ids[position_BL]
 
-    def doc_position(self, position_BL: np.ndarray) -> np.ndarray:
+    def doc_position(self, position_BL: ndarray) -> ndarray:
         return position_BL - self.starts[np.searchsorted(self.starts, position_BL, "right") - 1]
 
-    def is_target(self, position_BL: np.ndarray) -> np.ndarray:
+    def is_target(self, position_BL: ndarray) -> ndarray:
         return np.ones(position_BL.shape, bool)
+
+
+@dataclass(frozen=True)
+class TextOrder:
+    """Row b is the b-th part of the text; columns before the text are its first token."""
+
+    tokens: Tokens
+
+    def positions(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
+        position_BL = np.maximum(row_B1 * row_len + column_1L, 0)
+        return position_BL, self.tokens.doc_position(position_BL)
+
+
+@dataclass(frozen=True)
+class RolledOrder:
+    """Each row starts elsewhere in each pass (NVIDIA's roll); nothing is seen across its seam."""
+
+    tokens: Tokens
+    seed: int
+
+    def positions(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
+        shift_B = np.random.default_rng((self.seed, n_pass)).integers(row_len, size=len(row_B1))
+        column_BL = (column_1L + shift_B[:, None]) % row_len
+        position_BL = row_B1 * row_len + column_BL
+        return position_BL, np.minimum(column_BL, self.tokens.doc_position(position_BL))
+
+
+class ShuffledOrder:
+    """The documents follow each other in another order in each pass."""
+
+    def __init__(self, text: Text, seed: int) -> None:
+        self.text, self.seed = text, seed
+        # Half the bytes: a corpus of sentences has tens of millions.
+        self.lengths = np.diff(self.text.starts, append=len(self.text)).astype(np.uint32)
+        self._pass = -1
+
+    def positions(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
+        if self._pass != n_pass:
+            self._shuffle(n_pass)
+        position_BL = np.maximum(row_B1 * row_len + column_1L, 0)
+        nth_BL = np.searchsorted(self._firsts, position_BL, side="right") - 1
+        doc_pos_BL = position_BL - self._firsts[nth_BL]
+        return self.text.starts[self._documents[nth_BL]] + doc_pos_BL, doc_pos_BL
+
+    def _shuffle(self, n_pass: int) -> None:
+        rng = np.random.default_rng((self.seed, n_pass))
+        self._documents = rng.permutation(np.arange(len(self.lengths), dtype=np.uint32))
+        lengths = self.lengths[self._documents]
+        self._firsts = np.cumsum(lengths, dtype=np.int64)
+        self._firsts -= lengths
+        self._pass = n_pass
+
+
+ReadingOrder = TextOrder | RolledOrder | ShuffledOrder
+"""Which token stands in a column of a row; a pass that is read again is the same."""
+
+
+@dataclass(frozen=True)
+class FixedLengths:
+    """tgt_len tokens each; the last of a pass, whose rows have `total` targets, is shorter."""
+
+    tgt_len: int
+
+    def count(self, total: int, n_pass: int) -> int:
+        return -(-total // self.tgt_len)
+
+    def bounds(self, total: int, index: int) -> tuple[int, int, int]:
+        """Return pass, first column and end of segment `index` of an endless reading."""
+        n_pass, nth = divmod(index, self.count(total, 0))
+        return n_pass, nth * self.tgt_len, min((nth + 1) * self.tgt_len, total)
+
+
+@dataclass(frozen=True)
+class VarlenLengths:
+    """Normal around tgt_len, and around half of it once in twenty (the original's varlen)."""
+
+    tgt_len: int
+    seed: int
+
+    def count(self, total: int, n_pass: int) -> int:
+        return count_ends(self, total, n_pass)
+
+    def bounds(self, total: int, index: int) -> tuple[int, int, int]:
+        n_pass = 0
+        while index >= (count := count_ends(self, total, n_pass)):
+            index, n_pass = index - count, n_pass + 1
+        ends = draw_ends(self, total, n_pass)
+        return n_pass, int(ends[index - 1]) if index else 0, int(ends[index])
+
+
+SegmentLengths = FixedLengths | VarlenLengths
+
+
+@lru_cache(maxsize=4)
+def draw_ends(lengths: VarlenLengths, total: int, n_pass: int) -> ndarray:
+    """Return the column where each segment of a pass ends."""
+    rng = np.random.default_rng((lengths.seed, n_pass))
+    n_drawn = total // SHORTEST + 1
+    centre = np.where(rng.random(n_drawn) < 0.95, lengths.tgt_len, lengths.tgt_len / 2)
+    drawn = rng.normal(centre, DEVIATION).astype(np.int64)
+    ends = drawn.clip(SHORTEST, lengths.tgt_len + 3 * DEVIATION).cumsum()
+    return np.append(ends[ends < total], total)
+
+
+@cache
+def count_ends(lengths: VarlenLengths, total: int, n_pass: int) -> int:
+    # Numbers are kept of every pass, the arrays of a few.
+    return len(draw_ends(lengths, total, n_pass))

@@ -1,18 +1,26 @@
 """A user's own text: a file, three files, or a folder or tar of documents."""
 
+import lzma
 import os
+import tarfile
+import zlib
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
 from ..errors import DataError
 from ..files import create_folder
-from .archives import unpack_tar
 from .documents import SPLITS, FileSlice, Splits, file_stamp, short_hash, whole_file
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst", ".7z")
+# Bytes that one byte of a tar may become, and that any tar may; text shrinks tenfold.
+GROWTH = 200
+HARMLESS = 64 << 20
+# Damaged numbers and names are seen by what they do to Python.
+DAMAGE = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, KeyError, MemoryError)
+DAMAGE += (OverflowError, ValueError, OSError)
 # What a split may be called in the name of its file or folder, between dots.
 NAMES = {"train": {"train"}, "val": {"val", "valid", "validation", "dev"}, "test": {"test"}}
 
@@ -33,7 +41,7 @@ def split_user_files(paths: Sequence[Path], fractions: Sequence[float], data_dir
         raise DataError(f"data.path: invalid number of files {len(paths)}; {expected}")
     documents = find_documents(paths[0], data_dir)
     named = split_by_name(paths[0], documents)
-    return named or split_by_fractions([part for _, part in documents], fractions)
+    return named or split_by_fractions([*documents.values()], fractions)
 
 
 def has_documents(path: Path) -> bool:
@@ -43,10 +51,10 @@ def has_documents(path: Path) -> bool:
 
 def find_slices(path: Path, data_dir: Path) -> list[FileSlice]:
     """Return all the text of a file, a folder or a tar."""
-    return [part for _, part in find_documents(path, data_dir)]
+    return [*find_documents(path, data_dir).values()]
 
 
-def find_documents(path: Path, data_dir: Path) -> list[tuple[str, FileSlice]]:
+def find_documents(path: Path, data_dir: Path) -> dict[str, FileSlice]:
     """Return the texts in a file, a folder or a tar, by name; DataError where there are none."""
     if not path.exists():
         raise DataError(f"{path}: no such file; data.path must name a text file, a folder or a tar")
@@ -59,14 +67,44 @@ def find_documents(path: Path, data_dir: Path) -> list[tuple[str, FileSlice]]:
     elif path.suffix in PACKED:
         raise DataError(f"{path}: packed; unpack it first (a tar of documents may be packed)")
     else:
-        files = [(path.name, path)]
-    documents = [(name, part) for name, file in files for part in whole_file(file)]
+        files = {path.name: path}
+    documents = {name: part for name, file in files.items() for part in whole_file(file)}
     if not documents:
         raise DataError(f"{path}: there is no text in it; data.path must name some")
     return documents
 
 
-def list_files(folder: Path, data_dir: Path) -> list[tuple[str, Path]]:
+def unpack_tar(archive: Path, folder: Path) -> None:
+    """Unpack an untrusted tar of plain files and folders.
+
+    Raises:
+        DataError: it is damaged or too large, or has a link, a device or a path that leads out.
+    """
+    left = limit = max(HARMLESS, GROWTH * archive.stat().st_size)
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                left -= member.size
+                if left < 0:
+                    raise DataError(f"{archive}: unpacks to more than {limit:,} bytes; replace it")
+                # Negative sizes lead older versions of tarfile in circles.
+                if member.size < 0 or not (member.isreg() or member.isdir()):
+                    where = f"{archive}: member {member.name!r}"
+                    raise DataError(f"{where} is no plain file; leave it out")
+                tar.extract(member, folder, filter="data")
+            # tarfile takes a header that it cannot read for the end.
+            tar.fileobj.seek(tar.offset)
+            if tar.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+                raise tarfile.ReadError(f"no header at byte {tar.offset:,}")
+    except DAMAGE as error:
+        # An OSError with a number is one of the disk, not of what is in the archive.
+        if isinstance(error, DataError) or getattr(error, "errno", None):
+            raise
+        reason = " ".join(str(error).split())
+        raise DataError(f"{archive}: damaged or no archive ({reason}); replace it") from error
+
+
+def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
     """Return the files in a folder by path, but hidden ones, links, and ours under `data_dir`."""
     ours = [data_dir.resolve() / name for name in ("prepared", "downloads")]
     found = {}
@@ -78,20 +116,17 @@ def list_files(folder: Path, data_dir: Path) -> list[tuple[str, Path]]:
         paths = (here / name for name in files if not name.startswith("."))
         plain = (path for path in paths if path.is_file() and not path.is_symlink())
         found |= {path.relative_to(folder).as_posix(): path for path in plain}
-    return sorted(found.items())
+    return dict(sorted(found.items()))
 
 
-def split_by_name(path: Path, documents: Sequence[tuple[str, FileSlice]]) -> Splits:
+def split_by_name(path: Path, documents: Mapping[str, FileSlice]) -> Splits:
     """Return the documents of each split if their names give all three; then each must give one."""
-    splits: dict[str | None, list[FileSlice]] = {}
-    for name, part in documents:
-        splits.setdefault(split_named_by(name), []).append(part)
-    if not splits.keys() >= set(SPLITS):
+    named = {name: split_named_by(name) for name in documents}
+    if not set(named.values()) >= set(SPLITS):
         return {}
-    if None in splits:
-        stray = next(name for name, _ in documents if split_named_by(name) is None)
+    if stray := next((name for name in named if named[name] is None), None):
         raise DataError(f"{path}: {stray} is not in train, val or test, but others are; move it")
-    return splits
+    return {split: [documents[n] for n in documents if named[n] == split] for split in SPLITS}
 
 
 def split_named_by(name: str) -> str | None:
@@ -103,7 +138,7 @@ def split_named_by(name: str) -> str | None:
 
 def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) -> Splits:
     """Cut slices between them, each where its first byte falls; cut one between characters."""
-    sizes = [part.stop - part.start for part in slices]
+    sizes = [part.n_byte for part in slices]
     first, second = fractions[0] * sum(sizes), (fractions[0] + fractions[1]) * sum(sizes)
     if len(slices) == 1:
         [part] = slices

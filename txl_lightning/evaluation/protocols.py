@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from ..data.orders import FixedLengths
 from ..data.stream import Stream
-from ..data.tokens import Tokens
+from ..data.tokens import FixedLengths, Tokens
 from ..errors import DataError, require, require_at_least
 from ..model import EvalLengths, EvalSameLength
 

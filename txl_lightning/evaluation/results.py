@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..data.eval_text import EvalText
+from ..data.store import EvalText
 from ..errors import NonFiniteError
 from ..model import TransformerXL
 from .environment import describe_environment, peak_memory

@@ -81,7 +81,7 @@ class LanguageModel(LightningModule):
     def training_step(self, segment: Segment, batch_idx: int) -> Tensor:
         """Mean nats of the segment; TrainingStateCheckpoint commits its memory."""
         memory = self.memory_bank.get("train", 0, len(segment.tokens_BL))
-        n_part = self.corpus.micro_batches if self.corpus else 1
+        n_part = self.corpus.config.micro_batches if self.corpus else 1
         nats_BL, memory = nats_in_micro_batches(
             self.net, segment, memory, self.ext_len("train"), n_part
         )
@@ -234,7 +234,8 @@ class LanguageModel(LightningModule):
     def ext_len(self, stage: str) -> int:
         if self.corpus is None:
             return 0
-        return self.corpus.ext_len if stage == "train" else self.corpus.eval_ext_len
+        config = self.corpus.config
+        return config.ext_len if stage == "train" else config.eval_ext_len
 
     def tokens_seen(self, segment: Segment) -> int:
         loader = self.trainer.train_dataloader

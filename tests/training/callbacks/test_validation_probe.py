@@ -67,7 +67,7 @@ def test_nats_by_position_are_means_over_the_validation(train):
 
 def attention_on_memory(trainer, net, n_warm: int) -> list[float]:
     """Count it by hand, in whole segments, once the memory is full."""
-    stream = trainer.val_dataloaders.stream
+    stream = trainer.val_dataloaders
     memory, on_memory, n_query = net.empty_memory(1), torch.zeros(2, 2).double(), 0
     for index in range(min(len(stream), n_warm + 4)):
         row = stream.segment(index).rows(slice(1))
@@ -137,7 +137,7 @@ def train_task(make_trainer, text_file):
 def test_positions_without_scored_targets_are_left_out(train_task):
     probe = ValidationProbe(sample_len=0)
     trainer = train_task(probe, "copy", length=3, limit_val_batches=1)
-    scored_L = trainer.val_dataloaders.stream.segment(0).targets_BL.ne(IGNORED).any(dim=0)
+    scored_L = trainer.val_dataloaders.segment(0).targets_BL.ne(IGNORED).any(dim=0)
     assert 0 < scored_L.sum() < 8
     positions = [position for position, _ in probe.nats_by_position]
     assert positions == scored_L.nonzero().flatten().tolist()
@@ -244,7 +244,7 @@ def test_memory_gain_is_what_tokens_cost_more_without_memory(train, monkeypatch,
     model, _, trainer = train(ValidationProbe(0), data=data, scale=8.0, **options)
     segments = range(n_warm, n_warm + 3)
     with torch.no_grad():
-        expected = nats_saved(model.net.eval(), trainer.val_dataloaders.stream, segments)
+        expected = nats_saved(model.net.eval(), trainer.val_dataloaders, segments)
     assert abs(expected) > 1e-2
     assert trainer.callback_metrics[GAIN].item() == pytest.approx(expected, rel=1e-4)
 

@@ -149,7 +149,7 @@ def train_subwords(kind: str, documents: Sequence[FileSlice], options: SubwordOp
 
 def sample_text(documents: Sequence[FileSlice], n_byte: int) -> Iterator[str]:
     """Yield at most `n_byte` bytes of a text, spread evenly over it."""
-    total = sum(document.stop - document.start for document in documents)
+    total = sum(document.n_byte for document in documents)
     n_read = n_taken = 0
     for document in documents:
         for piece in split_between_words(split_by_length(decode_utf8(document), SAMPLE), SAMPLE):

@@ -158,17 +158,13 @@ class Words(Vocabulary):
 
     def _ids(self, text: str, where: str) -> np.ndarray:
         words = text.split()
-        if self.options.unknown == "unk":
-            ids = map(self._index.get, words, repeat(self.unknown))
-        else:
-            ids = map(self._index.__getitem__, words)
-        try:
-            return np.fromiter(ids, self.dtype, len(words))
-        except KeyError as error:
+        ids = list(map(self._index.get, words, repeat(self.unknown)))
+        if None in ids:
             raise DataError(
-                f"{where}: {error} is not among the vocabulary's {self.n_token} words; "
-                "use the vocabulary of a text that has it, or data.words.unknown unk"
-            ) from error
+                f"{where}: {words[ids.index(None)]!r} is not among the vocabulary's {self.n_token} "
+                "words; use the vocabulary of a text that has it, or data.words.unknown unk"
+            )
+        return np.array(ids, self.dtype)
 
 
 def _split_pieces(document: FileSlice, options: WordOptions) -> Iterator[str]:

@@ -135,7 +135,7 @@ def describe_rounding(trainer: Trainer, pl_module: LightningModule) -> dict[str,
     """Return what decides, beside the settings, how a sum is rounded."""
     device = pl_module.device
     return {
-        "micro_batches": pl_module.corpus.micro_batches if pl_module.corpus else 1,
+        "micro_batches": pl_module.corpus.config.micro_batches if pl_module.corpus else 1,
         "compile": pl_module.hparams["compile"],
         "devices": trainer.world_size,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,

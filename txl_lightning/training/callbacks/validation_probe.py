@@ -101,7 +101,7 @@ class ValidationProbe(Callback):
     def add_sample(self, trainer: Trainer, pl_module: Any) -> None:
         # The first row has no text before its own and repeats a token for its warm-up.
         text_T = torch.cat([each.tokens_BL[0, each.n_context :] for each in self.segments])
-        prompt_L = text_T[pl_module.corpus.eval_warmup_len :][:PROMPT_LEN]
+        prompt_L = text_T[pl_module.corpus.config.eval_warmup_len :][:PROMPT_LEN]
         if not self.sample_len or not len(prompt_L):
             return
         net, vocab = pl_module.net, trainer.datamodule.vocab
@@ -118,7 +118,7 @@ class ValidationProbe(Callback):
         # A shorter validation does not fill the memory.
         if len(whole) > self.n_warmup:
             memory = pl_module.net.empty_memory(1, pl_module.eval_lengths)
-            ext_len = pl_module.corpus.eval_ext_len
+            ext_len = pl_module.corpus.config.eval_ext_len
             sums = sum_attention(pl_module.net, whole, memory, self.n_warmup, ext_len)
             self.attention = summarize_heads(sums)
 
@@ -134,8 +134,8 @@ class ValidationProbe(Callback):
 
 def n_warmup_segments(pl_module: Any, segment: Segment) -> int:
     """Segments after which every row sees as many states as it ever will."""
-    corpus = pl_module.corpus
-    before = corpus.eval_warmup_len + eval_mem_len(pl_module) + corpus.eval_ext_len
+    config = pl_module.corpus.config
+    before = config.eval_warmup_len + eval_mem_len(pl_module) + config.eval_ext_len
     return -(-before // segment.new_len)
 
 
