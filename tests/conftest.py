@@ -7,8 +7,10 @@ import struct
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from itertools import chain
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -58,8 +60,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def pytest_configure(config):
-    for message in IGNORED_WARNINGS:
-        config.addinivalue_line("filterwarnings", f"ignore:{message}")
+    config.addinivalue_line("filterwarnings", f"ignore:{IGNORED_WARNINGS}")
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +136,18 @@ def txl(monkeypatch, capsys, tmp_path, text_file):
 
 
 @pytest.fixture
+def refused(txl):
+    """The exit code and the one line of a mistake."""
+
+    def run(*arguments) -> tuple[int, str]:
+        code, output = txl(*arguments)
+        [line] = output.err.splitlines()
+        return code, line.removeprefix("error: ").replace(f"{Path.cwd()}/", "")
+
+    return run
+
+
+@pytest.fixture
 def small(sizes, text_file):
     return [*sizes, f"--data.path={text_file}"]
 
@@ -174,7 +187,7 @@ def read_records(path: Path) -> Iterator:
             parts = b""
 
 
-def items(entries) -> dict:
+def decode_items(entries) -> dict:
     return {e.key or "/".join(e.nested_key): json.loads(e.value_json) for e in entries}
 
 
@@ -182,22 +195,18 @@ class Run:
     """What W&B was told of a run without a network."""
 
     def __init__(self, path: Path) -> None:
-        self.rows, self.config, self.summary, self.metrics, self.artifacts = [], {}, {}, {}, []
+        told = defaultdict(list)
         for record in read_records(path):
-            match record.WhichOneof("record_type"):
-                case "run":
-                    self.id, self.project = record.run.run_id, record.run.project
-                    self.config |= items(record.run.config.update)
-                case "history":
-                    self.rows.append(items(record.history.item))
-                case "config":
-                    self.config |= items(record.config.update)
-                case "summary":
-                    self.summary |= items(record.summary.update)
-                case "artifact":
-                    self.artifacts.append(record.artifact)
-                case "metric":
-                    self.metrics[record.metric.name or record.metric.glob_name] = record.metric
+            kind = record.WhichOneof("record_type")
+            told[kind].append(getattr(record, kind))
+        first = told["run"][0]
+        self.id, self.project = first.run_id, first.project
+        self.rows = [decode_items(row.item) for row in told["history"]]
+        updates = [first.config.update, *(config.update for config in told["config"])]
+        self.config = decode_items(chain.from_iterable(updates))
+        self.summary = decode_items(chain.from_iterable(each.update for each in told["summary"]))
+        self.metrics = {metric.name or metric.glob_name: metric for metric in told["metric"]}
+        self.artifacts = told["artifact"]
 
 
 @pytest.fixture(scope="session")

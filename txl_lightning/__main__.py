@@ -40,10 +40,7 @@ LIGHTNING = ("fit", "validate", "test", "predict")
 """Commands that Lightning's Trainer runs; each of the others is a function."""
 
 IGNORED_WARNINGS = (
-    ".*LeafSpec.*",
-    ".*exists and is not empty.*",
-    ".*infer the batch indices.*",
-    ".*callbacks used to create the checkpoint.*",
+    ".*(LeafSpec|exists and is not empty|infer the batch indices|used to create the checkpoint).*"
 )
 """Warnings of Lightning to its own developers, or about loaders that are not ours."""
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -66,7 +63,7 @@ def main() -> None:
             is_of_file = isinstance(error, OSError) and error.filename and error.strerror
             words = f"{error.filename}: {error.strerror}" if is_of_file else str(error)
             print(f"error: {innermost_error(words)}", file=sys.stderr)
-        is_storage = isinstance(error, OSError) and error.errno in STORAGE_ERRORS
+        is_storage = getattr(error, "errno", None) in STORAGE_ERRORS
         sys.exit(StorageError.exit_code if is_storage else getattr(error, "exit_code", 2))
 
 
@@ -120,8 +117,7 @@ def run_function(command: str, options: list[str]) -> None:
                 group.group_class(**vars(config[name]))
         config = parser.instantiate_classes(config)
     except jsonargparse.ArgumentError as error:
-        known = sorted(action.dest for action in parser._actions)
-        raise ValueError(explain_parser_error(str(error), known)) from error
+        raise ValueError(explain_parser_error(str(error), [parser])) from error
     flush_denormals()
     function(**config.as_dict())
 
@@ -153,11 +149,9 @@ def flush_denormals() -> None:
 
 def has_parent_failed() -> bool:
     """Wait 10 s for the process that started this one: if it fails too, it has said why."""
-    parent = os.getppid()
-    for _ in range(100):
-        # Only Lightning kills the first process as soon as another one fails.
-        if not signals.is_child() or os.getppid() != parent:
-            break
+    parent, end = os.getppid(), time.monotonic() + 10
+    # Only Lightning kills the first process as soon as another one fails.
+    while signals.is_child() and os.getppid() == parent and time.monotonic() < end:
         time.sleep(0.1)
     return os.getppid() != parent
 
@@ -170,17 +164,15 @@ def underscore_name(option: str) -> str:
 
 
 def usage() -> str:
-    lines = [f"usage: {program('COMMAND')} [options]", ""]
-    lines += [f"  {command:10}{text}" for command, text in COMMANDS.items()]
-    lines += ["", "COMMAND --help lists its options.", ""]
-    return "\n".join([*lines, textwrap.fill(str(__doc__).split(". ", 1)[1], 79)])
+    commands = "".join(f"\n  {command:10}{text}" for command, text in COMMANDS.items())
+    head = f"usage: {program('COMMAND')} [options]\n{commands}\n\nCOMMAND --help lists its options."
+    return f"{head}\n\n{textwrap.fill(str(__doc__).split('. ', 1)[1], 79)}"
 
 
 def silence_warnings() -> None:
     # Lightning 2.6 calls methods that jsonargparse has renamed.
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-    for message in IGNORED_WARNINGS:
-        warnings.filterwarnings("ignore", message=message)
+    warnings.filterwarnings("ignore", message=IGNORED_WARNINGS)
     if not os.environ.get("TXL_DEBUG"):
         warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
 

@@ -2,27 +2,32 @@
 
 import difflib
 import re
+from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+UNKNOWN_KEY = "unknown key"
 UNKNOWN = re.compile(r"unrecognized arguments: --([\w.+-]+)|does not accept option '([\w.]+)'")
 REFUSED = re.compile(r'Parser key "([\w.]+)":.*Importing \'([\w.]+)\' is not allowed', re.DOTALL)
-EXPECTED = re.compile(
-    r'Parser key "([\w.]+)"(?: element \d+)?:\s+Expected a (.+)\. Got value: (.*)', re.DOTALL
+# Of one type, or of several.
+INVALID = re.compile(
+    r'Parser key "([\w.]+)".*?(?:  Expected a |Subtypes: \[)(.*?)(?:\. Got|\]\n.*Given) value: (.*)',
+    re.DOTALL,
 )
-UNION = re.compile(r'Parser key "([\w.]+)":.*Subtypes: \[(.*?)\]\n.*Given value: (.*)', re.DOTALL)
-INNER = re.compile(r"^ +- (\S+: invalid .+; expected .+)$", re.MULTILINE)
-KIND = re.compile(r"typing\.Literal\[(.*?)\](?:, |$)|(.+?)(?:, |$)")
-UNKNOWN_KEY = "unknown key"
-KINDS = {
+# A Literal's choices, or the last word of a type's name.
+TYPE = re.compile(r"Literal\[(.*?)\]|(\w+)(?:'>|\[)")
+TYPE_WORDS = {
     "int": "a whole number",
     "float": "a number",
     "bool": "true or false",
     "str": "a text",
     "NoneType": "null",
     "tuple": "a list",
+    "list": "a list",
 }
+# Ours, in jsonargparse's list of all that a callback's value is not.
+INNER = re.compile(r"^ +- (\S+: invalid .+; expected .+)$", re.MULTILINE)
 
 
 class DataError(ValueError):
@@ -55,10 +60,6 @@ class OutOfMemoryError(ValueError):
     exit_code = 7
 
 
-class UnreachableServerError(ValueError):
-    """A required server that does not answer."""
-
-
 def require(condition: bool, key: str, value: object, expected: str) -> None:
     """Raise ValueError "KEY: invalid VALUE; expected ...", unless the condition is true."""
     if not condition:
@@ -72,16 +73,16 @@ def require_at_least(config: object, **least: int) -> None:
         require(value is None or value >= minimum, key, value, f"at least {minimum}")
 
 
-def explain_parser_error(message: str, known: Iterable[str]) -> str:
-    """Return jsonargparse's message in one line, an unknown key with the nearest of `known`."""
+def explain_parser_error(message: str, parsers: Iterable[ArgumentParser]) -> str:
+    """Return jsonargparse's message in one line, an unknown key with the nearest of the parsers'."""
     if found := UNKNOWN.search(message):
-        return suggest_key(found[1] or found[2], list(known))
+        known = sorted({action.dest for parser in parsers for action in parser._actions})
+        return suggest_key(found[1] or found[2], known)
     if found := REFUSED.search(message):
         return f"{found[1]}: a config may not import {found[2]}; see CONTRIBUTING.md"
-    for pattern, format_types in ((EXPECTED, format_type), (UNION, format_union)):
-        if found := pattern.search(message):
-            key, types, value = found.groups()
-            return f"{key}: invalid {value.strip()}; expected {format_types(types)}"
+    if found := INVALID.search(message):
+        key, types, value = found.groups()
+        return f"{key}: invalid {value.strip()}; expected {describe_types(types)}"
     return " ".join(message.split())
 
 
@@ -104,7 +105,7 @@ def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str,
 
 
 def innermost_error(message: str) -> str:
-    """Return our own refusal from jsonargparse's list of all that a callback's value is not."""
+    """Return the refusal of ours that a message of jsonargparse's holds, or else the message."""
     found = INNER.search(message)
     return found[1] if found else message
 
@@ -117,17 +118,9 @@ def suggest_key(key: str, known: list[str]) -> str:
     return f"{key}: {UNKNOWN_KEY}; {hint}"
 
 
-def format_union(kinds: str) -> str:
+def describe_types(types: str) -> str:
     words: list[str] = []
-    for choices, kind in KIND.findall(kinds):
-        words += choices.replace("'", "").split(", ") if choices else [format_type(kind)]
+    for choices, name in TYPE.findall(types):
+        words += choices.replace("'", "").split(", ") if choices else [TYPE_WORDS.get(name, name)]
     *others, last = dict.fromkeys(words)
     return f"{', '.join(others)} or {last}" if others else last
-
-
-def format_type(kind: str) -> str:
-    if choices := re.match(r"typing\.Literal\[(.*)\]", kind):
-        return "one of " + choices[1].replace("'", "")
-    if named := re.match(r"<class '(\w+)'>", kind):
-        return KINDS.get(named[1], named[1])
-    return kind

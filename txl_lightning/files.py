@@ -19,8 +19,7 @@ from .errors import StorageError
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` write a file beside its place, in a folder that is made, and rename it.
 
-    Raises:
-        StorageError: it cannot be written; what was there is unchanged.
+    A StorageError leaves what was there.
     """
     part = temporary_path(path)
     with explain_write_errors(path):
@@ -38,9 +37,6 @@ def create_folder(folder: Path, fill: Callable[[Path], object]) -> None:
     """Fill a folder beside its place and rename it, unless it is there: it is whole or absent.
 
     Of several processes one fills it and the others wait.
-
-    Raises:
-        StorageError: it cannot be written.
     """
     if folder.is_dir():
         return
@@ -52,13 +48,12 @@ def create_folder(folder: Path, fill: Callable[[Path], object]) -> None:
             # Whoever died while filling it has left something behind.
             for left in folder.parent.glob(f"{folder.name}.part-*"):
                 shutil.rmtree(left)
-            part = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.part-"))
-            try:
-                fill(part)
-                part.chmod(0o755)
+            with tempfile.TemporaryDirectory(
+                dir=folder.parent, prefix=f"{folder.name}.part-", ignore_cleanup_errors=True
+            ) as part:
+                fill(Path(part))
+                os.chmod(part, 0o755)
                 os.replace(part, folder)
-            finally:
-                shutil.rmtree(part, ignore_errors=True)
 
 
 def write_text(text: str, path: Path) -> None:
@@ -80,7 +75,7 @@ def host_name() -> str:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Wait until the disk has a file's contents, or a folder's names."""
+    # Of a folder, its names.
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -95,14 +90,11 @@ def sha256_file(path: Path) -> str:
 
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
-    """Add the path and the free space to the error of a file that cannot be written.
-
-    Raises:
-        StorageError: instead of OSError, or of the RuntimeError that torch.save makes of one.
-    """
+    """Raise StorageError with the path and the free space if a file cannot be written."""
     try:
         yield
     except (OSError, RuntimeError) as error:
+        # torch.save makes a RuntimeError of an OSError.
         cause = error if isinstance(error, OSError) else error.__context__
         if not isinstance(cause, OSError):
             raise
@@ -116,9 +108,7 @@ def find_write_problem(folder: Path) -> str | None:
     try:
         with explain_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            probe = temporary_path(folder / "probe")
-            probe.touch()
-            probe.unlink()
+            tempfile.TemporaryFile(dir=folder).close()
     except StorageError as error:
         return str(error)
     return None

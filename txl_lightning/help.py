@@ -55,11 +55,10 @@ class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
         notes = [f"one of {', '.join(map(str, dict.fromkeys(choices)))}"] if choices else []
         notes += ["required"] if action.required and action.option_strings else []
         if default not in (None, argparse.SUPPRESS, (), []):
-            words = default if action.nargs == "+" else [default]
-            dumped = [
-                str(w) if isinstance(w, str | float) else json.dumps(w, default=str) for w in words
-            ]
-            notes.append(f"default: {' '.join(dumped)}")
+            values = default if action.nargs == "+" else [default]
+            # As in YAML, where a text has no quotes.
+            words = [v if isinstance(v, str) else json.dumps(v, default=str) for v in values]
+            notes.append(f"default: {' '.join(words)}")
         return f"{text} ({'; '.join(notes)})".strip() if notes else text
 
 

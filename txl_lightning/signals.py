@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
@@ -18,20 +18,18 @@ PATIENCE = 2.0
 Handler = Callable[[int, Any], None]
 
 
-@contextmanager
-def exit_on_signals() -> Iterator[None]:
+def exit_on_signals() -> AbstractContextManager[None]:
     """Let signals to stop end the process in order; a checkpoint cannot be had."""
-
-    def refuse_to_save(*_: Any) -> None:
-        print_message("SIGUSR1: no step of training is done yet; nothing is saved")
-
-    with handle_signals(dict.fromkeys(EXIT, exit_process) | {SAVE: refuse_to_save}):
-        yield
+    return handle_signals(dict.fromkeys(EXIT, exit_process) | {SAVE: refuse_to_save})
 
 
 def exit_process(signum: int, _: Any) -> None:
     # As by an exception, so that what is open is cleaned up.
     raise SystemExit(EXIT[signum])
+
+
+def refuse_to_save(*_: Any) -> None:
+    print_message("SIGUSR1: no step of training is done yet; nothing is saved")
 
 
 @contextmanager
@@ -51,14 +49,12 @@ def defer_signals() -> Iterator[None]:
 
 
 class PendingSignals:
-    """Notes signals, to be asked about between two steps.
+    """Notes signals, to be asked about between two steps."""
 
-    To stop at once, `kill` first ends the processes that this one has started.
-    """
-
-    def __init__(self, kill: Callable[[], None] = lambda: None) -> None:
-        self.kill = kill
-        self.exit_code, self.save, self.since = 0, False, 0.0
+    def __init__(self) -> None:
+        self.exit_code, self.save, self.since = 0, 0, 0.0
+        # To stop at once, this first ends the processes that this one has started.
+        self.kill: Callable[[], None] = lambda: None
 
     def handlers(self) -> dict[int, Handler]:
         return dict.fromkeys(EXIT, self.note_stop) | {SAVE: self.note_save}
@@ -73,13 +69,13 @@ class PendingSignals:
             self.kill()
             os._exit(EXIT[signum])
 
-    def note_save(self, signum: int, _: Any) -> None:
-        self.save = True
+    def note_save(self, *_: Any) -> None:
+        self.save = 1
 
     def take(self) -> tuple[int, int]:
         """Return the exit code of a signal to stop, or 0; and 1 once for each request to save."""
-        save, self.save = self.save, False
-        return self.exit_code, int(save)
+        save, self.save = self.save, 0
+        return self.exit_code, save
 
 
 @contextmanager

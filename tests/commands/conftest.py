@@ -13,18 +13,6 @@ def checkpoint(run_folder) -> Path:
 
 
 @pytest.fixture
-def refused(txl):
-    """The exit code and the one line of a mistake."""
-
-    def run(*arguments) -> tuple[int, str]:
-        code, output = txl(*arguments)
-        [line] = output.err.splitlines()
-        return code, line.removeprefix("error: ").replace(f"{Path.cwd()}/", "")
-
-    return run
-
-
-@pytest.fixture
 def read_table():
     """Read a table: its rows as CSV, and its JSON; both must hold the same."""
 

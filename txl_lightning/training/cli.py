@@ -127,8 +127,7 @@ class TxlCLI(LightningCLI):
             return self.parser.parse_args(self.arguments)
         except jsonargparse.ArgumentError as error:
             parsers = self._subcommand_parsers.values()
-            known = {action.dest for parser in parsers for action in parser._actions}
-            raise ValueError(explain_parser_error(str(error), sorted(known))) from error
+            raise ValueError(explain_parser_error(str(error), parsers)) from error
 
     def _parse_ckpt_path(self) -> None:
         # Private: Lightning's lets a checkpoint's settings override the command line. Here they are

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from ...checkpoints.files import manifest_path, read_manifest
-from ...errors import UnreachableServerError, require
+from ...errors import require
 from ...evaluation.environment import commit, release
 from .run_metrics import is_fitting, run_folder
 from .validation_probe import ValidationProbe
@@ -75,7 +75,7 @@ class OfflineFallbackWandbLogger(WandbLogger):
         except wandb.errors.Error as error:
             message = f"W&B cannot be reached: {str(error).splitlines()[0]}"
             if self.required:
-                raise UnreachableServerError(f"wandb.required: {message}") from error
+                raise ValueError(f"wandb.required: {message}") from error
             rank_zero_warn(f"{message}; this run goes on offline")
             self._offline = True
             return wandb.init(**self._wandb_init, mode="offline")
