@@ -18,7 +18,7 @@ from ..errors import require
 from ..evaluation.scoring import segment_hidden
 from ..model import Memory, TransformerXL, accumulator_dtype, eval_mode
 from ..model.kernels import reference, sdpa
-from ..model.positions import DistanceTerms
+from ..model.positions import DistanceTerms, shift
 
 QUANTILES = {"nearest_tenth": 0.1, "median": 0.5, "farthest_tenth": 0.9}
 
@@ -123,6 +123,8 @@ def attention_weights(
 ) -> Tensor:
     """Return the share of each query's attention that each state gets: weight_BHLS."""
     hidden_B1LS = ~mask_BLS[:, None]
-    content_BHLS = reference.content(q_BLHK, k_BSHK, terms) / q_BLHK.size(-1) ** 0.5
-    score_BHLS = content_BHLS + sdpa.distance(q_BLHK, hidden_B1LS, terms)
+    score_BHLS = reference.content(q_BLHK, k_BSHK, terms) / q_BLHK.size(-1) ** 0.5
+    score_BHLT = sdpa.scores_by_distance(q_BLHK, terms)
+    if score_BHLT is not None:
+        score_BHLS = score_BHLS + shift(score_BHLT)
     return score_BHLS.masked_fill(hidden_B1LS, float("-inf")).softmax(dim=-1)
