@@ -12,7 +12,7 @@ UNKNOWN = re.compile(r"unrecognized arguments: --([\w.+-]+)|does not accept opti
 REFUSED = re.compile(r'Parser key "([\w.]+)":.*Importing \'([\w.]+)\' is not allowed', re.DOTALL)
 # Of one type, or of several.
 INVALID = re.compile(
-    r'Parser key "([\w.]+)".*?(?:  Expected a |Subtypes: \[)(.*?)(?:\. Got|\]\n.*Given) value: (.*)',
+    r'Parser key "([\w.]+)".*?(?:  Expected a |Subtypes: \[)(.*?)(?:\. Got|\n.*Given) value: (.*)',
     re.DOTALL,
 )
 # A Literal's choices, or the last word of a type's name.
@@ -74,7 +74,7 @@ def require_at_least(config: object, **least: int) -> None:
 
 
 def explain_parser_error(message: str, parsers: Iterable[ArgumentParser]) -> str:
-    """Return jsonargparse's message in one line, an unknown key with the nearest of the parsers'."""
+    """Return jsonargparse's message in one line, an unknown key with the nearest known one."""
     if found := UNKNOWN.search(message):
         known = sorted({action.dest for parser in parsers for action in parser._actions})
         return suggest_key(found[1] or found[2], known)

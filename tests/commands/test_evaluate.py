@@ -165,9 +165,9 @@ def test_a_text_that_has_changed_or_is_unknown_is_refused(refused, run_folder, t
 @pytest.mark.parametrize(
     ("options", "code", "line"),
     [
-        (["--protocol=papr"], 2, "protocol: invalid papr; expected segments, "),
+        (["--protocol=papr"], 2, "protocol: invalid papr; expected one of segments, "),
         (["--tgt_len=0"], 2, "tgt_len: invalid 0; expected at least 1"),
-        (["--corpus=novels"], 2, "corpus: invalid novels; expected python_sour"),
+        (["--corpus=novels"], 2, "corpus: invalid novels; expected one of python_sour"),
         (["--corpus=ptb", "--path=a"], 2, "corpus: invalid ptb; expected null with"),
         (["--path=none.txt"], 3, "none.txt: no such file; data.path must name a text file"),
         (["--path=letters.txt", "--split=val"], 3, "letters.txt: its val text is empty; give an"),

@@ -48,7 +48,7 @@ def test_checkpoint_without_its_run_needs_a_text(txl, refused, checkpoint, tmp_p
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--split=dev", "split: invalid dev; expected train, val"),
+        ("--split=dev", "split: invalid dev; expected one of train, val"),
         ("--tokens=0", "tokens: invalid 0; expected at least 1"),
         ("--tgt_len=0", "tgt_len: invalid 0; expected at least 1"),
         ("--mem_lens=x", "mem_lens: invalid x; expected a whole"),
