@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning.analysis.recl import compute_recl, gain, score_contexts, spread_targets
+from txl_lightning.analysis.recl import compute_recl, gain, score_context, spread_targets
 
 
 def gain_by_hand(models: list, c: int, longer: int, i: int, r: float) -> float:
@@ -42,7 +42,7 @@ def nats_of_model(n_used: int, contexts, n_place: int = 50) -> np.ndarray:
 )
 def test_recl_is_the_context_that_a_model_uses_or_a_lower_bound(n_used, recl, found):
     contexts = list(range(10, 101, 10))
-    (row,), steps = compute_recl({"it": nats_of_model(n_used, contexts)}, contexts, 0.1)
+    (row,), steps = compute_recl({"it": nats_of_model(n_used, contexts)}, contexts, [0.1])
     assert row == {"model": "it", "r": 0.1, "recl": recl, "found": found}
     assert [step["context"] for step in steps] == contexts[:-1]
     assert [step["longer"] for step in steps] == contexts[1:]
@@ -53,18 +53,20 @@ def test_recl_is_the_context_that_a_model_uses_or_a_lower_bound(n_used, recl, fo
 def test_only_nats_below_the_best_of_the_group_are_a_gain():
     contexts = [10, 20, 30, 40]
     better, worse = nats_of_model(20, contexts), nats_of_model(40, contexts) + 1.0
-    (_, alone), _ = compute_recl({"other": worse, "it": worse}, contexts, 1.0)
+    (_, alone), _ = compute_recl({"other": worse, "it": worse}, contexts, [1.0])
     assert (alone["recl"], alone["found"]) == (40, False)
-    (first, beaten), _ = compute_recl({"better": better, "worse": worse}, contexts, 1.0)
+    (first, beaten), _ = compute_recl({"better": better, "worse": worse}, contexts, [1.0])
     assert (first["recl"], beaten["recl"]) == (20, 10)
 
 
 @pytest.mark.parametrize(
     ("changes", "tgt_len"),
     [
-        ({}, None),
+        ({}, 128),
         ({}, 3),
         ({"mem_len": 0}, 3),
+        # What training did not show is not hidden here.
+        ({"same_length": "mem_len"}, 3),
         ({"positions": "shaw", "clamp_len": 4}, 3),
         ({"positions": "absolute_sinusoidal"}, 3),
     ],
@@ -74,36 +76,28 @@ def test_score_of_a_context_is_that_of_a_window_of_its_tokens(
 ):
     # So that targets are scored in chunks.
     monkeypatch.setattr("txl_lightning.analysis.recl.SCORES", 1000)
-    net, tokens = make_net(**changes), torch.randint(11, (60,)).numpy()
-    place_P = spread_targets(60, 20, 9)
-    found_CP = score_contexts(net, tokens, place_P, [1, 7, 20], tgt_len=tgt_len)
-    for nats_P, context in zip(found_CP, (1, 7, 20), strict=True):
+    net, free = make_net(**changes), make_net(**changes | {"same_length": None})
+    free.load_state_dict(net.state_dict())
+    tokens, place_P = torch.randint(11, (60,)).numpy(), spread_targets(60, 20, 9)
+    for context in (1, 7, 20):
+        nats_P = score_context(net, tokens, place_P, context, tgt_len)
         windows = [tokens[place - context : place + 1] for place in place_P]
         window_PW = torch.from_numpy(np.stack(windows))
-        h_PLD, _ = net.hidden(window_PW[:, :-1])
+        h_PLD, _ = free.hidden(window_PW[:, :-1])
         expected_P1 = net.head.nats(h_PLD[:, -1:], window_PW[:, -1:])
         assert nats_P == pytest.approx(expected_P1[:, 0].numpy(force=True), abs=1e-9)
-
-
-def test_same_length_of_training_does_not_cut_a_whole_window(make_net):
-    limited, free = make_net(same_length="mem_len"), make_net()
-    limited.load_state_dict(free.state_dict())
-    tokens, place_P = np.arange(60) % 11, np.array([30, 41])
-    found, expected = (score_contexts(net, tokens, place_P, [12, 25]) for net in (limited, free))
-    np.testing.assert_allclose(found, expected)
 
 
 def test_window_is_read_in_segments_with_the_given_memory(make_net):
     tokens = torch.randint(11, (60,))
     for mem_len in (0, 2):
         net = make_net(mem_len=mem_len)
-        lengths = {"tgt_len": 4, "mem_len": mem_len}
-        found_CP = score_contexts(net, tokens.numpy(), np.array([50]), [10], **lengths)
+        found_P = score_context(net, tokens.numpy(), np.array([50]), 10, tgt_len=4, mem_len=mem_len)
         window, memory = tokens[None, 40:51], None
         for start, stop in ((0, 2), (2, 6), (6, 10)):
             h_BLD, memory = net.hidden(window[:, start:stop], memory)
         expected = net.head.nats(h_BLD[:, -1:], window[:, -1:]).item()
-        assert found_CP[0, 0] == pytest.approx(expected, abs=1e-12)
+        assert found_P[0] == pytest.approx(expected, abs=1e-12)
 
 
 def test_targets_have_the_longest_context_before_them():

@@ -12,8 +12,7 @@ import torch
 
 from txl_lightning import __main__ as door
 from txl_lightning.checkpoints import save_folder
-from txl_lightning.checkpoints.runs import read_tgt_len
-from txl_lightning.commands.generate import Job, Printer, print_steps
+from txl_lightning.commands.generate import Printer, print_steps
 from txl_lightning.commands.inputs import read_prompt
 from txl_lightning.data.vocab import Characters
 from txl_lightning.generation import start_decoding
@@ -122,12 +121,10 @@ def test_words_of_a_prompt_are_appended_without_a_start_symbol(txl, small, text_
         assert output.out == expected
 
 
-def test_a_state_file_of_another_checkpoint_is_refused(refused, generate, checkpoint, tmp_path):
+def test_a_state_file_of_another_checkpoint_is_refused(refused, generate, run_folder):
     generate("--max_new_tokens=3", "--state_file=a.state")
-    content = torch.load(checkpoint, weights_only=True)
-    content["state_dict"] = {name: weight + 1 for name, weight in content["state_dict"].items()}
-    torch.save(content, tmp_path / "other.ckpt")
-    found = refused("generate", "--ckpt_path=other.ckpt", "--state_file=a.state")
+    other = run_folder / "checkpoints" / "last.ckpt"
+    found = refused("generate", "--ckpt_path", other, "--state_file=a.state")
     assert found == (3, "state_file: a.state: written with another checkpoint")
 
 
@@ -160,25 +157,22 @@ def test_a_mistake_is_one_line(refused, checkpoint, tmp_path, options, code, mes
     assert (found, line[: len(message)]) == (code, message)
 
 
-def test_a_prompt_is_read_from_a_file(generate, tmp_path):
-    (tmp_path / "a.txt").write_text("abc\n")
-    assert generate("--prompt_file=a.txt", "--max_new_tokens=0") == "abc\n\n"
+def test_a_prompt_is_read_from_a_file_or_a_pipe_that_is_not_empty(monkeypatch, tmp_path):
+    (tmp_path / "empty").touch()
+    (tmp_path / "abc").write_text("abc\n")
+    assert read_prompt(None, str(tmp_path / "abc")) == "abc\n"
+    for name, expected in ((os.devnull, None), ("empty", None), ("abc", "abc\n")):
+        with (tmp_path / name).open() as file, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", file)
+            patch.setattr(os, "fstat", lambda _, known=os.fstat, f=file: known(f.fileno()))
+            assert read_prompt("a", None) == "a"
+            assert read_prompt(None, None) == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--prompt_file=-"]])
-def test_a_prompt_is_read_from_a_pipe(launch, options):
+def test_a_prompt_is_read_from_the_pipe_of_a_shell(launch, options):
     assert launch("--max_new_tokens=0", *options).communicate(b"abc\n")[0] == b"abc\n\n"
-
-
-def test_an_empty_pipe_is_no_prompt(monkeypatch, tmp_path):
-    (tmp_path / "empty").touch()
-    for name in (os.devnull, tmp_path / "empty"):
-        with open(name) as file, monkeypatch.context() as patch:
-            patch.setattr(sys, "stdin", file)
-            patch.setattr(os, "fstat", lambda _, known=os.fstat, f=file: known(f.fileno()))
-            assert read_prompt(None, None) is None
-            assert read_prompt("abc", None) == "abc"
 
 
 @pytest.mark.slow
@@ -194,33 +188,35 @@ def test_text_is_printed_while_generated_and_kept_after_ctrl_c(launch):
     assert text + further == whole
 
 
-def test_samples_interrupted_by_a_signal_are_printed(make_net, capsys):
-    net, vocab = make_net(n_token=3), Characters("abc")
-    state = start_decoding(net, [torch.tensor([1])])
+@pytest.fixture
+def start(make_net):
+    """The state of a text "b", before anything of it is read."""
+    return start_decoding(make_net(n_token=3), [torch.tensor([1])])
+
+
+def test_samples_interrupted_by_a_signal_are_printed(start, capsys):
+    start = start.select_rows(torch.tensor([0, 0]))
 
     def steps():
-        yield state.select_rows(torch.tensor([0, 0])).append_tokens(torch.tensor([[0], [2]]))
+        yield start.append_tokens(torch.tensor([[0], [2]]))
         raise SystemExit(143)
 
-    job = Job(net, vocab, state, ext_len=0, stop=["cb"])
     with pytest.raises(SystemExit, match="143"):
-        print_steps(job, steps(), num_samples=2, state_file=None)
+        print_steps(Printer(Characters("abc"), start, stop=["cb"]), steps())
     assert capsys.readouterr().out == "--- 1 ---\nba\n\n--- 2 ---\nbc\n\n"
 
 
-def test_a_token_being_printed_when_a_signal_arrives_is_printed(make_net, capsys, monkeypatch):
-    net, vocab, add_tokens = make_net(n_token=3), Characters("abc"), Printer.add_tokens
-    state = start_decoding(net, [torch.tensor([1])])
+def test_a_token_being_printed_when_a_signal_arrives_is_printed(start, capsys, monkeypatch):
+    print_state = Printer.print_state
 
-    def interrupted(printer, tokens_B):
+    def interrupted(printer, state):
         os.kill(os.getpid(), signal.SIGINT)
-        add_tokens(printer, tokens_B)
+        print_state(printer, state)
 
-    monkeypatch.setattr(Printer, "add_tokens", interrupted)
-    steps = iter([state.append_tokens(torch.tensor([[token]])) for token in (0, 2)])
-    job = Job(net, vocab, state, ext_len=0)
+    monkeypatch.setattr(Printer, "print_state", interrupted)
+    steps = iter([start.append_tokens(torch.tensor([[token]])) for token in (0, 2)])
     with pytest.raises(SystemExit, match="130"), exit_on_signals():
-        print_steps(job, steps, num_samples=1, state_file=None)
+        print_steps(Printer(Characters("abc"), start), steps)
     assert capsys.readouterr().out == "ba\n"
 
 
@@ -234,31 +230,22 @@ def test_a_second_signal_is_not_deferred():
 @pytest.mark.parametrize(
     ("net", "options", "ext_len"),
     [
-        ("positions=absolute_sinusoidal", [], 7),
-        ("mem_len=0", [], 7),
-        ("mem_len=8", ["--mem_len=0"], 7),
-        ("mem_len=8", [], 0),
-        ("mem_len=0", ["--ext_len=3"], 3),
+        (None, ["--mem_len=0"], 7),
+        # A folder does not name the segments of training.
+        ({"positions": "absolute_sinusoidal"}, [], 127),
+        ({"mem_len": 0}, [], 127),
+        ({"mem_len": 8}, ["--mem_len=0"], 127),
+        ({"mem_len": 8}, [], 0),
+        ({"mem_len": 0}, ["--ext_len=3"], 3),
     ],
 )
 def test_ext_len_defaults_to_the_training_segment_where_memory_is_not_enough(
-    txl, refused, small, net, options, ext_len
+    txl, refused, checkpoint, make_net, net, options, ext_len
 ):
-    assert txl("fit", *small, f"--model.net.{net}", "--trainer.max_steps=1")[0] == 0
-    given = ["generate", "--ckpt_path=runs/version_0/checkpoints/last.ckpt", "--state_file=m"]
+    if net is not None:
+        checkpoint = "folder"
+        save_folder(make_net(n_token=3, **net), Path("folder"), Characters("\nab"))
+    given = ["generate", "--ckpt_path", checkpoint, "--state_file=m"]
     assert txl(*given, "--max_new_tokens=3", *options)[0] == 0
     _, line = refused(*given, *options, "--ext_len=99")
     assert line == f"ext_len: invalid 99; expected {ext_len}, as in m"
-
-
-def test_trained_tgt_len_is_none_where_a_checkpoint_does_not_name_it(
-    run_folder, make_net, tmp_path
-):
-    path = run_folder / "checkpoints" / "last.ckpt"
-    assert read_tgt_len(path) == 8
-    save_folder(make_net(), tmp_path / "folder")
-    assert read_tgt_len(tmp_path / "folder") is None
-    content = torch.load(path, weights_only=True)
-    del content["datamodule_hyper_parameters"]
-    torch.save(content, tmp_path / "a.ckpt")
-    assert read_tgt_len(tmp_path / "a.ckpt") is None

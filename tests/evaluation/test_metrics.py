@@ -7,7 +7,6 @@ import torch
 
 from txl_lightning.data.stream import IGNORED
 from txl_lightning.evaluation.metrics import MeanNats
-from txl_lightning.evaluation.stats import readings
 
 
 def test_any_split_into_segments_gives_the_mean_of_scored_targets():
@@ -42,10 +41,3 @@ def test_sums_stay_float64_when_their_owner_becomes_half_precision(dtype):
     assert owner["nats"].count.item() == 600
     owner["nats"].reset()
     assert owner["nats"].count.dtype == torch.float64
-
-
-def test_readings_are_nats_in_the_fields_units():
-    values = readings(math.log(2) * 3, "byte")
-    assert values["bits_per_byte"] == pytest.approx(3)
-    assert values["perplexity"] == pytest.approx(8)
-    assert math.isfinite(readings(1e9, "byte")["perplexity"])

@@ -9,7 +9,7 @@ import yaml
 
 from txl_lightning.data.stream import IGNORED
 from txl_lightning.data.tokens import Text
-from txl_lightning.evaluation.protocols import ALIASES, PROTOCOLS, Protocol, get_protocol
+from txl_lightning.evaluation.protocols import PROTOCOLS, Protocol, get_protocol
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 CORPORA = {"paper": ("enwik8", "text8", "wt103", "lm1b"), "nvidia": ("wt103",)}
@@ -48,12 +48,8 @@ def test_published_protocols_are_the_tests_of_their_configs():
         defaults = {"warmup_len": "0", "clamp_len": "None"}
         assert fields == defaults | read_test_settings(config), name
         assert (protocol.drop_last, protocol.ext_len) == (True, 0)
+        assert get_protocol(name.removesuffix("-base")) == protocol
     assert PROTOCOLS.keys() - CONFIG_OF.keys() == {"segments", "single-pass", "sliding-window"}
-
-
-def test_short_name_is_the_base_models_protocol():
-    for name in ("paper-enwik8", "paper-wt103", "nvidia-wt103"):
-        assert get_protocol(name) == PROTOCOLS[f"{name}-base"] == PROTOCOLS[ALIASES[name]]
 
 
 def test_changes_win_over_the_protocols_values():
@@ -66,10 +62,9 @@ def test_changes_win_over_the_protocols_values():
 
 
 def test_window_is_that_many_tokens_before_each():
-    protocol = get_protocol("sliding-window", window=100, batch_size=3)
-    lengths = (protocol.tgt_len, protocol.mem_len, protocol.ext_len, protocol.warmup_len)
-    assert lengths == (1, 0, 99, 100)
-    assert (protocol.batch_size, protocol.max_tokens) == (3, 1000)
+    found = get_protocol("sliding-window", window=100, batch_size=3)
+    assert (found.tgt_len, found.mem_len, found.ext_len, found.warmup_len) == (1, 0, 99, 100)
+    assert (found.batch_size, found.max_tokens) == (3, 1000)
 
 
 @pytest.mark.parametrize(

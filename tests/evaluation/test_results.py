@@ -1,6 +1,7 @@
-"""One evaluation in plain values."""
+"""One evaluation in plain values, counted in constant memory, and how sure its mean is."""
 
 import json
+import math
 import tracemalloc
 from dataclasses import replace
 
@@ -13,16 +14,19 @@ from txl_lightning.data.tokens import Text
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import NonFiniteError
 from txl_lightning.evaluation.protocols import Protocol, get_protocol
-from txl_lightning.evaluation.results import evaluate
-from txl_lightning.evaluation.scoring import score_text
-from txl_lightning.evaluation.stats import BLOCKS, SHORTEST_BLOCK
+from txl_lightning.evaluation.results import (
+    BLOCKS,
+    SHORTEST_BLOCK,
+    NatsAccumulator,
+    evaluate,
+    readings,
+)
+from txl_lightning.evaluation.scoring import TokenNats
 from txl_lightning.model import EvalLengths
-
-LETTERS = Characters("abcdefghijk")
 
 
 def eval_text(ids: np.ndarray, starts: tuple[int, ...] = (0,)) -> EvalText:
-    return EvalText("a", "test", "f", Text(ids, np.array(starts)), LETTERS, 1.0)
+    return EvalText("a", "test", "f", Text(ids, np.array(starts)), Characters("abcdefghijk"), 1.0)
 
 
 def test_mean_of_documents_is_that_of_each_alone(make_net):
@@ -57,15 +61,16 @@ def test_text_of_any_length_is_scored_in_constant_memory(make_net):
     assert grown < n_token // 2
 
 
-def test_watchers_get_every_part_and_the_record_is_plain_json(make_net):
-    text, parts = eval_text(np.arange(90) % 11), []
-    record = evaluate(make_net(), text, Protocol(tgt_len=20), [parts.append])
+def test_nats_of_tokens_are_at_their_positions_and_the_record_is_plain_json(make_net):
+    nats_N, counts = np.full(90, np.nan), []
+    record = evaluate(
+        make_net(), eval_text(np.arange(90) % 11), Protocol(tgt_len=20), nats_N, counts.append
+    )
+    assert counts == [20, 20, 20, 20, 9]
+    assert np.isnan(nats_N).nonzero()[0].tolist() == [0]
+    assert record["nats"] == pytest.approx(nats_N[1:].mean())
     assert record["machine"]["cpu"]
     assert json.loads(json.dumps(record, allow_nan=False)) == record
-    positions = np.concatenate([part.position_K for part in parts])
-    assert positions.tolist() == list(range(1, 90))
-    nats_K = torch.cat([part.nats_K for part in parts])
-    assert record["nats"] == pytest.approx(nats_K.mean().item())
 
 
 @pytest.mark.parametrize(
@@ -90,15 +95,11 @@ def test_cold_starts_are_targets_with_one_token_in_sight(make_net, lengths, expe
 @pytest.mark.parametrize("name", ["sliding-window", "single-pass"])
 def test_same_length_hides_nothing_without_a_memory(make_net, name):
     net, ids = make_net(same_length="mem_len"), np.arange(90) % 11
-    protocol = replace(get_protocol(name), batch_size=1, max_tokens=None)
-    others = np.concatenate([(ids[:40] + 1) % 11, ids[40:]])
-
-    def nats_of_a_late_token(text: np.ndarray) -> float:
-        parts = list(score_text(net, Text(text), protocol))
-        position_N = np.concatenate([part.position_K for part in parts])
-        return torch.cat([part.nats_K for part in parts])[position_N == 45].item()
-
-    assert abs(nats_of_a_late_token(ids) - nats_of_a_late_token(others)) > 1e-6
+    protocol = replace(get_protocol(name), batch_size=1, max_tokens=46)
+    nats_2N = np.zeros((2, 90))
+    for nats_N, text in zip(nats_2N, (ids, [*(ids[:40] + 1) % 11, *ids[40:]]), strict=True):
+        evaluate(net, eval_text(np.array(text)), protocol, nats_N)
+    assert abs(nats_2N[0, 45] - nats_2N[1, 45]) > 1e-6
 
 
 def test_broken_weights_and_empty_texts_are_refused(make_net):
@@ -108,3 +109,67 @@ def test_broken_weights_and_empty_texts_are_refused(make_net):
     net.layers[0].attention.q_net.weight.data[0, 0] = torch.nan
     with pytest.raises(NonFiniteError, match="a: nats nan; the network's weights are of no use"):
         evaluate(net, eval_text(np.arange(21) % 11), Protocol())
+
+
+def accumulate(nats_N: np.ndarray, batch_size: int = 1) -> NatsAccumulator:
+    """Add up tokens that are read in rows, a few at a time."""
+    total = NatsAccumulator(len(nats_N))
+    position_BT = np.arange(len(nats_N)).reshape(batch_size, -1)
+    for part in np.array_split(position_BT, 7, axis=1):
+        total.add(TokenNats(part.ravel(), torch.from_numpy(nats_N[part.ravel()])))
+    return total
+
+
+def test_mean_is_that_of_all_tokens_whatever_the_order_of_reading():
+    nats_N = np.random.default_rng(0).exponential(2.0, 10_000)
+    one, ten = accumulate(nats_N), accumulate(nats_N, 10)
+    assert one.n_scored == 10_000
+    assert [one.mean, ten.mean] == pytest.approx([nats_N.mean()] * 2, abs=1e-12)
+    assert ten.interval() == pytest.approx(one.interval(), abs=1e-12)
+
+
+def test_half_precision_is_added_up_in_float64_in_a_thousand_blocks_at_most():
+    total = NatsAccumulator(100_000)
+    total.add(TokenNats(np.arange(100_000), torch.full((100_000,), 2.5, dtype=torch.bfloat16)))
+    assert total.mean == 2.5
+    assert len(NatsAccumulator(10**12).nats) == len(total.nats) == 1000
+
+
+def test_interval_of_independent_tokens_is_the_textbooks():
+    nats_N = np.random.default_rng(0).normal(3.0, 2.0, 200_000)
+    low, high = accumulate(nats_N).interval()
+    assert (low + high) / 2 == pytest.approx(nats_N.mean(), abs=2e-3)
+    assert high - low == pytest.approx(2 * 1.96 * 2.0 / math.sqrt(200_000), rel=0.1)
+
+
+def test_interval_is_wider_where_neighbours_are_alike():
+    rng = np.random.default_rng(0)
+    alike = np.repeat(rng.normal(3.0, 2.0, 2000), 50)
+    narrow, wide = (np.diff(accumulate(n).interval()) for n in (rng.permutation(alike), alike))
+    assert wide > 4 * narrow
+
+
+def test_block_counts_for_as_many_tokens_as_it_has():
+    # Half of the tokens are in a tenth of the blocks, and have other nats.
+    total, block = NatsAccumulator(100 * 64), np.arange(64)
+    for index in range(100):
+        count, nats = (64, 5.0) if index % 10 == 0 else (7, 1.0)
+        total.add(TokenNats(index * 64 + block[:count], torch.full((count,), nats)))
+    low, high = total.interval()
+    assert 2 < low < total.mean < high
+
+
+def test_interval_needs_two_blocks_in_which_something_is_scored():
+    total = NatsAccumulator(64 * 10)
+    total.add(TokenNats(np.arange(64), torch.ones(64)))
+    summary = total.summary("byte", 64.0)["interval"]
+    assert (summary["nats"], summary["bits_per_byte"], summary["blocks"]) == (None, None, 1)
+    total.add(TokenNats(np.arange(64, 128), torch.ones(64)))
+    assert total.interval() == [1.0, 1.0]
+
+
+def test_readings_are_nats_in_the_fields_units():
+    values = readings(math.log(2) * 3, "byte")
+    assert values["bits_per_byte"] == pytest.approx(3)
+    assert values["perplexity"] == pytest.approx(8)
+    assert math.isfinite(readings(1e9, "byte")["perplexity"])

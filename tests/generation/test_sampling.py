@@ -14,7 +14,6 @@ from txl_lightning.generation.sampling import (
 )
 
 INF = float("inf")
-RECENT_BW = torch.tensor([[0]])
 
 
 def scores(*p: float) -> torch.Tensor:
@@ -22,9 +21,10 @@ def scores(*p: float) -> torch.Tensor:
     return torch.tensor([p], dtype=torch.float64).log()
 
 
-def kept_tokens(logits_BV: torch.Tensor) -> list[int]:
-    """The tokens of the first row that may be drawn."""
-    return logits_BV[0].isfinite().nonzero().flatten().tolist()
+def choose(sampling: Sampling, logits_BV: torch.Tensor, quantile: float) -> int:
+    """The token of a text whose one recent token is 0."""
+    quantile_B = torch.tensor([quantile], dtype=torch.float64)
+    return sampling.choose_tokens(logits_BV, torch.tensor([[0]]), quantile_B).item()
 
 
 @pytest.mark.parametrize(
@@ -49,32 +49,28 @@ def kept_tokens(logits_BV: torch.Tensor) -> list[int]:
 def test_a_filter_keeps_the_likeliest_up_to_its_limit(keep, limit, kept):
     logits_BV = scores(0.25, 0.1875, 0.5, 0.0625)
     result = keep(limit, logits_BV)
-    assert kept_tokens(result) == kept
+    assert result[0].isfinite().nonzero().flatten().tolist() == kept
     assert torch.equal(result[result.isfinite()], logits_BV[result.isfinite()])
 
 
-def test_each_filter_renormalises_after_the_one_before():
-    logits_BV = scores(0.5, 0.2, 0.15, 0.1, 0.05)
-    assert kept_tokens(keep_top_p(0.65, logits_BV)) == [0, 1]
-    assert kept_tokens(keep_top_k(2, logits_BV)) == [0, 1]
-    for keep in Sampling(top_p=0.65, top_k=2).filters():
-        logits_BV = keep(logits_BV)
-    assert kept_tokens(logits_BV) == [0]
-
-
-def test_the_filters_with_a_limit_are_top_k_top_p_and_min_p_in_this_order():
-    assert Sampling().filters() == []
-    filters = Sampling(min_p=0.0, top_k=4, top_p=0.9).filters()
-    assert [keep.func for keep in filters] == [keep_top_k, keep_top_p, keep_min_p]
-
-
-@pytest.mark.parametrize("how", [{"top_p": 0.6}, {"min_p": 0.5}])
-def test_filters_follow_temperature(how):
-    """Twice as hot, the likeliest has less than 0.6, and the second more than half of it."""
-    logits_BV, quantile_B = scores(0.7, 0.2, 0.1), torch.tensor([0.7])
-    cold = Sampling(**how).choose_tokens(logits_BV, RECENT_BW, quantile_B)
-    hot = Sampling(temperature=2.0, **how).choose_tokens(logits_BV, RECENT_BW, quantile_B)
-    assert (cold.item(), hot.item()) == (0, 1)
+@pytest.mark.parametrize(
+    ("how", "p", "least_likely"),
+    [
+        ({}, (0.5, 0.2, 0.15, 0.1, 0.05), 4),
+        ({"top_p": 0.65}, (0.5, 0.2, 0.15, 0.1, 0.05), 1),
+        ({"top_k": 2}, (0.5, 0.2, 0.15, 0.1, 0.05), 1),
+        # Each renormalises what the one before has left: 0.5 of 0.7 is more than 0.65.
+        ({"top_p": 0.65, "top_k": 2}, (0.5, 0.2, 0.15, 0.1, 0.05), 0),
+        ({"min_p": 0.5, "top_p": 0.6}, (0.5, 0.3, 0.2), 1),
+        # Twice as hot, the likeliest has less than 0.6, and the second more than half of it.
+        ({"top_p": 0.6}, (0.7, 0.2, 0.1), 0),
+        ({"top_p": 0.6, "temperature": 2.0}, (0.7, 0.2, 0.1), 1),
+        ({"min_p": 0.5}, (0.7, 0.2, 0.1), 0),
+        ({"min_p": 0.5, "temperature": 2.0}, (0.7, 0.2, 0.1), 1),
+    ],
+)
+def test_filters_follow_temperature_and_each_other(how, p, least_likely):
+    assert choose(Sampling(**how), scores(*p), 1.0) == least_likely
 
 
 def test_the_penalty_lowers_recent_logits_of_either_sign():
@@ -95,22 +91,18 @@ def test_the_penalty_lowers_recent_logits_of_either_sign():
 )
 def test_a_low_temperature_takes_the_likeliest_after_the_penalty(sampling, logits, token):
     for quantile in (1e-300, 0.5, 1.0):
-        quantile_B = torch.tensor([quantile], dtype=torch.float64)
-        assert sampling.choose_tokens(torch.tensor([logits]), RECENT_BW, quantile_B) == token
+        assert choose(sampling, torch.tensor([logits]), quantile) == token
 
 
 def test_a_sample_is_where_the_cumulative_probability_reaches_the_quantile():
     p_BV = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]], dtype=torch.float64)
-    cases = [(1e-300, 1), (0.25, 1), (0.2501, 3), (0.75, 3), (0.7501, 4), (1.0, 4)]
-    for quantile, token in cases:
-        quantile_B = torch.tensor([quantile], dtype=torch.float64)
-        assert invert_distribution(p_BV, quantile_B).tolist() == [token]
+    quantile_B = torch.tensor([1e-300, 0.25, 0.2501, 0.75, 0.7501, 1.0], dtype=torch.float64)
+    assert invert_distribution(p_BV.expand(6, -1), quantile_B).tolist() == [1, 1, 3, 3, 4, 4]
 
 
 def test_half_precision_logits_are_widened_before_sampling():
     """Added up in bfloat16, a thousand equal probabilities stay at less than a half."""
-    logits_BV = torch.zeros(1, 1000, dtype=torch.bfloat16)
-    assert Sampling().choose_tokens(logits_BV, RECENT_BW, torch.tensor([0.75])).tolist() == [749]
+    assert choose(Sampling(), torch.zeros(1, 1000, dtype=torch.bfloat16), 0.75) == 749
 
 
 def test_quantiles_depend_on_seed_row_and_length_only():

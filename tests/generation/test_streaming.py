@@ -33,17 +33,11 @@ def pieces(stream: StreamingDetokenizer, ids: list[int]) -> list[str]:
         (DOTTED, [], [1, 0, 1], ["."], ["three", " one", "", ""]),
     ],
     ids=[
-        "whole characters",
-        "unfinished character",
-        "character begun by the prefix",
-        "words after a prefix",
-        "stop string in the prefix",
-        "empty stop string",
-        "begun stop string",
-        "stop string",
-        "stop string inside a token",
+        "whole characters", "unfinished character", "character begun by the prefix",
+        "words after a prefix", "stop string in the prefix", "empty stop string",
+        "begun stop string", "stop string", "stop string inside a token",
     ],
-)
+)  # fmt: skip
 def test_text_comes_as_soon_as_it_is_certain(vocab, prefix, ids, stop, expected):
     assert pieces(StreamingDetokenizer(vocab, list(prefix), stop), list(ids)) == expected
 

@@ -25,23 +25,20 @@ QUANTILES = {"nearest_tenth": 0.1, "median": 0.5, "farthest_tenth": 0.9}
 
 @dataclass
 class HeadSums:
-    """Attention weights of a layer, summed over its queries by how far back they go."""
+    """Attention weights of a layer, by how far back they go; each query adds 1 for each head."""
 
     distance_HS: Tensor | float = 0.0
     memory_H: Tensor | float = 0.0
-    n_query: int = 0
 
     def add(self, weight_BHLS: Tensor) -> None:
         """Count the queries of a segment; the first S - L states are remembered ones."""
-        B, H, L, S = weight_BHLS.shape
-        place_L1 = torch.arange(L, device=weight_BHLS.device)[:, None] + S - L
-        distance_LS = place_L1 - torch.arange(S, device=weight_BHLS.device)
+        H, L, S = weight_BHLS.shape[1:]
+        state_S = torch.arange(S, device=weight_BHLS.device)
+        distance_LS = (state_S[S - L :, None] - state_S).clamp(min=0)
         weight_HLS = weight_BHLS.sum(dim=0, dtype=accumulator_dtype(weight_BHLS.device))
-        empty_HS = weight_HLS.new_zeros(H, S)
-        index_X, weight_HX = distance_LS.clamp(min=0).flatten(), weight_HLS.flatten(1)
-        self.distance_HS = self.distance_HS + empty_HS.index_add(1, index_X, weight_HX)
-        self.memory_H = self.memory_H + weight_HLS[..., : S - L].sum(dim=(1, 2))
-        self.n_query += B * L
+        new_HS = weight_HLS.new_zeros(H, S)
+        self.distance_HS += new_HS.index_add(1, distance_LS.flatten(), weight_HLS.flatten(1))
+        self.memory_H += weight_HLS[..., : S - L].sum(dim=(1, 2))
 
 
 def measure_attention_distance(
@@ -56,37 +53,32 @@ def measure_attention_distance(
     n_least = batch_size * ((n_warmup + 1) * tgt_len + 1)
     enough = f"at least {n_least} for {batch_size} rows of {tgt_len} with a full memory"
     require(n_whole > n_warmup, "tokens", len(tokens), enough)
-    segments = map(stream.segment, range(n_whole))
-    return summarize_heads(sum_attention(model, segments, model.empty_memory(batch_size), n_warmup))
+    segments, memory = map(stream.segment, range(n_whole)), model.empty_memory(batch_size)
+    return summarize_heads(sum_attention(model, segments, memory, n_warmup, ext_len=0))
 
 
 def summarize_heads(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
     """Return rows of layer, head, distance (0 is the query itself) and share on memory."""
     rows = []
     for layer, layer_sums in enumerate(sums, start=1):
-        share_HS = (layer_sums.distance_HS / layer_sums.n_query).cpu().numpy()
-        memory_H = (layer_sums.memory_H / layer_sums.n_query).tolist()
-        for head, (share_S, on_memory) in enumerate(zip(share_HS, memory_H, strict=True), start=1):
-            row = {"layer": layer, "head": head, **distance_statistics(share_S)}
-            rows.append(row | {"on_memory": on_memory})
+        sum_HS, memory_H = layer_sums.distance_HS.cpu().numpy(), layer_sums.memory_H.tolist()
+        for head, (sum_S, on_memory) in enumerate(zip(sum_HS, memory_H, strict=True), start=1):
+            row = {"layer": layer, "head": head, **distance_statistics(sum_S)}
+            rows.append(row | {"on_memory": on_memory / sum_S.sum()})
     return rows
 
 
-def distance_statistics(share_S: np.ndarray) -> dict[str, float]:
-    """Return mean and quantiles of a distance, from the share of attention at each distance."""
-    reached_S = share_S.cumsum() / share_S.sum()
+def distance_statistics(sum_S: np.ndarray) -> dict[str, float]:
+    """Return mean and quantiles of a distance, from the sum of attention at each distance."""
+    reached_S = sum_S.cumsum() / sum_S.sum()
     # A sum of many shares may miss a quantile that it would reach exactly.
     quantiles = {name: int(np.argmax(reached_S > q - 1e-9)) for name, q in QUANTILES.items()}
-    return {"mean": float(share_S @ np.arange(len(share_S)) / share_S.sum())} | quantiles
+    return {"mean": float(sum_S @ np.arange(len(sum_S)) / sum_S.sum())} | quantiles
 
 
 @torch.no_grad()
 def sum_attention(
-    model: TransformerXL,
-    segments: Iterable[Segment],
-    memory: Memory,
-    n_warmup: int,
-    ext_len: int = 0,
+    model: TransformerXL, segments: Iterable[Segment], memory: Memory, n_warmup: int, ext_len: int
 ) -> list[HeadSums]:
     """Return each layer's sums over equally long segments, once n_warmup fill the memory."""
     # Recording begins late: the first segments see fewer states.

@@ -5,7 +5,7 @@ How much context is of use to a model, judged against a group of models at the s
 I models of the group   C context lengths   P positions (targets)   W = c + 1 tokens of a window
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -24,22 +24,23 @@ SCORES = 1 << 24
 
 
 def compute_recl(
-    nats: Mapping[str, np.ndarray], contexts: Sequence[int], r: float
+    nats: Mapping[str, np.ndarray], contexts: Sequence[int], shares: Sequence[float]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return rows of each model's RECL, and rows of the gains that it was found by.
 
     Where even the last gain is above the threshold, RECL is a lower bound, and `found` is False.
-    `nats` are each model's nats_CP; of the positions, the share r with the most nats counts.
+    `nats` are each model's nats_CP; of the positions, each share r with the most nats counts.
     """
     nats_CIP = np.stack(list(nats.values()), axis=1)
-    gain_CI = np.stack([gain(*pair, r) for pair in pairwise(nats_CIP)])
     found, steps = [], []
-    for model, gain_C in zip(nats, gain_CI.T, strict=True):
-        small, about = np.flatnonzero(gain_C < THRESHOLD), {"model": model, "r": r}
-        recl = contexts[small[0]] if len(small) else contexts[-1]
-        found.append(about | {"recl": recl, "found": len(small) > 0})
-        for (short, long), share in zip(pairwise(contexts), gain_C.tolist(), strict=True):
-            steps.append(about | {"context": short, "longer": long, "gain": share})
+    for r in shares:
+        gain_CI = np.stack([gain(*pair, r) for pair in pairwise(nats_CIP)])
+        for model, gain_C in zip(nats, gain_CI.T, strict=True):
+            small, about = np.flatnonzero(gain_C < THRESHOLD), {"model": model, "r": r}
+            recl = contexts[small[0]] if len(small) else contexts[-1]
+            found.append(about | {"recl": recl, "found": len(small) > 0})
+            for (short, long), share in zip(pairwise(contexts), gain_C.tolist(), strict=True):
+                steps.append(about | {"context": short, "longer": long, "gain": share})
     return found, steps
 
 
@@ -64,39 +65,32 @@ def spread_targets(n_token: int, longest: int, count: int) -> np.ndarray:
 
 
 @torch.no_grad()
-def score_contexts(
+def score_context(
     model: TransformerXL,
     tokens: np.ndarray,
     place_P: np.ndarray,
-    contexts: Sequence[int],
-    *,
-    tgt_len: int | None = None,
+    context: int,
+    tgt_len: int = SEGMENT,
     mem_len: int | None = None,
-    report: Callable[[int, float], None] = lambda context, nats: None,
 ) -> np.ndarray:
-    """Return nats_CP: -log p(x_t | the c tokens before it) of the same targets for each context c.
+    """Return nats_P: -log p(x_t | the `context` tokens before it) of the targets at place_P.
 
-    Each target, at place_P of the tokens, is predicted anew from a window of exactly its c tokens,
-    read from an empty memory in segments of tgt_len, of which the last is whole. mem_len states
-    are remembered between segments; None is all of the window, and tgt_len is then of no account.
-    `report` is called with each c and its mean nats as soon as they are known.
+    Each is predicted anew from a window of exactly so many tokens, read from an empty memory in
+    segments of tgt_len, of which the last is whole. mem_len states are remembered between segments;
+    None is all of the window, and tgt_len is then of no account.
     """
-    nats_CP = []
-    for context in contexts:
-        # Absolute positions count from the end of what is read at once; of others, segments of a
-        # window that is seen whole change nothing.
-        at_once = mem_len is None and model.config.is_absolute
-        segment = context if at_once else min(context, tgt_len or SEGMENT)
-        memory_len = context if mem_len is None else mem_len
-        n_score = model.config.n_head * segment * (segment + memory_len)
-        with eval_mode(model):
-            parts = []
-            for place_p in np.array_split(place_P, -(-len(place_P) // max(1, SCORES // n_score))):
-                window_PW = tokens[place_p[:, None] + np.arange(-context, 1)].astype(np.int64)
-                parts.append(score_windows(model, torch.from_numpy(window_PW), segment, memory_len))
-        nats_CP.append(torch.cat(parts).double().cpu().numpy())
-        report(context, nats_CP[-1].mean())
-    return np.stack(nats_CP)
+    # Absolute positions count from the end of what is read at once; of others, segments of a
+    # window that is seen whole change nothing.
+    at_once = mem_len is None and model.config.is_absolute
+    segment = context if at_once else min(context, tgt_len)
+    mem_len = context if mem_len is None else mem_len
+    n_score = model.config.n_head * segment * (segment + mem_len)
+    parts = []
+    with eval_mode(model):
+        for place_p in np.array_split(place_P, -(-len(place_P) // max(1, SCORES // n_score))):
+            window_PW = tokens[place_p[:, None] + np.arange(-context, 1)].astype(np.int64)
+            parts.append(score_windows(model, torch.from_numpy(window_PW), segment, mem_len))
+    return torch.cat(parts).double().cpu().numpy()
 
 
 def score_windows(model: TransformerXL, window_PW: Tensor, segment: int, mem_len: int) -> Tensor:
@@ -105,8 +99,7 @@ def score_windows(model: TransformerXL, window_PW: Tensor, segment: int, mem_len
     memory = reader.empty_memory(len(window_PW), EvalLengths(mem_len))
     context = window_PW.size(1) - 1
     # The first segment is the short one: the target stands at the end of a whole one.
-    for start, stop in pairwise(
-        [0, *range((context - 1) % segment + 1, context, segment), context]
-    ):
+    ends = range((context - 1) % segment + 1, context, segment)
+    for start, stop in pairwise([0, *ends, context]):
         h_PLD, memory = reader.hidden(window_PW[:, start:stop], memory)
     return model.head.nats(h_PLD[:, -1:], window_PW[:, -1:])[:, 0]

@@ -1,6 +1,5 @@
 """Time of a token: memory against a sliding window (Dai et al. 2019, Table 9), and decoding."""
 
-import statistics
 import time
 from collections.abc import Callable
 from operator import itemgetter
@@ -57,8 +56,14 @@ def make_window_timer(model: TransformerXL, attention_len: int) -> Timer:
 
 
 def draw_tokens(model: TransformerXL, shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
-    """Return random tokens on the model's device."""
     return torch.randint(model.config.n_token, shape, generator=draw).to(model.device)
+
+
+def read_clock(model: TransformerXL) -> float:
+    """Return seconds, when all that was asked for is done."""
+    if model.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 @torch.inference_mode()
@@ -70,29 +75,26 @@ def compare_with_window(
     They take turns, a window and some segments of each length in each round, so that what else the
     machine does meets all of them; what counts is the fastest of each.
     """
+    n_segment = -(-segments // positions)
     timers = [
         (make_segment_timer(model, at, tgt_len), make_window_timer(model, at)) for at in lengths
     ]
-    n_segment, rows = -(-segments // positions), []
-    # A round has the seconds of some segments and of a window, for each length.
-    rounds = [
-        [
-            ([time_segment() for _ in range(n_segment)], time_window())
-            for time_segment, time_window in timers
-        ]
-        for _ in range(positions + 1)
-    ]
-    # The first one finds everything cold.
-    for length, times in zip(lengths, zip(*rounds[1:], strict=True), strict=True):
-        memory_ms = [1e3 * seconds / tgt_len for memory_s, _ in times for seconds in memory_s]
-        window_ms = [1e3 * window_s for _, window_s in times]
-        row = {"attention_len": length, "tgt_len": tgt_len}
+    times = [([], []) for _ in lengths]
+    for _ in range(positions + 1):
+        for (time_segment, time_window), (memory_s, window_s) in zip(timers, times, strict=True):
+            memory_s.append([time_segment() for _ in range(n_segment)])
+            window_s.append(time_window())
+    rows = []
+    for attention_len, (memory_s, window_s) in zip(lengths, times, strict=True):
+        # The first round finds everything cold.
+        memory_ms = 1e3 * np.ravel(memory_s[1:]) / tgt_len
+        window_ms = 1e3 * np.array(window_s[1:])
+        row = {"attention_len": attention_len, "tgt_len": tgt_len}
         for name, ms in (("memory", memory_ms), ("window", window_ms)):
-            row |= {f"{name}_ms_per_token": min(ms), f"{name}_median_ms": statistics.median(ms)}
-        row |= {
-            "speedup": min(window_ms) / min(memory_ms),
-            "published_speedup": PUBLISHED.get(length),
-        }
+            row[f"{name}_ms_per_token"] = float(ms.min())
+            row[f"{name}_median_ms"] = float(np.median(ms))
+        row["speedup"] = row["window_ms_per_token"] / row["memory_ms_per_token"]
+        row["published_speedup"] = PUBLISHED.get(attention_len)
         rows.append(row | {"segments": len(memory_ms), "window_positions": len(window_ms)})
     return rows
 
@@ -117,16 +119,9 @@ def measure_latency(
         time_token = make_segment_timer(model, mem_len, 1, batch_size)
         # The first one finds everything cold.
         seconds = [time_token() for _ in range(tokens + 1)][1:]
-        rate = batch_size / statistics.median(seconds)
+        rate = batch_size / float(np.median(seconds))
         row = {"batch_size": batch_size, "mem_len": mem_len, "tokens_per_second": rate}
         ms = 1e3 * np.percentile(seconds, PERCENTILES, method="inverted_cdf")
-        names = [f"p{percentile}_ms" for percentile in PERCENTILES]
-        rows.append(row | dict(zip(names, ms.tolist(), strict=True)) | {"tokens": tokens})
+        row |= {f"p{share}_ms": float(at) for share, at in zip(PERCENTILES, ms, strict=True)}
+        rows.append(row | {"tokens": tokens})
     return rows
-
-
-def read_clock(model: TransformerXL) -> float:
-    """Return seconds, when all that was asked for is done."""
-    if model.device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()

@@ -8,17 +8,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from ..checkpoints.runs import load_training_text, load_with_vocabulary, sha256_of_weights
+import numpy as np
+
+from ..checkpoints.runs import load_training_text, sha256_of_weights
 from ..data.config import DataConfig
 from ..data.corpora import CORPORA
 from ..data.store import EvalText
 from ..errors import DataError, require
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.results import evaluate
-from ..evaluation.stats import PerToken
 from ..files import check_file_writable
 from ..model import TransformerXL
-from .inputs import Device, pick_device
+from .inputs import Device, load_model
 
 
 def evaluate_command(
@@ -54,8 +55,7 @@ def evaluate_command(
     chosen = get_protocol(protocol, **lengths)
     check_file_writable("per_token", per_token)
     check_file_writable("out", out)
-    model, vocab = load_with_vocabulary(ckpt_path)
-    model.to(pick_device(device))
+    model, vocab = load_model(ckpt_path, device)
     with TemporaryDirectory(prefix="txl-") as folder:
         if path is None and corpus is None:
             require(document_unit is None, "document_unit", document_unit, "path or corpus given")
@@ -95,12 +95,13 @@ def score(
     from rich.console import Console
     from rich.progress import Progress
 
-    n_token = protocol.stream(text.tokens).end
-    watchers = [PerToken(Path(per_token), n_token).add] if per_token else []
+    n_token, nats_N = protocol.stream(text.tokens).end, None
+    if per_token is not None:
+        nats_N = np.lib.format.open_memmap(per_token, "w+", np.float32, (n_token,))
+        nats_N[:] = np.nan
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(protocol.name, total=n_token)
-        watchers.append(lambda part: bar.advance(task, len(part.position_K)))
-        return evaluate(model, text, protocol, watchers)
+        return evaluate(model, text, protocol, nats_N, lambda count: bar.advance(task, count))
 
 
 def format_table(record: dict[str, Any], unit: str) -> str:

@@ -4,13 +4,12 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
-from ..checkpoints import read_checkpoint
-from ..checkpoints.runs import load_training_text, load_with_vocabulary
+from ..checkpoints.runs import load_training_text, load_with_vocabulary, read_tgt_len
 from ..data.config import DataConfig
 from ..data.documents import SPLITS
 from ..data.store import Store
@@ -20,6 +19,7 @@ from ..errors import DataError, require
 from ..model import TransformerXL
 
 Device = Literal["cpu", "cuda"] | None
+USUAL_TGT_LEN = 128
 
 
 def pick_device(device: Device) -> str:
@@ -29,17 +29,20 @@ def pick_device(device: Device) -> str:
     return device or ("cuda" if has_gpu else "cpu")
 
 
-def load_trained(ckpt_path: str) -> tuple[TransformerXL, Vocabulary, dict[str, Any]]:
-    """Load the network in eval mode, its vocabulary, and the data settings of its training."""
-    checkpoint = read_checkpoint(ckpt_path)
-    return *load_with_vocabulary(ckpt_path), checkpoint["datamodule_hyper_parameters"]["data"]
+def load_model(ckpt_path: str, device: Device) -> tuple[TransformerXL, Vocabulary]:
+    """Load the network, in eval mode on its device, and its vocabulary."""
+    place = pick_device(device)
+    model, vocab = load_with_vocabulary(ckpt_path)
+    return model.to(place), vocab
+
+
+def find_tgt_len(ckpt_path: str) -> int:
+    """Return how long segments were in training; a usual length, if a checkpoint does not say."""
+    return read_tgt_len(ckpt_path) or USUAL_TGT_LEN
 
 
 def read_ids(ckpt_path: str, vocab: Vocabulary, path: str | None, split: str) -> np.ndarray:
-    """Return the ids of a file, or else of a split of the text that the checkpoint was trained on.
-
-    Documents are concatenated, even if training kept them apart.
-    """
+    """Return the ids of a file, or else of a split of the checkpoint's text, as one document."""
     if path is not None:
         slices = find_slices(Path(path).expanduser(), DataConfig().data_folder)
         return np.concatenate([ids for each in slices for ids in vocab.encode(each)])
@@ -53,10 +56,8 @@ def read_ids(ckpt_path: str, vocab: Vocabulary, path: str | None, split: str) ->
 def read_prompt(prompt: str | None, prompt_file: str | None) -> str | None:
     """Return the prompt, or None if there is none."""
     require(prompt is None or prompt_file is None, "prompt", prompt, "null with prompt_file")
-    if prompt is not None:
-        return prompt
-    if prompt_file is not None:
-        return read_text(prompt_file)
+    if prompt is not None or prompt_file is not None:
+        return prompt if prompt_file is None else read_text(prompt_file)
     try:
         mode = os.fstat(0).st_mode
     except OSError:
@@ -67,7 +68,6 @@ def read_prompt(prompt: str | None, prompt_file: str | None) -> str | None:
 
 
 def read_prompt_lines(path: str) -> list[str]:
-    """Return the prompts of a file with one in each line that is not empty."""
     lines = [line for line in read_text(path).splitlines() if line]
     require(len(lines) > 0, "prompts", path, "a file with a prompt in each line")
     return lines

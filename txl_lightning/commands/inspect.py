@@ -17,7 +17,7 @@ from ..errors import require
 from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
 from ..files import check_folder_writable
-from .inputs import Device, load_trained, pick_device, read_ids
+from .inputs import Device, find_tgt_len, load_model, read_ids
 
 
 def inspect_command(
@@ -47,19 +47,17 @@ def inspect_command(
         out: Folder to write to.
     """
     check_folder_writable("out", out)
-    model, vocab, trained_with = load_trained(ckpt_path)
-    model.to(pick_device(device))
+    model, vocab = load_model(ckpt_path, device)
     require(tokens >= 1, "tokens", tokens, "at least 1")
     ids = read_ids(ckpt_path, vocab, path, split)[:tokens]
     mem_len = model.config.mem_len
-    tgt_len = trained_with["tgt_len"] if tgt_len is None else tgt_len
+    tgt_len = find_tgt_len(ckpt_path) if tgt_len is None else tgt_len
     segments = {"batch_size": batch_size, "tgt_len": tgt_len}
     usual = [max(1, (mem_len or tgt_len) * 2**power // 4) for power in range(5)]
     nats = score_memory_lens(model, ids, [0, mem_len, *(mem_lens or usual)], **segments)
     attention = measure_attention_distance(model, ids, **segments)
-    about = {"checkpoint": ckpt_path, "path": path, "split": split}
-    about |= {"checkpoint_sha256": sha256_of_weights(ckpt_path)}
-    about |= describe_environment(model.device)
+    about = {"checkpoint": ckpt_path, "checkpoint_sha256": sha256_of_weights(ckpt_path)}
+    about |= {"path": path, "split": split} | describe_environment(model.device)
     about |= {"tokens": len(ids), "unit": vocab.unit, "trained_mem_len": mem_len, **segments}
     write_results(Path(out), nats, attention, about)
 

@@ -1,16 +1,14 @@
 """recl: measure how much context is of use to models."""
 
 from collections.abc import Sequence
-from functools import partial
-from itertools import chain, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from ..analysis.plots import label_recl, plot_gains
-from ..analysis.recl import compute_recl, score_contexts, spread_targets
+from ..analysis.recl import compute_recl, score_context, spread_targets
 from ..checkpoints.runs import sha256_of_weights
 from ..data.vocab import Vocabulary
 from ..errors import require
@@ -18,7 +16,7 @@ from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
 from ..files import check_folder_writable
 from ..model import TransformerXL
-from .inputs import Device, load_trained, pick_device, read_ids
+from .inputs import Device, find_tgt_len, load_model, read_ids
 
 
 def recl_command(
@@ -53,22 +51,24 @@ def recl_command(
     """
     check_folder_writable("out", out)
     check_options(step, max_context, r, positions)
-    contexts = list(range(step, max_context + 1, step))
-    models, vocab = load_group(ckpt_path)
+    models, vocab = load_group(ckpt_path, device)
     tokens = read_ids(ckpt_path[0], vocab, path, split)
     place_P = spread_targets(len(tokens), max_context, positions)
+    contexts, nats = range(step, max_context + 1, step), {}
     print(f"nats per {vocab.unit}, at {len(place_P):,} positions, by context")
-    nats = {}
-    for name, (model, tgt_len) in models.items():
-        lengths = {"tgt_len": tgt_len, "mem_len": model.config.mem_len}
-        options = (lengths if reading == "trained" else {}) | {"report": partial(report, name)}
-        model.to(pick_device(device))
-        nats[name] = score_contexts(model, tokens, place_P, contexts, **options)
+    for checkpoint, (name, model) in zip(ckpt_path, models.items(), strict=True):
+        lengths = {"tgt_len": find_tgt_len(checkpoint), "mem_len": model.config.mem_len}
+        lengths = lengths if reading == "trained" else {}
+        rows = []
+        for context in contexts:
+            rows.append(score_context(model, tokens, place_P, context, **lengths))
+            print(f"{name}  {context:6,}  {rows[-1].mean():.4f}", flush=True)
+        nats[name] = np.stack(rows)
     about = {"checkpoints": dict(zip(models, ckpt_path, strict=True)), "reading": reading}
     about["checkpoint_sha256"] = dict(zip(models, map(sha256_of_weights, ckpt_path), strict=True))
-    about |= describe_environment(torch.device(pick_device(device)))
-    about |= {"positions": len(place_P), "path": path, "split": None if path else split}
-    write_results(Path(out), nats, r, about | {"contexts": contexts, "unit": vocab.unit})
+    about |= describe_environment(model.device) | {"positions": len(place_P)}
+    about |= {"path": path, "split": None if path else split}
+    write_results(Path(out), nats, r, about | {"contexts": list(contexts), "unit": vocab.unit})
 
 
 def check_options(step: int, max_context: int, r: Sequence[float], positions: int) -> None:
@@ -79,34 +79,27 @@ def check_options(step: int, max_context: int, r: Sequence[float], positions: in
     require(all(0 < share <= 1 for share in r), "r", list(r), "each above 0 and at most 1")
 
 
-def report(model: str, context: int, nats: float) -> None:
-    print(f"{model}  {context:6,}  {nats:.4f}", flush=True)
-
-
 def write_results(
     folder: Path, nats: dict[str, np.ndarray], r: Sequence[float], about: dict[str, Any]
 ) -> None:
-    tables = [compute_recl(nats, about["contexts"], share) for share in r]
-    found, steps = (list(chain(*rows)) for rows in zip(*tables, strict=True))
+    found, gains = compute_recl(nats, about["contexts"], r)
     means = {name: nats_CP.mean(axis=1).tolist() for name, nats_CP in nats.items()}
     write_table(found, folder / "recl", about | {"nats": means})
-    write_table(steps, folder / "gains", about)
-    plot_gains(steps, found, folder / "recl.png", about["unit"])
+    write_table(gains, folder / "gains", about)
+    plot_gains(gains, found, folder / "recl.png", about["unit"])
     for row in found:
         print(f"{row['model']}  r {row['r']:g}  RECL {label_recl(row)}")
     print(f"written to {folder}")
 
 
-def load_group(paths: Sequence[str]) -> tuple[dict[str, tuple[TransformerXL, int]], Vocabulary]:
-    """Load models by name, each with the length of its segments, and their one vocabulary."""
+def load_group(paths: Sequence[str], device: Device) -> tuple[dict[str, TransformerXL], Vocabulary]:
+    """Load models by name, and their one vocabulary."""
     require(len(set(paths)) == len(paths), "ckpt_path", list(paths), "different files")
-    runs = [load_trained(path) for path in paths]
-    vocab = runs[0][1]
-    for path, (_, other, _) in zip(paths, runs, strict=True):
-        if other.fingerprint != vocab.fingerprint:
+    models, vocabs = zip(*(load_model(path, device) for path in paths), strict=True)
+    for path, vocab in zip(paths, vocabs, strict=True):
+        if vocab.fingerprint != vocabs[0].fingerprint:
             raise ValueError(f"ckpt_path: {path} has another vocabulary than {paths[0]}")
-    lengths = [(model, trained_with["tgt_len"]) for model, _, trained_with in runs]
-    return dict(zip(shorten_paths(paths), lengths, strict=True)), vocab
+    return dict(zip(shorten_paths(paths), models, strict=True)), vocabs[0]
 
 
 def shorten_paths(paths: Sequence[str]) -> list[str]:

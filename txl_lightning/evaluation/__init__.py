@@ -2,9 +2,8 @@
 
 protocols.py   how a text is read, as data; start here
 scoring.py     the nats of its tokens
-stats.py       their sums, and how sure the mean is
-metrics.py     the same for Lightning; nats in other units
-results.py     one evaluation as a record, with environment.py's
+results.py     one evaluation as a record: sums, how sure the mean is, nats in other units
+metrics.py     sums for Lightning
 """
 
 from .scoring import stream_nats

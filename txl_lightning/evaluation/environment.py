@@ -35,7 +35,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
             "device": torch.cuda.get_device_name(device) if on_gpu else device.type,
             "cpu": cpu_name(),
             "threads": torch.get_num_threads(),
-            "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+            "load": os.getloadavg()[0],
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
@@ -43,7 +43,6 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """Return the processor, as precisely as this system tells."""
     cpus = Path("/proc/cpuinfo")
     found = re.search(r"^model name\s*: (.+)", cpus.read_text(), re.M) if cpus.exists() else None
     return found[1] if found else platform.processor() or platform.machine()

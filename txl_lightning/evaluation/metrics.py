@@ -1,5 +1,6 @@
 """Nats, counted so that any split into batches, segments and ranks gives the same mean."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ class MeanNats(Metric):
 
     def __init__(self) -> None:
         super().__init__()
-        self.add_state("nats", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        for name in ("nats", "count"):
+            self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, nats_BL: Tensor, targets_BL: Tensor) -> None:
         """Count the nats of the targets that are not IGNORED."""
@@ -29,15 +30,13 @@ class MeanNats(Metric):
     def compute(self) -> Tensor:
         return self.nats / self.count
 
-    def _apply(self, *args: Any, **kwargs: Any) -> "MeanNats":
-        # In bfloat16, as which its owner may be cast, it would stop counting at 256 tokens.
-        exact = {name: getattr(self, name) for name in self._defaults}
-        super()._apply(*args, **kwargs)
-        for name, value in exact.items():
-            device = getattr(self, name).device
-            setattr(self, name, value.to(device, accumulator_dtype(device)))
-            self._defaults[name] = self._defaults[name].to(device, accumulator_dtype(device))
-        return self
+    def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any) -> "MeanNats":
+        def move(value: Tensor) -> Tensor:
+            # In bfloat16, as which its owner may be cast, it would stop counting at 256 tokens.
+            device = fn(value).device
+            return value.to(device, accumulator_dtype(device))
+
+        return super()._apply(move, *args)
 
 
 class RightAnswers(Metric):

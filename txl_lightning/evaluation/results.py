@@ -1,27 +1,105 @@
-"""One evaluation as a record of plain values."""
+"""One evaluation as a record of plain values, counted in constant memory, with its interval.
+
+K targets that are scored   N tokens of the text
+"""
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from ..data.store import EvalText
+from ..data.stream import Stream
 from ..errors import NonFiniteError
 from ..model import TransformerXL
 from .environment import describe_environment, peak_memory
 from .protocols import PROTOCOLS, Protocol
 from .scoring import TokenNats, score_text
-from .stats import NatsAccumulator, count_cold_starts, readings
+
+BLOCKS = 1000
+"""Blocks at most."""
+SHORTEST_BLOCK = 64
+"""Tokens in a block at least: neighbours are too much alike to be drawn one by one."""
+RESAMPLES, SEED, LEVEL = 1000, 1, 0.95
+"""Of the block bootstrap, and how often its interval holds the mean."""
+
+
+class NatsAccumulator:
+    """Sums in float64 over blocks of consecutive tokens of a text of n_token."""
+
+    def __init__(self, n_token: int) -> None:
+        self.block_len = max(SHORTEST_BLOCK, -(-n_token // BLOCKS))
+        n_block = -(-n_token // self.block_len)
+        self.nats, self.count = np.zeros(n_block), np.zeros(n_block, np.int64)
+
+    def add(self, part: TokenNats) -> None:
+        block_K, n_block = part.position_K // self.block_len, len(self.nats)
+        self.nats += np.bincount(block_K, part.nats_K.double().numpy(), n_block)
+        self.count += np.bincount(block_K, minlength=n_block)
+
+    @property
+    def n_scored(self) -> int:
+        return int(self.count.sum())
+
+    @property
+    def mean(self) -> float:
+        return float(self.nats.sum() / self.n_scored)
+
+    def interval(self) -> list[float]:
+        """Return where the mean of a text like this one lies, LEVEL of the time; [] of one block.
+
+        A block bootstrap (Kuensch 1989): blocks are drawn with replacement.
+        """
+        is_scored = self.count > 0
+        nats, count = self.nats[is_scored], self.count[is_scored]
+        if len(nats) < 2:
+            return []
+        equally = np.full(len(nats), 1 / len(nats))
+        times = np.random.default_rng(SEED).multinomial(len(nats), equally, RESAMPLES)
+        means = (times @ nats) / (times @ count)
+        return np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
+
+    def summary(self, unit: str, n_byte: float) -> dict[str, Any]:
+        """Return the means in all units, each with its interval."""
+        size = n_byte / self.n_scored if n_byte else None
+        means = readings(self.mean, unit, size)
+        ends = [readings(nats, unit, size) for nats in self.interval()]
+        interval = {name: [end[name] for end in ends] or None for name in means}
+        blocks = {"block_len": self.block_len, "blocks": int((self.count > 0).sum())}
+        interval |= {"level": LEVEL, **blocks, "resamples": RESAMPLES, "seed": SEED}
+        counts = {"tokens_scored": self.n_scored, "bytes_scored": n_byte or None}
+        return counts | means | {"interval": interval}
+
+
+def readings(nats: float, unit: str, bytes_per_token: float | None = None) -> dict[str, float]:
+    """Return mean nats of a token in the field's other units, by name.
+
+    bits = nats / ln 2 and perplexity = exp(nats) of the mean; a mean of perplexities is neither.
+    Bits per byte of the text compare models whose tokens are of different kinds.
+    """
+    bits = nats / math.log(2)
+    values = {"nats": nats, f"bits_per_{unit}": bits, "perplexity": math.exp(min(nats, 700.0))}
+    return values | ({"bits_per_byte": bits / bytes_per_token} if bytes_per_token else {})
 
 
 def evaluate(
     model: TransformerXL,
     text: EvalText,
     protocol: Protocol,
-    watchers: Sequence[Callable[[TokenNats], None]] = (),
+    nats_N: np.ndarray | None = None,
+    report: Callable[[int], object] = lambda count: None,
 ) -> dict[str, Any]:
-    """Score a text in constant memory; each watcher is called with each part that is scored.
+    """Score a text in constant memory.
+
+    Args:
+        model: a network.
+        text: the text.
+        protocol: how it is read.
+        nats_N: an array to fill with the nats of each token of the text that is scored.
+        report: called after each segment with the number of tokens that it scored.
 
     Raises:
         ValueError: an impossible length, or a text with nothing to score.
@@ -33,8 +111,10 @@ def evaluate(
     for part in score_text(model, text.tokens, protocol):
         n_byte += text.count_bytes(part.position_K) or 0.0
         n_cold += count_cold_starts(part, stream, mem_len)
-        for watch in (total.add, *watchers):
-            watch(part)
+        total.add(part)
+        if nats_N is not None:
+            nats_N[part.position_K] = part.nats_K.numpy()
+        report(len(part.position_K))
     if not total.n_scored:
         raise ValueError(f"{text.name}: nothing in it is scored; it must have two tokens or more")
     if not math.isfinite(total.mean):
@@ -44,12 +124,23 @@ def evaluate(
         **describe_reading(model, text, protocol),
         "cold_starts": n_cold,
         "tokens": stream.end,
-        **summarize_nats(total, text.vocab.unit, n_byte),
+        **total.summary(text.vocab.unit, n_byte),
         "seconds": seconds,
         "tokens_per_second": total.n_scored / seconds,
         "peak_memory_bytes": peak_memory(model.device),
         **describe_environment(model.device),
     }
+
+
+def count_cold_starts(part: TokenNats, stream: Stream, mem_len: int) -> int:
+    """Return how many targets of a segment are scored with only one token before them in sight.
+
+    The text's own beginning is one of them; beginnings of documents are not counted.
+    """
+    if not mem_len and not stream.ext_len:
+        return len(np.unique(part.position_K // stream.row_len))
+    column_K = part.position_K if stream.warmup_len else part.position_K % stream.row_len
+    return int((column_K == 1).sum())
 
 
 def describe_reading(model: TransformerXL, text: EvalText, protocol: Protocol) -> dict[str, Any]:
@@ -59,26 +150,6 @@ def describe_reading(model: TransformerXL, text: EvalText, protocol: Protocol) -
     changed = [name for name in lengths if fields[name] != usual[name]]
     lengths |= protocol.lengths.resolve(model.config)._asdict()
     lengths["tgt_len"] = protocol.tgt_len or protocol.stream(text.tokens).end
-    return {
-        "protocol": protocol.name,
-        "changed": changed,
-        "source": protocol.source,
-        "text": text.name,
-        "split": text.split,
-        "fingerprint": text.fingerprint,
-        "lengths": lengths,
-    }
-
-
-def summarize_nats(total: NatsAccumulator, unit: str, n_byte: float) -> dict[str, Any]:
-    """Return the means in all units, each with its interval."""
-    size = n_byte / total.n_scored if n_byte else None
-    means = readings(total.mean, unit, size)
-    ends = [readings(nats, unit, size) for nats in total.interval() or ()]
-    interval = {name: [end[name] for end in ends] or None for name in means}
-    return {
-        "tokens_scored": total.n_scored,
-        "bytes_scored": n_byte or None,
-        **means,
-        "interval": interval | total.describe(),
-    }
+    about = {"protocol": protocol.name, "changed": changed, "source": protocol.source}
+    about |= {"text": text.name, "split": text.split, "fingerprint": text.fingerprint}
+    return about | {"lengths": lengths}

@@ -4,7 +4,7 @@ B rows   L segment   K targets that are scored   T tokens of a row   D width
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..data.stream import IGNORED, Segment
 from ..data.tokens import Text, Tokens
-from ..model import AnyMemory, CachedReader, EvalSameLength, TransformerXL, eval_mode
+from ..model import AnyMemory, CachedReader, TransformerXL, eval_mode
 from .protocols import Protocol
 
 
@@ -82,24 +82,20 @@ def stream_nats(
     *,
     batch_size: int,
     tgt_len: int,
-    mem_len: int | None = None,
-    clamp_len: int | None = None,
-    same_length: EvalSameLength = None,
-    ext_len: int = 0,
     warmup_len: int = 0,
+    **lengths: Any,
 ) -> Tensor:
     """Return the nats of every scored token of a text, in input order: nats_BT.
 
     The text, ids in one dimension, is read in rows, each with an empty memory at first; a row's
     first token is not scored, unless there is a warm-up (then only that of the text has none: nan).
-    The other arguments are ProtocolOptions. The model is left in the mode it was in. With enough
-    memory tgt_len changes nothing but the speed.
+    The lengths are those of `Protocol`: mem_len, clamp_len, same_length and ext_len. The model is
+    left in the mode it was in. With enough memory tgt_len changes nothing but the speed.
 
     Raises:
         ValueError: a length that cannot be, or fewer than two tokens for each row.
     """
-    lengths = {"tgt_len": tgt_len, "mem_len": mem_len, "clamp_len": clamp_len}
-    lengths |= {"same_length": same_length, "ext_len": ext_len, "warmup_len": warmup_len}
+    lengths |= {"tgt_len": tgt_len, "warmup_len": warmup_len}
     protocol = Protocol(batch_size=batch_size, drop_last=True, **lengths)
     ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else tokens
     row_len, parts = len(ids) // batch_size, list(score_text(model, Text(ids), protocol))

@@ -3,9 +3,7 @@
 B rows   V vocabulary   W recent tokens
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -13,9 +11,6 @@ from torch import Tensor
 
 from ..errors import require
 from ..model import accumulator_dtype
-
-Filter = Callable[[Tensor], Tensor]
-"""Maps logits_BV to logits_BV; excluded tokens become -inf, at least one of each row stays."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +32,8 @@ class Sampling:
     """Divisor of recent tokens' positive logits, factor of negative ones (Keskar 2019: 1.2)."""
     penalty_window: int = 64
     """Number of recent tokens, of the prompt too, that are penalized."""
+    seed: int | None = None
+    """The same seed gives the same text; each further text has the next number."""
 
     def __post_init__(self) -> None:
         for name, is_valid, expected in (
@@ -49,10 +46,6 @@ class Sampling:
         ):
             require(is_valid, name, getattr(self, name), expected)
 
-    def filters(self) -> list[Filter]:
-        limits = ((keep_top_k, self.top_k), (keep_top_p, self.top_p), (keep_min_p, self.min_p))
-        return [partial(keep, limit) for keep, limit in limits if limit is not None]
-
     def choose_tokens(self, logits_BV: Tensor, recent_BW: Tensor, quantile_B: Tensor) -> Tensor:
         """Return the token of each row at its quantile, in (0, 1], of the filtered distribution."""
         logits_BV = logits_BV.to(accumulator_dtype(logits_BV.device))
@@ -61,8 +54,10 @@ class Sampling:
             return logits_BV.argmax(dim=-1)
         # Relative to the greatest, so that no logit overflows at a low temperature.
         logits_BV = (logits_BV - logits_BV.amax(dim=-1, keepdim=True)) / self.temperature
-        for keep in self.filters():
-            logits_BV = keep(logits_BV)
+        filters = ((keep_top_k, self.top_k), (keep_top_p, self.top_p), (keep_min_p, self.min_p))
+        for keep, limit in filters:
+            if limit is not None:
+                logits_BV = keep(limit, logits_BV)
         return invert_distribution(logits_BV.softmax(dim=-1), quantile_B)
 
 

@@ -1,22 +1,29 @@
-"""Texts being decoded, as a value: their tokens, and the memory of what was read.
+"""Texts being decoded, as a value: their tokens, and the memory of what was read; and in a file.
 
 B texts   L tokens of the longest text   W recent tokens   V vocabulary   D width
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
-from ..errors import NonFiniteError, require
+from ..errors import DataError, NonFiniteError, require
+from ..files import replace_file
 from ..model import AnyMemory, CachedReader, EvalLengths, TransformerXL
 
 SEGMENT_LEN = 128
 """Tokens of a prompt that are read at once."""
+FORMAT = "txl_lightning decoding state 3"
+"""The number changes with what a file holds."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,8 @@ class DecodingState:
     length_B: Tensor
     """Tokens of each text without padding; always in host memory."""
     memory: AnyMemory
+    ext_len: int = 0
+    """Tokens read again with each new one, in addition to the memory."""
     n_read: int = 0
     """Columns read so far; the last token of a text is read together with the next one."""
 
@@ -67,8 +76,16 @@ class DecodingState:
         return recent_BW.where(is_text_BW.to(recent_BW.device), recent_BW[:, -1:])
 
 
+def find_missing_memory(model: TransformerXL, mem_len: int | None) -> str | None:
+    """Return why tokens must be read again with each new one, or None if memory is enough."""
+    if model.config.is_absolute:
+        return "positions are absolute"
+    is_empty = EvalLengths(mem_len).resolve(model.config).mem_len == 0
+    return "mem_len is 0" if is_empty else None
+
+
 def start_decoding(
-    model: TransformerXL, prompts: Sequence[Tensor], mem_len: int | None = None
+    model: TransformerXL, prompts: Sequence[Tensor], mem_len: int | None = None, ext_len: int = 0
 ) -> DecodingState:
     """Return the state before anything of the prompts is read."""
     require(len(prompts) > 0, "prompts", "none", "at least one")
@@ -78,26 +95,28 @@ def start_decoding(
     n_token = model.config.n_token
     is_known = int(ids.min()) >= 0 and int(ids.max()) < n_token
     require(is_known, "prompt", ids.tolist()[:9], f"ids from 0 to {n_token - 1}")
+    require(ext_len >= 0, "ext_len", ext_len, "0 or more")
+    # Or a token would be predicted from nothing but itself.
+    reason = find_missing_memory(model, mem_len)
+    require(not reason or ext_len > 0, "ext_len", ext_len, f"at least 1, because {reason}")
     tokens_BL = torch.zeros(len(prompts), max(lengths), dtype=torch.long, device=model.device)
     for tokens_L, prompt_L in zip(tokens_BL, prompts, strict=True):
         tokens_L[len(tokens_L) - len(prompt_L) :] = prompt_L
-    memory = CachedReader(model).empty_memory(len(prompts), EvalLengths(mem_len=mem_len))
-    return DecodingState(tokens_BL, torch.tensor(lengths), memory)
+    memory = CachedReader(model).empty_memory(len(prompts), EvalLengths(mem_len))
+    return DecodingState(tokens_BL, torch.tensor(lengths), memory, ext_len)
 
 
 @torch.inference_mode()
-def advance(
-    reader: CachedReader, state: DecodingState, ext_len: int = 0
-) -> tuple[Tensor, DecodingState]:
+def advance(reader: CachedReader, state: DecodingState) -> tuple[Tensor, DecodingState]:
     """Read the texts to their ends; return the logits of the next token, logits_BV, and the state.
 
     Raises:
         NonFiniteError: the logits are not finite.
     """
-    memory, end = state.memory, len(state)
+    memory, end, ext_len = state.memory, len(state), state.ext_len
     # Segments are counted back from the end, so that padding moves none; the last token is one of
     # its own, as each generated token is.
-    start = state.n_read or skippable_prefix(reader.net, state, ext_len)
+    start = state.n_read or skippable_prefix(reader.net, state)
     bounds = [*sorted({start, *range(end - 1, start, -SEGMENT_LEN)}), end]
     for first, stop in pairwise(bounds):
         first = max(first - ext_len, 0)
@@ -109,19 +128,60 @@ def advance(
     return logits_BV, replace(state, memory=memory, n_read=end)
 
 
-def skippable_prefix(net: TransformerXL, state: DecodingState, ext_len: int) -> int:
+def skippable_prefix(net: TransformerXL, state: DecodingState) -> int:
     """Return how many of the first tokens the last one cannot see through any layer's memory."""
     if net.config.memory_source == "same_layer":
         return 0
     # Each layer adds what its memory holds and the segment that follows this memory.
-    visible = net.config.n_layer * (state.memory.mem_len + SEGMENT_LEN + ext_len)
+    visible = net.config.n_layer * (state.memory.mem_len + SEGMENT_LEN + state.ext_len)
     return max(len(state) - visible, 0)
 
 
-def check_lengths(model: TransformerXL, max_new_tokens: int, ext_len: int, mem_len: int) -> None:
-    """Refuse lengths with which a token would be predicted from nothing but itself."""
-    require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
-    require(ext_len >= 0, "ext_len", ext_len, "0 or more")
-    reason = "positions are absolute" if model.config.is_absolute else "mem_len is 0"
-    is_needed = model.config.is_absolute or mem_len == 0
-    require(ext_len > 0 or not is_needed, "ext_len", ext_len, f"at least 1, because {reason}")
+def save_state(path: Path, state: DecodingState, weights_sha256: str) -> None:
+    """Write a state, whole or not at all, as safetensors: never a pickle."""
+    numbers = {name: torch.tensor(getattr(state, name)) for name in ("ext_len", "n_read")}
+    texts = {"tokens_BL": state.tokens_BL, "length_B": state.length_B}
+    tensors = state.memory.tensors() | texts | numbers
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    sha256 = hashlib.sha256(save(tensors)).hexdigest()
+    about = {"format": FORMAT, "weights": weights_sha256, "tensors": sha256}
+    replace_file(path, lambda part: part.write_bytes(save(tensors, about)))
+
+
+def load_state(
+    path: Path,
+    model: TransformerXL,
+    weights_sha256: str,
+    mem_len: int | None = None,
+    ext_len: int | None = None,
+) -> DecodingState:
+    """Load a state; mem_len and ext_len, if given, must be those that it was written with.
+
+    Raises:
+        DataError: it is not such a file, is damaged, or belongs to another checkpoint.
+        ValueError: it was written with another `mem_len` or `ext_len`.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"state_file: {path}: not written by generate ({error})") from error
+    checksum = "damaged: the checksum of its tensors differs"
+    for name, expected, problem in (
+        ("format", FORMAT, "not written by generate of this release"),
+        ("tensors", hashlib.sha256(save(tensors)).hexdigest(), checksum),
+        ("weights", weights_sha256, "written with another checkpoint"),
+    ):
+        if about.get(name) != expected:
+            raise DataError(f"state_file: {path}: {problem}")
+    length_B = tensors.pop("length_B")
+    saved_ext_len, n_read = (int(tensors.pop(name)) for name in ("ext_len", "n_read"))
+    tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
+    tokens_BL = tensors.pop("tokens_BL")
+    memory = type(CachedReader(model).empty_memory(1)).from_tensors(tensors)
+    require(
+        mem_len in (None, memory.mem_len), "mem_len", mem_len, f"{memory.mem_len}, as in {path}"
+    )
+    require(ext_len in (None, saved_ext_len), "ext_len", ext_len, f"{saved_ext_len}, as in {path}")
+    return DecodingState(tokens_BL, length_B, memory, saved_ext_len, n_read)

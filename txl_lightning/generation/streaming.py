@@ -11,7 +11,7 @@ class StreamingDetokenizer:
 
     Args:
         vocab: vocabulary of the ids.
-        prefix: ids before the continuation; their text is not returned.
+        prefix: ids before the continuation, whose text is in `prefix_pieces`, one for each.
         stop: strings that end the text. Each may begin and end inside tokens.
     """
 
@@ -24,8 +24,7 @@ class StreamingDetokenizer:
         self._ids = deque(prefix)
         # The iterator ends at None, so it must not see the queue's end before flush.
         self._pieces = vocab.decode_stream(iter(self._ids.popleft, None))
-        for _ in tuple(self._ids):
-            next(self._pieces)
+        self.prefix_pieces = [next(self._pieces) for _ in tuple(self._ids)]
 
     def push(self, index: int) -> str:
         """Add a token; return the text that is now certain."""
@@ -34,20 +33,15 @@ class StreamingDetokenizer:
 
     def flush(self) -> str:
         """End the continuation; return the text that was withheld."""
-        if self.ended:
-            return ""
         self._ids.append(None)
-        text = self.push_text("".join(self._pieces))
-        return text if self.ended else text + self._withheld
+        return self.push_text("".join(self._pieces)) + self._withheld
 
     def push_text(self, text: str) -> str:
         """Add text; return what is neither a stop string nor the possible beginning of one."""
         if self.ended:
             return ""
         text = self._withheld + text
-        ends = [
-            (text.find(stop) + len(stop), text.find(stop)) for stop in self.stop if stop in text
-        ]
+        ends = [(at + len(stop), at) for stop in self.stop if (at := text.find(stop)) >= 0]
         if ends:
             # The stop string that is complete first, however the text is cut into tokens.
             self.ended, self._withheld = True, ""

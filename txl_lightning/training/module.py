@@ -15,8 +15,8 @@ from ..data.stream import IGNORED, Segment, TrainingLoader
 from ..errors import prefix_errors
 from ..evaluation.environment import peak_memory
 from ..evaluation.metrics import MeanNats, RightAnswers
+from ..evaluation.results import readings
 from ..evaluation.scoring import segment_answers, segment_nats
-from ..evaluation.stats import readings
 from ..model import EvalLengths, EvalSameLength, Memory, TransformerXL, TransformerXLConfig
 from .callbacks.non_finite import NonFiniteGuard
 from .callbacks.training_state import TrainingStateCheckpoint

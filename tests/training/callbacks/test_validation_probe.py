@@ -75,7 +75,7 @@ def attention_on_memory(trainer, net, n_warm: int) -> list[float]:
             _, memory = segment_hidden(net, row, memory, stream.ext_len)
         if index >= n_warm and row.new_len == 8:
             on_memory += torch.stack([each.memory_H for each in sums])
-            n_query += sums[0].n_query
+            n_query += float(sums[0].distance_HS[0].sum())
     assert n_query >= 16
     return (on_memory / n_query).flatten().tolist()
 

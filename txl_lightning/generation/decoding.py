@@ -1,20 +1,75 @@
-"""Beam search: the likeliest continuation found, instead of a sampled one.
+"""Decoding one token at a time: sampled, or the likeliest continuation that beam search finds.
 
-B beams   V vocabulary   C candidates
+B texts, or beams of one text   L tokens   V vocabulary   C candidates
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..errors import require
 from ..model import CachedReader, TransformerXL, accumulator_dtype, eval_mode
-from .state import DecodingState, advance, check_lengths, start_decoding
+from .sampling import Sampling, draw_quantiles
+from .state import DecodingState, advance, start_decoding
 
+Prompts = TypeVar("Prompts", Tensor, Sequence[Tensor])
 IsFinished = Callable[[list[int]], bool]
 """Tells from the ids of a continuation, without its prompt, if it ends here."""
+
+
+def generate(
+    model: TransformerXL,
+    prompt_L: Prompts,
+    max_new_tokens: int,
+    *,
+    mem_len: int | None = None,
+    ext_len: int = 0,
+    **sampling: Any,
+) -> Prompts:
+    """Return `max_new_tokens` ids that follow the prompt, without the prompt.
+
+    Args:
+        model: a network, used in eval mode and left in the mode it was in.
+        prompt_L: at least one token to start from; or several such prompts of any lengths, each
+            continued as it would be alone: the result is then a list.
+        max_new_tokens: tokens to sample.
+        mem_len: states remembered; left out, as in training.
+        ext_len: tokens read again with each new one, in addition to the memory. Absolute positions
+            need them, because they count from the end of a segment, and so does mem_len 0.
+        **sampling: fields of `Sampling`; the seed is the first prompt's, and if it is left out,
+            drawn from torch's generator.
+
+    Raises:
+        ValueError: an empty prompt, or an invalid number.
+    """
+    prompts = [prompt_L] if isinstance(prompt_L, Tensor) else prompt_L
+    state = start_decoding(model, prompts, mem_len, ext_len)
+    prompt_len = len(state)
+    for after in decode_steps(model, state, max_new_tokens, Sampling(**sampling)):
+        state = after
+    # A copy, because a tensor made under inference_mode cannot be changed by its user.
+    ids = list(state.tokens_BL[:, prompt_len:].clone())
+    return ids[0] if isinstance(prompt_L, Tensor) else ids
+
+
+@torch.inference_mode()
+def decode_steps(
+    model: TransformerXL, state: DecodingState, max_new_tokens: int, sampling: Sampling
+) -> Iterator[DecodingState]:
+    """Yield the state after each new token, which is not read yet; any of them can be continued."""
+    require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
+    seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
+    reader = CachedReader(model)
+    with eval_mode(model):
+        for _ in range(max_new_tokens):
+            logits_BV, state = advance(reader, state)
+            recent_BW = state.recent_tokens(sampling.penalty_window)
+            quantile_B = draw_quantiles(seed, state.length_B)
+            token_B = sampling.choose_tokens(logits_BV, recent_BW, quantile_B)
+            state = state.append_tokens(token_B[:, None])
+            yield state
 
 
 def beam_search(
@@ -23,21 +78,15 @@ def beam_search(
     max_new_tokens: int,
     *,
     mem_len: int | None = None,
+    ext_len: int = 0,
     **search: Any,
 ) -> Tensor:
     """Return the ids of the likeliest continuation found, without the prompt.
 
-    Args:
-        model: a network, used in eval mode and left in the mode it was in.
-        prompt_L: at least one token to start from.
-        max_new_tokens: longest continuation.
-        mem_len: states remembered; left out, as in training.
-        **search: num_beams, length_penalty, is_finished and ext_len, as in `search_beams`.
-
-    Raises:
-        ValueError: an empty prompt, or an invalid number.
+    mem_len and ext_len are as in `generate`, the rest as in `search_beams`; an empty prompt or an
+    invalid number is a ValueError.
     """
-    state = start_decoding(model, [prompt_L], mem_len)
+    state = start_decoding(model, [prompt_L], mem_len, ext_len)
     best = search_beams(model, state, max_new_tokens, **search)
     return best.tokens_BL[0, len(prompt_L) :].clone()
 
@@ -50,7 +99,6 @@ def search_beams(
     num_beams: int = 4,
     length_penalty: float = 1.0,
     is_finished: IsFinished | None = None,
-    ext_len: int = 0,
 ) -> DecodingState:
     """Return one text with its best continuation, whose last token is not read yet.
 
@@ -62,17 +110,16 @@ def search_beams(
         length_penalty: log-probabilities are divided by the length to this power: 1 compares means
             per token, 0 prefers short continuations.
         is_finished: ends a continuation early; left out, all have max_new_tokens.
-        ext_len: tokens read again with each new one, as in `generate`.
     """
+    require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
     require(num_beams >= 1, "num_beams", num_beams, "at least 1")
     require(length_penalty >= 0, "length_penalty", length_penalty, "0 or more")
-    check_lengths(model, max_new_tokens, ext_len, state.memory.mem_len)
     prompt_len, best, best_score = len(state), state, float("-inf")
     logp_B = torch.zeros(1, dtype=torch.float64, device=model.device)
     reader = CachedReader(model)
     with eval_mode(model):
         for step in range(1, max_new_tokens + 1):
-            logits_BV, state = advance(reader, state, ext_len)
+            logits_BV, state = advance(reader, state)
             # Twice as many, so that those that end leave enough to go on with.
             logp_C, row_C, token_C = extend_beams(logp_B, logits_BV, 2 * num_beams)
             ids_C = torch.cat([state.tokens_BL[row_C, prompt_len:], token_C[:, None]], 1).tolist()

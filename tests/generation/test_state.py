@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from txl_lightning.errors import DataError, StorageError
 from txl_lightning.generation import Sampling, decode_steps, start_decoding
-from txl_lightning.generation.state_file import load_state, save_state
+from txl_lightning.generation.state import load_state, save_state
 
 LENGTHS = [
     {"mem_len": 6, "clamp_len": 3, "same_length": "mem_len"},
@@ -20,7 +20,7 @@ SHA256 = "the checkpoint's"
 
 def continue_state(net, state, count):
     """Return the state after `count` tokens."""
-    for after in decode_steps(net, state, count, Sampling(repetition_penalty=1.2), 3, ext_len=2):
+    for after in decode_steps(net, state, count, Sampling(repetition_penalty=1.2, seed=3)):
         state = after
     return state
 
@@ -29,8 +29,8 @@ def continue_state(net, state, count):
 def written(make_net, tmp_path):
     """A network, and the file of a state of its."""
     net = make_net()
-    state = continue_state(net, start_decoding(net, [torch.tensor([1, 2])]), 5)
-    save_state(tmp_path / "a", state, SHA256, 2)
+    state = continue_state(net, start_decoding(net, [torch.tensor([1, 2])], ext_len=2), 5)
+    save_state(tmp_path / "a", state, SHA256)
     return net, tmp_path / "a"
 
 
@@ -42,14 +42,12 @@ def written(make_net, tmp_path):
 )  # fmt: skip
 def test_a_loaded_state_continues_bit_for_bit(make_net, tmp_path, lengths, dtype, n_before):
     net = make_net(**lengths).to(dtype)
-    prompts = [torch.tensor([1]), torch.randint(11, (9,))]
-    whole = continue_state(net, start_decoding(net, prompts), 20)
-    state = continue_state(net, start_decoding(net, prompts), n_before)
-    save_state(tmp_path / "a", state, SHA256, 2)
+    start = start_decoding(net, [torch.tensor([1]), torch.randint(11, (9,))], ext_len=2)
+    whole, state = continue_state(net, start, 20), continue_state(net, start, n_before)
+    save_state(tmp_path / "a", state, SHA256)
     assert load_file(tmp_path / "a")["tokens_BL"].shape == (2, 9 + n_before)
-    loaded, ext_len = load_state(tmp_path / "a", net, SHA256, ext_len=2)
-    loaded = continue_state(net, loaded, 20 - n_before)
-    assert ext_len == 2
+    loaded = continue_state(net, load_state(tmp_path / "a", net, SHA256, ext_len=2), 20 - n_before)
+    assert loaded.ext_len == 2
     assert torch.equal(loaded.tokens_BL, whole.tokens_BL)
     assert torch.equal(loaded.length_B, whole.length_B)
     for name, tensor in whole.memory.tensors().items():
@@ -71,32 +69,26 @@ def test_a_state_of_another_checkpoint_or_length_is_refused(written, options, er
         load_state(path, net, **{"weights_sha256": SHA256} | options)
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 64, b"{}", None])
-def test_a_file_of_something_else_is_refused(written, content):
+def test_a_damaged_file_or_one_of_something_else_is_refused(written):
     net, path = written
-    if content is None:
-        save_file({"a": torch.ones(1)}, path)
-    else:
-        path.write_bytes(content)
-    with pytest.raises(DataError, match=r"state_file: .*a: not written by generate") as caught:
-        load_state(path, net, SHA256)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("place", [-1, -400])
-def test_a_damaged_file_is_refused(written, place):
-    net, path = written
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1
-    for damaged, message in ((content, "damaged"), (content[:-9], "not written by generate")):
-        path.write_bytes(damaged)
-        with pytest.raises(DataError, match=message):
+    content = path.read_bytes()
+    save_file({"a": torch.ones(1)}, path)
+    others = [b"", b"\0" * 64, b"{}", path.read_bytes(), content[:-9]]
+    cases = [(other, r"state_file: .*a: not written by generate") for other in others]
+    for place in (-1, -400):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        cases.append((damaged, "state_file: .*a: damaged"))
+    for wrong, message in cases:
+        path.write_bytes(wrong)
+        with pytest.raises(DataError, match=message) as caught:
             load_state(path, net, SHA256)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_path_that_cannot_be_written_is_refused(make_net, tmp_path):
     net = make_net()
     (tmp_path / "a").mkdir()
     with pytest.raises(StorageError, match=r".*a: cannot be written"):
-        save_state(tmp_path / "a", start_decoding(net, [torch.tensor([1])]), SHA256, 0)
+        save_state(tmp_path / "a", start_decoding(net, [torch.tensor([1])]), SHA256)
     assert os.listdir(tmp_path) == ["a"]

@@ -1,0 +1,211 @@
+"""Generation with everything before a token in memory; beam search finds the likeliest text."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from txl_lightning import beam_search, generate
+from txl_lightning.generation import Sampling, decode_steps, search_beams, start_decoding
+from txl_lightning.generation import state as state_module
+from txl_lightning.generation.state import advance
+from txl_lightning.model import CachedReader
+
+UNEQUAL = [260, 1, 2, 129, 40]
+LENGTHS = [
+    {"mem_len": 200},
+    {"mem_len": 5, "same_length": "mem_len+1"},
+    {"mem_len": 4, "ext_len": 3},
+    {"mem_len": 0, "ext_len": 6, "positions": "absolute_sinusoidal"},
+    {"mem_len": 7, "ext_len": 200, "positions": "absolute_learned", "clamp_len": 9},
+]
+PROMPT = torch.tensor([1, 3, 0, 2])
+
+
+def assert_close(found, expected) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("net", "prompt_len", "ext_len", "seen"),
+    [
+        *(({"mem_len": 200}, prompt_len, 5, 200) for prompt_len in (1, 3, 140)),
+        ({"mem_len": 200}, 5, 0, 200),
+        ({"mem_len": 0}, 140, 4, 5),
+        ({"mem_len": 0, "positions": "absolute_learned", "clamp_len": 9}, 140, 4, 5),
+    ],
+    ids=str,
+)
+def test_greedy_generation_equals_reading_what_is_seen_anew_for_every_token(
+    make_net, net, prompt_len, ext_len, seen
+):
+    net, history = make_net(**net), torch.randint(11, (prompt_len,))
+    for token in generate(net, history, 12, temperature=0, ext_len=ext_len):
+        logits_BLV, _ = net(history[None, -seen:])
+        assert token == logits_BLV[0, -1].argmax()
+        history = torch.cat([history, token[None]])
+
+
+def test_a_prompt_longer_than_the_memory_is_read_in_segments_that_end_with_it(make_net):
+    net = make_net(mem_len=3)
+    prompt, memory = torch.randint(11, (300,)), None
+    for part in prompt.split([43, 128, 128, 1]):
+        logits, memory = net(part[None], memory)
+    reader, state = CachedReader(net), start_decoding(net, [prompt])
+    logits_BV, state = advance(reader, state)
+    assert_close(logits_BV, logits[:, -1])
+    token_11 = torch.tensor([[4]])
+    next_BV, _ = advance(reader, state.append_tokens(token_11))
+    assert_close(next_BV, net(token_11, memory)[0][:, -1])
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_padding_changes_no_logit_and_no_memory(make_net, lengths):
+    ext_len = lengths.get("ext_len", 0)
+    net = make_net(**{name: value for name, value in lengths.items() if name != "ext_len"})
+    reader, prompts = CachedReader(net), [torch.randint(11, (length,)) for length in UNEQUAL]
+    logits_BV, together = advance(reader, start_decoding(net, prompts, ext_len=ext_len))
+    token_B1 = torch.randint(11, (len(prompts), 1))
+    next_BV, _ = advance(reader, together.append_tokens(token_B1))
+    for row, prompt in enumerate(prompts):
+        alone_1V, alone = advance(reader, start_decoding(net, [prompt], ext_len=ext_len))
+        assert_close(logits_BV[row], alone_1V[0])
+        assert together.memory.filled_B[row] == alone.memory.filled_B[0]
+        next_1V, _ = advance(reader, alone.append_tokens(token_B1[row : row + 1]))
+        assert_close(next_BV[row], next_1V[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "ext_len"), [({}, 0), ({"positions": "shaw", "clamp_len": 4}, 5)]
+)
+def test_a_long_prompt_is_read_only_as_far_back_as_it_is_visible(
+    make_net, monkeypatch, changes, ext_len
+):
+    net, prompts = make_net(**changes), [torch.randint(11, (n,)) for n in (700, 640)]
+    reader, state = CachedReader(net), start_decoding(net, prompts, ext_len=ext_len)
+    assert state_module.skippable_prefix(net, state) == 700 - 2 * (6 + 128 + ext_len)
+    logits_BV, _ = advance(reader, state)
+    monkeypatch.setattr(state_module, "skippable_prefix", lambda *_: 0)
+    assert_close(logits_BV, advance(reader, state)[0])
+
+
+def test_the_network_returns_to_its_mode_when_generation_is_abandoned(make_net):
+    net = make_net().train()
+    steps = decode_steps(net, start_decoding(net, [torch.tensor([1])]), 9, Sampling())
+    next(steps)
+    steps.close()
+    assert net.training
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_the_penalty_covers_the_prompt_as_far_back_as_its_window(make_net):
+    net = make_net()
+    likeliest = int(net(torch.tensor([[3, 7, 7, 7]]))[0][0, -1].argmax())
+    prompt = torch.tensor([likeliest, 7, 7, 7])
+    net.head.out.bias.data.zero_()[likeliest] = 1e3
+    options = {"temperature": 0, "repetition_penalty": 1e9}
+    for window, is_repeated in ((4, False), (3, True)):
+        [token] = generate(net, prompt, 1, penalty_window=window, **options)
+        assert (token == likeliest) == is_repeated
+
+
+def test_samples_follow_the_models_probabilities(make_net):
+    net, prompt = make_net(), torch.tensor([1, 2])
+    p_V = net(prompt[None])[0][0, -1].softmax(-1)
+    ids = torch.cat(generate(net, [prompt] * 800, 1, seed=0))
+    assert (torch.bincount(ids, minlength=11) / 800 - p_V).abs().max() < 5 * (0.25 / 800) ** 0.5
+
+
+def test_equal_seeds_sample_equal_texts_in_a_list_or_alone(make_net):
+    net, prompts = make_net(), [torch.randint(11, (length,)) for length in (9, 1, 2)]
+    together = generate(net, prompts, 30, seed=3, repetition_penalty=99)
+    for row, (prompt, ids) in enumerate(zip(prompts, together, strict=True)):
+        assert torch.equal(ids, generate(net, prompt, 30, seed=3 + row, repetition_penalty=99))
+    assert len({tuple(ids.tolist()) for ids in together}) == 3
+    assert not any(ids.is_inference() for ids in together)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_new_tokens": -1}, "max_new_tokens: invalid -1"),
+        ({"temperature": -0.5}, "temperature: invalid -0.5"),
+        ({"ext_len": -1}, "ext_len: invalid -1"),
+        ({"prompt_L": torch.tensor([], dtype=torch.long)}, "prompt: invalid an empty one"),
+        ({"prompt_L": torch.tensor([3, 11])}, r"prompt: invalid \[3, 11\]; .* ids from 0 to 10"),
+        ({"prompt_L": []}, "prompts: invalid none"),
+        ({"net": {"positions": "absolute_sinusoidal"}}, "ext_len: invalid 0; .* absolute"),
+        ({"net": {"mem_len": 0}}, "ext_len: invalid 0; .* mem_len is 0"),
+        ({"bias": float("nan")}, "the logits are not finite"),
+    ],
+)
+def test_an_invalid_argument_or_weight_is_an_error_of_one_line(make_net, changes, message):
+    options = {"prompt_L": torch.tensor([1]), "max_new_tokens": 3} | changes
+    net = make_net(**options.pop("net", {}))
+    net.head.out.bias.data[3] = options.pop("bias", 0.0)
+    with pytest.raises(ValueError, match=message):
+        generate(net, **options)
+
+
+@pytest.fixture
+def small(make_net):
+    return make_net(n_token=4, mem_len=9)
+
+
+def every_continuation(net, length: int, end: int | None) -> dict[tuple[int, ...], float]:
+    """Log-probabilities of texts that have `end` only at their end, and end with it or are long."""
+    found = {}
+    for n in range(1, length + 1):
+        for ids in product(range(4), repeat=n):
+            if end not in ids[:-1] and (n == length or ids[-1] == end):
+                logp_LV = net(torch.cat([PROMPT, torch.tensor(ids)])[None])[0][0].log_softmax(-1)
+                found[ids] = sum(logp_LV[3 + at, index].item() for at, index in enumerate(ids))
+    return found
+
+
+@pytest.mark.parametrize("end", [None, 0])
+def test_enough_beams_equal_exhaustive_search(make_net, end):
+    lengths = set()
+    for seed in range(4):
+        torch.manual_seed(seed)
+        net = make_net(n_token=4, mem_len=9)
+        known = every_continuation(net, 4, end)
+        for power in (0.0, 0.7, 1.0, 2.0):
+            best = max(known, key=lambda ids: known[ids] / len(ids) ** power)
+            options = {"num_beams": 64, "length_penalty": power}
+            found = beam_search(net, PROMPT, 4, is_finished=lambda ids: ids[-1] == end, **options)
+            assert tuple(found.tolist()) == best
+            lengths.add(len(best))
+    # Only then does it matter what lengths are worth.
+    assert lengths == {4} if end is None else len(lengths) > 1
+
+
+def test_one_beam_equals_greedy_generation(small):
+    for count in (0, 9):
+        expected = generate(small, PROMPT, count, temperature=0)
+        assert torch.equal(beam_search(small, PROMPT, count, num_beams=1), expected)
+
+
+def test_a_finished_text_takes_no_beam_from_the_others(small):
+    """One beam, and the likeliest token ends the text: long texts are worth more."""
+    likeliest = int(generate(small, PROMPT, 1, temperature=0))
+    options = {"num_beams": 1, "is_finished": lambda ids: ids[-1] == likeliest}
+    assert len(beam_search(small, PROMPT, 3, length_penalty=9.0, **options)) > 1
+
+
+def test_each_beam_keeps_its_own_memory(make_net):
+    """What comes after the text that is found is what comes after it when it is read alone."""
+    for seed in range(4):
+        torch.manual_seed(seed)
+        net = make_net(n_token=4, mem_len=9)
+        found = search_beams(net, start_decoding(net, [PROMPT]), 6, num_beams=5)
+        assert found.n_read == len(found) - 1
+        alone = start_decoding(net, [found.row_tokens(0).clone()])
+        expected, result = (advance(CachedReader(net), state)[0] for state in (alone, found))
+        assert_close(result, expected)
+
+
+@pytest.mark.parametrize("name", ["num_beams", "length_penalty", "max_new_tokens", "ext_len"])
+def test_an_invalid_argument_of_beam_search_is_refused_by_name(small, name):
+    with pytest.raises(ValueError, match=f"{name}: invalid -1"):
+        beam_search(small, PROMPT, **{"max_new_tokens": 3, name: -1})
