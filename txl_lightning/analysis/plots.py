@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .recl import THRESHOLD
 
@@ -128,17 +128,21 @@ def label_recl(row: dict[str, Any]) -> str:
 
 
 @contextmanager
-def open_figure(path: Path, count: int = 1) -> Iterator[list[Any]]:
+def open_figure(
+    file: Path | IO[str], count: int = 1, inches: tuple[float, float] | None = None, **options: Any
+) -> Iterator[list[Any]]:
     """Yield the axes of panels, side by side and on one scale; write the picture at the end."""
     # Slow to import, and of no use to who only measures.
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.6 * count + 3.4 * (count == 1), 4), layout="constrained")
+    inches = inches or (3.6 * count + 3.4 * (count == 1), 4)
+    figure = Figure(figsize=inches, layout="constrained")
     panels = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
     for axes in panels:
         axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
     yield panels
-    figure.savefig(path, dpi=120)
+    figure.savefig(file, dpi=120, **options)
 
 
 def group_by(rows: Rows, name: str) -> dict[Any, list[dict[str, Any]]]:

@@ -169,7 +169,7 @@ class TxlCLI(LightningCLI):
             raise ValueError("weights_only: invalid false; a checkpoint must run no code")
         # Left open, Lightning executes what a checkpoint holds if a plugin of the user's reads it.
         config.weights_only = True
-        callbacks = default_callbacks(self.subcommand, config, self.run_folder)
+        callbacks = default_callbacks(self.subcommand, config)
         self.trainer_defaults = TRAINER_DEFAULTS | {"callbacks": callbacks}
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -179,6 +179,9 @@ class TxlCLI(LightningCLI):
             version = self.run_folder and self.run_folder.name
             loggers = put_run_logger_first(made.logger, RunLogger(root, version))
             kwargs["logger"] = wrap_wandb_loggers(loggers, root, config.wandb.required, self.run_id)
+        elif self.subcommand == "fit":
+            # There is no logger to make a run's folder.
+            kwargs["default_root_dir"] = self.run_folder or CSVLogger(root, name="").log_dir
         plugins = made.plugins or []
         plugins = plugins if isinstance(plugins, list) else [plugins]
         for plugin in plugins:
@@ -202,16 +205,8 @@ class TxlCLI(LightningCLI):
             given["return_predictions"] = False
 
 
-def default_callbacks(
-    command: str, config: jsonargparse.Namespace, resumed: Path | None
-) -> list[Callback]:
-    """Make the callbacks of every run of a command; a config's own are added.
-
-    Args:
-        command: fit, validate, test or predict.
-        config: all its settings.
-        resumed: the folder of the run that is resumed, if it is one.
-    """
+def default_callbacks(command: str, config: jsonargparse.Namespace) -> list[Callback]:
+    """Make the callbacks of every run of a command; a config's own are added."""
     if command != "fit":
         return [SaveNats()] if command == "predict" else []
     probe = ValidationProbe(config.report.sample_len)
@@ -223,13 +218,7 @@ def default_callbacks(
     if config.trainer.enable_progress_bar is not False:
         callbacks.append(TokenProgressBar())
     if config.trainer.enable_checkpointing is not False:
-        folder = None
-        if config.trainer.logger is False:
-            # There is no logger to make a run's folder.
-            root = config.trainer.default_root_dir
-            folder = (resumed or Path(CSVLogger(root, name="").log_dir)) / "checkpoints"
-        every_n_steps = config.checkpoint.every_n_steps
-        callbacks += [BestCheckpoint(folder), LastCheckpoint(every_n_steps, folder)]
+        callbacks += [BestCheckpoint(), LastCheckpoint(config.checkpoint.every_n_steps)]
     return callbacks
 
 

@@ -8,14 +8,13 @@ from lightning.pytorch.loggers import CSVLogger
 from rich.console import Console
 
 from txl_lightning import TransformerXL, TransformerXLConfig
-from txl_lightning.evaluation.tables import align_columns
 from txl_lightning.training.callbacks import progress_bar
 from txl_lightning.training.callbacks.progress_bar import (
     TokenProgressBar,
     format_parameters,
     format_result,
 )
-from txl_lightning.training.callbacks.run_metrics import RunMetrics, format_columns, read_metrics
+from txl_lightning.training.callbacks.run_metrics import RunMetrics, read_metrics
 from txl_lightning.training.callbacks.throughput import Throughput
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 
@@ -24,17 +23,14 @@ CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 @pytest.fixture
-def watch(make_model, make_data, make_trainer, tmp_path):
+def watch(fit, tmp_path):
     """Train; what was shown, and the progress bar."""
 
-    def run(terminal: bool, seconds: float = 0, width: int = 140, data=(), **options):
+    def run(terminal: bool, seconds: float = 0, width: int = 140, **options):
         progress = TokenProgressBar(seconds)
         progress.console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
-        options = {"enable_progress_bar": True, "log_every_n_steps": 1} | options
-        options["logger"] = CSVLogger(tmp_path, name="")
-        callbacks = [Throughput(), ValidationProbe(0), progress]
-        trainer = make_trainer(callbacks=callbacks, **options)
-        trainer.fit(make_model(), datamodule=make_data(**dict(data)))
+        options |= {"enable_progress_bar": True, "logger": CSVLogger(tmp_path, name="")}
+        fit(Throughput(), ValidationProbe(0), progress, **{"log_every_n_steps": 1} | options)
         return CODES.sub("", progress.console.file.getvalue()), progress
 
     return run
@@ -46,7 +42,7 @@ def test_a_run_shows_parts_readings_time_left_and_a_table_of_validations(watch, 
     for words in ("attention", "device: cpu", "bits/byte", "6/6", " left"):
         assert words in shown
     assert shown.count("validation:") == 3
-    assert progress.live is None
+    assert not progress.live.live.is_started
     *_, result, head, first, second, third, folder = shown.strip().splitlines()
     assert folder == f"run folder: {progress.folder}"
     assert result.startswith("trained 6 of 6 steps, 192 tokens, in ")
@@ -70,18 +66,14 @@ def test_the_live_line_fits_a_narrow_terminal(watch):
     assert " left" not in re.findall(r"step 20/20.*", shown)[-1]
 
 
-def test_a_run_without_a_validation_says_why(watch):
-    shown, _ = watch(False, val_check_interval=7)
-    assert "no validation: trainer.val_check_interval is 7\n" in shown
-    shown, _ = watch(False, limit_val_batches=0)
-    assert "no validation" not in shown
-
-
-def test_lines_in_a_pipe_are_as_seldom_as_asked_and_never_repeat_readings(watch):
-    shown, _ = watch(terminal=False, seconds=1e6)
+def test_lines_in_a_pipe_are_as_seldom_as_asked_and_a_missing_validation_has_its_reason(watch):
+    shown, _ = watch(terminal=False, seconds=1e6, val_check_interval=7)
     assert len(re.findall(r"^step \d+/6", shown, re.MULTILINE)) == 1
-    shown, _ = watch(terminal=False, log_every_n_steps=3)
+    assert "no validation: trainer.val_check_interval is 7\n" in shown
+    shown, _ = watch(terminal=False, log_every_n_steps=3, limit_val_batches=0)
+    # Readings are never repeated.
     assert re.findall(r"^step (\d+)/6", shown, re.MULTILINE) == ["3", "6"]
+    assert "no validation" not in shown
 
 
 @pytest.mark.parametrize(
@@ -105,7 +97,8 @@ def test_the_time_left_is_by_the_mean_of_all_steps_but_the_first(monkeypatch, ma
     now, progress, trainer = [0.0], TokenProgressBar(), make_trainer(max_steps=20)
     monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(type(trainer), "global_step", property(lambda _: len(seconds)))
-    progress.is_disabled, seconds, left = True, [], []
+    progress.disable()
+    seconds, left = [], []
     # The first step compiles; after the third there is a validation.
     for each in (100, 2, 2, 32):
         seconds.append(each)
@@ -127,11 +120,3 @@ def test_the_final_table_has_the_best_validation_however_long_ago(make_trainer):
     lines = format_result(make_trainer(), RunMetrics(rows)).splitlines()[1:]
     assert [line.split()[-2] for line in lines[1:]] == ["1", "5", *map(str, range(25, 31))]
     assert [line.startswith("best") for line in lines[1:]] == [False, True] + [False] * 6
-
-
-def test_tables_have_short_numbers_in_aligned_columns():
-    values = (1234, -1e-4, -0.25, 12345.6, 1e12)
-    _, *rows = format_columns([{"n": value} for value in values])
-    assert rows == [["1,234"], ["0.000"], ["-0.250"], ["12,346"], ["1e+12"]]
-    lines = align_columns([("a", "1", "x"), ("long", "1,000", "")]).splitlines()
-    assert lines == ["a         1  x", "long  1,000"]

@@ -6,22 +6,16 @@ import math
 import re
 import shutil
 import subprocess
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from lightning.pytorch import Callback
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.callbacks import LambdaCallback
+from matplotlib.figure import Figure
 
 from txl_lightning.analysis.plots import draw_attention
 from txl_lightning.training.callbacks import report
 from txl_lightning.training.callbacks.checkpointing import AtomicCheckpointIO, LastCheckpoint
-from txl_lightning.training.callbacks.plots import (
-    make_figure,
-    plot_learning_curves,
-    plot_memory_gain,
-)
-from txl_lightning.training.callbacks.report import Report, ReportConfig, describe_page
+from txl_lightning.training.callbacks.report import Report, ReportConfig, render_page
 from txl_lightning.training.callbacks.run_metrics import RunMetrics
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 
@@ -65,11 +59,8 @@ def render_in_browser(text: str, width: int, folder) -> tuple[dict, list[str]]:
     return json.loads(html.unescape(told)), complaints
 
 
-BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-
-
 @pytest.mark.slow
-@BROWSER
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 @pytest.mark.parametrize("width", [1200, 360])
 def test_a_browser_shows_all_figures_without_complaints(run_folder, tmp_path, width):
     text = (run_folder / "report.html").read_text(encoding="utf-8")
@@ -82,26 +73,28 @@ def test_a_browser_shows_all_figures_without_complaints(run_folder, tmp_path, wi
     assert shown["letters"] > 6
 
 
-def test_the_page_needs_no_network_and_no_script(run_folder):
+def test_a_finished_run_has_a_page_that_needs_no_network_and_no_script(run_folder):
     text = (run_folder / "report.html").read_text(encoding="utf-8")
     assert re.findall(r"<(?:script|iframe|object|embed|img)|@import|url\((?!#)", text) == []
     assert re.findall(r"""\b(?:src|href)\s*=\s*["'](?!#|data:)""", text) == []
     for part in ("learning_curves", "memory", "samples", "config"):
         assert text.count(f'<section id="{part}">') == 1
+    assert "finished, step 4 of 4" in text
+    assert re.findall(r"after step (\d)", text) == ["4", "2"]
+    assert "1 earlier" in text
 
 
 @pytest.fixture
-def render(make_model, make_data, make_trainer, tmp_path):
+def render(fit):
     """Make the page of a run with such metrics and notes of its probe."""
-    trainer = make_trainer(max_steps=1, limit_val_batches=0)
-    trainer.fit(make_model(), datamodule=make_data())
+    trainer = fit(max_steps=1, limit_val_batches=0)
 
-    def render_page(rows=(), **notes) -> str:
+    def render_notes(rows=(), **notes) -> str:
         probe = ValidationProbe()
-        vars(probe).update(notes)
-        return report.render_page(describe_page(trainer, RunMetrics(list(rows)), probe))
+        probe.load_state_dict(notes)
+        return render_page(trainer, RunMetrics(list(rows)), probe)
 
-    return render_page
+    return render_notes
 
 
 def test_a_run_that_logged_nothing_has_a_page(render):
@@ -117,12 +110,6 @@ def test_samples_are_escaped_and_without_control_characters(render):
     assert "<b>a</b>\u2400\u2407\tb\nc\u2421\ufffdd\ufffd</pre>" in text
 
 
-def test_earlier_samples_are_folded_under_the_latest(render):
-    text = render(samples=[[1, "one"], [2, "two"], [3, "three"]])
-    assert re.findall(r"after step (\d)", text) == ["3", "2", "1"]
-    assert "2 earlier" in text
-
-
 def test_the_best_validation_is_marked_and_stands_on_top(render):
     values = [(3.0, 4.3, -0.1), (1.0, 1.4, 0.25), (2.0, 2.9, 0.3)]
     rows = [
@@ -136,9 +123,7 @@ def test_the_best_validation_is_marked_and_stands_on_top(render):
     facts = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
     assert (facts["best validation, bits per byte"], facts["at step"]) == ("1.400", "20")
     assert (facts["right answers"], facts["memory gain, nats"]) == ("25.0%", "0.250")
-    [axes] = make_figure(
-        partial(plot_memory_gain, metrics=RunMetrics(rows), unit="word"), report.LARGE
-    ).axes
+    report.plot_memory_gain(axes := Figure().subplots(), RunMetrics(rows), "word")
     zero, line = axes.lines
     assert line.get_xydata().tolist() == [[100, -0.1], [200, 0.25], [300, 0.3]]
     assert set(zero.get_ydata()) == {0}
@@ -149,55 +134,51 @@ def test_learning_curves_are_of_training_and_validation_without_nan():
     names = ("train/tokens_seen", "train/bits_per_byte", "val/tokens_seen", "val/bits_per_byte")
     values = [(1, 8.0, 1, math.inf), (2, math.nan, 2, 6.0), (3, 5.0, 3, math.nan)]
     rows = [{"step": n} | dict(zip(names, row, strict=True)) for n, row in enumerate(values)]
-    plot = partial(plot_learning_curves, metrics=RunMetrics(rows))
-    [axes] = make_figure(plot, report.LARGE).axes
+    report.plot_learning_curves(axes := Figure().subplots(), RunMetrics(rows))
     assert [line.get_xydata().tolist() for line in axes.lines] == [[[1, 8], [3, 5]], [[2, 6]]]
     assert axes.get_ylabel() == "bits per byte"
+
+
+def test_long_curves_are_simplified():
+    rows = [
+        {"step": n, "train/tokens_seen": n, "train/nats": 5 + math.sin(n)} for n in range(50_000)
+    ]
+    svg = report.to_svg(
+        lambda axes: report.plot_learning_curves(axes, RunMetrics(rows)), report.LARGE
+    )
+    assert len(svg) < 200_000
 
 
 @pytest.mark.parametrize(("share", "n_axes"), [(0.0, 1), (0.1, 2)])
 def test_attention_has_a_colour_scale_only_with_memory(share, n_axes):
     row = {"layer": 1, "head": 1, "mean": 1.0, "nearest_tenth": 0, "median": 1}
-    rows = [row | {"farthest_tenth": 2, "on_memory": share}]
-    plot = partial(draw_attention, rows=rows, unit="byte")
-    assert len(make_figure(plot, report.LARGE).axes) == n_axes
+    figure = Figure()
+    draw_attention(figure.subplots(), [row | {"farthest_tenth": 2, "on_memory": share}], "byte")
+    assert len(figure.axes) == n_axes
 
 
 @pytest.fixture
-def train(make_model, make_data, make_trainer, tmp_path):
-    """Train with a report; `last` is the files in its folder, and its page."""
+def train(fit, tmp_path):
+    """Train with a report: its page, which is `train.page` too where training fails."""
 
-    def run(*others: Callback, **options) -> tuple[set[str], str]:
-        probe, logger = ValidationProbe(10), CSVLogger(tmp_path, name="", version="run")
-        options = {"val_check_interval": 3, "log_every_n_steps": 1, "logger": logger} | options
-        trainer = make_trainer(callbacks=[probe, Report(probe), *others], **options)
+    def run(*others, **options) -> str:
+        probe = ValidationProbe(5)
         try:
-            trainer.fit(make_model(), datamodule=make_data())
+            fit(probe, Report(probe), *others, **{"val_check_interval": 3} | options)
         finally:
-            files = {path.name for path in (tmp_path / "run").glob("*.*")}
-            path = tmp_path / "run" / "report.html"
-            run.last = files, path.read_text() if path.exists() else ""
-        return run.last
+            path = tmp_path / "runs" / "report.html"
+            run.page = path.read_text() if path.is_file() else ""
+        return run.page
 
     return run
 
 
-def test_a_finished_run_has_its_page_and_pictures(train):
-    files, text = train(limit_val_batches=5)
-    assert {"report.html", "curve.png", "attention.png", "probe.json"} <= files
-    assert "finished, step 6 of 6" in text
-    assert text.count("<h3>after step") == 2
-
-
-class StopAt4(Callback):
-    """Raise an error in the fifth step."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def on_train_batch_start(self, trainer, *_) -> None:
+def fail_at_4(error: BaseException) -> LambdaCallback:
+    def fail(trainer, *_):
         if trainer.global_step == 4:
-            raise self.error
+            raise error
+
+    return LambdaCallback(on_train_batch_start=fail)
 
 
 @pytest.mark.parametrize(
@@ -207,21 +188,41 @@ class StopAt4(Callback):
 )
 def test_a_run_that_is_ended_has_its_page(train, error, status):
     with pytest.raises(type(error)):
-        train(StopAt4(error))
-    files, text = train.last
-    assert "report.html" in files
-    assert status in text
+        train(fail_at_4(error))
+    assert status in train.page
 
 
-def test_a_page_that_cannot_be_written_is_a_warning(train, tmp_path):
-    (tmp_path / "runs").write_text("a file where a folder is to be")
-    with pytest.warns(UserWarning, match="no report is written"):
-        files, _ = train(logger=False)
-    assert files == set()
+def test_a_failing_report_is_a_warning_hides_no_error_and_loses_no_checkpoint(train, tmp_path):
+    (tmp_path / "runs" / "report.html").mkdir(parents=True)
+    callbacks = fail_at_4(RuntimeError("lost")), LastCheckpoint()
+    with (
+        pytest.raises(RuntimeError, match="lost"),
+        pytest.warns(UserWarning, match=r"StorageError\(.*; no report is written"),
+    ):
+        train(*callbacks, enable_checkpointing=True, plugins=[AtomicCheckpointIO()])
+    assert (tmp_path / "runs" / "checkpoints" / "crash-4.ckpt").is_file()
 
 
-def test_a_trial_of_a_few_steps_leaves_nothing(train):
-    assert train(fast_dev_run=2)[0] == set()
+@pytest.mark.parametrize(("seconds", "pages"), [(0.0, 3), (report.SECONDS, 1)])
+def test_the_page_is_written_after_the_first_validation_and_then_seldom(
+    train, monkeypatch, seconds, pages
+):
+    states = []
+    monkeypatch.setattr(report, "SECONDS", seconds)
+    monkeypatch.setattr(report, "render_page", lambda *_, state, **__: states.append(state) or "")
+    train(val_check_interval=2)
+    assert states == ["training"] * pages + ["finished"]
+
+
+@pytest.mark.parametrize(
+    ("is_global_zero", "fast_dev_run", "count"), [(True, 0, 1), (False, 0, 0), (True, 2, 0)]
+)
+def test_only_rank_0_writes_and_not_in_a_trial(tmp_path, is_global_zero, fast_dev_run, count):
+    writer, written = Report(ValidationProbe(0)), []
+    writer.folder = tmp_path
+    trainer = SimpleNamespace(is_global_zero=is_global_zero, fast_dev_run=fast_dev_run)
+    writer.attempt(written.append, trainer)
+    assert len(written) == count
 
 
 def test_a_negative_sample_length_is_refused():
@@ -229,52 +230,8 @@ def test_a_negative_sample_length_is_refused():
         ReportConfig(sample_len=-1)
 
 
-def test_a_failing_report_hides_no_error_and_loses_no_checkpoint(
-    make_model, make_data, make_trainer, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(Report, "write_page", lambda *_: {}["nothing"])
-    callbacks = [Report(ValidationProbe(0)), StopAt4(RuntimeError("lost"))]
-    callbacks.append(LastCheckpoint(dirpath=tmp_path / "kept"))
-    options = {"enable_checkpointing": True, "plugins": [AtomicCheckpointIO()]}
-    trainer = make_trainer(callbacks=callbacks, **options)
-    with (
-        pytest.raises(RuntimeError, match="lost"),
-        pytest.warns(UserWarning, match=r"KeyError\('nothing'\); no report is written"),
-    ):
-        trainer.fit(make_model(), datamodule=make_data())
-    assert (tmp_path / "kept" / "crash-4.ckpt").is_file()
-
-
-@pytest.mark.parametrize(("seconds", "pages"), [(0.0, 3), (report.SECONDS, 1)])
-def test_the_page_is_written_after_the_first_validation_and_then_seldom(
-    train, monkeypatch, seconds, pages
-):
-    states, write = [], Report.write_page
-    monkeypatch.setattr(report, "SECONDS", seconds)
-    monkeypatch.setattr(
-        Report,
-        "write_page",
-        lambda self, trainer, state: (states.append(state), write(self, trainer, state)),
-    )
-    train(val_check_interval=2)
-    assert states == ["training"] * pages + ["finished"]
-
-
-def test_only_rank_0_writes(tmp_path):
-    writer, written = Report(ValidationProbe(0)), []
-    writer.folder = tmp_path
-    for is_zero in (False, True):
-        trainer = SimpleNamespace(is_global_zero=is_zero, fast_dev_run=False)
-        writer.attempt(trainer, written.append, is_zero)
-    assert written == [True]
-
-
-def test_a_resumed_run_keeps_its_samples(make_model, make_data, make_trainer, tmp_path):
-    options = {"val_check_interval": 2, "logger": False}
-    for max_steps, start in ((4, None), (6, tmp_path / "a.ckpt")):
-        probe = ValidationProbe(5)
-        trainer = make_trainer(callbacks=[probe, Report(probe)], max_steps=max_steps, **options)
-        trainer.fit(make_model(), datamodule=make_data(), ckpt_path=start)
-        trainer.save_checkpoint(tmp_path / "a.ckpt")
-    text = (tmp_path / "runs" / "report.html").read_text()
+def test_a_resumed_run_keeps_its_samples(train, fit, tmp_path):
+    train(val_check_interval=2, max_steps=4)
+    fit.trainer.save_checkpoint(tmp_path / "a.ckpt")
+    text = train(val_check_interval=2, ckpt_path=tmp_path / "a.ckpt")
     assert re.findall(r"after step (\d)", text) == ["6", "4", "2"]

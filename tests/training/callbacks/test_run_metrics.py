@@ -1,37 +1,21 @@
 """The metrics of a run are read back from its metrics.csv as they were logged."""
 
-import pytest
-from lightning.pytorch.loggers import CSVLogger
-
-from txl_lightning.training.callbacks import run_metrics
-from txl_lightning.training.callbacks.run_metrics import RunMetrics, read_metrics
-from txl_lightning.training.callbacks.validation_probe import ValidationProbe
+from txl_lightning.evaluation.tables import align_columns
+from txl_lightning.training.callbacks.run_metrics import RunMetrics, format_columns, read_metrics
 
 
-@pytest.fixture
-def metrics(make_model, make_data, make_trainer, tmp_path):
-    """The metrics of a run with two validations, and its trainer."""
-    logger = CSVLogger(tmp_path, name="", version="run")
-    options = {"log_every_n_steps": 1, "val_check_interval": 2, "num_sanity_val_steps": 2}
-    trainer = make_trainer(callbacks=[ValidationProbe(0)], logger=logger, max_steps=4, **options)
-    trainer.fit(make_model(), datamodule=make_data())
-    return read_metrics(tmp_path / "run"), trainer
-
-
-def test_curves_are_the_logged_values_over_tokens(metrics):
-    found, trainer = metrics
-    latest = trainer.callback_metrics
-    assert [tokens for tokens, _ in found.curve("train/nats")] == [32, 64, 96, 128]
-    assert found.curve("train/nats")[-1][1] == pytest.approx(latest["train/nats"].item())
-    assert found.last("val/nats") == pytest.approx(latest["val/nats"].item())
-    assert [row["step"] for row in found.validations] == [2, 4]
-    assert [row["tokens_seen"] for row in found.validations] == [64, 128]
-    assert found.last("train/nothing") == 0
+def test_curves_and_validations_of_a_run_are_over_its_tokens(run_folder):
+    metrics = read_metrics(run_folder)
+    assert [tokens for tokens, _ in metrics.curve("train/nats")] == [32, 64, 96, 128]
+    assert metrics.curve("train/nats")[-1][1] == metrics.last("train/nats") > 0
+    validations = [(row["step"], row["tokens_seen"]) for row in metrics.validations]
+    assert validations == [(2, 64), (4, 128)]
 
 
 def test_a_folder_without_metrics_has_none(tmp_path):
     metrics = read_metrics(tmp_path)
     assert (metrics.rows, metrics.validations, metrics.best, metrics.bits) == ([], [], None, "nats")
+    assert metrics.last("train/nothing") == 0
 
 
 def test_steps_taken_twice_count_once_with_their_last_values(tmp_path):
@@ -41,13 +25,6 @@ def test_steps_taken_twice_count_once_with_their_last_values(tmp_path):
     assert first == {"step": 1, "train/lr": 1.0}
     assert second == {"step": 2, "train/lr": 3.0, "val/nats": 8.0}
     assert third == {"step": 3, "train/lr": 4.0}
-
-
-def test_long_curves_are_thinned_evenly(monkeypatch):
-    monkeypatch.setattr(run_metrics, "MAX_POINTS", 4)
-    rows = [{"step": n, "train/tokens_seen": 32 * n, "train/nats": 0.5 * n} for n in range(1, 10)]
-    assert RunMetrics(rows).curve("train/nats") == [(32, 0.5), (128, 2.0), (224, 3.5)]
-    assert len(RunMetrics(rows[:4]).curve("train/nats")) == 4
 
 
 def test_bits_are_per_byte_where_known():
@@ -65,3 +42,11 @@ def test_validations_are_of_the_first_text_with_nats_before_other_readings():
     row = {"step": 7, "val/bits": 1.0, "val/1/nats": 5.0, "val/nats": 2.0, "val/tokens_seen": 8.0}
     [validation] = RunMetrics([{"step": 1, "train/lr": 1.0}, row]).validations
     assert list(validation.items()) == [("step", 7), ("tokens_seen", 8), ("nats", 2), ("bits", 1)]
+
+
+def test_tables_have_short_numbers_in_aligned_columns():
+    values = (1234, -1e-4, -0.25, 12345.6, 1e12)
+    _, *rows = format_columns([{"n": value} for value in values])
+    assert rows == [["1,234"], ["0.000"], ["-0.250"], ["12,346"], ["1e+12"]]
+    lines = align_columns([("a", "1", "x"), ("long", "1,000", "")]).splitlines()
+    assert lines == ["a         1  x", "long  1,000"]

@@ -12,8 +12,8 @@ from typing import Any
 
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.fabric.plugins.io import CheckpointIO
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -23,6 +23,7 @@ from ...errors import StorageError
 from ...files import find_write_problem
 from ...signals import EXIT, PendingSignals, handle_signals, is_child, print_message
 from ..run_logger import RunLogger
+from .run_metrics import is_fitting, run_folder
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -51,7 +52,7 @@ class AtomicCheckpointIO(CheckpointIO):
         files.remove_checkpoint(Path(path))
 
 
-class LastCheckpoint(ModelCheckpoint):
+class LastCheckpoint(Checkpoint):
     """last.ckpt, from which training resumes as if it had not stopped; previous.ckpt before it.
 
     It is written after each validation, every few steps, when a signal asks for it or stops
@@ -59,40 +60,33 @@ class LastCheckpoint(ModelCheckpoint):
 
     Args:
         every_n_steps: Steps between two of them; None is only on the other occasions.
-        dirpath: The folder; None is the logger's.
     """
 
-    def __init__(self, every_n_steps: int | None = None, dirpath: str | Path | None = None) -> None:
-        super().__init__(dirpath, filename="last", save_top_k=0, enable_version_counter=False)
+    def __init__(self, every_n_steps: int | None = None) -> None:
         self.every_n_steps = every_n_steps
+        self.path = Path("last.ckpt")
         self.signals = PendingSignals()
         self.handlers = ExitStack()
         self.loops_before_validation: dict[str, Any] | None = None
-        self.in_validation = False
         self.validation_due = False
         self.saved_step = -1
 
-    @property
-    def last(self) -> Path:
-        return Path(self.dirpath) / "last.ckpt"
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        super().setup(trainer, pl_module, stage)
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         if stage == "fit":
             replace_signal_handlers(trainer)
-            problem = trainer.strategy.broadcast(
-                find_write_problem(Path(self.dirpath)) if trainer.is_global_zero else None
-            )
-            if problem:
+            folder = run_folder(trainer) / "checkpoints"
+            problem = find_write_problem(folder) if trainer.is_global_zero else None
+            if problem := trainer.strategy.broadcast(problem):
                 raise StorageError(problem)
+            self.path, self.loops_before_validation = folder / "last.ckpt", None
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         if launcher := trainer.strategy.launcher:
             self.signals.kill = partial(launcher.kill, signal.SIGKILL)
         # From here on a signal waits for the end of a step.
         self.handlers.enter_context(handle_signals(self.signals.handlers()))
         if trainer.is_global_zero:
-            warn_of_little_space(Path(self.dirpath), pl_module)
+            warn_of_little_space(self.path.parent, pl_module)
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
                 logger.drop_rows(trainer.global_step, self.validation_due)
@@ -103,69 +97,47 @@ class LastCheckpoint(ModelCheckpoint):
             loop.run()
             trainer.training = True
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        if not pl_module.between_steps:
-            return
-        loops = trainer.fit_loop
-        # Private, because only Lightning knows whether it will validate after this hook.
-        self.validation_due = loops.epoch_loop._should_check_val_fx(loops._data_fetcher)
-        exit_code, wanted = pl_module.ranks.max(*self.signals.take())
-        due = self.every_n_steps and trainer.global_step % self.every_n_steps == 0
-        if exit_code or wanted or due:
-            self.save(trainer)
-        if exit_code or wanted:
-            self.stop(trainer, exit_code)
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
+        if pl_module.between_steps:
+            loops = trainer.fit_loop
+            # Private, because only Lightning knows whether it will validate after this hook.
+            self.validation_due = loops.epoch_loop._should_check_val_fx(loops._data_fetcher)
+            every = self.every_n_steps
+            self.save_if_asked(trainer, due=every and trainer.global_step % every == 0)
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
+        if is_fitting(trainer):
             self.loops_before_validation = deepcopy(trainer.fit_loop.state_dict())
 
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
-    ) -> None:
-        if self.loops_before_validation is None or not pl_module.between_steps:
-            return
-        exit_code, wanted = pl_module.ranks.max(*self.signals.take())
-        if exit_code or wanted:
-            self.in_validation = True
-            self.save(trainer)
-            self.in_validation = False
-            self.stop(trainer, exit_code)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Before BestCheckpoint writes, which may be what training resumes from.
-        self.validation_due = False
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
         if self.loops_before_validation is not None and pl_module.between_steps:
-            self.save(trainer)
-        self.loops_before_validation = None
+            self.save_if_asked(trainer)
 
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        if self.in_validation:
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        # Before BestCheckpoint writes, which may be what training resumes from.
+        self.validation_due, self.loops_before_validation = False, None
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        if is_fitting(trainer) and pl_module.between_steps:
+            self.save(trainer)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict) -> None:
+        if self.loops_before_validation is not None:
             # Lightning would take the validation that follows a resume for the rest of this one.
             checkpoint["loops"]["fit_loop"] = self.loops_before_validation
 
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"validation_due": self.validation_due}
+    def state_dict(self) -> dict[str, bool]:
+        return {"validation_due": self.validation_due}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.validation_due = state_dict.get("validation_due", False)
+    def load_state_dict(self, state_dict: dict[str, bool]) -> None:
+        self.validation_due = state_dict["validation_due"]
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # ModelCheckpoint would save: an epoch has no meaning here.
-        pass
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         if self.saved_step != trainer.global_step:
             self.save(trainer)
         self.handlers.close()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Write crash-N.ckpt; Lightning's OnExceptionCheckpoint would wait for the other ranks."""
         self.handlers.close()
         expected = isinstance(exception, SystemExit) or hasattr(exception, "exit_code")
@@ -173,7 +145,7 @@ class LastCheckpoint(ModelCheckpoint):
         elsewhere = isinstance(trainer.strategy, ModelParallelStrategy) or trainer.global_rank
         if expected or elsewhere or trainer.global_step == 0:
             return
-        path = Path(self.dirpath) / f"crash-{trainer.global_step}.ckpt"
+        path = self.path.with_name(f"crash-{trainer.global_step}.ckpt")
         try:
             # Private, because trainer.save_checkpoint ends with a barrier.
             checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
@@ -185,19 +157,26 @@ class LastCheckpoint(ModelCheckpoint):
                 f"the state at the crash is in {path}; only last.ckpt continues training exactly"
             )
 
+    def save_if_asked(self, trainer: Trainer, due: bool | None = False) -> None:
+        """Save if it is due or a signal asks for it, which may also stop training."""
+        exit_code, wanted = trainer.lightning_module.ranks.max(*self.signals.take())
+        if exit_code or wanted or due:
+            self.save(trainer)
+        if exit_code or wanted:
+            self.stop(trainer, exit_code)
+
     def save(self, trainer: Trainer) -> None:
         """Write last.ckpt; all ranks call it together."""
-        if trainer.fast_dev_run:
-            return
-        trainer.save_checkpoint(self.last)
-        self.saved_step = trainer.global_step
+        if not trainer.fast_dev_run:
+            trainer.save_checkpoint(self.path)
+            self.saved_step = trainer.global_step
 
     def stop(self, trainer: Trainer, exit_code: int) -> None:
         """Leave with an exit code, if there is one; on SLURM also without, to be queued again."""
         requeued = not exit_code and SLURMEnvironment.detect()
         if trainer.is_global_zero:
             print_message(
-                f"saved after step {trainer.global_step}: {self.last}; --resume auto continues"
+                f"saved after step {trainer.global_step}: {self.path}; --resume auto continues"
             )
             if requeued:
                 requeue_job()
@@ -209,15 +188,11 @@ class LastCheckpoint(ModelCheckpoint):
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """best.ckpt: the one with the lowest val/nats of its run, however often the run was resumed.
+    """best.ckpt: the one with the lowest val/nats of its run, however often the run was resumed."""
 
-    Args:
-        dirpath: The folder; None is the logger's.
-    """
-
-    def __init__(self, dirpath: str | Path | None = None) -> None:
+    def __init__(self) -> None:
         names = {"auto_insert_metric_name": False, "enable_version_counter": False}
-        super().__init__(dirpath, filename="best", monitor="val/nats", **names)
+        super().__init__(filename="best", monitor="val/nats", **names)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         best = Path(self.dirpath) / "best.ckpt"
@@ -246,7 +221,7 @@ def replace_signal_handlers(trainer: Trainer) -> None:
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
 
 
-def warn_of_little_space(folder: Path, pl_module: LightningModule) -> None:
+def warn_of_little_space(folder: Path, pl_module: Any) -> None:
     """Warn if three checkpoints may not fit: last, previous, and the one being written."""
     weights = sum(parameter.nbytes for parameter in pl_module.parameters())
     # Each holds the weights and two moments.

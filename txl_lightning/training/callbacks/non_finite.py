@@ -1,15 +1,15 @@
 """NonFiniteGuard: stop before an update, or a checkpoint, with numbers that are not finite."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
-from torch.optim import Optimizer
 
 from ...data.stream import Segment
 from ...errors import NonFiniteError
@@ -31,19 +31,15 @@ class NonFiniteGuard(Callback):
         self.segment = 0
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Segment, batch_idx: int
+        self, trainer: Trainer, pl_module: Any, batch: Segment, batch_idx: int
     ) -> None:
         self.segment = batch.index
 
-    def on_before_backward(
-        self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
-    ) -> None:
+    def on_before_backward(self, trainer: Trainer, pl_module: Any, loss: Tensor) -> None:
         # There are several in a step when gradients accumulate.
         self.losses.append(loss.detach().float())
 
-    def on_before_optimizer_step(
-        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
         # Loss and gradient together, because to look is to wait for the device.
         loss, norm = torch.stack(self.losses).sum(), gradient_norm(pl_module.parameters())
         self.losses = []
@@ -56,7 +52,7 @@ class NonFiniteGuard(Callback):
         elif pl_module.is_logged_step(trainer.global_step + 1):
             pl_module.log("train/grad_norm", norm)
 
-    def skip(self, trainer: Trainer, pl_module: LightningModule, values: str) -> None:
+    def skip(self, trainer: Trainer, pl_module: Any, values: str) -> None:
         """Make no update and forget the memory that led to it; raise when too many were skipped."""
         self.n_skipped += 1
         where = f"step {trainer.global_step + 1}, segment {self.segment} of the training text"
@@ -68,9 +64,7 @@ class NonFiniteGuard(Callback):
         pl_module.memory_bank.discard("train")
         pl_module.train_nats.reset()
 
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict) -> None:
         if trainer.state.status == TrainerStatus.INTERRUPTED:
             return
         # Each rank looks at its own part of the weights.

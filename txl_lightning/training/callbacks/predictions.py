@@ -1,13 +1,14 @@
 """The nats of every token that predict scores, as a file."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor
+
+from .run_metrics import run_folder
 
 
 class SaveNats(BasePredictionWriter):
@@ -21,12 +22,11 @@ class SaveNats(BasePredictionWriter):
         super().__init__(write_interval="epoch")
 
     def write_on_epoch_end(
-        self, trainer: Trainer, pl_module: LightningModule, predictions: list[Tensor], *_: Any
+        self, trainer: Trainer, pl_module: Any, predictions: list[Tensor], *_: Any
     ) -> None:
-        folder = Path(trainer.log_dir or trainer.default_root_dir)
-        folder.mkdir(parents=True, exist_ok=True)
         rank = f".rank{trainer.global_rank}" if trainer.world_size > 1 else ""
-        path = folder / f"nats{rank}.npy"
+        path = run_folder(trainer) / f"nats{rank}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
         nats_BT = torch.cat(predictions, dim=1).float().cpu().numpy()
         # The warm-up is no part of the text that is scored.
         np.save(path, nats_BT[:, ~np.isnan(nats_BT).all(axis=0)])

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar, Timer
 from rich.console import Console
 from rich.progress import BarColumn, Progress
@@ -22,8 +22,8 @@ from .run_metrics import RunMetrics, format_columns, is_fitting, read_metrics, r
 READINGS = ("bits", "loss", "tokens_per_second", "answer_accuracy")
 SHORT_READINGS = ("bits", "tokens_per_second")
 """Readings that fit beside a bar. Of bits of several units, per byte comes first."""
-MAX_ROWS = 8
-"""Validations in the final table: the first, the best and the last ones."""
+N_RECENT = 6
+"""Validations at the end of a run that its table has, beside the first and the best."""
 
 
 class TokenProgressBar(ProgressBar):
@@ -33,8 +33,8 @@ class TokenProgressBar(ProgressBar):
         super().__init__()
         self.seconds_between_lines = seconds_between_lines
         self.console = Console()
-        self.live: Progress | None = None
-        self.folder, self.is_disabled, self.step = Path(), False, 0
+        self.live = Progress(disable=True)
+        self.folder, self.step = Path(), 0
         self.printed_at, self.printed = -math.inf, ""
         # The first step of this process and when it ended: it compiles and warms up.
         self.first: tuple[int, float] | None = None
@@ -43,28 +43,27 @@ class TokenProgressBar(ProgressBar):
         # On every rank: the ranks agree on the folder together.
         self.folder = run_folder(trainer)
         self.step = trainer.global_step
-        if self.is_disabled:
-            return
         self.print(format_parameters(pl_module.net))
         self.print(f"device: {trainer.strategy.root_device}; run folder: {self.folder}")
-        if self.console.is_terminal:
-            steps = "step {task.completed}/{task.total}"
-            columns = steps, BarColumn(bar_width=24), "{task.description}", "{task.fields[left]}"
-            self.live = Progress(*columns, console=self.console)
-            self.live.start()
-            total = trainer.max_steps if trainer.max_steps > 0 else None
-            self.live.add_task("", total=total, completed=trainer.global_step, left="")
+        steps = "step {task.completed}/{task.total}"
+        columns = steps, BarColumn(bar_width=24), "{task.description}", "{task.fields[left]}"
+        is_shown = self.console.is_terminal and not self.console.quiet
+        self.live = Progress(*columns, console=self.console, disable=not is_shown)
+        self.live.start()
+        total = trainer.max_steps if trainer.max_steps > 0 else None
+        self.live.add_task("", total=total, completed=self.step, left="")
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
         if trainer.global_step == self.step:
             return
         self.step, now = trainer.global_step, time.monotonic()
         self.first = self.first or (self.step, now)
-        readings = format_readings(trainer, "train", SHORT_READINGS if self.live else READINGS)
+        is_live = self.console.is_terminal
+        readings = format_readings(trainer, "train", SHORT_READINGS if is_live else READINGS)
         left = self.format_time_left(trainer)
         self.update(completed=self.step, description=readings, left=left)
         is_due = now - self.printed_at > self.seconds_between_lines and readings != self.printed
-        if is_due and not self.live and not self.is_disabled:
+        if is_due and not is_live:
             self.printed_at, self.printed = now, readings
             total = f"/{trainer.max_steps}" if trainer.max_steps > 0 else ""
             self.print(f"step {self.step}{total}  {readings}  {left}".rstrip())
@@ -72,18 +71,18 @@ class TokenProgressBar(ProgressBar):
     def on_validation_start(self, *_: Any) -> None:
         self.update(left="validating")
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         # At once, or the next line would be printed above a bar of some time ago.
         self.update(left=self.format_time_left(trainer), refresh=True)
-        if is_fitting(trainer) and not self.is_disabled:
+        if is_fitting(trainer):
             readings = format_readings(trainer, "val", READINGS)
             self.print(f"step {trainer.global_step}  validation: {readings}")
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         self.stop()
-        if not self.is_disabled:
-            metrics = read_metrics(self.folder, trainer.loggers)
-            self.print(format_result(trainer, metrics))
+        # Only where it is printed: another rank would see half a line of rank 0's file.
+        if not self.console.quiet:
+            self.print(format_result(trainer, read_metrics(self.folder, trainer.loggers)))
             self.print(f"run folder: {self.folder}")
 
     def on_exception(self, *_: Any) -> None:
@@ -106,20 +105,18 @@ class TokenProgressBar(ProgressBar):
         self.console.print(text, highlight=False, markup=False, soft_wrap=is_pipe)
 
     def update(self, **changes: Any) -> None:
-        if self.live:
-            self.live.update(self.live.task_ids[0], **changes)
+        for task in self.live.task_ids:
+            self.live.update(task, **changes)
 
     def stop(self) -> None:
         self.update(left="")
-        if self.live:
-            self.live.stop()
-        self.live = None
+        self.live.stop()
 
     def disable(self) -> None:
-        self.is_disabled = True
+        self.console.quiet = True
 
     def enable(self) -> None:
-        self.is_disabled = False
+        self.console.quiet = False
 
 
 def format_readings(trainer: Trainer, stage: str, kinds: tuple[str, ...]) -> str:
@@ -145,15 +142,18 @@ def format_parameters(net: TransformerXL) -> str:
 
 def format_result(trainer: Trainer, metrics: RunMetrics) -> str:
     total = f" of {trainer.max_steps:,}" if trainer.max_steps > 0 else ""
-    line = f"trained {trainer.global_step:,}{total} steps, "
-    line += f"{metrics.last('train/tokens_seen'):,.0f} tokens, "
-    line += f"in {timedelta(seconds=int(metrics.last('train/seconds')))}"
+    tokens, seconds = metrics.last("train/tokens_seen"), metrics.last("train/seconds")
+    lines = [
+        f"trained {trainer.global_step:,}{total} steps, {tokens:,.0f} tokens, "
+        f"in {timedelta(seconds=int(seconds))}"
+    ]
     rows, best = metrics.validations, metrics.best
-    if not rows and trainer.enable_validation:
-        line += f"\nno validation: trainer.val_check_interval is {trainer.val_check_interval}"
-    if len(rows) > MAX_ROWS:
-        rows = [rows[0], *rows[1 - MAX_ROWS :]]
-        rows = rows if best is None or best in rows else [rows[0], best, *rows[2:]]
-    marks = ["", *("best" if row == best else "" for row in rows)]
-    table = [(mark, *row, "") for mark, row in zip(marks, format_columns(rows), strict=True)]
-    return f"{line}\n{align_columns(table)}" if rows else line
+    if rows:
+        recent = len(rows) - N_RECENT
+        rows = [row for n, row in enumerate(rows) if n == 0 or n >= recent or row == best]
+        marks = ["", *("best" if row == best else "" for row in rows)]
+        table = zip(marks, format_columns(rows), strict=True)
+        lines.append(align_columns([(mark, *row, "") for mark, row in table]))
+    elif trainer.enable_validation:
+        lines.append(f"no validation: trainer.val_check_interval is {trainer.val_check_interval}")
+    return "\n".join(lines)

@@ -2,28 +2,41 @@
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from ...analysis.plots import draw_attention, open_figure
 from ...errors import require
 from ...evaluation.environment import describe_environment
 from ...files import write_text
-from .plots import FROM_ZERO, make_figure, make_plots, plot_from_zero, to_svg
 from .run_metrics import RunMetrics, format_columns, is_fitting, read_metrics, run_folder
 from .validation_probe import ValidationProbe
 from .weight_averaging import WeightAverage
 
+# A plot draws in matplotlib's axes.
+Plot = Callable[[Any], None]
 SECONDS = 60.0
 """At least, between two pages while training goes on."""
 LARGE, SMALL = (4.6, 2.8), (3.6, 2.1)
 """Inches of figures."""
+FROM_ZERO = {
+    "train/lr": "learning rate",
+    "train/grad_norm": "gradient norm",
+    "train/tokens_per_second": "tokens per second",
+    "train/mfu": "model FLOP utilisation",
+    "train/mem_filled": "states remembered",
+    "train/peak_memory_bytes": "peak memory, bytes",
+}
+"""Metrics that are drawn small, unless they are 0 throughout."""
 CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {0x7F: 0x2421}
 CONTROLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
 """Characters that a page must not hold, or that reverse its text, and the signs shown for them."""
@@ -45,99 +58,94 @@ class ReportConfig:
 class Report(Callback):
     """Write report.html after the first validation, now and then, and when training ends.
 
-    Nothing that fails here stops a run: it is a warning. The probe's notes are kept beside it.
+    Nothing that fails here stops a run: it is a warning.
     """
 
     def __init__(self, probe: ValidationProbe) -> None:
         self.probe, self.folder = probe, Path()
-        self.written_at, self.plotted_step = -math.inf, -1
+        self.written_at = -math.inf
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         # On every rank: the ranks agree on the folder together.
         self.folder = run_folder(trainer)
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.attempt(trainer, self.probe.load, self.folder / "probe.json", trainer.global_step)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         if is_fitting(trainer):
-            self.attempt(trainer, self.save_plots, trainer)
+            self.attempt(self.save_plots, trainer)
             if time.monotonic() - self.written_at > SECONDS:
-                self.attempt(trainer, self.write_page, trainer, "training")
+                self.attempt(self.write_page, trainer, "training")
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.attempt(trainer, self.save_plots, trainer)
-        self.attempt(trainer, self.write_page, trainer, "finished")
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        self.attempt(self.save_plots, trainer)
+        self.attempt(self.write_page, trainer, "finished")
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         stopped = isinstance(exception, SystemExit | KeyboardInterrupt)
         state = "stopped" if stopped else f"ended by: {exception}"
         if self.folder != Path():
-            self.attempt(trainer, self.write_page, trainer, state)
+            self.attempt(self.write_page, trainer, state)
 
-    def attempt(self, trainer: Trainer, action: Any, *args: Any) -> None:
+    def attempt(self, action: Callable[..., None], trainer: Trainer, *args: Any) -> None:
         if not trainer.is_global_zero or trainer.fast_dev_run:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            action(*args)
+            action(trainer, *args)
         # Whatever it is: what is saved and said after it matters more.
         except Exception as error:
             rank_zero_warn(f"{self.folder}: {error!r}; no report is written")
 
     def save_plots(self, trainer: Trainer) -> None:
-        if self.plotted_step == trainer.global_step:
-            return
-        self.plotted_step = trainer.global_step
         metrics = read_metrics(self.folder, trainer.loggers)
-        unit = trainer.lightning_module.unit
-        for name, plot in make_plots(metrics, self.probe, unit).items():
-            if name in ("curve", "attention"):
-                make_figure(plot, (7, 4)).savefig(self.folder / f"{name}.png", dpi=120)
-        self.probe.save(self.folder / "probe.json")
+        plots = make_plots(metrics, self.probe, trainer.lightning_module.unit)
+        for name in ("curve", "attention"):
+            if name in plots:
+                with open_figure(self.folder / f"{name}.png") as (axes,):
+                    plots[name](axes)
 
     def write_page(self, trainer: Trainer, state: str) -> None:
-        metrics = read_metrics(self.folder, trainer.loggers)
-        values = describe_page(trainer, metrics, self.probe)
-        config = self.folder / "config.yaml"
-        values |= {"config": config.read_text() if config.is_file() else "", "state": state}
-        write_text(render_page(values | {"title": self.folder}), self.folder / "report.html")
+        metrics, config = read_metrics(self.folder, trainer.loggers), self.folder / "config.yaml"
+        values = {"title": self.folder, "state": state}
+        values["config"] = config.read_text() if config.is_file() else ""
+        page = render_page(trainer, metrics, self.probe, **values)
+        write_text(page, self.folder / "report.html")
         self.written_at = time.monotonic()
 
 
-def render_page(values: dict[str, Any]) -> str:
+def render_page(
+    trainer: Trainer, metrics: RunMetrics, probe: ValidationProbe, **values: Any
+) -> str:
     # It takes a while to import, and only fit needs it.
     from jinja2 import Environment, FileSystemLoader
 
-    templates = FileSystemLoader(Path(__file__).parent)
-    template = Environment(loader=templates, autoescape=True).get_template("report.html.j2")
-    return template.render(values)
-
-
-def describe_page(trainer: Trainer, metrics: RunMetrics, probe: ValidationProbe) -> dict[str, Any]:
-    module, rows, cut = trainer.lightning_module, metrics.validations, probe.prompt_len
-    run = describe_environment(trainer.strategy.root_device)
-    run |= {**run.pop("machine"), "devices": trainer.world_size, "precision": trainer.precision}
-    if any(isinstance(each, WeightAverage) for each in trainer.callbacks):
-        run["validated"] = "the average of the weights (WeightAverage), not themselves"
+    templates = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
+    module, rows = trainer.lightning_module, metrics.validations
     plots = make_plots(metrics, probe, module.unit)
     small = {
         title: to_svg(partial(plot_from_zero, metrics=metrics, name=name), SMALL)
         for name, title in FROM_ZERO.items()
         if any(value for _, value in metrics.curve(name))
     }
-    texts = [(step, text.translate(CONTROLS)) for step, text in reversed(probe.samples)]
-    return {
-        "step": f"{trainer.global_step:,}",
-        "max_steps": f"{trainer.max_steps:,}" if trainer.max_steps > 0 else "",
-        "facts": headline_facts(metrics, module.net),
-        "plots": {name: to_svg(plot, LARGE) for name, plot in plots.items()} | {"small": small},
-        "table": format_columns(rows),
-        "best_row": rows.index(metrics.best) if metrics.best else None,
-        "mem_len": module.net.config.mem_len,
-        "samples": [{"step": n, "prompt": t[:cut], "continuation": t[cut:]} for n, t in texts],
-        "run": run,
-    }
+    return templates.get_template("report.html.j2").render(
+        trainer=trainer,
+        facts=headline_facts(metrics, module.net),
+        plots={name: to_svg(plot, LARGE) for name, plot in plots.items()} | {"small": small},
+        table=format_columns(rows),
+        best_row=rows.index(metrics.best) if metrics.best else None,
+        mem_len=module.net.config.mem_len,
+        samples=[(step, text.translate(CONTROLS)) for step, text in reversed(probe.samples)],
+        prompt_len=probe.prompt_len,
+        run=describe_run(trainer),
+        **values,
+    )
+
+
+def describe_run(trainer: Trainer) -> dict[str, Any]:
+    run = describe_environment(trainer.strategy.root_device)
+    run |= {**run.pop("machine"), "devices": trainer.world_size, "precision": trainer.precision}
+    if any(isinstance(each, WeightAverage) for each in trainer.callbacks):
+        run["validated"] = "the average of the weights (WeightAverage), not themselves"
+    return run
 
 
 def headline_facts(metrics: RunMetrics, net: Any) -> dict[str, str]:
@@ -157,3 +165,63 @@ def headline_facts(metrics: RunMetrics, net: Any) -> dict[str, str]:
         "memory, states a row": f"{net.config.mem_len:,}",
     }
     return {name: text for name, text in facts.items() if "nan" not in text}
+
+
+def make_plots(metrics: RunMetrics, probe: ValidationProbe, unit: str) -> dict[str, Plot]:
+    """Return the large figures of a run by name, as far as there is something to draw."""
+    plots: dict[str, Plot] = {}
+    if metrics.rows:
+        plots["curve"] = partial(plot_learning_curves, metrics=metrics)
+    if metrics.curve("val/memory_gain"):
+        plots["memory_gain"] = partial(plot_memory_gain, metrics=metrics, unit=unit)
+    if len(nats := probe.nats_by_position) > 1:
+        plots["position"] = partial(plot_loss_by_position, nats_by_position=nats, unit=unit)
+    if rows := probe.attention:
+        plots["attention"] = partial(draw_attention, rows=rows, unit=unit)
+    return plots
+
+
+def plot_learning_curves(axes: Any, metrics: RunMetrics) -> None:
+    for stage, marker in (("train", ""), ("val", "o")):
+        plot_curve(axes, metrics, f"{stage}/{metrics.bits}", label=stage, marker=marker)
+    axes.set(ylabel=metrics.bits.replace("_", " "))
+    if axes.lines:
+        axes.legend(frameon=False)
+
+
+def plot_memory_gain(axes: Any, metrics: RunMetrics, unit: str) -> None:
+    axes.axhline(0, color="black", linewidth=0.8)
+    plot_curve(axes, metrics, "val/memory_gain", marker="o")
+    axes.set(ylabel=f"nats per {unit}")
+
+
+def plot_loss_by_position(axes: Any, nats_by_position: list[list[float]], unit: str) -> None:
+    axes.plot(*zip(*nats_by_position, strict=True), linewidth=1.5)
+    axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}")
+
+
+def plot_from_zero(axes: Any, metrics: RunMetrics, name: str) -> None:
+    plot_curve(axes, metrics, name)
+    axes.set_ylim(bottom=0)
+    if axes.get_ylim()[1] > 1000:
+        axes.yaxis.set_major_formatter(axes.xaxis.get_major_formatter())
+
+
+def plot_curve(axes: Any, metrics: RunMetrics, name: str, **style: Any) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    if finite := [point for point in metrics.curve(name) if math.isfinite(point[1])]:
+        axes.plot(*zip(*finite, strict=True), linewidth=1, markersize=4, **style)
+    axes.set(xlabel="tokens read")
+    # 2M in place of 2000000.
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def to_svg(plot: Plot, inches: tuple[float, float]) -> str:
+    from matplotlib import rc_context
+
+    file, options = StringIO(), {"format": "svg", "transparent": True}
+    # So that text stays text.
+    with rc_context({"svg.fonttype": "none"}), open_figure(file, 1, inches, **options) as (axes,):
+        plot(axes)
+    return file.getvalue()[file.getvalue().index("<svg") :]

@@ -9,9 +9,6 @@ from pathlib import Path
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
 
-MAX_POINTS = 1000
-"""Points of a curve; a longer one is thinned evenly."""
-
 
 @dataclass(frozen=True)
 class RunMetrics:
@@ -22,8 +19,7 @@ class RunMetrics:
     def curve(self, name: str) -> list[tuple[float, float]]:
         """Return points (tokens read, value) of a metric, for example train/loss."""
         tokens = f"{name.partition('/')[0]}/tokens_seen"
-        points = [(row[tokens], row[name]) for row in self.rows if {tokens, name} <= row.keys()]
-        return points[:: math.ceil(len(points) / MAX_POINTS) or 1]
+        return [(row[tokens], row[name]) for row in self.rows if {tokens, name} <= row.keys()]
 
     def last(self, name: str) -> float:
         return next((row[name] for row in reversed(self.rows) if name in row), 0.0)
@@ -52,9 +48,8 @@ class RunMetrics:
     def bits(self) -> str:
         """The unit to show: bits per byte, which compares models, or else per token."""
         names = {name.partition("/")[2] for row in self.rows for name in row}
-        bits = [name for name in names if name.startswith("bits_per_")]
         # "byte" is first by the alphabet too.
-        return min(bits, default="nats")
+        return min((name for name in names if name.startswith("bits_per_")), default="nats")
 
 
 def read_metrics(folder: Path, loggers: Iterable[Logger] = ()) -> RunMetrics:
@@ -91,7 +86,5 @@ def is_fitting(trainer: Trainer) -> bool:
 
 
 def run_folder(trainer: Trainer) -> Path:
-    """The folder of a run, the same on every rank; without a logger, that of its checkpoints."""
-    logged = Path(trainer.log_dir or trainer.default_root_dir)
-    kept = [Path(each.dirpath).parent for each in trainer.checkpoint_callbacks if each.dirpath]
-    return kept[0] if kept and not trainer.loggers else logged
+    """The folder of a run, the same on every rank."""
+    return Path(trainer.log_dir or trainer.default_root_dir)

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 
 from ...data.stream import Segment
 from ...model.flops import flops_per_token
@@ -29,7 +29,7 @@ class Throughput(Callback):
         self.tokens, self.seconds = 0, 0.0
         self.started_at: float | None = None
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.run_started_at = time.monotonic()
         if trainer.global_step:
             self.run_started_at -= read_metrics(run_folder(trainer)).last("train/seconds")

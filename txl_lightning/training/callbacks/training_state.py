@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -17,6 +17,8 @@ from ...checkpoints.files import FORMAT, KEY
 from ...data.stream import Segment, TrainingLoader
 from ...errors import CheckpointError
 from ...model import Memory
+
+State = dict[str, Any]
 
 
 class TrainingStateCheckpoint(Callback):
@@ -28,11 +30,11 @@ class TrainingStateCheckpoint(Callback):
     """
 
     def __init__(self) -> None:
-        self.loaded: dict[str, Any] | None = None
-        self.position: dict[str, Any] | None = None
+        self.loaded: State | None = None
+        self.position: State | None = None
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        check_same_start(trainer, pl_module, self.position)
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        refuse_different_starts(trainer, pl_module, self.position)
         if self.loaded is not None:
             # Not earlier: nothing else draws random numbers from here on.
             restore(self.loaded, trainer, pl_module)
@@ -46,15 +48,13 @@ class TrainingStateCheckpoint(Callback):
         self.loaded = self.position = None
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Segment, *_: Any
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Segment, *_: Any
     ) -> None:
         pl_module.memory_bank.commit()
         if isinstance(trainer.train_dataloader, TrainingLoader):
             trainer.train_dataloader.commit(batch)
 
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: State) -> None:
         crashed, bank = trainer.state.status == TrainerStatus.INTERRUPTED, pl_module.memory_bank
         memory = bank.committed.get(("train", 0))
         own = {
@@ -79,35 +79,37 @@ class TrainingStateCheckpoint(Callback):
                 memory = {"h": torch.cat(h, dim=1), "filled": torch.cat(filled)}
             checkpoint[KEY] |= {"memory": memory, "ranks": ranks}
 
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: State) -> None:
         if trainer.state.fn == "fit":
             self.loaded = checkpoint.get(KEY, {})
             loaders = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader")
             self.position = loaders[0] if loaders else None
 
 
-def restore(state: dict[str, Any], trainer: Trainer, pl_module: LightningModule) -> None:
+def restore(state: State, trainer: Trainer, pl_module: Any) -> None:
     """Restore this rank's part of a checkpoint's state."""
-    warn_of_changes(state, trainer, pl_module)
+    warn_of_changes(state, describe_rounding(trainer, pl_module))
     ranks, rank = state.get("ranks", []), trainer.global_rank
     if memory := state.get("memory"):
         count = len(memory["filled"]) // trainer.world_size
         rows = slice(rank * count, (rank + 1) * count)
         own = Memory(memory["h"][:, rows].clone(), memory["filled"][rows].clone())
         pl_module.memory_bank.committed["train", 0] = own
+    if not ranks:
+        return
     if len(ranks) == trainer.world_size:
         set_random_states(ranks[rank]["rng"], pl_module.device)
-        set_mean(pl_module, ranks[rank]["mean"])
-    elif ranks:
+        mean = ranks[rank]["mean"]
+    else:
         set_random_states(ranks[0]["rng"], pl_module.device)
         torch.manual_seed(int(torch.randint(1 << 62, ())) + rank)
-        sums = np.sum([each["mean"] for each in ranks], axis=0).tolist()
-        set_mean(pl_module, sums if rank == 0 else [0.0] * len(sums))
+        mean = np.sum([each["mean"] for each in ranks], axis=0) * (rank == 0)
+    # The sum and the count since training was last logged.
+    for name, value in zip(pl_module.train_nats.metric_state, mean, strict=True):
+        getattr(pl_module.train_nats, name).fill_(value)
 
 
-def random_states(device: torch.device) -> dict[str, Any]:
+def random_states(device: torch.device) -> State:
     """Return the state of every generator that training may draw from."""
     kind, keys, *rest = np.random.get_state()
     states = {"torch": torch.get_rng_state(), "python": random.getstate()}
@@ -116,7 +118,7 @@ def random_states(device: torch.device) -> dict[str, Any]:
     return states | {"numpy": (kind, keys.tolist(), *rest)}
 
 
-def set_random_states(states: dict[str, Any], device: torch.device) -> None:
+def set_random_states(states: State, device: torch.device) -> None:
     torch.set_rng_state(states["torch"])
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
@@ -124,14 +126,7 @@ def set_random_states(states: dict[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
-def set_mean(pl_module: LightningModule, values: list[float]) -> None:
-    """Restore the sum and the count since training was last logged."""
-    mean = pl_module.train_nats
-    for name, value in zip(mean.metric_state, values, strict=True):
-        getattr(mean, name).fill_(value)
-
-
-def describe_rounding(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+def describe_rounding(trainer: Trainer, pl_module: Any) -> State:
     """Return what decides, beside the settings, how a sum is rounded."""
     device = pl_module.device
     return {
@@ -147,9 +142,7 @@ def describe_rounding(trainer: Trainer, pl_module: LightningModule) -> dict[str,
     }
 
 
-def check_same_start(
-    trainer: Trainer, pl_module: LightningModule, position: dict[str, Any] | None
-) -> None:
+def refuse_different_starts(trainer: Trainer, pl_module: Any, position: State | None) -> None:
     """Raise a CheckpointError on every rank if not all have loaded the same checkpoint."""
     here = trainer.global_step, (position or {}).get("consumed", 0)
     largest = pl_module.ranks.max(*here, *(-number for number in here))
@@ -160,18 +153,14 @@ def check_same_start(
         )
 
 
-def warn_of_changes(state: dict[str, Any], trainer: Trainer, pl_module: LightningModule) -> None:
+def warn_of_changes(state: State, now: State) -> None:
     """Warn about everything that prevents a bit-exact resume."""
     if not state.get("exact"):
         rank_zero_warn("the checkpoint was saved in mid-step: what follows is near, not exact")
     if not state.get("memory"):
         rank_zero_warn("the checkpoint holds no memory: it starts empty")
-    was, now = state.get("environment", {}), describe_rounding(trainer, pl_module)
-    changed = [
-        f"{name}: was {was.get(name)}, is {now[name]}"
-        for name in now
-        if name in was and was[name] != now[name]
-    ]
+    was = now | state.get("environment", {})
+    changed = [f"{name}: was {was[name]}, is {now[name]}" for name in now if was[name] != now[name]]
     if changed:
         rank_zero_warn(
             "the order of the text is exact, but losses are so to rounding only, and dropout may "

@@ -3,13 +3,11 @@
 B rows   L segment   T tokens of a text
 """
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -18,7 +16,6 @@ from ...analysis.attention_distance import sum_attention, summarize_heads
 from ...data.stream import Segment, TrainingLoader
 from ...evaluation.metrics import MeanNats
 from ...evaluation.scoring import segment_nats
-from ...files import write_json
 from ...generation import generate
 from .run_metrics import is_fitting
 
@@ -28,6 +25,7 @@ MAX_SAMPLES = 100
 N_ATTENTION, N_GAIN = 4, 16
 """Segments whose attention is measured, and that are read without memory too, once it is full."""
 NOTES = ("samples", "prompt_len", "nats_by_position", "attention")
+"""What a checkpoint keeps, so that the report of a resumed run has it."""
 
 
 class ValidationProbe(Callback):
@@ -47,7 +45,7 @@ class ValidationProbe(Callback):
         self.nats_by_position: list[list[float]] = []
         self.attention: list[dict[str, Any]] = []
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         # A new metric: one made under trainer.validate's inference_mode could not count in fit.
         self.gain = MeanNats().to(pl_module.device)
         self.nats_L, self.count_L = torch.zeros(0), torch.zeros(0)
@@ -122,14 +120,11 @@ class ValidationProbe(Callback):
             sums = sum_attention(pl_module.net, whole, memory, self.n_warmup, ext_len)
             self.attention = summarize_heads(sums)
 
-    def save(self, path: Path) -> None:
-        write_json({name: getattr(self, name) for name in NOTES}, path)
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in NOTES}
 
-    def load(self, path: Path, global_step: int) -> None:
-        """Read the notes of this run up to a step, if it has any."""
-        if global_step and path.is_file():
-            vars(self).update(json.loads(path.read_text()))
-            self.samples = [sample for sample in self.samples if sample[0] <= global_step]
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        vars(self).update(state_dict)
 
 
 def n_warmup_segments(pl_module: Any, segment: Segment) -> int:

@@ -3,10 +3,11 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
@@ -58,27 +59,24 @@ class OfflineFallbackWandbLogger(WandbLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
+        # It takes a second to import, and only who asks for it needs it.
+        import wandb
+
         if self._experiment is None:
-            self._experiment = self._init_run()
+            init = partial(wandb.init, **self._wandb_init)
+            Path(self._wandb_init["dir"]).mkdir(parents=True, exist_ok=True)
+            try:
+                self._experiment = init(mode="offline" if self._offline else None)
+            except wandb.errors.Error as error:
+                message = f"W&B cannot be reached: {str(error).splitlines()[0]}"
+                if self.required:
+                    raise ValueError(f"wandb.required: {message}") from error
+                rank_zero_warn(f"{message}; this run goes on offline")
+                self._experiment = init(mode="offline")
             self._experiment.define_metric("trainer/global_step")
             self._experiment.define_metric("tokens")
             self._experiment.define_metric("*", step_metric="tokens")
         return self._experiment
-
-    def _init_run(self) -> Any:
-        # It takes a second to import, and only who asks for it needs it.
-        import wandb
-
-        Path(self._wandb_init["dir"]).mkdir(parents=True, exist_ok=True)
-        try:
-            return wandb.init(**self._wandb_init, mode="offline" if self._offline else None)
-        except wandb.errors.Error as error:
-            message = f"W&B cannot be reached: {str(error).splitlines()[0]}"
-            if self.required:
-                raise ValueError(f"wandb.required: {message}") from error
-            rank_zero_warn(f"{message}; this run goes on offline")
-            self._offline = True
-            return wandb.init(**self._wandb_init, mode="offline")
 
     @rank_zero_only
     def log_hyperparams(self, params: Any) -> None:
@@ -118,7 +116,7 @@ class WandbRun(Callback):
         self.probe, self.checkpoints = probe, checkpoints
         self.run_id: str | None = None
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         # On every rank: the ranks agree on the folder together.
         self.folder = run_folder(trainer)
         names = ("loss", "nats", "bits_per_byte", f"bits_per_{pl_module.unit}", "perplexity")
@@ -130,13 +128,13 @@ class WandbRun(Callback):
                 logger.experiment.define_metric(f"val/{name}", **options)
             self.run_id = logger.version
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         if is_fitting(trainer) and trainer.is_global_zero:
             for logger in wandb_loggers(trainer):
                 media = make_media(self.probe, self.folder)
                 logger.log_metrics(media, trainer.global_step - 1)
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         loggers = [logger for logger in wandb_loggers(trainer) if not logger._log_model]
         for name in {"best": ["best"], "all": ["best", "last"], "none": []}[self.checkpoints]:
             if (path := self.folder / "checkpoints" / f"{name}.ckpt").is_file():

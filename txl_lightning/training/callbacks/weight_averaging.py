@@ -5,12 +5,11 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.callbacks import WeightAveraging as LightningWeightAveraging
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import Tensor
 
 from ...errors import require
 from ...model import TransformerXL
@@ -36,29 +35,23 @@ class WeightAverage(Callback):
         require(possible, "decay", decay, "at least 0 and less than 1, or null")
         require(start_step >= 0, "start_step", start_step, "0 or more")
         self.decay, self.start_step = decay, start_step
-        self.reset()
-
-    def reset(self) -> None:
         self.average: TransformerXL | None = None
         self.trained: TransformerXL | None = None
-        self.loaded: dict[str, Tensor] | None = None
         self.count = 0
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         if stage == "fit":
             sharded = isinstance(trainer.strategy, ModelParallelStrategy)
             expected = "ddp with WeightAverage, which copies whole weights"
             require(not sharded, "trainer.strategy", "fsdp2", expected)
-            self.reset()
+            self.average, self.trained, self.count = None, None, 0
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         # Only now the weights are on their device.
-        if self.loaded is not None:
-            self.average = copy_at_least_float32(pl_module.net)
-            self.average.load_state_dict(self.loaded)
-            self.loaded = None
+        if self.average is not None:
+            self.average.to(pl_module.device)
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
         if pl_module.between_steps and trainer.global_step > self.start_step:
             self.update(pl_module.net)
 
@@ -72,16 +65,16 @@ class WeightAverage(Callback):
         for mean, now in zip(self.average.parameters(), net.parameters(), strict=True):
             mean.lerp_(now.to(mean), weight)
 
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.swap_in(pl_module.net)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         # A `validate` that follows `fit` trains no more.
         if self.trained is not None and trainer.state.fn == "fit":
             pl_module.net.load_state_dict(self.trained.state_dict())
             self.trained = None
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         self.swap_in(pl_module.net)
 
     def swap_in(self, net: TransformerXL) -> None:
@@ -90,18 +83,17 @@ class WeightAverage(Callback):
             self.trained = deepcopy(net)
             net.load_state_dict(self.average.state_dict())
 
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict) -> None:
         if self.average is not None:
-            checkpoint[TRAINED] = add_prefix((self.trained or pl_module.net).state_dict())
-            checkpoint["state_dict"] = add_prefix(self.average.state_dict())
+            trained = self.trained or pl_module.net
+            checkpoint[TRAINED] = trained.state_dict(prefix="net.")
+            checkpoint["state_dict"] = self.average.state_dict(prefix="net.")
 
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict) -> None:
         if average := checkpoint.get(AVERAGE):
-            self.loaded = {name.removeprefix("net."): average[name] for name in average}
+            self.average = copy_at_least_float32(pl_module.net)
+            weights = {name.removeprefix("net."): average[name] for name in average}
+            self.average.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, int]:
         return {"count": self.count}
@@ -114,10 +106,6 @@ def copy_at_least_float32(net: TransformerXL) -> TransformerXL:
     """Copy a network: a narrower mean would not move by a small part of a difference."""
     dtype = next(net.parameters()).dtype
     return deepcopy(net).to(torch.promote_types(dtype, torch.float32)).requires_grad_(False)
-
-
-def add_prefix(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"net.{name}": weights[name] for name in weights}
 
 
 def select_trained_weights(checkpoint: dict[str, Any], callbacks: Iterable[Callback]) -> None:
