@@ -135,12 +135,10 @@ def open_figure(
     # Slow to import, and of no use to who only measures.
     from matplotlib.figure import Figure
 
-    inches = inches or (3.6 * count + 3.4 * (count == 1), 4)
-    figure = Figure(figsize=inches, layout="constrained")
+    figure = Figure(inches or (3.6 * count + 3.4 * (count == 1), 4), layout="constrained")
     panels = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
     for axes in panels:
         axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
     yield panels
     figure.savefig(file, dpi=120, **options)
 

@@ -221,7 +221,8 @@ def to_svg(plot: Plot, inches: tuple[float, float]) -> str:
     from matplotlib import rc_context
 
     file, options = StringIO(), {"format": "svg", "transparent": True}
-    # So that text stays text.
-    with rc_context({"svg.fonttype": "none"}), open_figure(file, 1, inches, **options) as (axes,):
+    # Text stays text.
+    style = {"svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
+    with rc_context(style), open_figure(file, 1, inches, **options) as (axes,):
         plot(axes)
     return file.getvalue()[file.getvalue().index("<svg") :]
