@@ -19,11 +19,11 @@ FLOORS = {
 # What was reached; the aim is 10,000 lines in all and 9,000 of tests. Budgets fall with every cut;
 # raising one is a decision, and its commit says why.
 BUDGETS = {
-    "top": 685, "model": 1762, "data": 2460, "evaluation": 635, "generation": 570,
+    "top": 685, "model": 2051, "data": 2460, "evaluation": 635, "generation": 570,
     "checkpoints": 605, "convert": 600, "analysis": 605, "training": 3070, "sweeps": 545,
     "commands": 855,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 12_397, 13_470, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 12_686, 13_470, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "data/datamodule.py", "__main__.py"},

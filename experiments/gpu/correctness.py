@@ -1,19 +1,29 @@
-"""How far a kernel is from the reference: output and every gradient.
+"""How far is a kernel from the reference: output and every gradient?
+
+    TRITON_INTERPRET=1 python experiments/gpu/correctness.py tiled   # on a CPU
+    python experiments/gpu/correctness.py flex --device cuda --dtype bfloat16
+
+Prints, for each case, the largest difference over the largest true value as JSON.
 
 B rows   L queries   M remembered   S = M + L states seen   H heads   K head width   T = S + 1
 """
 
+import argparse
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
-from torch import Tensor
+from torch import Tensor, einsum
 
 from txl_lightning import Memory
 from txl_lightning.model.kernels import reference
 from txl_lightning.model.positions import DistanceTerms
 
+Attend = Callable[..., Tensor]
 TERMS = {"r": "r_THK", "u": "u_HK", "v": "v_HK", "b": "b_TH"}
+DROPATT = 0.4
 
 
 @dataclass(frozen=True)
@@ -22,13 +32,12 @@ class Case:
 
     tgt_len: int
     mem_len: int
-    terms: str = "rvu"
-    n_head: int = 3
+    terms: str = "rvub"
     d_head: int = 4
 
     def make_inputs(self, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
-        """Draw q, k, values and terms for two rows."""
-        L, S, H, K = self.tgt_len, self.mem_len + self.tgt_len, self.n_head, self.d_head
+        """Draw q, k, values and terms for two rows and three heads."""
+        L, S, H, K = self.tgt_len, self.mem_len + self.tgt_len, 3, self.d_head
         shapes = {"q": (2, L, H, K), "k": (2, S, H, K), "value": (2, S, H, K)}
         by_term = {"r": (S + 1, H, K), "u": (H, K), "v": (H, K), "b": (S + 1, H)}
         shapes |= {name: by_term[name] for name in self.terms}
@@ -46,26 +55,82 @@ class Case:
         return memory.attention_mask(self.tgt_len, doc_pos_BL).to(device)
 
 
-def differences(
-    attend: Callable[..., Tensor], case: Case, dtype: torch.dtype, device: str = "cpu"
-) -> dict[str, float]:
-    """Compare with the reference in float64: largest difference over the largest true value."""
-    leaves, mask_BLS = case.make_inputs(dtype, device), case.make_mask(device)
-    exact = {name: leaf.detach().double().requires_grad_() for name, leaf in leaves.items()}
-    weight = torch.linspace(-1, 1, leaves["q"].numel(), device=device).view_as(leaves["q"])
-    expected = gradients(reference.attend, exact, mask_BLS, weight.double())
-    found = gradients(attend, leaves, mask_BLS, weight.to(dtype))
+SMALL = [Case(*size) for size in ((1, 0), (1, 5), (63, 7), (5, 64), (8, 8))]
+SMALL += [Case(5, 7, terms) for terms in ("rvu", "r", "ub", "")]
+LARGE = [Case(150, 150, "rvu", 41), Case(200, 333, "rvu", 64), Case(65, 190, "rub", 128)]
+DROPPED = Case(40, 24, "rvu", 64)
+"""As many states as a head is wide, so that one-hot values read the weights."""
+
+
+def compute(
+    attend: Attend, leaves: dict[str, Tensor], mask_BLS: Tensor, dropatt: float = 0.0
+) -> Tensor:
+    terms = DistanceTerms(**{TERMS[name]: leaves[name] for name in TERMS if name in leaves})
+    return attend(leaves["q"], leaves["k"], leaves["value"], terms, mask_BLS, dropatt)
+
+
+def with_gradients(out_BLHK: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what was computed, and the gradient of each input for one of the output."""
+    weight = torch.linspace(-1, 1, out_BLHK.numel(), device=out_BLHK.device).to(out_BLHK.dtype)
+    gradients = torch.autograd.grad(out_BLHK, list(leaves.values()), weight.view_as(out_BLHK))
+    return {"out": out_BLHK.detach()} | dict(zip(leaves, gradients, strict=True))
+
+
+def compare(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
+    """Return the largest difference of each over the largest true value, or 0.1 if that is less.
+
+    Of a query that sees one state alone, true gradients are 0.
+    """
     return {
-        name: ((found[name] - true).abs().max() / true.abs().max()).item()
+        name: ((found[name] - true).abs().max() / true.abs().max().clamp(min=0.1)).item()
         for name, true in expected.items()
     }
 
 
-def gradients(
-    attend: Callable[..., Tensor], leaves: dict[str, Tensor], mask_BLS: Tensor, weight: Tensor
-) -> dict[str, Tensor]:
-    """Return what a kernel computes, and the gradient of each input."""
-    terms = DistanceTerms(**{TERMS[name]: leaves[name] for name in TERMS if name in leaves})
-    out = attend(leaves["q"], leaves["k"], leaves["value"], terms, mask_BLS, 0.0)
-    found = torch.autograd.grad((out * weight).sum(), list(leaves.values()))
-    return {"out": out.detach()} | dict(zip(leaves, found, strict=True))
+def widen(leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: leaf.detach().double().requires_grad_() for name, leaf in leaves.items()}
+
+
+def differences(attend: Attend, case: Case, dtype: torch.dtype, device: str) -> dict[str, float]:
+    """Compare with the reference in float64."""
+    leaves, mask_BLS = case.make_inputs(dtype, device), case.make_mask(device)
+    exact = widen(leaves)
+    expected = with_gradients(compute(reference.attend, exact, mask_BLS), exact)
+    return compare(with_gradients(compute(attend, leaves, mask_BLS), leaves), expected)
+
+
+def differences_when_dropped(attend: Attend, dtype: torch.dtype, device: str) -> dict[str, float]:
+    """Compare with the reference whose weights are dropped by hand where the kernel drops them."""
+    leaves, mask_BLS = DROPPED.make_inputs(dtype, device), DROPPED.make_mask(device)
+    exact = widen(leaves)
+    one_hot = torch.eye(DROPPED.d_head, device=device)[None, :, None].expand_as(leaves["value"])
+    torch.manual_seed(1)
+    read_BLHS = compute(attend, leaves | {"value": one_hot.to(dtype)}, mask_BLS, DROPATT)
+    weight_BLHS = compute(reference.attend, exact | {"value": one_hot.double()}, mask_BLS)
+    kept_BLHS = weight_BLHS * (read_BLHS > 0) / (1 - DROPATT)
+    out_BLHK = einsum("blhs,bshk->blhk", kept_BLHS, exact["value"])
+    torch.manual_seed(1)
+    found = with_gradients(compute(attend, leaves, mask_BLS, DROPATT), leaves)
+    share = ((read_BLHS > 0).sum() / (weight_BLHS > 1e-6).sum()).item()
+    return compare(found, with_gradients(out_BLHK, exact)) | {"share": abs(share - 1 + DROPATT)}
+
+
+def kernel_differences(name: str, dtype: torch.dtype, device: str) -> dict[str, dict[str, float]]:
+    """Return the differences of a kernel's file in every case that it computes."""
+    attend = import_module(f"txl_lightning.model.kernels.{name}").attend
+    cases = SMALL + (LARGE if device == "cuda" else [])
+    found = {str(case): differences(attend, case, dtype, device) for case in cases}
+    # FlexAttention cannot drop weights; other kernels draw theirs from a generator each call.
+    if name != "flex":
+        found["dropped"] = differences_when_dropped(attend, dtype, device)
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kernel")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    given = parser.parse_args()
+    found = kernel_differences(given.kernel, getattr(torch, given.dtype), given.device)
+    print(json.dumps(found, indent=1))

@@ -1,6 +1,9 @@
 """What holds of the kernels for CUDA where there is none; no GPU has run them yet."""
 
 import importlib.util
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,9 +18,21 @@ spec = importlib.util.spec_from_file_location("correctness", SCRIPT)
 sys.modules["correctness"] = correctness = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(correctness)
 
-SIZES = [(1, 0), (1, 5), (63, 7), (5, 64), (8, 8)]
-CASES = [correctness.Case(*size, "rvub") for size in SIZES]
-CASES += [correctness.Case(5, 7, names) for names in ("rvu", "r", "ub", "")]
+COMPILE = """
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from txl_lightning.model.kernels import tiled
+
+kinds = {name: "constexpr" for name in ("K", "P", "W", "DROP")}
+kinds |= {"L": "i32", "S": "i32", "H": "i32", "scale": "fp32", "mask": "*i1", "seed": "*i64"}
+kinds |= {name: "*fp32" for name in ("norm", "mean", "b", "d_b", "d_r")}
+for kernel in (tiled.attend_tiles, tiled.query_gradients, tiled.state_gradients):
+    signature = {name: kinds.get(name, "*bf16") for name in kernel.arg_names}
+    source = ASTSource(kernel, signature, {"K": 41, "P": 64, "W": 64, "DROP": 0.1})
+    made = compile(source, target=GPUTarget("cuda", 90, 32), options=tiled.LAUNCH)
+    assert made.asm["cubin"] and made.metadata.shared < 99 * 1024, made.metadata
+"""
 
 
 @pytest.fixture
@@ -33,10 +48,36 @@ def flex_on_cpu(monkeypatch):
 # The second one PyTorch hides itself, unless warnings are errors.
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", correctness.SMALL, ids=str)
 def test_flex_equals_the_reference_with_every_gradient(flex_on_cpu, case):
-    errors = correctness.differences(flex_on_cpu, case, torch.float64)
+    errors = correctness.differences(flex_on_cpu, case, torch.float64, "cpu")
     assert max(errors.values()) < 1e-12, errors
+
+
+def run_with_triton(*arguments, **environment) -> str:
+    """Run Python beside the tests: Triton chooses its interpreter when it is imported."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed (it is for Linux)")
+    given = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | environment
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, env=os.environ | given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_triton_equals_the_reference_with_every_gradient_in_its_interpreter():
+    """Float32 is the widest that it computes in; a case drops weights."""
+    found = json.loads(run_with_triton(SCRIPT, "tiled", TRITON_INTERPRET="1"))
+    assert len(found) == len(correctness.SMALL) + 1
+    assert found["dropped"].pop("share") < 0.02
+    for case, errors in found.items():
+        assert max(errors.values()) < 2e-6, (case, errors)
+
+
+@pytest.mark.slow
+def test_triton_compiles_for_a_card_that_is_not_here(tmp_path):
+    run_with_triton("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path))
 
 
 def test_flex_is_refused_with_dropout_of_attention(make_net):

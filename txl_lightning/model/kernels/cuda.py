@@ -15,5 +15,5 @@ def attend(name: str, q_BLHK: Tensor, *others: Any) -> Tensor:
     return kernel.attend(q_BLHK, *others)
 
 
-CUDA_KERNELS = {"flex": partial(attend, "flex")}
+CUDA_KERNELS = {"flex": partial(attend, "flex"), "triton": partial(attend, "tiled")}
 """Untried: no GPU has run them, so that nothing but a setting chooses them."""
