@@ -85,8 +85,8 @@ def type_as(self: Tensor, other=None, dtype=None, of=torch.Tensor.type_as) -> Te
 
 def theirs(net: TransformerXL, model: torch.nn.Module) -> dict[str, Tensor]:
     """Our weights under Hugging Face's names."""
+    from txl_lightning.checkpoints.weights import export_weights
     from txl_lightning.convert.huggingface import map_huggingface_weights
-    from txl_lightning.convert.weight_names import export_weights
 
     found = export_weights(net.state_dict(), map_huggingface_weights(net.config))
     return model.state_dict() | found
@@ -96,8 +96,8 @@ class Original:
     """The paper's PyTorch code."""
 
     def __init__(self, path: Path, net: TransformerXL, tgt_len: int, mem_len: int) -> None:
-        from txl_lightning.convert.original import SAME_NAME
-        from txl_lightning.convert.weight_names import export_weights, map_original_weights
+        from txl_lightning.checkpoints.weights import export_weights
+        from txl_lightning.convert.original import SAME_NAME, map_original_weights
 
         config = net.config
         sys.path[:0] = [str(path / "pytorch"), str(path / "pytorch" / "utils")]

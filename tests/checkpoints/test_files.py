@@ -16,20 +16,23 @@ from txl_lightning.checkpoints import read_checkpoint
 from txl_lightning.checkpoints.files import (
     FORMAT,
     KEY,
+    find_latest,
     load_checkpoint,
     manifest_path,
     remove_checkpoint,
+    remove_partial_files,
     rename_settings,
     save_checkpoint,
     verify_checkpoint,
 )
-from txl_lightning.checkpoints.find_latest import find_latest, remove_partial_files
 from txl_lightning.errors import CheckpointError, StorageError
 from txl_lightning.files import host_name
 
 
-def write(root: Path, step: int, name="last.ckpt", run="version_0", exact=True, size=99) -> Path:
-    """Write a checkpoint of a run under `root` as fit does."""
+def save_step(
+    root: Path, step: int, name="last.ckpt", run="version_0", exact=True, size=99
+) -> Path:
+    """Save a checkpoint of a run under `root` as fit does."""
     path = root / run / "checkpoints" / name
     content = {"global_step": step, "weights": torch.full((size,), float(step))}
     save_checkpoint(content, path, {"step": step, "exact": exact})
@@ -82,7 +85,7 @@ def killed_at_every_line(tmp_path_factory) -> Path:
     for before in range(3):
         (folder / str(before)).mkdir()
         for step in range(1, before + 1):
-            write(folder / str(before), step)
+            save_step(folder / str(before), step)
     subprocess.run([sys.executable, "-c", AT_EVERY_LINE, folder], check=True, timeout=200)
     return folder
 
@@ -109,38 +112,29 @@ def test_process_killed_at_any_line_of_writing_leaves_only_whole_files(
 
 def test_replaced_last_checkpoint_is_kept_with_its_manifest(tmp_path):
     for step in (1, 2, 2, 3, 3):
-        last = write(tmp_path, step)
-        write(tmp_path, step, "best.ckpt")
+        last = save_step(tmp_path, step)
+        save_step(tmp_path, step, "best.ckpt")
     previous = last.with_name("previous.ckpt")
     # A step that is saved twice does not push out the one before.
     assert [step_of(path) for path in (last, previous)] == [3, 2]
     assert [verify_checkpoint(path)["step"] for path in (last, previous)] == [3, 2]
-    names = {path.name for path in last.parent.iterdir()}
-    assert names == {
-        f"{name}.ckpt{end}" for name in ("last", "previous", "best") for end in ("", ".json")
-    }
+    names = {f"{name}.ckpt{end}" for name in ("last", "previous", "best") for end in ("", ".json")}
+    assert {path.name for path in last.parent.iterdir()} == names
 
 
 def test_checkpoints_are_renamed_never_written_over(tmp_path):
     """A copy can be cut in the middle; a rename cannot."""
-    for step in (1, 2):
-        last = write(tmp_path, step)
-    links = [tmp_path / "one", tmp_path / "two"]
-    for link, name in zip(links, ("previous.ckpt", "last.ckpt"), strict=True):
-        os.link(last.with_name(name), link)
-    write(tmp_path, 3)
-    assert [torch.load(link)["global_step"] for link in links] == [1, 2]
-    assert last.with_name("previous.ckpt").samefile(links[1])
-
-
-def flip_a_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    save_step(tmp_path, 1)
+    last = save_step(tmp_path, 2)
+    link = tmp_path / "link"
+    os.link(last, link)
+    save_step(tmp_path, 3)
+    assert torch.load(link)["global_step"] == 2
+    assert last.with_name("previous.ckpt").samefile(link)
 
 
 CORRUPTIONS = {
-    "bit": flip_a_bit,
+    "bit": lambda path: path.write_bytes(path.read_bytes()[:-9] + b"x" + path.read_bytes()[-8:]),
     "last byte": lambda path: os.truncate(path, path.stat().st_size - 1),
     "content": lambda path: path.write_bytes(random.Random(0).randbytes(5000)),
     "place": lambda path: shutil.copy(path.with_name("other.ckpt"), path),
@@ -149,9 +143,9 @@ CORRUPTIONS = {
 
 @pytest.mark.parametrize("lost", CORRUPTIONS)
 def test_damaged_checkpoint_is_refused_by_name_passed_over_and_not_kept(tmp_path, lost):
-    write(tmp_path, 1, size=5000)
-    path = write(tmp_path, 2, size=5000)
-    write(tmp_path, 4, "other.ckpt", size=5000)
+    save_step(tmp_path, 1, size=5000)
+    path = save_step(tmp_path, 2, size=5000)
+    save_step(tmp_path, 4, "other.ckpt", size=5000)
     CORRUPTIONS[lost](path)
     with pytest.raises(CheckpointError, match=r"last\.ckpt: damaged: its sha256 is \w{16}, the"):
         load_checkpoint(path)
@@ -159,7 +153,7 @@ def test_damaged_checkpoint_is_refused_by_name_passed_over_and_not_kept(tmp_path
     latest, [complaint] = find_latest(tmp_path)
     assert latest == path.with_name("previous.ckpt")
     assert "last.ckpt: damaged" in complaint
-    write(tmp_path, 3, size=5000)
+    save_step(tmp_path, 3, size=5000)
     if lost not in ("bit", "place"):
         # Its size tells that it is not worth the place of the one that is whole.
         assert step_of(path.with_name("previous.ckpt")) == 1
@@ -174,7 +168,7 @@ def test_garbage_without_a_manifest_is_no_checkpoint(tmp_path, garbage):
 
 
 def test_checkpoint_without_its_manifest_can_be_loaded_but_is_not_found(tmp_path):
-    path = write(tmp_path, 1)
+    path = save_step(tmp_path, 1)
     manifest_path(path).unlink()
     assert step_of(path) == 1
     assert find_latest(tmp_path) == (None, [f"{path}: its manifest {path}.json is missing"])
@@ -182,33 +176,25 @@ def test_checkpoint_without_its_manifest_can_be_loaded_but_is_not_found(tmp_path
 
 @pytest.mark.parametrize("content", ["", "\x00", "{}", '{"epoch": 1}', "[]"])
 def test_damaged_manifest_is_refused_passed_over_and_replaced(tmp_path, content):
-    older = write(tmp_path, 1, run="version_0")
-    path = write(tmp_path, 2, run="version_1")
+    older = save_step(tmp_path, 1, run="version_0")
+    path = save_step(tmp_path, 2, run="version_1")
     manifest_path(path).write_text(content)
     with pytest.raises(CheckpointError, match=r"last\.ckpt\.json: not a manifest"):
         load_checkpoint(path)
     assert find_latest(tmp_path)[0] == older
-    assert step_of(write(tmp_path, 3, run="version_1")) == 3
-
-
-def test_manifest_of_an_earlier_release_is_read(tmp_path):
-    path = write(tmp_path, 1)
-    [(digest, entry)] = json.loads(manifest_path(path).read_text()).items()
-    entry["folder"] = "version_9/checkpoints"
-    manifest_path(path).write_text(json.dumps({digest: entry}))
-    assert find_latest(tmp_path) == (path, [])
+    assert step_of(save_step(tmp_path, 3, run="version_1")) == 3
 
 
 def test_latest_is_the_checkpoint_with_most_steps_of_the_last_run_whatever_the_clocks(tmp_path):
     for run, step in {"version_2": 5, "version_10": 7, "version_9": 9}.items():
-        write(tmp_path, step - 1, run=run)
-        path = write(tmp_path, step, run=run)
+        save_step(tmp_path, step - 1, run=run)
+        path = save_step(tmp_path, step, run=run)
         # Of the same step it is last.ckpt.
-        write(tmp_path, step, "best.ckpt", run=run)
+        save_step(tmp_path, step, "best.ckpt", run=run)
     # Neither the runs of a folder within, nor what was saved in mid-step.
-    write(tmp_path / "inner", 99)
-    write(tmp_path, 12, "crash-12.ckpt", run="version_10", exact=False)
-    write(tmp_path, 13, "crash-13.ckpt", run="version_11", exact=False)
+    save_step(tmp_path / "inner", 99)
+    save_step(tmp_path, 12, "crash-12.ckpt", run="version_10", exact=False)
+    save_step(tmp_path, 13, "crash-13.ckpt", run="version_11", exact=False)
     for hours in (-1, 1):
         for nth, path in enumerate(sorted(tmp_path.rglob("*.ckpt"))):
             os.utime(path, (0, 1e9 + 3600 * hours * nth))
@@ -219,14 +205,6 @@ def test_latest_is_the_checkpoint_with_most_steps_of_the_last_run_whatever_the_c
     assert find_latest(tmp_path) == (latest / "previous.ckpt", [])
 
 
-def test_run_behind_a_link_is_found(tmp_path):
-    path = write(tmp_path / "elsewhere", 1)
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "version_0").symlink_to(path.parents[1])
-    latest, _ = find_latest(tmp_path / "runs")
-    assert latest.samefile(path)
-
-
 def test_checkpoint_of_a_later_format_is_refused(tmp_path):
     save_checkpoint({KEY: {"format": FORMAT + 1}}, tmp_path / "a.ckpt", {"step": 1, "exact": True})
     with pytest.raises(CheckpointError, match=r"later release \(format 2\); this release reads "):
@@ -234,14 +212,14 @@ def test_checkpoint_of_a_later_format_is_refused(tmp_path):
 
 
 def test_full_disk_keeps_the_files_that_were_there(tmp_path):
-    write(tmp_path, 1)
-    path = write(tmp_path, 2)
+    save_step(tmp_path, 1)
+    path = save_step(tmp_path, 2)
     before = {each: each.read_bytes() for each in path.parent.iterdir()}
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
         with pytest.raises(StorageError, match=r"last\.ckpt: cannot be written \(File too large; "):
-            write(tmp_path, 3, size=100_000)
+            save_step(tmp_path, 3, size=100_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {each: each.read_bytes() for each in path.parent.iterdir()} == before
@@ -277,7 +255,7 @@ def test_partial_files_of_ended_processes_of_this_machine_are_removed(tmp_path):
 
 
 def test_removed_checkpoint_is_gone_with_its_manifest(tmp_path):
-    path = write(tmp_path, 1)
+    path = save_step(tmp_path, 1)
     for _ in range(2):
         remove_checkpoint(path)
     assert list(path.parent.iterdir()) == []

@@ -1,33 +1,115 @@
-"""The checkpoints of our own runs."""
+"""Networks that fit and convert wrote; folders of safetensors and JSON."""
+
+import json
+import os
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from txl_lightning.checkpoints import load_run, read_checkpoint
+from txl_lightning.checkpoints import load_folder, load_run, read_checkpoint, save_folder
+from txl_lightning.data.vocab import Characters
+from txl_lightning.errors import CheckpointError
 
-
-def test_file_that_is_no_checkpoint_is_refused(tmp_path):
-    (tmp_path / "text.ckpt").write_text("not a checkpoint")
-    with pytest.raises(ValueError, match=r"text\.ckpt is not a checkpoint"):
-        read_checkpoint(tmp_path / "text.ckpt")
-    foreign = [{"state_dict": {}}, [1, 2], {"hyper_parameters": {"net": {"layers": 3}}}]
-    for content in (*foreign, {"hyper_parameters": {"net": {}}}):
-        torch.save(content, tmp_path / "other.ckpt")
-        with pytest.raises(ValueError, match=r"other\.ckpt is not a checkpoint written by fit"):
-            load_run(tmp_path / "other.ckpt")
+VOCAB = Characters("abcdefghijk")
 
 
-def test_missing_checkpoint_names_those_that_are_there(tmp_path):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"positions": "shaw", "clamp_len": 4, "memory_source": "same_layer", "norm": "pre"},
+        {"cutoffs": (3, 7), "div_val": 2, "tie_projs": (False, True, True), "d_embed": 12},
+        {"d_embed": 12, "tie_projs": (True,), "same_length": "mem_len+1"},
+        {"tie_weight": False, "untie_r": True},
+    ],
+)
+def test_network_comes_back_bit_for_bit_with_shared_weights(make_net, tmp_path, changes):
+    net = make_net(**changes)
+    save_folder(net, tmp_path, VOCAB)
+    back, vocab = load_run(tmp_path)
+    assert (back.config, vocab, back.training) == (net.config, VOCAB, False)
+    torch.testing.assert_close(back.state_dict(), net.state_dict(), rtol=0, atol=0)
+    counts = [len(list(each.parameters())) for each in (net, back)]
+    assert counts == [len(load_file(tmp_path / "model.safetensors"))] * 2
+
+
+def test_folder_without_a_vocabulary_has_two_files(make_net, tmp_path):
+    save_folder(make_net(), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert json.loads((tmp_path / "config.json").read_text())["txl_lightning"] == {"format": 1}
+    assert load_folder(tmp_path)[1] is None
+
+
+@pytest.fixture
+def folder(make_net, tmp_path):
+    save_folder(make_net(), tmp_path, VOCAB)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"txl_lightning": {"format": 2}}, "written by a later release"),
+        ({"net": {"n_layer": 0}}, "n_layer: invalid 0"),
+        ({"net": {"colour": 1}}, r"a setting is of a wrong kind \(.*colour"),
+        ({"txl_lightning": {}}, r"a setting is of a wrong kind \('format"),
+        ('{"model_type": "transfo-xl"}', "not written by convert; convert "),
+        ("[]", "expected settings by name"),
+        ("[" * 100_000, "damaged, or not JSON"),
+    ],
+)
+def test_invalid_settings_are_refused_with_their_file(folder, change, message):
+    path = folder / "config.json"
+    settings = json.loads(path.read_text())
+    path.write_text(change if isinstance(change, str) else json.dumps(settings | change))
+    with pytest.raises(CheckpointError, match=rf"config\.json: {message}"):
+        load_folder(folder)
+
+
+def test_invalid_weights_are_refused_with_their_file_and_name(folder):
+    path, name = folder / "model.safetensors", "layers.0.attention.q_net.weight"
+    whole = load_file(path)
+    for message, weights in {
+        f"missing: {name}$": {n: whole[n] for n in whole if n != name},
+        "left over: extra$": whole | {"extra": torch.zeros(1)},
+        rf"{name}: invalid \[1\] float32; expected \[8, 8\]": whole | {name: torch.zeros(1)},
+        rf"{name}: invalid \[8, 8\] int64": whole | {name: whole[name].long()},
+    }.items():
+        save_file(weights, path)
+        with pytest.raises(CheckpointError, match=rf"model\.safetensors: state_dict: {message}"):
+            load_folder(folder)
+    for size in (path.stat().st_size - 1, 100, 0):
+        os.truncate(path, size)
+        with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged, or not a safe"):
+            load_folder(folder)
+
+
+def test_vocabulary_of_another_size_and_missing_files_are_refused(folder):
+    (folder / "vocab.json").write_text(Characters("ab").to_json())
+    with pytest.raises(ValueError, match=r"vocab\.json: it has 2 tokens; the network has 11"):
+        load_folder(folder)
+    for name in ("model.safetensors", "config.json"):
+        (folder / name).unlink()
+        with pytest.raises(ValueError, match=rf"{name}: no such file"):
+            load_folder(folder)
+
+
+FOREIGN = [{"state_dict": {}}, [1, 2], {"hyper_parameters": {"net": {"layers": 3}}}]
+
+
+@pytest.mark.parametrize("content", [*FOREIGN, {"hyper_parameters": {"net": {}}}])
+def test_file_that_is_no_checkpoint_is_refused(tmp_path, content):
+    torch.save(content, tmp_path / "other.ckpt")
+    with pytest.raises(CheckpointError, match=r"other\.ckpt is not a checkpoint written by fit"):
+        load_run(tmp_path / "other.ckpt")
+
+
+def test_missing_checkpoint_names_those_that_are_there(tmp_path, run_folder):
     with pytest.raises(ValueError, match=r"best\.ckpt: no such file; expected a"):
         read_checkpoint(tmp_path / "best.ckpt")
     (tmp_path / "last.ckpt").touch()
     with pytest.raises(ValueError, match=r"best\.ckpt: no such file \(there is last\.ckpt\)"):
         read_checkpoint(tmp_path / "best.ckpt")
-
-
-def test_folder_of_a_run_names_its_checkpoint(run_folder, tmp_path):
     for folder in (run_folder, run_folder / "checkpoints"):
         with pytest.raises(ValueError, match=r"is a run's folder; did you mean .*/best\.ckpt"):
             load_run(folder)
-    with pytest.raises(ValueError, match=r"config\.json: no such file"):
-        load_run(tmp_path)

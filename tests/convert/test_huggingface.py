@@ -42,9 +42,8 @@ def test_folder_is_written_as_save_pretrained_wrote_it(open_golden, tmp_path, pa
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_pytorch_model_bin_of_old_and_new_torch_is_read(open_golden, tmp_path, zipped):
-    golden = open_golden("huggingface/default_like")
+    golden, path = open_golden("huggingface/default_like"), tmp_path / "pytorch_model.bin"
     (tmp_path / "config.json").write_text(json.dumps(golden.args))
-    path = tmp_path / "pytorch_model.bin"
     torch.save(golden.weights, path, _use_new_zipfile_serialization=zipped)
     golden.check(load_huggingface(tmp_path)[0].double())
 
@@ -61,9 +60,7 @@ def test_our_network_comes_back_bit_for_bit(make_net, tmp_path, changes):
     net = make_net(**changes)
     save_huggingface(net, tmp_path)
     back, _ = load_huggingface(tmp_path)
-    weights, expected = back.state_dict(), net.state_dict()
-    assert weights.keys() == expected.keys()
-    assert all(torch.equal(weights[name], expected[name]) for name in weights)
+    torch.testing.assert_close(back.state_dict(), net.state_dict(), rtol=0, atol=0)
     tokens_BL = torch.randint(11, (3, 20))
     assert torch.equal(net(tokens_BL)[0], back(tokens_BL)[0])
 
@@ -87,32 +84,30 @@ def test_setting_without_a_counterpart_is_refused_before_writing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_words_are_written_one_a_line_beside_our_vocabulary(make_net, tmp_path):
-    words = Words(("<unk>", "<eos>", *"abcdefghi"), WordOptions())
-    save_huggingface(make_net(), tmp_path, words)
-    assert load_huggingface(tmp_path)[1] == words
-    assert (tmp_path / "vocab.txt").read_text().split("\n") == [*words.words, ""]
-    (tmp_path / "vocab.json").unlink()
-    assert load_huggingface(tmp_path)[1].words == words.words
-    assert json.loads((tmp_path / "config.json").read_text())["eos_token_id"] == 1
-
-
 @pytest.fixture
-def small(make_net, tmp_path):
-    save_huggingface(make_net(), tmp_path)
+def folder(make_net, tmp_path):
+    save_huggingface(make_net(), tmp_path, Words(("<unk>", "<eos>", *"abcdefghi"), WordOptions()))
     return tmp_path
 
 
-def test_weights_that_differ_where_they_are_shared_or_are_missing_are_refused(small):
-    path = small / "model.safetensors"
-    name, weights = "transformer.layers.1.dec_attn.r_w_bias", load_file(path)
+def test_words_are_written_one_a_line_beside_our_vocabulary(folder):
+    _, vocab = load_huggingface(folder)
+    assert (folder / "vocab.txt").read_text().split("\n") == [*vocab.words, ""]
+    assert json.loads((folder / "config.json").read_text())["eos_token_id"] == 1
+    (folder / "vocab.json").unlink()
+    assert load_huggingface(folder)[1].words == vocab.words == ("<unk>", "<eos>", *"abcdefghi")
+
+
+def test_weights_that_differ_where_they_are_shared_or_are_missing_are_refused(folder):
+    path, name = folder / "model.safetensors", "transformer.layers.1.dec_attn.r_w_bias"
+    weights = load_file(path)
     save_file(weights | {name: weights[name] + 1}, path)
     message = rf"model\.safetensors: state_dict: {name} is not transformer.r_w_bias"
     with pytest.raises(CheckpointError, match=message):
-        load_huggingface(small)
+        load_huggingface(folder)
     path.unlink()
     with pytest.raises(ValueError, match=r"no weights; expected model\.safetensors or pytorch_mod"):
-        load_huggingface(small)
+        load_huggingface(folder)
 
 
 @pytest.mark.parametrize(
@@ -126,18 +121,17 @@ def test_weights_that_differ_where_they_are_shared_or_are_missing_are_refused(sm
         ({"tie_projs": 3}, r"a setting is of a wrong kind \(.*not iterable"),
     ],
 )
-def test_invalid_setting_is_refused_with_file_and_name(small, change, message):
-    path = small / "config.json"
+def test_invalid_setting_is_refused_with_file_and_name(folder, change, message):
+    path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(CheckpointError, match=rf"config\.json: {message}"):
-        load_huggingface(small)
+        load_huggingface(folder)
 
 
 def test_null_setting_means_left_out_and_old_releases_keep_their_meaning():
-    nulls = dict.fromkeys([*DEFAULTS, "n_token", "tie_projs"])
-    config = config_from_huggingface({"model_type": "transfo-xl"})
-    assert config_from_huggingface({"model_type": "transfo-xl"} | nulls) == config
+    name = {"model_type": "transfo-xl"}
+    config = config_from_huggingface(name)
+    assert config_from_huggingface(name | dict.fromkeys([*DEFAULTS, "n_token"])) == config
     assert (config.clamp_len, config.tie_projs) == (1000, (False, True, True, True))
-    old = {"model_type": "transfo-xl", "n_token": 300_000, "tie_weight": False}
-    config = config_from_huggingface(old)
+    config = config_from_huggingface(name | {"n_token": 300_000, "tie_weight": False})
     assert (config.n_token, config.tie_weight) == (300_000, False)

@@ -1,13 +1,22 @@
-"""Keywords of the original's constructor: what they mean here, and what is refused."""
+"""The original and NVIDIA: golden nats and memories, every tensor there and back, refusals."""
+
+from pathlib import Path
 
 import pytest
 import torch
 
 from txl_lightning import TransformerXL
-from txl_lightning.convert import load_original
-from txl_lightning.convert.original import config_from_original
-from txl_lightning.convert.weight_names import export_weights, map_original_weights
+from txl_lightning.checkpoints.weights import COMPUTED, export_weights
+from txl_lightning.convert import load_nvidia, load_original
+from txl_lightning.convert.nvidia import map_nvidia_weights
+from txl_lightning.convert.original import config_from_original, map_original_weights
 
+CODES = {
+    "nvidia": (load_nvidia, map_nvidia_weights),
+    "original": (load_original, map_original_weights),
+}
+FILES = sorted((Path(__file__).parents[1] / "golden").glob("[no]*/*.npz"))
+NAMES = [f"{path.parent.name}/{path.stem}" for path in FILES if path.stem != "checkpoint_best"]
 ARGS = {
     "n_token": 7, "n_layer": 1, "n_head": 2, "d_model": 4, "d_head": 2, "d_inner": 6, "mem_len": 3,
     "tie_weight": True, "div_val": 1, "attn_type": 0, "clamp_len": -1, "pre_lnorm": False,
@@ -17,6 +26,60 @@ OPTIONS = """
     adaptive dataset emb_init eta_min eval_interval eval_tgt_len init n_all_param no_env no_eval
     not_tied txtlog_file weight_decay
 """
+BIAS, FUSED = "crit.out_layers.0.bias", "layers.0.dec_attn.qkv_net.weight"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_network_gives_golden_nats_and_memories_and_every_tensor_back(open_golden, name):
+    golden = open_golden(name)
+    load, map_weights = CODES[name.split("/")[0]]
+    net = load(golden.weights, golden.args)
+    golden.check(net)
+    back = export_weights(net.state_dict(), map_weights(net.config))
+    assert back.keys() >= golden.weights.keys() - COMPUTED
+    # NVIDIA leaves tied tensors out; the original writes all.
+    assert name.startswith("nvidia") or back.keys() <= golden.weights.keys()
+    for key in golden.weights.keys() - COMPUTED:
+        # Of a learned table, the original may hold more rows than clamp_len lets it use.
+        expected, n_row = golden.weights[key], back[key].shape[1:2].numel()
+        used = expected[:, -n_row:] if key in ("r_emb", "r_bias") else expected
+        assert torch.equal(back[key].to(used.dtype), used), key
+
+
+@pytest.mark.parametrize(
+    ("removed", "added", "message"),
+    [
+        (BIAS, {"extra": torch.zeros(1)}, f"missing: {BIAS}; left over: extra$"),
+        ("", {"extra": torch.zeros(1)}, "left over: extra$"),
+        ("", {BIAS: torch.zeros(1)}, rf"{BIAS}: invalid \[1\] float32; expected \[60\] of float"),
+        ("", {BIAS: torch.zeros(60).long()}, rf"{BIAS}: invalid \[60\] int64; expected \[60\] of"),
+        ("", {FUSED: torch.zeros(())}, rf"{FUSED}: invalid \[\] float32; expected"),
+    ],
+)
+def test_missing_extra_and_misshapen_tensors_are_named(open_golden, removed, added, message):
+    golden = open_golden("original/a_default")
+    weights = {name: golden.weights[name] for name in golden.weights if name != removed}
+    with pytest.raises(ValueError, match=rf"^state_dict: {message}"):
+        load_original(weights | added, golden.args)
+
+
+def test_tied_tensors_may_be_left_out_and_must_repeat_their_source(open_golden):
+    golden = open_golden("original/adaptive_div4_prenorm")
+    weights, args = golden.weights, golden.args
+    tied = {"crit.out_layers.1.weight": "word_emb.emb_layers.1.weight"}
+    tied |= {"crit.out_projs.2": "word_emb.emb_projs.2"}
+    golden.check(load_original({n: weights[n] for n in weights if n not in tied}, args))
+    for name, source in tied.items():
+        with pytest.raises(ValueError, match=f"{name} is not {source}"):
+            load_original(weights | {name: weights[name] + 1}, args)
+
+
+def test_precision_of_the_weights_is_kept(open_golden):
+    golden = open_golden("original/a_default")
+    weights = {name: tensor.double() for name, tensor in golden.weights.items()}
+    net = load_original(weights, golden.args)
+    assert {parameter.dtype for parameter in net.parameters()} == {torch.float64}
+    assert not net.training
 
 
 @pytest.mark.parametrize(
@@ -45,10 +108,9 @@ def test_null_keyword_means_left_out_and_options_of_train_py_are_passed_over():
 @pytest.mark.parametrize("kind", [1, 3])
 def test_table_of_learned_positions_may_have_one_row(kind):
     config = config_from_original(ARGS | {"attn_type": kind}, torch.zeros(1, 1, 2, 2))
-    assert config.clamp_len == 0
     theirs = export_weights(TransformerXL(config).state_dict(), map_original_weights(config))
     net = load_original(theirs, ARGS | {"attn_type": kind})
-    assert net.empty_memory(1).clamp_len == 0
+    assert config.clamp_len == net.empty_memory(1).clamp_len == 0
     tokens, targets = torch.randint(7, (2, 1, 5))
     _, memory = net.loss(tokens, targets, net.empty_memory(1))
     assert net.loss(tokens, targets, memory)[0].isfinite().all()

@@ -3,8 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from .export import load_folder, save_folder
-from .runs import load_run, read_checkpoint
+from .runs import load_folder, load_run, read_checkpoint, save_folder
 
 __all__ = ["load_folder", "load_original", "load_run", "read_checkpoint", "save_folder"]
 

@@ -6,25 +6,27 @@ whichever of the two is there when a machine dies, the manifest knows it.
 """
 
 import json
+import math
 import os
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import CheckpointError
-from ..files import explain_write_errors, replace_file, sha256_file, write_text
+from ..files import explain_write_errors, host_name, replace_file, sha256_file, write_text
+from .tensors import refuse_damaged
 
+# Of a checkpoint, the key for the state that Lightning does not know.
 KEY = "txl_lightning"
-"""Key of a checkpoint for the state that Lightning does not know."""
-
+# Raised when an older release could not read what is written now.
 FORMAT = 1
-"""Raised when an older release could not read what is written now."""
-
+# Settings in files of release 0.1.0: the name and values that they have now.
 RENAMED_SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "recurrence": ("memory_source", {"below": "layer_below", "same": "same_layer"}),
     "dropout_mask": ("dropout_type", {"fresh": "standard", "locked": "variational"}),
@@ -33,115 +35,77 @@ RENAMED_SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "skip_budget": ("max_skipped_updates", {}),
     "matrix_lr": ("muon_lr", {}),
 }
-"""Settings in files of release 0.1.0: the name and values that they have now."""
-
-KEPT = {"last.ckpt": "previous.ckpt"}
-"""The name under which a file that is replaced is kept."""
-
+# A last checkpoint that another step's replaces is kept as the previous one.
+LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
+# Entries of a manifest: the file's, and those of files that may be found in its place.
 N_ENTRY = 4
-"""Entries of a manifest: the file's, and those of files that may be found in its place."""
-
-Entry = dict[str, Any]
 REQUIRED = {"step", "exact", "bytes"}
-"""Keys of every entry."""
+FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
+Manifest = dict[str, dict[str, Any]]
 
 
 def save_checkpoint(checkpoint: Mapping[str, Any], path: Path, about: Mapping[str, Any]) -> None:
-    """Write a checkpoint; the one that it replaces is kept under another name if KEPT has one.
-
-    Args:
-        checkpoint: what torch.save takes.
-        path: the file; its folder is made.
-        about: its entry in the manifest, without "bytes".
+    """Write a checkpoint, and its manifest with an entry that says this about it.
 
     Raises:
         StorageError: it cannot be written; what was there is unchanged.
     """
 
-    def write(part: Path) -> None:
+    def save_part(part: Path) -> None:
         with part.open("wb") as file:
             torch.save(checkpoint, file)
         announce(path, {sha256_file(part): {**about, "bytes": part.stat().st_size}})
 
-    replace_file(path, write)
+    replace_file(path, save_part)
 
 
-def announce(path: Path, entry: dict[str, Entry]) -> None:
-    """Write the manifest of the file that will replace `path`, and move the one there to KEPT."""
+def announce(path: Path, entry: Manifest) -> None:
+    """Write the manifest of the file that will replace `path`; keep the one there as PREVIOUS."""
     before, kept = previous_entries(path), None
-    whole = path.is_file() and path.stat().st_size in {known["bytes"] for known in before.values()}
+    is_whole = path.is_file() and path.stat().st_size in {e["bytes"] for e in before.values()}
     # A step that is saved twice, or a file that was cut, would push out the one kept before.
-    if whole and path.name in KEPT and newest_step(before) != newest_step(entry):
-        kept = path.with_name(KEPT[path.name])
+    if path.name == LAST and is_whole and newest_step(before) != newest_step(entry):
+        kept = path.with_name(PREVIOUS)
         write_manifest(kept, before | previous_entries(kept))
     write_manifest(path, entry | before)
     if kept:
         os.replace(path, kept)
 
 
-def previous_entries(path: Path) -> dict[str, Entry]:
-    """Read a manifest that is to be replaced; what is damaged says nothing."""
-    try:
+def previous_entries(path: Path) -> Manifest:
+    # What is damaged says nothing.
+    with suppress(CheckpointError):
         return read_manifest(path)
-    except CheckpointError:
-        return {}
+    return {}
 
 
-def newest_step(manifest: Mapping[str, Entry]) -> int | None:
-    """Return the step of the newest file that a manifest names."""
-    return next((entry["step"] for entry in manifest.values()), None)
+def newest_step(manifest: Manifest) -> float:
+    """Return the step of the newest file that a manifest names; infinity if it names none."""
+    return next((entry["step"] for entry in manifest.values()), math.inf)
 
 
-def write_manifest(path: Path, manifest: Mapping[str, Entry]) -> None:
-    """Write the manifest of a checkpoint: its first entries, newest first."""
-    recent = dict(list(manifest.items())[:N_ENTRY])
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    recent = dict(islice(manifest.items(), N_ENTRY))
     write_text(json.dumps(recent, indent=1), manifest_path(path))
 
 
-def remove_checkpoint(path: Path) -> None:
-    """Delete a checkpoint and its manifest."""
-    with explain_write_errors(path):
-        for each in (path, manifest_path(path)):
-            each.unlink(missing_ok=True)
+def read_manifest(path: Path) -> Manifest:
+    """Read the entries of a checkpoint's manifest, newest first; none without a manifest."""
+    file = manifest_path(path)
+    if not file.is_file():
+        return {}
+    with refuse_damaged(file, f"{file}: not a manifest"):
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        if not manifest or not all(entry.keys() >= REQUIRED for entry in manifest.values()):
+            raise ValueError
+    return manifest
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Load a checkpoint; nothing in it is executed.
-
-    Raises:
-        CheckpointError: it is damaged, or written by a later release.
-    """
-    verify_checkpoint(path)
-    try:
-        checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except MemoryError:
-        raise
-    except Exception as error:
-        # Random bytes make torch.load raise anything: UnicodeDecodeError, OSError, ...
-        raise CheckpointError(f"ckpt_path: {path} is not a checkpoint written by fit") from error
-    if not isinstance(checkpoint, dict):
-        raise CheckpointError(f"ckpt_path: {path} is not a checkpoint written by fit")
-    written_as = checkpoint.get(KEY, {}).get("format", FORMAT)
-    if written_as > FORMAT:
-        known = f"this release reads formats up to {FORMAT}"
-        raise CheckpointError(f"{path}: written by a later release (format {written_as}); {known}")
-    saved = checkpoint.get("hyper_parameters")
-    for group in ("net", "optim"):
-        if isinstance(saved, dict) and isinstance(saved.get(group), dict):
-            saved[group] = rename_settings(saved[group])
-    return checkpoint
+def manifest_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.json")
 
 
-def rename_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings of an earlier release under the names of this one."""
-    renamed = {}
-    for name, value in settings.items():
-        new_name, values = RENAMED_SETTINGS.get(name, (name, {}))
-        renamed[new_name] = values.get(value, value) if isinstance(value, str) else value
-    return renamed
-
-
-def verify_checkpoint(path: Path) -> Entry | None:
+def verify_checkpoint(path: Path) -> dict[str, Any] | None:
     """Return a file's entry in its manifest, None without one; refuse other bytes than written."""
     manifest = read_manifest(path)
     if not manifest:
@@ -159,28 +123,102 @@ def verify_checkpoint(path: Path) -> Entry | None:
     return manifest[digest]
 
 
-def read_manifest(path: Path) -> dict[str, Entry]:
-    """Read the entries of a checkpoint's manifest, newest first; empty without a manifest."""
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Load a checkpoint, executing nothing; refuse a damaged one, or a later release's."""
+    verify_checkpoint(path)
+    with refuse_damaged(path, FOREIGN.format(path)):
+        checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        written_as = checkpoint.get(KEY, {}).get("format", FORMAT)
+        saved = checkpoint.get("hyper_parameters", {})
+        for group in saved.keys() & {"net", "optim"}:
+            saved[group] = rename_settings(saved[group])
+    if written_as > FORMAT:
+        known = f"this release reads formats up to {FORMAT}"
+        raise CheckpointError(f"{path}: written by a later release (format {written_as}); {known}")
+    return checkpoint
+
+
+def rename_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of an earlier release under the names of this one."""
+    renamed = {}
+    for name, value in settings.items():
+        new_name, values = RENAMED_SETTINGS.get(name, (name, {}))
+        renamed[new_name] = values.get(value, value) if isinstance(value, str) else value
+    return renamed
+
+
+def remove_checkpoint(path: Path) -> None:
+    with explain_write_errors(path):
+        path.unlink(missing_ok=True)
+        manifest_path(path).unlink(missing_ok=True)
+
+
+def find_latest(root: Path) -> tuple[Path | None, list[str]]:
+    """Return the newest whole checkpoint of the latest run, and what is wrong with others.
+
+    The latest run has the greatest N of version_N, its newest checkpoint has most steps: the clocks
+    of files say nothing. What was saved in a crash is passed over, and so is a run without any.
+    """
+    complaints: list[str] = []
+    for folder in sorted(root.glob("version_*/checkpoints"), key=run_number, reverse=True):
+        if path := find_in_run(folder, complaints):
+            return path, complaints
+    return None, complaints
+
+
+def find_in_run(folder: Path, complaints: list[str]) -> Path | None:
+    """Return the newest whole checkpoint in a folder; add to the complaints."""
+    # What has no manifest that claims a step comes first; of one step, last.ckpt.
+    claims = [
+        (newest_step(previous_entries(path)), path.name == LAST, path)
+        for path in folder.glob("*.ckpt")
+    ]
+    best, best_step = None, -1
+    for claim, _, path in sorted(claims, reverse=True):
+        # After a kill, a manifest may claim more steps than its file has.
+        if claim <= best_step:
+            break
+        try:
+            entry = verify_checkpoint(path)
+        except CheckpointError as error:
+            complaints.append(str(error))
+            continue
+        if entry is None:
+            complaints.append(f"{path}: its manifest {manifest_path(path)} is missing")
+        elif entry["exact"] and entry["step"] > best_step:
+            best, best_step = path, entry["step"]
+    return best
+
+
+def run_number(folder: Path) -> int:
+    """Return N of version_N/checkpoints, or -1."""
+    number = folder.parent.name.removeprefix("version_")
+    return int(number) if number.isdecimal() else -1
+
+
+def remove_partial_files(root: Path) -> None:
+    """Remove what ended processes of this machine were writing into their runs."""
+    for part in root.glob("version_*/**/.*.part"):
+        *_, host, pid, _ = part.name.split(".")
+        if host == host_name() and pid.isdecimal() and not is_running(int(pid)):
+            part.unlink(missing_ok=True)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether another process has this id; this one writes nothing when it asks."""
     try:
-        manifest = json.loads(manifest_path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{manifest_path(path)}: not a manifest") from error
-    entries = manifest.values() if isinstance(manifest, dict) else []
-    if not entries or not all(isinstance(e, dict) and e.keys() >= REQUIRED for e in entries):
-        raise CheckpointError(f"{manifest_path(path)}: not a manifest")
-    return manifest
-
-
-def manifest_path(path: Path) -> Path:
-    return path.with_name(f"{path.name}.json")
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()
 
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of what writes a checkpoint."""
-    versions = {"torch": torch.__version__, "python": platform.python_version()}
-    for package in ("txl-lightning", "lightning", "numpy"):
+    versions = {"python": platform.python_version()}
+    for package in ("txl-lightning", "torch", "lightning", "numpy"):
         # This package has none where it is only on the path.
         with suppress(PackageNotFoundError):
             versions[package] = version(package)

@@ -1,4 +1,8 @@
-"""The checkpoints of our own runs, the folders that convert wrote, and the text of a run."""
+"""Networks that fit and convert wrote, with their vocabularies, and the texts of runs.
+
+fit writes a run's folder with checkpoints; convert a folder that has none, but model.safetensors,
+config.json and vocab.json.
+"""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,46 +15,57 @@ from ..data.store import Store
 from ..data.tasks import TaskStore
 from ..data.vocab import Vocabulary, load_vocabulary
 from ..errors import CheckpointError, DataError
-from ..files import sha256_file
+from ..files import sha256_file, write_json, write_text
 from ..model import TransformerXL, TransformerXLConfig
-from .export import WEIGHTS, load_folder, read_config
-from .files import load_checkpoint
+from .files import FOREIGN, FORMAT, KEY, load_checkpoint
+from .tensors import errors_in, load_content, load_json, refuse_damaged, save_tensors
+from .vocabulary import load_vocabulary_in
+from .weights import Part, load_weights, map_weights
 
-FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
+CONFIG, WEIGHTS, VOCAB = "config.json", "model.safetensors", "vocab.json"
 OTHERWISE = "give a text with --path"
 
 
-def load_run(path: str | Path) -> tuple[TransformerXL, Vocabulary | None]:
-    """Load the network, in eval mode, and the vocabulary of what fit or convert wrote.
+def save_folder(model: TransformerXL, folder: Path, vocab: Vocabulary | None = None) -> None:
+    """Write a network, and its vocabulary if there is one; shared weights are written once."""
+    save_tensors(dict(model.named_parameters()), folder / WEIGHTS)
+    if vocab is not None:
+        write_text(vocab.to_json(), folder / VOCAB)
+    # The last, so that what is cut off in the middle is no such folder.
+    write_json({KEY: {"format": FORMAT}, "net": model.config.to_dict()}, folder / CONFIG)
 
-    Only a folder of convert's may have no vocabulary; errors are those of `read_checkpoint`.
+
+def load_folder(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
+    """Load the network, in eval mode and the precision of its weights, and the vocabulary, if any.
+
+    A missing file is a ValueError; one that is damaged, or another folder's, a CheckpointError.
     """
-    if Path(path).is_dir():
-        return load_folder(Path(path))
-    checkpoint = read_checkpoint(path)
-    try:
-        model = TransformerXL(TransformerXLConfig(**checkpoint["hyper_parameters"]["net"]))
-        weights = checkpoint["state_dict"]
-        model.load_state_dict({name.removeprefix("net."): weights[name] for name in weights})
-        return model.eval(), load_vocabulary(checkpoint["CorpusDataModule"]["vocab"])
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise CheckpointError(FOREIGN.format(path)) from error
+    config, weights = read_config(folder), load_content(folder / WEIGHTS)
+    with errors_in(folder / WEIGHTS):
+        names = map_weights(config, lambda name: Part((name,), (name,)))
+        model = load_weights(weights, names, config)
+    return model, load_vocabulary_in(folder, config.n_token)
 
 
-def load_with_vocabulary(path: str | Path) -> tuple[TransformerXL, Vocabulary]:
-    """Load the same as `load_run`; without a vocabulary there is a CheckpointError."""
-    model, known = load_run(path)
-    if known is None:
-        raise CheckpointError(f"ckpt_path: {path} has no vocabulary; convert with --vocab")
-    return model, known
+def read_config(folder: Path) -> TransformerXLConfig:
+    path = folder / CONFIG
+    # No deeper: it may be any folder.
+    near = [folder / part / "best.ckpt" for part in ("", "checkpoints")]
+    if not path.is_file() and (inside := [found for found in near if found.is_file()]):
+        raise ValueError(f"ckpt_path: {folder} is a run's folder; did you mean {inside[0]}?")
+    settings = load_json(path)
+    if KEY not in settings:
+        raise CheckpointError(f"{path}: not written by convert; convert {folder} first")
+    with errors_in(path):
+        if settings[KEY]["format"] > FORMAT:
+            raise ValueError(f"written by a later release; this one reads formats up to {FORMAT}")
+        return TransformerXLConfig(**settings["net"])
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Return the content of a checkpoint of fit, or the settings of a folder of convert's.
 
-    Raises:
-        ValueError: there is no such file.
-        CheckpointError: it is not such a checkpoint, or it is damaged.
+    A missing file is a ValueError; one that is damaged, or something else, a CheckpointError.
     """
     path = Path(path)
     if path.is_dir():
@@ -68,6 +83,29 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return checkpoint
 
 
+def load_run(path: str | Path) -> tuple[TransformerXL, Vocabulary | None]:
+    """Load the network, in eval mode, and the vocabulary of what fit or convert wrote.
+
+    Only a folder of convert's may have no vocabulary; errors are those of `read_checkpoint`.
+    """
+    if Path(path).is_dir():
+        return load_folder(Path(path))
+    checkpoint = read_checkpoint(path)
+    with refuse_damaged(Path(path), FOREIGN.format(path)):
+        model = TransformerXL(TransformerXLConfig(**checkpoint["hyper_parameters"]["net"]))
+        weights = checkpoint["state_dict"]
+        model.load_state_dict({name.removeprefix("net."): weights[name] for name in weights})
+        return model.eval(), load_vocabulary(checkpoint["CorpusDataModule"]["vocab"])
+
+
+def load_with_vocabulary(path: str | Path) -> tuple[TransformerXL, Vocabulary]:
+    """Load the same as `load_run`; without a vocabulary there is a CheckpointError."""
+    model, known = load_run(path)
+    if known is None:
+        raise CheckpointError(f"ckpt_path: {path} has no vocabulary; convert with --vocab")
+    return model, known
+
+
 def sha256_of_weights(ckpt_path: str | Path) -> str:
     """Return the sha256 of the file with the weights."""
     path = Path(ckpt_path)
@@ -76,21 +114,17 @@ def sha256_of_weights(ckpt_path: str | Path) -> str:
 
 def read_tgt_len(path: str | Path) -> int | None:
     """Return how long segments were in training; None where a checkpoint does not say."""
-    data = read_checkpoint(path).get("datamodule_hyper_parameters", {}).get("data", {})
-    return data.get("tgt_len")
+    settings = read_checkpoint(path).get("datamodule_hyper_parameters", {})
+    return settings.get("data", {}).get("tgt_len")
 
 
 def load_training_text(
     ckpt_path: str | Path, data_dir: str | None = None
 ) -> tuple[str, Store | TaskStore]:
-    """Return the name of a run's text and its store, as RUN/config.yaml says.
+    """Return the name of a run's text and its store, as the config.yaml of its folder says.
 
-    Args:
-        ckpt_path: RUN/checkpoints/NAME.ckpt.
-        data_dir: where data lives; left out, where the run had it.
-
-    Raises:
-        DataError: nothing says which text it was, or it is another one by now.
+    With `data_dir`, data lives there now. That nothing says which text it was, or that it is
+    another one by now, is a DataError.
     """
     state = read_checkpoint(ckpt_path).get("CorpusDataModule")
     path = Path(ckpt_path).absolute().parents[1] / "config.yaml"

@@ -2,9 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,37 +23,43 @@ INSTEAD = (
 
 
 def load_content(path: Path, stand_ins: Sequence[Any] = ()) -> Any:
-    """Return what safetensors or torch.save wrote: tensors and plain values.
+    """Return what safetensors or torch.save wrote: tensors, plain values, and `stand_ins`.
 
-    Args:
-        path: the file.
-        stand_ins: for torch.serialization.safe_globals: classes that only hold what the file says.
-
-    Raises:
-        ValueError: there is no such file.
-        CheckpointError: it is something else, damaged, or refused for what it would execute.
+    These are classes that only hold what a file says (torch.serialization.safe_globals). A missing
+    file is a ValueError; one that is damaged, or would execute anything, a CheckpointError.
     """
-    if path.suffix == ".safetensors":
-        return _load(path, "a safetensors file", lambda: load_file(path))
-    with torch.serialization.safe_globals(list(stand_ins)):
-        load = partial(torch.load, path, map_location="cpu", weights_only=True)
-        return _load(path, "a file that torch.save wrote", load)
+    is_pickle = path.suffix != ".safetensors"
+    kind = "a file that torch.save wrote" if is_pickle else "a safetensors file"
+    with (
+        refuse_damaged(path, f"{path}: damaged, or not {kind}"),
+        torch.serialization.safe_globals(list(stand_ins)),
+    ):
+        return torch.load(path, "cpu", weights_only=True) if is_pickle else load_file(path)
 
 
 def load_json(path: Path) -> dict[str, Any]:
-    """Return the settings in a JSON file; errors are those of `load_content`."""
-    settings = _load(path, "JSON", lambda: json.loads(path.read_text(encoding="utf-8")))
+    """Return the settings in a JSON file, or raise as `load_content` does."""
+    with refuse_damaged(path, f"{path}: damaged, or not JSON"):
+        settings = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(settings, dict):
         raise CheckpointError(f"{path}: expected settings by name")
     return settings
 
 
-def require_tensors(path: Path, content: Any) -> dict[str, Tensor]:
-    """Return the content of a file, if it is tensors by name."""
-    pairs = content.items() if isinstance(content, Mapping) else [(None, None)]
-    if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in pairs):
-        raise CheckpointError(f"{path}: not a state_dict; expected tensors by name")
-    return dict(content)
+@contextmanager
+def refuse_damaged(path: Path, message: str) -> Iterator[None]:
+    """Make a CheckpointError of whatever reading a file leads to."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        # Random bytes make torch.load raise anything: UnicodeDecodeError, OSError, ...
+        if found := CODE.search(str(error)):
+            message = f"{path}: refused: to read it would execute {found[1]}; {INSTEAD}"
+        raise CheckpointError(message) from error
 
 
 @contextmanager
@@ -70,6 +75,14 @@ def errors_in(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: a setting is of a wrong kind ({error})") from error
 
 
+def require_tensors(path: Path, content: Any) -> dict[str, Tensor]:
+    """Return the content of a file, if it is tensors by name."""
+    pairs = content.items() if isinstance(content, Mapping) else [(None, None)]
+    if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in pairs):
+        raise CheckpointError(f"{path}: not a state_dict; expected tensors by name")
+    return dict(content)
+
+
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Write a safetensors file, whole or not at all, with the metadata that other codes expect."""
     whole = {"memory_format": torch.contiguous_format}
@@ -77,18 +90,3 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     apart = {name: tensor.detach().cpu().clone(**whole) for name, tensor in tensors.items()}
     # Its own save_file says in words only what the system's error is.
     replace_file(path, lambda part: part.write_bytes(save(apart, {"format": "pt"})))
-
-
-def _load(path: Path, kind: str, load: Callable[[], Any]) -> Any:
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file")
-    try:
-        return load()
-    except MemoryError:
-        raise
-    except Exception as error:
-        # Random bytes make torch.load raise anything: UnicodeDecodeError, OSError, ...
-        problem = f"damaged, or not {kind}"
-        if found := CODE.search(str(error)):
-            problem = f"refused: to read it would execute {found[1]}; {INSTEAD}"
-        raise CheckpointError(f"{path}: {problem}") from error

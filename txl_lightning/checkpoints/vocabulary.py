@@ -15,11 +15,7 @@ INSTEAD = "with the code that wrote it, json.dump(tokenizer.idx2sym, open('words
 
 
 def read_vocabulary(name: str, n_token: int) -> Vocabulary:
-    """Read the vocabulary of a network with `n_token` ids: "bytes", or a file.
-
-    Raises:
-        DataError: it is something else, or of another size.
-    """
+    """Read the vocabulary of a network with `n_token` ids: "bytes", or a file; else DataError."""
     if Path(name).suffix in PICKLED:
         raise DataError(f"vocab: {name}: refused: a pickle can execute anything; {INSTEAD}")
     try:
@@ -33,10 +29,10 @@ def read_vocabulary(name: str, n_token: int) -> Vocabulary:
 
 
 def load_vocabulary_in(folder: Path, n_token: int) -> Vocabulary | None:
-    """Load the vocabulary that lies in a folder, if there is one that can be read."""
-    paths = [folder / name for name in ("vocab.json", "vocab.txt")]
-    path = next(filter(Path.is_file, paths), None)
-    return None if path is None else read_vocabulary(str(path), n_token)
+    for path in (folder / "vocab.json", folder / "vocab.txt"):
+        if path.is_file():
+            return read_vocabulary(str(path), n_token)
+    return None
 
 
 def make_words(words: Sequence[Any], lower_case: bool = False) -> Words:
@@ -48,7 +44,6 @@ def make_words(words: Sequence[Any], lower_case: bool = False) -> Words:
 
 
 def require_size(vocab: Vocabulary, n_token: int) -> Vocabulary:
-    """Return the vocabulary, if it has as many ids as the network."""
     if vocab.n_token != n_token:
         raise DataError(f"it has {vocab.n_token} tokens; the network has {n_token}")
     return vocab

@@ -1,4 +1,4 @@
-"""Checkpoints of other codes: detect.py first; weight_names.py maps their tensors to ours."""
+"""Checkpoints of other codes: detect.py first, then original.py, which the others descend from."""
 
 from .detect import load_any_checkpoint
 from .huggingface import load_huggingface, save_huggingface

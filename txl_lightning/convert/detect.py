@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.export import CONFIG
 from ..checkpoints.files import KEY
-from ..checkpoints.runs import load_run
+from ..checkpoints.runs import CONFIG, load_run
 from ..checkpoints.tensors import errors_in, load_content, load_json, require_tensors
 from ..checkpoints.vocabulary import read_vocabulary
 from ..data.vocab import Vocabulary
@@ -26,10 +25,6 @@ def load_any_checkpoint(source: str, args: str | None = None, vocab: str | None 
         source: the file or folder.
         args: the keywords of the original's constructor, as JSON; only for a state_dict.
         vocab: see `read_vocabulary`; left out, what comes with the checkpoint.
-
-    Raises:
-        ValueError: a file, or `args`, is missing; or damaged, unknown, or refused for what it
-            would execute (CheckpointError, DataError).
     """
     path = Path(source)
     model, own = load_from_folder(path) if path.is_dir() else load_from_file(path, args)
@@ -37,7 +32,6 @@ def load_any_checkpoint(source: str, args: str | None = None, vocab: str | None 
 
 
 def load_from_folder(folder: Path) -> Loaded:
-    """Load our folder or Hugging Face's."""
     settings = load_json(folder / CONFIG)
     if KEY in settings:
         return load_run(folder)
@@ -48,7 +42,6 @@ def load_from_folder(folder: Path) -> Loaded:
 
 
 def load_from_file(path: Path, args: str | None) -> Loaded:
-    """Load NVIDIA's checkpoint, ours, or a state_dict of the original with its keywords."""
     content: Any = load_content(path, STAND_INS)
     keys = content.keys() if isinstance(content, Mapping) and args is None else set()
     if keys >= {"model_state", "model_config"}:

@@ -8,12 +8,12 @@ import torch
 
 from ..checkpoints.tensors import errors_in, load_content, load_json, require_tensors, save_tensors
 from ..checkpoints.vocabulary import load_vocabulary_in
+from ..checkpoints.weights import Part, WeightMap, export_weights, load_weights
 from ..data.vocab import Vocabulary, Words
 from ..errors import require
 from ..files import write_json, write_text
 from ..model import TransformerXL, TransformerXLConfig
-from .original import fill_settings
-from .weight_names import Part, WeightMap, export_weights, keep, load_weights, map_original_weights
+from .original import fill_settings, map_original_weights, rename_weights
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 MODEL_TYPE = "transfo-xl"
@@ -54,11 +54,8 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
 def save_huggingface(model: TransformerXL, folder: Path, vocab: Vocabulary | None = None) -> None:
     """Write config.json, model.safetensors and, of words, vocab.txt, for from_pretrained.
 
-    For us there is vocab.json beside. Settings of training that it does not have are left out.
-
-    Raises:
-        ValueError: Hugging Face cannot have such a network; the setting is named.
-        StorageError: it cannot be written.
+    For us there is vocab.json beside. Settings of training that it does not have are left out; of a
+    network that it has no setting for there is a ValueError.
     """
     settings = config_to_huggingface(model.config)
     names = map_huggingface_weights(model.config)
@@ -136,23 +133,16 @@ def config_to_huggingface(config: TransformerXLConfig) -> dict[str, Any]:
 def map_huggingface_weights(config: TransformerXLConfig) -> WeightMap:
     """Return its names: the order of its clusters is ours, and u and v are the layers' own."""
     parts, copies = map_original_weights(config)
-    own = {
-        f"crit.cluster_{kind}": keep(f"crit.cluster_{kind}", f"head.cluster.{kind}")
-        for kind in ("weight", "bias")
-    }
-    for bias, ours in (("r_w_bias", "positions.u_NHK"), ("r_r_bias", "positions.v_NHK")):
-        biases = tuple(f"layers.{n}.dec_attn.{bias}" for n in range(config.n_layer))
-        if config.untie_r:
-            own[bias] = Part(biases, (ours,), lambda *each: (torch.stack(each),), torch.unbind)
-        else:
-            copies |= dict.fromkeys(biases, bias)
-    renamed = [own.get(part.theirs[0], part) for part in parts]
-    return WeightMap(
-        [part._replace(theirs=tuple(map(add_prefix, part.theirs))) for part in renamed],
-        {add_prefix(copy): add_prefix(source) for copy, source in copies.items()},
-    )
-
-
-def add_prefix(name: str) -> str:
-    """Return a tensor's name in the model with a softmax."""
-    return name if name.startswith("crit.") else f"transformer.{name}"
+    for index, part in enumerate(parts):
+        name = part.theirs[0]
+        if name.startswith("crit.cluster"):
+            parts[index] = Part(part.theirs, part.ours)
+        elif name in ("r_w_bias", "r_r_bias"):
+            biases = tuple(f"layers.{n}.dec_attn.{name}" for n in range(config.n_layer))
+            if config.untie_r:
+                parts[index] = Part(
+                    biases, part.ours, lambda *each: (torch.stack(each),), torch.unbind
+                )
+            else:
+                copies |= dict.fromkeys(biases, name)
+    return rename_weights(WeightMap(parts, copies), {"^(?!crit)": "transformer."})

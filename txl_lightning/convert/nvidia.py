@@ -1,7 +1,6 @@
 """Networks and checkpoints of NVIDIA's PyTorch code (DeepLearningExamples)."""
 
 import argparse
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +10,16 @@ from torch import Tensor
 
 from ..checkpoints.tensors import errors_in, require_tensors
 from ..checkpoints.vocabulary import make_words, require_size
+from ..checkpoints.weights import Part, WeightMap, load_weights
 from ..data.vocab import Vocabulary
 from ..model import TransformerXL, TransformerXLConfig
-from .original import config_from_original
-from .weight_names import WeightMap, load_weights, map_original_weights, reverse
+from .original import config_from_original, flip_places, map_original_weights, rename_weights
 
-# NVIDIA's names are crit.out_layers_biases.N and crit.out_layers_weights.N.
-RENAMED = re.compile(r"crit\.out_layers\.(\d+)\.(bias|weight)")
+# Where the original's names have something else.
+NVIDIA_NAMES = {
+    r"out_layers\.(\d+)\.bias": r"out_layers_biases.\1",
+    r"out_layers\.(\d+)\.weight": r"out_layers_weights.\1",
+}
 
 
 class Vocab:
@@ -45,28 +47,18 @@ def load_nvidia(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> Tr
 
 def map_nvidia_weights(config: TransformerXLConfig) -> WeightMap:
     """Return NVIDIA's names for the weights of a network."""
-    parts, copies = map_original_weights(config)
-    copies = {rename(name): source for name, source in copies.items()}
+    parts, copies = rename_weights(map_original_weights(config), NVIDIA_NAMES)
     if config.has_projections:
         # They are there also where the softmax uses none of them.
         for i in range(config.n_table):
             copies[f"crit.shared_out_projs.{i}"] = f"word_emb.emb_projs.{i}"
-    parts = [part._replace(theirs=tuple(map(rename, part.theirs))) for part in parts]
-    if config.positions == "absolute_learned":
-        # Its places are not told apart by head.
-        places = reverse("r_emb", "positions.p_NCD", 1)
-        parts = [places if part.theirs == places.theirs else part for part in parts]
-    return WeightMap(parts, copies)
-
-
-def rename(name: str) -> str:
-    """Return NVIDIA's name for one of the original's tensors."""
-    plural = {"bias": "biases", "weight": "weights"}
-    return RENAMED.sub(lambda found: f"crit.out_layers_{plural[found[2]]}.{found[1]}", name)
+    # Its learned places are not told apart by head.
+    places = ("positions.p_NCD",)
+    own = Part(("r_emb",), places, flip_places, flip_places)
+    return WeightMap([own if part.ours == places else part for part in parts], copies)
 
 
 def convert_vocabulary(vocab: Any, n_token: int) -> Vocabulary | None:
-    """Return a vocabulary of NVIDIA's words, if there is one."""
     if vocab is None:
         return None
     content = vars(vocab) if isinstance(vocab, Vocab) else {}

@@ -1,14 +1,20 @@
-"""Networks of the original PyTorch code (kimiyoung/transformer-xl)."""
+"""Networks of the original PyTorch code (kimiyoung/transformer-xl): its settings and its names.
 
+H heads   K head width   D width   N layers   C learned distances
+"""
+
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ..checkpoints.weights import Part, Tensors, WeightMap, load_weights, map_weights
 from ..errors import require
 from ..model import TransformerXL, TransformerXLConfig
-from .weight_names import load_weights, map_original_weights
 
 REQUIRED = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "mem_len")
 # Keywords that we have too, and those that we call otherwise.
@@ -22,8 +28,7 @@ KEYWORDS = {*SAME_NAME, *DEFAULTS, "adapt_inp", "dtype", "sample_softmax"}
 # How like a keyword a misspelt one is; none of train.py's other options is as like.
 CLOSE = 0.8
 # By attn_type.
-POSITIONS = {0: "sinusoidal", 1: "learned", 2: "absolute_sinusoidal", 3: "absolute_learned"}
-
+POSITIONS = ("sinusoidal", "learned", "absolute_sinusoidal", "absolute_learned")
 # What a file may hold as something else, by the kind of the default.
 KINDS = {
     int: ("a number", int | float),
@@ -31,6 +36,27 @@ KINDS = {
     bool: ("true or false", bool | int),
     str: ("a word", str),
     list: ("a list", list | tuple),
+}
+
+# What our names have (regular expressions), and what the original's have in its place.
+ORIGINAL_NAMES = {
+    r"^embedding\.weight": "word_emb.emb_layers.0.weight",
+    r"^embedding\.tables": "word_emb.emb_layers",
+    r"^embedding\.projections\.(\d+)\.weight": r"word_emb.emb_projs.\1",
+    r"^head\.cluster\.": "crit.cluster_",
+    r"^head\.out\.": "crit.out_layers.0.",
+    r"^head\.outs": "crit.out_layers",
+    r"^head\.down\.weight": "crit.out_projs.0",
+    r"^head\.downs\.(\d+)\.weight": r"crit.out_projs.\1",
+    r"^positions\.u_NHK": "r_w_bias",
+    r"^positions\.v_NHK": "r_r_bias",
+    r"^positions\.(r_NCHK|p_NCD)": "r_emb",
+    r"^positions\.b_NCH": "r_bias",
+    r"^positions\.r_nets\.(\d+)": r"layers.\1.dec_attn.r_net",
+    r"feed_forward\.norm_(before|after)": "pos_ff.layer_norm",
+    r"feed_forward\.net": "pos_ff.CoreNet",
+    r"norm_(before|after)": "dec_attn.layer_norm",
+    r"attention": "dec_attn",
 }
 
 
@@ -62,14 +88,14 @@ def config_from_original(
     if missing := [key for key in REQUIRED if key not in given]:
         raise ValueError(f"args: {', '.join(missing)} missing; expected the constructor's keywords")
     kind, n_projs = given["attn_type"], len(given["cutoffs"]) + 1
-    require(kind in POSITIONS, "attn_type", kind, "0, 1, 2 or 3")
+    require(kind in range(4), "attn_type", kind, "0, 1, 2 or 3")
     # Of absolute positions, the original leaves queries as they are.
     norm = "pre" if kind in (0, 1) else "pre_kv"
     return TransformerXLConfig(
         **{key: given[key] for key in SAME_NAME if key in given},
         cutoffs=given["cutoffs"],
         tie_projs=[*given["tie_projs"], *[False] * n_projs][:n_projs],
-        positions=POSITIONS[kind],
+        positions=POSITIONS[int(kind)],
         norm=norm if given["pre_lnorm"] else "post",
         final_norm=False,
         clamp_len=greatest_distance(given, table_NC),
@@ -98,3 +124,68 @@ def greatest_distance(given: Mapping[str, Any], table_NC: Tensor | None) -> int 
         n_row = table_NC.shape[1:2].numel()
     require(n_row >= 1, "tgt_len", given["tgt_len"], "given, as positions are learned")
     return (min(n_row, clamp_len) if kind == 1 and clamp_len > 0 else n_row) - 1
+
+
+def map_original_weights(config: TransformerXLConfig) -> WeightMap:
+    """Return the original's names for the weights of a network."""
+    return map_weights(config, partial(map_original_weight, config))
+
+
+def map_original_weight(config: TransformerXLConfig, ours: str) -> Part | None:
+    part = Part((rename(ours, ORIGINAL_NAMES),), (ours,))
+    is_shared = config.positions == "sinusoidal" and not config.untie_r
+    match ours.split(".")[-2:]:
+        case ["cluster", _]:
+            return part._replace(to_ours=flip_rows, to_theirs=flip_rows)
+        case ["q_net", _] if not config.is_absolute:
+            return Part(
+                (part.theirs[0].replace("q_net", "qkv_net"),),
+                (ours, ours.replace("q_net", "kv_net")),
+                lambda qkv: qkv.tensor_split([qkv.size(0) // 3]),
+                lambda q, kv: (torch.cat([q, kv]),),
+            )
+        case ["kv_net", _] if not config.is_absolute:
+            return None
+        case ["positions", "r_NCHK" | "b_NCH"]:
+            # Rows beyond clamp_len are unused.
+            used = slice(-config.n_distance, None)
+            return part._replace(
+                to_ours=lambda table_NC: flip_places(table_NC[:, used]), to_theirs=flip_places
+            )
+        case ["positions", "p_NCD"]:
+            # By head, which together are as wide as the model.
+            return part._replace(
+                to_ours=lambda r_NCHK: flip_places(r_NCHK.flatten(2)),
+                to_theirs=lambda p_NCD: flip_places(p_NCD.unflatten(2, (config.n_head, -1))),
+            )
+        case ["positions", "u_NHK" | "v_NHK"] if is_shared:
+            return part._replace(
+                to_ours=lambda t_HK: (t_HK[None],), to_theirs=lambda t_1HK: (t_1HK[0],)
+            )
+    return part
+
+
+def flip_rows(tensor: Tensor) -> Tensors:
+    return (tensor.flip(0),)
+
+
+def flip_places(table_NC: Tensor) -> Tensors:
+    """Reverse a learned table, which the other codes begin with the farthest distance."""
+    return (table_NC.flip(1),)
+
+
+def rename(name: str, names: Mapping[str, str]) -> str:
+    """Put into a name, for each regular expression that it matches, what stands beside it."""
+    for pattern, replacement in names.items():
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def rename_weights(weights: WeightMap, names: Mapping[str, str]) -> WeightMap:
+    """Return the map of a code whose names differ from another's as `names` says."""
+    parts = [
+        part._replace(theirs=tuple(rename(name, names) for name in part.theirs))
+        for part in weights.parts
+    ]
+    copies = {rename(copy, names): rename(source, names) for copy, source in weights.copies.items()}
+    return WeightMap(parts, copies)

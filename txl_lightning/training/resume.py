@@ -8,8 +8,8 @@ from typing import Literal
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..checkpoints import load_folder
-from ..checkpoints.export import VOCAB
-from ..checkpoints.find_latest import find_latest, remove_partial_files
+from ..checkpoints.files import find_latest, remove_partial_files
+from ..checkpoints.runs import VOCAB
 from ..data.datamodule import CorpusDataModule
 from ..errors import CheckpointError, DataError, require
 from .module import LanguageModel

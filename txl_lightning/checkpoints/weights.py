@@ -1,0 +1,115 @@
+"""Weights of a network under anybody's names: read, checked against its shapes, written."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..model import TransformerXL, TransformerXLConfig
+
+# Tensors of other codes that are no weights.
+COMPUTED = {"pos_emb.inv_freq", "transformer.pos_emb.inv_freq"}
+Tensors = tuple[Tensor, ...]
+
+
+def keep(*tensors: Tensor) -> Tensors:
+    return tensors
+
+
+class Part(NamedTuple):
+    """A tensor of another code and the one or two of ours with the same values, or the reverse."""
+
+    theirs: tuple[str, ...]
+    ours: tuple[str, ...]
+    to_ours: Callable[..., Tensors] = keep
+    to_theirs: Callable[..., Tensors] = keep
+
+
+class WeightMap(NamedTuple):
+    """The names that another code has for the weights of a network."""
+
+    parts: list[Part]
+    copies: dict[str, str]
+    """Tensors that may be left out, because they repeat another one: what they repeat."""
+
+
+def map_weights(config: TransformerXLConfig, map_weight: Callable[[str], Part | None]) -> WeightMap:
+    """Map every weight of a network by its name; None is one that another weight's part holds."""
+    parts, copies = [], {}
+    first: dict[Tensor, str] = {}
+    for ours, weight in empty_network(config).named_parameters(remove_duplicate=False):
+        if part := map_weight(ours):
+            parts.append(part)
+            # A weight that is shared has several names.
+            source = first.setdefault(weight, part.theirs[0])
+            if source != part.theirs[0]:
+                copies[part.theirs[0]] = source
+    return WeightMap(parts, copies)
+
+
+def empty_network(config: TransformerXLConfig) -> TransformerXL:
+    """Return a network with names and shapes; nothing is allocated, whatever its sizes."""
+    with torch.device("meta"):
+        return TransformerXL(config)
+
+
+def load_weights(
+    theirs: Mapping[str, Tensor], names: WeightMap, config: TransformerXLConfig
+) -> TransformerXL:
+    """Build a network, in eval mode and the precision of its weights, from tensors of any code.
+
+    Raises:
+        ValueError: one is missing, or has no place here, or has another shape than the settings
+            say, or is not what it should repeat; it is named.
+    """
+    copies = {name: source for name, source in names.copies.items() if source in theirs}
+    for name, source in copies.items():
+        if name in theirs and not torch.equal(theirs[name], theirs[source]):
+            raise ValueError(f"state_dict: {name} is not {source}, as the settings say it is")
+    given = {name: theirs[source] for name, source in copies.items()} | dict(theirs)
+    needed = {name for part in names.parts for name in part.theirs}
+    extra = given.keys() - needed - names.copies.keys() - COMPUTED
+    wrong = {"missing": needed - given.keys(), "left over": extra}
+    if lists := [f"{key}: {list_names(found)}" for key, found in wrong.items() if found]:
+        raise ValueError(f"state_dict: {'; '.join(lists)}")
+    shapes = empty_network(config).state_dict()
+    ours: dict[str, Tensor] = {}
+    for part in names.parts:
+        ours |= zip(part.ours, convert_part(part, given, shapes), strict=True)
+    model = TransformerXL(config).to(ours["layers.0.attention.o_net.weight"].dtype)
+    model.load_state_dict(ours)
+    return model.eval()
+
+
+def list_names(names: set[str], limit: int = 4) -> str:
+    shown = ", ".join(sorted(names)[:limit])
+    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+def convert_part(part: Part, given: Mapping[str, Tensor], shapes: Mapping[str, Tensor]) -> Tensors:
+    """Return our tensors of a part, if they have the shapes of the network."""
+    theirs = [given[name] for name in part.theirs]
+    expected = [shapes[name] for name in part.ours]
+    try:
+        found = part.to_ours(*theirs)
+    except (RuntimeError, LookupError):
+        found = ()
+    floating = all(tensor.is_floating_point() for tensor in theirs)
+    if floating and [tensor.shape for tensor in found] == [tensor.shape for tensor in expected]:
+        return found
+    kinds = [f"{list(tensor.shape)} {str(tensor.dtype)[6:]}" for tensor in theirs]
+    allowed = [str(list(tensor.shape)) for tensor in part.to_theirs(*expected)]
+    raise ValueError(
+        f"state_dict: {', '.join(part.theirs)}: invalid {', '.join(kinds)}; expected "
+        f"{', '.join(allowed)} of floating point, by the settings"
+    )
+
+
+def export_weights(ours: Mapping[str, Tensor], names: WeightMap) -> dict[str, Tensor]:
+    """Return our tensors under another code's names, the copies too."""
+    theirs: dict[str, Tensor] = {}
+    for part in names.parts:
+        converted = part.to_theirs(*(ours[name] for name in part.ours))
+        theirs |= zip(part.theirs, converted, strict=True)
+    return theirs | {name: theirs[source] for name, source in names.copies.items()}
