@@ -19,13 +19,8 @@ FLOORS = {
 # What was reached; the aim is 10,000 lines in all and 9,000 of tests. Budgets fall with every cut;
 # raising one is a decision, and its commit says why.
 BUDGETS = {
-<<<<<<< HEAD
     "top": 685, "model": 2051, "data": 2460, "evaluation": 635, "generation": 570,
-    "checkpoints": 605, "convert": 600, "analysis": 605, "training": 3070, "sweeps": 545,
-=======
-    "top": 685, "model": 1762, "data": 2460, "evaluation": 635, "generation": 570,
     "checkpoints": 637, "convert": 474, "analysis": 605, "training": 3070, "sweeps": 545,
->>>>>>> ecbea43 (checkpoints, convert: names by one table of expressions; four files fewer)
     "commands": 855,
 }  # fmt: skip
 ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 12_686, 13_470, 300, 50
