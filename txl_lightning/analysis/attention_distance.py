@@ -64,7 +64,7 @@ def summarize_heads(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
         sum_HS, memory_H = layer_sums.distance_HS.cpu().numpy(), layer_sums.memory_H.tolist()
         for head, (sum_S, on_memory) in enumerate(zip(sum_HS, memory_H, strict=True), start=1):
             row = {"layer": layer, "head": head, **distance_statistics(sum_S)}
-            rows.append(row | {"on_memory": on_memory / sum_S.sum()})
+            rows.append(row | {"on_memory": float(on_memory / sum_S.sum())})
     return rows
 
 
