@@ -19,7 +19,7 @@ import pytest
 import torch
 from jsonargparse import Namespace
 
-from txl_lightning import TransformerXL, TransformerXLConfig
+from txl_lightning import CorpusDataModule, TransformerXL, TransformerXLConfig
 from txl_lightning import __main__ as door
 from txl_lightning.__main__ import IGNORED_WARNINGS
 from txl_lightning.training.cli import TxlCLI
@@ -84,6 +84,15 @@ def write_letters(folder: Path) -> Path:
 def text_file(tmp_path) -> Path:
     """A text of 26 letters, long enough for a few passes."""
     return write_letters(tmp_path)
+
+
+@pytest.fixture
+def make_data(text_file):
+    def make(**changes) -> CorpusDataModule:
+        options = {"path": str(text_file), "data_dir": str(text_file.parent / "data")}
+        return CorpusDataModule(**options | {"tgt_len": 8, "batch_size": 4} | changes)
+
+    return make
 
 
 @pytest.fixture

@@ -60,11 +60,11 @@ def measure(folder: Path, checkpoint: Path) -> None:
     data = CorpusDataModule(**yaml.safe_load((folder / "config.yaml").read_text())["data"])
     ids, how = data.store.ids("test"), data.config
     shape = {"batch_size": how.eval_batch_size, "tgt_len": how.eval_tgt_len}
-    print(f"held-out test text, {len(ids):,} {data.unit}s:")
+    print(f"held-out test text, {len(ids):,} {data.vocab.unit}s:")
     for mem_len in (2 * model.config.mem_len, model.config.mem_len, 0):
         nats = stream_nats(model, ids, **shape, mem_len=mem_len)
         bits = nats.mean(dtype=torch.float64).item() / math.log(2)
-        print(f"  mem_len {mem_len:4d}   {bits:.3f} bits per {data.unit}", flush=True)
+        print(f"  mem_len {mem_len:4d}   {bits:.3f} bits per {data.vocab.unit}", flush=True)
 
 
 def sample(checkpoint: Path) -> None:

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -22,14 +23,28 @@ PATIENCE = 10
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Note the headers of each request; answer by the script, whose last answer is repeated."""
+    """Note the headers of each request; answer by the script, whose last answer is repeated.
+
+    An answer changes what a right one has: code, body, end (of the connection) and headers.
+    """
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
         script, headers = self.server.script, self.server.headers
         headers.append(self.headers)
-        script[min(len(headers), len(script)) - 1](self)
+        start = int(self.headers.get("Range", "bytes=0-")[6:-1])
+        code, ranges = (206, f"bytes {start}-299999/300000") if start else (200, None)
+        right = {"Content-Length": len(BODY) - start, "Content-Range": ranges}
+        answer = script[min(len(headers), len(script)) - 1]
+        body = answer.get("body", BODY[start:])[: answer.get("size")]
+        self.send_response(answer.get("code", code))
+        for name, value in (right | answer.get("headers", {})).items():
+            if value is not None:
+                self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+        answer.get("end", lambda _: None)(self)
         self.close_connection = True
 
     def log_message(self, *_):
@@ -39,7 +54,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 class Server(http.server.ThreadingHTTPServer):
     def __init__(self, part):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.script, self.headers, self.part = [send_rest()], [], part
+        self.script, self.headers, self.part = [{}], [], part
         self.released = threading.Event()
 
     @property
@@ -50,35 +65,10 @@ class Server(http.server.ThreadingHTTPServer):
         """Clients that hang up are what is tested."""
 
 
-def send(body=b"", code=200, end=lambda _: None, **fields):
-    """Send a response, and end the connection in some way."""
-
-    def answer(handler):
-        handler.send_response(code)
-        for name, value in fields.items():
-            handler.send_header(name.replace("_", "-"), value)
-        handler.end_headers()
-        handler.wfile.write(body)
-        end(handler)
-
-    return answer
-
-
-def fail(code, **fields):
-    return send(b"", code, Content_Length=0, **fields)
-
-
-def send_rest(size=300_000, end=lambda _: None):
-    """Send so much of the range that is requested."""
-
-    def answer(handler):
-        start = int(handler.headers.get("Range", "bytes=0-")[6:-1])
-        fields = {"Content_Range": f"bytes {start}-299999/300000"} if start else {}
-        code = 206 if start else 200
-        body = BODY[start : start + size]
-        send(body, code, end, Content_Length=len(BODY) - start, **fields)(handler)
-
-    return answer
+def fail(code, body=b"", **headers):
+    headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    only = {"Content-Length": len(body), "Content-Range": None}
+    return {"code": code, "body": body, "headers": only | headers}
 
 
 def reset(handler):
@@ -98,37 +88,51 @@ def wait_until(ready):
         time.sleep(0.005)
 
 
+NO_LENGTH = {"Content-Length": None, "Content-Range": None}
 INTERRUPTIONS = {
-    "truncated": send_rest(100_000),
-    "truncated without a length": send(BODY[:100_000]),
-    "stalled": send_rest(100_000, wait),
-    "reset": send_rest(100_000, reset),
+    "truncated": {"size": 100_000},
+    "truncated without a length": {"size": 100_000, "headers": NO_LENGTH},
+    "stalled": {"size": 100_000, "end": wait},
+    "reset": {"size": 100_000, "end": reset},
 }
 # The answer that is repeated, its error, and how often it is asked for.
 FAILURES = {
     "404": (fail(404), "HTTP 404", 1),
-    "early end": (send(BODY[:100_000]), "it broke off at 100,000 of 300,000 bytes", 5),
+    "early end": (
+        {"code": 200, "body": BODY[:100_000], "headers": NO_LENGTH},
+        "it broke off at 100,000 of 300,000 bytes",
+        5,
+    ),
 } | {str(code): (fail(code), f"HTTP {code}", 5) for code in (408, 416, 429, 500, 503)}
 SOME = BODY[:123_456]
 NEXT = "bytes=123456-"
-OTHER_RANGE = send(b"", 206, Content_Range="bytes 9-299999/300000")
+WHOLE = fail(200, BODY)
+# What has arrived, what the server answers, and the ranges that it is asked for.
 CONTINUATIONS = {
-    "part": (SOME, [send_rest()], [NEXT]),
-    "whole": (BODY, [send_rest()], []),
-    "too long": (BODY + b"more", [send_rest()], [None]),
-    "no ranges": (SOME, [send(BODY)], [NEXT]),
-    "past the end": (SOME, [fail(416), send_rest()], [NEXT, None]),
-    "other range": (SOME, [OTHER_RANGE, send_rest()], [NEXT, None]),
-    "redirect": (SOME, [fail(302, Location="/b"), send_rest()], [NEXT, NEXT]),
-    "called an encoding": (b"", [send(BODY, Content_Encoding="gzip")], [None]),
+    "part": (SOME, [{}], [NEXT]),
+    "whole": (BODY, [{}], []),
+    "too long": (BODY + b"more", [{}], [None]),
+    "no ranges": (SOME, [WHOLE | {"headers": NO_LENGTH}], [NEXT]),
+    "past the end": (SOME, [fail(416), {}], [NEXT, None]),
+    "other range": (SOME, [fail(206, Content_Range="bytes 9-299999/300000"), {}], [NEXT, None]),
+    "redirect": (SOME, [fail(302, Location="/b"), {}], [NEXT, NEXT]),
+    "called an encoding": (b"", [fail(200, BODY, Content_Encoding="gzip")], [None]),
 }
 
 
 @pytest.fixture
+def part(tmp_path):
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data" / "a.bin.part"
+
+
+@pytest.fixture
+def target(part):
+    return part.with_suffix("")
+
+
+@pytest.fixture
 def server(monkeypatch, part):
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(download, "DELAYS", (0, 0, 0, 0))
     with Server(part) as server:
@@ -141,17 +145,6 @@ def server(monkeypatch, part):
 @pytest.fixture
 def remote(server):
     return RemoteFile(f"http://127.0.0.1:{server.server_port}/a", len(BODY), f"sha256:{SHA256}")
-
-
-@pytest.fixture
-def target(tmp_path):
-    (tmp_path / "data").mkdir()
-    return tmp_path / "data" / "a.bin"
-
-
-@pytest.fixture
-def part(target):
-    return target.with_name("a.bin.part")
 
 
 def test_downloaded_file_is_whole_and_used_again_without_network(server, remote, target):
@@ -182,22 +175,14 @@ def test_failing_server_is_named_after_retries_where_these_may_help(
     with pytest.raises(DataError, match=where + message + r"\); put the file there"):
         download_file(remote, target)
     assert (len(server.requested), waits) == (n_request, [1, 2, 4, 8][: n_request - 1])
-    server.script = [send_rest()]
+    server.script = [{}]
     assert download_file(remote, target).read_bytes() == BODY
-
-
-def test_refused_connection_is_explained_in_few_words(remote, target):
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    nowhere = RemoteFile(f"http://127.0.0.1:{port}/a", len(BODY), remote.checksum)
-    with pytest.raises(DataError, match=r"cannot be read \(Connection refused\)"):
-        download_file(nowhere, target)
 
 
 @pytest.mark.parametrize("interruption", INTERRUPTIONS)
 def test_interrupted_body_is_resumed(server, remote, target, monkeypatch, interruption):
     monkeypatch.setattr(download, "TIMEOUT", (0.4, 0.4))
-    server.script = [INTERRUPTIONS[interruption], send_rest()]
+    server.script = [INTERRUPTIONS[interruption], {}]
     assert download_file(remote, target).read_bytes() == BODY
     none, extent = server.requested
     assert none is None
@@ -213,7 +198,7 @@ def test_next_run_continues_the_part(server, remote, part, target, case):
 
 
 def test_wrong_body_is_kept_aside_and_never_used(server, remote, part, target):
-    server.script = [send(b"<html>", Content_Length=6), send_rest()]
+    server.script = [fail(200, b"<html>"), {}]
     found = hashlib.sha256(b"<html>").hexdigest()
     with pytest.raises(DataError, match=rf"{found}.*{SHA256}; kept as .*a\.bin\.wrong"):
         download_file(remote, target)
@@ -224,7 +209,7 @@ def test_wrong_body_is_kept_aside_and_never_used(server, remote, part, target):
 
 
 def test_of_two_downloads_of_a_file_one_waits_for_the_other(server, remote, target):
-    server.script = [send(BODY, end=wait, Content_Length=len(BODY))]
+    server.script = [{"end": wait}]
     with ThreadPoolExecutor(2) as pool:
         downloads = [pool.submit(download_file, remote, target) for _ in range(2)]
         wait_until(lambda: server.requested)
@@ -233,24 +218,26 @@ def test_of_two_downloads_of_a_file_one_waits_for_the_other(server, remote, targ
     assert len(server.requested) == 1
 
 
-def test_folder_that_cannot_be_written_is_named(remote, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"file/a\.bin: cannot be written \("):
-        download_file(remote, tmp_path / "file" / "a.bin")
-
-
-def test_full_disk_ends_the_download_and_keeps_the_part(
+def test_full_disk_or_a_folder_that_cannot_be_written_ends_the_download_and_keeps_the_part(
     server, remote, part, target, limit_file_size
 ):
-    message = r"cannot be written \(File too large"
-    with limit_file_size(100_000), pytest.raises(StorageError, match=message):
+    message = r"cannot be written \("
+    with limit_file_size(100_000), pytest.raises(StorageError, match=f"{message}File too large"):
         download_file(remote, target)
     assert len(server.requested) == 1
     assert part.read_bytes() == BODY[:100_000]
+    with pytest.raises(StorageError, match=rf"part/a\.bin: {message}"):
+        download_file(remote, part / "a.bin")
 
 
 def test_progress_is_plain_lines_without_a_terminal(server, remote, target, capsys):
-    server.script = [fail(503), send_rest()]
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    nowhere = replace(remote, url=f"http://127.0.0.1:{port}/a")
+    with pytest.raises(DataError, match=r"cannot be read \(Connection refused\)"):
+        download_file(nowhere, target)
+    assert capsys.readouterr().err.count(f"{nowhere.url}: Connection refused; again in 0 s\n") == 4
+    server.script = [fail(503), {}]
     download_file(remote, target)
     assert capsys.readouterr() == (
         "",

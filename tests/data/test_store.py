@@ -1,113 +1,140 @@
-"""Tokens on disk."""
+"""Tokens on disk, of a text to train on or to be scored."""
 
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from txl_lightning.data import documents, store
-from txl_lightning.data.documents import FileSlice, whole_file
-from txl_lightning.data.store import Recipe, prepare_store
+from txl_lightning.data.config import DataConfig
+from txl_lightning.data.documents import FileSlice, split_documents, whole_file
+from txl_lightning.data.store import EvalText, Recipe, prepare_store
 from txl_lightning.data.user_files import split_by_fractions
-from txl_lightning.data.vocab import WordOptions
+from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words
 from txl_lightning.errors import DataError, StorageError
 
-FRACTIONS = (0.5, 0.25, 0.25)
 ALL_TRAIN = (1.0, 0.0, 0.0)
+ALL_TEST = (0.0, 0.0, 1.0)
+WORDS = Words.from_list(["ab", "cd"], WordOptions())
 
 
 @pytest.fixture
 def recipe(write_files):
-    """The recipe of a text in one file."""
+    """The recipe of a text in one file, or of several files that are each of the splits."""
 
-    def make(text: bytes, vocab="bytes", fractions=FRACTIONS, **changes) -> Recipe:
-        path = write_files({"a.txt": text}) / "a.txt"
-        return Recipe(split_by_fractions(whole_file(path), fractions), str(vocab), **changes)
-
-    return make
-
-
-@pytest.fixture
-def files_recipe(write_files):
-    """The recipe of a text in several files, that is all of train, of val and of test."""
-
-    def make(*texts: bytes, **changes) -> Recipe:
-        names = {f"{len(texts)}{n}{text.decode()}": text for n, text in enumerate(texts)}
+    def make(*texts: bytes, vocab="bytes", cut=(0.5, 0.25, 0.25), **changes) -> Recipe:
+        names = {f"{len(texts)}{n}.txt": text for n, text in enumerate(texts)}
         folder = write_files(names)
         slices = [part for name in names for part in whole_file(folder / name)]
-        return Recipe(dict.fromkeys(("train", "val", "test"), slices), **changes)
+        one = len(texts) == 1
+        splits = split_by_fractions(slices, cut) if one else dict.fromkeys(documents.SPLITS, slices)
+        return Recipe(splits, str(vocab), **changes)
 
     return make
 
 
 @pytest.fixture
 def prepare(tmp_path, recipe):
-    return lambda *args, **changes: prepare_store(recipe(*args, **changes), tmp_path)
+    return lambda *texts, **changes: prepare_store(recipe(*texts, **changes), tmp_path)
+
+
+@pytest.fixture
+def encode(tmp_path):
+    """Encode a user's own text with a vocabulary that was there before."""
+
+    def run(text: bytes, vocab, name="own.txt", split="test", **options) -> EvalText:
+        (tmp_path / name).write_bytes(text)
+        where = {"path": str(tmp_path / name), "data_dir": str(tmp_path)}
+        return DataConfig(split=ALL_TEST, **where, **options).encode_split(split, vocab, tmp_path)
+
+    return run
 
 
 def test_ids_are_mapped_from_disk_in_the_smallest_type(prepare):
-    store = prepare(b"abcdabcd", "characters")
+    store = prepare(b"abcdabcd", vocab="characters")
     assert isinstance(store.ids("train"), np.memmap)
     assert store.ids("train").dtype == np.uint8
     assert store.vocab.decode(store.ids("train").tolist()) == "abcd"
     assert [len(store.ids(name)) for name in ("train", "val", "test")] == [4, 2, 2]
     # Of 256 ids the last is 255.
     for n_word, dtype in ((254, np.uint8), (255, np.uint16)):
-        words = prepare(" ".join(f"w{n}" for n in range(n_word)).encode(), "words", ALL_TRAIN)
+        text = " ".join(f"w{n}" for n in range(n_word)).encode()
+        words = prepare(text, vocab="words", cut=ALL_TRAIN)
         assert words.ids("train").dtype == dtype
         assert words.vocab.decode(words.ids("train").tolist()[:3]) == "w0 w1 w2"
         assert len(words.ids("val")) == 0
 
 
 def test_prepared_text_is_neither_read_nor_written_again(tmp_path, recipe, monkeypatch):
+    def times() -> dict:
+        files = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
+        return {path: path.stat().st_mtime_ns for path in files}
+
     monkeypatch.setattr(documents, "SETTLED", 0)
     made = recipe(b"abcdabcd")
-    first = prepare_store(made, tmp_path / "data")
-    files = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
-    before = {path: path.stat().st_mtime_ns for path in files}
+    first, before = prepare_store(made, tmp_path / "data"), times()
     monkeypatch.setattr(FileSlice, "chunks", lambda self: pytest.fail("read again"))
     again = prepare_store(made, tmp_path / "data")
     assert (again.folder, again.ids("train").tolist()) == (first.folder, [*b"abcd"])
-    after = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
-    assert {path: path.stat().st_mtime_ns for path in after} == before
+    assert times() == before
 
 
-def test_everything_that_changes_the_tokens_gives_another_store(tmp_path, prepare, files_recipe):
+def test_everything_that_changes_the_tokens_gives_another_store(tmp_path, prepare):
     text = b"ab cd\nab cd\n"
     stores = [
         prepare(text),
-        prepare(text, "characters"),
-        prepare(text, "words"),
-        prepare(text, "words", words=WordOptions(line_end="none")),
-        prepare(text, fractions=ALL_TRAIN),
+        prepare(text, vocab="characters"),
+        prepare(text, vocab="words"),
+        prepare(text, vocab="words", words=WordOptions(line_end="none")),
+        prepare(text, cut=ALL_TRAIN),
         prepare(text, document_unit="lines"),
         prepare(text, document_unit="files"),
         # A file that has just changed is read again.
         prepare(b"ab cd\nab ce\n"),
-        *(
-            prepare_store(files_recipe(*texts), tmp_path)
-            for texts in ((b"ab", b"cd"), (b"abc", b"d"), (b"abcd",))
-        ),
+        *(prepare(*texts) for texts in ((b"ab", b"cd"), (b"abc", b"d"), (b"abcd", b""))),
     ]
     assert len({store.folder for store in stores}) == len(stores)
     assert len({store.fingerprint for store in stores}) == len(stores)
+    (tmp_path / "mine.json").write_text(stores[1].vocab.to_json())
+    assert prepare(text, vocab=tmp_path / "mine.json").fingerprint == stores[1].fingerprint
 
 
-def test_vocabulary_file_gives_the_fingerprint_of_its_vocabulary(tmp_path, prepare):
-    built = prepare(b"abcdabcd", "characters")
-    (tmp_path / "mine.json").write_text(built.vocab.to_json())
-    assert prepare(b"abcdabcd", tmp_path / "mine.json").fingerprint == built.fingerprint
+@settings(deadline=None)
+@given(
+    text=st.lists(st.sampled_from([b"\n", b"ab", b"c" * 9, b"d" * 40])).map(b"".join),
+    skipped=st.integers(0, 5),
+)
+def test_documents_are_whole_and_their_chunks_short_wherever_these_end(text, skipped):
+    def text_of(part) -> bytes:
+        chunks = list(part.chunks())
+        assert all(len(chunk) <= 8 for chunk in chunks)
+        return b"".join(chunks)
+
+    with pytest.MonkeyPatch.context() as patch, tempfile.NamedTemporaryFile() as file:
+        patch.setattr(documents, "CHUNK", 8)
+        Path(file.name).write_bytes(b"x" * skipped + text)
+        whole = FileSlice(Path(file.name), skipped, skipped + len(text))
+        assert [text_of(part) for part in split_documents([whole], "files")] == [text]
+        lines = [(line.start, text_of(line)) for line in split_documents([whole], "lines")]
+    assert [line for _, line in lines] == text.splitlines(keepends=True)
+    sizes = [len(line) for _, line in lines]
+    assert [start for start, _ in lines] == [skipped, *(skipped + np.cumsum(sizes))][: len(lines)]
 
 
-def test_documents_begin_where_lines_or_files_do(tmp_path, prepare, files_recipe):
-    lines = prepare(b"one\ntwo words\n\nthree", fractions=ALL_TRAIN, document_unit="lines")
+def test_documents_begin_where_lines_or_files_do(prepare):
+    lines = prepare(b"one\ntwo words\n\nthree", cut=ALL_TRAIN, document_unit="lines")
     assert lines.text("train").starts.tolist() == [0, 4, 14, 15]
     for unit, starts in (("files", [0, 5, 10]), (None, [0])):
-        store = prepare_store(files_recipe(*[b"12345"] * 3, document_unit=unit), tmp_path)
+        store = prepare(*[b"12345"] * 3, document_unit=unit)
         assert store.text("train").starts.tolist() == starts
         assert bytes(store.ids("train")) == b"12345" * 3
 
@@ -115,14 +142,14 @@ def test_documents_begin_where_lines_or_files_do(tmp_path, prepare, files_recipe
 @pytest.mark.parametrize("unit", [None, "files", "lines"])
 def test_progress_counts_every_byte_that_is_encoded(recipe, unit):
     advanced = []
-    made = recipe(b"ab\ncde\n" * 10, "words", ALL_TRAIN, document_unit=unit)
+    made = recipe(b"ab\ncde\n" * 10, vocab="words", cut=ALL_TRAIN, document_unit=unit)
     documents = list(made.documents("train", advanced.append))
     assert b"".join(chunk for part in documents for chunk in part.chunks()) == b"ab\ncde\n" * 10
     assert sum(advanced) == 70
 
 
 def test_manifest_has_the_recipe_and_the_counts(prepare):
-    store = prepare(b"a b a b c d a b ", "words", words=WordOptions(min_freq=2))
+    store = prepare(b"a b a b c d a b ", vocab="words", words=WordOptions(min_freq=2))
     assert store.vocab.words == ("<eos>", "a", "b", "<unk>")
     assert len(store.manifest["text"]) == 64
     assert (store.manifest["vocab"], store.manifest["words"]["min_freq"]) == ("words", 2)
@@ -138,14 +165,16 @@ def test_manifest_has_the_recipe_and_the_counts(prepare):
 def test_bytes_per_token_do_not_count_the_symbol_that_starts_a_document(
     prepare, line_end, bytes_per_token
 ):
-    options = WordOptions(line_end=line_end)
-    store = prepare(b"a b\na b\n", "words", ALL_TRAIN, words=options, document_unit="lines")
+    how = {"words": WordOptions(line_end=line_end), "document_unit": "lines"}
+    store = prepare(b"a b\na b\n", vocab="words", cut=ALL_TRAIN, **how)
     assert store.bytes_per_token("train") == bytes_per_token
+    text = EvalText.from_store("a", store, "train")
+    assert text.count_bytes(np.arange(2)) == 2 * bytes_per_token
 
 
 def test_text_that_cannot_be_encoded_or_stored_leaves_nothing_behind(tmp_path, recipe, monkeypatch):
     with pytest.raises(DataError, match="is not UTF-8"):
-        prepare_store(recipe(b"\xff\xfe\xfd\xfc", "characters"), tmp_path / "data")
+        prepare_store(recipe(b"\xff\xfe\xfd\xfc", vocab="characters"), tmp_path / "data")
     assert [path.suffix for path in (tmp_path / "data" / "prepared").iterdir()] == [".lock"]
     monkeypatch.setattr(documents, "SETTLED", 0)
     (tmp_path / "file").touch()
@@ -159,23 +188,23 @@ from pathlib import Path
 from txl_lightning.data import store
 from txl_lightning.data.documents import whole_file
 store.encode_split = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-splits = dict.fromkeys(("train", "val", "test"), whole_file(Path("10abcd")))
+splits = dict.fromkeys(("train", "val", "test"), whole_file(Path("20.txt")))
 store.prepare_store(store.Recipe(splits), Path("."))
 """
 
 
 @pytest.mark.slow
-def test_builder_that_was_killed_leaves_nothing_in_the_way(tmp_path, files_recipe):
-    recipe = files_recipe(b"abcd")
+def test_builder_that_was_killed_leaves_nothing_in_the_way(tmp_path, recipe):
+    made = recipe(b"abcd", b"")
     done = subprocess.run([sys.executable, "-c", DYING_BUILD], cwd=tmp_path)
     assert done.returncode == -signal.SIGKILL
     assert list((tmp_path / "prepared").glob("*.part-*"))
-    assert bytes(prepare_store(recipe, tmp_path).ids("train")) == b"abcd"
+    assert bytes(prepare_store(made, tmp_path).ids("train")) == b"abcd"
     assert not list((tmp_path / "prepared").glob("*.part-*"))
 
 
-def test_of_two_builders_one_builds_and_the_other_waits(tmp_path, files_recipe, monkeypatch):
-    recipe, build, built = files_recipe(b"abcd"), store.build_store, []
+def test_of_two_builders_one_builds_and_the_other_waits(tmp_path, recipe, monkeypatch):
+    made, build, built = recipe(b"abcd"), store.build_store, []
 
     def build_slowly(*args):
         built.append(args)
@@ -184,6 +213,42 @@ def test_of_two_builders_one_builds_and_the_other_waits(tmp_path, files_recipe, 
 
     monkeypatch.setattr(store, "build_store", build_slowly)
     with ThreadPoolExecutor(2) as pool:
-        stores = list(pool.map(prepare_store, [recipe] * 2, [tmp_path] * 2))
+        stores = list(pool.map(prepare_store, [made] * 2, [tmp_path] * 2))
     assert stores[0] == stores[1]
     assert len(built) == 1
+
+
+def test_text_to_be_scored_is_encoded_whole_with_the_given_vocabulary(encode):
+    text = encode(b"cd ab\nef ab\n", WORDS)
+    assert WORDS.decode(text.tokens.ids_at(np.arange(len(text.tokens)))) == "cd ab\n<unk> ab\n"
+    assert text.bytes_per_token == 12 / 6
+    assert text.fingerprint == encode(b"cd ab\nef ab\n", Bytes(), name="other.txt").fingerprint
+    assert text.fingerprint != encode(b"cd ab\nef ac\n", WORDS).fingerprint
+
+
+def test_text_to_be_scored_is_refused_where_a_character_is_missing_or_it_is_empty(encode):
+    with pytest.raises(DataError, match="'x' is not among the vocabulary's 2 characters"):
+        encode(b"abxab", Characters("ab"))
+    with pytest.raises(DataError, match=r"own\.txt: its val text is empty; give another split"):
+        encode(b"abab", Bytes(), split="val")
+
+
+def test_bytes_are_counted_exactly_where_each_tokens_are_known(encode):
+    text = encode("aaaaéé€".encode(), Characters("aé€"))
+    assert (text.count_bytes(np.arange(4)), text.count_bytes(np.arange(4, 7))) == (4, 7)
+    assert text.bytes_per_token == 11 / 7
+    assert encode(b"ab cdcdcdcd\n", WORDS).count_bytes(np.array([0])) == 12 / 3
+    task = EvalText.from_store("recall", DataConfig("recall").open(), "test")
+    assert task.count_bytes(np.arange(5)) is None
+
+
+def test_text_of_any_length_is_encoded_in_constant_memory(encode):
+    def peak(size: int) -> int:
+        text = b"ab cd\n" * (size // 6)
+        tracemalloc.start()
+        encode(text, Bytes())
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return used
+
+    assert peak(12_000_000) < 1.2 * peak(4_000_000) < 12_000_000

@@ -156,14 +156,6 @@ def test_training_loader_counts_the_tokens_seen(stream, n_segment):
     assert loader.tokens_seen(2 * len(stream)) == seen
 
 
-@holds
-@given(streams(), st.integers(0, 40))
-def test_segment_does_not_depend_on_those_read_before(stream, index):
-    later = stream.segment(index + 7)
-    stream.segment(index)
-    assert torch.equal(stream.segment(index + 7).tokens_BL, later.tokens_BL)
-
-
 @pytest.mark.parametrize("n_segment", [None, 2])
 def test_training_loader_begins_again_with_each_pass_or_after_its_first_segments(n_segment):
     stream = Stream.from_tokens(np.arange(28), 2, 4, ext_len=3)

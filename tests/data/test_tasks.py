@@ -16,15 +16,12 @@ def example(name: str, **sizes) -> list[str]:
     return [store.vocab.words[index] for index in store.text("train").example(3)]
 
 
-def test_sort_and_copy_are_answered_by_the_same_digits():
+def test_answers_are_the_digits_in_order_or_again_or_the_value_of_the_key():
     symbols = example("sort", length=12)
     assert symbols[12:] == sorted(symbols[:12])
     assert len(set(symbols)) > 3
     symbols = example("copy", length=4, distance=3)
     assert symbols[4:] == [".", ".", ".", ">", *symbols[:4]]
-
-
-def test_recall_is_answered_by_the_value_of_the_key_that_is_asked():
     symbols = example("recall", length=5, distance=2)
     assert symbols[10:13] == [".", ".", ">"]
     values = dict(zip(symbols[0:10:2], symbols[1:10:2], strict=True))
@@ -64,7 +61,7 @@ def test_training_examples_repeat_only_where_n_train_is_given():
 
 def test_task_is_a_corpus():
     data = CorpusDataModule(corpus="copy", tgt_len=8, batch_size=4)
-    assert (data.unit, data.n_token, data.example_len) == ("word", 12, 41)
+    assert (data.vocab.unit, data.n_token, data.store.example_len) == ("word", 12, 41)
     assert data.vocab.encode_text("3 1 4 . >").tolist() == [3, 1, 4, 10, 11]
     assert next(iter(data.train_dataloader())).tokens_BL.shape == (4, 8)
 

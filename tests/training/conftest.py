@@ -1,9 +1,9 @@
-"""A small model, data and Trainer, as they are in a run."""
+"""A small model and a Trainer, as they are in a run."""
 
 import pytest
 from lightning.pytorch import Trainer
 
-from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig, TransformerXLConfig
+from txl_lightning import LanguageModel, OptimConfig, TransformerXLConfig
 
 
 @pytest.fixture
@@ -12,15 +12,6 @@ def make_model():
         sizes = {"n_token": 256, "n_layer": 2, "n_head": 2, "d_model": 16, "mem_len": 12}
         how = {"name": "adamw", "lr": 3e-3, "schedule": "cosine"} | dict(optim)
         return LanguageModel(TransformerXLConfig(**sizes | changes), OptimConfig(**how))
-
-    return make
-
-
-@pytest.fixture
-def make_data(text_file):
-    def make(**changes) -> CorpusDataModule:
-        options = {"path": str(text_file), "data_dir": str(text_file.parent / "data")}
-        return CorpusDataModule(**options | {"tgt_len": 8, "batch_size": 4} | changes)
 
     return make
 

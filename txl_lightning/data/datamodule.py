@@ -97,15 +97,6 @@ class CorpusDataModule(LightningDataModule):
     def n_token(self) -> int:
         return self.vocab.n_token
 
-    @property
-    def unit(self) -> str:
-        return self.vocab.unit
-
-    @property
-    def example_len(self) -> int | None:
-        """Tokens in an example, if the text is a task, whose answers are right or wrong."""
-        return self.store.example_len
-
     def bytes_per_token(self, stage: str) -> float | None:
         """Return the mean bytes of a token in a stage's text; None where tokens have none."""
         return self.store.bytes_per_token(stage if stage in ("train", "val") else "test")
@@ -126,7 +117,7 @@ class CorpusDataModule(LightningDataModule):
 
     def train_dataloader(self) -> TrainingLoader:
         config, tokens, order = self.config, self.store.text("train"), None
-        if self.example_len:
+        if self.store.example_len:
             why = "for a task, whose examples are drawn at random"
             require(config.order == "ordered", "data.order", config.order, f"ordered {why}")
             require(config.segments == "fixed", "data.segments", config.segments, f"fixed {why}")

@@ -85,7 +85,7 @@ class Store:
     """A prepared text: for each split its ids, and where its documents begin."""
 
     folder: Path
-    example_len = None
+    example_len = None  # a text's answers are not right or wrong, as a task's are
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

@@ -229,7 +229,7 @@ class LanguageModel(LightningModule):
 
     @property
     def unit(self) -> str:
-        return self.corpus.unit if self.corpus else "token"
+        return self.corpus.vocab.unit if self.corpus else "token"
 
     def ext_len(self, stage: str) -> int:
         if self.corpus is None:
@@ -243,7 +243,7 @@ class LanguageModel(LightningModule):
 
     @property
     def example_len(self) -> int | None:
-        return self.corpus.example_len if self.corpus else None
+        return self.corpus.store.example_len if self.corpus else None
 
     @property
     def corpus(self) -> CorpusDataModule | None:

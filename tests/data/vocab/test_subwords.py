@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from txl_lightning.data.vocab import SubwordOptions, Subwords, load_vocabulary, subwords
 from txl_lightning.data.vocab.subwords import sample_text, train_subwords
@@ -24,18 +24,6 @@ KINDS = ["bpe", "unigram"]
 @pytest.fixture(scope="module", params=KINDS)
 def vocab(request, document) -> Subwords:
     return train_subwords(request.param, [document(TEXT)], SubwordOptions(n_token=300))
-
-
-@pytest.fixture(scope="module")
-def sentence_piece() -> Subwords:
-    """Words that begin with a mark, and bytes for all else, as in Llama's tokenizer."""
-    parts = [f"<0x{byte:02X}>" for byte in range(256)]
-    ids = {part: index for index, part in enumerate([*parts, "▁", "▁the", "▁cat", "s", "é"])}
-    tokenizer = Tokenizer(models.BPE(ids, [], byte_fallback=True))
-    strip = decoders.Strip(" ", 1, 0)
-    chain = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), strip]
-    tokenizer.decoder = decoders.Sequence(chain)
-    return Subwords.from_tokenizer(json.loads(tokenizer.to_str()))
 
 
 @pytest.fixture
@@ -81,31 +69,6 @@ def test_stream_is_never_ahead_of_its_tokens_nor_breaks_a_character(vocab, text)
         assert "\ufffd" not in sent
         assert vocab.decode(ids[:number]).rstrip("\ufffd") == sent
     assert sent == text
-
-
-@given(
-    parts=st.lists(st.sampled_from([[256], [257], [258], [259], [0xC3, 0xA9], [*"🙂".encode()]]))
-)
-def test_stream_leaves_out_a_space_at_the_very_beginning_but_once(sentence_piece, parts):
-    ids = [index for part in parts for index in part]
-    assert "".join(sentence_piece.decode_stream(ids)) == sentence_piece.decode(ids)
-
-
-@pytest.mark.parametrize(
-    ("ids", "pieces"),
-    [
-        # With one byte that fits nowhere, decode shows none of its neighbours.
-        ([*b"a\xff", 259], ["a", "", "\ufffds", ""]),
-        (
-            [257, *"é".encode(), *"☃".encode(), 258, *"🙂".encode(), 259],
-            ["the", "", "é", "", "", "☃", " cat", "", "", "", "🙂", "s", ""],
-        ),
-    ],
-)
-def test_stream_shows_a_character_with_its_last_byte_and_takes_none_back(
-    sentence_piece, ids, pieces
-):
-    assert list(sentence_piece.decode_stream(ids)) == pieces
 
 
 @pytest.mark.parametrize("text", ["", "a", "<UNK> a <UNK>", "a" * 9000])

@@ -1,14 +1,27 @@
-"""What all vocabularies share: decoding id by id, byte counts, names, bytes as text in pieces."""
+"""What all vocabularies share: names, files, decoding id by id, byte counts, text in pieces."""
 
+import json
 from dataclasses import replace
+from functools import cache
 from itertools import islice, pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
 
-from txl_lightning.data.vocab import Bytes, Characters, SubwordOptions, WordOptions, Words
+from txl_lightning.data.vocab import (
+    BUILT_IN,
+    Bytes,
+    Characters,
+    SubwordOptions,
+    Subwords,
+    WordOptions,
+    Words,
+    build_vocabulary,
+    load_vocabulary,
+)
 from txl_lightning.data.vocab.base import decode_utf8, split_between_words, split_by_length
 from txl_lightning.data.vocab.subwords import train_subwords
 from txl_lightning.errors import DataError
@@ -16,6 +29,22 @@ from txl_lightning.errors import DataError
 TEXT = "the king's naïve 🙂 cat; ☃ hat\n\n" * 9
 SPACED = st.text(st.sampled_from("ab é\n\t\x1c\x85\u3000"), max_size=40)
 WORDS = ("a", "b", "<S>", "<eos>")
+NOT_OURS = "is not one saved by this package"
+UNKNOWN_OPTION = b'{"kind": "words", "words": [], "options": {"special": [], "n": 1}}'
+
+
+@cache
+def sentence_piece() -> Subwords:
+    """Words that begin with a mark, and bytes for all else, as in Llama's tokenizer."""
+    parts = [f"<0x{byte:02X}>" for byte in range(256)]
+    ids = {part: index for index, part in enumerate([*parts, "▁", "▁the", "▁cat", "s", "é"])}
+    tokenizer = Tokenizer(models.BPE(ids, [], byte_fallback=True))
+    strip = decoders.Strip(" ", 1, 0)
+    chain = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), strip]
+    tokenizer.decoder = decoders.Sequence(chain)
+    return Subwords.from_tokenizer(json.loads(tokenizer.to_str()))
+
+
 KINDS = {
     "bytes": lambda _: Bytes(),
     "characters": lambda text: Characters.from_documents([text]),
@@ -38,6 +67,27 @@ def test_stream_of_any_ids_joined_is_their_text(vocab, data):
     assert "".join(vocab.decode_stream(ids)) == vocab.decode(ids)
 
 
+@given(st.lists(st.sampled_from([[256], [257], [258], [259], [0xC3, 0xA9], [*"🙂".encode()]])))
+def test_stream_leaves_out_a_space_at_the_very_beginning_but_once(parts):
+    ids = [index for part in parts for index in part]
+    assert "".join(sentence_piece().decode_stream(ids)) == sentence_piece().decode(ids)
+
+
+@pytest.mark.parametrize(
+    ("ids", "pieces"),
+    [
+        # With one byte that fits nowhere, decode shows none of its neighbours.
+        ([*b"a\xff", 259], ["a", "", "\ufffds", ""]),
+        (
+            [257, *"é".encode(), *"☃".encode(), 258, *"🙂".encode(), 259],
+            ["the", "", "é", "", "", "☃", " cat", "", "", "", "🙂", "s", ""],
+        ),
+    ],
+)
+def test_stream_shows_a_character_with_its_last_byte_and_takes_none_back(ids, pieces):
+    assert list(sentence_piece().decode_stream(ids)) == pieces
+
+
 def test_text_of_an_id_is_there_before_the_next_id_is_read(vocab):
     n_read = []
     ids = (n_read.append(index) or index for index in (0, 1, 2, 1))
@@ -46,7 +96,7 @@ def test_text_of_an_id_is_there_before_the_next_id_is_read(vocab):
 
 
 def test_bytes_of_tokens_add_up_to_the_text(vocab, document):
-    if isinstance(vocab, Words):
+    if vocab.unit == "word":
         # White space between words is not kept.
         assert vocab.token_bytes() is None
     else:
@@ -137,3 +187,87 @@ def test_document_is_never_in_memory_as_a_whole(document):
 def test_impossible_options_are_refused(kind, options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         kind(**options)
+
+
+@pytest.fixture
+def build(document):
+    """The vocabulary of a name, for a short text."""
+
+    def make(name, options=None):
+        text = document("the cat\nthe hat\n")
+        options = options or WordOptions()
+        return build_vocabulary(str(name), [text], options, SubwordOptions(260))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "n_token"),
+    [
+        ("bytes", "byte", 256),
+        ("characters", "character", 7),
+        ("words", "word", 5),
+        ("bpe", "subword", 260),
+        ("unigram", "subword", 256),
+    ],
+)
+def test_vocabulary_is_built_by_its_name_and_loaded_by_its_path(
+    build, tmp_path, name, unit, n_token
+):
+    vocab = build(name)
+    path = tmp_path / "any.name"
+    path.write_text(vocab.to_json())
+    assert name in BUILT_IN
+    assert (vocab.unit, vocab.n_token) == (unit, n_token)
+    assert load_vocabulary(path.read_text()) == vocab == build(path)
+    assert build(path).fingerprint == vocab.fingerprint
+    if unit == "subword":
+        path.write_text(vocab.tokenizer)
+        assert build(path) == vocab
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("the 99\r\n\r\n cat\t3 x\nthe\n<S>", ("the", "cat", "<S>", "<unk>")),
+        ('{ 12\n} 9\n"a": 3\n<UNK> 1\n', ("{", "}", '"a":', "<UNK>", "<S>")),
+        ("7", ("7", "<S>", "<unk>")),
+        ('["a", "b"]', ("a", "b", "<S>", "<unk>")),
+        ('{"b": 1, "a": 0}', ("a", "b", "<S>", "<unk>")),
+    ],
+)
+def test_list_of_words_gives_the_ids_by_its_order(build, tmp_path, text, words):
+    path = tmp_path / "words.txt"
+    path.write_bytes(text.encode())
+    options = WordOptions(line_end="double_eos")
+    assert build(path, options) == Words(words, options)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "reason"),
+    [
+        ("none.txt", None, "No such file or directory"),
+        ("empty.txt", b" \n", "it has no words"),
+        ("latin.txt", b"caf\xe9", "'utf-8' codec can't decode"),
+        ("cut.json", b'{"kind": "wor', NOT_OURS),
+        ("number.json", b"7", NOT_OURS),
+        ("other.txt", b'{"a": "b"}', NOT_OURS),
+        ("kind.txt", b'{"kind": "characters", "alphabet": 3}', NOT_OURS),
+        ("option.txt", UNKNOWN_OPTION, NOT_OURS),
+        ("number.txt", b'["a", 1]', "expected words without white space"),
+        ("ids.txt", b'{"a": 0, "b": 2}', "its ids do not go from 0"),
+        ("model.json", b'{"model": {"type": "none"}}', "`tokenizers` cannot read it"),
+        ("no_token.json", Tokenizer(models.BPE()).to_str().encode(), "has no tokens"),
+    ],
+)
+def test_file_that_is_no_vocabulary_is_refused_with_the_reason(build, tmp_path, file, text, reason):
+    path = tmp_path / file
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(DataError) as caught:
+        build(path)
+    message = str(caught.value)
+    assert message.startswith(f"data.vocab: invalid {path} (")
+    assert reason in message
+    assert "expected bytes, characters, words, bpe, unigram, or a file: a saved" in message
+    assert "\n" not in message
