@@ -90,11 +90,7 @@ class DataConfig:
         return prepare_store(self.recipe(), self.data_folder)
 
     def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
-        """Encode a split of any text with a given vocabulary, into a folder that is to stay.
-
-        Raises:
-            DataError: there is no such text, or the vocabulary lacks what stands in it.
-        """
+        """Encode a split with a given vocabulary in a folder that stays; DataError as in `open`."""
         recipe, saved = self.recipe(), folder / "vocab.json"
         if not any(part.n_byte for part in recipe.splits[split]):
             raise DataError(f"{self.name}: its {split} text is empty; give another split")

@@ -25,10 +25,8 @@ def download_file(remote: RemoteFile, target: Path) -> Path:
     """Return `target`, downloaded unless it is already there.
 
     What has arrived lies in `<target>.part`, where the next attempt and the next run continue. Of
-    several processes one downloads and the others wait.
-
-    Raises:
-        DataError: it cannot be downloaded, or the file that is there is another one.
+    several processes one downloads and the others wait. DataError where it cannot be downloaded,
+    or the file that is there is another one.
     """
     if not target.exists():
         with explain_write_errors(target):

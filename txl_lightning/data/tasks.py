@@ -6,7 +6,6 @@ end it has seen or remembered. Only answers, which end the examples, are scored.
 B rows   L positions in each   T tokens in an example
 """
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Literal
@@ -15,6 +14,7 @@ import numpy as np
 
 from ..errors import require_at_least
 from .documents import SPLITS, short_hash
+from .tokens import Drawn, Examples
 from .vocab import WordOptions, Words
 
 TaskName = Literal["sort", "copy", "recall"]
@@ -41,10 +41,6 @@ class TaskConfig:
 
     def __post_init__(self) -> None:
         require_at_least(self, length=1, n_symbol=2, distance=0, n_train=1, n_eval=1)
-
-
-Drawn = tuple[np.ndarray, np.ndarray]
-"""Ids of an example: what is read, and its answer."""
 
 
 def draw_sort(config: TaskConfig, rng: np.random.Generator) -> Drawn:
@@ -82,35 +78,6 @@ def draw_recall(config: TaskConfig, rng: np.random.Generator) -> Drawn:
 
 
 TASKS = {"sort": draw_sort, "copy": draw_copy, "recall": draw_recall}
-
-
-@dataclass(frozen=True)
-class Examples:
-    """A task's examples one after the other, as tokens; each is the same whenever it is read."""
-
-    draw: Callable[[np.random.Generator], Drawn]
-    seed: tuple[int, int]
-    n_example: int
-    row_multiple: int  # T
-    answer_len: int
-
-    def __len__(self) -> int:
-        return self.n_example * self.row_multiple
-
-    def ids_at(self, position_BL: np.ndarray) -> np.ndarray:
-        nth_BL, column_BL = np.divmod(position_BL, self.row_multiple)
-        wanted, which_BL = np.unique(nth_BL, return_inverse=True)
-        drawn = np.stack([self.example(int(nth)) for nth in wanted])
-        return drawn[which_BL.reshape(position_BL.shape), column_BL]
-
-    def doc_position(self, position_BL: np.ndarray) -> np.ndarray:
-        return position_BL % self.row_multiple
-
-    def is_target(self, position_BL: np.ndarray) -> np.ndarray:
-        return self.doc_position(position_BL) >= self.row_multiple - self.answer_len
-
-    def example(self, nth: int) -> np.ndarray:
-        return np.concatenate(self.draw(np.random.default_rng((*self.seed, nth))))
 
 
 @dataclass(frozen=True)

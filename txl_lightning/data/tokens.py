@@ -3,9 +3,9 @@
 B rows   L positions in each
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Protocol
 
 import numpy as np
 from numpy import ndarray
@@ -16,21 +16,8 @@ Pair = tuple[ndarray, ndarray]
 DEVIATION, SHORTEST = 5, 5
 
 
-class Tokens(Protocol):
-    """Tokens that can be read at any position, counted from 0."""
-
-    row_multiple: int
-    """Rows are cut at multiples of this many tokens."""
-
-    def __len__(self) -> int: ...
-
-    def ids_at(self, position_BL: ndarray) -> ndarray: ...
-
-    def doc_position(self, position_BL: ndarray) -> ndarray:
-        """Return the number of tokens of the same document before each position."""
-
-    def is_target(self, position_BL: ndarray) -> ndarray:
-        """Return True where a token is to be predicted."""
+Drawn = tuple[ndarray, ndarray]
+"""Ids of an example: what is read, and its answer."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +27,7 @@ class Text:
     ids: ndarray
     starts: ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     row_multiple = 1
+    """Rows are cut at multiples of this many tokens."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -48,10 +36,48 @@ class Text:
         return self.ids[position_BL]
 
     def doc_position(self, position_BL: ndarray) -> ndarray:
+        """Return the number of tokens of the same document before each position."""
         return position_BL - self.starts[np.searchsorted(self.starts, position_BL, "right") - 1]
 
     def is_target(self, position_BL: ndarray) -> ndarray:
+        """Return True where a token is to be predicted."""
         return np.ones(position_BL.shape, bool)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A task's examples of `row_multiple` tokens each, of which the last `answer_len` are scored.
+
+    Each is the same whenever it is read.
+    """
+
+    draw: Callable[[np.random.Generator], Drawn]
+    seed: tuple[int, int]
+    n_example: int
+    row_multiple: int
+    answer_len: int
+
+    def __len__(self) -> int:
+        return self.n_example * self.row_multiple
+
+    def ids_at(self, position_BL: ndarray) -> ndarray:
+        nth_BL, column_BL = np.divmod(position_BL, self.row_multiple)
+        wanted, which_BL = np.unique(nth_BL, return_inverse=True)
+        drawn = np.stack([self.example(int(nth)) for nth in wanted])
+        return drawn[which_BL.reshape(position_BL.shape), column_BL]
+
+    def doc_position(self, position_BL: ndarray) -> ndarray:
+        return position_BL % self.row_multiple
+
+    def is_target(self, position_BL: ndarray) -> ndarray:
+        return self.doc_position(position_BL) >= self.row_multiple - self.answer_len
+
+    def example(self, nth: int) -> ndarray:
+        return np.concatenate(self.draw(np.random.default_rng((*self.seed, nth))))
+
+
+Tokens = Text | Examples
+"""Tokens that can be read at any position, counted from 0."""
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,7 @@ def split_user_files(paths: Sequence[Path], fractions: Sequence[float], data_dir
     """Return the splits of one file, folder or tar, or of one for each of train, val and test.
 
     One text is cut by `fractions`, unless names in it give the splits; a tar is unpacked under
-    `data_dir`.
-
-    Raises:
-        DataError: nothing can be read from it.
+    `data_dir`. DataError where nothing can be read.
     """
     if len(paths) == len(SPLITS):
         return {name: find_slices(path, data_dir) for name, path in zip(SPLITS, paths, strict=True)}
@@ -75,11 +72,7 @@ def find_documents(path: Path, data_dir: Path) -> dict[str, FileSlice]:
 
 
 def unpack_tar(archive: Path, folder: Path) -> None:
-    """Unpack an untrusted tar of plain files and folders.
-
-    Raises:
-        DataError: it is damaged or too large, or has a link, a device or a path that leads out.
-    """
+    """Unpack an untrusted tar; DataError unless it is small, whole, of plain files and folders."""
     left = limit = max(HARMLESS, GROWTH * archive.stat().st_size)
     try:
         with tarfile.open(archive) as tar:

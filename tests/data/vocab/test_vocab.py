@@ -176,8 +176,8 @@ def test_document_is_never_in_memory_as_a_whole(document):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (WordOptions, {"min_freq": -1}, "min_freq: invalid -1; expected 0 or more"),
-        (WordOptions, {"max_size": 0}, "max_size: invalid 0; expected at least 1, or null"),
+        (WordOptions, {"min_freq": -1}, "min_freq: invalid -1; expected at least 0"),
+        (WordOptions, {"max_size": 0}, "max_size: invalid 0; expected at least 1"),
         (WordOptions, {"special": ("a b",)}, "special: invalid 'a b'; expected no white space"),
         (WordOptions, {"special": ("",)}, "special: invalid ''"),
         (SubwordOptions, {"n_token": 256}, "n_token: invalid 256; expected at least 257"),

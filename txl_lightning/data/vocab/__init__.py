@@ -60,10 +60,7 @@ def read_vocabulary_file(path: Path, from_words: Callable[[list[Any]], Vocabular
     """Read a saved vocab.json, a Hugging Face tokenizer.json, or words for `from_words`.
 
     Words are in the order of their ids: one a line, or as JSON in a list or with their ids.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is something else.
+    OSError where the file cannot be read, ValueError where it is something else.
     """
     text = path.read_text(encoding="utf-8")
     try:

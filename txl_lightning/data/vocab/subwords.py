@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DataError, require
+from ...errors import DataError, require_at_least
 from ..documents import FileSlice
 from .base import Vocabulary, decode_utf8, split_between_words, split_by_length
 
@@ -31,8 +31,7 @@ class SubwordOptions:
     """Amount of training text that they are trained on, spread evenly over it."""
 
     def __post_init__(self) -> None:
-        require(self.n_token >= 257, "n_token", self.n_token, "at least 257")
-        require(self.train_bytes >= 1, "train_bytes", self.train_bytes, "at least 1")
+        require_at_least(self, n_token=257, train_bytes=1)
 
 
 @dataclass(frozen=True)

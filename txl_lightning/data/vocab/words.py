@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...errors import DataError, require
+from ...errors import DataError, require, require_at_least
 from ..documents import FileSlice
 from .base import Vocabulary, decode_utf8, split_between_words
 
@@ -76,9 +76,7 @@ class WordOptions:
     id), or it is refused."""
 
     def __post_init__(self) -> None:
-        require(self.min_freq >= 0, "min_freq", self.min_freq, "0 or more")
-        enough = self.max_size is None or self.max_size >= 1
-        require(enough, "max_size", self.max_size, "at least 1, or null")
+        require_at_least(self, min_freq=0, max_size=1)
         for symbol in self.special:
             require(symbol.split() == [symbol], "special", repr(symbol), "no white space")
 
