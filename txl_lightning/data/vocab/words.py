@@ -156,13 +156,15 @@ class Words(Vocabulary):
 
     def _ids(self, text: str, where: str) -> np.ndarray:
         words = text.split()
-        ids = list(map(self._index.get, words, repeat(self.unknown)))
-        if None in ids:
+        ids = map(self._index.get, words, repeat(self.unknown))
+        try:
+            return np.fromiter(ids, self.dtype, len(words))
+        except TypeError as error:  # None is no id
+            unseen = next(word for word in words if word not in self._index)
             raise DataError(
-                f"{where}: {words[ids.index(None)]!r} is not among the vocabulary's {self.n_token} "
-                "words; use the vocabulary of a text that has it, or data.words.unknown unk"
-            )
-        return np.array(ids, self.dtype)
+                f"{where}: {unseen!r} is not among the vocabulary's {self.n_token} words; "
+                "use the vocabulary of a text that has it, or data.words.unknown unk"
+            ) from error
 
 
 def _split_pieces(document: FileSlice, options: WordOptions) -> Iterator[str]:
