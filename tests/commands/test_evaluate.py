@@ -160,29 +160,3 @@ def test_a_text_that_has_changed_or_is_unknown_is_refused(refused, run_folder, t
     assert line.endswith(
         "no moved/config.yaml says what it was trained on; give a text with --path"
     )
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "line"),
-    [
-        (["--protocol=papr"], 2, "protocol: invalid papr; expected one of segments, "),
-        (["--tgt_len=0"], 2, "tgt_len: invalid 0; expected at least 1"),
-        (["--corpus=novels"], 2, "corpus: invalid novels; expected one of python_sour"),
-        (["--corpus=ptb", "--path=a"], 2, "corpus: invalid ptb; expected null with"),
-        (["--path=none.txt"], 3, "none.txt: no such file; data.path must name a text file"),
-        (["--path=letters.txt", "--split=val"], 3, "letters.txt: its val text is empty; give an"),
-        (["--path=-"], 3, "path: invalid -; expected a text on the standard input; it is em"),
-        (["--batch_size=151"], 3, "the text has 300 tokens; batch_size 151 needs 2 in each row"),
-        (["--out=none/all.jsonl"], 6, "out: none/all.jsonl: there is no folder none"),
-        (["--per-token=."], 6, "per_token: invalid ., a folder; expected a file"),
-        (["--document_unit=lines"], 2, "document_unit: invalid lines; expected path or corpus"),
-        (["--device=cuda"], 2, "device: invalid cuda; expected cpu, because torch fi"),
-    ],
-)
-def test_an_error_is_one_line_with_its_exit_code(
-    refused, checkpoint, monkeypatch, options, code, line
-):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-    found = refused("evaluate", checkpoint, *options)
-    assert (found[0], found[1][: len(line)]) == (code, line)

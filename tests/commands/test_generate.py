@@ -128,35 +128,6 @@ def test_a_state_file_of_another_checkpoint_is_refused(refused, generate, run_fo
     assert found == (3, "state_file: a.state: written with another checkpoint")
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (["--num_samples=0"], 2, "num_samples: invalid 0; expected at least 1"),
-        (["--num_samples=2", "--num_beams=2"], 2, "num_samples: invalid 2; expected 1 with beams"),
-        (["--num_samples=2", "--state_file=m"], 2, "num_samples: invalid 2; expected 1 with be"),
-        (["--num_beams=0"], 2, "num_beams: invalid 0"),
-        (["--max_new_tokens=-1"], 2, "max_new_tokens: invalid -1"),
-        (["--top_p=2"], 2, "top_p: invalid 2.0; expected more than 0"),
-        (["--ext_len=-1"], 2, "ext_len: invalid -1"),
-        (["--prompt="], 2, "prompt: invalid an empty one"),
-        (["--prompt=a", "--prompt_file=b"], 2, "prompt: invalid a; expected null with"),
-        (["--prompts=p", "--prompt=a"], 2, "prompts: invalid p; expected null with prompt, pr"),
-        (["--prompts=p", "--num_beams=2"], 2, "prompts: invalid p; expected null with prompt"),
-        (["--prompts=p", "--state_file=m"], 2, "prompts: invalid p; expected null with prompt"),
-        (["--prompts=empty.txt"], 2, "prompts: invalid empty.txt; expected a file with a prompt"),
-        (["--prompt_file=none.txt"], 2, "none.txt: No such file or directory"),
-        (["--prompt_file=latin.txt"], 3, "prompt: latin.txt: byte 3 is not UTF-8 text"),
-        (["--state_file=latin.txt"], 3, "state_file: latin.txt: not written by generate"),
-        (["--state_file=none/m"], 6, "state_file: none/m: there is no folder none"),
-    ],
-)
-def test_a_mistake_is_one_line(refused, checkpoint, tmp_path, options, code, message):
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    (tmp_path / "empty.txt").write_bytes(b"\n")
-    found, line = refused("generate", "--ckpt_path", checkpoint, *options)
-    assert (found, line[: len(message)]) == (code, message)
-
-
 def test_a_prompt_is_read_from_a_file_or_a_pipe_that_is_not_empty(monkeypatch, tmp_path):
     (tmp_path / "empty").touch()
     (tmp_path / "abc").write_text("abc\n")

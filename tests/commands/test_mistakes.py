@@ -1,0 +1,66 @@
+"""A mistake in a command is one line, with the exit code of its kind."""
+
+import io
+import shlex
+import sys
+
+import pytest
+import torch
+
+MISTAKES = [
+    ("generate --num_samples=0", 2, "num_samples: invalid 0; expected at least 1"),
+    ("generate --num_samples=2 --num_beams=2", 2, "num_samples: invalid 2; expected 1 with beams"),
+    ("generate --num_samples=2 --state_file=m", 2, "num_samples: invalid 2; expected 1 with be"),
+    ("generate --num_beams=0", 2, "num_beams: invalid 0; expected at least 1"),
+    ("generate --max_new_tokens=-1", 2, "max_new_tokens: invalid -1; expected at least 0"),
+    ("generate --top_p=2", 2, "top_p: invalid 2.0; expected more than 0"),
+    ("generate --ext_len=-1", 2, "ext_len: invalid -1"),
+    ("generate --prompt=", 2, "prompt: invalid an empty one"),
+    ("generate --prompt=a --prompt_file=b", 2, "prompt: invalid a; expected null with"),
+    ("generate --prompts=p --prompt=a", 2, "prompts: invalid p; expected null with prompt, pr"),
+    ("generate --prompts=p --num_beams=2", 2, "prompts: invalid p; expected null with prompt"),
+    ("generate --prompts=p --state_file=m", 2, "prompts: invalid p; expected null with prompt"),
+    ("generate --prompts=empty.txt", 2, "prompts: invalid empty.txt; expected a file with a"),
+    ("generate --prompt_file=none.txt", 2, "none.txt: No such file or directory"),
+    ("generate --prompt_file=latin.txt", 3, "prompt: latin.txt: byte 3 is not UTF-8 text"),
+    ("generate --state_file=latin.txt", 3, "state_file: latin.txt: not written by generate"),
+    ("generate --state_file=none/m", 6, "state_file: none/m: there is no folder none"),
+    ("evaluate --protocol=papr", 2, "protocol: invalid papr; expected one of segments, "),
+    ("evaluate --tgt_len=0", 2, "tgt_len: invalid 0; expected at least 1"),
+    ("evaluate --corpus=novels", 2, "corpus: invalid novels; expected one of python_sour"),
+    ("evaluate --corpus=ptb --path=a", 2, "corpus: invalid ptb; expected null with"),
+    ("evaluate --path=none.txt", 3, "none.txt: no such file; data.path must name a text file"),
+    ("evaluate --path=letters.txt --split=val", 3, "letters.txt: its val text is empty; give an"),
+    ("evaluate --path=-", 3, "path: invalid -; expected a text on the standard input; it is em"),
+    ("evaluate --batch_size=151", 3, "the text has 300 tokens; batch_size 151 needs 2 in each"),
+    ("evaluate --out=none/all.jsonl", 6, "out: none/all.jsonl: there is no folder none"),
+    ("evaluate --per-token=.", 6, "per_token: invalid ., a folder; expected a file"),
+    ("evaluate --document_unit=lines", 2, "document_unit: invalid lines; expected path or"),
+    ("evaluate --device=cuda", 2, "device: invalid cuda; expected cpu, because torch fi"),
+    ("recl --step=0", 2, "step: invalid 0"),
+    ("recl --step=10 --max_context=19", 2, "max_context: invalid 19; expected at least 2 * step"),
+    ("recl --positions=0", 2, "positions: invalid 0"),
+    ("recl --r 0.5 1.5", 2, "r: invalid [0.5, 1.5]; expected each above 0 and at most 1"),
+    ("recl --max_context=300", 2, "max_context: invalid 300; expected less than the 300 tokens"),
+    ("inspect --split=dev", 2, "split: invalid dev; expected one of train, val"),
+    ("inspect --tokens=0", 2, "tokens: invalid 0; expected at least 1"),
+    ("inspect --tgt_len=0", 2, "tgt_len: invalid 0; expected at least 1"),
+    ("inspect --mem_lens=x", 2, "mem_lens: invalid x; expected a whole"),
+    ("speed --tgt_len=0", 2, "tgt_len: invalid 0; expected at least 1"),
+    ("speed --positions=0", 2, "positions: invalid 0"),
+    ("speed --lengths=0", 2, "lengths: invalid [0]; expected at least 1 each"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "message"), MISTAKES)
+def test_a_mistake_is_one_line_with_its_exit_code(
+    refused, checkpoint, tmp_path, monkeypatch, words, code, message
+):
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "empty.txt").write_bytes(b"\n")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    command, *options = shlex.split(words)
+    where = ["--ckpt_path"] if command == "generate" else []
+    found, line = refused(command, *where, checkpoint, *options)
+    assert (found, line[: len(message)]) == (code, message)

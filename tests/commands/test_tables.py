@@ -1,0 +1,150 @@
+"""inspect, recl and speed: tables and pictures of a model, on its own text or another."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from txl_lightning import stream_nats
+from txl_lightning.analysis.recl import score_context
+from txl_lightning.checkpoints import load_run
+from txl_lightning.commands.inputs import read_ids
+from txl_lightning.commands.recl import shorten_paths
+
+
+def assert_picture(path: str) -> None:
+    assert Path(path).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def loaded(checkpoint):
+    """A model, and the ids of its validation text."""
+    model, vocab = load_run(checkpoint)
+    return model, read_ids(str(checkpoint), vocab, None, "val")
+
+
+def test_text_ids_are_those_of_the_run_or_of_a_file(run_folder, checkpoint):
+    _, vocab = load_run(checkpoint)
+    whole = (run_folder.parent / "letters.txt").read_bytes()
+    parts = {"train": whole[:5400], "val": whole[5400:5700], "test": whole[5700:]}
+    for split, text in parts.items():
+        assert read_ids(str(checkpoint), vocab, None, split).tobytes() == text
+
+
+def test_words_are_read_with_the_checkpoints_vocabulary(txl, small, text_file, tmp_path):
+    text_file.write_text("ab cd\n" * 500)
+    assert txl("fit", *small, "--data.vocab=words")[0] == 0
+    checkpoint = "runs/version_0/checkpoints/last.ckpt"
+    _, vocab = load_run(checkpoint)
+    (tmp_path / "other.txt").write_text("cd ab\nxy\n")
+    for path, expected in (("other.txt", {"cd", "ab", "<unk>"}), (None, {"ab", "cd"})):
+        ids = read_ids(checkpoint, vocab, path, "val").tolist()
+        assert set(vocab.decode(ids).split()) == expected
+
+
+def test_inspect_writes_each_table_and_its_picture(txl, checkpoint, read_table):
+    code, output = txl("inspect", checkpoint, "--batch_size=2", "--out=seen")
+    assert (code, "written to seen" in output.out) == (0, True)
+    for name, n_row in (("positions", 2 * 8), ("memory", 6), ("attention", 2)):
+        rows, content = read_table(f"seen/{name}")
+        assert len(rows) == n_row
+        assert (content["tokens"], content["tgt_len"], content["unit"]) == (300, 8, "byte")
+        assert_picture(f"seen/{name}.png")
+    memory = read_table("seen/memory")[1]["rows"]
+    assert [row["mem_len"] for row in memory] == [0, 2, 4, 8, 16, 32]
+
+
+def test_inspect_measures_the_nats_of_stream_nats(txl, checkpoint, loaded, read_table):
+    options = ("--batch_size=1", "--tgt_len=10", "--mem_lens", "20", "5", "--tokens=200")
+    assert txl("inspect", checkpoint, *options)[0] == 0
+    rows = read_table("inspect/memory")[1]["rows"]
+    assert [row["mem_len"] for row in rows] == [0, 5, 8, 20]
+    model, ids = loaded
+    for row in rows:
+        lengths = {"tgt_len": 10, "mem_len": row["mem_len"]}
+        nats_BT = stream_nats(model, ids[:200], batch_size=1, **lengths)[:, 20:190]
+        assert row["nats"] == pytest.approx(nats_BT.mean().item(), abs=1e-6)
+
+
+def test_checkpoint_without_its_run_needs_a_text(txl, refused, checkpoint, tmp_path):
+    lonely = tmp_path / "far" / "away" / "best.ckpt"
+    lonely.parent.mkdir(parents=True)
+    lonely.write_bytes(checkpoint.read_bytes())
+    code, line = refused("inspect", lonely)
+    assert code == 3
+    assert line.endswith("says what it was trained on; give a text with --path")
+    Path("text.txt").write_text("some text " * 50)
+    assert txl("inspect", lonely, "--path=text.txt", "--batch_size=2")[0] == 0
+
+
+def test_recl_compares_a_group_on_the_same_positions(txl, checkpoint, read_table):
+    other = checkpoint.with_name("last.ckpt")
+    options = ("--step=4", "--max_context=12", "--positions=9", "--r", "0.5", "1")
+    code, output = txl("recl", checkpoint, other, *options)
+    assert code == 0
+    rows, content = read_table("recl/recl")
+    pairs = [(row["model"], float(row["r"])) for row in rows]
+    assert pairs == [("best", 0.5), ("last", 0.5), ("best", 1), ("last", 1)]
+    assert {int(row["recl"]) for row in rows} <= {4, 8, 12}
+    assert (content["contexts"], content["positions"]) == ([4, 8, 12], 9)
+    assert np.isfinite([content["nats"][name] for name in ("best", "last")]).all()
+    assert len(read_table("recl/gains")[0]) == 2 * 2 * 2
+    assert output.out.count("RECL") == 4
+    assert_picture("recl/recl.png")
+
+
+@pytest.mark.parametrize(
+    ("reading", "lengths"), [("whole", {}), ("trained", {"tgt_len": 8, "mem_len": 8})]
+)
+def test_recl_reads_whole_contexts_or_as_in_training(
+    txl, checkpoint, loaded, read_table, reading, lengths
+):
+    model, ids = loaded
+    Path("text.txt").write_bytes(ids[:31].astype(np.uint8).tobytes())
+    options = ("--step=15", "--max_context=30", "--path=text.txt", f"--reading={reading}")
+    assert txl("recl", checkpoint, *options)[0] == 0
+    expected = [
+        score_context(model, ids, np.array([30]), context, **lengths).item() for context in (15, 30)
+    ]
+    assert read_table("recl/recl")[1]["nats"]["best"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_group_needs_one_vocabulary_and_different_files(txl, refused, checkpoint, small):
+    assert txl("fit", *small, "--data.vocab=characters")[0] == 0
+    other = "runs/version_0/checkpoints/last.ckpt"
+    message = f"ckpt_path: {other} has another vocabulary than {checkpoint}"
+    assert refused("recl", checkpoint, other) == (2, message)
+    code, line = refused("recl", checkpoint, checkpoint)
+    assert (code, line.endswith("expected different files")) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["a/b/best.ckpt"], ["best"]),
+        (["a/b/best.ckpt", "a/b/last.ckpt"], ["best", "last"]),
+        (["r/txl/v_0/best.ckpt", "r/plain/v_0/best.ckpt"], ["txl", "plain"]),
+        (["r/txl/v_0/best.ckpt", "r/txl/v_1/last.ckpt"], ["v_0/best", "v_1/last"]),
+        (["r/best.ckpt", "r/old/best.ckpt"], ["best", "old"]),
+    ],
+)
+def test_models_are_named_by_the_different_parts_of_their_paths(paths, expected):
+    assert shorten_paths(paths) == expected
+
+
+def test_speed_times_a_config_at_each_length_and_batch_size(txl, refused, tmp_path, read_table):
+    path = tmp_path / "net.yaml"
+    path.write_text("model: {net: {n_token: 9, n_layer: 1, n_head: 1, d_model: 8}}")
+    few = ("--tgt_len=4", "--segments=2", "--positions=2", "--tokens=5", "--out=times")
+    code, output = txl("speed", path, *few, "--lengths", "16", "24", "--batches", "1", "3")
+    assert (code, "fastest of 2 segments, 2 windows" in output.out) == (0, True)
+    window, latency = (read_table(f"times/{name}")[1] for name in ("window", "latency"))
+    assert [row["attention_len"] for row in window["rows"]] == [16, 24]
+    assert [row["batch_size"] for row in latency["rows"]] == [1, 3]
+    assert window["machine"]["threads"] == torch.get_num_threads()
+    assert_picture("times/window.png")
+    assert_picture("times/latency.png")
+    path.write_text("model: {}")
+    code, line = refused("speed", path)
+    assert (code, "is not a config with model.net" in line) == (2, True)
