@@ -173,7 +173,7 @@ def test_samples_interrupted_by_a_signal_are_printed(start, capsys):
         raise SystemExit(143)
 
     with pytest.raises(SystemExit, match="143"):
-        print_steps(Printer(Characters("abc"), start, stop=["cb"]), steps())
+        print_steps(Printer(Characters("abc"), start, stop=["cb"]), steps(), None)
     assert capsys.readouterr().out == "--- 1 ---\nba\n\n--- 2 ---\nbc\n\n"
 
 
@@ -187,7 +187,7 @@ def test_a_token_being_printed_when_a_signal_arrives_is_printed(start, capsys, m
     monkeypatch.setattr(Printer, "print_state", interrupted)
     steps = iter([start.append_tokens(torch.tensor([[token]])) for token in (0, 2)])
     with pytest.raises(SystemExit, match="130"), exit_on_signals():
-        print_steps(Printer(Characters("abc"), start), steps)
+        print_steps(Printer(Characters("abc"), start), steps, None)
     assert capsys.readouterr().out == "ba\n"
 
 

@@ -61,10 +61,10 @@ def summarize_heads(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
     """Return rows of layer, head, distance (0 is the query itself) and share on memory."""
     rows = []
     for layer, layer_sums in enumerate(sums, start=1):
-        sum_HS, memory_H = layer_sums.distance_HS.cpu().numpy(), layer_sums.memory_H.tolist()
-        for head, (sum_S, on_memory) in enumerate(zip(sum_HS, memory_H, strict=True), start=1):
-            row = {"layer": layer, "head": head, **distance_statistics(sum_S)}
-            rows.append(row | {"on_memory": float(on_memory / sum_S.sum())})
+        for head, sum_S in enumerate(layer_sums.distance_HS.cpu().numpy()):
+            on_memory = float(layer_sums.memory_H[head] / sum_S.sum())
+            row = {"layer": layer, "head": head + 1, **distance_statistics(sum_S)}
+            rows.append(row | {"on_memory": on_memory})
     return rows
 
 

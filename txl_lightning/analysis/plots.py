@@ -15,65 +15,55 @@ SMALLEST_GAIN = 0.01
 
 
 def plot_loss_by_position(rows: Rows, path: Path, unit: str) -> None:
-    """Plot a curve for each length of memory, with bars of one standard error."""
     with open_figure(path) as (axes,):
         for mem_len, curve in group_by(rows, "mem_len").items():
             place, nats, error = select_columns(curve, "position", "nats", "standard_error")
             label = f"memory of {mem_len:,}" if mem_len else "no memory"
             axes.errorbar(place, nats, yerr=error, label=label, elinewidth=0.5)
-        axes.set_title("Loss by position in the segment (bar: one standard error)")
         axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}")
+        axes.set_title("Loss by position in the segment (bar: one standard error)")
         axes.legend(frameon=False)
 
 
 def plot_loss_by_memory(rows: Rows, path: Path, unit: str, trained: int) -> None:
-    """Plot loss over the length of memory, with the standard error of each difference."""
-    mem_lens, nats, error = select_columns(rows, "mem_len", "nats", "saved_standard_error")
+    mem_lens = [row["mem_len"] for row in rows]
     labels = [f"{n:,}" + "\nas trained" * (n == trained) for n in mem_lens]
     title = f"Loss by length of memory (bar: standard error of the gain over {mem_lens[0]:,})"
     names = {"xlabel": f"mem_len ({unit}s)", "ylabel": f"nats per {unit}", "title": title}
-    plot_curves(path, labels, {"loss": nats}, error=error, **names)
+    plot_curves(rows, path, labels, {"loss": ("nats", "saved_standard_error")}, **names)
 
 
 def plot_speed(rows: Rows, path: Path) -> None:
-    """Plot a token's time over the attention length, with memory and with a sliding window."""
-    memory, window = select_columns(rows, "memory_ms_per_token", "window_ms_per_token")
     labels = [f"{row['attention_len']:,}\n{row['speedup']:,.0f} times" for row in rows]
     counts = f"fastest of {rows[0]['segments']} segments, {rows[0]['window_positions']} windows"
     names = {"xlabel": "attention length, and speedup", "ylabel": "ms per token", "yscale": "log"}
     names["title"] = f"Time to evaluate a token ({counts})"
-    plot_curves(path, labels, {"sliding window": window, "memory": memory}, **names)
+    curves = {"sliding window": ["window_ms_per_token"], "memory": ["memory_ms_per_token"]}
+    plot_curves(rows, path, labels, curves, **names)
 
 
 def plot_latency(rows: Rows, path: Path) -> None:
-    """Plot the time of a generated token over the batch size, with the tokens per second."""
-    half, most = select_columns(rows, "p50_ms", "p99_ms")
     labels = [f"{row['batch_size']:,}\n{row['tokens_per_second']:,.0f}/s" for row in rows]
     names = {"xlabel": "batch size, and tokens per second", "ylabel": "ms per token"}
     names["title"] = f"Generation token by token, mem_len {rows[0]['mem_len']:,}"
-    plot_curves(path, labels, {"p50": half, "p99": most}, **names)
+    plot_curves(rows, path, labels, {"p50": ["p50_ms"], "p99": ["p99_ms"]}, **names)
 
 
 def plot_curves(
-    path: Path,
-    labels: list[str],
-    curves: dict[str, list[float]],
-    *,
-    error: Any = None,
-    **settings: str,
+    rows: Rows, path: Path, labels: list[str], curves: dict[str, Sequence[str]], **settings: str
 ) -> None:
-    """Plot curves over lengths that double: each has a place of its own."""
+    """Plot curves, each a column and perhaps one of errors; each row has a place of its own."""
+    place = range(len(rows))
     with open_figure(path) as (axes,):
-        for label, values in curves.items():
+        for label, columns in curves.items():
             style = {"fmt": "o-", "markersize": 4, "capsize": 3, "label": label}
-            axes.errorbar(range(len(labels)), values, yerr=error, **style)
+            axes.errorbar(place, *select_columns(rows, *columns), **style)
         axes.set(**settings)
-        axes.set_xticks(range(len(labels)), labels)
+        axes.set_xticks(place, labels)
         axes.legend(frameon=False)
 
 
 def plot_attention(rows: Rows, path: Path, unit: str) -> None:
-    """Plot the attention distance of each head."""
     with open_figure(path) as (axes,):
         draw_attention(axes, rows, unit)
         axes.set_title("Attention distance of heads (dot: mean, dash: median, stroke: 10-90 %)")
@@ -144,11 +134,9 @@ def open_figure(
 
 
 def group_by(rows: Rows, name: str) -> dict[Any, list[dict[str, Any]]]:
-    """Return the rows of each value of a column."""
     values = dict.fromkeys(row[name] for row in rows)
     return {value: [row for row in rows if row[name] == value] for value in values}
 
 
 def select_columns(rows: Rows, *names: str) -> list[list[Any]]:
-    """Return some columns of a table."""
     return [[row[name] for row in rows] for name in names]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +51,7 @@ class TextOptions(Sampling):
         is_allowed = self.num_samples == 1 or not is_single
         require(is_allowed, "num_samples", self.num_samples, "1 with beams or state_file")
         check_file_writable("state_file", self.state_file)
-
-    @property
-    def stop_strings(self) -> Sequence[str]:
-        return [self.stop] if isinstance(self.stop, str) else self.stop
+        object.__setattr__(self, "stop", [self.stop] if isinstance(self.stop, str) else self.stop)
 
 
 def generate_command(
@@ -94,10 +90,11 @@ def generate_command(
         state = start_decoding(model, ids, how.mem_len, choose_ext_len(model, how, ckpt_path))
     # Its generator starts from the same number in every process.
     torch.seed()
-    decode = decode_steps if how.num_beams is None else partial(search_text, vocab)
-    steps = decode(model, state, how.max_new_tokens, how)
-    printer = Printer(vocab, state, how.stop_strings, n_printed)
-    print_steps(printer, steps, how.state_file, sha256)
+    if how.num_beams is None:
+        steps = decode_steps(model, state, how.max_new_tokens, how)
+    else:
+        steps = search_text(model, vocab, state, how)
+    print_steps(Printer(vocab, state, how.stop, n_printed), steps, how.state_file, sha256)
 
 
 def encode_prompt(vocab: Vocabulary, text: str) -> Tensor:
@@ -111,23 +108,19 @@ def choose_ext_len(model: TransformerXL, how: TextOptions, ckpt_path: str) -> in
 
 
 def search_text(
-    vocab: Vocabulary,
-    model: TransformerXL,
-    state: DecodingState,
-    max_new_tokens: int,
-    how: TextOptions,
+    model: TransformerXL, vocab: Vocabulary, state: DecodingState, how: TextOptions
 ) -> Iterator[DecodingState]:
-    """Yield the state with the likeliest continuation found, as `decode_steps` does with each."""
+    """Yield the state with the likeliest continuation found."""
     prefix = state.row_tokens(0)[-UNFINISHED:].tolist()
 
     def has_stop(ids: list[int]) -> bool:
-        text = StreamingDetokenizer(vocab, prefix, how.stop_strings)
+        text = StreamingDetokenizer(vocab, prefix, how.stop)
         for index in ids:
             text.push(index)
         return text.ended
 
-    is_finished = has_stop if how.stop else None
-    yield search_beams(model, state, max_new_tokens, how.num_beams, is_finished=is_finished)
+    options = {"num_beams": how.num_beams, "is_finished": has_stop if how.stop else None}
+    yield search_beams(model, state, how.max_new_tokens, **options)
 
 
 class Printer:
@@ -169,10 +162,7 @@ class Printer:
 
 
 def print_steps(
-    printer: Printer,
-    steps: Iterator[DecodingState],
-    state_file: Path | None = None,
-    weights_sha256: str = "",
+    printer: Printer, steps: Iterator[DecodingState], state_file: Path | None, sha256: str = ""
 ) -> None:
     """Print each step and save the last state, also when a signal ends it."""
     stopped = None
@@ -187,6 +177,6 @@ def print_steps(
         stopped = signal
     printer.finish()
     if state_file:
-        save_state(state_file, printer.state, weights_sha256)
+        save_state(state_file, printer.state, sha256)
     if stopped:
         raise stopped

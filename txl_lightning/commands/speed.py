@@ -56,13 +56,16 @@ def speed_command(
     latency = measure_latency(model, min(lengths), list(batches), tokens)
     write_table(latency, folder / "latency", about)
     plot_latency(latency, folder / "latency.png")
-    print(f"{tokens} tokens written one by one, {min(lengths):,} remembered")
-    for row in latency:
-        print(
-            f"{row['batch_size']:6} rows: {row['tokens_per_second']:8,.0f} tokens/s, a token in "
-            f"{row['p50_ms']:.1f} ms (half), {row['p99_ms']:.1f} ms (99 %)"
-        )
+    print_latency(latency)
     print(f"written to {folder}")
+
+
+def print_latency(rows: Rows) -> None:
+    print(f"{rows[0]['tokens']} tokens written one by one, {rows[0]['mem_len']:,} remembered")
+    for row in rows:
+        rate, half, most = row["tokens_per_second"], row["p50_ms"], row["p99_ms"]
+        times = f"a token in {half:.1f} ms (half), {most:.1f} ms (99 %)"
+        print(f"{row['batch_size']:6} rows: {rate:8,.0f} tokens/s, {times}")
 
 
 def print_window(rows: Rows) -> None:

@@ -26,20 +26,12 @@ def peak_memory(device: torch.device) -> int:
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
     """Return when, by which code and on which machine a number is made."""
-    on_gpu = device.type == "cuda"
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "release": release(),
-        "commit": commit(),
-        "machine": {
-            "device": torch.cuda.get_device_name(device) if on_gpu else device.type,
-            "cpu": cpu_name(),
-            "threads": torch.get_num_threads(),
-            "load": os.getloadavg()[0],
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-    }
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    machine = {"device": name, "cpu": cpu_name(), "threads": torch.get_num_threads()}
+    machine |= {"load": os.getloadavg()[0], "torch": torch.__version__}
+    machine["python"] = platform.python_version()
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"date": date, "release": release(), "commit": commit(), "machine": machine}
 
 
 def cpu_name() -> str:

@@ -22,7 +22,6 @@ class MeanNats(Metric):
             self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, nats_BL: Tensor, targets_BL: Tensor) -> None:
-        """Count the nats of the targets that are not IGNORED."""
         nats_BL, scored_BL = nats_BL.detach(), targets_BL != IGNORED
         self.nats += nats_BL.masked_fill(~scored_BL, 0.0).sum(dtype=self.nats.dtype)
         self.count += scored_BL.sum()
@@ -40,11 +39,7 @@ class MeanNats(Metric):
 
 
 class RightAnswers(Metric):
-    """Accuracy of a task: of single tokens, and of whole answers.
-
-    Args:
-        example_len: tokens in an example; its answer ends with it.
-    """
+    """Accuracy of a task: of single tokens, and of the answers that end each example."""
 
     full_state_update = False
 
@@ -73,7 +68,5 @@ class RightAnswers(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         """Return shares from 0 to 1."""
-        return {
-            "token_accuracy": self.right_tokens / self.tokens,
-            "answer_accuracy": self.right_answers / self.answers,
-        }
+        answers = {"answer_accuracy": self.right_answers / self.answers}
+        return {"token_accuracy": self.right_tokens / self.tokens} | answers

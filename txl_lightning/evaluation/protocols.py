@@ -44,11 +44,9 @@ class Protocol(ProtocolOptions):
     """A way to read a text in rows and segments.
 
     mem_len, clamp_len and same_length of None are those of training, a tgt_len of None makes the
-    text one segment, max_tokens of None scores all of it.
-
-    Each row begins with nothing remembered, or with warmup_len tokens of the row before it. Only
-    if same_length limits what is seen, and the warm-up reaches as far back through all layers,
-    does batch_size not change the nats.
+    text one segment, max_tokens of None scores all of it. Rows begin with nothing remembered but
+    their warm-up: only one that reaches as far back as all layers see makes batch_size change
+    nothing.
     """
 
     batch_size: int = 1
@@ -67,20 +65,13 @@ class Protocol(ProtocolOptions):
         return EvalLengths(self.mem_len, self.clamp_len, self.same_length)
 
     def stream(self, tokens: Tokens) -> Stream:
-        """Return a text in rows and segments; it needs two tokens for each row."""
         n_token = len(tokens) if self.max_tokens is None else min(len(tokens), self.max_tokens + 1)
         if n_token < 2 * self.batch_size:
-            needed = f"batch_size {self.batch_size:,} needs 2 in each row"
-            raise DataError(f"the text has {n_token:,} tokens; {needed}")
-        return Stream(
-            tokens,
-            self.batch_size,
-            FixedLengths(self.tgt_len or n_token),
-            warmup_len=self.warmup_len,
-            ext_len=self.ext_len,
-            n_token=n_token,
-            drop_last=self.drop_last,
-        )
+            needs = f"batch_size {self.batch_size:,} needs 2 in each row"
+            raise DataError(f"the text has {n_token:,} tokens; {needs}")
+        reading = {"warmup_len": self.warmup_len, "ext_len": self.ext_len}
+        reading |= {"n_token": n_token, "drop_last": self.drop_last}
+        return Stream(tokens, self.batch_size, FixedLengths(self.tgt_len or n_token), **reading)
 
 
 def published(
@@ -131,16 +122,13 @@ PROTOCOLS = {name: replace(protocol, name=name) for name, protocol in TABLE.item
 def get_protocol(
     protocol: str = "segments", *, window: int | None = None, **changes: Any
 ) -> Protocol:
-    """Return a protocol by name, with changes.
+    """Return a protocol by its name or alias, with changes.
 
     Args:
         protocol: One of the names in PROTOCOLS or ALIASES.
         window: Tokens that each token is predicted from, and nothing else: tgt_len 1, mem_len 0,
             warmup_len as long, ext_len one less.
         **changes: Values in place of the protocol's own.
-
-    Raises:
-        ValueError: an unknown protocol, or an impossible length.
     """
     name = ALIASES.get(protocol, protocol)
     known = ", ".join([*PROTOCOLS, *ALIASES])

@@ -16,7 +16,7 @@ from ..data.stream import Stream
 from ..errors import NonFiniteError
 from ..model import TransformerXL
 from .environment import describe_environment, peak_memory
-from .protocols import PROTOCOLS, Protocol
+from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 from .scoring import TokenNats, score_text
 
 BLOCKS = 1000
@@ -92,14 +92,9 @@ def evaluate(
     nats_N: np.ndarray | None = None,
     report: Callable[[int], object] = lambda count: None,
 ) -> dict[str, Any]:
-    """Score a text in constant memory.
+    """Score a text in constant memory, and report how many tokens each segment scored.
 
-    Args:
-        model: a network.
-        text: the text.
-        protocol: how it is read.
-        nats_N: an array to fill with the nats of each token of the text that is scored.
-        report: called after each segment with the number of tokens that it scored.
+    nats_N is filled with the nats of the tokens that are scored, at their positions in the text.
 
     Raises:
         ValueError: an impossible length, or a text with nothing to score.
@@ -120,16 +115,11 @@ def evaluate(
     if not math.isfinite(total.mean):
         raise NonFiniteError(f"{text.name}: nats {total.mean}; the network's weights are of no use")
     seconds = time.perf_counter() - began
-    return {
-        **describe_reading(model, text, protocol),
-        "cold_starts": n_cold,
-        "tokens": stream.end,
-        **total.summary(text.vocab.unit, n_byte),
-        "seconds": seconds,
-        "tokens_per_second": total.n_scored / seconds,
-        "peak_memory_bytes": peak_memory(model.device),
-        **describe_environment(model.device),
-    }
+    record = describe_reading(model, text, protocol) | {"cold_starts": n_cold, "tokens": stream.end}
+    record |= total.summary(text.vocab.unit, n_byte)
+    record |= {"seconds": seconds, "tokens_per_second": total.n_scored / seconds}
+    record["peak_memory_bytes"] = peak_memory(model.device)
+    return record | describe_environment(model.device)
 
 
 def count_cold_starts(part: TokenNats, stream: Stream, mem_len: int) -> int:
@@ -146,7 +136,7 @@ def count_cold_starts(part: TokenNats, stream: Stream, mem_len: int) -> int:
 def describe_reading(model: TransformerXL, text: EvalText, protocol: Protocol) -> dict[str, Any]:
     """Return which text is read and how, with the lengths in use."""
     fields, usual = asdict(protocol), asdict(PROTOCOLS[protocol.name])
-    lengths = {name: fields[name] for name in fields if name not in ("name", "source", "unit")}
+    lengths = {name: fields[name] for name in asdict(ProtocolOptions())}
     changed = [name for name in lengths if fields[name] != usual[name]]
     lengths |= protocol.lengths.resolve(model.config)._asdict()
     lengths["tgt_len"] = protocol.tgt_len or protocol.stream(text.tokens).end
