@@ -6,6 +6,8 @@ from lightning.pytorch import Callback, seed_everything
 from torch._dynamo.utils import counters
 
 from txl_lightning import LanguageModel
+from txl_lightning.model.kernels import CUDA_KERNELS, KERNELS
+from txl_lightning.training.callbacks.non_finite import NonFiniteGuard
 
 pytestmark = [
     pytest.mark.gpu,
@@ -96,3 +98,46 @@ def test_compiled_for_a_gpu_it_has_one_graph_and_the_same_curve(fit, precision):
     assert counters["stats"]["unique_graphs"] == 1
     limit = 1e-3 if precision == "32-true" else 0.01
     assert compiled.losses == pytest.approx(plain.losses, rel=limit)
+
+
+class NeverWait(Callback):
+    """From the end of the first step on, make waiting for the GPU an error."""
+
+    def on_train_batch_end(self, *_):
+        torch.cuda.set_sync_debug_mode("error")
+
+    def on_train_end(self, *_):
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.fixture
+def guard_may_wait(monkeypatch):
+    """The guard looks at loss and gradient before each update; nothing else may look."""
+    look = NonFiniteGuard.on_before_optimizer_step
+
+    def look_and_forbid(*arguments):
+        mode = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("default")
+        look(*arguments)
+        torch.cuda.set_sync_debug_mode(mode)
+
+    monkeypatch.setattr(NonFiniteGuard, "on_before_optimizer_step", look_and_forbid)
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.usefixtures("guard_may_wait")
+@pytest.mark.filterwarnings("ignore:::torch")
+@pytest.mark.parametrize("kernel", [*KERNELS, *CUDA_KERNELS])
+def test_a_step_waits_for_the_gpu_only_to_refuse_what_is_not_finite(fit, kernel):
+    options = {"max_steps": 6, "log_every_n_steps": 100, "gradient_clip_val": 0.25}
+    fit(NeverWait(), precision="bf16-mixed", net={"d_model": 32, "kernel": kernel}, **options)
+
+
+@pytest.mark.filterwarnings("ignore:::torch")
+@pytest.mark.parametrize("kernel", CUDA_KERNELS)
+def test_a_kernel_for_cuda_has_the_curve_of_matmul(fit, kernel):
+    plain, other = Record(), Record()
+    fit(plain, max_steps=30, net={"d_model": 32, "kernel": "matmul"})
+    fit(other, max_steps=30, net={"d_model": 32, "kernel": kernel})
+    assert other.losses == pytest.approx(plain.losses, rel=1e-3)

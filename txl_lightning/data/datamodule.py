@@ -12,7 +12,7 @@ from lightning.pytorch import LightningDataModule
 from ..errors import DataError, require, require_at_least
 from .config import DataConfig
 from .store import Store
-from .stream import Stream, TrainingLoader, check_length
+from .stream import Segment, Stream, TrainingLoader, check_length
 from .tasks import TaskStore
 from .tokens import SHORTEST, FixedLengths, RolledOrder, ShuffledOrder, Text, VarlenLengths
 from .vocab import Vocabulary, load_vocabulary
@@ -154,6 +154,11 @@ class CorpusDataModule(LightningDataModule):
         if self.config.order != "ordered" or self.config.segments != "fixed":
             names += ("seed",)
         return {"text": self.store.fingerprint} | self._settings(names)
+
+    def on_before_batch_transfer(self, segment: Segment, dataloader_idx: int) -> Segment:
+        # The copy of any other memory waits until the GPU has done what it was asked before.
+        on_gpu = self.trainer and self.trainer.strategy.root_device.type == "cuda"
+        return segment.pinned() if on_gpu else segment
 
     def state_dict(self) -> dict[str, Any]:
         return {"vocab": self.vocab.to_json(), "fingerprint": self.store.fingerprint}

@@ -46,6 +46,10 @@ class Segment(NamedTuple):
     def to(self, device: torch.device | str, **kwargs: Any) -> Segment:
         return self._replace(**{name: getattr(self, name).to(device, **kwargs) for name in TENSORS})
 
+    def pinned(self) -> Segment:
+        """Return the segment in memory that a GPU copies by itself."""
+        return self._replace(**{name: getattr(self, name).pin_memory() for name in TENSORS})
+
     def rows(self, which: slice) -> Segment:
         """Return some rows of the segment; their loss_denominator stays that of all rows."""
         return self._replace(**{name: getattr(self, name)[which] for name in TENSORS})

@@ -36,6 +36,19 @@ def watch(fit, tmp_path):
     return run
 
 
+def test_metrics_are_looked_at_only_when_they_were_logged(watch, monkeypatch):
+    steps, look = [], progress_bar.format_readings
+
+    def count(trainer, stage, kinds):
+        steps.extend([trainer.global_step] if stage == "train" else [])
+        return look(trainer, stage, kinds)
+
+    monkeypatch.setattr(progress_bar, "format_readings", count)
+    shown, _ = watch(False, log_every_n_steps=3)
+    assert steps == [3, 6]
+    assert "step 3/6" in shown
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_run_shows_parts_readings_time_left_and_a_table_of_validations(watch, terminal):
     shown, progress = watch(terminal, val_check_interval=2)
@@ -93,8 +106,12 @@ def test_every_parameter_counts_for_one_part(changes):
         assert (counts["embedding"], counts["head"]) == (40 * 8, 40)
 
 
-def test_the_time_left_is_by_the_mean_of_all_steps_but_the_first(monkeypatch, make_trainer):
+def test_the_time_left_is_by_the_mean_of_all_steps_but_the_first(
+    monkeypatch, make_model, make_trainer
+):
     now, progress, trainer = [0.0], TokenProgressBar(), make_trainer(max_steps=20)
+    model = make_model()
+    model.trainer = trainer
     monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(type(trainer), "global_step", property(lambda _: len(seconds)))
     progress.disable()
@@ -103,7 +120,7 @@ def test_the_time_left_is_by_the_mean_of_all_steps_but_the_first(monkeypatch, ma
     for each in (100, 2, 2, 32):
         seconds.append(each)
         now[0] += each
-        progress.on_train_batch_end(trainer, None)
+        progress.on_train_batch_end(trainer, model)
         left.append(progress.format_time_left(trainer))
     assert left == ["", "0:00:36 left", "0:00:34 left", "0:03:12 left"]
 

@@ -35,7 +35,7 @@ class TokenProgressBar(ProgressBar):
         self.console = Console()
         self.live = Progress(disable=True)
         self.folder, self.step = Path(), 0
-        self.printed_at, self.printed = -math.inf, ""
+        self.printed_at, self.printed, self.readings = -math.inf, "", ""
         # The first step of this process and when it ended: it compiles and warms up.
         self.first: tuple[int, float] | None = None
 
@@ -59,14 +59,17 @@ class TokenProgressBar(ProgressBar):
         self.step, now = trainer.global_step, time.monotonic()
         self.first = self.first or (self.step, now)
         is_live = self.console.is_terminal
-        readings = format_readings(trainer, "train", SHORT_READINGS if is_live else READINGS)
+        # Not in every step, because to read a metric is to wait for the device.
+        if pl_module.is_logged_step(self.step):
+            kinds = SHORT_READINGS if is_live else READINGS
+            self.readings = format_readings(trainer, "train", kinds)
         left = self.format_time_left(trainer)
-        self.update(completed=self.step, description=readings, left=left)
-        is_due = now - self.printed_at > self.seconds_between_lines and readings != self.printed
-        if is_due and not is_live:
-            self.printed_at, self.printed = now, readings
+        self.update(completed=self.step, description=self.readings, left=left)
+        is_due = now - self.printed_at > self.seconds_between_lines
+        if is_due and self.readings != self.printed and not is_live:
+            self.printed_at, self.printed = now, self.readings
             total = f"/{trainer.max_steps}" if trainer.max_steps > 0 else ""
-            self.print(f"step {self.step}{total}  {readings}  {left}".rstrip())
+            self.print(f"step {self.step}{total}  {self.readings}  {left}".rstrip())
 
     def on_validation_start(self, *_: Any) -> None:
         self.update(left="validating")
