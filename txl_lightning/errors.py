@@ -87,12 +87,12 @@ def explain_parser_error(message: str, parsers: Iterable[ArgumentParser]) -> str
 
 
 @contextmanager
-def prefix_errors(prefix: str) -> Iterator[None]:
+def prefix_errors(prefix: str, joint: str = ".") -> Iterator[None]:
     """Put a prefix before the field that a ValueError starts with."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{prefix}.{error}") from error
+        raise ValueError(f"{prefix}{joint}{error}") from error
 
 
 def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,17 +1,28 @@
-"""A small model and a Trainer, as they are in a run."""
+"""A small model and a Trainer, as they are in a run, and what a training gave."""
+
+import random
 
 import pytest
-from lightning.pytorch import Trainer
+import torch
+from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.callbacks import Checkpoint
 
 from txl_lightning import LanguageModel, OptimConfig, TransformerXLConfig
 
 
+@pytest.fixture(autouse=True)
+def _only_where_there_is_a_gpu(request):
+    if request.node.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+
+
 @pytest.fixture
 def make_model():
-    def make(optim=(), **changes) -> LanguageModel:
+    def make(optim=(), settings=(), **changes) -> LanguageModel:
         sizes = {"n_token": 256, "n_layer": 2, "n_head": 2, "d_model": 16, "mem_len": 12}
         how = {"name": "adamw", "lr": 3e-3, "schedule": "cosine"} | dict(optim)
-        return LanguageModel(TransformerXLConfig(**sizes | changes), OptimConfig(**how))
+        net = TransformerXLConfig(**sizes | changes)
+        return LanguageModel(net, OptimConfig(**how), **dict(settings))
 
     return make
 
@@ -22,6 +33,7 @@ def make_trainer(tmp_path):
         silent = ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
         options = dict.fromkeys(silent, False) | {
             "accelerator": "cpu",
+            "devices": 1,
             "max_steps": 6,
             "max_epochs": -1,
             "num_sanity_val_steps": 0,
@@ -33,3 +45,50 @@ def make_trainer(tmp_path):
         return Trainer(**options | changes)
 
     return make
+
+
+class Record(Checkpoint):
+    """Of every training segment what was read, remembered before it, and logged after it.
+
+    A Checkpoint, which Lightning calls last: the memory is committed, and it saves what it saw.
+    """
+
+    def __init__(self, save=(None, None)) -> None:
+        self.path, self.step = save
+        self.segments, self.filled = [], []
+        self.losses, self.logged, self.scales, self.draws = [], [], [], []
+
+    def on_train_start(self, trainer, module):
+        self.left = dict(module.memory_bank.committed), dict(module.metrics)
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        memory = module.memory_bank.committed.get(("train", 0))
+        self.filled.append(0 if memory is None else int(memory.filled_B.min()))
+        self.segments.append(batch)
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.losses.append(outputs["loss"].item())
+        self.logged.append({name: v.item() for name, v in trainer.callback_metrics.items()})
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self.scales.append(scaler and scaler.state_dict())
+        # A number of Python's own generator, which a checkpoint holds too.
+        self.draws.append(random.random())
+        if trainer.global_step == self.step and not self.path.exists():
+            trainer.save_checkpoint(self.path)
+
+
+@pytest.fixture
+def fit(make_model, make_data, make_trainer):
+    """Train from the same weights with changes of the model, the data and the Trainer."""
+
+    def run(net=(), data=(), ckpt_path=None, save=(None, None), callbacks=(), **options) -> Record:
+        seed_everything(3, verbose=False)
+        record = Record(save)
+        always = {"enable_checkpointing": True, "callbacks": [*callbacks, record]}
+        options = {"limit_val_batches": 0} | options | always
+        record.model, record.trainer = make_model(**dict(net)), make_trainer(**options)
+        data = make_data(**dict(data))
+        record.trainer.fit(record.model, datamodule=data, ckpt_path=ckpt_path)
+        return record
+
+    return run

@@ -4,7 +4,7 @@ import pytest
 from jsonargparse import Namespace
 
 from txl_lightning import TransformerXLConfig
-from txl_lightning.training.checks import check_same_model
+from txl_lightning.training.resume import check_same_model
 
 
 def test_learned_positions_refuse_another_clamp_len_than_the_checkpoints():

@@ -4,11 +4,13 @@ from copy import deepcopy
 
 import pytest
 import torch
-from lightning.pytorch import Callback, seed_everything
+from lightning.pytorch import Callback
 from torch._dynamo.testing import CompileCounter
 
 from txl_lightning import LanguageModel, TransformerXL, TransformerXLConfig
-from txl_lightning.training.compiling import compile_in_place
+from txl_lightning.training.computing import compile_in_place
+
+COMPILED = {"settings": {"compile": True}}
 
 
 @pytest.fixture
@@ -22,45 +24,20 @@ def counter():
     torch._dynamo.reset()
 
 
-class Record(Callback):
-    """Every loss, and how many graphs there were after each segment."""
-
-    def __init__(self, counter=None):
-        self.counter, self.losses, self.graphs = counter, [], {"train": [], "val": []}
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.losses.append(outputs["loss"].item())
-        self.count("train")
-
-    def on_validation_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.count("val")
-
-    def count(self, stage):
-        if self.counter:
-            self.graphs[stage].append(self.counter.frame_count)
-
-
 @pytest.fixture
-def seeded(make_model):
-    def make(compile=True, **changes) -> LanguageModel:
-        seed_everything(3, verbose=False)
-        made = make_model(**changes)
-        model = LanguageModel(made.net.config, made.optim, compile=compile)
-        model.load_state_dict(made.state_dict())
-        return model
+def graphs(counter):
+    """A callback that keeps how many graphs there were after each segment of a stage."""
 
-    return make
+    class Graphs(Callback):
+        train, val = [], []
 
+        def on_train_batch_end(self, *_):
+            self.train.append(counter.frame_count)
 
-@pytest.fixture
-def fit(make_trainer, make_data):
-    def fit(model, counter=None, ckpt_path=None, data=(), **options) -> tuple[Record, object]:
-        record = Record(counter)
-        trainer = make_trainer(callbacks=[record], **{"limit_val_batches": 0} | options)
-        trainer.fit(model, datamodule=make_data(**dict(data)), ckpt_path=ckpt_path)
-        return record, trainer
+        def on_validation_batch_end(self, *_):
+            self.val.append(counter.frame_count)
 
-    return fit
+    return Graphs()
 
 
 def test_adaptive_vocabulary_is_compiled_but_for_its_loss(counter):
@@ -79,52 +56,46 @@ def test_adaptive_vocabulary_is_compiled_but_for_its_loss(counter):
     ("precision", "accumulate"), [("32-true", 2), ("bf16-mixed", 1), ("bf16-true", 1)]
 )
 def test_compiled_training_has_one_graph_and_the_losses_of_eager(
-    seeded, fit, counter, precision, accumulate
+    fit, counter, graphs, precision, accumulate
 ):
     options = {"precision": precision, "accumulate_grad_batches": accumulate, "max_steps": 4}
-    eager, _ = fit(seeded(compile=False), counter, **options)
+    eager = fit(**options)
     assert counter.frame_count == 0
-    compiled, _ = fit(seeded(), counter, **options)
-    assert compiled.losses == eager.losses
-    assert compiled.graphs["train"] == [1] * 4 * accumulate
+    assert fit(COMPILED, callbacks=[graphs], **options).losses == eager.losses
+    assert graphs.train == [1] * 4 * accumulate
 
 
-def test_validation_compiles_graphs_of_its_own_once(seeded, fit, counter):
+def test_validation_compiles_graphs_of_its_own_once(fit, graphs):
     """One for its segments, and one for the last and shorter one."""
     options = {"limit_val_batches": 1.0, "val_check_interval": 3, "num_sanity_val_steps": 2}
-    record, trainer = fit(seeded(), counter, data={"eval_tgt_len": 5}, **options)
-    n_segment = len(trainer.val_dataloaders)
-    assert record.graphs["train"] == [2, 2, 2, 3, 3, 3]
-    first, second = [2] * (n_segment - 1) + [3], [3] * n_segment
-    assert record.graphs["val"] == [1, 1, *first, *second]
+    record = fit(COMPILED, {"eval_tgt_len": 5}, callbacks=[graphs], **options)
+    n_segment = len(record.trainer.val_dataloaders)
+    assert graphs.train == [2, 2, 2, 3, 3, 3]
+    assert graphs.val == [1, 1, *[2] * (n_segment - 1), *[3] * (n_segment + 1)]
 
 
-def test_segments_of_many_lengths_have_two_graphs(seeded, fit, counter):
+def test_segments_of_many_lengths_have_two_graphs(fit, counter):
     """One for the first length, one for all others."""
-    options = {"data": {"segments": "varlen", "tgt_len": 12}, "max_steps": 12}
-    record, trainer = fit(seeded(), counter, **options)
-    stream = trainer.train_dataloader.stream
-    assert len({stream.segment(n).tokens_BL.size(1) for n in range(12)}) > 4
-    assert record.graphs["train"][-1] == 2
+    record = fit(COMPILED, {"segments": "varlen", "tgt_len": 12}, max_steps=12)
+    assert len({segment.tokens_BL.size(1) for segment in record.segments}) > 4
+    assert counter.frame_count == 2
 
 
 @pytest.mark.parametrize("compile", [False, True])
-def test_checkpoint_is_the_same_compiled_or_not(seeded, fit, counter, tmp_path, compile):
+def test_checkpoint_is_the_same_compiled_or_not(fit, counter, tmp_path, compile):
     path, optim = tmp_path / "a.ckpt", {"schedule": "constant"}
-    whole, _ = fit(seeded(compile, optim=optim), max_steps=5)
-    saved, trainer = fit(seeded(compile, optim=optim), max_steps=3)
-    trainer.save_checkpoint(path)
+    how = [{"optim": optim, "settings": {"compile": each}} for each in (compile, not compile)]
+    whole = fit(how[0], max_steps=5, save=(path, 3))
     assert LanguageModel.load_from_checkpoint(path).hparams["compile"] is compile
-    other = LanguageModel.load_from_checkpoint(path, compile=not compile)
     counter.clear()
     with pytest.warns(match=f"compile: was {compile}, is {not compile}"):
-        resumed, _ = fit(other, ckpt_path=path, max_steps=5)
-    assert saved.losses + resumed.losses == whole.losses
+        resumed = fit(how[1], ckpt_path=path, max_steps=5)
+    assert resumed.losses == whole.losses[3:]
     assert counter.frame_count == (0 if compile else 1)
 
 
-def test_copy_of_a_compiled_network_computes_with_its_own_weights(seeded, counter):
-    net = seeded().net
+def test_copy_of_a_compiled_network_computes_with_its_own_weights(make_model, counter):
+    net = make_model().net
     compile_in_place(net)
     copy = deepcopy(net)
     for parameter in copy.parameters():
@@ -147,13 +118,23 @@ def test_each_of_many_networks_in_a_process_is_compiled(counter):
     assert counter.frame_count == 4
 
 
-@pytest.mark.faults
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-def test_losses_of_torchs_own_compiler_are_those_of_eager(seeded, fit):
+@pytest.mark.filterwarnings("ignore:::torch")
+@pytest.mark.parametrize(
+    ("accelerator", "precision", "limit"),
+    [
+        pytest.param("cpu", "32-true", 1e-4, marks=pytest.mark.faults),
+        pytest.param("gpu", "32-true", 5e-3, marks=pytest.mark.gpu),
+        pytest.param("gpu", "bf16-mixed", 0.05, marks=pytest.mark.gpu),
+    ],
+)
+def test_torchs_own_compiler_makes_one_graph_with_the_losses_of_eager(
+    fit, accelerator, precision, limit
+):
     torch._dynamo.reset()
-    eager, compiled = (
-        fit(seeded(compile, n_layer=1, optim={"lr": 1e-2}), max_steps=4)[0].losses
-        for compile in (False, True)
-    )
-    assert compiled == pytest.approx(eager, abs=1e-4)
+    torch._dynamo.utils.counters.clear()
+    net = {"n_layer": 1, "optim": {"lr": 1e-2, "schedule": "constant"}}
+    options = {"accelerator": accelerator, "precision": precision, "max_steps": 4}
+    eager, compiled = (fit(net | how, **options).losses for how in ({}, COMPILED))
+    assert compiled == pytest.approx(eager, abs=limit)
     assert compiled[-1] < eager[0] - 0.1
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

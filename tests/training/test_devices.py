@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from txl_lightning import LanguageModel
 from txl_lightning.checkpoints import load_run
 from txl_lightning.training.cli import TxlCLI
-from txl_lightning.training.fsdp import enable_activation_checkpointing
+from txl_lightning.training.computing import enable_activation_checkpointing
 
 HERE = Path(__file__).parent
 COMMON = [

@@ -7,7 +7,7 @@ from lightning.pytorch import Callback, seed_everything
 
 from txl_lightning.data.stream import Stream
 from txl_lightning.evaluation.scoring import segment_nats
-from txl_lightning.training.micro_batches import nats_in_micro_batches
+from txl_lightning.training.computing import nats_in_micro_batches
 
 EXACT = {"precision": "64-true", "gradient_clip_val": 0.25, "limit_val_batches": 0, "max_steps": 7}
 

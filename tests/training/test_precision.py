@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from lightning.pytorch import Callback, seed_everything
+from lightning.pytorch import Callback
+from lightning.pytorch.plugins import MixedPrecision
 
 from txl_lightning import stream_nats
 
@@ -16,11 +17,11 @@ COMPUTE = {
 }
 
 
-class Record(Callback):
-    """Losses of training, results of validation, and precisions of what each segment reads."""
+class Precisions(Callback):
+    """Precisions of losses, of nats, and of what each segment reads."""
 
     def __init__(self):
-        self.losses, self.nats, self.dtypes = [], [], []
+        self.losses, self.memories = set(), []
 
     def on_train_start(self, trainer, module):
         bank, get = module.memory_bank, module.memory_bank.get
@@ -28,57 +29,46 @@ class Record(Callback):
         def note(stage, *args):
             memory = get(stage, *args)
             tensor = memory.h_NBMD if stage == "train" else memory.buffer.v_NHBCK
-            self.dtypes.append((stage, tensor.dtype))
+            self.memories.append((stage, tensor.dtype))
             return memory
 
         bank.get = note
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.losses.append(outputs["loss"].detach())
+        self.losses.add(outputs["loss"].dtype)
 
     def on_validation_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.nats.append(outputs)
-
-
-@pytest.fixture
-def fit(make_model, make_data, make_trainer):
-    def run(precision, net=(), ckpt_path=None, **options):
-        seed_everything(3, verbose=False)
-        record, model = Record(), make_model(**dict(net))
-        changes = {"gradient_clip_val": 0.25, "limit_val_batches": 0, "callbacks": [record]}
-        trainer = make_trainer(precision=precision, **changes | options)
-        trainer.fit(model, datamodule=make_data(), ckpt_path=ckpt_path)
-        return record, model, trainer
-
-    return run
+        self.losses.add(outputs.dtype)
 
 
 @pytest.mark.parametrize("precision", COMPUTE)
 def test_every_precision_measures_right_with_losses_of_at_least_float32(fit, make_data, precision):
-    record, model, trainer = fit(precision, limit_val_batches=1.0, max_steps=3)
+    found, data = Precisions(), make_data()
+    record = fit(precision=precision, max_steps=3, limit_val_batches=1.0, callbacks=[found])
     assert all(map(math.isfinite, record.losses))
-    data, exact = make_data(), torch.float64 if precision == "64-true" else torch.float32
-    [values] = trainer.validate(model, datamodule=data, verbose=False)
-    whole = stream_nats(model.net.float(), data.store.ids("val"), batch_size=4, tgt_len=8)
+    [values] = record.trainer.validate(record.model, datamodule=data, verbose=False)
+    ids = data.store.ids("val")
+    whole = stream_nats(record.model.net.float(), ids, batch_size=4, tgt_len=8)
     assert values["val/nats"] == pytest.approx(whole.mean().item(), rel=0.02)
-    assert {loss.dtype for loss in record.losses + record.nats} == {exact}
+    assert found.losses == {torch.float64 if precision == "64-true" else torch.float32}
 
 
 @pytest.mark.parametrize("precision", COMPUTE)
 def test_memory_has_the_precision_of_the_products_from_the_first_segment_on(fit, precision):
-    record, model, _ = fit(precision, max_steps=2, val_check_interval=2, limit_val_batches=2)
-    dtype = COMPUTE[precision]
-    assert record.dtypes == [("train", dtype)] * 2 + [("val", dtype)] * 2
+    found, dtype = Precisions(), COMPUTE[precision]
+    options = {"max_steps": 2, "val_check_interval": 2, "limit_val_batches": 2}
+    model = fit(precision=precision, callbacks=[found], **options).model
+    assert found.memories == [("train", dtype)] * 2 + [("val", dtype)] * 2
     assert model.memory_bank.committed["train", 0].h_NBMD.dtype == dtype
 
 
 def test_memory_of_a_checkpoint_gets_the_precision_of_training(fit, tmp_path):
-    path = tmp_path / "a.ckpt"
-    fit("32-true", max_steps=3)[2].save_checkpoint(path)
+    path, found = tmp_path / "a.ckpt", Precisions()
+    fit(max_steps=3, save=(path, 3))
     with pytest.warns(match="precision: was 32-true, is bf16-mixed"):
-        record, model, _ = fit("bf16-mixed", ckpt_path=path, max_steps=5)
-    assert record.dtypes == [("train", torch.bfloat16)] * 2
-    assert model.memory_bank.committed["train", 0].filled_B.tolist() == [12] * 4
+        record = fit(precision="bf16-mixed", ckpt_path=path, max_steps=5, callbacks=[found])
+    assert found.memories == [("train", torch.bfloat16)] * 2
+    assert record.model.memory_bank.committed["train", 0].filled_B.tolist() == [12] * 4
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
@@ -92,12 +82,59 @@ def test_half_precision_tells_all_distances_apart(make_model, make_data, make_tr
     assert len(terms[0].flatten(1).unique(dim=0)) == len(terms[0]) == 600 + 8 + 1
 
 
-def test_curve_of_mixed_precision_is_that_of_float32(fit):
-    net = {"d_model": 32, "optim": {"lr": 1e-2}}
+WIDE = {"d_model": 32, "optim": {"lr": 1e-2, "schedule": "constant"}}
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_curve_of_mixed_precision_is_that_of_float32(fit, accelerator):
+    options = {"accelerator": accelerator, "max_steps": 30}
     exact, mixed = (
-        [loss.item() for loss in fit(precision, net, max_steps=30)[0].losses]
-        for precision in ("32-true", "bf16-mixed")
+        fit(WIDE, precision=precision, **options).losses for precision in ("32-true", "bf16-mixed")
     )
     assert exact[-1] < 0.7 * exact[0]
     assert mixed == pytest.approx(exact, rel=0.01)
     assert mixed != exact
+
+
+@pytest.mark.gpu
+# The first scales of float16 are too great on purpose: torch then leaves out the step.
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_every_precision_of_a_gpu_learns_and_remembers_in_its_own(fit, precision):
+    record = fit(WIDE, precision=precision, accelerator="gpu", max_steps=30)
+    h_NBMD = record.model.memory_bank.committed["train", 0].h_NBMD
+    assert h_NBMD.dtype == COMPUTE.get(precision, torch.float16)
+    assert h_NBMD.is_cuda
+    assert h_NBMD.isfinite().all()
+    assert record.losses[-1] < 0.7 * record.losses[0]
+
+
+@pytest.fixture
+def fit_scaled(fit):
+    """Train in half precision on a CPU, from a scale of the loss that may be too high."""
+
+    def run(scale: float, **options):
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
+        net = {"dropout": 0.2, "optim": {"schedule": "constant"}}
+        return fit(net, plugins=[MixedPrecision("16-mixed", "cpu", scaler)], **options)
+
+    return run
+
+
+def test_scale_and_its_count_continue_after_a_resume(fit_scaled, tmp_path):
+    whole = fit_scaled(2.0**10, max_steps=10, save=(tmp_path / "a.ckpt", 5))
+    rest = fit_scaled(1.0, max_steps=10, ckpt_path=tmp_path / "a.ckpt")
+    assert (rest.scales, rest.losses) == (whole.scales[5:], whole.losses[5:])
+    assert len({state["scale"] for state in whole.scales}) == 4
+    assert {state["_growth_tracker"] for state in whole.scales} == {0, 1, 2}
+
+
+def test_gradients_infinite_by_the_scale_lower_it_and_stop_nothing(fit_scaled):
+    # The schedule goes on although nothing was updated.
+    with pytest.warns(UserWarning, match=r"`lr_scheduler\.step\(\)` before"):
+        record = fit_scaled(2.0**31, max_steps=30)
+    assert record.trainer.global_step == 30
+    scales = [state["scale"] for state in record.scales]
+    assert scales[0] == 2.0**30
+    assert min(scales) < 2.0**28
+    assert record.losses[-1] < record.losses[0]

@@ -9,7 +9,7 @@ import yaml
 from lightning.fabric.plugins.io import CheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.loggers import CSVLogger
 
 from ..checkpoints import read_checkpoint
 from ..data.datamodule import CorpusDataModule
@@ -28,11 +28,17 @@ from .callbacks.run_metrics import run_folder
 from .callbacks.throughput import Throughput
 from .callbacks.validation_probe import ValidationProbe
 from .callbacks.wandb import WandbConfig, WandbRun, run_id_from, wandb_loggers, wrap_wandb_loggers
-from .checks import check_remaining_steps, check_same_model, check_settings, round_counts
-from .fsdp import register_strategy
-from .help import Parser, describe_options
 from .module import LanguageModel
-from .resume import CheckpointConfig, Resume, find_start, load_weights, vocabulary_setting
+from .options import Parser, check_settings, describe_options, round_counts
+from .resume import (
+    CheckpointConfig,
+    Resume,
+    check_remaining_steps,
+    check_same_model,
+    find_start,
+    load_weights,
+    vocabulary_setting,
+)
 from .run_logger import RunLogger
 
 IMPORTABLE = ["txl_lightning"] + [
@@ -63,7 +69,6 @@ class TxlCLI(LightningCLI):
         self.start: Path | None = None
         self.run_folder: Path | None = None
         self.run_id: str | None = None
-        register_strategy()
         jsonargparse.set_parsing_settings(
             import_path_denylist=["*"],
             import_path_allowlist=IMPORTABLE,
@@ -81,7 +86,7 @@ class TxlCLI(LightningCLI):
                 auto_configure_optimizers=False,
                 load_from_checkpoint_support=False,
                 parser_class=Parser,
-                parser_kwargs={"exit_on_error": False, "description": self.__doc__},
+                parser_kwargs={"exit_on_error": False},
                 args=arguments,
             )
         except (RuntimeError, MemoryError) as error:
@@ -93,8 +98,8 @@ class TxlCLI(LightningCLI):
 
     def subcommands(self) -> dict[str, set[str]]:
         # Only the one that is asked for: to build a parser takes a second.
-        commands = LightningCLI.subcommands()
-        return {name: commands[name] for name in commands if name in self.arguments[:1]} or commands
+        command = self.arguments[0]
+        return {command: LightningCLI.subcommands()[command]}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument(
@@ -112,13 +117,13 @@ class TxlCLI(LightningCLI):
         parser.add_class_arguments(ReportConfig, "report")
         parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")
 
-    def _add_subcommands(self, parser: LightningArgumentParser, **options: Any) -> None:
-        # Private: only here are all options of a command there to be explained.
-        super()._add_subcommands(parser, **options)
-        for command, subparser in self._subcommand_parsers.items():
-            describe_options(subparser, command, self.arguments)
+    @property
+    def command_parser(self) -> LightningArgumentParser:
+        # Private: Lightning gives nobody the parser of a command.
+        return self._subcommand_parsers[self.arguments[0]]
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        describe_options(self.command_parser, self.arguments)
         self.config = self.parse()
 
     def parse(self) -> jsonargparse.Namespace:
@@ -126,8 +131,7 @@ class TxlCLI(LightningCLI):
         try:
             return self.parser.parse_args(self.arguments)
         except jsonargparse.ArgumentError as error:
-            parsers = self._subcommand_parsers.values()
-            raise ValueError(explain_parser_error(str(error), parsers)) from error
+            raise ValueError(explain_parser_error(str(error), [self.command_parser])) from error
 
     def _parse_ckpt_path(self) -> None:
         # Private: Lightning's lets a checkpoint's settings override the command line. Here they are
@@ -145,7 +149,7 @@ class TxlCLI(LightningCLI):
         settings = flatten_settings(saved, "model.") | vocabulary_setting(self.start)
         settings.pop("model.net.n_token")
         try:
-            self._subcommand_parsers[command].set_defaults(settings)
+            self.command_parser.set_defaults(settings)
         except KeyError as error:
             raise CheckpointError(
                 f"ckpt_path: {self.start}: it has a setting that this release does not know "
@@ -160,7 +164,7 @@ class TxlCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
         round_counts(config.trainer)
-        check_settings(config)
+        check_settings(self.command_parser, config)
         if self.subcommand == "fit":
             check_folder_writable("trainer.default_root_dir", config.trainer.default_root_dir)
         elif config.ckpt_path is None:
@@ -176,14 +180,21 @@ class TxlCLI(LightningCLI):
         config = self.config[self.subcommand]
         root, made = config.trainer.default_root_dir, self.config_init[self.subcommand].trainer
         if made.logger is not False:
-            version = self.run_folder and self.run_folder.name
-            loggers = put_run_logger_first(made.logger, RunLogger(root, version))
+            run_logger = RunLogger(root, name="", version=self.run_folder and self.run_folder.name)
+            # The run's folder is that of the first; another one there would write the same file.
+            loggers = [
+                run_logger,
+                *(
+                    each
+                    for each in as_list(made.logger)
+                    if not isinstance(each, CSVLogger) or each.root_dir != run_logger.root_dir
+                ),
+            ]
             kwargs["logger"] = wrap_wandb_loggers(loggers, root, config.wandb.required, self.run_id)
         elif self.subcommand == "fit":
             # There is no logger to make a run's folder.
             kwargs["default_root_dir"] = self.run_folder or CSVLogger(root, name="").log_dir
-        plugins = made.plugins or []
-        plugins = plugins if isinstance(plugins, list) else [plugins]
+        plugins = as_list(made.plugins)
         for plugin in plugins:
             if isinstance(plugin, CheckpointIO):
                 kind = type(plugin).__name__
@@ -222,12 +233,11 @@ def default_callbacks(command: str, config: jsonargparse.Namespace) -> list[Call
     return callbacks
 
 
-def put_run_logger_first(given: Any, run_logger: RunLogger) -> list[Logger]:
-    """Return the given loggers after the run's own, whose folder is the run's."""
-    others = given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
-    root = run_logger.root_dir
-    same = [each for each in others if isinstance(each, CSVLogger) and each.root_dir == root]
-    return [run_logger, *(each for each in others if each not in same)]
+def as_list(given: Any) -> list[Any]:
+    """Return what a config gives as a list, as one, or as none (true asks for the default)."""
+    if isinstance(given, list):
+        return given
+    return [] if given in (None, True) else [given]
 
 
 def out_of_memory(config: jsonargparse.Namespace) -> OutOfMemoryError:

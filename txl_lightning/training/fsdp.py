@@ -1,6 +1,5 @@
-"""Models that are too large for one device: sharded weights, and activation checkpointing."""
+"""Models that are too large for one device: sharded weights and optimiser state."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.nn import Module
 from torch.optim import Optimizer
-from torch.utils.checkpoint import checkpoint as compute_again
 
 from ..checkpoints.files import load_checkpoint
 from ..errors import require
@@ -51,10 +49,8 @@ class FSDP2Strategy(ModelParallelStrategy):
             distributed.set_optimizer_state_dict(self.model, optimizer, named, options=FULL)
 
 
-def register_strategy() -> None:
-    """Let `trainer.strategy: fsdp2` name the strategy."""
-    about = "weights in parts, one on each device"
-    StrategyRegistry.register("fsdp2", FSDP2Strategy, description=about, override=True)
+# So that `trainer.strategy: fsdp2` names it.
+StrategyRegistry.register("fsdp2", FSDP2Strategy)
 
 
 def shard(net: TransformerXL, mesh: DeviceMesh) -> None:
@@ -75,7 +71,7 @@ def shard(net: TransformerXL, mesh: DeviceMesh) -> None:
 
 
 def data_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """Return all devices in one row; a strategy that would cut matrices is refused."""
+    """Return all devices in one row, or refuse a strategy that would cut matrices."""
     size = mesh["tensor_parallel"].size()
     expected = "1, as it is with --trainer.strategy fsdp2"
     require(size == 1, "trainer.strategy.tensor_parallel_size", size, expected)
@@ -97,13 +93,3 @@ def name_parameters(state: dict[str, Any], optimizer: Optimizer, model: Module) 
         numbered = zip(saved["params"], in_group, strict=True)
         by_name |= {name: state["state"][n] for n, name in numbered if n in state["state"]}
     return {"state": by_name, "param_groups": groups}
-
-
-def enable_activation_checkpointing(net: TransformerXL) -> None:
-    """Keep only what enters each layer; the backward pass computes the rest again.
-
-    Dropout draws the same numbers again. Names of weights stay what they are.
-    """
-    for layer in net.layers:
-        if not isinstance(layer.forward, partial):
-            layer.forward = partial(compute_again, layer.forward, use_reentrant=False)

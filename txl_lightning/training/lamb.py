@@ -8,9 +8,6 @@ from torch.optim import Optimizer
 
 from .ranks import gather_shards
 
-MAX_NORM = 10.0
-"""Norm of a weight that counts at most."""
-
 
 class Lamb(Optimizer):
     """LAMB as NVIDIA trains Transformer-XL with it (jitlamb in their lamb.py).
@@ -18,10 +15,6 @@ class Lamb(Optimizer):
     Each weight moves by lr * min(||w||, 10) / (||update|| + eps) * update, or by lr * update while
     it is zero. The update is Adam's with the decay added; as NVIDIA's, and unlike Algorithm 2 of
     the paper, it does not correct the bias that the moments have from starting at zero.
-
-    Args:
-        eps: added to both denominators.
-        weight_decay: added to the update, as a fraction of the weight.
     """
 
     def __init__(
@@ -45,7 +38,7 @@ class Lamb(Optimizer):
                 if parameter.grad is not None:
                     update = self.adam(parameter, group)
                     update.add_(parameter, alpha=group["weight_decay"])
-                    norm = gather_shards(parameter.norm()).clamp(max=MAX_NORM)
+                    norm = gather_shards(parameter.norm()).clamp(max=10.0)
                     ratio = norm / (gather_shards(update.norm()) + group["eps"])
                     update.mul_(torch.where(norm > 0, ratio, 1.0))
                     parameter.add_(update, alpha=-group["lr"])

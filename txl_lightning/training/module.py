@@ -7,11 +7,11 @@ import math
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics import Metric
 
 from ..data.datamodule import CorpusDataModule
-from ..data.stream import IGNORED, Segment, TrainingLoader
+from ..data.stream import IGNORED, Segment
 from ..errors import prefix_errors
 from ..evaluation.environment import peak_memory
 from ..evaluation.metrics import MeanNats, RightAnswers
@@ -21,10 +21,9 @@ from ..model import EvalLengths, EvalSameLength, Memory, TransformerXL, Transfor
 from .callbacks.non_finite import NonFiniteGuard
 from .callbacks.training_state import TrainingStateCheckpoint
 from .callbacks.weight_averaging import refuse_other_averages, select_trained_weights
-from .compiling import compile_in_place
-from .fsdp import data_mesh, enable_activation_checkpointing, shard
-from .memory_bank import MemoryBank, make_eval_lengths, measure_memory
-from .micro_batches import nats_in_micro_batches
+from .computing import compile_in_place, enable_activation_checkpointing, nats_in_micro_batches
+from .fsdp import data_mesh, shard
+from .memory_bank import MemoryBank
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
 from .ranks import Ranks
 
@@ -58,10 +57,11 @@ class LanguageModel(LightningModule):
     ) -> None:
         super().__init__()
         net = TransformerXLConfig(**net) if isinstance(net, dict) else net
-        self.optim = OptimConfig.from_dict(optim) if isinstance(optim, dict) else optim
+        self.optim = OptimConfig(**optim) if isinstance(optim, dict) else optim
         with prefix_errors("model.net"):
             self.net = TransformerXL(net)
-        eval_lengths = make_eval_lengths(eval_mem_len, eval_clamp_len, eval_same_length)
+        with prefix_errors("eval", "_"):
+            eval_lengths = EvalLengths(eval_mem_len, eval_clamp_len, eval_same_length)
         self.memory_bank = MemoryBank(self.net, eval_lengths, compile)
         # Plain values: a checkpoint with objects of ours would not load under weights_only.
         plain = {"net": net.to_dict(), "optim": self.optim.to_dict()}
@@ -69,7 +69,7 @@ class LanguageModel(LightningModule):
         self.save_hyperparameters(plain)
         self.step_before = -1
         self.train_nats = MeanNats()
-        self.metrics = nn.ModuleDict()
+        self.metrics: dict[str, Metric] = {}
 
     def setup(self, stage: str) -> None:
         self.ranks = Ranks()
@@ -81,9 +81,9 @@ class LanguageModel(LightningModule):
     def training_step(self, segment: Segment, batch_idx: int) -> Tensor:
         """Mean nats of the segment; TrainingStateCheckpoint commits its memory."""
         memory = self.memory_bank.get("train", 0, len(segment.tokens_BL))
-        n_part = self.corpus.config.micro_batches if self.corpus else 1
+        data = self.corpus.config
         nats_BL, memory = nats_in_micro_batches(
-            self.net, segment, memory, self.ext_len("train"), n_part
+            self.net, segment, memory, data.ext_len, data.micro_batches
         )
         self.memory_bank.stage("train", 0, memory)
         self.train_nats.update(nats_BL, segment.targets_BL)
@@ -92,23 +92,45 @@ class LanguageModel(LightningModule):
         # Over all ranks: theirs are averaged, and they may not score equally many.
         return nats_BL.sum() / (segment.loss_denominator or 1)
 
-    def validation_step(self, segment: Segment, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
-        return self.evaluate_segment("val", segment, dataloader_idx)
+    def evaluation_step(self, segment: Segment, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+        """Score one segment and remember it: nats_BL, nan where nothing is scored."""
+        bank, place = self.memory_bank, (self.stage, dataloader_idx)
+        memory = bank.get(*place, len(segment.tokens_BL))
+        ext_len, example_len = self.corpus.config.eval_ext_len, self.corpus.store.example_len
+        if example_len:
+            nats_BL, right_BL, memory = segment_answers(bank.reader, segment, memory, ext_len)
+            answers = self.metric(f"{dataloader_idx}/answers", RightAnswers, example_len)
+            answers.update(right_BL, segment.targets_BL, segment.doc_pos_BL)
+        else:
+            nats_BL, memory = segment_nats(bank.reader, segment, memory, ext_len)
+        bank.stage(*place, memory)
+        bank.commit()
+        self.metric(f"{dataloader_idx}/nats", MeanNats).update(nats_BL, segment.targets_BL)
+        return nats_BL.masked_fill(segment.targets_BL == IGNORED, math.nan)
 
-    def test_step(self, segment: Segment, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
-        return self.evaluate_segment("test", segment, dataloader_idx)
-
-    def predict_step(self, segment: Segment, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
-        return self.evaluate_segment("predict", segment, dataloader_idx)
+    validation_step = test_step = predict_step = evaluation_step
 
     def on_validation_epoch_end(self) -> None:
-        self.log_results("val")
+        for name, metric in self.metrics.items():
+            loader, kind = name.split("/")
+            # First of all, because the ranks compute together.
+            values = metric.compute()
+            if kind == "nats" and values.isnan() and not metric.count:
+                raise ValueError(
+                    "data.eval_warmup_len: nothing was scored; the batches that trainer's limits "
+                    "allow must go beyond the warm-up"
+                )
+            values = self.readings(self.stage, values) if kind == "nats" else values
+            group = self.stage if loader == "0" else f"{self.stage}/{loader}"
+            self.log_dict({f"{group}/{key}": values[key] for key in values}, sync_dist=True)
+        self.on_predict_epoch_end()
 
-    def on_test_epoch_end(self) -> None:
-        self.log_results("test")
+    on_test_epoch_end = on_validation_epoch_end
 
     def on_predict_epoch_end(self) -> None:
-        self.forget("predict")
+        self.memory_bank.discard(self.stage)
+        # Made under inference_mode by trainer.validate, they could not be updated in fit.
+        self.metrics = {}
 
     def configure_model(self) -> None:
         # Lightning calls it again for each stage: all three leave what is done as it is.
@@ -126,7 +148,7 @@ class LanguageModel(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": by_step}
 
     def configure_callbacks(self) -> list[Callback]:
-        refuse_other_averages(getattr(self._trainer, "callbacks", []))
+        refuse_other_averages(self.trainer.callbacks)
         return [NonFiniteGuard(self.optim.max_skipped_updates), TrainingStateCheckpoint()]
 
     def on_train_start(self) -> None:
@@ -139,60 +161,22 @@ class LanguageModel(LightningModule):
         self.step_before = self.global_step
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # Called before the weights are loaded: of another text's, ids mean something else.
-        if self._trainer is not None:
-            if self.trainer.state.fn == "fit":
-                select_trained_weights(checkpoint, self.trainer.callbacks)
-            # Lightning loads them first, and would round 64-true to the float32 of a new network.
-            self.trainer.precision_plugin.convert_module(self)
-        state = checkpoint.get(CorpusDataModule.__qualname__)
-        if self.corpus and state is not None:
+        if self._trainer is None:
+            # Private, because `trainer` raises where there is none, as in load_from_checkpoint.
+            return
+        if self.trainer.state.fn == "fit":
+            select_trained_weights(checkpoint, self.trainer.callbacks)
+        # Lightning loads them first, and would round 64-true to the float32 of a new network.
+        self.trainer.precision_plugin.convert_module(self)
+        # Before the weights are loaded: of another text's, ids mean something else.
+        if state := checkpoint.get(CorpusDataModule.__qualname__):
             self.corpus.load_state_dict(state)
 
-    def evaluate_segment(self, stage: str, segment: Segment, loader: int) -> Tensor:
-        """Score one segment and remember it: nats_BL, nan where nothing is scored."""
-        memory = self.memory_bank.get(stage, loader, len(segment.tokens_BL))
-        reader, ext_len = self.memory_bank.reader, self.ext_len(stage)
-        if self.example_len:
-            nats_BL, right_BL, memory = segment_answers(reader, segment, memory, ext_len)
-            answers = self.metric(f"{stage}/{loader}/answers", RightAnswers, self.example_len)
-            answers.update(right_BL, segment.targets_BL, segment.doc_pos_BL)
-        else:
-            nats_BL, memory = segment_nats(reader, segment, memory, ext_len)
-        self.memory_bank.stage(stage, loader, memory)
-        self.memory_bank.commit()
-        self.metric(f"{stage}/{loader}/nats", MeanNats).update(nats_BL, segment.targets_BL)
-        return nats_BL.masked_fill(segment.targets_BL == IGNORED, math.nan)
-
     def metric(self, name: str, kind: type[Metric], *args: Any) -> Metric:
-        """Return a metric by stage, dataloader and kind, made when it is first needed."""
+        """Return a metric by dataloader and kind, made when it is first needed."""
         if name not in self.metrics:
             self.metrics[name] = kind(*args).to(self.device)
         return self.metrics[name]
-
-    def log_results(self, stage: str) -> None:
-        """Log what a pass over a stage's texts has found, and forget it."""
-        for name, metric in self.metrics.items():
-            of_stage, loader, kind = name.split("/")
-            if of_stage == stage:
-                # First of all, because the ranks compute together.
-                values = metric.compute()
-                if kind == "nats" and values.isnan() and not metric.count:
-                    raise ValueError(
-                        "data.eval_warmup_len: nothing was scored; the batches that trainer's "
-                        "limits allow must go beyond the warm-up"
-                    )
-                values = self.readings(stage, values) if kind == "nats" else values
-                group = stage if loader == "0" else f"{stage}/{loader}"
-                self.log_dict({f"{group}/{key}": values[key] for key in values}, sync_dist=True)
-        self.forget(stage)
-
-    def forget(self, stage: str) -> None:
-        """Drop a stage's memories and metrics."""
-        self.memory_bank.discard(stage)
-        for name in [name for name in self.metrics if name.startswith(stage)]:
-            # Made under inference_mode by trainer.validate, it could not be updated in fit.
-            del self.metrics[name]
 
     @property
     def between_steps(self) -> bool:
@@ -210,43 +194,34 @@ class LanguageModel(LightningModule):
 
     def log_training(self, segment: Segment, memory: Memory) -> None:
         """Log the means since the last time."""
-        values = self.readings("train", self.train_nats.compute())
+        values = self.readings("train", self.train_nats.compute()) | {
+            "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
+            "tokens_seen": float(self.trainer.train_dataloader.tokens_seen(segment.index + 1)),
+            "mem_filled": memory.filled_B.float().mean().item(),
+            "memory_bytes": float(memory.h_NBMD.nbytes),
+            "peak_memory_bytes": peak_memory(self.device),
+        }
         self.train_nats.reset()
-        lr = self.trainer.optimizers[0].param_groups[0]["lr"]
-        values |= {"lr": lr, "tokens_seen": float(self.tokens_seen(segment))}
-        values |= measure_memory(memory) | {"peak_memory_bytes": peak_memory(self.device)}
         self.log_dict({f"train/{key}": values[key] for key in values}, sync_dist=True)
 
     def readings(self, stage: str, nats: Tensor) -> dict[str, float]:
         """Return mean nats in the units of the text, and as "loss" for other tools."""
-        size = self.corpus.bytes_per_token(stage) if self.corpus else None
+        size = self.corpus.bytes_per_token(stage)
         return {"loss": nats.item(), **readings(nats.item(), self.unit, size)}
 
     @property
+    def stage(self) -> str:
+        """train, val, test or predict."""
+        return self.trainer.state.stage.dataloader_prefix
+
+    @property
     def eval_lengths(self) -> EvalLengths:
-        """mem_len, clamp_len and same_length of evaluation; None is as in training."""
         return self.memory_bank.eval_lengths
 
     @property
     def unit(self) -> str:
-        return self.corpus.vocab.unit if self.corpus else "token"
-
-    def ext_len(self, stage: str) -> int:
-        if self.corpus is None:
-            return 0
-        config = self.corpus.config
-        return config.ext_len if stage == "train" else config.eval_ext_len
-
-    def tokens_seen(self, segment: Segment) -> int:
-        loader = self.trainer.train_dataloader
-        return loader.tokens_seen(segment.index + 1) if isinstance(loader, TrainingLoader) else 0
+        return self.corpus.vocab.unit
 
     @property
-    def example_len(self) -> int | None:
-        return self.corpus.store.example_len if self.corpus else None
-
-    @property
-    def corpus(self) -> CorpusDataModule | None:
-        # Lightning's own `trainer` raises where there is none, as in load_from_checkpoint.
-        data = getattr(self._trainer, "datamodule", None)
-        return data if isinstance(data, CorpusDataModule) else None
+    def corpus(self) -> CorpusDataModule:
+        return self.trainer.datamodule

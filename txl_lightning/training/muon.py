@@ -8,6 +8,7 @@ X matrices of one shape   P rows   Q columns
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,35 +25,21 @@ ADAM_RMS = 0.2
 
 
 class Muon(Optimizer):
-    """Muon for the groups that say `orthogonal: True`, AdamW for the others.
-
-    Args:
-        groups: parameter groups with `orthogonal`, and `weight_decay` if they have any.
-        momentum: decay rate of Muon's Nesterov momentum; betas and eps are AdamW's.
-        n_iteration: Newton-Schulz iterations.
-    """
+    """Muon with Nesterov momentum for the groups that say `orthogonal: True`, AdamW for others."""
 
     def __init__(
-        self,
-        groups: Iterable[dict],
-        lr: float = 1e-3,
-        *,
-        momentum: float = 0.95,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        n_iteration: int = 5,
+        self, groups: Iterable[dict], lr: float = 1e-3, *, momentum: float = 0.95, **adamw: Any
     ) -> None:
-        self.adamw = AdamW([torch.zeros(())], lr=lr, betas=betas, eps=eps)
-        own = {"orthogonal": False, "momentum": momentum, "n_iteration": n_iteration}
-        super().__init__(groups, self.adamw.defaults | {"weight_decay": 0.0} | own)
+        self.adamw = AdamW([torch.zeros(())], lr, **adamw)
+        own = {"orthogonal": False, "momentum": momentum, "weight_decay": 0.0}
+        super().__init__(groups, self.adamw.defaults | own)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
         self.adamw.state = self.state
         self.adamw.param_groups = [group for group in self.param_groups if not group["orthogonal"]]
-        self.adamw.step()
+        # It calls the closure, which computes all gradients.
+        loss = self.adamw.step(closure)
         for group in self.param_groups:
             if group["orthogonal"]:
                 self.step_orthogonal(group)
@@ -67,7 +54,7 @@ class Muon(Optimizer):
         for shape, parameters in by_shape.items():
             # A part of a matrix cannot be made orthogonal.
             whole = [gather_shards(self.nesterov(p, group["momentum"])) for p in parameters]
-            updates = orthogonalize(torch.stack(whole), group["n_iteration"])
+            updates = orthogonalize(torch.stack(whole))
             scale = group["lr"] * ADAM_RMS * max(shape) ** 0.5
             for parameter, update in zip(parameters, updates, strict=True):
                 if isinstance(parameter, DTensor):
@@ -86,7 +73,7 @@ class Muon(Optimizer):
         return parameter.grad.lerp(state["mean"], momentum)
 
 
-def orthogonalize(g_XPQ: Tensor, n_iteration: int) -> Tensor:
+def orthogonalize(g_XPQ: Tensor, n_iteration: int = 5) -> Tensor:
     """Bring each matrix's singular values near 1 by Newton-Schulz iterations."""
     if g_XPQ.size(1) > g_XPQ.size(2):
         return orthogonalize(g_XPQ.mT, n_iteration).mT

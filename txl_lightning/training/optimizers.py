@@ -9,18 +9,14 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..errors import require
+from ..errors import require, require_at_least
 from .lamb import Lamb
 from .muon import Muon
 
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """Settings of the optimizer and its schedule.
-
-    Raises:
-        ValueError: a number that no training can have; the message starts with the field's name.
-    """
+    """Settings of the optimizer and its schedule."""
 
     name: Literal["adam", "adamw", "adagrad", "lamb", "muon", "sgd"] = "adamw"
     """The optimiser; muon is for the layers' matrices and leaves the rest to adamw."""
@@ -49,16 +45,15 @@ class OptimConfig:
     """Updates with a loss or gradient that is not finite, before the one that stops training."""
 
     def __post_init__(self) -> None:
+        # A checkpoint and a YAML file have lists.
+        object.__setattr__(self, "betas", tuple(self.betas))
         for field in ("lr", "muon_lr", "eps"):
             value = getattr(self, field)
             require(value is None or value > 0, field, value, "greater than 0")
-        for field, value in (
-            *(("betas", beta) for beta in self.betas),
-            ("momentum", self.momentum),
-        ):
-            require(0 <= value < 1, field, value, "at least 0 and less than 1")
-        for field in ("weight_decay", "warmup_steps", "max_skipped_updates"):
-            require(getattr(self, field) >= 0, field, getattr(self, field), "0 or more")
+        for field, values in {"betas": self.betas, "momentum": (self.momentum,)}.items():
+            for value in values:
+                require(0 <= value < 1, field, value, "at least 0 and less than 1")
+        require_at_least(self, weight_decay=0, warmup_steps=0, max_skipped_updates=0)
         for field in ("decay_fraction", "min_lr_ratio"):
             value = getattr(self, field)
             require(0 <= value <= 1, field, value, "from 0 to 1")
@@ -66,11 +61,6 @@ class OptimConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values: lists, no tuples."""
         return asdict(self) | {"betas": list(self.betas)}
-
-    @staticmethod
-    def from_dict(settings: dict[str, Any]) -> "OptimConfig":
-        """Return the config that `to_dict` was called on."""
-        return OptimConfig(**settings | {"betas": tuple(settings["betas"])})
 
 
 def fall(factor: float, config: OptimConfig) -> float:
@@ -99,8 +89,7 @@ def lr_factor(step: int, config: OptimConfig, max_steps: int) -> float:
 
     inverse_sqrt is sqrt(warmup_steps / (step + 1)), so that it leaves the warm-up at the peak
     (Vaswani et al. 2017, Section 5.3); the others spread over the steps that remain, as in the
-    original for TensorFlow and NVIDIA's code. The original for PyTorch spreads its cosine over all
-    steps.
+    original for TensorFlow and NVIDIA's code (the one for PyTorch spreads its cosine over all).
     """
     warmup = config.warmup_steps
     if step < warmup:
@@ -126,14 +115,24 @@ def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) ->
 
 def apply_settings(scheduler: LambdaLR, fresh: Optimizer) -> None:
     """Put a fresh optimiser's settings over those that a checkpoint restored; moments stay."""
-    groups = scheduler.optimizer.param_groups
-    scheduler.base_lrs = [group["lr"] for group in fresh.param_groups]
-    for group, given, base, factor in zip(
-        groups, fresh.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True
-    ):
-        group.update({name: given[name] for name in given if name != "params"})
-        group["initial_lr"] = base
-        group["lr"] = base * factor(scheduler.last_epoch)
+    scheduler.base_lrs = [given["lr"] for given in fresh.param_groups]
+    for group, given in zip(scheduler.optimizer.param_groups, fresh.param_groups, strict=True):
+        settings = {name: given[name] for name in given if name != "params"}
+        lr = given["lr"] * scheduler.lr_lambdas[0](scheduler.last_epoch)
+        group.update(settings, initial_lr=given["lr"], lr=lr)
+
+
+OPTIMIZERS: dict[str, tuple[type[Optimizer], tuple[str, ...]]] = {
+    # Weight decay is added to the gradient (adam, adagrad, sgd), kept apart from it (adamw, muon),
+    # or added to the update (lamb).
+    "adam": (Adam, ("lr", "betas", "eps")),
+    "adamw": (AdamW, ("lr", "betas", "eps")),
+    "adagrad": (Adagrad, ("lr", "eps")),
+    "lamb": (Lamb, ("lr", "betas", "eps")),
+    "muon": (Muon, ("lr", "betas", "eps", "momentum")),
+    "sgd": (SGD, ("lr", "momentum")),
+}
+"""Optimisers by name, each with the settings that it takes."""
 
 
 def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
@@ -149,30 +148,9 @@ def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
         if isinstance(module, nn.Linear) and not name.startswith(("embedding.", "head."))
     }
     trained = [p for p in net.parameters() if p.requires_grad]
-    inner = [p for p in trained if p in matrices]
-    rest = [p for p in trained if p not in matrices]
-    groups = [
-        {"params": inner, "weight_decay": config.weight_decay},
-        {"params": rest, "weight_decay": 0.0},
-    ]
-    return OPTIMIZERS[config.name](groups, config)
-
-
-def make_muon(groups: list[dict], config: OptimConfig) -> Optimizer:
-    """Make Muon for the first group, the layers' matrices, with AdamW for the second."""
-    matrices, rest = groups
-    matrices = matrices | {"orthogonal": True, "lr": config.muon_lr or config.lr}
-    rates = {"momentum": config.momentum, "betas": config.betas, "eps": config.eps}
-    return Muon([matrices, rest], config.lr, **rates)
-
-
-OPTIMIZERS: dict[str, Callable[[list[dict], OptimConfig], Optimizer]] = {
-    # Weight decay is added to the gradient (adam, adagrad, sgd), kept apart from it (adamw, muon),
-    # or added to the update (lamb).
-    "adam": lambda groups, c: Adam(groups, lr=c.lr, betas=c.betas, eps=c.eps),
-    "adamw": lambda groups, c: AdamW(groups, lr=c.lr, betas=c.betas, eps=c.eps),
-    "adagrad": lambda groups, c: Adagrad(groups, lr=c.lr, eps=c.eps),
-    "lamb": lambda groups, c: Lamb(groups, c.lr, betas=c.betas, eps=c.eps),
-    "muon": make_muon,
-    "sgd": lambda groups, c: SGD(groups, lr=c.lr, momentum=c.momentum),
-}
+    inner = {"params": [p for p in trained if p in matrices], "weight_decay": config.weight_decay}
+    rest = {"params": [p for p in trained if p not in matrices], "weight_decay": 0.0}
+    if config.name == "muon":
+        inner |= {"orthogonal": True, "lr": config.muon_lr or config.lr}
+    kind, settings = OPTIMIZERS[config.name]
+    return kind([inner, rest], **{name: getattr(config, name) for name in settings})

@@ -3,18 +3,26 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from jsonargparse import Namespace
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..checkpoints import load_folder
 from ..checkpoints.files import find_latest, remove_partial_files
 from ..checkpoints.runs import VOCAB
 from ..data.datamodule import CorpusDataModule
-from ..errors import CheckpointError, DataError, require
+from ..errors import CheckpointError, DataError, require, require_at_least
+from ..model.config import LEARNED
 from .module import LanguageModel
 
 Resume = Literal["auto", "must", "never"]
+SHAPES_NO_WEIGHT = {"mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"}
+SHAPES_NO_WEIGHT |= {"dropout", "dropout_type", "dropatt"}
+SHAPES_NO_WEIGHT |= {"init", "init_std", "init_range", "proj_init_std"}
+"""Fields of a checkpoint's network that may be given another value."""
+SAME_STATE = {"adamw": "adam"}
+"""Optimisers that keep of each weight what another one keeps."""
 
 
 @dataclass(frozen=True)
@@ -25,17 +33,13 @@ class CheckpointConfig:
     """Steps between two of them."""
 
     def __post_init__(self) -> None:
-        every = self.every_n_steps
-        require(every is None or every >= 1, "every_n_steps", every, "at least 1")
+        require_at_least(self, every_n_steps=1)
 
 
 def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> Path | None:
-    """Return the checkpoint to start from; None is a start from nothing.
+    """Return the checkpoint to start from, or None for a start from nothing.
 
-    Args:
-        resume: auto, must or never.
-        ckpt_path: a file, a folder of convert's, or "last": the one that resume would find.
-        root: the folder of runs.
+    A path is a file, a folder of convert's, or "last": what resume would find under the root.
     """
     if ckpt_path not in (None, "last"):
         expected = "never with ckpt_path: one of them says where to start"
@@ -55,6 +59,33 @@ def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> Path | None
     return path
 
 
+def check_remaining_steps(max_steps: int, step: int, resume: Resume) -> None:
+    """Exit when a resumed run is done; refuse a checkpoint beyond the steps asked for."""
+    if not 0 <= max_steps <= step:
+        return
+    if resume != "never":
+        print_once(f"all {max_steps} steps are done; more with --trainer.max_steps")
+        raise SystemExit(0)
+    expected = f"more than the {step} steps of the checkpoint"
+    require(False, "trainer.max_steps", max_steps, expected)
+
+
+def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) -> None:
+    """Refuse settings that the checkpoint's weights, or its optimiser's state, do not fit."""
+    net = saved["net"]
+    table = {"clamp_len"} if net.get("positions") in LEARNED else set()
+    for name in net.keys() - (SHAPES_NO_WEIGHT - table) - {"n_token"}:
+        value = list(model.net[name]) if isinstance(model.net[name], tuple) else model.net[name]
+        expected = f"{net[name]}, as in the checkpoint (as in its run's config.yaml)"
+        require(value == net[name], f"model.net.{name}", value, expected)
+    # A checkpoint that convert wrote has no optimiser.
+    if training and "optim" in saved:
+        name, before = model.optim.name, saved["optim"]["name"]
+        same = SAME_STATE.get(name, name) == SAME_STATE.get(before, before)
+        expected = f"{before}, as in the checkpoint; or convert it, and start from its weights"
+        require(same, "model.optim.name", name, expected)
+
+
 def vocabulary_setting(start: Path) -> dict[str, str]:
     """Return the setting that reads text with the vocabulary of a folder, if it has one."""
     vocab = start / VOCAB
@@ -62,12 +93,7 @@ def vocabulary_setting(start: Path) -> dict[str, str]:
 
 
 def load_weights(folder: Path, model: LanguageModel, data: CorpusDataModule) -> None:
-    """Load a folder's weights, whatever text they learned from, if its ids mean the same.
-
-    Raises:
-        CheckpointError: it is damaged.
-        DataError: the text has another vocabulary.
-    """
+    """Load a folder's weights, whatever text they learned from, if its ids mean the same."""
     net, vocab = load_folder(folder)
     if vocab is not None:
         data.load_state_dict({"vocab": vocab.to_json()})
@@ -79,5 +105,4 @@ def load_weights(folder: Path, model: LanguageModel, data: CorpusDataModule) -> 
 
 @rank_zero_only
 def print_once(line: str) -> None:
-    """Print a line on stderr, on rank 0."""
     print(line, file=sys.stderr)

@@ -2,7 +2,6 @@
 
 import csv
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,12 @@ from ..files import write_text
 
 
 class RunLogger(CSVLogger):
-    """A CSVLogger that appends to the metrics.csv of a run that is resumed.
-
-    Args:
-        root: the folder of runs.
-        version: the name of the run's folder in it; None is a new one, version_N.
-    """
-
-    def __init__(self, root: str, version: str | None = None) -> None:
-        super().__init__(root, name="", version=version)
+    """A CSVLogger that appends to the metrics.csv of a run that is resumed."""
 
     @property
     @rank_zero_experiment
     def experiment(self) -> "AppendingWriter":
+        # Private: Lightning saves at the end what is in `_experiment`.
         if self._experiment is None:
             self._experiment = AppendingWriter(self.log_dir)
         return self._experiment
@@ -58,7 +50,7 @@ class AppendingWriter(ExperimentWriter):
         whole = path.read_text().rpartition("\n")[0] if path.is_file() else ""
         return list(csv.DictReader(whole.splitlines()))
 
-    def write_rows(self, rows: Sequence[dict[str, Any]]) -> None:
+    def write_rows(self, rows: list[dict[str, Any]]) -> None:
         """Write metrics.csv anew, whole or not at all."""
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, self.metrics_keys)
@@ -67,8 +59,7 @@ class AppendingWriter(ExperimentWriter):
         write_text(text.getvalue(), Path(self.metrics_file_path))
 
     def _check_log_dir_exists(self) -> None:
-        # Lightning's deletes the metrics.csv that is there.
-        pass
+        """Delete nothing: Lightning's deletes the metrics.csv that is there."""
 
     def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
         # Lightning's writes over the file: a kill would cut it.

@@ -226,7 +226,7 @@ def test_only_rank_0_writes_and_not_in_a_trial(tmp_path, is_global_zero, fast_de
 
 
 def test_a_negative_sample_length_is_refused():
-    with pytest.raises(ValueError, match=r"report\.sample_len: invalid -1; .* 0 or more"):
+    with pytest.raises(ValueError, match=r"sample_len: invalid -1; .* 0 or more"):
         ReportConfig(sample_len=-1)
 
 

@@ -52,7 +52,7 @@ class ReportConfig:
     """Tokens that the model writes after each validation; 0: none."""
 
     def __post_init__(self) -> None:
-        require(self.sample_len >= 0, "report.sample_len", self.sample_len, "0 or more")
+        require(self.sample_len >= 0, "sample_len", self.sample_len, "0 or more")
 
 
 class Report(Callback):

@@ -1,0 +1,61 @@
+"""Other ways to compute the network's loss and states: compiled, twice, a few rows at a time.
+
+B rows   L segment
+"""
+
+from dataclasses import replace
+from functools import partial
+from types import MethodType
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ..data.stream import Segment
+from ..evaluation.scoring import segment_nats
+from ..model import Memory, TransformerXL
+
+
+def compile_in_place(net: TransformerXL) -> None:
+    """Compile what training and evaluation call; the weights keep their names.
+
+    Only two functions are compiled, and bound to the network, so that a copy of it computes with
+    its own weights.
+    """
+    # A loss whose shapes depend on the targets would be compiled again and again.
+    for name in ("loss", "hidden") if net.head.is_compilable else ("hidden",):
+        if name not in vars(net):
+            # Isolated, because a process that trains several networks may compile each as often.
+            compiled = torch.compile(getattr(TransformerXL, name), isolate_recompiles=True)
+            setattr(net, name, MethodType(compiled, net))
+
+
+def enable_activation_checkpointing(net: TransformerXL) -> None:
+    """Keep only what enters each layer; the backward pass computes the rest again, dropout too."""
+    for layer in net.layers:
+        if not isinstance(layer.forward, partial):
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+
+
+def nats_in_micro_batches(
+    net: TransformerXL, segment: Segment, memory: Memory, ext_len: int, n_part: int
+) -> tuple[Tensor, Memory]:
+    """Return `segment_nats` of a segment, computed in n_part parts of its rows.
+
+    The backward pass computes each part again, with the same random numbers, just before its
+    gradient, so that the activations of only one part are kept. For Lightning it is one forward
+    and one backward pass: gradients are accumulated, scaled and averaged over ranks as ever.
+    """
+    n_row = len(segment.tokens_BL)
+    if min(n_part, n_row) == 1:
+        return segment_nats(net, segment, memory, ext_len)
+    share, nats, memories = -(-n_row // n_part), [], []
+    for start in range(0, n_row, share):
+        rows = slice(start, start + share)
+        given = (net, segment.rows(rows), memory.rows(rows), ext_len)
+        part_BL, part = checkpoint(segment_nats, *given, use_reentrant=False)
+        nats.append(part_BL)
+        memories.append(part)
+    h_NBMD = torch.cat([part.h_NBMD for part in memories], dim=1)
+    filled_B = torch.cat([part.filled_B for part in memories])
+    return torch.cat(nats), replace(memory, h_NBMD=h_NBMD, filled_B=filled_B)
