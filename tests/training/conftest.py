@@ -92,3 +92,16 @@ def fit(make_model, make_data, make_trainer):
         return record
 
     return run
+
+
+@pytest.fixture
+def kept_bytes():
+    """Return how many bytes a computation keeps for its gradients."""
+
+    def count(compute) -> int:
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+            compute()
+        return sum(tensor.nbytes for tensor in kept)
+
+    return count

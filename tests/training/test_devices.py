@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,14 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
-from txl_lightning import LanguageModel
+from txl_lightning.__main__ import silence_warnings
 from txl_lightning.checkpoints import load_run
 from txl_lightning.training.cli import TxlCLI
 from txl_lightning.training.computing import enable_activation_checkpointing
 
-HERE = Path(__file__).parent
 COMMON = [
     "--model.net.n_layer=2", "--model.net.n_head=2", "--model.net.d_model=16",
     "--model.net.mem_len=12", "--model.net.dropout=0", "--model.net.init_std=0.2",
@@ -98,19 +97,44 @@ def going_on(folder: Path, run: str) -> list[str]:
 def on_two_nodes(folder: Path, command_lines: dict[str, list[str]]) -> None:
     """Run them in two processes that know of each other no more than two machines do."""
     (folder / "runs.json").write_text(json.dumps(command_lines))
-    torchrun([str(HERE / "in_each_process.py"), str(folder)])
-
-
-def torchrun(program: list[str]) -> None:
     start = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
     start += ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
-    together([[*start, f"--node-rank={rank}", *program] for rank in (0, 1)])
+    together([[*start, f"--node-rank={rank}", __file__, str(folder)] for rank in (0, 1)])
+
+
+def run_all(folder: Path) -> None:
+    """Run command lines one after the other, and keep what this process has after each.
+
+    A process takes seconds to start, a run does not; one that waits for another ends by itself.
+    """
+    signal.alarm(150)
+    silence_warnings()
+    for name, arguments in json.loads((folder / "runs.json").read_text()).items():
+        try:
+            kept = what_is_held(TxlCLI(arguments))
+        except ValueError as error:
+            kept = {"refused": str(error)}
+        torch.save(kept, folder / f"{name}.rank{os.environ['RANK']}.pt")
+
+
+def what_is_held(cli: TxlCLI) -> dict:
+    """Return what this process holds after a run and an evaluation, when another would begin."""
+    h_NBMD = cli.model.memory_bank.committed["train", 0].h_NBMD
+    tokens_BL = torch.zeros(1, 1, dtype=torch.long)
+    with torch.no_grad():
+        cli.model.net.loss(tokens_BL, tokens_BL)
+    cli.model.configure_model()
+    [optimizer] = cli.trainer.optimizers
+    tensors = list(cli.model.parameters())
+    tensors += [value for state in optimizer.state.values() for value in state.values()]
+    held = sum(t.to_local().numel() if hasattr(t, "to_local") else t.numel() for t in tensors)
+    return {"h_NBMD": h_NBMD, "held": held}
 
 
 def together(commands: list[list[str]]) -> None:
     """Run commands that need each other; none outlives this."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    how = {"cwd": HERE.parents[1], "env": environment, "text": True}
+    how = {"cwd": Path(__file__).parents[2], "env": environment, "text": True}
     how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with ExitStack() as stack:
         started = [stack.enter_context(subprocess.Popen(command, **how)) for command in commands]
@@ -229,40 +253,29 @@ def test_devices_of_one_machine_hold_a_sharded_model(letters, memory_NBMD):
     assert losses(letters, "here") == pytest.approx(losses(letters, "one"), rel=1e-5)
 
 
-def nats_and_gradients(net) -> tuple[torch.Tensor, list[torch.Tensor], int]:
-    """Return those of two segments with dropout, and the bytes kept for the gradients."""
-    torch.manual_seed(1)
-    tokens_BL = torch.randint(net.config.n_token, (2, 9))
-    kept = 0
+@pytest.mark.parametrize("kernel", ["reference", "sdpa", "matmul"])
+def test_recomputed_network_computes_the_same_and_keeps_less(make_net, kept_bytes, kernel):
+    net = make_net(n_layer=3, kernel=kernel, dropout=0.2, dropatt=0.1).train()
+    names, tokens_BL = list(net.state_dict()), torch.randint(11, (2, 9))
 
-    def keep(tensor):
-        nonlocal kept
-        kept += tensor.numel() * tensor.element_size()
-        return tensor
-
-    with saved_tensors_hooks(keep, lambda tensor: tensor):
+    def compute() -> list[torch.Tensor]:
+        torch.manual_seed(1)
         _, memory = net.loss(tokens_BL, tokens_BL)
         nats_BL, _ = net.loss(tokens_BL, tokens_BL.flip(1), memory)
-    gradients = torch.autograd.grad(nats_BL.sum(), list(net.parameters()))
-    return nats_BL, gradients, kept
+        return [nats_BL, *torch.autograd.grad(nats_BL.sum(), list(net.parameters()))]
 
-
-@pytest.mark.parametrize("kernel", ["reference", "sdpa", "matmul"])
-def test_recomputed_network_computes_the_same_and_keeps_less(make_net, kernel):
-    net = make_net(n_layer=3, kernel=kernel, dropout=0.2, dropatt=0.1).train()
-    names = list(net.state_dict())
-    nats_BL, gradients, kept = nats_and_gradients(net)
-    enable_activation_checkpointing(net)
-    enable_activation_checkpointing(net)
-    nats_again_BL, gradients_again, kept_again = nats_and_gradients(net)
-    assert torch.equal(nats_BL, nats_again_BL)
-    for gradient, again in zip(gradients, gradients_again, strict=True):
-        assert torch.equal(gradient, again)
+    expected, kept = compute(), kept_bytes(compute)
+    for _ in range(2):
+        enable_activation_checkpointing(net)
+    assert all(map(torch.equal, compute(), expected))
     assert list(net.state_dict()) == names
-    assert kept_again < 0.5 * kept
+    assert kept_bytes(compute) < 0.5 * kept
 
 
-def test_recompute_is_set_for_the_model(make_model, make_trainer, make_data):
-    model = LanguageModel(make_model().net.config, recompute=True)
-    make_trainer(max_steps=1).fit(model, datamodule=make_data())
-    assert all(isinstance(layer.forward, partial) for layer in model.net.layers)
+def test_recompute_is_set_for_the_model(fit):
+    layers = fit({"settings": {"recompute": True}}, max_steps=1).model.net.layers
+    assert all(isinstance(layer.forward, partial) for layer in layers)
+
+
+if __name__ == "__main__":
+    run_all(Path(sys.argv[1]))

@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import seed_everything
 
 from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig, stream_nats
 from txl_lightning.data.tasks import TaskConfig
-from txl_lightning.model import EvalLengths
 from txl_lightning.training.callbacks.predictions import SaveNats
 
 
@@ -41,64 +39,43 @@ def test_results_are_the_same_in_any_order_and_after_training(
     assert before[1] == after[0]
 
 
+FAR = {"init_std": 0.3, "clamp_len": 4, "same_length": "mem_len"}
+"""A network to which distance matters."""
+
+
 @pytest.mark.parametrize(
-    ("lengths", "ext_len"),
-    [({}, 0), ({"ext_len": 7}, 7), ({"ext_len": 3, "eval_ext_len": 0}, 0)],
+    ("reading", "settings", "protocol"),
+    [
+        ({}, {}, {}),
+        ({"ext_len": 7}, {}, {"ext_len": 7}),
+        ({"ext_len": 3, "eval_ext_len": 0}, {}, {}),
+        ({}, {"eval_mem_len": 40}, {"mem_len": 40}),
+        ({}, {"eval_clamp_len": 9}, {"clamp_len": 9}),
+        ({}, {"eval_same_length": "mem_len+1"}, {"same_length": "mem_len+1"}),
+    ],
     ids=str,
 )
 def test_validation_is_the_protocol_of_the_final_table(
-    make_model, make_data, measure, lengths, ext_len
+    make_model, make_data, measure, reading, settings, protocol
 ):
-    model, data = make_model(), make_data(eval_tgt_len=5, **lengths)
-    found = measure(model, data, precision="64-true")
-    how = {"batch_size": 4, "tgt_len": 5, "ext_len": ext_len}
-    nats = stream_nats(model.net, data.store.ids("val"), **how).mean()
-    assert found["val/nats"] == found["val/loss"] == pytest.approx(nats.item(), rel=1e-6)
-    assert found["val/bits_per_byte"] == pytest.approx(nats.item() / math.log(2), rel=1e-6)
-    assert found["val/perplexity"] == pytest.approx(nats.exp().item(), rel=1e-6)
+    model, data = make_model(settings=settings, **FAR), make_data(eval_tgt_len=5, **reading)
+    found, ids = measure(model, data, precision="64-true"), data.store.ids("val")
+    usual, given = (
+        stream_nats(model.net, ids, batch_size=4, tgt_len=5, **how).mean() for how in ({}, protocol)
+    )
+    assert found["val/nats"] == found["val/loss"] == pytest.approx(given.item(), rel=1e-6)
+    assert found["val/bits_per_byte"] == pytest.approx(given.item() / math.log(2), rel=1e-6)
+    assert found["val/perplexity"] == pytest.approx(given.exp().item(), rel=1e-6)
+    assert (given.item() == pytest.approx(usual.item(), rel=1e-5)) is (protocol == {})
 
 
-EVAL_LENGTHS = [
-    {"eval_mem_len": 40},
-    {"eval_clamp_len": 9},
-    {"eval_same_length": "mem_len+1"},
-]
-
-
-@pytest.fixture
-def make_far_reading(make_model):
-    """Make a model to which distance matters, with lengths of evaluation."""
-
-    def make(**lengths) -> LanguageModel:
-        seed_everything(3, verbose=False)
-        net = make_model(init_std=0.3, clamp_len=4, same_length="mem_len").net.config
-        return LanguageModel(net, **lengths)
-
-    return make
-
-
-@pytest.mark.parametrize("lengths", EVAL_LENGTHS, ids=str)
-def test_eval_lengths_are_those_of_validation_and_not_of_training(
-    make_far_reading, make_data, make_trainer, measure, lengths
-):
-    model, data = make_far_reading(**lengths), make_data()
-    nats = measure(model, data, limit=6)["val/nats"]
-
-    def read(**lengths) -> float:
-        chosen = {name.removeprefix("eval_"): lengths[name] for name in lengths}
-        memory, nats = model.net.empty_memory(4, EvalLengths(**chosen)), []
-        for _, segment in zip(range(6), data.val_dataloader(), strict=False):
-            nats_BL, memory = model.net.loss(segment.tokens_BL, segment.targets_BL, memory)
-            nats.append(nats_BL)
-        return torch.cat(nats, dim=1).mean().item()
-
-    with torch.no_grad():
-        assert nats == pytest.approx(read(**lengths), rel=1e-6)
-        assert nats != pytest.approx(read(), rel=1e-5)
-    models = make_far_reading(), make_far_reading(**lengths)
-    for each in models:
-        make_trainer(val_check_interval=2, max_steps=3).fit(each, datamodule=make_data())
-    assert all(map(torch.equal, *(each.parameters() for each in models)))
+def test_eval_lengths_leave_training_as_it_is(fit):
+    settings = {"eval_mem_len": 40, "eval_clamp_len": 9, "eval_same_length": "mem_len+1"}
+    alone, measured = (
+        fit(FAR | {"settings": given}, val_check_interval=2, limit_val_batches=3, max_steps=3)
+        for given in ({}, settings)
+    )
+    assert measured.losses == alone.losses
 
 
 def test_eval_lengths_left_out_are_those_of_training():

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from jsonargparse import Namespace
 
+from txl_lightning import TransformerXLConfig
 from txl_lightning.checkpoints.files import verify_checkpoint
 from txl_lightning.errors import CheckpointError
-from txl_lightning.training.resume import CheckpointConfig, find_start
+from txl_lightning.training.resume import CheckpointConfig, check_same_model, find_start
 
 AUTO = "--resume=auto"
 
@@ -85,10 +87,14 @@ def test_start_passes_a_damaged_checkpoint_over_and_removes_parts_of_ended_proce
     assert not part.exists()
 
 
-@pytest.mark.parametrize("every", [0, -3])
-def test_checkpoint_interval_below_one_is_refused(every):
-    with pytest.raises(ValueError, match=f"every_n_steps: invalid {every}; expected at least 1"):
-        CheckpointConfig(every)
+def test_settings_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="every_n_steps: invalid 0; expected at least 1"):
+        CheckpointConfig(0)
+    learned = TransformerXLConfig(n_token=9, positions="learned", clamp_len=4).to_dict()
+    given = Namespace(net=Namespace(**learned | {"clamp_len": 5}))
+    check_same_model(given, {"net": learned | {"clamp_len": 5}}, training=False)
+    with pytest.raises(ValueError, match=r"model\.net\.clamp_len: invalid 5; expected 4, as in"):
+        check_same_model(given, {"net": learned}, training=False)
 
 
 @pytest.mark.parametrize("logger", [(), ("--trainer.logger=false",)], ids=["logger", "no logger"])

@@ -181,16 +181,12 @@ class TxlCLI(LightningCLI):
         root, made = config.trainer.default_root_dir, self.config_init[self.subcommand].trainer
         if made.logger is not False:
             run_logger = RunLogger(root, name="", version=self.run_folder and self.run_folder.name)
-            # The run's folder is that of the first; another one there would write the same file.
-            loggers = [
-                run_logger,
-                *(
-                    each
-                    for each in as_list(made.logger)
-                    if not isinstance(each, CSVLogger) or each.root_dir != run_logger.root_dir
-                ),
-            ]
-            kwargs["logger"] = wrap_wandb_loggers(loggers, root, config.wandb.required, self.run_id)
+            # A CSVLogger for the same folder would write the same file.
+            same = (CSVLogger, run_logger.root_dir)
+            others = [each for each in as_list(made.logger) if (type(each), each.root_dir) != same]
+            kwargs["logger"] = wrap_wandb_loggers(
+                [run_logger, *others], root, config.wandb.required, self.run_id
+            )
         elif self.subcommand == "fit":
             # There is no logger to make a run's folder.
             kwargs["default_root_dir"] = self.run_folder or CSVLogger(root, name="").log_dir
