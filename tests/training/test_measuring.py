@@ -58,7 +58,8 @@ FAR = {"init_std": 0.3, "clamp_len": 4, "same_length": "mem_len"}
 def test_validation_is_the_protocol_of_the_final_table(
     make_model, make_data, measure, reading, settings, protocol
 ):
-    model, data = make_model(settings=settings, **FAR), make_data(eval_tgt_len=5, **reading)
+    net = FAR if settings else {"init_std": 0.3}
+    model, data = make_model(settings=settings, **net), make_data(eval_tgt_len=5, **reading)
     found, ids = measure(model, data, precision="64-true"), data.store.ids("val")
     usual, given = (
         stream_nats(model.net, ids, batch_size=4, tgt_len=5, **how).mean() for how in ({}, protocol)
