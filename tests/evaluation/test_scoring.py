@@ -83,7 +83,7 @@ def test_each_query_sees_the_tokens_before_it_as_far_as_memory_goes(reading, mem
     # States are token ids here, so that what is seen can be read; n_reread is the same throughout,
     # also where a pass ends and the next segment reads nothing again.
     segments, ext_len = reading
-    memory = Memory.empty(1, 2, mem_len, 1, dtype=torch.float64)
+    memory = Memory(torch.zeros(1, 2, mem_len, 1).double(), torch.zeros(2).long())
     for segment in segments:
         tokens_BL = segment.tokens_BL
         mask_BLS = memory.attention_mask(tokens_BL.size(1), segment.doc_pos_BL)

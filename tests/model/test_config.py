@@ -1,10 +1,13 @@
-"""Sizes that no network can have are refused with the field's name."""
+"""Sizes: what is refused, what follows from them, and the operations of a token."""
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.model import EvalLengths
 
+SMALL = {"n_token": 10, "n_layer": 1, "n_head": 1, "d_model": 4, "d_head": 4, "d_inner": 8}
 CLUSTERS = {"cutoffs": (4, 7, 15), "d_embed": 8}
 
 
@@ -91,3 +94,20 @@ def test_impossible_eval_lengths_are_refused():
         EvalLengths(mem_len=-1)
     with pytest.raises(ValueError, match="clamp_len: invalid 0; expected at least 1, or null"):
         EvalLengths(clamp_len=0)
+
+
+def test_flops_are_those_of_weights_softmax_and_attention(make_net):
+    projections, feed_forward, softmax = 4 * 16, 2 * 32, 40
+    attention = 3 * 4 * (6 + 2)
+    expected = 6 * (projections + feed_forward + softmax + attention)
+    assert make_net(**SMALL, mem_len=6).config.flops_per_token(3) == expected
+
+
+def test_forward_of_one_token_takes_a_third_of_its_flops(make_net):
+    """What is left are the keys of two distances, the second of which is only a place."""
+    net = make_net(**SMALL, mem_len=0)
+    with FlopCounterMode(display=False) as counter:
+        net(torch.tensor([[3]]))
+    two_distances, scores_of_the_second = 2 * 2 * 16, 2 * 4
+    expected = net.config.flops_per_token(1) / 3 + two_distances + scores_of_the_second
+    assert counter.get_total_flops() == pytest.approx(expected)

@@ -58,10 +58,9 @@ def test_kernel_equals_the_reference_with_every_gradient(kernel, tgt_len, mem_le
 def test_inference_kernel_equals_the_reference(tgt_len, mem_len, names):
     leaves, mask = make_inputs(tgt_len, mem_len, names)
     slow = run("reference", leaves, mask)
+    given, kept = (leaves["q"], leaves["k"], leaves["value"]), inference.Mask(mask, torch.float64)
     with torch.no_grad():
-        terms = inference.CachedTerms.from_terms(make_terms(leaves), leaves["value"])
-        given = (leaves["k"], leaves["value"], terms, inference.DenseMask(mask))
-        fast = inference.attend(leaves["q"], *given, inference.Workspace())
+        fast = inference.attend(*given, make_terms(leaves), kept)
     torch.testing.assert_close(fast, slow.detach(), rtol=1e-10, atol=1e-10)
 
 

@@ -6,6 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txl_lightning import Memory
+from txl_lightning.model.config import ContextLengths
+
+
+def empty_memory(n_layer, batch_size, mem_len, *lengths) -> Memory:
+    h_NBMD = torch.zeros(n_layer, batch_size, mem_len, 1)
+    return Memory(h_NBMD, torch.zeros(batch_size, dtype=torch.long), *lengths)
 
 
 def remember(memory: Memory, h: torch.Tensor, doc_pos=None, n_reread=0) -> Memory:
@@ -26,7 +32,7 @@ def newest_filled(memory: Memory) -> torch.Tensor:
 
 def uneven_memory() -> Memory:
     """One whose rows differ, and whose every setting is away from its default."""
-    memory = Memory.empty(2, 3, 4, 1).with_lengths(7, "mem_len+1")
+    memory = empty_memory(2, 3, 4, 7, "mem_len+1")
     h = states(0, 5) + 100 * torch.arange(3.0)[None, :, None, None]
     return remember(memory, h, torch.tensor([[0, 1, 2, 3, 4], [0] * 5, [0, 0, 0, 0, 1]]))
 
@@ -39,7 +45,7 @@ def uneven_memory() -> Memory:
 )
 def test_memory_holds_the_last_states_in_order_and_none_that_is_reread(mem_len, lengths, ext_len):
     """The original's swapped arguments kept 4 of M = 6 states, and the last ones twice."""
-    memory, start = Memory.empty(2, 3, mem_len, 1), 0
+    memory, start = empty_memory(2, 3, mem_len), 0
     for length in lengths:
         first, stop = max(start - ext_len, 0), start + length
         assert torch.equal(newest_filled(memory), states(max(first - mem_len, 0), first))
@@ -63,7 +69,7 @@ def test_memory_mask_hides_unfilled_slots_later_tokens_and_other_documents():
 
 @pytest.mark.parametrize("mem_len", [0, 1, 4, 9])
 def test_memory_forgets_what_is_before_the_document(mem_len):
-    memory = remember(Memory.empty(1, 3, mem_len, 1), states(0, 5)[:1])
+    memory = remember(empty_memory(1, 3, mem_len), states(0, 5)[:1])
     doc_pos = torch.tensor([[5, 6, 7], [0, 1, 2], [5, 6, 0]])
     for n_reread, expected in ((0, (8, 3, 1)), (1, (7, 2, 0))):
         after = remember(memory, states(5, 8)[:1], doc_pos, n_reread)
@@ -75,7 +81,7 @@ def test_memory_forgets_what_is_before_the_document(mem_len):
     ("mem_len", "same_length", "count"), [(6, "mem_len", 6), (6, "mem_len+1", 7), (0, "mem_len", 9)]
 )
 def test_same_length_lets_each_query_see_as_many_states(mem_len, same_length, count, lengths):
-    memory, time = Memory.empty(2, 3, mem_len, 1).with_lengths(None, same_length), 0
+    memory, time = empty_memory(2, 3, mem_len, None, same_length), 0
     for length in lengths:
         start = time if mem_len else 0
         expected = [min(start + place + 1, count) for place in range(length)]
@@ -89,27 +95,22 @@ def test_same_length_lets_each_query_see_as_many_states(mem_len, same_length, co
 def test_memory_has_no_gradient_and_no_larger_storage_than_its_states():
     """A view of all that was read would keep it, in RAM and in every checkpoint."""
     h = states(0, 40).clone().requires_grad_()
-    memory = remember(Memory.empty(2, 3, 2, 1, dtype=torch.float64), h * 2)
+    memory = remember(empty_memory(2, 3, 2), h * 2)
     assert not memory.h_NBMD.requires_grad
     assert memory.h_NBMD.untyped_storage().nbytes() == memory.h_NBMD.nbytes
 
 
-def test_negative_mem_len_is_refused():
-    with pytest.raises(ValueError, match="mem_len: invalid -1"):
-        Memory.empty(1, 1, -1, 1)
-
-
 @pytest.mark.parametrize("mem_len", [0, 1, 3, 4, 9])
 def test_resized_memory_holds_the_newest_states(mem_len):
-    empty = Memory.empty(2, 3, 4, 1, dtype=torch.float64)
-    memory = remember(empty, states(0, 3)).resized(mem_len)
-    assert memory.mem_len == mem_len
+    lengths = ContextLengths(mem_len, 4, "mem_len")
+    memory = remember(empty_memory(2, 3, 4), states(0, 3)).resized(lengths)
+    assert (memory.mem_len, memory.clamp_len, memory.same_length) == lengths
     assert torch.equal(newest_filled(memory), states(3 - min(mem_len, 3), 3))
 
 
 def test_lengths_and_precision_stay_from_segment_to_segment():
-    memory = Memory.empty(2, 3, 6, 1).with_lengths(4, "mem_len")
-    after = remember(memory, states(0, 5)).resized(3).to(torch.float64)
+    memory = empty_memory(2, 3, 3, 4, "mem_len")
+    after = remember(memory, states(0, 5)).to(torch.float64)
     assert (after.clamp_len, after.same_length, after.mem_len) == (4, "mem_len", 3)
     assert after.h_NBMD.dtype == torch.float64
     assert after.distances(2).tolist() == [4, 4, 3, 2, 1, 0]
@@ -121,12 +122,3 @@ def test_memory_rows_are_chosen_and_repeated():
     assert chosen.filled_B.tolist() == [2, 4, 2, 1]
     assert torch.equal(chosen.h_NBMD, memory.h_NBMD[:, [2, 0, 2, 1]])
     assert (chosen.clamp_len, chosen.same_length) == (7, "mem_len+1")
-
-
-@pytest.mark.parametrize("lengths", [(None, None), (7, "mem_len"), (0, "mem_len+1")])
-def test_tensors_of_a_memory_restore_it(lengths):
-    memory = uneven_memory().with_lengths(*lengths)
-    restored = Memory.from_tensors(memory.tensors())
-    assert (restored.clamp_len, restored.same_length) == lengths
-    assert torch.equal(restored.h_NBMD, memory.h_NBMD)
-    assert torch.equal(restored.filled_B, memory.filled_B)

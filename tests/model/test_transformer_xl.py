@@ -9,6 +9,7 @@ import torch
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.model import EvalLengths
 from txl_lightning.model.kernels import KERNELS
+from txl_lightning.model.parts import VariationalDropout
 from txl_lightning.model.positions import SCHEMES
 
 
@@ -102,6 +103,26 @@ def test_dropout_is_of_training_only(make_net, changes):
     assert not torch.equal(logits, net(tokens)[0])
     gradients = torch.autograd.grad(logits.sum(), list(net.parameters()))
     assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_variational_dropout_drops_the_same_units_of_a_row_and_others_of_each_segment():
+    drop, ones = VariationalDropout(0.25).train(), torch.ones(50, 9, 200)
+    dropped = drop(ones)
+    assert torch.equal(dropped, dropped[:, :1].expand(-1, 9, -1))
+    assert not torch.equal(dropped[0], dropped[1])
+    assert not torch.equal(drop(ones), dropped)
+    assert dropped.mean().item() == pytest.approx(1.0, abs=0.02)
+    assert torch.equal(drop.eval()(ones), ones)
+
+
+@pytest.mark.parametrize(
+    ("dropout_type", "kind"),
+    [("standard", torch.nn.Dropout), ("variational", VariationalDropout)],
+)
+def test_dropout_type_chooses_the_dropout_of_the_whole_network(make_net, dropout_type, kind):
+    net = make_net(dropout=0.3, dropout_type=dropout_type)
+    drops = [module for module in net.modules() if isinstance(module, torch.nn.Dropout)]
+    assert {(type(drop), drop.p) for drop in drops} == {(kind, 0.3)}
 
 
 def read_alone(net, tokens, targets, doc_pos, mem_len, tgt_len):

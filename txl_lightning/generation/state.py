@@ -179,7 +179,7 @@ def load_state(
     saved_ext_len, n_read = (int(tensors.pop(name)) for name in ("ext_len", "n_read"))
     tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
     tokens_BL = tensors.pop("tokens_BL")
-    memory = type(CachedReader(model).empty_memory(1)).from_tensors(tensors)
+    memory = CachedReader(model).empty_memory(1).restored(tensors)
     require(
         mem_len in (None, memory.mem_len), "mem_len", mem_len, f"{memory.mem_len}, as in {path}"
     )

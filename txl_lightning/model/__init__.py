@@ -1,6 +1,6 @@
 """The network. Imports torch and nothing of ours but errors."""
 
-from .config import EvalLengths, EvalSameLength, SameLength, TransformerXLConfig
+from .config import EvalLengths, EvalSameLength, TransformerXLConfig
 from .inference import AnyMemory, CachedReader, KeyValueCache, accumulator_dtype, eval_mode
 from .memory import Memory
 from .transformer_xl import TransformerXL
@@ -12,7 +12,6 @@ __all__ = [
     "EvalSameLength",
     "KeyValueCache",
     "Memory",
-    "SameLength",
     "TransformerXL",
     "TransformerXLConfig",
     "accumulator_dtype",

@@ -7,10 +7,7 @@ B rows   L segment   Y tokens of any rows   D width   E width of a cluster's emb
 V vocabulary   X clusters but the first
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -40,36 +37,16 @@ def embedding_and_head(config: TransformerXLConfig) -> tuple[nn.Module, nn.Modul
     return table, Softmax(config, table, nn.Identity())
 
 
-@dataclass(frozen=True)
-class ClusterSpec:
-    """Tokens `start` to `stop`, and the width of their embeddings."""
+def ids_of_clusters(config: TransformerXLConfig) -> list[range]:
+    """Return each cluster's ids, most frequent tokens first; refuse an empty last one."""
+    bounds, smaller = [0, *config.cutoffs], f"smaller than the vocabulary, {config.n_token}"
+    require(bounds[-1] < config.n_token, "cutoffs", list(config.cutoffs), smaller)
+    return [range(start, stop) for start, stop in pairwise([*bounds, config.n_token])]
 
-    start: int
-    stop: int
-    width: int
 
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def contains(self, ids: Tensor) -> Tensor:
-        return (ids >= self.start) & (ids < self.stop)
-
-    @staticmethod
-    def clusters(config: TransformerXLConfig) -> list[ClusterSpec]:
-        """Return the clusters, most frequent tokens first; refuse an empty last one."""
-        bounds, smaller = [0, *config.cutoffs], f"smaller than the vocabulary, {config.n_token}"
-        require(bounds[-1] < config.n_token, "cutoffs", list(config.cutoffs), smaller)
-        return [
-            ClusterSpec(start, stop, config.embed_width // config.div_val**i)
-            for i, (start, stop) in enumerate(pairwise([*bounds, config.n_token]))
-        ]
-
-    @staticmethod
-    def tables(config: TransformerXLConfig) -> list[ClusterSpec]:
-        """Return the tables of embeddings: one for each cluster, or one for all."""
-        clusters = ClusterSpec.clusters(config)
-        whole = ClusterSpec(0, config.n_token, config.embed_width)
-        return clusters if config.n_table > 1 else [whole]
+def ids_of_tables(config: TransformerXLConfig) -> list[range]:
+    """Return the ids of each table of embeddings: those of a cluster, or all."""
+    return ids_of_clusters(config) if config.n_table > 1 else [range(config.n_token)]
 
 
 class AdaptiveEmbedding(nn.Module):
@@ -80,28 +57,29 @@ class AdaptiveEmbedding(nn.Module):
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
-        specs = ClusterSpec.tables(config)
-        self.starts = [spec.start for spec in specs]
-        self.tables = nn.ModuleList(nn.Embedding(len(spec), spec.width) for spec in specs)
-        projected = specs if config.has_projections else []
+        self.ids = ids_of_tables(config)
+        widths = [config.embed_width // config.div_val**i for i in range(len(self.ids))]
+        self.tables = nn.ModuleList(map(nn.Embedding, map(len, self.ids), widths))
+        projected = widths if config.has_projections else []
         self.projections = nn.ModuleList(
-            nn.Linear(spec.width, config.d_model, bias=False) for spec in projected
+            nn.Linear(width, config.d_model, bias=False) for width in projected
         )
 
     def forward(self, tokens_BL: Tensor) -> Tensor:
         # Every table is asked for every token, so that shapes do not depend on ids.
         h_BLD = self._embed(0, tokens_BL)
         for i in range(1, len(self.tables)):
-            is_in_table_BL1 = (tokens_BL >= self.starts[i])[..., None]
+            is_in_table_BL1 = (tokens_BL >= self.ids[i].start)[..., None]
             h_BLD = torch.where(is_in_table_BL1, self._embed(i, tokens_BL), h_BLD)
         return h_BLD
 
     def _embed(self, i: int, tokens_BL: Tensor) -> Tensor:
+        row_BL = tokens_BL - self.ids[i].start
         # Ids of other tables are given any row; those of no table stay errors.
-        low = 0 if i > 0 else None
-        high = self.tables[i].num_embeddings - 1 if i + 1 < len(self.tables) else None
-        row_BL = tokens_BL - self.starts[i]
-        row_BL = row_BL if low is high is None else row_BL.clamp(low, high)
+        if i > 0:
+            row_BL = row_BL.clamp(min=0)
+        if i + 1 < len(self.tables):
+            row_BL = row_BL.clamp(max=len(self.ids[i]) - 1)
         vector_BLE = self.tables[i](row_BL)
         return self.projections[i](vector_BLE) if self.projections else vector_BLE
 
@@ -140,11 +118,10 @@ class AdaptiveSoftmax(nn.Module):
     def __init__(self, config: TransformerXLConfig, embedding: AdaptiveEmbedding) -> None:
         super().__init__()
         self.chunk_size = config.loss_chunk_size
-        self.clusters, tables = ClusterSpec.clusters(config), ClusterSpec.tables(config)
-        sizes = [len(cluster) for cluster in self.clusters]
-        self.sizes = [sizes] if len(tables) == 1 else [[size] for size in sizes]
-        self.cluster = nn.Linear(config.embed_width, len(self.clusters) - 1)
-        self.outs = nn.ModuleList(nn.Linear(table.width, len(table)) for table in tables)
+        self.ids = ids_of_clusters(config)
+        self.cluster = nn.Linear(config.embed_width, len(self.ids) - 1)
+        shapes = [(table.embedding_dim, table.num_embeddings) for table in embedding.tables]
+        self.outs = nn.ModuleList(nn.Linear(*shape) for shape in shapes)
         self.downs = nn.ModuleList(output_projections(config, embedding))
         if config.tie_weight:
             for out, table in zip(self.outs, embedding.tables, strict=True):
@@ -152,35 +129,34 @@ class AdaptiveSoftmax(nn.Module):
 
     def forward(self, h_BLD: Tensor) -> Tensor:
         """Return log-probabilities of the whole vocabulary, logp_BLV; they sum to one."""
-        first, *tails = self.scorers()
-        logp_BLV = at_least_float32(first(h_BLD)).log_softmax(-1)
-        token_BLV, *cluster_X = logp_BLV.tensor_split([-i for i in range(len(tails), 0, -1)], -1)
-        tail_X = (at_least_float32(tail(h_BLD)).log_softmax(-1) for tail in tails)
-        tail_X = [tail + logp_BL1 for tail, logp_BL1 in zip(tail_X, cluster_X, strict=True)]
-        return torch.cat([token_BLV, *tail_X], dim=-1)
+        first, *tails = (at_least_float32(score(h_BLD)).log_softmax(-1) for score in self.scorers())
+        token_BLV, *cluster_X = first.tensor_split([-i for i in range(len(tails), 0, -1)], -1)
+        tails = [tail_BLV + of_BL1 for tail_BLV, of_BL1 in zip(tails, cluster_X, strict=True)]
+        return torch.cat([token_BLV, *tails], dim=-1)
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         """Return -log p of each target, nats_BL, at least float32."""
         h_YD, target_Y = h_BLD.flatten(0, -2), targets_BL.flatten()
         first, *tails = self.scorers()
+        cluster_Y = sum(target_Y >= ids.start for ids in self.ids[1:])
         # The first softmax chooses a frequent token, or a cluster after them.
-        first_Y = target_Y
-        for i, cluster in enumerate(self.clusters[1:]):
-            first_Y = first_Y.where(~cluster.contains(target_Y), self.clusters[0].stop + i)
+        first_Y = target_Y.where(cluster_Y == 0, len(self.ids[0]) - 1 + cluster_Y)
         nats_Y = chunked_nats(first, h_YD, first_Y, self.chunk_size)
-        for cluster, tail in zip(self.clusters[1:], tails, strict=True):
-            at = cluster.contains(target_Y).nonzero().squeeze(1)
-            tail_Y = chunked_nats(tail, h_YD[at], target_Y[at] - cluster.start, self.chunk_size)
-            nats_Y = nats_Y.index_add(0, at, tail_Y)
+        for i, tail in enumerate(tails, start=1):
+            at = (cluster_Y == i).nonzero().squeeze(1)
+            row_Y = target_Y[at] - self.ids[i].start
+            nats_Y = nats_Y.index_add(0, at, chunked_nats(tail, h_YD[at], row_Y, self.chunk_size))
         return nats_Y.view_as(targets_BL)
 
     def scorers(self) -> list[Scorer]:
         """Return a scorer of each cluster's tokens; the first one's also scores the clusters."""
+        sizes = [len(ids) for ids in self.ids]
+        cuts = [sizes] if len(self.outs) == 1 else [[size] for size in sizes]
         # A matrix is cut once, because the gradient of every cut has the size of the whole.
         parts = [
             part
-            for out, sizes in zip(self.outs, self.sizes, strict=True)
-            for part in zip(out.weight.split(sizes), out.bias.split(sizes), strict=True)
+            for out, cut in zip(self.outs, cuts, strict=True)
+            for part in zip(out.weight.split(cut), out.bias.split(cut), strict=True)
         ]
 
         def score(i: int, h_YD: Tensor) -> Tensor:
@@ -209,13 +185,11 @@ def output_projections(
     ties = config.tie_projs or (False,) * (len(config.cutoffs) + 1)
     if not config.has_projections:
         return [nn.Identity() for _ in ties]
-    projections = []
-    for i, tie in enumerate(ties):
-        weight_DE = embedding.projections[i if config.n_table > 1 else 0].weight
-        projections.append(
-            Projection(weight_DE if tie else nn.Parameter(torch.zeros_like(weight_DE)))
-        )
-    return projections
+    weights = [embedding.projections[min(i, config.n_table - 1)].weight for i in range(len(ties))]
+    return [
+        Projection(weight if tie else nn.Parameter(torch.zeros_like(weight)))
+        for weight, tie in zip(weights, ties, strict=True)
+    ]
 
 
 def at_least_float32(logits: Tensor) -> Tensor:

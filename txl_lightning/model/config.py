@@ -1,6 +1,6 @@
 """Every size that the paper names, under the names of the original code."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -11,19 +11,6 @@ SameLength = Literal["mem_len", "mem_len+1"] | None
 EvalSameLength = Literal["mem_len", "mem_len+1", "all"] | None
 LEARNED = ("learned", "shaw", "absolute_learned")
 """Position schemes with a row for each distance up to clamp_len."""
-ABSOLUTE = ("absolute_sinusoidal", "absolute_learned")
-"""Position schemes whose states are given other positions by each segment that reads them."""
-
-OPTIONAL = ("d_embed", "d_head", "d_inner", "loss_chunk_size")
-CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (("n_token", "n_layer", "n_head", "d_model", "div_val"), lambda n: n >= 1, "at least 1"),
-    (OPTIONAL, lambda n: n is None or n >= 1, "at least 1, or null"),
-    (("norm_eps", "init_std", "init_range", "proj_init_std"), lambda x: x > 0, "greater than 0"),
-    (("dropout", "dropatt"), lambda p: 0 <= p < 1, "at least 0 and less than 1"),
-    (("mem_len",), lambda n: n >= 0, "0 (no memory) or more"),
-    (("d_model",), lambda n: n % 2 == 0, "an even number"),
-)
-"""Fields, what each value must satisfy, and what a refusal says is expected."""
 
 
 @dataclass(frozen=True)
@@ -99,15 +86,23 @@ class TransformerXLConfig:
         # A YAML file and a checkpoint hold lists.
         object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
         object.__setattr__(self, "tie_projs", tuple(self.tie_projs))
-        for fields, is_possible, expected in CHECKS:
-            for field, value in ((field, getattr(self, field)) for field in fields):
-                require(is_possible(value), field, value, expected)
-        for fits, field, expected in self._cross_checks():
+        for is_possible, field, expected in self._checks():
             value = getattr(self, field)
-            require(fits, field, list(value) if isinstance(value, tuple) else value, expected)
+            shown = list(value) if isinstance(value, tuple) else value
+            require(is_possible, field, shown, expected)
 
-    def _cross_checks(self) -> Iterator[tuple[bool, str, str]]:
-        """Yield whether fields fit each other, which to name if not, and what is expected."""
+    def _checks(self) -> Iterator[tuple[bool, str, str]]:
+        """Yield whether a field is possible, its name, and what is expected; simple ones first."""
+        for field in ("n_token", "n_layer", "n_head", "d_model", "div_val"):
+            yield getattr(self, field) >= 1, field, "at least 1"
+        for field in ("d_embed", "d_head", "d_inner", "loss_chunk_size"):
+            yield is_at_least(1, getattr(self, field)), field, "at least 1, or null"
+        for field in ("norm_eps", "init_std", "init_range", "proj_init_std"):
+            yield getattr(self, field) > 0, field, "greater than 0"
+        for field in ("dropout", "dropatt"):
+            yield 0 <= getattr(self, field) < 1, field, "at least 0 and less than 1"
+        yield self.mem_len >= 0, "mem_len", "0 (no memory) or more"
+        yield self.d_model % 2 == 0, "d_model", "an even number"
         divides = self.d_head is not None or self.d_model % self.n_head == 0
         yield divides, "d_model", f"a multiple of n_head ({self.n_head}), unless d_head is given"
         is_learned, clamp_len = self.positions in LEARNED, self.clamp_len
@@ -115,7 +110,7 @@ class TransformerXLConfig:
         yield clamp_len is not None or not is_learned, "clamp_len", needed
         # A table may have one row, of distance 0.
         least, null = (0, "") if is_learned else (1, ", or null")
-        yield clamp_len is None or clamp_len >= least, "clamp_len", f"at least {least}{null}"
+        yield is_at_least(least, clamp_len), "clamp_len", f"at least {least}{null}"
         # The network checks that the last cluster has tokens: n_token may be known only then.
         starts, width = (0, *self.cutoffs), self.embed_width
         yield all(a < b for a, b in pairwise(starts)), "cutoffs", "growing, from above 0"
@@ -133,7 +128,8 @@ class TransformerXLConfig:
 
     @property
     def is_absolute(self) -> bool:
-        return self.positions in ABSOLUTE
+        """True if each segment that reads a state gives it another position."""
+        return self.positions.startswith("absolute")
 
     @property
     def n_distance(self) -> int:
@@ -168,6 +164,19 @@ class TransformerXLConfig:
     def inner_width(self) -> int:
         return 4 * self.d_model if self.d_inner is None else self.d_inner
 
+    def flops_per_token(self, tgt_len: int) -> float:
+        """Return the operations of matrix products for a token of training, forward and backward.
+
+        As is usual (Kaplan et al. 2020; Chowdhery et al. 2022), embeddings, norms, the projections
+        of memory and what is recomputed are left out, and the softmax is over all of V.
+        """
+        inner, seen = self.n_head * self.head_width, self.mem_len + (tgt_len + 1) / 2
+        weights = self.d_model * (4 * inner + 2 * self.inner_width)
+        # Scores by content, scores by distance, and the sum of values.
+        attention = 3 * inner * seen
+        # A product and a sum for each weight that a token meets, and twice that backward.
+        return 6 * (self.n_layer * (weights + attention) + self.n_token * self.d_model)
+
 
 class ContextLengths(NamedTuple):
     """Lengths in use: None, no limit."""
@@ -189,10 +198,12 @@ class EvalLengths:
     """Number of states that each query attends to; "all", no limit."""
 
     def __post_init__(self) -> None:
-        possible = self.mem_len is None or self.mem_len >= 0
-        require(possible, "mem_len", self.mem_len, "0 (no memory) or more, or null")
-        possible = self.clamp_len is None or self.clamp_len >= 1
-        require(possible, "clamp_len", self.clamp_len, "at least 1, or null")
+        for field, least, expected in (
+            ("mem_len", 0, "0 (no memory) or more, or null"),
+            ("clamp_len", 1, "at least 1, or null"),
+        ):
+            value = getattr(self, field)
+            require(is_at_least(least, value), field, value, expected)
 
     def resolve(self, config: TransformerXLConfig) -> ContextLengths:
         """Return these lengths, or those of training."""
@@ -202,3 +213,7 @@ class EvalLengths:
             config.clamp_len if self.clamp_len is None else self.clamp_len,
             None if same_length == "all" else same_length,
         )
+
+
+def is_at_least(least: int, value: int | None) -> bool:
+    return value is None or value >= least

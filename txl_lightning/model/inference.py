@@ -11,22 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import require
 from .config import EvalLengths, SameLength
-from .kernels.inference import CachedTerms, CausalBand, DenseMask, Mask, Workspace, attend
-from .memory import (
-    Memory,
-    attention_mask,
-    count_filled,
-    farthest_state,
-    lengths_from_tensors,
-    lengths_to_tensors,
-)
+from .kernels.inference import Mask, attend, lay_out_terms
+from .memory import Memory, attention_mask, count_filled, farthest_state
+from .positions import DistanceTerms
 from .transformer_xl import Layer, TransformerXL
 
 SLACK = 256
@@ -42,10 +36,6 @@ class CachedReader:
 
     def __init__(self, net: TransformerXL) -> None:
         self.net, self.config, self.head = net, net.config, net.head
-
-    @property
-    def device(self) -> torch.device:
-        return self.net.device
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AnyMemory:
         """Return a cache without any state, or a `Memory` where a cache is impossible."""
@@ -87,20 +77,18 @@ class CachedReader:
         same = memory.batch_size == batch_size
         require(same, "memory", f"{memory.batch_size} rows", f"{batch_size}, those of the tokens")
         cache = memory.with_room(tgt_len).with_terms(tgt_len, self.net.positions)
-        mask, workspace = cache.attention_mask(tgt_len, doc_pos_BL), cache.buffer.workspace
+        mask = cache.attention_mask(tgt_len, doc_pos_BL)
         h_BLD = self.net.embedding(tokens_BL) * self.config.d_model**0.5
         for layer, cached in zip(self.net.layers, cache.layers(tgt_len), strict=True):
-            h_BLD = read_layer(layer, h_BLD, cached, mask, workspace)
+            h_BLD = read_layer(layer, h_BLD, cached, mask)
         return self.net.final_norm(h_BLD), cache.updated(tgt_len, mask, n_reread)
 
 
-CachedLayer = tuple[Tensor, Tensor, CachedTerms]
+CachedLayer = tuple[Tensor, Tensor, DistanceTerms]
 """k_HBKS and value_HBSK, whose last L are for the segment; and what distance adds."""
 
 
-def read_layer(
-    layer: Layer, h_BLD: Tensor, cached: CachedLayer, mask: Mask, workspace: Workspace
-) -> Tensor:
+def read_layer(layer: Layer, h_BLD: Tensor, cached: CachedLayer, mask: Mask) -> Tensor:
     """Return what `layer` makes of a segment, after writing the segment's keys and values."""
     attention, (k_HBKS, value_HBSK, terms) = layer.attention, cached
     normed_BLD = layer.norm_before(h_BLD)
@@ -109,7 +97,7 @@ def read_layer(
     k_BSHK[:, -h_BLD.size(1) :], value_BSHK[:, -h_BLD.size(1) :] = new_BLHK
     query_BLD = normed_BLD if layer.norms_queries else h_BLD
     q_BLHK = attention.q_net(query_BLD).unflatten(-1, attention.heads)
-    out_BLHK = attend(q_BLHK, k_BSHK, value_BSHK, terms, mask, workspace)
+    out_BLHK = attend(q_BLHK, k_BSHK, value_BSHK, terms, mask)
     return layer.feed_forward(layer.norm_after(h_BLD + attention.o_net(out_BLHK.flatten(-2))))
 
 
@@ -120,7 +108,6 @@ class Buffer:
     k_NHBKC: Tensor
     v_NHBCK: Tensor
     used: int
-    workspace: Workspace = field(default_factory=Workspace)
 
     def slots(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Return views of keys and values."""
@@ -144,7 +131,7 @@ class KeyValueCache:
     same_length: SameLength = None
     is_even: bool = True
     """True if every row remembers n_kept states."""
-    terms_N: tuple[CachedTerms, ...] = ()
+    terms_N: tuple[DistanceTerms, ...] = ()
     """Distance terms of each layer, for as many distances as were needed so far."""
 
     @property
@@ -157,20 +144,24 @@ class KeyValueCache:
         return replace(self._move(1, index_B), filled_B=self.filled_B[index_B])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return every field as a tensor, to be saved."""
+        """Return what is to be saved."""
         k_NHBKM, v_NHBMK = self.buffer.slots(self.end - self.n_kept, self.end)
-        tensors = {"k_NHBKM": k_NHBKM, "v_NHBMK": v_NHBMK, "filled_B": self.filled_B}
-        lengths = lengths_to_tensors(self.clamp_len, self.same_length)
-        return tensors | lengths | {"mem_len": torch.tensor(self.mem_len)}
+        mem_len = torch.tensor(self.mem_len)
+        kept = {"k_NHBKM": k_NHBKM, "v_NHBMK": v_NHBMK}
+        return kept | {"filled_B": self.filled_B, "mem_len": mem_len}
 
-    @staticmethod
-    def from_tensors(tensors: dict[str, Tensor]) -> KeyValueCache:
-        """Return the cache that `tensors` gave these of; its buffer is full."""
-        k_NHBKM, v_NHBMK, filled_B = (tensors[name] for name in ("k_NHBKM", "v_NHBMK", "filled_B"))
-        n_kept, mem_len = v_NHBMK.size(3), int(tensors["mem_len"])
-        lengths, is_even = lengths_from_tensors(tensors), bool((filled_B == n_kept).all())
-        buffer = Buffer(k_NHBKM, v_NHBMK, n_kept)
-        return KeyValueCache(buffer, n_kept, n_kept, filled_B, mem_len, *lengths, is_even)
+    def restored(self, tensors: dict[str, Tensor]) -> KeyValueCache:
+        """Return the cache that `tensors` gave these of, with the lengths of this one."""
+        n_kept, filled_B = tensors["k_NHBKM"].size(-1), tensors["filled_B"]
+        return replace(
+            self,
+            buffer=Buffer(tensors["k_NHBKM"], tensors["v_NHBMK"], used=n_kept),
+            end=n_kept,
+            n_kept=n_kept,
+            filled_B=filled_B,
+            mem_len=int(tensors["mem_len"]),
+            is_even=bool((filled_B == n_kept).all()),
+        )
 
     def _move(self, tgt_len: int, index_B: Tensor | None = None) -> KeyValueCache:
         k, v = self.buffer.slots(self.end - self.n_kept, self.end)
@@ -183,8 +174,7 @@ class KeyValueCache:
             k_NHBKC = k.new_empty(*k.shape[:-1], n_slot)
             v_NHBCK = v.new_empty(*k.shape[:3], n_slot, k.size(3))
         k_NHBKC[..., : self.n_kept], v_NHBCK[..., : self.n_kept, :] = k, v
-        buffer = Buffer(k_NHBKC, v_NHBCK, self.n_kept, self.buffer.workspace)
-        return replace(self, buffer=buffer, end=self.n_kept)
+        return replace(self, buffer=Buffer(k_NHBKC, v_NHBCK, self.n_kept), end=self.n_kept)
 
     def with_room(self, tgt_len: int) -> KeyValueCache:
         """Return the same states with slots for a segment after them."""
@@ -200,8 +190,8 @@ class KeyValueCache:
         count = self._n_distance(self.mem_len, max(tgt_len, SLACK))
         distance_E = torch.arange(count - 1, -1, -1, device=self.filled_B.device)
         terms_N = positions(distance_E.clamp(min=0, max=self.clamp_len))
-        cached = tuple(CachedTerms.from_terms(terms, self.buffer.v_NHBCK) for terms in terms_N)
-        return replace(self, terms_N=cached)
+        dtype = self.buffer.k_NHBKC.dtype
+        return replace(self, terms_N=tuple(lay_out_terms(terms, dtype) for terms in terms_N))
 
     def _n_distance(self, n_kept: int, tgt_len: int) -> int:
         # Beyond clamp_len all terms are the same: the farthest L stand for them.
@@ -218,20 +208,23 @@ class KeyValueCache:
 
     def attention_mask(self, tgt_len: int, doc_pos_BL: Tensor | None = None) -> Mask:
         """Return which of the S states each query attends to: a band if all rows are alike."""
-        is_band, farthest = self.is_even, farthest_state(self.same_length, self.mem_len)
+        farthest, seen_len = farthest_state(self.same_length, self.mem_len), self.n_kept + tgt_len
+        mask_BLS = attention_mask(self.filled_B, self.n_kept, tgt_len, farthest, doc_pos_BL)
+        is_band, dtype = self.is_even, self.buffer.k_NHBKC.dtype
         if is_band and doc_pos_BL is not None:
             token_L = torch.arange(tgt_len, device=doc_pos_BL.device)
             is_band = bool((doc_pos_BL >= token_L + self.n_kept).all())
-        if is_band:
-            return CausalBand(tgt_len, self.n_kept + tgt_len, farthest, self.buffer.v_NHBCK)
-        return DenseMask(attention_mask(self.filled_B, self.n_kept, tgt_len, farthest, doc_pos_BL))
+        if not is_band:
+            return Mask(mask_BLS, dtype)
+        n_far = 0 if farthest is None else max(seen_len - 1 - farthest, 0)
+        return Mask(mask_BLS, dtype, ((0, n_far), (self.n_kept + 1, seen_len)))
 
     def updated(self, tgt_len: int, mask: Mask, n_reread: int = 0) -> KeyValueCache:
         """Return the cache after a segment, without the last n_reread tokens."""
         n_kept = min(self.n_kept + tgt_len - n_reread, self.mem_len)
         self.buffer.used = end = self.end + tgt_len - n_reread
         is_even, filled_B = True, torch.full_like(self.filled_B, n_kept)
-        if isinstance(mask, DenseMask):
+        if not mask.is_band:
             filled_B = count_filled(mask.mask_BLS, n_reread, self.mem_len)
             is_even = bool((filled_B == n_kept).all())
         return replace(self, end=end, n_kept=n_kept, filled_B=filled_B, is_even=is_even)

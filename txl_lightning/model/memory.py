@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import require
-from .config import SameLength
-
-SAME_LENGTHS = (None, "mem_len", "mem_len+1")
-"""Values of `same_length`; a saved memory has the index in this list."""
+from .config import ContextLengths, SameLength
 
 
 @dataclass(frozen=True)
@@ -34,13 +29,6 @@ class Memory:
     """Greatest distance told apart; None, all are."""
     same_length: SameLength = None
     """Number of states that each query attends to; None, all that there are."""
-
-    @staticmethod
-    def empty(n_layer: int, batch_size: int, mem_len: int, d_model: int, **place: Any) -> Memory:
-        """Return a memory of `mem_len` states, none filled; `place` is its dtype and device."""
-        require(mem_len >= 0, "mem_len", mem_len, "0 (no memory) or more")
-        h_NBMD = torch.zeros(n_layer, batch_size, mem_len, d_model, **place)
-        return Memory(h_NBMD, torch.zeros(batch_size, dtype=torch.long, device=h_NBMD.device))
 
     @property
     def batch_size(self) -> int:
@@ -74,18 +62,13 @@ class Memory:
         filled_B = count_filled(mask_BLS, n_reread, self.mem_len)
         return replace(self, h_NBMD=h_NBMD, filled_B=filled_B)
 
-    def with_lengths(self, clamp_len: int | None, same_length: SameLength) -> Memory:
-        """Return the same states, attended to as far back as these lengths say."""
-        return replace(self, clamp_len=clamp_len, same_length=same_length)
-
-    def resized(self, mem_len: int) -> Memory:
-        """Return a memory of `mem_len` states with the newest of these."""
-        if mem_len == self.mem_len:
-            return self
-        n_kept = min(mem_len, self.mem_len)
-        newest = self.h_NBMD.narrow(2, self.mem_len - n_kept, n_kept)
-        h_NBMD = F.pad(newest, (0, 0, mem_len - n_kept, 0))
-        return replace(self, h_NBMD=h_NBMD, filled_B=self.filled_B.clamp(max=mem_len))
+    def resized(self, lengths: ContextLengths) -> Memory:
+        """Return a memory of these lengths with the newest of these states."""
+        h_NBMD, n_new = self.h_NBMD, lengths.mem_len - self.mem_len
+        if n_new:
+            # A negative padding cuts.
+            h_NBMD = F.pad(h_NBMD, (0, 0, n_new, 0))
+        return Memory(h_NBMD, self.filled_B.clamp(max=lengths.mem_len), *lengths[1:])
 
     def rows(self, index_B: Tensor | slice) -> Memory:
         """Return these rows, in this order; one may be asked for twice."""
@@ -97,14 +80,12 @@ class Memory:
         return replace(self, h_NBMD=h_NBMD, filled_B=self.filled_B.to(h_NBMD.device))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return every field as a tensor, to be saved."""
-        lengths = lengths_to_tensors(self.clamp_len, self.same_length)
-        return {"h_NBMD": self.h_NBMD, "filled_B": self.filled_B} | lengths
+        """Return what is to be saved."""
+        return {"h_NBMD": self.h_NBMD, "filled_B": self.filled_B}
 
-    @staticmethod
-    def from_tensors(tensors: dict[str, Tensor]) -> Memory:
-        """Return the memory that `tensors` gave these of."""
-        return Memory(tensors["h_NBMD"], tensors["filled_B"], *lengths_from_tensors(tensors))
+    def restored(self, tensors: dict[str, Tensor]) -> Memory:
+        """Return the memory that `tensors` gave these of, with the lengths of this one."""
+        return replace(self, h_NBMD=tensors["h_NBMD"], filled_B=tensors["filled_B"])
 
 
 def farthest_state(same_length: SameLength, mem_len: int) -> int | None:
@@ -133,13 +114,3 @@ def count_filled(mask_BLS: Tensor, n_reread: int, mem_len: int) -> Tensor:
     # What the last query cannot see, no later one will: the document began after it.
     before_B = mask_BLS[:, -n_reread].sum(-1) - 1 if n_reread else mask_BLS[:, -1].sum(-1)
     return before_B.clamp(max=mem_len)
-
-
-def lengths_to_tensors(clamp_len: int | None, same_length: SameLength) -> dict[str, Tensor]:
-    lengths = -1 if clamp_len is None else clamp_len, SAME_LENGTHS.index(same_length)
-    return dict(zip(("clamp_len", "same_length"), map(torch.tensor, lengths), strict=True))
-
-
-def lengths_from_tensors(tensors: dict[str, Tensor]) -> tuple[int | None, SameLength]:
-    clamp_len = int(tensors["clamp_len"])
-    return None if clamp_len < 0 else clamp_len, SAME_LENGTHS[int(tensors["same_length"])]

@@ -6,13 +6,15 @@ B rows   L queries   H heads   K head width   D width   N layers
 M remembered   S = M + L states seen   T = S + 1 distances   C = clamp_len + 1 learned distances
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from .config import TransformerXLConfig
-from .dropout import make_dropout
+from .parts import make_dropout
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,18 @@ class DistanceTerms:
     b_TH: Tensor | None = None
     """Term (d) already reduced to a number for each distance."""
     p_SD: Tensor | None = None
-    """Absolute positions, added to the states themselves, oldest first."""
+    """Absolute positions, added to the states themselves, oldest first. They count back from the
+    segment's end, as in the original: each segment gives remembered states new ones."""
+
+    @property
+    def n_distance(self) -> int:
+        by_distance = self.b_TH if self.r_THK is None else self.r_THK
+        return 0 if by_distance is None else len(by_distance)
+
+    def nearest(self, count: int) -> DistanceTerms:
+        """Return the terms of the `count` nearest distances, or of all."""
+        r_THK, b_TH = (None if term is None else term[-count:] for term in (self.r_THK, self.b_TH))
+        return replace(self, r_THK=r_THK, b_TH=b_TH)
 
     def add_positions(self, memory_BMD: Tensor, h_BLD: Tensor) -> tuple[Tensor, Tensor]:
         """Return memory and segment with their absolute positions, if the scheme has any."""
@@ -90,7 +103,7 @@ class Learned(nn.Module):
         self.u_NHK = nn.Parameter(torch.zeros(N, H, K))
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        row_T = table_rows(distance_T, self.r_NCHK)
+        row_T = distance_T.clamp(max=self.r_NCHK.size(1) - 1)
         return [
             DistanceTerms(r_THK=r_CHK[row_T], u_HK=u_HK, b_TH=b_CH[row_T])
             for r_CHK, u_HK, b_CH in zip(self.r_NCHK, self.u_NHK, self.b_NCH, strict=True)
@@ -107,7 +120,7 @@ class Shaw(nn.Module):
         self.r_NCK = nn.Parameter(torch.zeros(shape))
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        row_T = table_rows(distance_T, self.r_NCK)
+        row_T = distance_T.clamp(max=self.r_NCK.size(1) - 1)
         return [
             DistanceTerms(r_THK=r_CK[row_T][:, None].expand(-1, self.n_head, -1))
             for r_CK in self.r_NCK
@@ -115,11 +128,7 @@ class Shaw(nn.Module):
 
 
 class AbsoluteSinusoidal(nn.Module):
-    """Vaswani et al. 2017: sinusoids added before the first layer (the original's attn_type 2).
-
-    Positions count back from the segment's end, as in the original; each segment gives remembered
-    states new positions.
-    """
+    """Vaswani et al. 2017: sinusoids added before the first layer (the original's attn_type 2)."""
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
@@ -132,11 +141,7 @@ class AbsoluteSinusoidal(nn.Module):
 
 
 class AbsoluteLearned(nn.Module):
-    """Al-Rfou et al. 2019: learned positions added before every layer (the original's attn_type 3).
-
-    Positions count back from the segment's end, as in the original; each segment gives remembered
-    states new positions.
-    """
+    """Al-Rfou et al. 2019: learned positions added before every layer (its attn_type 3)."""
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
@@ -144,13 +149,8 @@ class AbsoluteLearned(nn.Module):
         self.p_NCD = nn.Parameter(torch.zeros(shape))
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        row_S = table_rows(distance_T[1:], self.p_NCD)
+        row_S = distance_T[1:].clamp(max=self.p_NCD.size(1) - 1)
         return [DistanceTerms(p_SD=p_CD[row_S]) for p_CD in self.p_NCD]
-
-
-def table_rows(distance_T: Tensor, table_NC: Tensor) -> Tensor:
-    """Return the row of a learned table for each distance, row_T."""
-    return distance_T.clamp(max=table_NC.size(1) - 1)
 
 
 def sinusoids(distance_T: Tensor, d_model: int) -> Tensor:

@@ -24,10 +24,9 @@ from torch import Tensor, nn
 from ..errors import require
 from .adaptive import embedding_and_head
 from .config import EvalLengths, TransformerXLConfig
-from .dropout import make_dropout
-from .init import initialize_weights
 from .kernels import CUDA_KERNELS, KERNELS
 from .memory import Memory
+from .parts import initialize_weights, layer_norm, make_dropout, residual_norms
 from .positions import SCHEMES, DistanceTerms
 
 
@@ -106,8 +105,9 @@ class TransformerXL(nn.Module):
         """Return a memory without any state, of the lengths of training or those of evaluation."""
         use = (lengths or EvalLengths()).resolve(self.config)
         shape = (self.config.n_layer, batch_size, use.mem_len, self.config.d_model)
-        memory = Memory.empty(*shape, dtype=self.compute_dtype, device=self.device)
-        return memory.with_lengths(use.clamp_len, use.same_length)
+        h_NBMD = torch.zeros(shape, dtype=self.compute_dtype, device=self.device)
+        filled_B = torch.zeros(batch_size, dtype=torch.long, device=self.device)
+        return Memory(h_NBMD, filled_B, use.clamp_len, use.same_length)
 
     @property
     def device(self) -> torch.device:
@@ -184,13 +184,3 @@ class FeedForward(nn.Module):
 
     def forward(self, h_BLD: Tensor) -> Tensor:
         return self.norm_after(h_BLD + self.net(self.norm_before(h_BLD)))
-
-
-def residual_norms(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
-    """Return what comes before a part and after its residual sum: a norm and nothing."""
-    norm = layer_norm(config)
-    return (nn.Identity(), norm) if config.norm == "post" else (norm, nn.Identity())
-
-
-def layer_norm(config: TransformerXLConfig) -> nn.LayerNorm:
-    return nn.LayerNorm(config.d_model, config.norm_eps)

@@ -30,8 +30,7 @@ class MemoryBank:
             return self.reader.empty_memory(batch_size, self.eval_lengths)
         if stage != "train":
             return memory
-        mem_len, *lengths = EvalLengths().resolve(self.net.config)
-        memory = memory.resized(mem_len).with_lengths(*lengths)
+        memory = memory.resized(EvalLengths().resolve(self.net.config))
         return memory.to(self.net.device, self.net.compute_dtype)
 
     def stage(self, stage: str, slot: int, memory: AnyMemory) -> None:

@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 from lightning.pytorch.callbacks import LambdaCallback
 
-from txl_lightning.model.flops import flops_per_token
 from txl_lightning.training.callbacks import throughput
 from txl_lightning.training.callbacks.throughput import Throughput
 
@@ -28,7 +27,7 @@ def test_throughput_counts_new_tokens_and_not_the_time_of_validation(
     trainer = fit(clock, Throughput(), data={"ext_len": ext_len}, **options)
     found = trainer.callback_metrics
     assert found["train/tokens_per_second"] == 4 * 8
-    flops = 4 * 8 * flops_per_token(trainer.lightning_module.net, 8)
+    flops = 4 * 8 * trainer.lightning_module.net.config.flops_per_token(8)
     assert found["train/model_flops_per_second"].item() == pytest.approx(flops)
     assert found.get("train/mfu") == (peak and pytest.approx(flops / peak))
 

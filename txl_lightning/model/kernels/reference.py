@@ -47,7 +47,7 @@ def distance(q_BLHK: Tensor, seen_len: int, terms: DistanceTerms) -> Tensor:
 
 
 def index_of_distance(tgt_len: int, seen_len: int, device) -> Tensor:
-    """Where a tensor over T holds the distance from query l back to state s.
+    """Index, in a tensor over T, of the distance from query l back to state s.
 
     A state after the query has no distance; it gets 0 and must be masked.
     """

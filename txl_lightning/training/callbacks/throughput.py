@@ -11,7 +11,6 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from ...data.stream import Segment
-from ...model.flops import flops_per_token
 from .run_metrics import read_metrics, run_folder
 
 PEAK_FLOPS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
@@ -46,7 +45,7 @@ class Throughput(Callback):
             return
         self.pause()
         rate = self.tokens / max(self.seconds, 1e-9)
-        flops = rate * flops_per_token(pl_module.net, batch.new_len)
+        flops = rate * pl_module.net.config.flops_per_token(batch.new_len)
         values = {"tokens_per_second": rate, "model_flops_per_second": flops}
         if peak := peak_flops(trainer.strategy.root_device):
             values["mfu"] = flops / (peak * trainer.world_size)
