@@ -74,19 +74,18 @@ def test_interrupted_and_failing_runs_of_fit_are_compared(
 @pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_trials_of_given_sweeps_are_runs_of_fit(path, txl, repository, tmp_path, monkeypatch):
-    file = engine.load_sweep_file(str(path))
-    assert file.name == path.stem
-    study = engine.open_study(file, tmp_path, 1)
-    parameters = engine.suggest_parameters(engine.ask_trial(study, file, 1), file)
-    words = make_command(file.config, parameters, tmp_path)
+    sweep = engine.open_sweep(engine.load_sweep_file(str(path)), tmp_path, 1)
+    assert sweep.config["name"] == path.stem
+    parameters = sweep.suggest_parameters(sweep.ask_trial())
+    words = make_command(sweep.config["command"], parameters, tmp_path)
     assert words[2:5] == ["-m", "txl_lightning", "fit"]
     monkeypatch.chdir(repository)
     code, output = txl(*words[4:], "--print_config")
     assert code == 0, output.err
     config = yaml.safe_load(output.out)
     assert config["trainer"]["logger"]["class_path"].endswith("WandbLogger")
-    study.ask().set_user_attr("parameters", parameters)
-    for key, expected in results.flat_parameters(study.trials[1]).items():
+    sweep.study.ask().set_user_attr("parameters", parameters)
+    for key, expected in results.flat_parameters(sweep.study.trials[1]).items():
         value = config
         for word in key.split("."):
             value = value[word]

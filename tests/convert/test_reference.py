@@ -88,17 +88,13 @@ def test_nats_are_those_of_hugging_face(root, name):
 
 
 @pytest.mark.parametrize("name", THEIRS)
-def test_nats_of_a_network_that_comes_back_are_the_same_bits(root, name):
-    nats = [np.load(root / each / "nats.npy") for each in (name, f"{name}-back")]
-    assert np.array_equal(*nats)
-
-
-@pytest.mark.parametrize("name", [name for name in THEIRS if THEIRS[name].get("untie_r", True)])
-def test_we_write_the_file_that_they_do(root, name):
+def test_network_that_comes_back_has_the_same_bits_and_files(root, name):
     folders = (root / name, root / f"{name}-back")
-    written, back = (load_file(folder / "model.safetensors") for folder in folders)
-    assert written.keys() == back.keys()
-    assert all(torch.equal(written[each], back[each]) for each in written)
-    written, back = (json.loads((folder / "config.json").read_text()) for folder in folders)
-    del written["transformers_version"]
-    assert written == back
+    assert np.array_equal(*(np.load(folder / "nats.npy") for folder in folders))
+    # Biases that all layers share are in another file there.
+    if THEIRS[name].get("untie_r", True):
+        written, back = (load_file(folder / "model.safetensors") for folder in folders)
+        torch.testing.assert_close(back, written, rtol=0, atol=0)
+        written, back = (json.loads((folder / "config.json").read_text()) for folder in folders)
+        del written["transformers_version"]
+        assert written == back

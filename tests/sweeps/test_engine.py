@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from txl_lightning.sweeps import engine
-from txl_lightning.sweeps.engine import SweepFile
 
 METRIC = {"name": "val/loss", "goal": "minimize"}
 LR = {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1}
@@ -26,32 +25,30 @@ RIGHT = {
 }
 
 
-def make_file(method: str, parameters: dict = PARAMETERS, **changes) -> SweepFile:
+def make_config(method: str = "random", parameters: dict = PARAMETERS, **changes) -> dict:
     config = {**RIGHT, "method": method, "parameters": parameters, **changes}
     engine.check_config(config)
-    return SweepFile("one", "val/loss", config["metric"].get("goal", "minimize"), config)
+    return config
 
 
-def propose(file: SweepFile, folder, count: int, seed: int = 1) -> list[dict]:
+def propose(config: dict, folder, count: int, seed: int = 1) -> list[dict]:
     """Ask for trials until there are so many in the folder; the third of them fails."""
     folder.mkdir(exist_ok=True)
-    study = engine.open_study(file, folder, seed)
-    while len(study.trials) < count:
-        trial = engine.ask_trial(study, file, seed)
-        if trial is None:
-            break
-        found = engine.suggest_parameters(trial, file)
+    sweep = engine.open_sweep(config, folder, seed)
+    while len(sweep.study.trials) < count and (trial := sweep.ask_trial()):
+        found = sweep.suggest_parameters(trial)
         trial.set_user_attr("parameters", found)
         if trial.number == 2:
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            sweep.study.tell(trial, state=optuna.trial.TrialState.FAIL)
         else:
-            study.tell(trial, abs(math.log10(found.get("lr", 1)) + 2) + found.get("tgt_len", 0))
-    return [trial.user_attrs["parameters"] for trial in study.trials]
+            loss = abs(math.log10(found.get("lr", 1)) + 2) + found.get("tgt_len", 0)
+            sweep.study.tell(trial, loss)
+    return [trial.user_attrs["parameters"] for trial in sweep.study.trials]
 
 
 @pytest.mark.parametrize("method", ["random", "bayes"])
 def test_reopened_study_proposes_what_it_would_have_proposed(method, tmp_path):
-    file = make_file(method)
+    file = make_config(method)
     whole = propose(file, tmp_path / "whole", 8, seed=3)
     propose(file, tmp_path / "halves", 4, seed=3)
     assert propose(file, tmp_path / "halves", 8, seed=3) == whole
@@ -69,22 +66,22 @@ def test_bayes_proposes_better_values_than_random(tmp_path):
     """Of four parameters one matters, whose best is 0.01."""
     errors, parameters = [], {**PARAMETERS, "tgt_len": {"value": 0}}
     for method in ("bayes", "random"):
-        trials = propose(make_file(method, parameters), tmp_path / method, 25)
+        trials = propose(make_config(method, parameters), tmp_path / method, 25)
         errors.append(sum(abs(math.log10(each["lr"]) + 2) for each in trials[8:]))
     assert errors[0] < errors[1]
 
 
 def test_grid_has_every_combination_once_in_order_and_then_ends(tmp_path):
     parameters = {"a": {"values": [1, "null", [2, 3]]}, "b": {"min": 4, "max": 5}}
-    file = make_file("grid", parameters)
+    file = make_config("grid", parameters)
     expected = [{"a": a, "b": b} for a in (1, "null", "[2, 3]") for b in (4, 5)]
     assert propose(file, tmp_path, 4) == expected[:4]
     assert propose(file, tmp_path, 99) == expected
 
 
 def test_killed_process_leaves_a_queued_trial_or_half_a_line_of_the_journal(tmp_path):
-    file, path = make_file("grid", {"a": {"values": [1, 2, 3]}}), tmp_path / "journal.log"
-    engine.open_study(file, tmp_path, 1).enqueue_trial({"a": 1})
+    file, path = make_config("grid", {"a": {"values": [1, 2, 3]}}), tmp_path / "journal.log"
+    engine.open_sweep(file, tmp_path, 1).study.enqueue_trial({"a": 1})
     propose(file, tmp_path, 2)
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"op_code":4,"wor')
@@ -104,7 +101,7 @@ def test_killed_process_leaves_a_queued_trial_or_half_a_line_of_the_journal(tmp_
     ],
 )
 def test_distributions_of_numbers_stay_within_their_range(spec, low, high, step, tmp_path):
-    values = [each["x"] for each in propose(make_file("random", {"x": spec}), tmp_path, 12)]
+    values = [each["x"] for each in propose(make_config(parameters={"x": spec}), tmp_path, 12)]
     assert all(low <= value <= high for value in values)
     assert len(set(values)) > 2
     if step:
@@ -124,8 +121,8 @@ def test_distributions_of_numbers_stay_within_their_range(spec, low, high, step,
 )
 def test_hyperband_prunes_what_is_worse_than_half_of_the_others(goal, values, is_pruned, tmp_path):
     metric = {"name": "val/loss", "goal": goal}
-    file = make_file("random", early_terminate=BAND, metric=metric)
-    study = engine.open_study(file, tmp_path, 1)
+    file = make_config(early_terminate=BAND, metric=metric)
+    study = engine.open_sweep(file, tmp_path, 1).study
     for other in (4.0, 4.1, 4.2):
         trial = study.ask()
         for step in (1, 2):
@@ -172,7 +169,7 @@ def test_wrong_file_is_refused_in_one_line_with_file_and_key(tmp_path, changes, 
 def test_folder_with_another_kind_of_journal_is_refused(tmp_path):
     (tmp_path / "journal.log").write_text("step,loss\n1,2\n")
     with pytest.raises(ValueError, match=r"out: invalid .*journal\.log; expected the journal"):
-        engine.open_study(make_file("random"), tmp_path, 1)
+        engine.open_sweep(make_config(), tmp_path, 1)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +181,7 @@ def test_folder_with_another_kind_of_journal_is_refused(tmp_path):
     ],
 )
 def test_another_search_is_refused_in_the_folder_of_a_sweep(changes, seed, key, tmp_path):
-    propose(make_file("random"), tmp_path, 1)
-    other = make_file(**{"method": "random", **changes})
+    propose(make_config(), tmp_path, 1)
+    other = make_config(**changes)
     with pytest.raises(ValueError, match=f"^{key}: not as when the sweep in"):
-        engine.open_study(other, tmp_path, seed)
+        engine.open_sweep(other, tmp_path, seed)

@@ -3,7 +3,6 @@
 import json
 
 from txl_lightning.sweeps import engine, results
-from txl_lightning.sweeps.engine import SweepFile
 
 VALUES = [{"data": {"tgt_len": 9, "order": "x"}}, {"data": {"tgt_len": 8, "order": "y"}}]
 
@@ -18,20 +17,19 @@ PARAMETERS = {
 
 def test_rows_are_sorted_by_value_and_settings_are_columns(tmp_path):
     config = {"method": "random", "metric": {"name": "val/loss"}, "parameters": PARAMETERS}
-    file = SweepFile("one", "val/loss", "minimize", config)
-    study = engine.open_study(file, tmp_path, 1)
+    sweep = engine.open_sweep(config, tmp_path, 1)
     for number, value in enumerate((3.0, 2.0, 4.0, 1.0)):
-        trial = engine.ask_trial(study, file, 1)
-        trial.set_user_attr("parameters", engine.suggest_parameters(trial, file))
+        trial = sweep.ask_trial()
+        trial.set_user_attr("parameters", sweep.suggest_parameters(trial))
         trial.report(value, 1)
         if number < 3:
-            study.tell(trial, value)
-    rows = results.make_rows(study, file)
+            sweep.study.tell(trial, value)
+    rows = results.make_rows(sweep)
     assert [row["trial"] for row in rows] == [1, 0, 2, 3]
     assert [row["state"] for row in rows] == ["complete"] * 3 + ["running"]
     assert {"data.tgt_len", "data.order", "lr", "mixed", "one"} < rows[0].keys()
     assert {(row["data.tgt_len"], row["data.order"]) for row in rows} <= {(9, "x"), (8, "y")}
-    results.draw_figures(study, file, tmp_path)
+    results.draw_figures(sweep)
     assert (tmp_path / "results.png").stat().st_size > 10_000
 
 

@@ -5,11 +5,10 @@ import signal
 import sys
 
 import pytest
-from filelock import FileLock
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from txl_lightning.sweeps import engine
-from txl_lightning.sweeps.runner import ProcessResult, SweepRunner, make_command
+from txl_lightning.sweeps.runner import claim_trial, make_command
 
 ONE = {"lr": {"values": [0.3]}}
 SLOW = ("--steps=40", "--wait=0.05")
@@ -109,7 +108,7 @@ def test_command_is_that_of_wandbs_agent_in_the_trials_folder(tmp_path):
     parameters = {"model.net.mem_len": 7, "model.compile": False, "data.path": "a text", "x": None}
     command = ["${env}", "A=1", "${interpreter}", "-m", "txl_lightning", "fit", "${args}"]
     args = create_sweep_command_args({"args": {k: {"value": v} for k, v in parameters.items()}})
-    assert make_command({"command": command}, parameters, tmp_path) == [
+    assert make_command(command, parameters, tmp_path) == [
         *("/usr/bin/env", "A=1", sys.executable, "-m", "txl_lightning", "fit"),
         *args["args"],
         *(f"--trainer.default_root_dir={tmp_path}", "--resume=auto"),
@@ -131,14 +130,13 @@ def test_trial_that_another_process_stops_is_interrupted_and_a_killed_one_fails(
 
 
 def test_signal_stops_the_sweep_also_when_its_trial_finishes(place):
-    file = engine.load_sweep_file(str(place.write()))
-    study = engine.open_study(file, place.folder, 1)
-    trial = engine.ask_trial(study, file, 1)
-    trial.report(0.5, 1)
-    runner = SweepRunner(file, place.folder, 1, None, study, FileLock(place.folder / "lock"))
-    with pytest.raises(SystemExit) as stop:
-        runner.finish_trial(trial, ProcessResult(0, 130, False), "")
-    assert (stop.value.code, study.best_value) == (130, 0.5)
+    sweep = engine.open_sweep(engine.load_sweep_file(str(place.write())), place.folder, 1)
+    runner = claim_trial(sweep, limit=1)
+    runner.trial.report(0.5, 1)
+    runner.signals.exit_code = 130
+    with pytest.raises(SystemExit, match="130"):
+        runner.finish(0, is_pruned=False)
+    assert sweep.study.best_value == 0.5
 
 
 @pytest.mark.slow

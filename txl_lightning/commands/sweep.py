@@ -30,12 +30,13 @@ def sweep_command(
         raise ValueError("sweep: optuna is not installed; pip install 'txl-lightning[sweeps]'")
     from ..sweeps import engine, results, runner
 
-    file = engine.load_sweep_file(path)
-    limit = count or file.config.get("run_cap")
-    is_finite = limit is not None or file.config["method"] == "grid"
-    require(is_finite, "count", limit, f"a number of trials, as {file.config['method']} has no end")
+    config = engine.load_sweep_file(path)
+    limit, method = count or config.get("run_cap"), config["method"]
+    is_finite = limit is not None or method == "grid"
+    require(is_finite, "count", limit, f"a number of trials, as {method} has no end")
     folder = Path(out or Path("runs", "sweeps", Path(path).stem))
     check_folder_writable("out", folder)
-    study = runner.run_sweep(file, folder, seed, limit)
-    results.draw_figures(study, file, folder)
-    results.print_results(study, file, folder)
+    sweep = engine.open_sweep(config, folder, seed)
+    runner.run_trials(sweep, limit)
+    results.draw_figures(sweep)
+    results.print_results(sweep)

@@ -47,6 +47,7 @@ CHECKS = {
     "metric.target": (lambda given: isinstance(given, int | float | None), "a number"),
     "run_cap": (lambda given: given is None or (is_int(given) and given > 0), "a number from 1"),
     "command": (lambda given: is_command(given), f"a list of words and {', '.join(MACROS)}"),
+    "parameters": (lambda given: isinstance(given, dict) and given, "keys of fit with values"),
 }
 KEYS = [
     *(*CHECKS, "name", "description", "project", "entity", "program"),
@@ -60,17 +61,50 @@ N_RANDOM = 5
 
 
 @dataclass(frozen=True)
-class SweepFile:
-    name: str
-    metric: str
-    direction: str
+class Sweep:
+    """A sweep's file, and the trials in its folder's journal; the lock is for who changes them."""
+
     config: Mapping[str, Any]
+    folder: Path
+    seed: int
+    study: Study
+    lock: FileLock
+
+    @property
+    def metric(self) -> str:
+        return self.config["metric"]["name"]
+
+    @property
+    def is_maximized(self) -> bool:
+        return self.config["metric"].get("goal") == "maximize"
 
     def best(self, values: Iterable[float]) -> float | None:
-        return (max if self.direction == "maximize" else min)(values, default=None)
+        return (max if self.is_maximized else min)(values, default=None)
+
+    def ask_trial(self) -> Trial | None:
+        """Return a new trial, or None after a grid's last; one process may ask at a time."""
+        number, method = len(self.study.get_trials(deepcopy=False)), self.config["method"]
+        # Each trial has a sampler of its own, because a sampler's random state is not stored.
+        seed = random.Random(f"{self.seed} {number}").getrandbits(32)
+        bayes = TPESampler(seed=seed, n_startup_trials=N_RANDOM)
+        self.study.sampler = bayes if method == "bayes" else RandomSampler(seed)
+        # A trial that waits was queued by a process that was killed before it asked.
+        if method == "grid" and not self.study.get_trials(states=(TrialState.WAITING,)):
+            parameters = self.config["parameters"]
+            points = itertools.product(*map(list_values, parameters.values()))
+            point = next(itertools.islice(points, number, None), None)
+            if point is None:
+                return None
+            self.study.enqueue_trial(dict(zip(parameters, point, strict=True)))
+        return self.study.ask()
+
+    def suggest_parameters(self, trial: Trial) -> dict[str, Any]:
+        """Return the value of each key; asked once more, the same."""
+        parameters, method = self.config["parameters"].items(), self.config["method"]
+        return {key: suggest_value(trial, key, spec, method) for key, spec in parameters}
 
 
-def load_sweep_file(path: str) -> SweepFile:
+def load_sweep_file(path: str) -> dict[str, Any]:
     """Load and check a sweep's file; an error names the file and the key."""
     text = Path(path).read_bytes()
     try:
@@ -78,22 +112,18 @@ def load_sweep_file(path: str) -> SweepFile:
         check_config(config)
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
-    name, metric = config.get("name", Path(path).stem), config["metric"]
-    return SweepFile(name, metric["name"], metric.get("goal", "minimize"), config)
+    return {"name": Path(path).stem, **config}
 
 
 def check_config(config: Any) -> None:
     require(isinstance(config, dict), "file", config, "keys and values")
-    parameters, terminate = config.get("parameters"), config.get("early_terminate")
-    is_filled = isinstance(parameters, dict) and len(parameters) > 0
-    require(is_filled, "parameters", parameters, "keys of fit with their values")
     settings = flatten_settings({k: v for k, v in config.items() if k != "parameters"})
+    settings["parameters"] = parameters = config.get("parameters")
     for key in settings.keys() - set(KEYS):
         raise ValueError(f"{key}: unknown key; expected one of {', '.join(KEYS)}")
     for key, (is_valid, expected) in CHECKS.items():
         require(is_valid(settings.get(key)), key, settings.get(key), expected)
-    with refuse_invalid("early_terminate", terminate, HYPERBAND):
-        make_pruner(terminate)
+    make_pruner(config)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     trial = optuna.create_study(sampler=RandomSampler()).ask()
     for key, spec in parameters.items():
@@ -120,62 +150,40 @@ def refuse_invalid(key: str, value: object, expected: str) -> Iterator[None]:
         require(False, key, value, expected)
 
 
-def open_study(file: SweepFile, folder: Path, seed: int) -> Study:
+def open_sweep(config: Mapping[str, Any], folder: Path, seed: int) -> Sweep:
     """Open the journal of a sweep, or begin one; refuse another search's."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     path = folder / "journal.log"
     # Optuna's own locks are files, which outlive kill -9; the kernel releases this one.
     lock = FileLock(f"{path}.lock")
+    options = {"study_name": "sweep", "direction": config["metric"].get("goal", "minimize")}
     with lock:
         if path.exists():
             # A line that was not written to its end (disk full) would join with the next one.
             os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-    with refuse_invalid("out", path, "the journal of a sweep"):
-        storage = JournalStorage(journal.JournalFileBackend(str(path), lock_obj=lock))
-    pruner = make_pruner(file.config.get("early_terminate"))
-    options = {"storage": storage, "pruner": pruner, "direction": file.direction}
-    study = optuna.create_study(study_name="sweep", load_if_exists=True, **options)
-    search = json.loads(json.dumps({key: file.config.get(key) for key in SEARCH} | {"seed": seed}))
-    known = study.user_attrs.get("search", search)
-    if changed := ", ".join(key for key in search if known[key] != search[key]):
-        message = f"{changed}: not as when the sweep in {folder} began"
-        raise ValueError(f"{message}; expected the same, or another folder as out")
-    study.set_user_attr("search", search)
-    return study
+        with refuse_invalid("out", path, "the journal of a sweep"):
+            storage = JournalStorage(journal.JournalFileBackend(str(path), lock_obj=lock))
+        options |= {"storage": storage, "pruner": make_pruner(config), "load_if_exists": True}
+        study = optuna.create_study(**options)
+        search = {key: config.get(key) for key in SEARCH} | {"seed": seed}
+        search = json.loads(json.dumps(search))
+        known = study.user_attrs.get("search", search)
+        if changed := ", ".join(key for key in search if known[key] != search[key]):
+            message = f"{changed}: not as when the sweep in {folder} began"
+            raise ValueError(f"{message}; expected the same, or another folder as out")
+        study.set_user_attr("search", search)
+    return Sweep(config, folder, seed, study, lock)
 
 
-def make_pruner(spec: Mapping[str, Any] | None) -> BasePruner:
+def make_pruner(config: Mapping[str, Any]) -> BasePruner:
+    spec = config.get("early_terminate")
     if spec is None:
         return NopPruner()
-    eta = spec.get("eta", 3)
-    first = spec["max_iter"] // eta ** spec["s"] if "max_iter" in spec else spec["min_iter"]
-    if spec["type"] != "hyperband" or not is_int(first) or not is_int(eta):
-        raise ValueError
-    return SuccessiveHalvingPruner(min_resource=first, reduction_factor=eta)
-
-
-def ask_trial(study: Study, file: SweepFile, seed: int) -> Trial | None:
-    """Return a new trial, or None after a grid's last; one process may ask at a time."""
-    number, method = len(study.get_trials(deepcopy=False)), file.config["method"]
-    # Each trial has a sampler of its own, because a sampler's random state is not stored.
-    own_seed = random.Random(f"{seed} {number}").getrandbits(32)
-    bayes = TPESampler(seed=own_seed, n_startup_trials=N_RANDOM)
-    study.sampler = bayes if method == "bayes" else RandomSampler(own_seed)
-    # A trial that waits was queued by a process that was killed before it asked.
-    if method == "grid" and not study.get_trials(states=(TrialState.WAITING,)):
-        parameters = file.config["parameters"]
-        points = itertools.product(*map(list_values, parameters.values()))
-        point = next(itertools.islice(points, number, None), None)
-        if point is None:
-            return None
-        study.enqueue_trial(dict(zip(parameters, point, strict=True)))
-    return study.ask()
-
-
-def suggest_parameters(trial: Trial, file: SweepFile) -> dict[str, Any]:
-    """Return the value of each key; asked once more, the same."""
-    parameters, method = file.config["parameters"].items(), file.config["method"]
-    return {key: suggest_value(trial, key, spec, method) for key, spec in parameters}
+    with refuse_invalid("early_terminate", spec, HYPERBAND):
+        eta = spec.get("eta", 3)
+        first = spec["max_iter"] // eta ** spec["s"] if "max_iter" in spec else spec["min_iter"]
+        if spec["type"] != "hyperband" or not is_int(first) or not is_int(eta):
+            raise ValueError
+        return SuccessiveHalvingPruner(min_resource=first, reduction_factor=eta)
 
 
 def suggest_value(trial: Trial, key: str, spec: Mapping[str, Any], method: str) -> Any:

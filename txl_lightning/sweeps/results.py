@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from ..errors import flatten_settings
 from ..evaluation.environment import commit, cpu_name, release
 from ..evaluation.tables import align_columns, write_table
-from .engine import SweepFile
+from .engine import Sweep
 
 COMPARED = ("complete", "pruned")
 
@@ -43,19 +42,20 @@ def find_error(log: Path) -> str:
     return (errors or [line for line in lines if line.strip()] or [""])[-1]
 
 
-def make_rows(study: Study, file: SweepFile) -> list[dict[str, Any]]:
+def make_rows(sweep: Sweep) -> list[dict[str, Any]]:
     """Return a row for each trial, best first; those that failed or are running come last."""
-    parameters = [flat_parameters(trial) for trial in study.trials]
-    names = dict.fromkeys(name for settings in parameters for name in settings)
+    trials = [(trial, flat_parameters(trial)) for trial in sweep.study.trials]
+    names = dict.fromkeys(name for _, settings in trials for name in settings)
     rows = []
-    for trial, settings in zip(study.trials, parameters, strict=True):
-        values = list(trial.intermediate_values.values())
-        row = {"trial": trial.number, "state": trial.state.name.lower(), "value": file.best(values)}
-        row |= dict.fromkeys(names) | settings | {"validations": len(values)}
+    for trial, settings in trials:
+        values = trial.intermediate_values.values()
+        row = {"trial": trial.number, "state": trial.state.name.lower()}
+        row |= {"value": sweep.best(values), **dict.fromkeys(names), **settings}
+        row |= {"validations": len(values)}
         row["seconds"] = trial.duration and round(trial.duration.total_seconds(), 1)
         rows.append(row | {"reason": trial.user_attrs.get("reason")})
     compared = [row for row in rows if row["state"] in COMPARED and row["value"] is not None]
-    compared.sort(key=lambda row: row["value"], reverse=file.direction == "maximize")
+    compared.sort(key=lambda row: row["value"], reverse=sweep.is_maximized)
     return compared + [row for row in rows if row not in compared]
 
 
@@ -68,44 +68,47 @@ def flat_parameters(trial: FrozenTrial) -> dict[str, Any]:
     return found
 
 
-def write_results(study: Study, file: SweepFile, folder: Path) -> None:
+def write_results(sweep: Sweep) -> None:
     about = {"release": release(), "commit": commit(), "cpu": cpu_name()}
-    write_table(make_rows(study, file), folder / "results", study.user_attrs["search"] | about)
+    about |= sweep.study.user_attrs["search"]
+    write_table(make_rows(sweep), sweep.folder / "results", about)
 
 
-def draw_figures(study: Study, file: SweepFile, folder: Path) -> None:
+def draw_figures(sweep: Sweep) -> None:
     """Draw results.png (parallel coordinates) and importances.png (PED-ANOVA)."""
-    complete = study.get_trials(states=(TrialState.COMPLETE,))
-    values = {key: {str(t.params[key]) for t in complete} for key in file.config["parameters"]}
-    if not (names := [key for key in values if len(values[key]) > 1]):
+    complete = sweep.study.get_trials(states=(TrialState.COMPLETE,))
+    keys = sweep.config["parameters"]
+    names = [key for key in keys if len({str(trial.params[key]) for trial in complete}) > 1]
+    if not names:
         return
     # The import takes a second.
     from matplotlib import pyplot
     from optuna.visualization import matplotlib as figures
 
-    draws = (figures.plot_parallel_coordinate, figures.plot_param_importances)
-    for name, draw in zip(("results", "importances"), draws, strict=True):
+    draws = {"results": figures.plot_parallel_coordinate}
+    draws["importances"] = figures.plot_param_importances
+    for name, draw in draws.items():
         # Optuna warns that its figures are experimental, and of importances of few trials.
         with pyplot.style.context("default"), warnings.catch_warnings(action="ignore"):
-            figure = draw(study, params=names, target_name=file.metric).figure
+            figure = draw(sweep.study, params=names, target_name=sweep.metric).figure
             figure.set_size_inches(2.5 * len(names) + 4, 4.5)
-            figure.savefig(folder / f"{name}.png", dpi=120, bbox_inches="tight")
+            figure.savefig(sweep.folder / f"{name}.png", dpi=120, bbox_inches="tight")
             pyplot.close(figure)
 
 
-def print_results(study: Study, file: SweepFile, folder: Path) -> None:
+def print_results(sweep: Sweep) -> None:
     """Print the table, and the command that measures the best checkpoint."""
-    rows = make_rows(study, file)
+    rows = make_rows(sweep)
     best, keys = rows[0], [key for key in rows[0] if key != "reason"]
     lines = [[key.rsplit(".", 1)[-1] for key in keys]]
     for row in rows:
         cells = ("-" if row[key] is None else row[key] for key in keys)
         lines.append([f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells])
-    print(f"\n{file.metric}, best first")
+    print(f"\n{sweep.metric}, best first")
     print(align_columns([[*line, ""] for line in lines]))
     if best["state"] not in COMPARED or best["value"] is None:
         raise ValueError(f"no trial has a value; the last: {rows[-1]['reason']}")
-    print(f"\nwritten to {folder}; measure the best with")
+    print(f"\nwritten to {sweep.folder}; measure the best with")
     # "best.ckpt" comes before "last.ckpt".
-    for path in sorted(folder.glob(f"{best['trial']:03}/version_*/checkpoints/*.ckpt"))[:1]:
+    for path in sorted(sweep.folder.glob(f"{best['trial']:03}/version_*/checkpoints/*.ckpt"))[:1]:
         print(f"  python -m txl_lightning evaluate {path} --split val")
