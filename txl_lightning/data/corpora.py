@@ -88,7 +88,7 @@ def extract_members(archive: Path, targets: Mapping[str, Path]) -> None:
         shutil.unpack_archive(archive, folder, **kind)
         for member, target in targets.items():
             target.parent.mkdir(parents=True, exist_ok=True)
-            Path(folder, member).replace(target)
+            shutil.move(Path(folder, member), target)
 
 
 def cut_wikipedia(paths: list[Path], fractions: Sequence[float]) -> Splits:

@@ -2,13 +2,10 @@
 
 An example is a document, read in segments of any length: what a model knows of its beginning at its
 end it has seen or remembered. Only answers, which end the examples, are scored.
-
-B rows   L positions in each   T tokens in an example
 """
 
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Literal
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -17,7 +14,7 @@ from .documents import SPLITS, short_hash
 from .tokens import Drawn, Examples
 from .vocab import WordOptions, Words
 
-TaskName = Literal["sort", "copy", "recall"]
+
 ENDLESS = 1 << 40
 """Examples in training when none is to come twice."""
 
@@ -87,7 +84,7 @@ class TaskStore:
     name: str
     config: TaskConfig
 
-    @property
+    @cached_property
     def vocab(self) -> Words:
         """The symbols, in the order of the ids that are drawn."""
         keys = [f"k{n}" for n in range(self.config.length)] if self.name == "recall" else []
@@ -95,7 +92,7 @@ class TaskStore:
         symbols = (*map(str, range(self.config.n_symbol)), *keys, *marks)
         return Words(symbols, WordOptions(line_end="none", unknown="error"))
 
-    @property
+    @cached_property
     def example_len(self) -> int:
         return self.text("test").row_multiple
 
