@@ -96,15 +96,12 @@ class Subwords(Vocabulary):
         # Only byte-level tokenizers that change nothing of the text have sizes of their own.
         if content["normalizer"] or split.get("type") != "ByteLevel" or split["add_prefix_space"]:
             return None
-        vocab = content["model"]["vocab"]
-        # Byte pairs are tokens with ids; a unigram model is tokens with scores, in order of ids.
-        ids = vocab if isinstance(vocab, dict) else {part: n for n, (part, _) in enumerate(vocab)}
         sizes = np.zeros(self.n_token, np.int64)
-        for part, index in ids.items():
+        for part, index in self._tokenizer.get_vocab(with_added_tokens=False).items():
             # One character stands for each byte.
             sizes[index] = len(part)
-        for added in content["added_tokens"]:
-            sizes[added["id"]] = len(added["content"].encode())
+        for index, added in self._tokenizer.get_added_tokens_decoder().items():
+            sizes[index] = len(added.content.encode())
         return sizes
 
     def to_json(self) -> str:
