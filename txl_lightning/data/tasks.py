@@ -14,7 +14,6 @@ from .documents import SPLITS, short_hash
 from .tokens import Drawn, Examples
 from .vocab import WordOptions, Words
 
-
 ENDLESS = 1 << 40
 """Examples in training when none is to come twice."""
 
