@@ -182,18 +182,17 @@ def read_records(path: Path) -> Iterator:
     """Read the messages of a .wandb file, which is in LevelDB's log format."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, at, parts = path.read_bytes(), 7, b""
-    while at < len(data):
-        if BLOCK - at % BLOCK < HEADER.size:
-            at += BLOCK - at % BLOCK
-            continue
-        _, count, kind = HEADER.unpack_from(data, at)
-        parts += data[at + HEADER.size : at + HEADER.size + count]
-        at += HEADER.size + count
-        # A whole one, or the last part of one.
-        if kind in (1, 4):
-            yield Record.FromString(parts)
-            parts = b""
+    data, parts = path.read_bytes(), b""
+    for start in range(0, len(data), BLOCK):
+        block, at = data[start : start + BLOCK], 0 if start else 7
+        while at + HEADER.size <= len(block):
+            _, count, kind = HEADER.unpack_from(block, at)
+            at += HEADER.size + count
+            parts += block[at - count : at]
+            # A whole one, or the last part of one.
+            if kind in (1, 4):
+                yield Record.FromString(parts)
+                parts = b""
 
 
 def decode_items(entries) -> dict:

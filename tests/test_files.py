@@ -8,26 +8,18 @@ from txl_lightning.errors import StorageError
 from txl_lightning.files import check_file_writable, check_folder_writable
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("folder", "out: invalid .*folder, a folder; expected a file"),
-        ("none/file", "out: .*none/file: there is no folder .*none"),
-        ("file/file", "out: .*file/file: there is no folder .*file"),
-    ],
-)
-def test_a_file_that_could_not_be_written_is_one_line(tmp_path, path, message):
-    (tmp_path / "folder").mkdir()
+def test_a_file_that_could_not_be_written_is_refused_and_nothing_is_left(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=message) as caught:
-        check_file_writable("out", tmp_path / path)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("path", [None, "file", "/dev/null"])
-def test_a_writable_place_is_left_as_it_is(tmp_path, path):
-    check_file_writable("out", path and tmp_path / path)
-    assert os.listdir(tmp_path) == []
+    for path in (None, "/dev/null", tmp_path / "file", tmp_path / "new"):
+        check_file_writable("out", path)
+    for path, message in (
+        (tmp_path, "out: invalid .*, a folder; expected a file$"),
+        (tmp_path / "none" / "file", "out: .*none/file: there is no folder .*none$"),
+        (tmp_path / "file" / "file", "out: .*file/file: there is no folder .*file$"),
+    ):
+        with pytest.raises(StorageError, match=message):
+            check_file_writable("out", path)
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_folder_is_made_unless_a_file_has_its_place(tmp_path):

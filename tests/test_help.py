@@ -11,10 +11,9 @@ from contextlib import redirect_stdout
 import pytest
 
 from txl_lightning import __main__ as door
-from txl_lightning.help import EXAMPLES
 
-FUNCTIONS = [command for command in door.COMMANDS if command not in door.LIGHTNING]
 SLOW = {"lightning", "torchmetrics", "wandb", "matplotlib", "scipy", "requests", "tokenizers"}
+FUNCTIONS = [command for command in door.COMMANDS if command not in door.LIGHTNING]
 PROGRAM = """
 import sys
 from txl_lightning.__main__ import main
@@ -25,24 +24,21 @@ finally:
 """
 
 
-def imported_packages(repository, *arguments: str) -> set[str]:
-    command = [sys.executable, "-c", PROGRAM, *arguments]
+@pytest.mark.parametrize(
+    ("words", "absent"),
+    [
+        ([], {*SLOW, "torch", "numpy"}),
+        (["prepare"], {"torch", "rich"}),
+        *(pytest.param([command], SLOW, marks=pytest.mark.slow) for command in FUNCTIONS),
+    ],
+)
+def test_help_of_functions_imports_no_slow_packages(repository, words, absent):
+    command = [sys.executable, "-c", PROGRAM, *words, "--help"]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("usage: python -m txl_lightning")
-    return set(done.stderr.split())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", FUNCTIONS)
-def test_help_of_functions_imports_no_slow_packages(repository, command):
-    packages = imported_packages(repository, command, "--help")
+    packages = set(done.stderr.split())
     assert "jsonargparse" in packages
-    assert not packages & SLOW
-
-
-def test_the_list_of_commands_and_prepare_import_no_torch(repository):
-    assert not imported_packages(repository, "--help") & {*SLOW, "torch", "numpy"}
-    assert not imported_packages(repository, "prepare", "--help") & {"torch", "rich"}
+    assert not packages & absent
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +58,27 @@ def helps() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("command", door.COMMANDS)
-def test_help_has_usage_text_options_without_types_and_an_example(helps, command):
-    text = helps[command]
-    assert re.match(rf"usage: python -m txl_lightning {command} .*\[options\]\n", text)
-    assert text.rstrip().splitlines()[-1].startswith(f"example: python -m txl_lightning {command} ")
+def test_help_has_usage_options_without_types_and_an_example_that_parses(
+    helps, command, parse_fit, monkeypatch, repository
+):
+    usage, *lines = helps[command].rstrip().splitlines()
+    assert re.fullmatch(rf"usage: python -m txl_lightning {command} .*\[options\]", usage)
     for noise in ("type:", "Optional", "Literal[", "Union[", "``", "default: null", ":class:"):
-        assert noise not in text
-    options = [line for line in text.splitlines() if line.startswith("  ")]
+        assert noise not in helps[command]
+    options = [line for line in lines if line.startswith("  ")]
     assert all(len(line) <= 100 or line.strip().startswith("--") for line in options)
+    name, example = lines[-1].split(f" python -m txl_lightning {command} ")
+    assert name == "example:"
+    monkeypatch.chdir(repository)
+    if command in door.LIGHTNING:
+        assert parse_fit(*shlex.split(example))
+        return
+    function, parser = door.make_parser(command)
+    assert parser.parse_args(shlex.split(example))
+    parameters = inspect.signature(function).parameters.values()
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    assert needed
+    assert all(re.search(rf"\b{name}\b", usage) for name in needed)
 
 
 @pytest.mark.parametrize(
@@ -100,23 +109,6 @@ def test_options_stand_in_the_help_that_needs_them_ours_first(helps):
     assert "--trainer.deterministic" not in helps["fit"]
     assert "--trainer.deterministic" in helps["trainer"]
     assert not re.search(r"^  --(?!trainer\.)", helps["trainer"], re.MULTILINE)
-
-
-@pytest.mark.parametrize("command", door.COMMANDS)
-def test_examples_parse_and_usage_has_the_required_arguments(
-    helps, command, parse_fit, monkeypatch, repository
-):
-    monkeypatch.chdir(repository)
-    words = shlex.split(EXAMPLES[command])
-    if command in door.LIGHTNING:
-        assert parse_fit(*words)
-        return
-    function, parser = door.make_parser(command)
-    assert parser.parse_args(words)
-    parameters = inspect.signature(function).parameters.values()
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    assert needed
-    assert all(re.search(rf"\b{name}\b", helps[command].splitlines()[0]) for name in needed)
 
 
 def test_the_help_of_a_callback_has_no_types(capsys):

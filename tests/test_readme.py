@@ -11,12 +11,7 @@ from txl_lightning import __main__ as door
 REPOSITORY = Path(__file__).parents[1]
 PAGES = {
     path.relative_to(REPOSITORY).as_posix(): path.read_text()
-    for pattern in (
-        "README.md",
-        "configs/README.md",
-        "experiments/README.md",
-        "txl_lightning/*/*.md",
-    )
+    for pattern in ("README.md", "configs/*.md", "experiments/*.md", "txl_lightning/*/*.md")
     for path in sorted(REPOSITORY.glob(pattern))
 }
 COMMANDS = [

@@ -12,9 +12,8 @@ import subprocess
 import sys
 import time
 import uuid
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -24,13 +23,12 @@ HERE = Path(__file__).parent
 DEADLINE = 30.0
 """Seconds from a signal or a death to the end of the last process."""
 
-LAUNCHERS = {
-    "lightning": [],
-    "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"],
-}
-"""Arguments between python and its script, to have two processes."""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+"""Arguments between python and its script."""
+TWO_PROCESSES = ("--trainer.devices=2", "--trainer.strategy=ddp")
 
-SMALL = [
+FIT = (
+    "fit",
     "--model.net.n_layer=2", "--model.net.n_head=2", "--model.net.d_model=8",
     "--model.net.mem_len=12", "--model.net.dropout=0.2", "--model.net.dropatt=0.1",
     "--data.path=letters.txt", "--data.data_dir=data", "--data.tgt_len=8", "--data.batch_size=4",
@@ -38,12 +36,11 @@ SMALL = [
     "--trainer.accelerator=cpu", "--trainer.log_every_n_steps=4",
     "--trainer.enable_progress_bar=false", "--checkpoint.every_n_steps=7",
     "--report.html=false", "--report.sample_len=0",
-]  # fmt: skip
+)  # fmt: skip
 STATE = ("state_dict", "optimizer_states", "lr_schedulers", "txl_lightning", "global_step")
 
 
-@dataclass
-class Ended:
+class Ended(NamedTuple):
     """Exit codes and output of a run; seconds since a moment that the test has waited for."""
 
     codes: list[int]
@@ -55,79 +52,69 @@ class Ended:
         return self.codes[0]
 
 
-@dataclass
 class Place:
     """A folder in which runs are started, one after the other."""
 
-    folder: Path
-    server: Any
-    started: list[Any] = field(default_factory=list)
-    small: tuple[str, ...] = tuple(SMALL)
-    driver: tuple[str, ...] = (sys.executable, str(HERE / "driver.py"))
-
-    def __post_init__(self) -> None:
-        letters = np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8)
+    def __init__(self, folder: Path, server: Any) -> None:
+        self.folder, self.server = folder, server
+        self.mark, self.log = uuid.uuid4().hex, folder / "log"
+        self.started: list[Any] = []
+        letters = np.random.default_rng(0).integers(97, 123, 1500).astype(np.uint8)
         # Lines, for orders that shuffle them; passes are short, so that runs see several.
         letters[::17] = ord("\n")
-        (self.folder / "letters.txt").write_bytes(letters[:1500].tobytes())
-        self.mark, self.log = uuid.uuid4().hex, self.folder / "log"
+        (folder / "letters.txt").write_bytes(letters.tobytes())
 
     def fit(self, *options: str, fault: str = "", ranks: int = 1, **environment: str) -> Ended:
         """Run fit to its end, in as many processes as there are ranks."""
-        return self.end(self.fork("fit", *SMALL, *options, fault=fault, ranks=ranks, **environment))
+        return self.end(self.fork(*options, fault=fault, ranks=ranks, **environment))
 
-    def fork(self, *arguments: str, fault: str = "", ranks: int = 1, **environment: str) -> list:
-        """Start a command line in as many processes as there are ranks."""
+    def fork(self, *options: str, command=FIT, fault="", ranks=1, **environment: str) -> list:
+        """Start a command in as many processes as there are ranks, without a launcher."""
         import driver
 
-        environment = self.settings(fault) | environment
+        environment, arguments = self.settings(fault) | environment, [*command, *options]
         if ranks > 1:
-            port, number = str(free_port()), str(ranks)
-            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": number}
-            environment |= {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0"}
-            environment |= {"LOCAL_WORLD_SIZE": number}
-            arguments = (*arguments, f"--trainer.devices={ranks}", "--trainer.strategy=ddp")
+            world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GROUP_RANK": "0"}
+            world |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks))
+            environment |= world | {"TORCHELASTIC_RUN_ID": "none"}
+            arguments += TWO_PROCESSES
         processes = []
         for rank in map(str, range(ranks)):
             own = {"RANK": rank, "LOCAL_RANK": rank} if ranks > 1 else {}
-            values = (list(arguments), environment | own, self.folder, self.log)
+            values = (arguments, environment | own, self.folder, self.log)
             processes.append(self.server.Process(target=driver.forked, args=values, daemon=True))
             processes[-1].start()
         self.started += processes
         return processes
 
-    def end(self, processes: list, since: float | None = None) -> Ended:
-        """Wait for forked processes."""
-        since, stop = since or time.monotonic(), time.monotonic() + 120
-        for process in processes:
-            process.join(max(stop - time.monotonic(), 0.1))
-        codes = [process.exitcode for process in processes]
-        assert None not in codes, f"it does not end:\n{self.log.read_text()}"
-        return Ended(codes, self.take_output(), time.monotonic() - since)
-
-    def launch(self, *arguments: str, fault: str = "", **environment: str) -> subprocess.Popen:
-        """Start a command line as a user does; its own launcher may start more processes."""
+    def launch(
+        self, *options, before=(), launcher="", command=FIT, fault="", **environment: str
+    ) -> subprocess.Popen:
+        """Start a command line as a user does; a launcher, if there is one, has two processes."""
+        words = [*before, sys.executable, *(TORCHRUN if launcher == "torchrun" else ())]
+        words += [str(HERE / "driver.py"), *command, *options, *(TWO_PROCESSES if launcher else ())]
         environment = {**os.environ, **self.settings(fault), **environment}
         with self.log.open("ab") as file:
-            options = {"stdout": file, "stderr": file, "env": environment, "cwd": self.folder}
-            process = subprocess.Popen(arguments, start_new_session=True, **options)
+            streams = {"stdout": file, "stderr": file}
+            process = subprocess.Popen(
+                words, **streams, env=environment, cwd=self.folder, start_new_session=True
+            )
         self.started.append(process)
         return process
 
-    def launch_two(self, launcher: str, fault: str = "", **environment: str) -> subprocess.Popen:
-        """Start fit in two processes as a user does."""
-        python, script = self.driver
-        two = ["--trainer.devices=2", "--trainer.strategy=ddp"]
-        command = [python, *LAUNCHERS[launcher], script, "fit", *SMALL, *two]
-        return self.launch(*command, fault=fault, **environment)
-
-    def wait(self, process: subprocess.Popen, since: float | None = None) -> Ended:
-        """Wait for a command line, and for all that it started."""
+    def end(self, started: list | subprocess.Popen, since: float | None = None) -> Ended:
+        """Wait for processes, and for all that they have started."""
         since = since or time.monotonic()
-        code = process.wait(240)
+        if isinstance(started, subprocess.Popen):
+            codes = [started.wait(240)]
+        else:
+            for process in started:
+                process.join(120)
+            codes = [process.exitcode for process in started]
+        assert None not in codes, f"it does not end:\n{self.log.read_text()}"
         while self.alive() and time.monotonic() - since < DEADLINE:
             time.sleep(0.05)
-        return Ended([code], self.take_output(), time.monotonic() - since)
+        return Ended(codes, self.take_output(), time.monotonic() - since)
 
     def settings(self, fault: str) -> dict[str, str]:
         path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
@@ -173,10 +160,9 @@ class Place:
 
     def tokens(self) -> dict[int, list[list[int]]]:
         """The rows of each batch, of all ranks in their order."""
-        parts = {(line["batch"], line["rank"]): line["tokens"] for line in self.lines()}
         tokens: dict[int, list[list[int]]] = {}
-        for batch, rank in sorted(parts):
-            tokens.setdefault(batch, []).extend(parts[batch, rank])
+        for line in sorted(self.lines(), key=lambda line: (line["batch"], line["rank"])):
+            tokens.setdefault(line["batch"], []).extend(line["tokens"])
         return tokens
 
     def path(self, name: str = "last.ckpt") -> Path:
@@ -200,7 +186,7 @@ class Place:
     def assert_same(self, whole: "Place", every_row: bool = True) -> None:
         """Fail unless this run has come to the same as another one, to the last bit."""
         assert self.losses() == whole.losses()
-        assert to_numbers(self.state()) == to_numbers(whole.state())
+        assert dump(self.state()) == dump(whole.state())
         assert self.logged().items() <= whole.logged().items()
         assert not every_row or len(self.logged()) == len(whole.logged())
 
@@ -213,19 +199,15 @@ class Place:
                 os.kill(pid, signal.SIGKILL)
 
 
-def free_port() -> int:
+def free_port() -> str:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+        return str(listener.getsockname()[1])
 
 
-def to_numbers(value: Any) -> Any:
-    """Return a value with its tensors as precisions and numbers, which == can compare."""
-    if isinstance(value, torch.Tensor):
-        return [str(value.dtype), value.tolist()]
-    if isinstance(value, dict):
-        return {key: to_numbers(value[key]) for key in value}
-    return [*map(to_numbers, value)] if isinstance(value, list | tuple) else value
+def dump(state: dict[str, Any]) -> str:
+    """Return a state as text in which no bit is lost."""
+    return json.dumps(state, default=lambda array: [str(array.dtype), array.tolist()])
 
 
 @pytest.fixture(scope="session")

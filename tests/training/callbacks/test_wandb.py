@@ -114,6 +114,7 @@ def test_an_unreachable_server_means_offline_or_exit_code_2_and_no_key_in_a_file
     assert (tmp_path / "runs" / "version_0" / "metrics.csv").stat().st_size > 0
     for path in tmp_path.rglob("*"):
         assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
+    assert KEY not in done.stdout + done.stderr
     done, _ = fit("--wandb.required=true", **nowhere)
     assert done.returncode == 2
     [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
