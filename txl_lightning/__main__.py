@@ -20,7 +20,7 @@ import jsonargparse
 
 from . import signals
 from .errors import StorageError, explain_parser_error, innermost_error, prefix_errors
-from .help import HelpFormatter, describe_command, program
+from .help import PROGRAM, HelpFormatter, describe_command
 
 COMMANDS = {
     "fit": "train, and validate on the way",
@@ -165,7 +165,7 @@ def underscore_name(option: str) -> str:
 
 def usage() -> str:
     commands = "".join(f"\n  {command:10}{text}" for command, text in COMMANDS.items())
-    head = f"usage: {program('COMMAND')} [options]\n{commands}\n\nCOMMAND --help lists its options."
+    head = f"usage: {PROGRAM} COMMAND [options]\n{commands}\n\nCOMMAND --help lists its options."
     return f"{head}\n\n{textwrap.fill(str(__doc__).split('. ', 1)[1], 79)}"
 
 

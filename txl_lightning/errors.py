@@ -17,15 +17,8 @@ INVALID = re.compile(
 )
 # A Literal's choices, or the last word of a type's name.
 TYPE = re.compile(r"Literal\[(.*?)\]|(\w+)(?:'>|\[)")
-TYPE_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "a text",
-    "NoneType": "null",
-    "tuple": "a list",
-    "list": "a list",
-}
+TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+TYPE_WORDS |= {"str": "a text", "tuple": "a list", "list": "a list", "NoneType": "null"}
 # Ours, in jsonargparse's list of all that a callback's value is not.
 INNER = re.compile(r"^ +- (\S+: invalid .+; expected .+)$", re.MULTILINE)
 

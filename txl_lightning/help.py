@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
 MAX_WIDTH = 100
+PROGRAM = "python -m txl_lightning"
 MARKUP = (
     (r":\w+:`~?(?:[\w. ]*\.)?(\w+)`", r"\1"),
     (r"\s*Default: (``[^`]*``|\w+)\.?", ""),
@@ -30,10 +31,6 @@ EXAMPLES = {
     "speed": "configs/paper/enwik8_base.yaml --lengths 800 1800",
     "sweep": "configs/sweeps/quickstart.yaml --count 8",
 }
-
-
-def program(command: str) -> str:
-    return f"python -m txl_lightning {command}"
 
 
 class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -66,9 +63,9 @@ def describe_command(parser: ArgumentParser, command: str, text: str) -> None:
     """Write a parser's usage, description and example."""
     needed = [action for action in parser._actions if action.required]
     words = [f"--{a.dest} {a.dest.upper()}" if a.option_strings else a.dest for a in needed]
-    parser.usage = " ".join([program(command), *words, "[options]"])
+    parser.usage = " ".join([PROGRAM, command, *words, "[options]"])
     parser.description = textwrap.fill(" ".join(text.split()), MAX_WIDTH - 20)
-    parser.epilog = f"example: {program(command)} {EXAMPLES[command]}"
+    parser.epilog = f"example: {PROGRAM} {command} {EXAMPLES[command]}"
     # An option that is a group's name reads all of the group from a file.
     hide_options(parser, lambda name: name in parser.groups)
 

@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
 HERE = Path(__file__).parent
 DEADLINE = 30.0
@@ -74,9 +74,10 @@ class Place:
 
         environment, arguments = self.settings(fault) | environment, [*command, *options]
         if ranks > 1:
-            world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GROUP_RANK": "0"}
+            world = {"MASTER_ADDR": "127.0.0.1", "GROUP_RANK": "0"}
             world |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks))
-            environment |= world | {"TORCHELASTIC_RUN_ID": "none"}
+            environment |= world | {"MASTER_PORT": str(find_free_network_port())}
+            environment["TORCHELASTIC_RUN_ID"] = "none"
             arguments += TWO_PROCESSES
         processes = []
         for rank in map(str, range(ranks)):
@@ -114,7 +115,10 @@ class Place:
         assert None not in codes, f"it does not end:\n{self.log.read_text()}"
         while self.alive() and time.monotonic() - since < DEADLINE:
             time.sleep(0.05)
-        return Ended(codes, self.take_output(), time.monotonic() - since)
+        output = self.log.read_text(errors="replace")
+        # The next run begins another one.
+        self.log.unlink()
+        return Ended(codes, output, time.monotonic() - since)
 
     def settings(self, fault: str) -> dict[str, str]:
         path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
@@ -137,13 +141,6 @@ class Place:
             assert time.monotonic() < stop, self.log.read_text()
             time.sleep(0.02)
         return time.monotonic()
-
-    def take_output(self) -> str:
-        """What was printed since the last time."""
-        self.log.touch()
-        output = self.log.read_text(errors="replace")
-        self.log.unlink()
-        return output
 
     def lines(self) -> list[dict[str, Any]]:
         """What was recorded; the last line may be cut."""
@@ -197,12 +194,6 @@ class Place:
         for pid in self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def free_port() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return str(listener.getsockname()[1])
 
 
 def dump(state: dict[str, Any]) -> str:
