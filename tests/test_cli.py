@@ -82,13 +82,6 @@ def test_text_outside_the_terminals_encoding_is_escaped(txl, best, monkeypatch):
     assert shown.buffer.getvalue().startswith(rb"\xe9")
 
 
-def test_print_config_round_trips(txl, tmp_path):
-    first = txl("fit", "--model.net.n_layer=3", "--print_config")[1].out
-    (tmp_path / "a.yaml").write_text(first)
-    assert txl("fit", "--config", "a.yaml", "--print_config")[1].out == first
-    assert yaml.safe_load(first)["model"]["net"]["n_layer"] == 3
-
-
 def test_without_a_command_the_commands_are_listed(txl):
     for arguments in ((), ("--help",), ("-h",)):
         code, output = txl(*arguments)

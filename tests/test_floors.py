@@ -19,7 +19,7 @@ FLOORS = {
 # What was reached; the aim is 10,000 lines in all and 9,000 of tests. Budgets fall with every cut;
 # raising one is a decision, and its commit says why.
 BUDGETS = {
-    "top": 685, "model": 2051, "data": 2297, "evaluation": 635, "generation": 570,
+    "top": 643, "model": 2051, "data": 2297, "evaluation": 635, "generation": 570,
     "checkpoints": 637, "convert": 474, "analysis": 605, "training": 3070, "sweeps": 526,
     "commands": 855,
 }  # fmt: skip
