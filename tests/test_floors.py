@@ -20,7 +20,7 @@ FLOORS = {
 # raising one is a decision, and its commit says why.
 BUDGETS = {
     "top": 643, "model": 2051, "data": 2297, "evaluation": 635, "generation": 570,
-    "checkpoints": 637, "convert": 474, "analysis": 605, "training": 3070, "sweeps": 526,
+    "checkpoints": 634, "convert": 474, "analysis": 605, "training": 3070, "sweeps": 526,
     "commands": 855,
 }  # fmt: skip
 ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 12_686, 13_470, 300, 50

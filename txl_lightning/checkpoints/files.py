@@ -168,13 +168,10 @@ def find_latest(root: Path) -> tuple[Path | None, list[str]]:
 
 def find_in_run(folder: Path, complaints: list[str]) -> Path | None:
     """Return the newest whole checkpoint in a folder; add to the complaints."""
-    # What has no manifest that claims a step comes first; of one step, last.ckpt.
-    claims = [
-        (newest_step(previous_entries(path)), path.name == LAST, path)
-        for path in folder.glob("*.ckpt")
-    ]
+    # What has no manifest that claims a step comes first; of one step, last.ckpt before best.ckpt.
+    claims = [(newest_step(previous_entries(path)), path) for path in folder.glob("*.ckpt")]
     best, best_step = None, -1
-    for claim, _, path in sorted(claims, reverse=True):
+    for claim, path in sorted(claims, reverse=True):
         # After a kill, a manifest may claim more steps than its file has.
         if claim <= best_step:
             break
