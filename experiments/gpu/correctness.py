@@ -66,7 +66,8 @@ def compute(
     attend: Attend, leaves: dict[str, Tensor], mask_BLS: Tensor, dropatt: float = 0.0
 ) -> Tensor:
     terms = DistanceTerms(**{TERMS[name]: leaves[name] for name in TERMS if name in leaves})
-    return attend(leaves["q"], leaves["k"], leaves["value"], terms, mask_BLS, dropatt)
+    kv_BS2HK = torch.stack([leaves["k"], leaves["value"]], dim=2)
+    return attend(leaves["q"], kv_BS2HK, terms, mask_BLS, dropatt)
 
 
 def with_gradients(out_BLHK: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -18,7 +18,6 @@ import torch
 import yaml
 
 from txl_lightning import Memory, TransformerXL, TransformerXLConfig
-from txl_lightning.model.kernels import KERNELS
 
 CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 
@@ -46,6 +45,7 @@ class Contestant:
 def main() -> None:
     """Time the kernels in turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kernels", nargs="+", default=["per_head", "matmul", "sdpa"])
     parser.add_argument("--mem_len", type=int, default=128)
     parser.add_argument("--tgt_len", type=int, default=64)
     parser.add_argument("--batch_size", type=int, default=16)
@@ -55,9 +55,9 @@ def main() -> None:
     config = TransformerXLConfig(**net | {"mem_len": given.mem_len})
     contestants = {
         kernel: Contestant(replace(config, kernel=kernel), given.batch_size, given.tgt_len)
-        for kernel in KERNELS
+        for kernel in given.kernels
     }
-    seconds: dict[str, list[float]] = {kernel: [] for kernel in KERNELS}
+    seconds: dict[str, list[float]] = {kernel: [] for kernel in given.kernels}
     for _ in range(given.rounds):
         for kernel, contestant in contestants.items():
             seconds[kernel].append(contestant.step())

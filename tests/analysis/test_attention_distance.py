@@ -34,13 +34,11 @@ def test_recorded_sums_equal_a_count_of_the_weights_of_the_reference(make_net, p
     with record_attention(net) as sums:
         net.hidden(tokens_BL, memory)
     S = mem_len + 5
-    # From values that name the states, the reference reads the weights themselves.
-    names_BSHS = torch.eye(S).double()[:, None].expand(2, S, 2, S)
     for arguments, found in zip(record_calls(net, tokens_BL, memory), sums, strict=True):
-        q_BLHK, k_BSHK, _, terms, mask_BLS, _ = arguments
-        weight_BLHS = reference.attend(q_BLHK, k_BSHK, names_BSHS, terms, mask_BLS, 0.0)
+        q_BLHK, kv_BS2HK, terms, mask_BLS, _ = arguments
+        weight_BHLS = reference.weights(q_BLHK, kv_BS2HK[:, :, 0], terms, mask_BLS)
         distance_HS, memory_H = torch.zeros(2, S).double(), torch.zeros(2).double()
-        for (_, query, head, state), weight in np.ndenumerate(weight_BLHS.numpy(force=True)):
+        for (_, head, query, state), weight in np.ndenumerate(weight_BHLS.numpy(force=True)):
             if state <= mem_len + query:
                 distance_HS[head, mem_len + query - state] += weight
             memory_H[head] += weight if state < mem_len else 0
@@ -49,7 +47,7 @@ def test_recorded_sums_equal_a_count_of_the_weights_of_the_reference(make_net, p
         assert found.distance_HS.sum(dim=1).tolist() == pytest.approx([10, 10])
 
 
-@pytest.mark.parametrize("kernel", ["reference", "sdpa", "matmul"])
+@pytest.mark.parametrize("kernel", ["reference", "per_head"])
 def test_recording_changes_no_output_and_restores_the_kernels(make_net, kernel):
     net, tokens_BL = make_net(kernel=kernel), torch.randint(11, (2, 5))
     kernels, expected = [layer.attention.attend for layer in net.layers], net(tokens_BL)[0]

@@ -97,8 +97,8 @@ def record_attention(model: TransformerXL) -> Iterator[list[HeadSums]]:
     sums = [HeadSums() for _ in kernels]
 
     def attend(layer: int, *inputs: Any) -> Tensor:
-        q_BLHK, k_BSHK, _, terms, mask_BLS, _ = inputs
-        sums[layer].add(attention_weights(q_BLHK, k_BSHK, terms, mask_BLS))
+        q_BLHK, kv_BS2HK, terms, mask_BLS, _ = inputs
+        sums[layer].add(attention_weights(q_BLHK, kv_BS2HK[:, :, 0], terms, mask_BLS))
         return kernels[layer](*inputs)
 
     try:

@@ -58,9 +58,9 @@ class TransformerXLConfig:
     ] = "sinusoidal"
     """Position scheme: by distance (Section 3.3; learned, as in labml; Shaw et
     al. 2018), or by what is added to the states (Vaswani et al. 2017; Al-Rfou et al. 2019)."""
-    kernel: Literal["reference", "sdpa", "matmul", "flex", "triton"] = "sdpa"
-    """Implementation of attention; every kernel gives the reference's result. flex and triton are
-    for CUDA (elsewhere sdpa computes) and untried: no GPU has run them."""
+    kernel: Literal["auto", "reference", "per_head", "matmul", "sdpa", "flex", "triton"] = "auto"
+    """Implementation of attention; every kernel gives the reference's result, and auto is the
+    fastest one here. flex and triton are for CUDA and untried: no GPU has run them."""
     tie_weight: bool = True
     """Share the softmax's matrix with the embedding."""
     untie_r: bool = False

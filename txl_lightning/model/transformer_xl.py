@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ..errors import require
 from .adaptive import embedding_and_head
 from .config import EvalLengths, TransformerXLConfig
-from .kernels import CUDA_KERNELS, KERNELS
+from .kernels import KERNELS
 from .memory import Memory
 from .parts import initialize_weights, layer_norm, make_dropout, residual_norms
 from .positions import SCHEMES, DistanceTerms
@@ -152,7 +152,7 @@ class RelativeAttention(nn.Module):
         D, inner = config.d_model, config.n_head * config.head_width
         self.heads = (config.n_head, config.head_width)
         self.dropatt = config.dropatt
-        self.attend = (KERNELS | CUDA_KERNELS)[config.kernel]
+        self.attend = KERNELS[config.kernel]
         self.q_net = nn.Linear(D, inner, bias=False)
         self.kv_net = nn.Linear(D, 2 * inner, bias=False)
         self.o_net = nn.Linear(inner, D, bias=False)
@@ -161,10 +161,10 @@ class RelativeAttention(nn.Module):
         self, query_BLD: Tensor, seen_BSD: Tensor, terms: DistanceTerms, mask_BLS: Tensor
     ) -> Tensor:
         q_BLHK = self.q_net(query_BLD).unflatten(-1, self.heads)
-        k_BSHK, value_BSHK = self.kv_net(seen_BSD).unflatten(-1, (2, *self.heads)).unbind(2)
+        kv_BS2HK = self.kv_net(seen_BSD).unflatten(-1, (2, *self.heads))
         dropatt = self.dropatt if self.training else 0.0
         # Masked softmax of (a) + (b) + (c) + (d): `terms` has r, u and v.
-        out_BLHK = self.attend(q_BLHK, k_BSHK, value_BSHK, terms, mask_BLS, dropatt)
+        out_BLHK = self.attend(q_BLHK, kv_BS2HK, terms, mask_BLS, dropatt)
         return self.o_net(out_BLHK.flatten(-2))
 
 

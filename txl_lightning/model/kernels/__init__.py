@@ -1,12 +1,40 @@
 """The same attention, several ways, behind one signature:
 
-    attend(q_BLHK, k_BSHK, value_BSHK, terms, mask_BLS, dropatt) -> out_BLHK
+    attend(q_BLHK, kv_BS2HK, terms, mask_BLS, dropatt) -> out_BLHK
 
-where `terms` is what distance adds to a score, `mask_BLS` says which states a query may see
-(at least itself), and `dropatt` is the probability of dropping an attention weight.
+where `kv_BS2HK` has the keys and the values, `terms` is what distance adds to a score, `mask_BLS`
+says which states a query may see (at least itself), and `dropatt` is the probability of dropping an
+attention weight.
 """
 
-from . import matmul, reference, sdpa
-from .cuda import CUDA_KERNELS as CUDA_KERNELS
+from typing import Any
 
-KERNELS = {"reference": reference.attend, "sdpa": sdpa.attend, "matmul": matmul.attend}
+import torch
+from torch import Tensor
+
+from . import matmul, per_head, reference, sdpa
+from .cuda import CUDA_KERNELS
+
+
+def choose_kernel(device: torch.device, dtype: torch.dtype) -> str:
+    """Return the kernel that was fastest where it was measured (experiments/README.md)."""
+    # per_head cannot be traced by torch.compile, which fuses what sdpa has beside its products.
+    if device.type != "cpu" or torch.compiler.is_compiling():
+        return "sdpa"
+    # Half precision is converted for each product of a tile; matmul makes fewer, larger ones.
+    return "per_head" if dtype in (torch.float32, torch.float64) else "matmul"
+
+
+def attend(q_BLHK: Tensor, *others: Any) -> Tensor:
+    """Compute with the kernel that is fastest here."""
+    return KERNELS[choose_kernel(q_BLHK.device, q_BLHK.dtype)](q_BLHK, *others)
+
+
+KERNELS = {
+    "auto": attend,
+    "reference": reference.attend,
+    "per_head": per_head.attend,
+    "matmul": matmul.attend,
+    "sdpa": sdpa.attend,
+    **CUDA_KERNELS,
+}

@@ -19,13 +19,13 @@ from .sdpa import scores_by_distance
 
 def attend(
     q_BLHK: Tensor,
-    k_BSHK: Tensor,
-    value_BSHK: Tensor,
+    kv_BS2HK: Tensor,
     terms: DistanceTerms,
     mask_BLS: Tensor,
     dropatt: float,
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
+    k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
     assert not dropatt  # TransformerXLConfig refuses it: there is no way to drop a weight.
     S, score_BHLT = k_BSHK.size(1), scores_by_distance(q_BLHK, terms)
     add_distance = None

@@ -16,13 +16,13 @@ from ..positions import DistanceTerms, shift
 
 def attend(
     q_BLHK: Tensor,
-    k_BSHK: Tensor,
-    value_BSHK: Tensor,
+    kv_BS2HK: Tensor,
     terms: DistanceTerms,
     mask_BLS: Tensor,
     dropatt: float,
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
+    k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
     B, L, H, K = q_BLHK.shape
     S = k_BSHK.size(1)
     q_BLHK = q_BLHK * K**-0.5

@@ -11,18 +11,22 @@ from ..positions import DistanceTerms
 
 def attend(
     q_BLHK: Tensor,
-    k_BSHK: Tensor,
-    value_BSHK: Tensor,
+    kv_BS2HK: Tensor,
     terms: DistanceTerms,
     mask_BLS: Tensor,
     dropatt: float,
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
+    k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
+    weight_BHLS = F.dropout(weights(q_BLHK, k_BSHK, terms, mask_BLS), dropatt)
+    return einsum("bhls,bshk->blhk", weight_BHLS, value_BSHK)
+
+
+def weights(q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms, mask_BLS: Tensor) -> Tensor:
+    """Masked-Softmax(A / sqrt(K))."""
     score_BHLS = content(q_BLHK, k_BSHK, terms) + distance(q_BLHK, k_BSHK.size(1), terms)
     score_BHLS = score_BHLS / q_BLHK.size(-1) ** 0.5
-    score_BHLS = score_BHLS.masked_fill(~mask_BLS[:, None], float("-inf"))
-    weight_BHLS = F.dropout(score_BHLS.softmax(dim=-1), dropatt)
-    return einsum("bhls,bshk->blhk", weight_BHLS, value_BSHK)
+    return score_BHLS.masked_fill(~mask_BLS[:, None], float("-inf")).softmax(dim=-1)
 
 
 def content(q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms) -> Tensor:

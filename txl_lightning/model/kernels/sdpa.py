@@ -17,13 +17,13 @@ from ..positions import DistanceTerms, shift
 
 def attend(
     q_BLHK: Tensor,
-    k_BSHK: Tensor,
-    value_BSHK: Tensor,
+    kv_BS2HK: Tensor,
     terms: DistanceTerms,
     mask_BLS: Tensor,
     dropatt: float,
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
+    k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
     query_BLHK = q_BLHK if terms.u_HK is None else q_BLHK + terms.u_HK
     hidden_B1LS = ~mask_BLS[:, None]
     score_BHLT = scores_by_distance(q_BLHK, terms)

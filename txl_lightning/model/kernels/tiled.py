@@ -31,13 +31,13 @@ LAUNCH = {"num_warps": 8, "num_stages": 2}
 
 def attend(
     q_BLHK: Tensor,
-    k_BSHK: Tensor,
-    value_BSHK: Tensor,
+    kv_BS2HK: Tensor,
     terms: DistanceTerms,
     mask_BLS: Tensor,
     dropatt: float,
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
+    k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
     _, S, H, K = k_BSHK.shape
     assert max(k_BSHK.numel(), mask_BLS.numel()) < 2**31  # Offsets have 32 bits.
     # u and v may be wider, under autocast.

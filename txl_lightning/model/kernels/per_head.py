@@ -1,0 +1,180 @@
+"""Relative attention a few heads at a time, so that their scores stay in the caches of a CPU.
+
+Its gradient is written by hand: distances are shifted to states by views in both directions, and
+the gradients of keys and values are written where their projection reads them.
+
+B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances
+X = H * B matrices in a batched product   Y = B * L queries of one head
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from ..positions import DistanceTerms, shift
+from .inference import Tile, tiles
+
+
+@torch.compiler.disable
+def attend(
+    q_BLHK: Tensor,
+    kv_BS2HK: Tensor,
+    terms: DistanceTerms,
+    mask_BLS: Tensor,
+    dropatt: float,
+) -> Tensor:
+    """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
+    by_distance = (terms.u_HK, terms.v_HK, terms.r_THK, terms.b_TH)
+    # u and v may be wider, under autocast.
+    narrow = (None if term is None else term.to(q_BLHK.dtype) for term in by_distance)
+    return Attention.apply(q_BLHK, kv_BS2HK, *narrow, mask_BLS, dropatt)
+
+
+class Operands(NamedTuple):
+    """Operands of the products, heads first; queries plus u and plus v, and b, over sqrt(K)."""
+
+    content_HBLK: Tensor
+    distance_HBLK: Tensor
+    kv_2HBSK: Tensor
+    r_HTK: Tensor | None
+    b_HT: Tensor | None
+
+
+class Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        *tensors, mask_BLS, ctx.dropatt = inputs
+        of = heads_first(*tensors)
+        H, B, L, _ = of.content_HBLK.shape
+        S = of.kv_2HBSK.size(3)
+        hidden = HiddenStates(mask_BLS, of.content_HBLK)
+        out_HBLK = torch.empty_like(tensors[0]).permute(2, 0, 1, 3)
+        weight_HBLS = out_HBLK.new_empty(H, B, L, S)
+        kept_HBLS = torch.empty_like(weight_HBLS, dtype=torch.bool) if ctx.dropatt else None
+        for tile in tiles(of.content_HBLK, S):
+            weight_XLS = weight_HBLS[tile].flatten(0, 1)
+            k_XSK, value_XSK = (states[tile].flatten(0, 1) for states in of.kv_2HBSK)
+            torch.bmm(of.content_HBLK[tile].flatten(0, 1), k_XSK.mT, out=weight_XLS)
+            add_distances_(weight_HBLS[tile], of, tile)
+            hidden.hide_(weight_HBLS[tile], tile)
+            torch.softmax(weight_XLS, dim=-1, out=weight_XLS)
+            if kept_HBLS is not None:
+                weight_XLS, kept_XLS = torch.native_dropout(weight_XLS, ctx.dropatt, True)
+                kept_HBLS[tile] = kept_XLS.view(kept_HBLS[tile].shape)
+            out_HBLK[tile] = torch.bmm(weight_XLS, value_XSK).view(out_HBLK[tile].shape)
+        ctx.save_for_backward(*tensors, weight_HBLS, kept_HBLS)
+        return out_HBLK.permute(1, 2, 0, 3)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out_BLHK: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, weight_HBLS, kept_HBLS = ctx.saved_tensors
+        of, gradients = heads_first(*tensors), Gradients(*tensors)
+        d_out_HBLK = d_out_BLHK.permute(2, 0, 1, 3).contiguous()
+        for tile in tiles(of.content_HBLK, weight_HBLS.size(-1)):
+            weight_XLS, d_out_XLK = (x[tile].flatten(0, 1) for x in (weight_HBLS, d_out_HBLK))
+            d_weight_XLS = torch.bmm(d_out_XLK, of.kv_2HBSK[1][tile].flatten(0, 1).mT)
+            read_XLS = weight_XLS
+            if kept_HBLS is not None:
+                kept_XLS = kept_HBLS[tile].flatten(0, 1) / (1 - ctx.dropatt)
+                read_XLS, d_weight_XLS = weight_XLS * kept_XLS, d_weight_XLS * kept_XLS
+            gradients.add_values_(tile, read_XLS, d_out_XLK)
+            kind = weight_XLS.dtype
+            d_score_XLS = torch._softmax_backward_data(d_weight_XLS, weight_XLS, -1, kind)
+            gradients.add_scores_(tile, d_score_XLS, of)
+        return *gradients.of_inputs(), None, None
+
+
+def heads_first(
+    q_BLHK: Tensor,
+    kv_BS2HK: Tensor,
+    u_HK: Tensor | None,
+    v_HK: Tensor | None,
+    r_THK: Tensor | None,
+    b_TH: Tensor | None,
+) -> Operands:
+    """Return the operands of the products; states and distances are views."""
+    scale = q_BLHK.size(-1) ** -0.5
+    q_HBLK = (q_BLHK.permute(2, 0, 1, 3) * scale).contiguous()
+    content_HBLK, distance_HBLK = (
+        q_HBLK if bias_HK is None else q_HBLK + bias_HK[:, None, None] * scale
+        for bias_HK in (u_HK, v_HK)
+    )
+    r_HTK = None if r_THK is None else r_THK.transpose(0, 1)
+    b_HT = None if b_TH is None else b_TH.t() * scale
+    return Operands(content_HBLK, distance_HBLK, kv_BS2HK.permute(2, 3, 0, 1, 4), r_HTK, b_HT)
+
+
+class HiddenStates:
+    """Adds -inf to scores that are masked, in the columns in which there are any."""
+
+    def __init__(self, mask_BLS: Tensor, like: Tensor) -> None:
+        column = (~mask_BLS.all(dim=1).all(dim=0)).nonzero()[:, 0].tolist()
+        self.first, stop = (column[0], column[-1] + 1) if column else (0, 0)
+        part_BLX = ~mask_BLS[..., self.first : stop]
+        self.hidden_BLX = like.new_zeros(part_BLX.shape).masked_fill_(part_BLX, float("-inf"))
+
+    def hide_(self, score_HBLS: Tensor, tile: Tile) -> None:
+        hidden_BLX = self.hidden_BLX[tile[1]]
+        score_HBLS.narrow(-1, self.first, hidden_BLX.size(-1)).add_(hidden_BLX)
+
+
+def add_distances_(score_HBLS: Tensor, of: Operands, tile: Tile) -> None:
+    """Add (b) + (d) to the scores of a tile."""
+    H, B, L, S = score_HBLS.shape
+    if of.b_HT is not None:
+        score_HBLS += shift(of.b_HT[tile[0], None, None].expand(H, 1, L, S + 1))
+    if of.r_HTK is not None:
+        near_HYT = torch.bmm(of.distance_HBLK[tile].flatten(1, 2), of.r_HTK[tile[0]].mT)
+        score_HBLS += shift(near_HYT.view(H, B, L, S + 1))
+
+
+class Gradients:
+    """Gradients of the inputs of `heads_first`, tile by tile."""
+
+    def __init__(self, q_BLHK: Tensor, kv_BS2HK: Tensor, *terms: Tensor | None) -> None:
+        self.q_BLHK, self.kv_BS2HK = torch.empty_like(q_BLHK), torch.empty_like(kv_BS2HK)
+        self.terms = [None if term is None else torch.zeros_like(term) for term in terms]
+        self.q_HBLK = self.q_BLHK.permute(2, 0, 1, 3)
+        self.k_HBSK, self.value_HBSK = self.kv_BS2HK.permute(2, 3, 0, 1, 4)
+
+    def add_values_(self, tile: Tile, weight_XLS: Tensor, d_out_XLK: Tensor) -> None:
+        value_HBSK = self.value_HBSK[tile]
+        value_HBSK[:] = torch.bmm(weight_XLS.mT, d_out_XLK).view(value_HBSK.shape)
+
+    def add_scores_(self, tile: Tile, d_score_XLS: Tensor, of: Operands) -> None:
+        u_HK, v_HK, r_THK, b_TH = self.terms
+        q_HBLK, k_HBSK, heads = self.q_HBLK[tile], self.k_HBSK[tile], tile[0]
+        d_k_XSK = torch.bmm(d_score_XLS.mT, of.content_HBLK[tile].flatten(0, 1))
+        k_HBSK[:] = d_k_XSK.view(k_HBSK.shape)
+        d_q_XLK = torch.bmm(d_score_XLS, of.kv_2HBSK[0][tile].flatten(0, 1))
+        q_HBLK[:] = d_q_XLK.view(q_HBLK.shape)
+        if u_HK is not None:
+            u_HK[heads] += q_HBLK.sum(dim=(1, 2))
+        d_near_HYT = unshift(d_score_XLS).view(len(q_HBLK), -1, d_score_XLS.size(-1) + 1)
+        if b_TH is not None:
+            b_TH[:, heads] += d_near_HYT.sum(dim=1).t()
+        if r_THK is not None:
+            d_q_HYK = torch.bmm(d_near_HYT, of.r_HTK[heads])
+            q_HBLK += d_q_HYK.view(q_HBLK.shape)
+            if v_HK is not None:
+                v_HK[heads] += d_q_HYK.sum(dim=1)
+            d_r_HTK = torch.bmm(d_near_HYT.mT, of.distance_HBLK[tile].flatten(1, 2))
+            r_THK[:, heads] += d_r_HTK.transpose(0, 1)
+
+    def of_inputs(self) -> tuple[Tensor | None, ...]:
+        u_HK, v_HK, r_THK, b_TH = self.terms
+        scale = self.q_BLHK.size(-1) ** -0.5
+        # Keys and distances met queries over sqrt(K).
+        over = (self.q_BLHK, u_HK, v_HK, b_TH)
+        d_q, d_u, d_v, d_b = (None if each is None else each.mul_(scale) for each in over)
+        return d_q, self.kv_BS2HK, d_u, d_v, r_THK, d_b
+
+
+def unshift(score_XLS: Tensor) -> Tensor:
+    """Return the gradient of what `shift` read as these: near_XLT."""
+    X, L, S = score_XLS.shape
+    return F.pad(score_XLS.flatten(1), (L, 0)).view(X, L, S + 1)
