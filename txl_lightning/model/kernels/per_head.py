@@ -15,7 +15,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..positions import DistanceTerms, shift
-from .inference import Tile, tiles
+from .inference import Mask, tiles
+
+Tile = tuple[slice, slice]
+"""Heads and rows."""
 
 
 @torch.compiler.disable
@@ -50,7 +53,7 @@ class Attention(torch.autograd.Function):
         of = heads_first(*tensors)
         H, B, L, _ = of.content_HBLK.shape
         S = of.kv_2HBSK.size(3)
-        hidden = HiddenStates(mask_BLS, of.content_HBLK)
+        mask = Mask(mask_BLS, tensors[0].dtype, [find_hidden_columns(mask_BLS)])
         out_HBLK = torch.empty_like(tensors[0]).permute(2, 0, 1, 3)
         weight_HBLS = out_HBLK.new_empty(H, B, L, S)
         kept_HBLS = torch.empty_like(weight_HBLS, dtype=torch.bool) if ctx.dropatt else None
@@ -59,7 +62,7 @@ class Attention(torch.autograd.Function):
             k_XSK, value_XSK = (states[tile].flatten(0, 1) for states in of.kv_2HBSK)
             torch.bmm(of.content_HBLK[tile].flatten(0, 1), k_XSK.mT, out=weight_XLS)
             add_distances_(weight_HBLS[tile], of, tile)
-            hidden.hide_(weight_HBLS[tile], tile)
+            mask.hide_(weight_HBLS[tile], tile[1])
             torch.softmax(weight_XLS, dim=-1, out=weight_XLS)
             if kept_HBLS is not None:
                 weight_XLS, kept_XLS = torch.native_dropout(weight_XLS, ctx.dropatt, True)
@@ -108,18 +111,10 @@ def heads_first(
     return Operands(content_HBLK, distance_HBLK, kv_BS2HK.permute(2, 3, 0, 1, 4), r_HTK, b_HT)
 
 
-class HiddenStates:
-    """Adds -inf to scores that are masked, in the columns in which there are any."""
-
-    def __init__(self, mask_BLS: Tensor, like: Tensor) -> None:
-        column = (~mask_BLS.all(dim=1).all(dim=0)).nonzero()[:, 0].tolist()
-        self.first, stop = (column[0], column[-1] + 1) if column else (0, 0)
-        part_BLX = ~mask_BLS[..., self.first : stop]
-        self.hidden_BLX = like.new_zeros(part_BLX.shape).masked_fill_(part_BLX, float("-inf"))
-
-    def hide_(self, score_HBLS: Tensor, tile: Tile) -> None:
-        hidden_BLX = self.hidden_BLX[tile[1]]
-        score_HBLS.narrow(-1, self.first, hidden_BLX.size(-1)).add_(hidden_BLX)
+def find_hidden_columns(mask_BLS: Tensor) -> tuple[int, int]:
+    """Return the first and last states, by start and stop, that some query does not attend to."""
+    columns = (~mask_BLS.all(dim=1).all(dim=0)).nonzero()[:, 0].tolist()
+    return (columns[0], columns[-1] + 1) if columns else (0, 0)
 
 
 def add_distances_(score_HBLS: Tensor, of: Operands, tile: Tile) -> None:
