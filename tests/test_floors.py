@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "txl_lightning"
 TESTS = Path(__file__).parent
 FLOORS = {
     "errors": 0, "files": 0, "signals": 0,
-    "model": 2135, "data": 1, "help": 1,
+    "model": 2122, "data": 1, "help": 1,
     "evaluation": 2, "generation": 2, "checkpoints": 2,
     "convert": 3, "analysis": 3,
     "training": 4, "sweeps": 4,
@@ -19,7 +19,7 @@ FLOORS = {
 # What was reached; the aim is 10,000 lines in all and 9,000 of tests. Budgets fall with every cut;
 # raising one is a decision, and its commit says why.
 BUDGETS = {
-    "top": 643, "model": 2135, "data": 2297, "evaluation": 635, "generation": 570,
+    "top": 643, "model": 2122, "data": 2297, "evaluation": 635, "generation": 570,
     "checkpoints": 634, "convert": 474, "analysis": 605, "training": 3070, "sweeps": 526,
     "commands": 855,
 }  # fmt: skip
