@@ -51,10 +51,10 @@ def prepare(tmp_path, recipe):
 def encode(tmp_path):
     """Encode a user's own text with a vocabulary that was there before."""
 
-    def run(text: bytes, vocab, name="own.txt", split="test", **options) -> EvalText:
+    def run(text: bytes, vocab, name="own.txt", split="test", cut=ALL_TEST) -> EvalText:
         (tmp_path / name).write_bytes(text)
         where = {"path": str(tmp_path / name), "data_dir": str(tmp_path)}
-        return DataConfig(split=ALL_TEST, **where, **options).encode_split(split, vocab, tmp_path)
+        return DataConfig(split=cut, **where).encode_split(split, vocab, tmp_path)
 
     return run
 
@@ -224,6 +224,8 @@ def test_text_to_be_scored_is_encoded_whole_with_the_given_vocabulary(encode):
     assert text.bytes_per_token == 12 / 6
     assert text.fingerprint == encode(b"cd ab\nef ab\n", Bytes(), name="other.txt").fingerprint
     assert text.fingerprint != encode(b"cd ab\nef ac\n", WORDS).fingerprint
+    # Of several splits only the one that is asked for.
+    assert len(encode(b"xxabab", Characters("ab"), cut=(1 / 3, 0.0, 2 / 3)).tokens) == 4
 
 
 def test_text_to_be_scored_is_refused_where_a_character_is_missing_or_it_is_empty(encode):
