@@ -3,13 +3,7 @@
 import pytest
 import torch
 
-from txl_lightning.analysis.speed import (
-    compare_with_window,
-    is_disturbed,
-    make_segment_timer,
-    make_window_timer,
-    measure_latency,
-)
+from txl_lightning.analysis import speed
 from txl_lightning.model import CachedReader
 
 
@@ -25,33 +19,26 @@ lengths: list[tuple[int, int]] = []
 
 
 def test_segment_is_read_with_a_full_memory_and_a_window_with_none(make_net, monkeypatch):
-    monkeypatch.setattr("txl_lightning.analysis.speed.CachedReader", RecordingReader)
+    monkeypatch.setattr(speed, "CachedReader", RecordingReader)
     net = make_net()
     with torch.inference_mode():
-        timers = make_segment_timer(net, 20, 4, 2), make_window_timer(net, 20)
-        assert all(timer() > 0 for timer in timers * 2)
+        timers = speed.time_segments(net, 20, 4, 2), speed.time_windows(net, 20)
+        assert all(next(times) > 0 for times in timers * 2)
     assert lengths[-4:] == [(4, 20), (20, 0)] * 2
 
 
-def fake_timer(monkeypatch, name: str, seconds) -> None:
-    seconds = iter(seconds)
-    monkeypatch.setattr(f"txl_lightning.analysis.speed.{name}", lambda *_: lambda: next(seconds))
+def fake_times(monkeypatch, name: str, seconds) -> None:
+    monkeypatch.setattr(speed, name, lambda *_: iter(seconds))
 
 
 def test_fastest_token_counts_after_a_first_round(make_net, monkeypatch):
-    fake_timer(monkeypatch, "make_segment_timer", [0.001, 0.001, 0.004, 0.008, 0.016, 0.008])
-    fake_timer(monkeypatch, "make_window_timer", [0.1, 0.3, 0.5])
-    (row,) = compare_with_window(make_net(), [800], tgt_len=4, segments=4, positions=2)
+    fake_times(monkeypatch, "time_segments", [0.001, 0.001, 0.004, 0.008, 0.016, 0.008])
+    fake_times(monkeypatch, "time_windows", [0.1, 0.3, 0.5])
+    (row,) = speed.compare_with_window(make_net(), [800], tgt_len=4, segments=4, positions=2)
     expected = {"memory_ms_per_token": 1, "memory_median_ms": 2, "segments": 4}
     expected |= {"window_ms_per_token": 300, "window_median_ms": 400, "window_positions": 2}
     expected |= {"speedup": 300, "published_speedup": 363, "attention_len": 800, "tgt_len": 4}
     assert row == pytest.approx(expected)
-
-
-FIRST = {"attention_len": 8, "memory_ms_per_token": 1, "memory_median_ms": 1.2}
-FIRST |= {"window_ms_per_token": 10, "window_median_ms": 11}
-SECOND = {"attention_len": 16, "memory_ms_per_token": 2, "memory_median_ms": 2.1}
-SECOND |= {"window_ms_per_token": 30, "window_median_ms": 32}
 
 
 @pytest.mark.parametrize(
@@ -64,13 +51,17 @@ SECOND |= {"window_ms_per_token": 30, "window_median_ms": 32}
     ],
 )
 def test_times_lengthened_by_other_processes_are_disturbed(change, expected):
-    assert is_disturbed([FIRST, SECOND | change]) is expected
+    names = ("attention_len", "memory_ms_per_token", "memory_median_ms")
+    names += ("window_ms_per_token", "window_median_ms")
+    times = ((8, 1, 1.2, 10, 11), (16, 2, 2.1, 30, 32))
+    first, second = (dict(zip(names, row, strict=True)) for row in times)
+    assert speed.is_disturbed([first, second | change]) is expected
 
 
 def test_latency_percentiles_are_times_that_were_measured(make_net, monkeypatch):
     """Of 100 tokens, the time that so many do not exceed; the first is not counted."""
-    fake_timer(monkeypatch, "make_segment_timer", [1000.0, *range(100, 0, -1)])
-    (row,) = measure_latency(make_net(), 6, [4], 100)
-    percentiles = {f"p{p}_ms": p * 1e3 for p in (50, 90, 95, 99)}
-    rate = {"tokens_per_second": 4 / 50.5}
-    assert row == {"batch_size": 4, "mem_len": 6, "tokens": 100} | rate | percentiles
+    fake_times(monkeypatch, "time_segments", [1000.0, *range(100, 0, -1)])
+    (row,) = speed.measure_latency(make_net(), 6, [4], 100)
+    expected = {f"p{share}_ms": 1000 * share for share in (50, 90, 95, 99)}
+    expected |= {"batch_size": 4, "mem_len": 6, "tokens": 100, "tokens_per_second": 4 / 50.5}
+    assert row == expected

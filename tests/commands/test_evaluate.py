@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import math
 import re
 import shutil
 import sys
@@ -53,26 +52,23 @@ def test_the_record_names_everything_a_number_depends_on(measure, checkpoint, mo
     }  # fmt: skip
     assert record["cold_starts"] == 2
     assert (record["tokens"], record["tokens_scored"], record["bytes_scored"]) == (300, 298, 298)
-    assert record["bits_per_byte"] == pytest.approx(record["nats"] / math.log(2))
-    assert record["perplexity"] == pytest.approx(math.exp(record["nats"]))
     for name in ("nats", "bits_per_byte", "perplexity"):
         low, high = record["interval"][name]
         assert low < record[name] < high
     sha256 = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
     assert (record["checkpoint"], record["checkpoint_sha256"]) == ("best.ckpt", sha256)
-    speed = record["tokens_scored"] / record["seconds"]
-    assert record["tokens_per_second"] == pytest.approx(speed)
+    assert record["tokens_per_second"] == pytest.approx(298 / record["seconds"])
     assert record["peak_memory_bytes"] > 10**7
     assert record["machine"]["torch"] == torch.__version__
     assert record["date"].endswith("+00:00")
     assert measure("--protocol=single-pass")["lengths"]["tgt_len"] == 300
+    window = measure("--protocol=sliding-window", "--window=9", "--batch_size=4")["lengths"]
+    assert (window["tgt_len"], window["ext_len"], window["max_tokens"]) == (1, 8, 1000)
 
 
 def test_a_table_is_printed_on_stderr_and_records_are_appended(txl, checkpoint, tmp_path):
-    outputs = [
-        txl("evaluate", checkpoint, "--protocol=paper-wt103", "--out=all.jsonl")[1]
-        for _ in range(2)
-    ]
+    words = ("evaluate", checkpoint, "--protocol=paper-wt103", "--out=all.jsonl")
+    outputs = [txl(*words)[1] for _ in range(2)]
     assert Path("all.jsonl").read_text() == "".join(output.out for output in outputs)
     first, counts, headline, *_, last = outputs[0].err.splitlines()
     assert first.startswith("paper-wt103-base: ")
@@ -90,17 +86,6 @@ def test_nats_of_every_token_are_stored_in_input_order(measure, checkpoint, text
     assert np.isnan(nats_N).nonzero()[0].tolist() == [0, 50]
     np.testing.assert_allclose(nats_N.reshape(2, 50)[:, 1:], expected, rtol=1e-5)
     assert record["nats"] == pytest.approx(np.nanmean(nats_N), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [("--same_length=mem_len", "--warmup_len=16"), ("--protocol=sliding-window", "--window=9")],
-)
-def test_the_batch_size_changes_nothing_with_warmed_rows_or_windows(measure, text_file, options):
-    options = ("--path", text_file, "--max_tokens=40", *options)
-    found, expected = (measure(*options, f"--batch_size={rows}") for rows in (8, 1))
-    assert (found["tokens_scored"], found["cold_starts"]) == (40, 1)
-    assert found["nats"] == pytest.approx(expected["nats"], rel=1e-6)
 
 
 def test_a_corpus_is_encoded_with_the_checkpoints_vocabulary(measure, monkeypatch, tmp_path):

@@ -161,11 +161,11 @@ def test_warmed_rows_give_every_token_but_the_first_the_nats_of_one_row(make_net
 
 
 def test_warm_up_reads_the_tokens_before_a_row(make_net):
-    net, ids = make_net(), torch.randint(11, (60,))
-    found = stream_nats(net, ids, batch_size=3, tgt_len=4, mem_len=5, warmup_len=8)
+    net, ids, lengths = make_net(), torch.randint(11, (60,)), {"tgt_len": 4, "mem_len": 5}
+    found = stream_nats(net, ids, batch_size=3, warmup_len=8, **lengths)
     assert found.shape == (3, 20)
     assert found.isnan().nonzero().tolist() == [[0, 0]]
-    alone = stream_nats(net, ids[32:], batch_size=1, tgt_len=4, mem_len=5)[0]
+    alone = stream_nats(net, ids[32:], batch_size=1, **lengths)[0]
     torch.testing.assert_close(found[2], alone[7:])
 
 

@@ -1,7 +1,8 @@
 """Time of a token: memory against a sliding window (Dai et al. 2019, Table 9), and decoding."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -17,42 +18,32 @@ PERCENTILES = (50, 90, 95, 99)
 # Tokens in a segment that only fills the memory.
 FILLING = 256
 
-# Does something once more, and returns how many seconds it took.
-Timer = Callable[[], float]
 
-
-def make_segment_timer(
+def time_segments(
     model: TransformerXL, attention_len: int, tgt_len: int, batch_size: int = 1
-) -> Timer:
-    """Return a timer that reads the next tgt_len tokens with attention_len remembered before."""
+) -> Iterator[float]:
+    """Yield the seconds of each further tgt_len tokens, with attention_len remembered before."""
     reader, generator = CachedReader(model), torch.Generator().manual_seed(0)
     memory = reader.empty_memory(batch_size, EvalLengths(attention_len))
     for place in range(0, attention_len, FILLING):
         shape = (batch_size, min(FILLING, attention_len - place))
         _, memory = reader.hidden(draw_tokens(model, shape, generator), memory)
-
-    def time_segment() -> float:
-        nonlocal memory
+    while True:
         tokens_BL, targets_BL = draw_tokens(model, (2, batch_size, tgt_len), generator)
         start = read_clock(model)
         _, memory = reader.loss(tokens_BL, targets_BL, memory)
-        return read_clock(model) - start
-
-    return time_segment
+        yield read_clock(model) - start
 
 
-def make_window_timer(model: TransformerXL, attention_len: int) -> Timer:
-    """Return a timer that predicts one token from attention_len tokens, which are read anew."""
+def time_windows(model: TransformerXL, attention_len: int) -> Iterator[float]:
+    """Yield the seconds of each prediction of one token, from attention_len that are read anew."""
     reader, generator = CachedReader(model), torch.Generator().manual_seed(0)
-
-    def time_window() -> float:
+    while True:
         window_1L = draw_tokens(model, (1, attention_len), generator)
         start = read_clock(model)
         h_1LD, _ = reader.hidden(window_1L, reader.empty_memory(1, EvalLengths(0)))
         model.head(h_1LD[:, -1:])
-        return read_clock(model) - start
-
-    return time_window
+        yield read_clock(model) - start
 
 
 def draw_tokens(model: TransformerXL, shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
@@ -76,15 +67,12 @@ def compare_with_window(
     machine does meets all of them; what counts is the fastest of each.
     """
     n_segment = -(-segments // positions)
-    timers = [
-        (make_segment_timer(model, at, tgt_len), make_window_timer(model, at)) for at in lengths
-    ]
-    times = [([], []) for _ in lengths]
+    timers = [(time_segments(model, at, tgt_len), time_windows(model, at)) for at in lengths]
+    times, rows = [([], []) for _ in lengths], []
     for _ in range(positions + 1):
-        for (time_segment, time_window), (memory_s, window_s) in zip(timers, times, strict=True):
-            memory_s.append([time_segment() for _ in range(n_segment)])
-            window_s.append(time_window())
-    rows = []
+        for (segment_times, window_times), (memory_s, window_s) in zip(timers, times, strict=True):
+            memory_s.append(list(islice(segment_times, n_segment)))
+            window_s.append(next(window_times))
     for attention_len, (memory_s, window_s) in zip(lengths, times, strict=True):
         # The first round finds everything cold.
         memory_ms = 1e3 * np.ravel(memory_s[1:]) / tgt_len
@@ -116,9 +104,8 @@ def measure_latency(
     """Return a row for each batch size: tokens a second, and percentiles of a token's ms."""
     rows = []
     for batch_size in batches:
-        time_token = make_segment_timer(model, mem_len, 1, batch_size)
         # The first one finds everything cold.
-        seconds = [time_token() for _ in range(tokens + 1)][1:]
+        seconds = list(islice(time_segments(model, mem_len, 1, batch_size), 1, tokens + 1))
         rate = batch_size / float(np.median(seconds))
         row = {"batch_size": batch_size, "mem_len": mem_len, "tokens_per_second": rate}
         ms = 1e3 * np.percentile(seconds, PERCENTILES, method="inverted_cdf")
