@@ -58,9 +58,11 @@ def test_kernel_equals_the_reference_with_every_gradient(kernel, tgt_len, mem_le
 def test_inference_kernel_equals_the_reference(tgt_len, mem_len, names):
     leaves, mask = make_inputs(tgt_len, mem_len, names)
     slow = run("reference", leaves, mask)
-    given, kept = (leaves["q"], leaves["k"], leaves["value"]), inference.Mask(mask, torch.float64)
+    q, *kept = (leaves[name].detach() for name in ("q", "k", "value"))
+    terms = inference.lay_out_terms(make_terms(leaves), q)
+    mask, workspace = inference.Mask(mask, q.dtype), inference.Workspace()
     with torch.no_grad():
-        fast = inference.attend(*given, make_terms(leaves), kept)
+        fast = inference.attend(q, *kept, terms, mask, workspace)
     torch.testing.assert_close(fast, slow.detach(), rtol=1e-10, atol=1e-10)
 
 

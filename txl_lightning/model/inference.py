@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..errors import require
 from .config import EvalLengths, SameLength
-from .kernels.inference import Mask, attend, lay_out_terms
+from .kernels.inference import Mask, Workspace, attend, lay_out_terms
 from .memory import Memory, attention_mask, count_filled, farthest_state
 from .positions import DistanceTerms
 from .transformer_xl import Layer, TransformerXL
@@ -36,6 +36,7 @@ class CachedReader:
 
     def __init__(self, net: TransformerXL) -> None:
         self.net, self.config, self.head = net, net.config, net.head
+        self.workspace = Workspace()
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AnyMemory:
         """Return a cache without any state, or a `Memory` where a cache is impossible."""
@@ -80,7 +81,7 @@ class CachedReader:
         mask = cache.attention_mask(tgt_len, doc_pos_BL)
         h_BLD = self.net.embedding(tokens_BL) * self.config.d_model**0.5
         for layer, cached in zip(self.net.layers, cache.layers(tgt_len), strict=True):
-            h_BLD = read_layer(layer, h_BLD, cached, mask)
+            h_BLD = read_layer(layer, h_BLD, cached, mask, self.workspace)
         return self.net.final_norm(h_BLD), cache.updated(tgt_len, mask, n_reread)
 
 
@@ -88,7 +89,9 @@ CachedLayer = tuple[Tensor, Tensor, DistanceTerms]
 """k_HBKS and value_HBSK, whose last L are for the segment; and what distance adds."""
 
 
-def read_layer(layer: Layer, h_BLD: Tensor, cached: CachedLayer, mask: Mask) -> Tensor:
+def read_layer(
+    layer: Layer, h_BLD: Tensor, cached: CachedLayer, mask: Mask, workspace: Workspace
+) -> Tensor:
     """Return what `layer` makes of a segment, after writing the segment's keys and values."""
     attention, (k_HBKS, value_HBSK, terms) = layer.attention, cached
     normed_BLD = layer.norm_before(h_BLD)
@@ -97,7 +100,7 @@ def read_layer(layer: Layer, h_BLD: Tensor, cached: CachedLayer, mask: Mask) -> 
     k_BSHK[:, -h_BLD.size(1) :], value_BSHK[:, -h_BLD.size(1) :] = new_BLHK
     query_BLD = normed_BLD if layer.norms_queries else h_BLD
     q_BLHK = attention.q_net(query_BLD).unflatten(-1, attention.heads)
-    out_BLHK = attend(q_BLHK, k_BSHK, value_BSHK, terms, mask)
+    out_BLHK = attend(q_BLHK, k_BSHK, value_BSHK, terms, mask, workspace)
     return layer.feed_forward(layer.norm_after(h_BLD + attention.o_net(out_BLHK.flatten(-2))))
 
 
@@ -190,8 +193,8 @@ class KeyValueCache:
         count = self._n_distance(self.mem_len, max(tgt_len, SLACK))
         distance_E = torch.arange(count - 1, -1, -1, device=self.filled_B.device)
         terms_N = positions(distance_E.clamp(min=0, max=self.clamp_len))
-        dtype = self.buffer.k_NHBKC.dtype
-        return replace(self, terms_N=tuple(lay_out_terms(terms, dtype) for terms in terms_N))
+        values = self.buffer.v_NHBCK
+        return replace(self, terms_N=tuple(lay_out_terms(terms, values) for terms in terms_N))
 
     def _n_distance(self, n_kept: int, tgt_len: int) -> int:
         # Beyond clamp_len all terms are the same: the farthest L stand for them.

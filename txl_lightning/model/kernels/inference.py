@@ -8,7 +8,6 @@ X = H * B matrices in a batched product   Y = B * L
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -44,18 +43,41 @@ class Mask:
             score_HBLS.narrow(-1, start, added_BLX.size(-1)).add_(added_BLX[rows])
 
 
-def lay_out_terms(terms: DistanceTerms, dtype: torch.dtype) -> DistanceTerms:
-    """Return the same terms in the layout read fastest, distances side by side."""
-    r_THK, b_TH = terms.r_THK, terms.b_TH
+def lay_out_terms(terms: DistanceTerms, values: Tensor) -> DistanceTerms:
+    """Return terms as `attend` takes them: distances side by side, biases over sqrt(K)."""
+    scale, r_THK = values.size(-1) ** -0.5, terms.r_THK
     if r_THK is not None:
-        r_THK = r_THK.permute(1, 2, 0).to(dtype).contiguous().permute(2, 0, 1)
-    if b_TH is not None:
-        b_TH = b_TH.t().contiguous().t()
-    return replace(terms, r_THK=r_THK, b_TH=b_TH)
+        # Autocast leaves products with `out=` alone.
+        r_THK = r_THK.permute(1, 2, 0).to(values.dtype).contiguous().permute(2, 0, 1)
+    b_TH = None if terms.b_TH is None else terms.b_TH.t().contiguous().t() * scale
+    u_HK, v_HK = (None if bias is None else bias * scale for bias in (terms.u_HK, terms.v_HK))
+    return DistanceTerms(r_THK, u_HK, v_HK, b_TH)
+
+
+class Workspace:
+    """Tensors used again by every layer: memory new to a process is slow to touch."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+
+    def get(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Return a tensor of any content, valid until the next one of this name."""
+        count, tensor = math.prod(shape), self.tensors.get(name)
+        if tensor is None or tensor.numel() < count or tensor.dtype != like.dtype:
+            # A tensor made under inference_mode could not be written to outside of it.
+            with torch.inference_mode(False):
+                tensor = torch.empty(count, dtype=like.dtype, device=like.device)
+            self.tensors[name] = tensor
+        return tensor[:count].view(shape)
 
 
 def attend(
-    q_BLHK: Tensor, k_BSHK: Tensor, value_BSHK: Tensor, terms: DistanceTerms, mask: Mask
+    q_BLHK: Tensor,
+    k_BSHK: Tensor,
+    value_BSHK: Tensor,
+    terms: DistanceTerms,
+    mask: Mask,
+    workspace: Workspace,
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     # A cache may be read under another autocast than it was written under.
@@ -65,11 +87,12 @@ def attend(
     out_HBLK = torch.empty_like(content_HBLK)
     for heads, rows in tiles(q_HBLK, seen_len):
         tile = heads, rows
-        score_HBLS = shifted_scores(distance_HBLK[tile], seen_len, terms, heads)
+        score_HBLS = shifted_scores(distance_HBLK[tile], seen_len, terms, heads, workspace)
         score_XLS = score_HBLS.flatten(0, 1)
         score_XLS.baddbmm_(content_HBLK[tile].flatten(0, 1), k_HBKS[tile].flatten(0, 1))
         mask.hide_(score_HBLS, rows)
-        weight_XLS = torch.softmax(score_XLS, dim=-1, out=torch.empty_like(score_XLS))
+        weight_XLS = workspace.get("weights", score_XLS.shape, score_XLS)
+        torch.softmax(score_XLS, dim=-1, out=weight_XLS)
         out_XLK = out_HBLK[tile].flatten(0, 1)
         torch.bmm(weight_XLS, value_HBSK[tile].flatten(0, 1), out=out_XLK)
     return out_HBLK.permute(1, 2, 0, 3)
@@ -91,29 +114,29 @@ def tiles(q_HBLK: Tensor, seen_len: int) -> Iterator[tuple[slice, slice]]:
 
 
 def scale_query(q_HBLK: Tensor, bias_HK: Tensor | None) -> Tensor:
-    """Return queries, head by head, with a bias if there is one, over sqrt(K)."""
-    scale = q_HBLK.size(-1) ** -0.5
-    # Autocast leaves operations with `out=` alone.
-    out = q_HBLK.new_empty(q_HBLK.shape)
+    """Return queries over sqrt(K) plus a bias that is already, head by head."""
+    scale, out = q_HBLK.size(-1) ** -0.5, q_HBLK.new_empty(q_HBLK.shape)
     if bias_HK is None:
         return torch.mul(q_HBLK, scale, out=out)
-    return torch.add(bias_HK[:, None, None] * scale, q_HBLK, alpha=scale, out=out)
+    return torch.add(bias_HK[:, None, None], q_HBLK, alpha=scale, out=out)
 
 
-def shifted_scores(q_HBLK: Tensor, seen_len: int, terms: DistanceTerms, heads: slice) -> Tensor:
+def shifted_scores(
+    q_HBLK: Tensor, seen_len: int, terms: DistanceTerms, heads: slice, workspace: Workspace
+) -> Tensor:
     """Return (b) + (d) of some heads and rows by the state that they are of: score_HBLS."""
-    (H, B, L, K), n_near = q_HBLK.shape, terms.n_distance
+    (H, B, L, _), n_near = q_HBLK.shape, terms.n_distance
+    score_HBLS = workspace.get("scores", (H, B, L, seen_len), q_HBLK)
     if not n_near:
-        return q_HBLK.new_zeros(H, B, L, seen_len)
-    near_HYE = q_HBLK.new_empty(H, B * L, n_near)
+        return score_HBLS.zero_()
+    near_HYE = workspace.get("by distance", (H, B * L, n_near), q_HBLK)
     if terms.r_THK is None:
         near_HYE.zero_()
     else:
         torch.bmm(q_HBLK.flatten(1, 2), terms.r_THK.permute(1, 2, 0)[heads], out=near_HYE)
     if terms.b_TH is not None:
-        near_HYE.add_(terms.b_TH.t()[heads, None] * K**-0.5)
+        near_HYE.add_(terms.b_TH.t()[heads, None])
     near_HBLE, n_far = near_HYE.view(H, B, L, n_near), seen_len + 1 - n_near
-    score_HBLS = q_HBLK.new_empty(H, B, L, seen_len)
     score_HBLS[..., n_far:] = shift(near_HBLE)
     if n_far:
         score_HBLS[..., :n_far] = near_HBLE[..., :1]
