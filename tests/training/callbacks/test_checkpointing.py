@@ -70,7 +70,10 @@ def test_last_checkpoint_is_written_after_validations_every_few_steps_and_at_the
     saved_steps, last, every, options, steps
 ):
     assert saved_steps(LastCheckpoint(every), **options) == steps
-    assert torch.load(last, weights_only=True)["txl_lightning"]["exact"]
+    checkpoint = torch.load(last, weights_only=True)
+    assert checkpoint["txl_lightning"]["exact"]
+    # The validation that it follows is not due once more after a resume.
+    assert checkpoint["callbacks"]["LastCheckpoint"] == {"validation_due": False}
 
 
 def test_process_that_lightning_started_ends_with_0(saved_steps, monkeypatch):

@@ -56,7 +56,8 @@ def test_number_that_is_not_finite_stops_training_before_the_update(
     fit, train, what, value, accumulate
 ):
     spoil = Spoil(what, float(value), 3)
-    said = rf"step 4, segment {4 * accumulate - 1} of the training text: loss .*gradient norm .*; "
+    where = f"step 4, segment {4 * accumulate - 1} of the training text"
+    said = rf"{where}: loss .*, gradient norm .*; nothing was updated; lower model\.optim\.lr"
     with pytest.raises(NonFiniteError, match=said) as stop:
         train(spoil, gradient_clip_val=0.25, accumulate_grad_batches=accumulate)
     assert (stop.value.exit_code, fit.trainer.global_step) == (5, 3)
@@ -121,14 +122,6 @@ def test_logged_gradient_norm_and_memory_bytes_are_right(train):
     assert set(n_byte) == {model.memory_bank.committed["train", 0].h_NBMD.nbytes}
     assert peaks == sorted(peaks)
     assert 5e7 < peaks[0] < 1e11
-
-
-def test_exploding_learning_rate_is_exit_code_5(txl, small):
-    options = ["--model.optim.lr=1e30", "--model.optim.warmup_steps=0", "--trainer.max_steps=30"]
-    code, output = txl("fit", *small, *options, "--trainer.val_check_interval=30")
-    assert code == 5
-    assert "is not finite" in output.err or "nothing was updated" in output.err
-    assert "lower model.optim.lr" in output.err
 
 
 def test_out_of_memory_is_exit_code_7_and_names_what_to_lower(txl, small):

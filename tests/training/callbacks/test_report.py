@@ -139,16 +139,6 @@ def test_learning_curves_are_of_training_and_validation_without_nan():
     assert axes.get_ylabel() == "bits per byte"
 
 
-def test_long_curves_are_simplified():
-    rows = [
-        {"step": n, "train/tokens_seen": n, "train/nats": 5 + math.sin(n)} for n in range(50_000)
-    ]
-    svg = report.to_svg(
-        lambda axes: report.plot_learning_curves(axes, RunMetrics(rows)), report.LARGE
-    )
-    assert len(svg) < 200_000
-
-
 @pytest.mark.parametrize(("share", "n_axes"), [(0.0, 1), (0.1, 2)])
 def test_attention_has_a_colour_scale_only_with_memory(share, n_axes):
     row = {"layer": 1, "head": 1, "mean": 1.0, "nearest_tenth": 0, "median": 1}

@@ -18,9 +18,6 @@ from ...evaluation.environment import commit, release
 from .run_metrics import is_fitting, run_folder
 from .validation_probe import ValidationProbe
 
-INIT_TIMEOUT = 20.0
-"""Seconds to wait for the server when a run begins."""
-
 
 @dataclass(frozen=True)
 class WandbConfig:
@@ -39,8 +36,6 @@ class OfflineFallbackWandbLogger(WandbLogger):
     """
 
     def __init__(self, logger: WandbLogger, root: str, required: bool, run_id: str | None) -> None:
-        import wandb
-
         super().__init__()
         # Lightning has no public copy of what a logger was asked for.
         vars(self).update(vars(logger))
@@ -50,8 +45,8 @@ class OfflineFallbackWandbLogger(WandbLogger):
         if init.get("dir") in (None, "."):
             init["dir"] = os.environ.get("WANDB_DIR", root)
         init.setdefault("id", run_id)
-        if "WANDB_INIT_TIMEOUT" not in os.environ:
-            init.setdefault("settings", wandb.Settings(init_timeout=INIT_TIMEOUT))
+        # Seconds; W&B's own 90 are a long time to stand still where there is no network.
+        os.environ.setdefault("WANDB_INIT_TIMEOUT", "20")
         self._wandb_init, self._project = init, init["project"]
         self._save_dir, self._id = init["dir"], init["id"]
         self.required, self.tokens_seen = required, 0.0
