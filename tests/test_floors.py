@@ -20,7 +20,7 @@ FLOORS = {
 # raising one is a decision, and its commit says why.
 BUDGETS = {
     "top": 643, "model": 2148, "data": 2297, "evaluation": 560, "generation": 511,
-    "checkpoints": 634, "convert": 474, "analysis": 555, "training": 2828, "sweeps": 526,
+    "checkpoints": 634, "convert": 474, "analysis": 555, "training": 2823, "sweeps": 526,
     "commands": 810,
 }  # fmt: skip
 ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 12_900, 13_500, 300, 50
