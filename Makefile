@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 THEIRS := .venv-reference
 
-.PHONY: help setup quickstart test test-all test-slow lint format clean
+.PHONY: help setup quickstart test test-all test-slow gpu lint format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -35,6 +35,9 @@ $(THEIRS)/ready: tests/reference/requirements.txt
 	$(PYTHON) -m venv $(THEIRS)
 	$(THEIRS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/reference/requirements.txt
 	@touch $@
+
+gpu:  ## check a GPU in ten minutes with the PyTorch that PYTHON has: correctness, speed, one JSON
+	$(PYTHON) experiments/gpu/check.py
 
 lint: $(READY)  ## check style
 	$(BIN)/ruff check .

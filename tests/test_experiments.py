@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -95,3 +96,16 @@ def test_quickstart_trains_measures_and_samples(tmp_path, text_file, capsys, mon
     with pytest.raises(SystemExit, match="2"):
         quickstart.main()
     assert "none.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_check_of_a_gpu_runs_its_parts_on_a_cpu_in_tiny_sizes(tmp_path):
+    check = HERE.parent / "experiments" / "gpu" / "check.py"
+    command = [sys.executable, str(check), "--smoke", "--limit", "800"]
+    done = subprocess.run([*command, "--results", tmp_path], capture_output=True, text=True)
+    result = json.loads((tmp_path / "cpu-smoke.json").read_text())
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert {part["status"] for part in result["parts"].values()} == {"done"}
+    speed, [resume] = (result["parts"][name]["found"] for name in ("speed", "resume"))
+    assert {"sdpa", "matmul", "flex", "triton"} <= {found["kernel"] for found in speed}
+    assert resume["resumes_exactly"]

@@ -39,8 +39,8 @@ class Golden:
         """Require that a network gives these nats and remembers these states, to 1e-5."""
         memory = net.empty_memory(3, EvalLengths(self.mem_len))
         for index, (tokens, targets, scored) in enumerate(self.segments()):
-            nats, memory = net.loss(tokens, targets, memory)
-            found, expected = nats[:, -scored:], self.arrays[f"nll.{index}"].t()
+            nats, memory = net.loss(tokens.to(net.device), targets.to(net.device), memory)
+            found, expected = nats[:, -scored:].cpu(), self.arrays[f"nll.{index}"].t()
             if f"ordered.{index}" in self.arrays:
                 expected = self.arrays[f"ordered.{index}"].t()
             elif self.by_cluster:
@@ -49,7 +49,7 @@ class Golden:
         assert f"nll.{index + 1}" not in self.arrays
         for n, h_BMD in enumerate(memory.h_NBMD if self.mem_len else []):
             expected = self.arrays[f"mem.{n}"].transpose(0, 1)
-            torch.testing.assert_close(h_BMD, expected.to(h_BMD.dtype), rtol=0, atol=1e-5)
+            torch.testing.assert_close(h_BMD.cpu(), expected.to(h_BMD.dtype), rtol=0, atol=1e-5)
 
 
 @pytest.fixture(scope="session")

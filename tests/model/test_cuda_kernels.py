@@ -70,7 +70,6 @@ def test_triton_equals_the_reference_with_every_gradient_in_its_interpreter():
     """Float32 is the widest that it computes in; a case drops weights."""
     found = json.loads(run_with_triton(SCRIPT, "tiled", TRITON_INTERPRET="1"))
     assert len(found) == len(correctness.SMALL) + 1
-    assert found["dropped"].pop("share") < 0.02
     for case, errors in found.items():
         assert max(errors.values()) < 2e-6, (case, errors)
 

@@ -37,7 +37,7 @@ def guard_may_wait(monkeypatch):
 
 
 @pytest.mark.usefixtures("guard_may_wait")
-@pytest.mark.parametrize("kernel", [*KERNELS, *CUDA_KERNELS])
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_a_step_waits_for_the_gpu_only_to_refuse_what_is_not_finite(
     make_model, make_data, make_trainer, kernel
 ):

@@ -48,7 +48,8 @@ def attend(
 @cache
 def fused_attention() -> Callable[..., Tensor]:
     """Compile FlexAttention, which as it is writes every score."""
-    return torch.compile(flex_attention)
+    # Each for one choice of lengths, of which a run has few.
+    return torch.compile(flex_attention, dynamic=False)
 
 
 @lru_cache(maxsize=1)
