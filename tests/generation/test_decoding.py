@@ -116,6 +116,12 @@ def test_samples_follow_the_models_probabilities(make_net):
     assert (torch.bincount(ids, minlength=11) / 800 - p_V).abs().max() < 5 * (0.25 / 800) ** 0.5
 
 
+def test_each_token_of_a_text_is_drawn_anew(make_net):
+    """From nearly equal probabilities, one draw for all would give one token."""
+    ids = generate(make_net(), PROMPT, 30, temperature=1e6, seed=0)
+    assert len(ids.unique()) > 5
+
+
 def test_equal_seeds_sample_equal_texts_in_a_list_or_alone(make_net):
     net, prompts = make_net(), [torch.randint(11, (length,)) for length in (9, 1, 2)]
     together = generate(net, prompts, 30, seed=3, repetition_penalty=99)

@@ -266,3 +266,22 @@ def test_network_learns_one_batch_by_heart(changes):
         nats.mean().backward()
         optimizer.step()
     assert nats.mean() < 0.05
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"norm": "pre"}, {"positions": "absolute_learned", "clamp_len": 9}],
+    ids=str,
+)
+def test_gradients_do_not_depend_on_how_the_memory_is_joined(make_net, monkeypatch, changes):
+    net = make_net(mem_len=6, **changes)
+    _, memory = net(torch.randint(11, (2, 5)))
+    tokens_BL = torch.randint(11, (2, 4))
+
+    def gradients():
+        nats_BL, _ = net.loss(tokens_BL, tokens_BL, memory)
+        return torch.autograd.grad(nats_BL.sum(), list(net.parameters()))
+
+    found = gradients()
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    torch.testing.assert_close(found, gradients())

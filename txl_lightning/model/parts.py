@@ -6,6 +6,8 @@ layer-normalisation weights                       normal(1, init_std)
 every other bias                                  0
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -43,6 +45,36 @@ def residual_norms(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
     """Return what comes before a part and after its residual sum: a norm and nothing."""
     norm = layer_norm(config)
     return (nn.Identity(), norm) if config.norm == "post" else (norm, nn.Identity())
+
+
+class ConcatenatedLinear(nn.Linear):
+    """A linear map of [m o h], or of h alone, whose gradient leaves out an m that needs none."""
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        if len(parts) == 1 or torch.compiler.is_compiling():
+            return super().forward(torch.cat(parts, dim=1))
+        return LinearOfParts.apply(*parts, self.weight)
+
+
+class LinearOfParts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, memory_BMD: Tensor, h_BLD: Tensor, weight_ID: Tensor) -> Tensor:
+        seen_BSD = torch.cat([memory_BMD, h_BLD], dim=1)
+        out_BSI = F.linear(seen_BSD, weight_ID)
+        # Under autocast the products are narrower than what they are of.
+        ctx.n_memory = memory_BMD.size(1)
+        ctx.save_for_backward(seen_BSD.to(out_BSI.dtype), weight_ID)
+        return out_BSI
+
+    @staticmethod
+    def backward(ctx: Any, d_out_BSI: Tensor) -> tuple[Tensor | None, ...]:
+        seen_BSD, weight_ID = ctx.saved_tensors
+        (needs_memory, needs_h, _), n_memory = ctx.needs_input_grad, ctx.n_memory
+        narrow_ID = weight_ID.to(d_out_BSI.dtype)
+        d_memory_BMD = d_out_BSI[:, :n_memory] @ narrow_ID if needs_memory else None
+        d_h_BLD = d_out_BSI[:, n_memory:] @ narrow_ID if needs_h else None
+        d_weight_ID = d_out_BSI.flatten(0, 1).mT @ seen_BSD.flatten(0, 1)
+        return d_memory_BMD, d_h_BLD, d_weight_ID.to(weight_ID.dtype)
 
 
 def initialize_weights(model: nn.Module, config: TransformerXLConfig) -> None:

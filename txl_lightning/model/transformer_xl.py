@@ -26,7 +26,7 @@ from .adaptive import embedding_and_head
 from .config import EvalLengths, TransformerXLConfig
 from .kernels import KERNELS
 from .memory import Memory
-from .parts import initialize_weights, layer_norm, make_dropout, residual_norms
+from .parts import ConcatenatedLinear, initialize_weights, layer_norm, make_dropout, residual_norms
 from .positions import SCHEMES, DistanceTerms
 
 
@@ -138,9 +138,9 @@ class Layer(nn.Module):
     ) -> Tensor:
         memory_BMD, h_BLD = terms.add_positions(memory_BMD, h_BLD)  # absolute schemes only
         # h~ = [SG(m) o h]; SG, the stop-gradient, is Memory.updated's.
-        seen_BSD = self.norm_before(torch.cat([memory_BMD.to(h_BLD.dtype), h_BLD], dim=1))
-        query_BLD = seen_BSD[:, -h_BLD.size(1) :] if self.norms_queries else h_BLD
-        read_BLD = self.attention(query_BLD, seen_BSD, terms, mask_BLS)
+        seen = self.norm_before(memory_BMD.to(h_BLD.dtype)), self.norm_before(h_BLD)
+        query_BLD = seen[1] if self.norms_queries else h_BLD
+        read_BLD = self.attention(query_BLD, seen, terms, mask_BLS)
         return self.feed_forward(self.norm_after(h_BLD + self.drop(read_BLD)))
 
 
@@ -154,14 +154,18 @@ class RelativeAttention(nn.Module):
         self.dropatt = config.dropatt
         self.attend = KERNELS[config.kernel]
         self.q_net = nn.Linear(D, inner, bias=False)
-        self.kv_net = nn.Linear(D, 2 * inner, bias=False)
+        self.kv_net = ConcatenatedLinear(D, 2 * inner, bias=False)
         self.o_net = nn.Linear(inner, D, bias=False)
 
     def forward(
-        self, query_BLD: Tensor, seen_BSD: Tensor, terms: DistanceTerms, mask_BLS: Tensor
+        self,
+        query_BLD: Tensor,
+        seen: tuple[Tensor, Tensor],
+        terms: DistanceTerms,
+        mask_BLS: Tensor,
     ) -> Tensor:
         q_BLHK = self.q_net(query_BLD).unflatten(-1, self.heads)
-        kv_BS2HK = self.kv_net(seen_BSD).unflatten(-1, (2, *self.heads))
+        kv_BS2HK = self.kv_net(*seen).unflatten(-1, (2, *self.heads))
         dropatt = self.dropatt if self.training else 0.0
         # Masked softmax of (a) + (b) + (c) + (d): `terms` has r, u and v.
         out_BLHK = self.attend(q_BLHK, kv_BS2HK, terms, mask_BLS, dropatt)
