@@ -149,3 +149,11 @@ def test_per_head_gradients_are_exact_with_dropout_and_tiles_of_any_size(monkeyp
 )
 def test_automatic_kernel_depends_on_device_and_precision(device, dtype, kernel):
     assert choose_kernel(torch.device(device), dtype) == kernel
+
+
+@pytest.mark.parametrize("kernel", FAST)
+def test_dropped_attention_has_gradients_in_half_precision(kernel):
+    leaves, mask = make_inputs(4, 2)
+    narrow = {name: leaf.detach().bfloat16().requires_grad_() for name, leaf in leaves.items()}
+    run(kernel, narrow, mask, dropatt=0.5).sum().backward()
+    assert all(leaf.grad.dtype == torch.bfloat16 for leaf in narrow.values())

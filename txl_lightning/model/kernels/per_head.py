@@ -82,8 +82,9 @@ class Attention(torch.autograd.Function):
             d_weight_XLS = torch.bmm(d_out_XLK, of.kv_2HBSK[1][tile].flatten(0, 1).mT)
             read_XLS = weight_XLS
             if kept_HBLS is not None:
-                kept_XLS = kept_HBLS[tile].flatten(0, 1) / (1 - ctx.dropatt)
-                read_XLS, d_weight_XLS = weight_XLS * kept_XLS, d_weight_XLS * kept_XLS
+                kept_XLS, share = kept_HBLS[tile].flatten(0, 1), 1 - ctx.dropatt
+                read_XLS = weight_XLS * kept_XLS / share
+                d_weight_XLS = d_weight_XLS * kept_XLS / share
             gradients.add_values_(tile, read_XLS, d_out_XLK)
             kind = weight_XLS.dtype
             d_score_XLS = torch._softmax_backward_data(d_weight_XLS, weight_XLS, -1, kind)
