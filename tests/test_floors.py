@@ -19,7 +19,7 @@ FLOORS = {
 # What was reached; the aim is 10,000 lines in all and 9,000 of tests. Budgets fall with every cut;
 # raising one is a decision, and its commit says why.
 BUDGETS = {
-    "top": 643, "model": 2185, "data": 2297, "evaluation": 560, "generation": 511,
+    "top": 643, "model": 2186, "data": 2297, "evaluation": 560, "generation": 511,
     "checkpoints": 634, "convert": 474, "analysis": 555, "training": 2823, "sweeps": 526,
     "commands": 810,
 }  # fmt: skip
