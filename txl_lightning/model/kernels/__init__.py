@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import matmul, per_head, reference, sdpa
-from .cuda import CUDA_KERNELS
+from .cuda import CUDA_KERNELS as CUDA_KERNELS
 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype) -> str:
