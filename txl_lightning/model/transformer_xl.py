@@ -180,7 +180,7 @@ class FeedForward(nn.Module):
         self.norm_before, self.norm_after = residual_norms(config)
         self.net = nn.Sequential(
             nn.Linear(config.d_model, config.inner_width),
-            nn.ReLU(inplace=True),
+            nn.ReLU(),
             make_dropout(config),
             nn.Linear(config.inner_width, config.d_model),
             make_dropout(config),
