@@ -50,18 +50,18 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         *tensors, mask_BLS, ctx.dropatt = inputs
-        of = heads_first(*tensors)
-        H, B, L, _ = of.content_HBLK.shape
-        S = of.kv_2HBSK.size(3)
+        operands = make_operands(*tensors)
+        H, B, L, _ = operands.content_HBLK.shape
+        S = operands.kv_2HBSK.size(3)
         mask = Mask(mask_BLS, tensors[0].dtype, [find_hidden_columns(mask_BLS)])
         out_HBLK = torch.empty_like(tensors[0]).permute(2, 0, 1, 3)
         weight_HBLS = out_HBLK.new_empty(H, B, L, S)
         kept_HBLS = torch.empty_like(weight_HBLS, dtype=torch.bool) if ctx.dropatt else None
-        for tile in tiles(of.content_HBLK, S):
+        for tile in tiles(operands.content_HBLK, S):
             weight_XLS = weight_HBLS[tile].flatten(0, 1)
-            k_XSK, value_XSK = (states[tile].flatten(0, 1) for states in of.kv_2HBSK)
-            torch.bmm(of.content_HBLK[tile].flatten(0, 1), k_XSK.mT, out=weight_XLS)
-            add_distances_(weight_HBLS[tile], of, tile)
+            k_XSK, value_XSK = (states[tile].flatten(0, 1) for states in operands.kv_2HBSK)
+            torch.bmm(operands.content_HBLK[tile].flatten(0, 1), k_XSK.mT, out=weight_XLS)
+            add_distances_(weight_HBLS[tile], operands, tile)
             mask.hide_(weight_HBLS[tile], tile[1])
             torch.softmax(weight_XLS, dim=-1, out=weight_XLS)
             if kept_HBLS is not None:
@@ -75,11 +75,11 @@ class Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_out_BLHK: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, weight_HBLS, kept_HBLS = ctx.saved_tensors
-        of, gradients = heads_first(*tensors), Gradients(*tensors)
+        operands, gradients = make_operands(*tensors), Gradients(*tensors)
         d_out_HBLK = d_out_BLHK.permute(2, 0, 1, 3).contiguous()
-        for tile in tiles(of.content_HBLK, weight_HBLS.size(-1)):
+        for tile in tiles(operands.content_HBLK, weight_HBLS.size(-1)):
             weight_XLS, d_out_XLK = (x[tile].flatten(0, 1) for x in (weight_HBLS, d_out_HBLK))
-            d_weight_XLS = torch.bmm(d_out_XLK, of.kv_2HBSK[1][tile].flatten(0, 1).mT)
+            d_weight_XLS = torch.bmm(d_out_XLK, operands.kv_2HBSK[1][tile].flatten(0, 1).mT)
             read_XLS = weight_XLS
             if kept_HBLS is not None:
                 kept_XLS, share = kept_HBLS[tile].flatten(0, 1), 1 - ctx.dropatt
@@ -88,11 +88,11 @@ class Attention(torch.autograd.Function):
             gradients.add_values_(tile, read_XLS, d_out_XLK)
             kind = weight_XLS.dtype
             d_score_XLS = torch._softmax_backward_data(d_weight_XLS, weight_XLS, -1, kind)
-            gradients.add_scores_(tile, d_score_XLS, of)
-        return *gradients.of_inputs(), None, None
+            gradients.add_scores_(tile, d_score_XLS, operands)
+        return *gradients.to_tuple(), None, None
 
 
-def heads_first(
+def make_operands(
     q_BLHK: Tensor,
     kv_BS2HK: Tensor,
     u_HK: Tensor | None,
@@ -118,18 +118,18 @@ def find_hidden_columns(mask_BLS: Tensor) -> tuple[int, int]:
     return (columns[0], columns[-1] + 1) if columns else (0, 0)
 
 
-def add_distances_(score_HBLS: Tensor, of: Operands, tile: Tile) -> None:
+def add_distances_(score_HBLS: Tensor, operands: Operands, tile: Tile) -> None:
     """Add (b) + (d) to the scores of a tile."""
     H, B, L, S = score_HBLS.shape
-    if of.b_HT is not None:
-        score_HBLS += shift(of.b_HT[tile[0], None, None].expand(H, 1, L, S + 1))
-    if of.r_HTK is not None:
-        near_HYT = torch.bmm(of.distance_HBLK[tile].flatten(1, 2), of.r_HTK[tile[0]].mT)
+    if operands.b_HT is not None:
+        score_HBLS += shift(operands.b_HT[tile[0], None, None].expand(H, 1, L, S + 1))
+    if operands.r_HTK is not None:
+        near_HYT = torch.bmm(operands.distance_HBLK[tile].flatten(1, 2), operands.r_HTK[tile[0]].mT)
         score_HBLS += shift(near_HYT.view(H, B, L, S + 1))
 
 
 class Gradients:
-    """Gradients of the inputs of `heads_first`, tile by tile."""
+    """Gradients of the inputs of `make_operands`, tile by tile."""
 
     def __init__(self, q_BLHK: Tensor, kv_BS2HK: Tensor, *terms: Tensor | None) -> None:
         self.q_BLHK, self.kv_BS2HK = torch.empty_like(q_BLHK), torch.empty_like(kv_BS2HK)
@@ -141,12 +141,12 @@ class Gradients:
         value_HBSK = self.value_HBSK[tile]
         value_HBSK[:] = torch.bmm(weight_XLS.mT, d_out_XLK).view(value_HBSK.shape)
 
-    def add_scores_(self, tile: Tile, d_score_XLS: Tensor, of: Operands) -> None:
+    def add_scores_(self, tile: Tile, d_score_XLS: Tensor, operands: Operands) -> None:
         u_HK, v_HK, r_THK, b_TH = self.terms
         q_HBLK, k_HBSK, heads = self.q_HBLK[tile], self.k_HBSK[tile], tile[0]
-        d_k_XSK = torch.bmm(d_score_XLS.mT, of.content_HBLK[tile].flatten(0, 1))
+        d_k_XSK = torch.bmm(d_score_XLS.mT, operands.content_HBLK[tile].flatten(0, 1))
         k_HBSK[:] = d_k_XSK.view(k_HBSK.shape)
-        d_q_XLK = torch.bmm(d_score_XLS, of.kv_2HBSK[0][tile].flatten(0, 1))
+        d_q_XLK = torch.bmm(d_score_XLS, operands.kv_2HBSK[0][tile].flatten(0, 1))
         q_HBLK[:] = d_q_XLK.view(q_HBLK.shape)
         if u_HK is not None:
             u_HK[heads] += q_HBLK.sum(dim=(1, 2))
@@ -154,19 +154,19 @@ class Gradients:
         if b_TH is not None:
             b_TH[:, heads] += d_near_HYT.sum(dim=1).t()
         if r_THK is not None:
-            d_q_HYK = torch.bmm(d_near_HYT, of.r_HTK[heads])
+            d_q_HYK = torch.bmm(d_near_HYT, operands.r_HTK[heads])
             q_HBLK += d_q_HYK.view(q_HBLK.shape)
             if v_HK is not None:
                 v_HK[heads] += d_q_HYK.sum(dim=1)
-            d_r_HTK = torch.bmm(d_near_HYT.mT, of.distance_HBLK[tile].flatten(1, 2))
+            d_r_HTK = torch.bmm(d_near_HYT.mT, operands.distance_HBLK[tile].flatten(1, 2))
             r_THK[:, heads] += d_r_HTK.transpose(0, 1)
 
-    def of_inputs(self) -> tuple[Tensor | None, ...]:
+    def to_tuple(self) -> tuple[Tensor | None, ...]:
         u_HK, v_HK, r_THK, b_TH = self.terms
         scale = self.q_BLHK.size(-1) ** -0.5
         # Keys and distances met queries over sqrt(K).
-        over = (self.q_BLHK, u_HK, v_HK, b_TH)
-        d_q, d_u, d_v, d_b = (None if each is None else each.mul_(scale) for each in over)
+        scaled = (self.q_BLHK, u_HK, v_HK, b_TH)
+        d_q, d_u, d_v, d_b = (None if each is None else each.mul_(scale) for each in scaled)
         return d_q, self.kv_BS2HK, d_u, d_v, r_THK, d_b
 
 
