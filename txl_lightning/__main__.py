@@ -19,7 +19,14 @@ from typing import get_args
 import jsonargparse
 
 from . import signals
-from .errors import StorageError, explain_parser_error, innermost_error, prefix_errors
+from .errors import (
+    OutOfMemoryError,
+    StorageError,
+    explain_parser_error,
+    innermost_error,
+    is_out_of_memory,
+    prefix_errors,
+)
 from .help import PROGRAM, HelpFormatter, describe_command
 
 COMMANDS = {
@@ -43,6 +50,14 @@ IGNORED_WARNINGS = (
     ".*(LeafSpec|exists and is not empty|infer the batch indices|used to create the checkpoint).*"
 )
 """Warnings of Lightning to its own developers, or about loaders that are not ours."""
+TO_LOWER = {
+    "evaluate": "batch_size, tgt_len, mem_len or ext_len",
+    "generate": "mem_len, num_samples, num_beams, or the length of the prompt",
+    "inspect": "batch_size, tgt_len, tokens or mem_lens",
+    "recl": "max_context",
+    "speed": "lengths, tgt_len, batches, or the sizes of the network",
+}
+"""What needs less memory, of the commands whose options have a say in it."""
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -80,7 +95,13 @@ def run(arguments: list[str]) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     silence_warnings()
     call = run_lightning if command in LIGHTNING else run_function
-    call(command, [underscore_name(option) for option in options])
+    try:
+        call(command, [underscore_name(option) for option in options])
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        advice = f"; lower {TO_LOWER[command]}" if command in TO_LOWER else ""
+        raise OutOfMemoryError(f"{command}: out of memory{advice}") from error
 
 
 def run_lightning(command: str, options: list[str]) -> None:

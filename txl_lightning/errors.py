@@ -22,6 +22,11 @@ TYPE_WORDS |= {"str": "a text", "tuple": "a list", "list": "a list", "NoneType":
 # Ours, in jsonargparse's list of all that a callback's value is not.
 INNER = re.compile(r"^ +- (\S+: invalid .+; expected .+)$", re.MULTILINE)
 
+# Of the host or a device, or for a size that is too large for an address or for an integer.
+EXHAUSTED = re.compile(
+    "can't allocate memory|out of memory|size calculation overflow|unpacking long|without overflow"
+)
+
 
 class DataError(ValueError):
     """Text, vocabulary or corpus that cannot be used."""
@@ -51,6 +56,12 @@ class OutOfMemoryError(ValueError):
     """Memory that cannot be allocated."""
 
     exit_code = 7
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether memory cannot be had; of the host's, torch says so in a plain RuntimeError."""
+    is_of_torch = isinstance(error, RuntimeError | TypeError | OverflowError)
+    return isinstance(error, MemoryError) or (is_of_torch and bool(EXHAUSTED.search(str(error))))
 
 
 def require(condition: bool, key: str, value: object, expected: str) -> None:

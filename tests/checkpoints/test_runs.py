@@ -51,6 +51,7 @@ def folder(make_net, tmp_path):
     [
         ({"txl_lightning": {"format": 2}}, "written by a later release"),
         ({"net": {"n_layer": 0}}, "n_layer: invalid 0"),
+        ({"net": {"n_layer": 10**9}}, "n_layer: invalid 1000000000; expected at most 10,000"),
         ({"net": {"colour": 1}}, r"a setting is of a wrong kind \(.*colour"),
         ({"txl_lightning": {}}, r"a setting is of a wrong kind \('format"),
         ('{"model_type": "transfo-xl"}', "not written by convert; convert "),
@@ -63,6 +64,25 @@ def test_invalid_settings_are_refused_with_their_file(folder, change, message):
     settings = json.loads(path.read_text())
     path.write_text(change if isinstance(change, str) else json.dumps(settings | change))
     with pytest.raises(CheckpointError, match=rf"config\.json: {message}"):
+        load_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"n_layer": 9999}, "n_layer: invalid 9999; expected at most 2[0-9]"),
+        ({"d_model": 10**9}, "net: sizes beyond those of tensors"),
+        ({"d_model": 10**30}, "a setting is of a wrong kind"),
+        ({"d_inner": 10**12}, r"invalid \[32, 8\] float64; expected \[1000000000000, 8\]"),
+    ],
+)
+def test_absurd_sizes_are_compared_with_the_weights_before_anything_is_built(
+    folder, sizes, message
+):
+    settings = json.loads((folder / "config.json").read_text())
+    settings["net"] |= sizes
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(CheckpointError, match=message):
         load_folder(folder)
 
 

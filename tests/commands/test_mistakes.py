@@ -7,6 +7,9 @@ import sys
 import pytest
 import torch
 
+from txl_lightning.checkpoints import save_folder
+from txl_lightning.data.vocab import Bytes
+
 MISTAKES = [
     ("generate --num_samples=0", 2, "num_samples: invalid 0; expected at least 1"),
     ("generate --num_samples=2 --num_beams=2", 2, "num_samples: invalid 2; expected 1 with beams"),
@@ -51,6 +54,8 @@ MISTAKES = [
     ("speed --lengths=0", 2, "lengths: invalid [0]; expected at least 1 each"),
 ]
 
+HUGE = 10**12
+
 
 @pytest.mark.parametrize(("words", "code", "message"), MISTAKES)
 def test_a_mistake_is_one_line_with_its_exit_code(
@@ -64,3 +69,35 @@ def test_a_mistake_is_one_line_with_its_exit_code(
     where = ["--ckpt_path"] if command == "generate" else []
     found, line = refused(command, *where, checkpoint, *options)
     assert (found, line[: len(message)]) == (code, message)
+
+
+@pytest.mark.parametrize(
+    ("words", "lower"),
+    [
+        ("evaluate there --path=letters.txt", "batch_size, tgt_len, mem_len or ext_len"),
+        ("generate --ckpt_path=there", "mem_len, num_samples, num_beams, or the length of the"),
+        (f"generate --ckpt_path=there --mem_len=5 --num_samples={HUGE}", "mem_len, num_samples"),
+        ("recl there --path=letters.txt --reading=trained", "max_context"),
+        (f"speed there --lengths={HUGE}", "lengths, tgt_len, batches, or the sizes"),
+        (f"speed there --lengths={10**30}", "lengths, tgt_len, batches, or the sizes"),
+    ],
+)
+def test_memory_that_cannot_be_had_is_exit_code_7_and_names_what_to_lower(
+    refused, make_net, tmp_path, words, lower
+):
+    sizes = {"mem_len": HUGE, "memory_source": "same_layer"}
+    save_folder(make_net(n_token=256, **sizes).float(), tmp_path / "there", Bytes())
+    command, *options = words.split()
+    code, line = refused(command, *options)
+    assert (code, f"{command}: out of memory; lower {lower}" in line) == (7, True), line
+
+
+def test_huge_memory_takes_no_more_than_the_text(txl, checkpoint):
+    for words in (
+        "evaluate --max_tokens=100 --mem_len",
+        "generate --max_new_tokens=9 --mem_len",
+    ):
+        command, *options = words.split()
+        where = ["--ckpt_path", checkpoint] if command == "generate" else [checkpoint]
+        code, output = txl(command, *where, *options, HUGE)
+        assert code == 0, output.err

@@ -97,6 +97,18 @@ def test_buffer_moves_seldom(make_net, monkeypatch):
     assert 1 <= len(moves) <= 1 + 80 / 16
 
 
+@pytest.mark.parametrize("segments", [[1] * 40, [7] * 6, [33, 5, 2]])
+def test_long_memory_grows_with_what_is_read(make_net, monkeypatch, segments):
+    monkeypatch.setattr(inference_module, "ROOM", 4)
+    monkeypatch.setattr(inference_module, "SLACK", 2)
+    net, tokens = make_net(), torch.randint(11, (3, sum(segments)))
+    reader = CachedReader(net)
+    with torch.inference_mode():
+        found, _ = read(reader, reader.empty_memory(3, EvalLengths(10**12)), tokens, segments)
+        expected, _ = read(net, net.empty_memory(3, EvalLengths(50)), tokens, segments)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
 @torch.inference_mode()
 def test_cache_is_unchanged_by_the_caches_that_follow_it(make_net):
     net = make_net(mem_len=9)

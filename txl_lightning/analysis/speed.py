@@ -24,6 +24,8 @@ def time_segments(
 ) -> Iterator[float]:
     """Yield the seconds of each further tgt_len tokens, with attention_len remembered before."""
     reader, generator = CachedReader(model), torch.Generator().manual_seed(0)
+    # At once, not after hours of filling, it shows whether so much can be had.
+    model.empty_memory(batch_size, EvalLengths(attention_len))
     memory = reader.empty_memory(batch_size, EvalLengths(attention_len))
     for place in range(0, attention_len, FILLING):
         shape = (batch_size, min(FILLING, attention_len - place))

@@ -20,7 +20,7 @@ from ..model import TransformerXL, TransformerXLConfig
 from .files import FOREIGN, FORMAT, KEY, load_checkpoint
 from .tensors import errors_in, load_content, load_json, refuse_damaged, save_tensors
 from .vocabulary import load_vocabulary_in
-from .weights import Part, load_weights, map_weights
+from .weights import load_weights, map_own_weights
 
 CONFIG, WEIGHTS, VOCAB = "config.json", "model.safetensors", "vocab.json"
 OTHERWISE = "give a text with --path"
@@ -42,8 +42,7 @@ def load_folder(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     """
     config, weights = read_config(folder), load_content(folder / WEIGHTS)
     with errors_in(folder / WEIGHTS):
-        names = map_weights(config, lambda name: Part((name,), (name,)))
-        model = load_weights(weights, names, config)
+        model = load_weights(weights, map_own_weights, config)
     return model, load_vocabulary_in(folder, config.n_token)
 
 
@@ -92,10 +91,10 @@ def load_run(path: str | Path) -> tuple[TransformerXL, Vocabulary | None]:
         return load_folder(Path(path))
     checkpoint = read_checkpoint(path)
     with refuse_damaged(Path(path), FOREIGN.format(path)):
-        model = TransformerXL(TransformerXLConfig(**checkpoint["hyper_parameters"]["net"]))
-        weights = checkpoint["state_dict"]
-        model.load_state_dict({name.removeprefix("net."): weights[name] for name in weights})
-        return model.eval(), load_vocabulary(checkpoint["CorpusDataModule"]["vocab"])
+        config, weights = checkpoint["hyper_parameters"]["net"], checkpoint["state_dict"]
+        weights = {name.removeprefix("net."): weights[name] for name in weights}
+        model = load_weights(weights, map_own_weights, TransformerXLConfig(**config))
+        return model.float(), load_vocabulary(checkpoint["CorpusDataModule"]["vocab"])
 
 
 def load_with_vocabulary(path: str | Path) -> tuple[TransformerXL, Vocabulary]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..errors import require
 from ..model import TransformerXL, TransformerXLConfig
 
 # Tensors of other codes that are no weights.
@@ -48,21 +49,35 @@ def map_weights(config: TransformerXLConfig, map_weight: Callable[[str], Part | 
     return WeightMap(parts, copies)
 
 
+def map_own_weights(config: TransformerXLConfig) -> WeightMap:
+    return map_weights(config, lambda name: Part((name,), (name,)))
+
+
 def empty_network(config: TransformerXLConfig) -> TransformerXL:
     """Return a network with names and shapes; nothing is allocated, whatever its sizes."""
-    with torch.device("meta"):
-        return TransformerXL(config)
+    try:
+        with torch.device("meta"):
+            return TransformerXL(config)
+    except RuntimeError as error:
+        raise ValueError(f"net: sizes beyond those of tensors: {error}") from error
 
 
 def load_weights(
-    theirs: Mapping[str, Tensor], names: WeightMap, config: TransformerXLConfig
+    theirs: Mapping[str, Tensor],
+    map_names: Callable[[TransformerXLConfig], WeightMap],
+    config: TransformerXLConfig,
 ) -> TransformerXL:
     """Build a network, in eval mode and the precision of its weights, from tensors of any code.
+
+    Nothing is built that does not have their shapes.
 
     Raises:
         ValueError: one is missing, or has no place here, or has another shape than the settings
             say, or is not what it should repeat; it is named.
     """
+    deepest = f"at most {len(theirs)}, as there are {len(theirs)} tensors"
+    require(config.n_layer <= len(theirs), "n_layer", config.n_layer, deepest)
+    names = map_names(config)
     copies = {name: source for name, source in names.copies.items() if source in theirs}
     for name, source in copies.items():
         if name in theirs and not torch.equal(theirs[name], theirs[source]):

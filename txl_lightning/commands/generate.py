@@ -76,6 +76,8 @@ def generate_command(
     require(prompts is None or alone, "prompts", prompts, expected)
     texts = [read_prompt(prompt, prompt_file)] if prompts is None else read_prompt_lines(prompts)
     model, vocab = load_model(ckpt_path, how.device)
+    # At once, before so many prompts are made: each step has so many logits.
+    torch.empty(how.num_samples, model.config.n_token, device=model.device)
     sha256 = sha256_of_weights(ckpt_path) if how.state_file else ""
     n_printed = 0
     if how.state_file and how.state_file.exists():

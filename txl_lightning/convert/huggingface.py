@@ -47,7 +47,7 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
         config = config_from_huggingface(settings)
     weights = require_tensors(path, load_content(path))
     with errors_in(path):
-        model = load_weights(weights, map_huggingface_weights(config), config)
+        model = load_weights(weights, map_huggingface_weights, config)
     return model, load_vocabulary_in(folder, config.n_token)
 
 

@@ -42,7 +42,7 @@ def load_nvidia(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> Tr
     config = config_from_original(args, state_dict.get("r_emb"))
     # It lets each query see one state more than the original does.
     config = replace(config, same_length="mem_len+1" if config.same_length else None)
-    return load_weights(state_dict, map_nvidia_weights(config), config)
+    return load_weights(state_dict, map_nvidia_weights, config)
 
 
 def map_nvidia_weights(config: TransformerXLConfig) -> WeightMap:

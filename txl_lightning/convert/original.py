@@ -74,7 +74,7 @@ def load_original(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> 
             tensor is missing, left over or of another shape; it is named.
     """
     config = config_from_original(args, state_dict.get("r_emb"))
-    return load_weights(state_dict, map_original_weights(config), config)
+    return load_weights(state_dict, map_original_weights, config)
 
 
 def config_from_original(

@@ -9,6 +9,8 @@ from ..errors import require
 
 SameLength = Literal["mem_len", "mem_len+1"] | None
 EvalSameLength = Literal["mem_len", "mem_len+1", "all"] | None
+MAX_LAYERS = 10_000
+"""More than anybody trains; so many are built in seconds, a thousand million never."""
 LEARNED = ("learned", "shaw", "absolute_learned")
 """Position schemes with a row for each distance up to clamp_len."""
 
@@ -95,6 +97,7 @@ class TransformerXLConfig:
         """Yield whether a field is possible, its name, and what is expected; simple ones first."""
         for field in ("n_token", "n_layer", "n_head", "d_model", "div_val"):
             yield getattr(self, field) >= 1, field, "at least 1"
+        yield self.n_layer <= MAX_LAYERS, "n_layer", f"at most {MAX_LAYERS:,}"
         for field in ("d_embed", "d_head", "d_inner", "loss_chunk_size"):
             yield is_at_least(1, getattr(self, field)), field, "at least 1, or null"
         for field in ("norm_eps", "init_std", "init_range", "proj_init_std"):

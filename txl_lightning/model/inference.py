@@ -25,6 +25,8 @@ from .transformer_xl import Layer, TransformerXL
 
 SLACK = 256
 """Tokens at least for which a buffer has room and for which there are terms."""
+ROOM = 8192
+"""Remembered states, of more allowed, for which there is room and are terms at first."""
 
 
 class CachedReader:
@@ -171,7 +173,8 @@ class KeyValueCache:
         if index_B is not None:
             k, v = k.index_select(2, index_B), v.index_select(2, index_B)
         # Room for as much as is remembered, or more: a buffer is moved seldom.
-        n_slot = self.mem_len + max(self.mem_len, 2 * tgt_len, SLACK)
+        room = self._room(tgt_len)
+        n_slot = room + max(room, 2 * tgt_len, SLACK)
         # A tensor made under inference_mode could not be written to outside of it.
         with torch.inference_mode(False):
             k_NHBKC = k.new_empty(*k.shape[:-1], n_slot)
@@ -190,11 +193,15 @@ class KeyValueCache:
         if self.terms_N and self.terms_N[0].n_distance >= self._n_distance(self.n_kept, tgt_len):
             return self
         # Never for fewer tokens: a text that is continued later would have terms of other bits.
-        count = self._n_distance(self.mem_len, max(tgt_len, SLACK))
+        count = self._n_distance(self._room(tgt_len), max(tgt_len, SLACK))
         distance_E = torch.arange(count - 1, -1, -1, device=self.filled_B.device)
         terms_N = positions(distance_E.clamp(min=0, max=self.clamp_len))
         values = self.buffer.v_NHBCK
         return replace(self, terms_N=tuple(lay_out_terms(terms, values) for terms in terms_N))
+
+    def _room(self, tgt_len: int) -> int:
+        """Return mem_len or, of a long memory, a power of two that suffices after the segment."""
+        return min(self.mem_len, max(ROOM, 1 << (self.n_kept + tgt_len - 1).bit_length()))
 
     def _n_distance(self, n_kept: int, tgt_len: int) -> int:
         # Beyond clamp_len all terms are the same: the farthest L stand for them.

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonargparse
-import torch
 import yaml
 from lightning.fabric.plugins.io import CheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -13,7 +12,13 @@ from lightning.pytorch.loggers import CSVLogger
 
 from ..checkpoints import read_checkpoint
 from ..data.datamodule import CorpusDataModule
-from ..errors import CheckpointError, OutOfMemoryError, explain_parser_error, flatten_settings
+from ..errors import (
+    CheckpointError,
+    OutOfMemoryError,
+    explain_parser_error,
+    flatten_settings,
+    is_out_of_memory,
+)
 from ..files import check_folder_writable
 from .callbacks.checkpointing import (
     AtomicCheckpointIO,
@@ -89,10 +94,8 @@ class TxlCLI(LightningCLI):
                 parser_kwargs={"exit_on_error": False},
                 args=arguments,
             )
-        except (RuntimeError, MemoryError) as error:
-            # Of the host's memory, torch says so in a plain RuntimeError.
-            exhausted = isinstance(error, (torch.OutOfMemoryError, MemoryError))
-            if not exhausted and "can't allocate memory" not in str(error):
+        except Exception as error:
+            if not is_out_of_memory(error):
                 raise
             raise out_of_memory(self.config[self.config.subcommand]) from error
 
