@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from .errors import StorageError
+from .errors import TYPE_WORDS, DataError, StorageError, require
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
@@ -33,17 +33,21 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             part.unlink(missing_ok=True)
 
 
-def create_folder(folder: Path, fill: Callable[[Path], object]) -> None:
+def create_folder(
+    folder: Path, fill: Callable[[Path], object], is_usable: Callable[[], bool] | None = None
+) -> None:
     """Fill a folder beside its place and rename it, unless it is there: it is whole or absent.
 
-    Of several processes one fills it and the others wait.
+    Of several processes one fills it and the others wait. One that is there but not usable is
+    replaced.
     """
-    if folder.is_dir():
+    is_usable = is_usable or folder.is_dir
+    if is_usable():
         return
     with explain_write_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):
-            if folder.is_dir():
+            if is_usable():
                 return
             # Whoever died while filling it has left something behind.
             for left in folder.parent.glob(f"{folder.name}.part-*"):
@@ -53,6 +57,8 @@ def create_folder(folder: Path, fill: Callable[[Path], object]) -> None:
             ) as part:
                 fill(Path(part))
                 os.chmod(part, 0o755)
+                if folder.is_dir():
+                    shutil.rmtree(folder)
                 os.replace(part, folder)
 
 
@@ -62,6 +68,38 @@ def write_text(text: str, path: Path) -> None:
 
 def write_json(value: Mapping[str, Any], path: Path) -> None:
     write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", path)
+
+
+def read_json(path: Path, shape: Any = dict, refusal: type[ValueError] = DataError) -> Any:
+    """Return what a JSON file holds, if it has a shape (see `require_shape`).
+
+    Raises:
+        refusal: it is damaged, is no JSON, or has another shape; the file is named.
+        OSError: it cannot be read.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise refusal(f"{path}: damaged, or not JSON") from error
+    try:
+        require_shape("content", content, shape)
+    except ValueError as error:
+        raise refusal(f"{path}: {error}") from error
+    return content
+
+
+def require_shape(key: str, content: Any, shape: Any) -> None:
+    """Raise ValueError unless what JSON gave is of a type, or an object of shapes by key.
+
+    The shape of the key `...` is that of every value.
+    """
+    kind = dict if isinstance(shape, dict) else shape
+    words = TYPE_WORDS.get(kind.__name__, "settings by name")
+    require(type(content) is kind, key, f"{content!r:.60}", words)
+    if isinstance(shape, dict):
+        for name, part in shape.items():
+            for each in content if name is ... else [name]:
+                require_shape(each, content.get(each), part)
 
 
 def temporary_path(path: Path) -> Path:

@@ -10,11 +10,12 @@ from ..data.tasks import TASKS
 from ..errors import DataError
 
 
-def prepare_command(name: str, **text: Any) -> None:
+def prepare_command(name: str, check: bool = False, **text: Any) -> None:
     """Download a corpus, or take your own text, and encode it; print where it is.
 
     Args:
         name: A corpus, or the path of your own text: a file, or a folder or tar of documents.
+        check: Compare all of what is prepared with its checksums; damaged, it is encoded again.
         **text: As in fit, under data there.
     """
     if name in TASKS:
@@ -24,7 +25,7 @@ def prepare_command(name: str, **text: Any) -> None:
         expected = f"expected a file, a folder, or one of {', '.join(CORPORA)}"
         raise DataError(f"name: invalid {name}; {expected}")
     corpus, path = (name, None) if name in CORPORA else ("python_source", name)
-    store = DataConfig(corpus=corpus, path=path, **text).open()
+    store = DataConfig(corpus=corpus, path=path, **text).open(whole=check)
     print(f"{name}: {store.folder}")
     print(f"{store.vocab.n_token:,} {store.vocab.unit}s in the vocabulary")
     for split in SPLITS:

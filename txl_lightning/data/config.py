@@ -83,11 +83,14 @@ class DataConfig:
         unit = None if unit == "none" else unit
         return Recipe(splits, self.vocab or vocab, unit, words, self.subwords)
 
-    def open(self) -> Store | TaskStore:
-        """Return the prepared text or a task; DataError where it cannot be had or encoded."""
+    def open(self, whole: bool = False) -> Store | TaskStore:
+        """Return the prepared text or a task; DataError where it cannot be had or encoded.
+
+        With `whole`, all of what is prepared is compared with its checksums.
+        """
         if self.path is None and self.corpus in TASKS:
             return TaskStore(self.corpus, self.task)
-        return prepare_store(self.recipe(), self.data_folder)
+        return prepare_store(self.recipe(), self.data_folder, whole)
 
     def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
         """Encode a split with a given vocabulary in a folder that stays; DataError as in `open`."""

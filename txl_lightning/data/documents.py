@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import DataError, StorageError
-from ..files import write_text
+from ..files import read_json, write_json
 
 CHUNK = 1 << 20
 SETTLED = 2 * 10**9  # nanoseconds after which a file that changes gets another time stamp
@@ -130,23 +130,31 @@ def short_hash(value: Any) -> str:
 def cached_by_mtime(
     key: Any, paths: Iterable[Path], data_dir: Path, compute: Callable[[], Any]
 ) -> Any:
-    """Return `compute()` of some files, cached while the files keep their size and time."""
+    """Return `compute()` of some files, cached while they are neither changed nor copied."""
     stamps = [file_stamp(path) for path in paths]
     cache = data_dir / "prepared" / "cache" / short_hash([key, stamps])
     if cache.is_file():
-        return json.loads(cache.read_text())
+        with suppress(DataError):
+            saved = read_json(cache, {"checksum": str})
+            if saved["checksum"] == short_hash(saved.get("result")):
+                return saved.get("result")
+        print(f"warning: {cache}: damaged; computed again", file=sys.stderr)
     result = compute()
-    if all(time.time_ns() - mtime > SETTLED for _, _, mtime in stamps):
+    if all(time.time_ns() - changed > SETTLED for *_, changed in stamps):
         # A prepared folder may be read-only; then it is computed every time.
         with suppress(StorageError):
-            write_text(json.dumps(result), cache)
+            write_json({"result": result, "checksum": short_hash(result)}, cache)
     return result
 
 
-def file_stamp(path: Path) -> tuple[str, int, int]:
-    """Return a file's path, size, and modification time in nanoseconds."""
+def file_stamp(path: Path) -> tuple[str, int, int, int, int]:
+    """Return a file's path, size, time, inode and, in nanoseconds, when any of it was changed.
+
+    Who copies a file or writes into it may set its time, but not the last two.
+    """
     status = path.stat()
-    return os.path.abspath(path), status.st_size, status.st_mtime_ns
+    times = status.st_mtime_ns, status.st_ino, status.st_ctime_ns
+    return os.path.abspath(path), status.st_size, *times
 
 
 def sha256_text(splits: Mapping[str, Sequence[FileSlice]], data_dir: Path) -> str:

@@ -1,6 +1,5 @@
 """Tokens on disk, memory-mapped, with a manifest that says what they are."""
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,12 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ..files import create_folder, sha256_file
+from ..errors import DataError, StorageError
+from ..files import create_folder, read_json, sha256_file, write_json
+from .blocks import CheckedIds, hash_blocks, map_array, verify_blocks
 from .documents import (
     SPLITS,
     Advance,
     DocumentUnit,
     FileSlice,
+    cached_by_mtime,
     sha256_text,
     short_hash,
     show_progress,
@@ -32,7 +34,14 @@ from .vocab import (
     load_vocabulary,
 )
 
-VERSION = 4
+VERSION = 5
+FILES = ("vocab.json", *(f"{split}.{kind}" for split in SPLITS for kind in ("ids", "starts")))
+COUNTS = dict.fromkeys(SPLITS, int)
+MANIFEST = {
+    **dict.fromkeys(("text", "cuts", "checksum"), str),
+    **dict.fromkeys(("bytes", "tokens", "unknown", "n_document"), COUNTS),
+    "files": {name: {"bytes": int, "blocks": list} for name in FILES},
+}
 LARGE = 10_000_000  # bytes of text that take long enough to be told of
 
 
@@ -89,11 +98,49 @@ class Store:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        return json.loads((self.folder / "manifest.json").read_text())
+        """What is known of the text and its files; DataError where it is damaged."""
+        path = self.folder / "manifest.json"
+        manifest = read_json(path, MANIFEST)
+        if manifest.pop("checksum") != short_hash(manifest):
+            raise DataError(f"{path}: damaged: its checksum is not what it says")
+        return manifest
 
     @cached_property
     def vocab(self) -> Vocabulary:
-        return load_vocabulary((self.folder / "vocab.json").read_text())
+        path = self.verify("vocab.json")
+        try:
+            return load_vocabulary(path.read_text(encoding="utf-8"))
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from error
+
+    def verify(self, name: str) -> Path:
+        """Return the path of a file; DataError unless all of it is what was written."""
+        verify_blocks(path := self.folder / name, self.manifest["files"][name]["blocks"])
+        return path
+
+    def find_damage(self, data_dir: Path, whole: bool = False) -> str | None:
+        """Return what is not as it was written, or None.
+
+        The manifest and sizes are compared always, contents if asked for, or where any file has
+        been changed or copied since they were.
+        """
+        try:
+            for name in FILES:
+                path, n_byte = self.folder / name, self.manifest["files"][name]["bytes"]
+                if (size := path.stat().st_size) != n_byte:
+                    raise DataError(f"{path}: damaged: {size:,} bytes of {n_byte:,}")
+
+            def verify_all() -> None:
+                for name in FILES:
+                    self.verify(name)
+
+            paths = [self.folder / name for name in ("manifest.json", *FILES)]
+            verify_all() if whole else cached_by_mtime("whole", paths, data_dir, verify_all)
+        except DataError as error:
+            return str(error)
+        except OSError as error:
+            return f"{error.filename}: {error.strerror}"
+        return None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -102,13 +149,16 @@ class Store:
         return short_hash(text | {"vocab": self.vocab.fingerprint})
 
     def ids(self, split: str) -> np.ndarray:
-        """Return the tokens of a split, memory-mapped."""
-        return self.text(split).ids
+        """Return the tokens of a split, memory-mapped, if all of them are what was written."""
+        self.verify(f"{split}.ids")
+        return self.text(split).ids.whole
 
     def text(self, split: str) -> Text:
         """Return the tokens of a split, with the positions where its documents begin."""
-        ids = map_array(self.folder / f"{split}.ids", self.manifest["dtype"])
-        return Text(ids, map_array(self.folder / f"{split}.starts", "int64"))
+        name, vocab = f"{split}.ids", self.vocab
+        checksums = self.manifest["files"][name]["blocks"]
+        ids = CheckedIds(self.folder / name, vocab.dtype, checksums, vocab.n_token)
+        return Text(ids, map_array(self.verify(f"{split}.starts"), "int64"))
 
     def bytes_per_token(self, split: str) -> float:
         """Return the mean bytes of a scored token: not the symbol that begins each document."""
@@ -147,16 +197,24 @@ class EvalText:
         return self.vocab.token_bytes()
 
 
-def map_array(path: Path, dtype: str) -> np.ndarray:
-    # An empty file cannot be mapped.
-    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
+def prepare_store(recipe: Recipe, data_dir: Path, whole: bool = False) -> Store:
+    """Return the store of a text under `data_dir`, built if absent or damaged, by one process.
 
-
-def prepare_store(recipe: Recipe, data_dir: Path) -> Store:
-    """Return the store of a text under `data_dir`, built if absent, by one process of several."""
+    With `whole`, all of it is compared with its checksums.
+    """
     described = recipe.describe(data_dir)
     folder = data_dir / "prepared" / short_hash(described)
-    create_folder(folder, lambda part: build_store(part, recipe, described))
+
+    def build(part: Path) -> None:
+        build_store(part, recipe, described)
+
+    create_folder(folder, build)
+    if problem := Store(folder).find_damage(data_dir, whole):
+        try:
+            create_folder(folder, build, lambda: not Store(folder).find_damage(data_dir, whole))
+        except StorageError as error:
+            raise DataError(f"{problem}; {error}") from error
+        print(f"warning: {problem}; the text was encoded again", file=sys.stderr)
     return Store(folder)
 
 
@@ -168,11 +226,15 @@ def build_store(folder: Path, recipe: Recipe, described: dict[str, Any]) -> None
     vocab = recipe.build_vocabulary()
     with show_progress("encoding", total) as advance:
         counts = {name: encode_split(folder, name, vocab, recipe, advance) for name in SPLITS}
-    (folder / "vocab.json").write_text(vocab.to_json())
+    (folder / "vocab.json").write_text(vocab.to_json(), encoding="utf-8")
     manifest = described | {"dtype": vocab.dtype.name, "n_token": vocab.n_token}
+    manifest["files"] = {
+        name: {"bytes": (folder / name).stat().st_size, "blocks": hash_blocks(folder / name)}
+        for name in FILES
+    }
     for field in ("tokens", "unknown", "n_document"):
         manifest[field] = {name: counts[name][field] for name in SPLITS}
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    write_json(manifest | {"checksum": short_hash(manifest)}, folder / "manifest.json")
 
 
 def encode_split(

@@ -10,6 +10,8 @@ from functools import cache, lru_cache
 import numpy as np
 from numpy import ndarray
 
+from .blocks import CheckedIds
+
 Pair = tuple[ndarray, ndarray]
 """Positions in the text, and tokens of the same document before each: both [B, L]."""
 # Of segments that are drawn, varlen: as in the original.
@@ -24,7 +26,7 @@ Drawn = tuple[ndarray, ndarray]
 class Text:
     """Tokens in an array, usually on disk, with the position where each document begins."""
 
-    ids: ndarray
+    ids: ndarray | CheckedIds
     starts: ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     row_multiple = 1
     """Rows are cut at multiples of this many tokens."""

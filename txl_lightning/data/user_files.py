@@ -56,7 +56,7 @@ def find_documents(path: Path, data_dir: Path) -> dict[str, FileSlice]:
     if not path.exists():
         raise DataError(f"{path}: no such file; data.path must name a text file, a folder or a tar")
     if path.is_file() and path.name.endswith(TARS):
-        folder = data_dir / "prepared" / f"{path.name}-{short_hash(file_stamp(path))}"
+        folder = data_dir / "prepared" / f"{path.name}-{short_hash(file_stamp(path)[:3])}"
         create_folder(folder, lambda part: unpack_tar(path, part))
         files = list_files(folder, data_dir)
     elif path.is_dir():

@@ -1,0 +1,155 @@
+"""A prepared text gives the tokens that were written, or is mended, or refused."""
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from txl_lightning.data import documents, store
+from txl_lightning.data.blocks import BLOCK, CheckedIds, hash_blocks
+from txl_lightning.data.config import DataConfig
+from txl_lightning.data.documents import SPLITS, short_hash
+from txl_lightning.data.store import FILES, Store
+from txl_lightning.errors import DataError
+
+
+@pytest.fixture
+def open_store(tmp_path, text_file, monkeypatch):
+    """Open the prepared text, as all commands do; a file that has just changed counts as old."""
+    monkeypatch.setattr(documents, "SETTLED", 0)
+
+    def run(whole=False, data="data") -> Store:
+        where = {"path": str(text_file), "data_dir": str(tmp_path / data)}
+        return DataConfig(vocab="characters", document_unit="lines", **where).open(whole)
+
+    return run
+
+
+def content(prepared: Store) -> list:
+    texts = [prepared.text(split) for split in SPLITS]
+    tokens = [text.ids_at(np.arange(len(text))).tolist() for text in texts]
+    return [prepared.fingerprint, tokens, [text.starts.tolist() for text in texts]]
+
+
+def flip_bit(path: Path, place: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[place // 8] ^= 1 << place % 8
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_60_flipped_bits_or_truncations_anywhere_give_the_same_tokens(open_store, capsys, damage):
+    chance, first = random.Random(0), open_store()
+    expected = content(first)
+    for _ in range(60):
+        name = chance.choice([name for name in FILES if "train" in name] + ["manifest.json"])
+        path, times = first.folder / name, os.stat(first.folder / name)
+        size = times.st_size
+        if damage == "cut":
+            os.truncate(path, chance.randrange(size))
+        else:
+            flip_bit(path, chance.randrange(8 * size))
+        # A time that is set back does not hide it.
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        assert content(open_store()) == expected
+        [line] = capsys.readouterr().err.splitlines()
+        assert (str(path) in line, "the text was encoded again" in line) == (True, True)
+
+
+@pytest.mark.parametrize("name", ["train.ids", "vocab.json", "manifest.json"])
+def test_damage_that_cannot_be_mended_is_refused_by_the_files_name(
+    open_store, limit_file_size, name
+):
+    path = open_store().folder / name
+    path.unlink()
+    with limit_file_size(5000), pytest.raises(DataError, match=f"{path}: No such file or dir"):
+        open_store()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ([], r"content: invalid \[\]; expected settings by name"),
+        ("[" * 100_000, "damaged, or not JSON"),
+        ({"dtype": "float64"}, "damaged: its checksum is not what it says"),
+        ({"tokens": {"train": 1, "val": 2, "test": "3"}}, "test: invalid '3'; expected a whole"),
+        ({"files": None}, "files: invalid None; expected settings by name"),
+    ],
+)
+def test_manifest_of_another_shape_is_named_with_what_is_wrong(open_store, change, message):
+    prepared = open_store()
+    path = prepared.folder / "manifest.json"
+    changed = prepared.manifest | {"checksum": ""} | change if isinstance(change, dict) else change
+    path.write_text(change if isinstance(change, str) else json.dumps(changed))
+    with pytest.raises(DataError, match=rf"manifest\.json: {message}"):
+        assert Store(prepared.folder).manifest
+
+
+def test_contents_are_read_once_and_again_when_copied_or_asked_for(
+    open_store, tmp_path, monkeypatch
+):
+    read, verify = [], store.verify_blocks
+    monkeypatch.setattr(store, "verify_blocks", lambda *args: (read.append(args), verify(*args)))
+    folder = open_store().folder
+    for run, n_file in (
+        (open_store, 0),
+        (lambda: open_store(whole=True), len(FILES)),
+        (lambda: shutil.copytree(tmp_path / "data", tmp_path / "copy") and open_store(data="copy"),
+         len(FILES)),
+    ):  # fmt: skip
+        read.clear()
+        assert run().folder.name == folder.name
+        assert len(read) == n_file
+
+
+def test_check_of_prepare_sees_what_no_stamp_shows(open_store, txl, text_file, capsys, monkeypatch):
+    path = open_store().folder / "train.ids"
+    flip_bit(path, 99)
+    monkeypatch.setattr(store, "cached_by_mtime", lambda *_: None)
+    given = ("prepare", text_file, "--vocab=characters", "--document_unit=lines")
+    given += (f"--data_dir={path.parents[2]}",)
+    assert "encoded again" not in txl(*given)[1].err
+    assert f"warning: {path}: damaged" in txl(*given, "--check=true")[1].err
+    assert txl(*given, "--check=true")[1].err == ""
+
+
+def test_block_that_changes_after_opening_is_refused_when_it_is_read(open_store, capsys):
+    prepared = open_store()
+    expected, path = content(prepared), prepared.folder / "train.ids"
+    text = open_store().text("train")
+    flip_bit(path, 7)
+    with pytest.raises(DataError, match=r"train\.ids: damaged: block 1 of 1 is not what was wri"):
+        text.ids_at(np.zeros((2, 3), int))
+    assert content(open_store()) == expected
+    assert "the text was encoded again" in capsys.readouterr().err
+
+
+def test_only_blocks_that_are_read_are_compared_and_ids_beyond_the_vocabulary_refused(tmp_path):
+    path = tmp_path / "a.ids"
+    ids = np.arange(3 * BLOCK // 4, dtype=np.uint16) % 300
+    ids.tofile(path)
+    checksums = hash_blocks(path)
+    flip_bit(path, 8 * BLOCK + 3)
+    checked = CheckedIds(path, ids.dtype, checksums, 300)
+    np.testing.assert_array_equal(checked[np.array([[0, 9], [8, 301]])], [[0, 9], [8, 1]])
+    with pytest.raises(DataError, match="block 2 of 2"):
+        checked[np.array([[BLOCK // 2]])]
+    with pytest.raises(DataError, match=r"a\.ids: id 299 is beyond the 299 tokens"):
+        CheckedIds(path, ids.dtype, checksums, 299)[np.array([5])]
+
+
+def test_damaged_cache_is_computed_again_and_said(open_store, tmp_path, capsys):
+    expected = content(open_store())
+    found = sorted((tmp_path / "data" / "prepared" / "cache").iterdir())
+    saved = json.loads(found[0].read_text())
+    assert saved["checksum"] == short_hash(saved["result"])
+    for damage in ("", "[" * 100_000, '{"result": 5, "checksum": "5"}', '"a"'):
+        for path in found:
+            path.write_text(damage)
+        assert content(open_store()) == expected
+        lines = capsys.readouterr().err.splitlines()
+        assert sorted(lines) == [f"warning: {path}: damaged; computed again" for path in found]
