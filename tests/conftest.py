@@ -164,6 +164,7 @@ def small(sizes, text_file):
 @pytest.fixture(scope="session")
 def parse_fit():
     """Parse and check arguments of fit, by a parser built once: to build one takes a second."""
+    door.limit_yaml()
     cli = TxlCLI.__new__(TxlCLI)
     with pytest.raises(SystemExit), redirect_stdout(io.StringIO()):
         cli.__init__(["fit", "--print_config"])

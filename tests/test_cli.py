@@ -15,6 +15,7 @@ import yaml
 
 from txl_lightning import LanguageModel
 from txl_lightning import __main__ as door
+from txl_lightning.errors import format_line
 
 AGAIN = "--trainer.default_root_dir=again"
 """Another folder for the runs that continue a finished one."""
@@ -89,6 +90,11 @@ def test_without_a_command_the_commands_are_listed(txl):
         assert all(command in output.out for command in door.COMMANDS)
 
 
+LINE, COMMA = "\n", ", "
+BOMB = "a0: &a0 [x, x]\n" + LINE.join(
+    f"a{level}: &a{level} [{COMMA.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 12)
+)
+"""240 bytes or so of YAML, written out 10^11 times as long."""
 WRONG_SETTINGS = [
     ("--model.net.n_layr=3", "model.net.n_layr: unknown key; did you mean model.net.n_layer?"),
     ("--model.net.n_layer=two", "model.net.n_layer: invalid two; expected a whole"),
@@ -113,16 +119,35 @@ WRONG_SETTINGS = [
     ("model: {net: {n_layr: 3}}", "model.net.n_layr: unknown key; did you mean"),
     ("trainer: {callbacks: [{class_path: torch.hub.load}]}", "may not import torch.hub.load"),
     ("model: [", "Problems parsing config"),
+    ("--model.net.norm=mid\n" + "mid" * 1000, " characters) ... "),
+    (BOMB, "nested too deeply, or too long with its aliases written out"),
+    (
+        f"model: {{net: {{cutoffs: '{{{BOMB.replace(LINE, COMMA)}}}'}}}}",
+        "cutoffs: invalid {a0: &a0",
+    ),
+    ("model: &a [*a]", "nested too deeply, or too long"),
+    ("[" * 50_000, "nested too deeply, or too long"),
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), WRONG_SETTINGS, ids=[w for w, _ in WRONG_SETTINGS])
+@pytest.mark.parametrize(
+    ("text", "message"), WRONG_SETTINGS, ids=[text[:60] for text, _ in WRONG_SETTINGS]
+)
 def test_a_wrong_option_or_file_is_one_line(parse_fit, sizes, tmp_path, text, message):
     (tmp_path / "a.yaml").write_text(text)
     argument = text if text.startswith("--") else f"--config={tmp_path / 'a.yaml'}"
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         parse_fit(*sizes, argument)
     assert "\n" not in str(error.value)
+    assert len(format_line(str(error.value))) < 1100
+
+
+def test_aliases_of_a_config_are_read(parse_fit, sizes, tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "data: {split: &half [0.5, 0.25, 0.25], eval_tgt_len: &l 9, eval_batch_size: *l}"
+    )
+    data = parse_fit(*sizes, f"--config={tmp_path / 'a.yaml'}").data
+    assert (data.split, data.eval_batch_size) == ((0.5, 0.25, 0.25), 9)
 
 
 MISTAKES = [
@@ -155,16 +180,21 @@ MISTAKES = [
     ("generate --ckpt_path=a --top_k=many", 2, "top_k: invalid many; expected a"),
     ("prepare --vocab=bytes", 2, "arguments are required: name"),
     ("prepare a.txt --subwords.n_token=9", 2, "subwords.n_token: invalid 9"),
+    ("sweep few.txt", 2, "few.txt: file: invalid aaa"),
+    ("speed bomb.yaml", 2, "bomb.yaml is not a config with model.net: nested too deeply"),
+    ("sweep bomb.yaml", 2, "bomb.yaml: nested too deeply, or too long with its aliases written"),
+    ("generate --ckpt_path='\x1b]0;a\x07\n'", 2, r"ckpt_path: \x1b]0;a\x07 : no such file"),
     ("prepare enwik9", 3, "name: invalid enwik9; expected a file"),
 ]
 
 
 @pytest.mark.parametrize(("line", "exit_code", "message"), MISTAKES, ids=[m[0] for m in MISTAKES])
 def test_a_mistake_is_one_line_and_an_exit_code(refused, small, line, exit_code, message):
-    Path("few.txt").write_bytes(b"a" * 30)
+    Path("few.txt").write_bytes(b"a" * (100_000 if "sweep" in line else 30))
+    Path("bomb.yaml").write_text(BOMB)
     command, *options = shlex.split(line)
     code, text = refused(command, *(small if command == "fit" else ()), *options)
-    assert (code, message in text) == (exit_code, True), text
+    assert (code, message in text, len(text) < 1100) == (exit_code, True, True), text
 
 
 @pytest.mark.parametrize(

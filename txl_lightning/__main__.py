@@ -23,10 +23,12 @@ from .errors import (
     OutOfMemoryError,
     StorageError,
     explain_parser_error,
+    format_line,
     innermost_error,
     is_out_of_memory,
     prefix_errors,
 )
+from .files import check_yaml
 from .help import PROGRAM, HelpFormatter, describe_command
 
 COMMANDS = {
@@ -77,7 +79,7 @@ def main() -> None:
             # Of a file, without the number that Python's own words start with.
             is_of_file = isinstance(error, OSError) and error.filename and error.strerror
             words = f"{error.filename}: {error.strerror}" if is_of_file else str(error)
-            print(f"error: {innermost_error(words)}", file=sys.stderr)
+            print(f"error: {format_line(innermost_error(words))}", file=sys.stderr)
         is_storage = getattr(error, "errno", None) in STORAGE_ERRORS
         sys.exit(StorageError.exit_code if is_storage else getattr(error, "exit_code", 2))
 
@@ -94,6 +96,7 @@ def run(arguments: list[str]) -> None:
         # A locale that lacks a character (LC_ALL=C) is no reason to fail after hours.
         sys.stdout.reconfigure(errors="backslashreplace")
     silence_warnings()
+    limit_yaml()
     call = run_lightning if command in LIGHTNING else run_function
     try:
         call(command, [underscore_name(option) for option in options])
@@ -161,6 +164,23 @@ def make_parser(command: str) -> tuple[Callable[..., None], jsonargparse.Argumen
     return function, parser
 
 
+def limit_yaml() -> None:
+    """Let jsonargparse check YAML, of configs and options, before it reads it."""
+    # Private: its loaders can be replaced for files only, not for texts within them.
+    usual = jsonargparse._loaders_dumpers.get_yaml_default_loader()
+    if not hasattr(usual, "is_limited"):
+
+        class Loader(usual):
+            is_limited = True
+
+            def __init__(self, text: str) -> None:
+                if "*" in text or len(text) > 200:
+                    check_yaml(text)
+                super().__init__(text)
+
+        jsonargparse._loaders_dumpers.yaml_default_loader = Loader
+
+
 def flush_denormals() -> None:
     """Compute with 0 for numbers too small to be normal: they slow a CPU's step several-fold."""
     # A command that has not imported torch does not compute.
@@ -195,7 +215,7 @@ def silence_warnings() -> None:
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     warnings.filterwarnings("ignore", message=IGNORED_WARNINGS)
     if not os.environ.get("TXL_DEBUG"):
-        warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+        warnings.formatwarning = lambda text, *_, **__: f"warning: {format_line(str(text))}\n"
 
 
 if __name__ == "__main__":

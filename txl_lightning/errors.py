@@ -27,6 +27,10 @@ EXHAUSTED = re.compile(
     "can't allocate memory|out of memory|size calculation overflow|unpacking long|without overflow"
 )
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Characters that a terminal obeys: escapes, ends of lines, and those that reverse a text."""
+LONGEST_VALUE, LONGEST_LINE = 200, 1000
+
 
 class DataError(ValueError):
     """Text, vocabulary or corpus that cannot be used."""
@@ -67,7 +71,25 @@ def is_out_of_memory(error: BaseException) -> bool:
 def require(condition: bool, key: str, value: object, expected: str) -> None:
     """Raise ValueError "KEY: invalid VALUE; expected ...", unless the condition is true."""
     if not condition:
-        raise ValueError(f"{key}: invalid {value}; expected {expected}")
+        raise ValueError(f"{key}: invalid {shorten(value)}; expected {expected}")
+
+
+def shorten(value: object, limit: int = LONGEST_VALUE) -> str:
+    """Return a value in one line that is printable, its middle left out where it is long."""
+    text = str(value)
+    if len(text) > limit:
+        left_out = f" ... ({len(text) - limit:,} characters) ... "
+        text = text[: limit // 2] + left_out + text[-limit // 2 :]
+    return show_controls(text)
+
+
+def format_line(message: str) -> str:
+    """Return a message in one line that is printable and not too long to read."""
+    return shorten(" ".join(message.splitlines()), LONGEST_LINE)
+
+
+def show_controls(text: str) -> str:
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def require_at_least(config: object, **least: int) -> None:
@@ -86,7 +108,7 @@ def explain_parser_error(message: str, parsers: Iterable[ArgumentParser]) -> str
         return f"{found[1]}: a config may not import {found[2]}; see CONTRIBUTING.md"
     if found := INVALID.search(message):
         key, types, value = found.groups()
-        return f"{key}: invalid {value.strip()}; expected {describe_types(types)}"
+        return f"{key}: invalid {shorten(value.strip())}; expected {describe_types(types)}"
     return " ".join(message.split())
 
 

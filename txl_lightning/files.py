@@ -1,7 +1,8 @@
-"""Files that are whole or absent, their checksums, and whether a place can be written."""
+"""Files that are whole or absent, checksums, YAML, and whether a place can be written."""
 
 import hashlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -11,9 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
 from filelock import FileLock
 
 from .errors import TYPE_WORDS, DataError, StorageError, require
+
+DEEPEST, LONGEST_YAML = 100, 100_000
+"""Levels of a YAML file, and characters that its aliases may stand for."""
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
@@ -100,6 +105,36 @@ def require_shape(key: str, content: Any, shape: Any) -> None:
         for name, part in shape.items():
             for each in content if name is ... else [name]:
                 require_shape(each, content.get(each), part)
+
+
+def load_yaml(text: str | bytes) -> Any:
+    """Return what YAML holds; a YAMLError, also where its aliases make it far longer."""
+    check_yaml(text)
+    return yaml.safe_load(text)
+
+
+def check_yaml(text: str | bytes) -> None:
+    """Raise YAMLError for what a few lines of aliases make huge, and for levels without end."""
+    sizes: dict[str, float] = {}
+    # Of what is open: its anchor, and its size so far as if it had no aliases.
+    levels: list[list[Any]] = [[None, 0]]
+    for event in yaml.parse(text):
+        match event:
+            case yaml.CollectionStartEvent():
+                levels.append([event.anchor, 0])
+                # Until it is closed: it would be inside itself.
+                sizes[event.anchor] = math.inf
+            case yaml.CollectionEndEvent():
+                anchor, size = levels.pop()
+                sizes[anchor] = size
+                levels[-1][1] += size
+            case yaml.ScalarEvent():
+                sizes[event.anchor] = size = len(event.value) + 1
+                levels[-1][1] += size
+            case yaml.AliasEvent():
+                levels[-1][1] += sizes.get(event.anchor, 0)
+        if len(levels) > DEEPEST or levels[-1][1] > len(text) + LONGEST_YAML:
+            raise yaml.YAMLError("nested too deeply, or too long with its aliases written out")
 
 
 def temporary_path(path: Path) -> Path:

@@ -8,14 +8,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..data.config import DataConfig
 from ..data.store import Store
 from ..data.tasks import TaskStore
 from ..data.vocab import Vocabulary, load_vocabulary
 from ..errors import CheckpointError, DataError
-from ..files import sha256_file, write_json, write_text
+from ..files import load_yaml, sha256_file, write_json, write_text
 from ..model import TransformerXL, TransformerXLConfig
 from .files import FOREIGN, FORMAT, KEY, load_checkpoint
 from .tensors import errors_in, load_content, load_json, refuse_damaged, save_tensors
@@ -130,7 +128,7 @@ def load_training_text(
     if state is None or not path.is_file():
         missing = f"no {path} says what it was trained on"
         raise DataError(f"ckpt_path: {ckpt_path}: {missing}; {OTHERWISE}")
-    data = yaml.safe_load(path.read_text(encoding="utf-8")).get("data") or {}
+    data = load_yaml(path.read_text(encoding="utf-8")).get("data") or {}
     names = data.keys() & {field.name for field in fields(DataConfig)}
     config = DataConfig(**{name: data[name] for name in names})
     store = (replace(config, data_dir=data_dir) if data_dir else config).open()

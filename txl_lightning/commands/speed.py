@@ -10,7 +10,7 @@ from ..checkpoints import load_run
 from ..errors import require
 from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
-from ..files import check_folder_writable
+from ..files import check_folder_writable, load_yaml
 from ..model import TransformerXL, TransformerXLConfig
 from .inputs import Device, pick_device
 
@@ -87,7 +87,7 @@ def load_network(source: str) -> TransformerXL:
     if Path(source).suffix not in (".yaml", ".yml"):
         return load_run(source)[0]
     try:
-        net = yaml.safe_load(Path(source).read_text())["model"]["net"]
+        net = load_yaml(Path(source).read_text())["model"]["net"]
         return TransformerXL(TransformerXLConfig(**net)).eval()
     except (KeyError, TypeError, yaml.YAMLError) as error:
         raise ValueError(f"source: {source} is not a config with model.net: {error}") from error

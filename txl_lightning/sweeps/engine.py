@@ -36,6 +36,7 @@ from optuna.storages import JournalStorage, journal
 from optuna.trial import TrialState
 
 from ..errors import flatten_settings, require
+from ..files import load_yaml
 
 METHODS = ("grid", "random", "bayes")
 MACROS = ("${env}", "${interpreter}", "${args}")
@@ -108,7 +109,7 @@ def load_sweep_file(path: str) -> dict[str, Any]:
     """Load and check a sweep's file; an error names the file and the key."""
     text = Path(path).read_bytes()
     try:
-        config = yaml.safe_load(text)
+        config = load_yaml(text)
         check_config(config)
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
