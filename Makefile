@@ -4,8 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 THEIRS := .venv-reference
+PEERS  := .venv-peers
 
-.PHONY: help setup quickstart test test-all test-slow gpu lint format clean
+.PHONY: help setup quickstart test test-all test-slow gpu bench lint format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -39,6 +40,16 @@ $(THEIRS)/ready: tests/reference/requirements.txt
 gpu:  ## check a GPU in ten minutes with the PyTorch that PYTHON has: correctness, speed, one JSON
 	$(PYTHON) experiments/gpu/check.py
 
+bench: $(PEERS)/ready  ## measure speed beside other implementations (an hour of a quiet machine; BENCH=options)
+	PYTHONPATH=. $(PEERS)/bin/python -W ignore experiments/speed/bench.py $(BENCH)
+	PYTHONPATH=. $(PEERS)/bin/python -W ignore experiments/speed/scaling.py
+
+$(PEERS)/ready: experiments/speed/requirements.txt experiments/speed/requirements-no-deps.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/speed/requirements.txt
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r experiments/speed/requirements-no-deps.txt
+	@touch $@
+
 lint: $(READY)  ## check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,5 +59,5 @@ format: $(READY)  ## put style right
 	$(BIN)/ruff format .
 
 clean:  ## remove what was made here, except data and runs
-	rm -rf $(VENV) $(THEIRS) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(THEIRS) $(PEERS) build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,9 @@
 """Experiments that are shipped do what they say."""
 
+import copy
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,6 @@ import yaml
 
 from txl_lightning import stream_nats
 from txl_lightning.convert import load_original
-from txl_lightning.model import CachedReader
 
 HERE = Path(__file__).parent
 CURVE = {
@@ -64,19 +65,82 @@ def test_recorded_curve_comes_out_again(tmp_path):
         golden_curve.schedule(CURVE | {"schedule": "linear"})
 
 
-def test_peers_read_the_same_text_in_turn_and_say_how_far_apart_they_are(make_net):
-    peers = import_script("speed/peers.py")
-    net = make_net(n_token=256, mem_len=12).float()
-    readers = {"ours": CachedReader(net), "ours, hidden states": net}
-    with torch.inference_mode():
-        steps = {name: peers.Ours(net, net.empty_memory(2)) for name, net in readers.items()}
-        found = peers.measure(steps, 4, 12, 2, rounds=2)
-    assert found["ours"]["times ours"] == 1
-    assert found["ours, hidden states"]["nats apart"] < 1e-4
-    layers = sum(p.numel() for p in (*net.layers.parameters(), *net.head.parameters()))
-    per_token_of_memory = 2 * 3 * 8
-    assert peers.bytes_read(net, 13) - peers.bytes_read(net, 12) == 4 * per_token_of_memory
-    assert peers.bytes_read(net, 0) == 4 * (layers + 2 * 8)
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Return what the benchmark of speed wrote about one case of each kind, at tiny sizes."""
+    path = tmp_path_factory.mktemp("speed") / "results.json"
+    cases = ("train-256", "decode-2100", "eval-64-640")
+    shown = run_speed("bench.py", "--only", *cases, "--no-peers", "--out", path)
+    return path, json.loads(path.read_text()), shown
+
+
+def run_speed(script, *options, code=0):
+    command = [sys.executable, HERE.parent / "experiments" / "speed" / script, "--smoke", *options]
+    environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert found.returncode == code, found.stderr
+    return found.stdout
+
+
+@pytest.mark.slow
+def test_the_benchmark_measures_each_case_and_draws_it(results):
+    path, found, shown = results
+    training, decoding, _ = found["cases"]
+    assert [case["kind"] for case in found["cases"]] == ["training", "decoding", "evaluation"]
+    assert set(training["contestants"]) == {"ours", "products alone"}
+    assert set(decoding["contestants"]) == {"ours", "products alone", "reading its bytes"}
+    for case in found["cases"]:
+        ours = case["contestants"]["ours"]
+        assert 0 < ours["fastest_ms"] <= ours["median_ms"]
+        assert 0 < ours["share_of_peak"] < 1
+        assert ours["operations_ms"] > 0
+        assert ours["memory_mb"] > 0
+        assert (case["basis"] == "fastest step") == (case["spoilt"] is None)
+        assert ("SPOILT" in shown) or case["spoilt"] is None
+    assert path.with_suffix(".png").stat().st_size > 5000
+
+
+@pytest.mark.slow
+def test_a_slowdown_beyond_the_tolerance_is_named(results, monkeypatch):
+    monkeypatch.syspath_prepend(HERE.parent / "experiments" / "speed")
+    compare = import_script("speed/results.py").compare
+    _, found, _ = results
+    lines, is_slower = compare(found, found, 0.15)
+    assert not is_slower
+    assert len(lines) == 3
+    faster = copy.deepcopy(found)
+    for field in ("fastest_ms", "operations_ms"):
+        faster["cases"][1]["contestants"]["ours"][field] /= 1.2
+    lines, is_slower = compare(found, faster, 0.15)
+    assert is_slower
+    assert ["SLOWER" in line for line in lines] == [False, True, False]
+    assert lines[1].startswith("decode-2100, ours: +20.0%")
+    assert not compare(found, faster, 0.25)[1]
+    found["cases"][0]["sizes"]["d_model"] += 2
+    assert "nothing to compare" in compare(found, faster, 0.25)[0][0]
+
+
+def test_the_products_of_a_step_are_about_the_usual_count_of_operations(monkeypatch):
+    monkeypatch.syspath_prepend(HERE.parent / "experiments" / "speed")
+    cases = import_script("speed/cases.py").CASES
+    for case in cases:
+        flops = sum(2 * np.prod(np.array(product, float)) for product in case.products())
+        # The usual count has half of a segment's own scores, no keys of the memory and no clamp_len.
+        least, most = (1, 2) if case.trains else (0.85, 1.1)
+        assert least < flops / case.flops < most, case.name
+
+
+@pytest.mark.slow
+def test_scaling_fits_a_line_and_compares_two_processes_with_one(tmp_path):
+    path = tmp_path / "scaling.json"
+    shown = run_speed("scaling.py", "--out", path)
+    found = json.loads(path.read_text())
+    for curve in found["memory"]["curves"].values():
+        assert len(curve["us_per_token"]) == 6
+        assert min(curve["us_per_token"]) > 0
+    assert found["processes"]["speedup"] > 0
+    assert "two processes" in shown
+    assert path.with_suffix(".png").stat().st_size > 5000
 
 
 @pytest.mark.slow

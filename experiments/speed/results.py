@@ -1,0 +1,128 @@
+"""A case's results as a record, as text, and beside those of an earlier run."""
+
+import statistics
+from typing import Any
+
+from cases import Case
+from contestants import FLOOR
+from workers import Machine
+
+STEPS, SUMS = "fastest step", "sum over operations, one thread"
+
+
+def summarize(
+    case: Case,
+    seconds: dict[str, list[float]],
+    sums: dict[str, float] | None,
+    about: dict[str, Any],
+    machine: Machine,
+    single: Machine | None,
+    spoilt: str | None,
+) -> dict[str, Any]:
+    """Return the record of a case; tokens and shares are of what can be trusted."""
+    basis = SUMS if spoilt else STEPS
+    trusted = {name: min(each) for name, each in seconds.items()}
+    peak = machine.flops_per_second
+    if spoilt:
+        trusted, peak = sums, single.flops_per_second
+    contestants = {}
+    for name, each in seconds.items():
+        contestants[name] = {
+            "fastest_ms": 1e3 * min(each),
+            "median_ms": 1e3 * statistics.median(each),
+            "steps": len(each),
+            "operations_ms": None if sums is None else 1e3 * sums[name],
+            "tokens_per_second": case.tokens / trusted[name],
+            "share_of_peak": case.flops / trusted[name] / peak,
+            "share_of_floor": trusted[FLOOR] / trusted[name],
+            "times_ours": trusted[name] / trusted["ours"],
+            **about[name],
+        }
+    return {
+        "name": case.name,
+        "kind": case.kind,
+        "sizes": case.config.to_dict(),
+        "rows": case.rows,
+        "tgt_len": case.tgt_len,
+        "mem_len": case.mem_len,
+        "model_gflop": case.flops / 1e9,
+        "spoilt": spoilt,
+        "basis": basis,
+        "product": machine.describe(),
+        "product_one_thread": None if single is None else single.describe(),
+        "contestants": contestants,
+    }
+
+
+def format_case(found: dict[str, Any]) -> str:
+    """Return a table of a case."""
+    product = found["product"]
+    lines = [
+        f"\n{found['name']}: {found['rows']} x {found['tgt_len']} tokens, {found['mem_len']} "
+        f"remembered; {found['model_gflop']:.1f} GFLOP a step, products at "
+        f"{product['gflops_per_second']:.0f} GFLOP/s (spread {product['spread']:.2f})"
+    ]
+    if found["spoilt"]:
+        lines.append(f"SPOILT: {found['spoilt']}. What counts: {found['basis']}.")
+    lines.append(
+        f"{'':20}{'fastest':>10}{'median':>10}{'sum':>10}{'tokens/s':>11}{'of peak':>9}"
+        f"{'of floor':>9}{'x ours':>8}{'MB':>7}"
+    )
+    for name, each in found["contestants"].items():
+        total = each["operations_ms"]
+        lines.append(
+            f"{name:20}{each['fastest_ms']:10.2f}{each['median_ms']:10.2f}"
+            f"{'' if total is None else format(total, '.2f'):>10}{each['tokens_per_second']:11.0f}"
+            f"{each['share_of_peak']:9.1%}{each['share_of_floor']:9.1%}{each['times_ours']:8.2f}"
+            f"{each['memory_mb']:7.0f}"
+        )
+    return "\n".join(lines)
+
+
+def compare(
+    found: dict[str, Any], baseline: dict[str, Any], tolerance: float
+) -> tuple[list[str], bool]:
+    """Return a line for each result of ours in both, and whether one got slower.
+
+    Times are compared in units of the products' own time, since machines and hours differ: by
+    steps, where neither run is spoilt, and by sums over operations otherwise.
+    """
+    old_cases = {case["name"]: case for case in baseline["cases"]}
+    lines, is_slower = [], False
+    for case in found["cases"]:
+        old_case = old_cases.get(case["name"])
+        for name in case["contestants"]:
+            if not name.startswith("ours"):
+                continue
+            both = None
+            if old_case is not None and name in old_case["contestants"]:
+                both = comparable_times(case, old_case, name)
+            if both is None:
+                lines.append(f"{case['name']}, {name}: nothing to compare with")
+                continue
+            now, before, basis = both
+            verdict = "SLOWER" if now > before * (1 + tolerance) else "as fast"
+            is_slower |= verdict == "SLOWER"
+            lines.append(f"{case['name']}, {name}: {now / before - 1:+.1%} by {basis}: {verdict}")
+    return lines, is_slower
+
+
+def comparable_times(
+    case: dict[str, Any], old_case: dict[str, Any], name: str
+) -> tuple[float, float, str] | None:
+    """Return the time now and before in products of 1024 cubed, and what they are times of."""
+    shape = ("sizes", "rows", "tgt_len", "mem_len")
+    if any(case[key] != old_case[key] for key in shape):
+        return None
+    threads = case["product"]["threads"] == old_case["product"]["threads"]
+    if not (case["spoilt"] or old_case["spoilt"]) and threads:
+        field, product, basis = "fastest_ms", "product", STEPS
+    else:
+        field, product, basis = "operations_ms", "product_one_thread", SUMS
+    times = []
+    for each in (case, old_case):
+        ms = each["contestants"][name][field]
+        if ms is None:
+            return None
+        times.append(ms * each[product]["gflops_per_second"])
+    return times[0], times[1], basis
