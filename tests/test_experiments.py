@@ -125,7 +125,7 @@ def test_the_products_of_a_step_are_about_the_usual_count_of_operations(monkeypa
     cases = import_script("speed/cases.py").CASES
     for case in cases:
         flops = sum(2 * np.prod(np.array(product, float)) for product in case.products())
-        # The usual count has half of a segment's own scores, no keys of the memory and no clamp_len.
+        # The usual count has half of a segment's own scores, no keys of memory and no clamp_len.
         least, most = (1, 2) if case.trains else (0.85, 1.1)
         assert least < flops / case.flops < most, case.name
 
