@@ -100,7 +100,7 @@ def require_shape(key: str, content: Any, shape: Any) -> None:
     """
     kind = dict if isinstance(shape, dict) else shape
     words = TYPE_WORDS.get(kind.__name__, "settings by name")
-    require(type(content) is kind, key, f"{content!r:.60}", words)
+    require(type(content) is kind, key, repr(content), words)
     if isinstance(shape, dict):
         for name, part in shape.items():
             for each in content if name is ... else [name]:

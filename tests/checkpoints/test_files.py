@@ -168,11 +168,22 @@ def test_checkpoint_without_its_manifest_can_be_loaded_but_is_not_found(tmp_path
     assert find_latest(tmp_path) == (None, [f"{path}: its manifest {path}.json is missing"])
 
 
-@pytest.mark.parametrize("content", ["", "\x00", "{}", '{"epoch": 1}', "[]"])
+ENTRY = {"step": 2, "exact": True, "bytes": 9}
+SHAPES = [{}, [], 5, {"epoch": 1}, [ENTRY], {"a": {**ENTRY, "step": "a"}}, {"a": [ENTRY]}]
+SHAPES += [
+    {"a": {**ENTRY, **wrong}} for wrong in ({"step": None}, {"exact": "yes"}, {"bytes": 1.5})
+]
+
+
+@pytest.mark.parametrize("content", ["", "\x00", "[" * 100_000, *map(json.dumps, SHAPES)])
 def test_damaged_manifest_is_refused_passed_over_and_replaced(tmp_path, content):
-    older = save_step(tmp_path, 1, run="version_0")
+    best = save_step(tmp_path, 1, "best.ckpt", run="version_1")
     path = save_step(tmp_path, 2, run="version_1")
     manifest_path(path).write_text(content)
+    latest, [complaint] = find_latest(tmp_path)
+    assert (latest, f"{path}.json: not a manifest" in complaint) == (best, True)
+    best.unlink()
+    older = save_step(tmp_path, 1, run="version_0")
     with pytest.raises(CheckpointError, match=r"last\.ckpt\.json: not a manifest"):
         load_checkpoint(path)
     assert find_latest(tmp_path)[0] == older

@@ -55,7 +55,7 @@ def folder(make_net, tmp_path):
         ({"net": {"colour": 1}}, r"a setting is of a wrong kind \(.*colour"),
         ({"txl_lightning": {}}, r"a setting is of a wrong kind \('format"),
         ('{"model_type": "transfo-xl"}', "not written by convert; convert "),
-        ("[]", "expected settings by name"),
+        ("[]", r"content: invalid \[\]; expected settings by name"),
         ("[" * 100_000, "damaged, or not JSON"),
     ],
 )

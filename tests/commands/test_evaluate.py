@@ -139,6 +139,10 @@ def test_a_text_that_has_changed_or_is_unknown_is_refused(refused, run_folder, t
     code, line = refused("evaluate", moved / "checkpoints" / "best.ckpt")
     assert code == 3
     assert re.search(r"the checkpoint's is \w{16}, this text's \w{16}; give a text with", line)
+    for damage in ("[]", "[" * 100_000, "data: 5", "data: {split: [1, 2]}", "data: [a"):
+        (moved / "config.yaml").write_text(damage)
+        code, line = refused("evaluate", moved / "checkpoints" / "best.ckpt")
+        assert (code, line[:33]) == (4, "moved/config.yaml: damaged, or no")
     (moved / "config.yaml").unlink()
     code, line = refused("evaluate", moved / "checkpoints" / "best.ckpt")
     assert code == 3

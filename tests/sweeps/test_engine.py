@@ -155,7 +155,10 @@ def test_hyperband_prunes_what_is_worse_than_half_of_the_others(goal, values, is
         ({"method": "grid"}, "parameters.lr: invalid"),
         ({"early_terminate": {"type": "hyperband"}}, "early_terminate: invalid {'type'"),
         ({"early_terminate": {**BAND, "eta": 2.5}}, "early_terminate: invalid {'eta': 2.5"),
+        ({"early_terminate": {**BAND, "max_iter": 9, "s": 1, "eta": 0}}, "early_terminate: inv"),
+        ({"command": 5}, "command: invalid 5"),
         ("method: [grid\n", "expected ',' or ']'"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )
 def test_wrong_file_is_refused_in_one_line_with_file_and_key(tmp_path, changes, message):

@@ -18,8 +18,15 @@ from typing import Any
 
 import torch
 
-from ..errors import CheckpointError
-from ..files import explain_write_errors, host_name, replace_file, sha256_file, write_text
+from ..errors import CheckpointError, require
+from ..files import (
+    explain_write_errors,
+    host_name,
+    read_json,
+    replace_file,
+    sha256_file,
+    write_text,
+)
 from .tensors import refuse_damaged
 
 # Of a checkpoint, the key for the state that Lightning does not know.
@@ -39,7 +46,7 @@ RENAMED_SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 # Entries of a manifest: the file's, and those of files that may be found in its place.
 N_ENTRY = 4
-REQUIRED = {"step", "exact", "bytes"}
+SHAPE = {...: {"step": int, "exact": bool, "bytes": int}}
 FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
 Manifest = dict[str, dict[str, Any]]
 
@@ -95,9 +102,8 @@ def read_manifest(path: Path) -> Manifest:
     if not file.is_file():
         return {}
     with refuse_damaged(file, f"{file}: not a manifest"):
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-        if not manifest or not all(entry.keys() >= REQUIRED for entry in manifest.values()):
-            raise ValueError
+        manifest = read_json(file, SHAPE)
+        require(len(manifest) > 0, "content", manifest, "entries by checksum")
     return manifest
 
 

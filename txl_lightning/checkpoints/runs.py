@@ -128,9 +128,10 @@ def load_training_text(
     if state is None or not path.is_file():
         missing = f"no {path} says what it was trained on"
         raise DataError(f"ckpt_path: {ckpt_path}: {missing}; {OTHERWISE}")
-    data = load_yaml(path.read_text(encoding="utf-8")).get("data") or {}
-    names = data.keys() & {field.name for field in fields(DataConfig)}
-    config = DataConfig(**{name: data[name] for name in names})
+    with refuse_damaged(path, f"{path}: damaged, or not what fit wrote; {OTHERWISE}"):
+        data = load_yaml(path.read_text(encoding="utf-8")).get("data") or {}
+        names = data.keys() & {field.name for field in fields(DataConfig)}
+        config = DataConfig(**{name: data[name] for name in names})
     store = (replace(config, data_dir=data_dir) if data_dir else config).open()
     if store.fingerprint != state["fingerprint"]:
         changed = f"the checkpoint's is {state['fingerprint']}, this text's {store.fingerprint}"

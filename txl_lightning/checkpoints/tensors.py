@@ -1,6 +1,5 @@
 """Tensors and settings in anybody's files; a file that would execute anything is refused."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..files import replace_file
+from ..files import read_json, replace_file
 
 # How torch names what a file wants to import.
 CODE = re.compile(r"GLOBAL (\S+)")
@@ -39,18 +38,19 @@ def load_content(path: Path, stand_ins: Sequence[Any] = ()) -> Any:
 
 def load_json(path: Path) -> dict[str, Any]:
     """Return the settings in a JSON file, or raise as `load_content` does."""
-    with refuse_damaged(path, f"{path}: damaged, or not JSON"):
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(settings, dict):
-        raise CheckpointError(f"{path}: expected settings by name")
-    return settings
+    require_file(path)
+    return read_json(path, refusal=CheckpointError)
+
+
+def require_file(path: Path) -> None:
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
 
 
 @contextmanager
 def refuse_damaged(path: Path, message: str) -> Iterator[None]:
     """Make a CheckpointError of whatever reading a file leads to."""
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file")
+    require_file(path)
     try:
         yield
     except MemoryError:
@@ -72,7 +72,8 @@ def errors_in(path: Path) -> Iterator[None]:
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from error
     except (TypeError, AttributeError, LookupError) as error:
-        raise CheckpointError(f"{path}: a setting is of a wrong kind ({error})") from error
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{path}: a setting is of a wrong kind ({reason})") from error
 
 
 def require_tensors(path: Path, content: Any) -> dict[str, Tensor]:

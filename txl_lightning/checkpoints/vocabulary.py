@@ -23,7 +23,7 @@ def read_vocabulary(name: str, n_token: int) -> Vocabulary:
         return require_size(vocab, n_token)
     except UnicodeDecodeError as error:
         raise DataError(f"vocab: {name}: it is not UTF-8 text") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(f"vocab: {name}: {reason}") from error
 

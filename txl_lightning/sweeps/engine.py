@@ -139,15 +139,16 @@ def is_int(number: Any) -> bool:
 
 
 def is_command(words: Any) -> bool:
-    macros = {word for word in map(str, words or ()) if word.startswith("${")}
-    return isinstance(words, list) and macros <= set(MACROS)
+    if not isinstance(words, list):
+        return False
+    return {word for word in map(str, words) if word.startswith("${")} <= set(MACROS)
 
 
 @contextmanager
 def refuse_invalid(key: str, value: object, expected: str) -> Iterator[None]:
     try:
         yield
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         require(False, key, value, expected)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from txl_lightning.data.vocab import SubwordOptions, Subwords, load_vocabulary, subwords
 from txl_lightning.data.vocab.subwords import sample_text, train_subwords
@@ -129,12 +129,18 @@ def test_loaded_tokenizer_encodes_all_of_the_text_with_ids_below_n_token(documen
     assert vocab.n_token == 10
 
 
-def test_text_that_a_tokenizer_cannot_encode_is_refused(document, word_level):
+def test_text_that_a_tokenizer_cannot_encode_is_refused(document, word_level, capfd):
     word_level["model"]["unk_token"] = "none"
     with pytest.raises(DataError, match=r"^a\.txt: data\.vocab's tokenizer cannot encode it"):
         encoded(Subwords.from_tokenizer(word_level), document("zed"))
     with pytest.raises(ValueError, match="surrogates not allowed"):
         Subwords.from_tokenizer(word_level).encode_text("a\ud800", "prompt")
+    split = pre_tokenizers.Split(Regex("(b+)+$"), "removed")
+    word_level["pre_tokenizer"] = json.loads(split.__getstate__())
+    endless = Subwords.from_tokenizer(word_level)
+    with pytest.raises(DataError, match=r"^a\.txt: data\.vocab's tokenizer .*retry-limit"):
+        encoded(endless, document("b" * 30 + "a"))
+    assert capfd.readouterr().err == ""
     for kind in KINDS:
         with pytest.raises(DataError, match=r"a\.txt: byte 2 is not UTF-8 text"):
             train_subwords(kind, [document(b"ab\xff")], SubwordOptions())

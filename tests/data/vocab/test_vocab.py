@@ -33,6 +33,16 @@ NOT_OURS = "is not one saved by this package"
 UNKNOWN_OPTION = b'{"kind": "words", "words": [], "options": {"special": [], "n": 1}}'
 
 
+def saved_words(words: list, **options) -> bytes:
+    options = {"special": []} | options
+    return json.dumps({"kind": "words", "words": words, "options": options}).encode()
+
+
+def tokenizer_json(**model) -> bytes:
+    content = json.loads(Tokenizer(models.BPE({"a": 0}, [])).to_str())
+    return json.dumps(content | {"model": content["model"] | model}).encode()
+
+
 @cache
 def sentence_piece() -> Subwords:
     """Words that begin with a mark, and bytes for all else, as in Llama's tokenizer."""
@@ -258,9 +268,23 @@ def test_list_of_words_gives_the_ids_by_its_order(build, tmp_path, text, words):
         ("ids.txt", b'{"a": 0, "b": 2}', "its ids do not go from 0"),
         ("model.json", b'{"model": {"type": "none"}}', "`tokenizers` cannot read it"),
         ("no_token.json", Tokenizer(models.BPE()).to_str().encode(), "has no tokens"),
+        ("unknown.json", saved_words(["a", "b"]), NOT_OURS),
+        ("end.json", saved_words(["<eos>", "<unk>"], line_end="x"), NOT_OURS),
+        ("case.json", saved_words(["<eos>", "<unk>"], lower_case="no"), NOT_OURS),
+        ("special.json", saved_words(["<eos>", "<unk>"], special=[5]), NOT_OURS),
+        ("list.json", saved_words(["<eos>", "<unk>"], line_end=[]), NOT_OURS),
+        ("empty.json", saved_words([]), NOT_OURS),
+        ("twice.json", saved_words(["<eos>", "<unk>", "a", "a"]), NOT_OURS),
+        ("numbers.json", saved_words([1, 2, 3]), "expected words without white space"),
+        ("deep.json", b"[" * 100_000, NOT_OURS),
+        ("deep_model.json", b'{"model": ' + b'{"a": ' * 900 + b"1" + b"}" * 901, "annot read it"),
+        ("panic.json", tokenizer_json(merges=["a a"]), "annot read it (range end index"),
+        ("id.json", tokenizer_json(vocab={"a": 4_000_000_000}), "has an id 4,000,000,000; exp"),
     ],
 )
-def test_file_that_is_no_vocabulary_is_refused_with_the_reason(build, tmp_path, file, text, reason):
+def test_file_that_is_no_vocabulary_is_refused_with_the_reason(
+    build, tmp_path, file, text, reason, capfd
+):
     path = tmp_path / file
     if text is not None:
         path.write_bytes(text)
@@ -271,3 +295,5 @@ def test_file_that_is_no_vocabulary_is_refused_with_the_reason(build, tmp_path, 
     assert reason in message
     assert "expected bytes, characters, words, bpe, unigram, or a file: a saved" in message
     assert "\n" not in message
+    # Nor does what Rust says of a panic stand before it.
+    assert capfd.readouterr().err == ""

@@ -25,10 +25,16 @@ def load_vocabulary(text: str) -> Vocabulary:
             case {"kind": "characters", "alphabet": str(alphabet)}:
                 return Characters(alphabet)
             case {"kind": "words", "words": [*words], "options": {"special": [*special], **rest}}:
-                return Words(tuple(words), WordOptions(special=tuple(special), **rest))
+                options = WordOptions(special=tuple(special), **rest)
+                vocab = Words.from_list(words, options)
+                # A saved one lacks no symbol, and has no word twice.
+                if vocab.words == tuple(words):
+                    return vocab
             case {"kind": "subwords", "tokenizer": dict(tokenizer)}:
                 return Subwords.from_tokenizer(tokenizer)
-    except (json.JSONDecodeError, TypeError):
+    except DataError:
+        raise
+    except (ValueError, TypeError, AttributeError, RecursionError):
         pass
     raise DataError(f"vocabulary: {text[:40]!r} is not one saved by this package")
 
@@ -48,7 +54,7 @@ def build_vocabulary(
             return train_subwords(name, documents, subwords)
     try:
         return read_vocabulary_file(Path(name), lambda listed: Words.from_list(listed, words))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
             f"data.vocab: invalid {name} ({reason}); expected {', '.join(BUILT_IN)}, or a file: "
@@ -65,7 +71,7 @@ def read_vocabulary_file(path: Path, from_words: Callable[[list[Any]], Vocabular
     text = path.read_text(encoding="utf-8")
     try:
         content = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         content = None
     # A list of words may begin with a brace, so that only what is all JSON is taken for JSON.
     match content:

@@ -1,12 +1,14 @@
 """Parts of words, by Hugging Face's `tokenizers`: trained on a text, or loaded."""
 
 import json
+import os
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -18,6 +20,7 @@ PIECE = 100_000  # characters that are encoded in one piece
 AT_ONCE = 8  # pieces that are encoded at once, by all cores together
 LONGEST = 1_000_000  # characters without white space after which a piece is cut anywhere
 SAMPLE = 1_000  # characters of a piece to train on; longer words take quadratic time
+LARGEST = 1 << 24  # ids of a tokenizer, which may leave some out
 REPLACED = "\ufffd"  # the beginning of a character that further bytes may yet complete
 
 
@@ -47,6 +50,9 @@ class Subwords(Vocabulary):
         vocab = Subwords(json.dumps(tokenizer))
         if not vocab.n_token:
             raise DataError("vocabulary: the tokenizer has no tokens")
+        if vocab.n_token > LARGEST:
+            limit = f"expected ids below {LARGEST:,}"
+            raise DataError(f"vocabulary: the tokenizer has an id {vocab.n_token - 1:,}; {limit}")
         return vocab
 
     @cached_property
@@ -92,9 +98,10 @@ class Subwords(Vocabulary):
 
     def token_bytes(self) -> np.ndarray | None:
         content = json.loads(self.tokenizer)
-        split = content["pre_tokenizer"] or {}
+        split = content.get("pre_tokenizer") or {}
         # Only byte-level tokenizers that change nothing of the text have sizes of their own.
-        if content["normalizer"] or split.get("type") != "ByteLevel" or split["add_prefix_space"]:
+        is_plain = split.get("type") == "ByteLevel" and not split.get("add_prefix_space", True)
+        if content.get("normalizer") or not is_plain:
             return None
         sizes = np.zeros(self.n_token, np.int64)
         for part, index in self._tokenizer.get_vocab(with_added_tokens=False).items():
@@ -158,13 +165,31 @@ def sample_text(documents: Sequence[FileSlice], n_byte: int) -> Iterator[str]:
 
 @contextmanager
 def _explain_tokenizer_errors(prefix: str) -> Iterator[None]:
+    with tempfile.TemporaryFile() as said, _divert_stderr(said):
+        try:
+            yield
+        except BaseException as error:
+            # Errors of `tokenizers` are bare Exceptions; all that has a type of its own is a fault,
+            # but for what a file leads its Rust to, which is not even an Exception.
+            if type(error) is not Exception and type(error).__name__ != "PanicException":
+                raise
+            # A panic prints what only its programmers can use.
+            said.truncate(0)
+            raise DataError(f"{prefix} ({error})") from error
+
+
+@contextmanager
+def _divert_stderr(file: IO[bytes]) -> Iterator[None]:
+    """Keep in a file what anybody's code writes to stderr, and pass on what is left of it then."""
+    stderr = os.dup(2)
+    os.dup2(file.fileno(), 2)
     try:
         yield
-    except Exception as error:
-        # Errors of `tokenizers` are bare Exceptions; all that has a type of its own is a fault.
-        if type(error) is not Exception:
-            raise
-        raise DataError(f"{prefix} ({error})") from error
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        file.seek(0)
+        os.write(2, file.read())
 
 
 def make_deterministic(scores: list[tuple[str, float | None]]) -> list[tuple[str, float]]:

@@ -77,6 +77,9 @@ class WordOptions:
 
     def __post_init__(self) -> None:
         require_at_least(self, min_freq=0, max_size=1)
+        known = {"line_end": [*LINE_ENDS], "unknown": ["unk", "error"], "lower_case": [False, True]}
+        for key, values in known.items():
+            require(getattr(self, key) in values, key, getattr(self, key), f"one of {values}")
         for symbol in self.special:
             require(symbol.split() == [symbol], "special", repr(symbol), "no white space")
 
