@@ -1,4 +1,4 @@
-"""The commands, make targets, paths and links of every README exist."""
+"""The commands, make targets, paths and links of every page exist."""
 
 import re
 import shlex
@@ -9,11 +9,13 @@ import pytest
 from txl_lightning import __main__ as door
 
 REPOSITORY = Path(__file__).parents[1]
-PAGES = {
-    path.relative_to(REPOSITORY).as_posix(): path.read_text()
-    for pattern in ("README.md", "configs/*.md", "experiments/*.md", "txl_lightning/*/*.md")
-    for path in sorted(REPOSITORY.glob(pattern))
-}
+FOLDERS = ("configs", "experiments", "tests", "txl_lightning")
+PATHS = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")]
+PATHS += [path for folder in FOLDERS for path in sorted((REPOSITORY / folder).rglob("*.md"))]
+PAGES = {path.relative_to(REPOSITORY).as_posix(): path.read_text() for path in PATHS}
+SOURCES = [path.as_posix() for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*.py")]
+# Of a recipe, and of another code.
+OTHERS = {"txl_lightning/commands/NAME.py", "train_xl_enwik8.py"}
 COMMANDS = [
     (page, line.split("  #")[0].strip())
     for page, text in PAGES.items()
@@ -50,8 +52,10 @@ def test_a_make_target_of_a_page_exists(target):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_paths_and_links_of_a_page_exist(page):
-    folders = "configs|experiments|tests|txl_lightning"
-    named = [REPOSITORY / path for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", PAGES[page])]
+    named = set(re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`", PAGES[page])) - OTHERS
     links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", PAGES[page])
-    named += [(REPOSITORY / page).parent / link for link in links]
-    assert [path for path in named if not path.exists()] == []
+    paths = [REPOSITORY / path for path in named]
+    paths += [(REPOSITORY / page).parent / link for link in links]
+    assert [path for path in paths if not path.exists()] == []
+    sources = set(re.findall(r"`([\w/-]+\.py)\b", PAGES[page])) - OTHERS
+    assert [name for name in sources if not any(p.endswith(f"/{name}") for p in SOURCES)] == []
