@@ -19,7 +19,7 @@ FLOORS = {
 # What was reached; the aim is 10,000 lines in all and 9,000 of tests. Budgets fall with every cut;
 # raising one is a decision, and its commit says why.
 BUDGETS = {
-    "top": 790, "model": 2196, "data": 2480, "evaluation": 560, "generation": 511,
+    "top": 790, "model": 2198, "data": 2480, "evaluation": 560, "generation": 511,
     "checkpoints": 654, "convert": 474, "analysis": 557, "training": 2826, "sweeps": 528,
     "commands": 814,
 }  # fmt: skip

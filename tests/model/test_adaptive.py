@@ -147,6 +147,20 @@ def test_in_bfloat16_nats_are_summed_in_float32(kind):
     assert (found - expected).abs().max() < 0.03 * expected.abs().max()
 
 
+@pytest.mark.parametrize("kind", [{"cutoffs": CUTOFFS, "div_val": 2}, {}])
+def test_gradients_of_chunks_are_added_in_float32_under_autocast(make_net, kind):
+    head = make_net(n_token=23, loss_chunk_size=4, **kind).head.float()
+    h_BLD, targets = torch.randn(2, 256, 8), torch.randint(23, (2, 256))
+    outs = head.outs if kind else [head.out]
+    gradients = []
+    for is_half in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+            nats_BL = head.nats(h_BLD, targets)
+        gradients.append(torch.autograd.grad(nats_BL.mean(), [out.weight for out in outs]))
+    for found, expected in zip(*gradients, strict=True):
+        assert (found - expected).norm() < 0.007 * expected.norm()
+
+
 @pytest.mark.parametrize("tie", [False, True])
 def test_projections_and_tables_are_shared_where_tied(tie):
     embedding, softmax = parts(div_val=2, tie_projs=(False, tie, tie, tie), tie_weight=tie)

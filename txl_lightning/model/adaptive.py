@@ -98,7 +98,9 @@ class Softmax(nn.Module):
             self.out.weight = table.weight
 
     def forward(self, h_BLD: Tensor) -> Tensor:
-        return self.out(self.down(h_BLD))
+        # Views: autocast would cast a parameter once, and add what chunks give it in bfloat16.
+        weight, bias = (each.view_as(each) for each in (self.out.weight, self.out.bias))
+        return F.linear(self.down(h_BLD), weight, bias)
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         """Return -log p of each target, nats_BL, at least float32."""
