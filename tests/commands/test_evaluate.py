@@ -110,14 +110,17 @@ def test_words_of_the_standard_input_are_counted_in_bytes(
     assert record["bits_per_byte"] == pytest.approx(record["bits_per_word"] * 3 / 7)
 
 
-def test_a_task_has_no_bits_per_byte(txl, measure, small):
+def test_a_task_has_no_bits_per_byte_and_no_text_to_inspect(txl, refused, measure, small):
     task = ("--data.path=null", "--data.corpus=recall", "--data.task.n_eval=40")
     code, output = txl("fit", *small, *task, "--trainer.limit_val_batches=1.0")
     assert code == 0, output.err
-    record = measure("--batch_size=4", path="runs/version_0/checkpoints/last.ckpt")
+    last = "runs/version_0/checkpoints/last.ckpt"
+    record = measure("--batch_size=4", path=last)
     assert (record["bytes_scored"], record["text"]) == (None, "recall")
     assert "bits_per_byte" not in record
     assert record["tokens_scored"] == 40
+    message = f"path: invalid null; {last} was trained on a task, not text"
+    assert refused("inspect", last) == (2, message)
 
 
 def test_a_converted_folder_is_measured_like_its_checkpoint(txl, measure, checkpoint, text_file):

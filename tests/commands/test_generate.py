@@ -169,12 +169,14 @@ def test_samples_interrupted_by_a_signal_are_printed(start, capsys):
     start = start.select_rows(torch.tensor([0, 0]))
 
     def steps():
-        yield start.append_tokens(torch.tensor([[0], [2]]))
+        yield (state := start.append_tokens(torch.tensor([[0], [2]])))
+        # A text that has ended does not end the other one.
+        yield state.append_tokens(torch.tensor([[2], [1]]))
         raise SystemExit(143)
 
     with pytest.raises(SystemExit, match="143"):
         print_steps(Printer(Characters("abc"), start, stop=["cb"]), steps(), None)
-    assert capsys.readouterr().out == "--- 1 ---\nba\n\n--- 2 ---\nbc\n\n"
+    assert capsys.readouterr().out == "--- 1 ---\nbac\n\n--- 2 ---\nb\n\n"
 
 
 def test_a_token_being_printed_when_a_signal_arrives_is_printed(start, capsys, monkeypatch):

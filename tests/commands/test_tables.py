@@ -9,8 +9,9 @@ import torch
 from txl_lightning import stream_nats
 from txl_lightning.analysis.recl import score_context
 from txl_lightning.checkpoints import load_run
-from txl_lightning.commands.inputs import read_ids
+from txl_lightning.commands.inputs import pick_device, read_ids
 from txl_lightning.commands.recl import shorten_paths
+from txl_lightning.files import sha256_file
 
 
 def assert_picture(path: str) -> None:
@@ -41,6 +42,12 @@ def test_words_are_read_with_the_checkpoints_vocabulary(txl, small, text_file, t
     for path, expected in (("other.txt", {"cd", "ab", "<unk>"}), (None, {"ab", "cd"})):
         ids = read_ids(checkpoint, vocab, path, "val").tolist()
         assert set(vocab.decode(ids).split()) == expected
+
+
+def test_device_left_out_is_a_gpu_where_there_is_one(monkeypatch):
+    for has_gpu, expected in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
+        assert (pick_device(None), pick_device("cpu")) == (expected, "cpu")
 
 
 def test_inspect_writes_each_table_and_its_picture(txl, checkpoint, read_table):
@@ -87,7 +94,9 @@ def test_recl_compares_a_group_on_the_same_positions(txl, checkpoint, read_table
     pairs = [(row["model"], float(row["r"])) for row in rows]
     assert pairs == [("best", 0.5), ("last", 0.5), ("best", 1), ("last", 1)]
     assert {int(row["recl"]) for row in rows} <= {4, 8, 12}
-    assert (content["contexts"], content["positions"]) == ([4, 8, 12], 9)
+    assert (content["contexts"], content["positions"], content["split"]) == ([4, 8, 12], 9, "val")
+    sha256 = {path.stem: sha256_file(path) for path in (checkpoint, other)}
+    assert content["checkpoint_sha256"] == sha256
     assert np.isfinite([content["nats"][name] for name in ("best", "last")]).all()
     assert len(read_table("recl/gains")[0]) == 2 * 2 * 2
     assert output.out.count("RECL") == 4
@@ -107,7 +116,9 @@ def test_recl_reads_whole_contexts_or_as_in_training(
     expected = [
         score_context(model, ids, np.array([30]), context, **lengths).item() for context in (15, 30)
     ]
-    assert read_table("recl/recl")[1]["nats"]["best"] == pytest.approx(expected, abs=1e-5)
+    content = read_table("recl/recl")[1]
+    assert content["nats"]["best"] == pytest.approx(expected, abs=1e-5)
+    assert (content["path"], content["split"]) == ("text.txt", None)
 
 
 def test_group_needs_one_vocabulary_and_different_files(txl, refused, checkpoint, small):
@@ -133,15 +144,19 @@ def test_models_are_named_by_the_different_parts_of_their_paths(paths, expected)
     assert shorten_paths(paths) == expected
 
 
-def test_speed_times_a_config_at_each_length_and_batch_size(txl, refused, tmp_path, read_table):
+def test_speed_times_a_config_at_each_length_and_batch_size(
+    txl, refused, tmp_path, read_table, monkeypatch
+):
+    monkeypatch.setattr("txl_lightning.commands.speed.is_disturbed", lambda rows: len(rows) == 2)
     path = tmp_path / "net.yaml"
     path.write_text("model: {net: {n_token: 9, n_layer: 1, n_head: 1, d_model: 8}}")
     few = ("--tgt_len=4", "--segments=2", "--positions=2", "--tokens=5", "--out=times")
     code, output = txl("speed", path, *few, "--lengths", "16", "24", "--batches", "1", "3")
     assert (code, "fastest of 2 segments, 2 windows" in output.out) == (0, True)
+    assert "warning: other processes disturbed the timing" in output.out
     window, latency = (read_table(f"times/{name}")[1] for name in ("window", "latency"))
     assert [row["attention_len"] for row in window["rows"]] == [16, 24]
-    assert [row["batch_size"] for row in latency["rows"]] == [1, 3]
+    assert [(row["batch_size"], row["mem_len"]) for row in latency["rows"]] == [(1, 16), (3, 16)]
     assert window["machine"]["threads"] == torch.get_num_threads()
     assert_picture("times/window.png")
     assert_picture("times/latency.png")

@@ -148,16 +148,18 @@ def test_asking_for_the_number_of_steps_keeps_the_position(interrupt, monkeypatc
 
 
 def test_resumed_run_trains_by_the_settings_given_now(fit, tmp_path):
-    path, optim = tmp_path / "a.ckpt", {"schedule": "constant", "lr": 0.01, "weight_decay": 0.1}
+    path = tmp_path / "a.ckpt"
+    optim = {"schedule": "constant", "warmup_steps": 8, "lr": 0.01, "weight_decay": 0.1}
     fit({"optim": optim}, max_steps=3, save=(path, 3))
     now = {"optim": optim | {"lr": 1e-4, "weight_decay": 0.2}, "mem_len": 20}
-    resumed = fit(now, max_steps=5, ckpt_path=path)
+    resumed = fit(now, max_steps=5, ckpt_path=path, log_every_n_steps=1)
     [optimizer], memory = (
         resumed.trainer.optimizers,
         resumed.model.memory_bank.committed["train", 0],
     )
-    groups = [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
-    assert groups == [(1e-4, 0.2), (1e-4, 0.0)]
+    # Of eight steps of warm-up, step 4 is the first that is made again.
+    assert [each["train/lr"] for each in resumed.logged] == pytest.approx([0.5e-4, 0.625e-4])
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.2, 0.0]
     assert {state["step"].item() for state in optimizer.state.values()} == {5}
     assert (memory.mem_len, memory.filled_B.tolist()) == (20, [20] * 4)
 
