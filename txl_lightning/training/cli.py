@@ -31,6 +31,7 @@ from .callbacks.progress_bar import TokenProgressBar
 from .callbacks.report import Report, ReportConfig
 from .callbacks.run_metrics import run_folder
 from .callbacks.throughput import Throughput
+from .callbacks.time_budget import PlanConfig, TimeBudget
 from .callbacks.validation_probe import ValidationProbe
 from .callbacks.wandb import WandbConfig, WandbRun, run_id_from, wandb_loggers, wrap_wandb_loggers
 from .module import LanguageModel
@@ -116,6 +117,7 @@ class TxlCLI(LightningCLI):
             "newest whole checkpoint: auto, if there is one; must, or stop; never.",
         )
         parser.add_class_arguments(CheckpointConfig, "checkpoint")
+        parser.add_class_arguments(PlanConfig, "plan")
         parser.add_class_arguments(WandbConfig, "wandb")
         parser.add_class_arguments(ReportConfig, "report")
         parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")
@@ -227,6 +229,7 @@ def default_callbacks(command: str, config: jsonargparse.Namespace) -> list[Call
     callbacks.append(WandbRun(probe, config.wandb.checkpoints))
     if config.trainer.enable_progress_bar is not False:
         callbacks.append(TokenProgressBar())
+    callbacks.append(TimeBudget(config.plan.minutes))
     if config.trainer.enable_checkpointing is not False:
         callbacks += [BestCheckpoint(), LastCheckpoint(config.checkpoint.every_n_steps)]
     return callbacks

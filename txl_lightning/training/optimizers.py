@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from torch import nn
@@ -111,6 +111,15 @@ def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) ->
     """Make the schedule of `max_steps` updates; see `check_end`."""
     check_end(config, max_steps)
     return LambdaLR(optimizer, lambda step: lr_factor(step, config, max_steps))
+
+
+def reschedule(scheduler: LambdaLR, config: OptimConfig, max_steps: int) -> None:
+    """Let a schedule end after max_steps, a tenth of which its warm-up has at most."""
+    short = replace(config, warmup_steps=min(config.warmup_steps, max_steps // 10))
+    factors = [lambda step: lr_factor(step, short, max_steps)] * len(scheduler.base_lrs)
+    scheduler.lr_lambdas = factors
+    for group, lr in zip(scheduler.optimizer.param_groups, scheduler.base_lrs, strict=True):
+        group["lr"] = lr * factors[0](scheduler.last_epoch)
 
 
 def apply_settings(scheduler: LambdaLR, fresh: Optimizer) -> None:

@@ -26,14 +26,14 @@ TRAINER_OPTIONS = """default_root_dir max_steps max_time gradient_clip_val accum
 TEXTS = {
     "ckpt_path": "A checkpoint, or a folder written by convert.",
     "trainer.default_root_dir": "The folder of runs; each has a version_N in it.",
-    "trainer.max_steps": "Steps of training; -1: no end.",
+    "trainer.max_steps": "Steps of training, and with plan.minutes their limit; -1: no end.",
     "trainer.val_check_interval": "Segments from one validation to the next.",
     "trainer.limit_val_batches": "Segments that a validation reads at most; left out, all.",
     "trainer.logger": "A logger beside metrics.csv, for example WandbLogger; false: none at all.",
     "trainer.strategy": "How devices share the work: ddp, fsdp2, or another of Lightning's.",
 }
 """Texts where Lightning's own do not fit an endless loader and our folders."""
-FIT_ONLY = ("model.optim.", "checkpoint.", "wandb.", "report.", "resume", "trainer.max_")
+FIT_ONLY = ("model.optim.", "checkpoint.", "plan.", "wandb.", "report.", "resume", "trainer.max_")
 FIT_ONLY += ("trainer.gradient_", "trainer.accumulate_", "trainer.val_", "trainer.log_every_")
 
 
@@ -75,6 +75,9 @@ def check_settings(parser: LightningArgumentParser, config: Namespace) -> None:
         CorpusConfig(**vars(config.data))
     check_end(OptimConfig(**vars(config.model.optim)), config.trainer.max_steps)
     check_endless(config.trainer)
+    if config.plan.minutes is not None:
+        steps, expected = config.trainer.max_steps, "the most steps that plan.minutes may take"
+        require(steps > 0, "trainer.max_steps", steps, expected)
 
 
 def round_counts(trainer: Namespace) -> None:

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress
 from ...evaluation.tables import align_columns
 from ...model import TransformerXL
 from .run_metrics import RunMetrics, format_columns, is_fitting, read_metrics, run_folder
+from .time_budget import TimeBudget
 
 READINGS = ("bits", "loss", "tokens_per_second", "answer_accuracy")
 SHORT_READINGS = ("bits", "tokens_per_second")
@@ -64,7 +65,8 @@ class TokenProgressBar(ProgressBar):
             kinds = SHORT_READINGS if is_live else READINGS
             self.readings = format_readings(trainer, "train", kinds)
         left = self.format_time_left(trainer)
-        self.update(completed=self.step, description=self.readings, left=left)
+        total = trainer.max_steps if trainer.max_steps > 0 else None
+        self.update(completed=self.step, total=total, description=self.readings, left=left)
         is_due = now - self.printed_at > self.seconds_between_lines
         if is_due and self.readings != self.printed and not is_live:
             self.printed_at, self.printed = now, self.readings
@@ -93,7 +95,8 @@ class TokenProgressBar(ProgressBar):
 
     def format_time_left(self, trainer: Trainer) -> str:
         """Return the time until the run ends, by steps or by the clock, as far as it is known."""
-        ends = [each.time_remaining() for each in trainer.callbacks if isinstance(each, Timer)]
+        timers = Timer, TimeBudget
+        ends = [each.time_remaining() for each in trainer.callbacks if isinstance(each, timers)]
         if trainer.max_steps >= 0 and self.first and self.step > self.first[0]:
             step, ended_at = self.first
             # Of the time so far validations have their share.
@@ -114,6 +117,10 @@ class TokenProgressBar(ProgressBar):
     def stop(self) -> None:
         self.update(left="")
         self.live.stop()
+
+    @property
+    def is_enabled(self) -> bool:
+        return not self.console.quiet
 
     def disable(self) -> None:
         self.console.quiet = True
