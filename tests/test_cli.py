@@ -83,6 +83,48 @@ def test_text_outside_the_terminals_encoding_is_escaped(txl, best, monkeypatch):
     assert shown.buffer.getvalue().startswith(rb"\xe9")
 
 
+ESCAPE = "\x1b]0;a\x07"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "options", "expected"),
+    [
+        (Terminal, (), r"\x1b]0;a\x07" + "\t\n"),
+        (Terminal, ("--raw=true",), ESCAPE + "\t\n"),
+        (io.StringIO, (), ESCAPE + "\t\n"),
+    ],
+)
+def test_a_terminal_shows_escapes_of_a_text_and_a_pipe_gets_them(
+    txl, best, monkeypatch, stream, options, expected
+):
+    monkeypatch.setattr(sys, "stdout", stream())
+    assert (
+        txl("generate", *best[-2:], f"--prompt={ESCAPE}\t", "--max_new_tokens=0", *options)[0] == 0
+    )
+    assert sys.stdout.getvalue() == expected
+
+
+def test_escapes_in_names_of_files_are_shown(txl, best, small, text_file):
+    name, folder = f"{ESCAPE}.txt", f"--trainer.default_root_dir={ESCAPE}"
+    text_file.rename(name)
+    for words in (
+        ("prepare", name),
+        ("evaluate", best[-1], "--path", name, "--max_tokens=9"),
+        ("fit", *small[:-1], "--data.path", name, folder),
+        ("fit", *small[:-1], "--data.path", name, folder, "--resume=auto", "--trainer.max_steps=5"),
+        ("predict", *best, folder),
+    ):
+        code, output = txl(*words)
+        assert code == 0, output.err
+        assert r"\x1b]0;a\x07" in output.out + output.err
+        assert "\x1b" not in output.out + output.err
+
+
 def test_without_a_command_the_commands_are_listed(txl):
     for arguments in ((), ("--help",), ("-h",)):
         code, output = txl(*arguments)

@@ -19,9 +19,9 @@ FLOORS = {
 # What was reached; the aim is 10,000 lines in all and 9,000 of tests. Budgets fall with every cut;
 # raising one is a decision, and its commit says why.
 BUDGETS = {
-    "top": 790, "model": 2198, "data": 2480, "evaluation": 560, "generation": 511,
-    "checkpoints": 654, "convert": 474, "analysis": 557, "training": 2994, "sweeps": 528,
-    "commands": 814,
+    "top": 817, "model": 2198, "data": 2479, "evaluation": 560, "generation": 511,
+    "checkpoints": 654, "convert": 474, "analysis": 557, "training": 2996, "sweeps": 528,
+    "commands": 819,
 }  # fmt: skip
 ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 12_900, 13_500, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.

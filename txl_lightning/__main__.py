@@ -13,6 +13,7 @@ import textwrap
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from importlib import import_module
 from typing import get_args
 
@@ -21,6 +22,7 @@ import jsonargparse
 from . import signals
 from .errors import (
     OutOfMemoryError,
+    PrintableStream,
     StorageError,
     explain_parser_error,
     format_line,
@@ -98,8 +100,13 @@ def run(arguments: list[str]) -> None:
     silence_warnings()
     limit_yaml()
     call = run_lightning if command in LIGHTNING else run_function
+    # Those of Lightning draw bars there, which a terminal must obey.
+    is_printable = command not in LIGHTNING and sys.stdout is not None
+    if command == "generate":
+        is_printable = is_printable and sys.stdout.isatty()
     try:
-        call(command, [underscore_name(option) for option in options])
+        with redirect_stdout(PrintableStream(sys.stdout) if is_printable else sys.stdout):
+            call(command, [underscore_name(option) for option in options])
     except Exception as error:
         if not is_out_of_memory(error):
             raise

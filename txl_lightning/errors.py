@@ -2,10 +2,11 @@
 
 import difflib
 import re
+import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 UNKNOWN_KEY = "unknown key"
 UNKNOWN = re.compile(r"unrecognized arguments: --([\w.+-]+)|does not accept option '([\w.]+)'")
@@ -88,8 +89,27 @@ def format_line(message: str) -> str:
     return shorten(" ".join(message.splitlines()), LONGEST_LINE)
 
 
-def show_controls(text: str) -> str:
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+def show_controls(text: str, kept: str = "") -> str:
+    """Return a text whose control characters are shown and not obeyed, but for those kept."""
+    return CONTROL.sub(lambda at: at[0] if at[0] in kept else repr(at[0])[1:-1], text)
+
+
+class PrintableStream:
+    """A stream that shows control characters; `unfiltered` writes them as they are."""
+
+    def __init__(self, unfiltered: TextIO) -> None:
+        self.unfiltered = unfiltered
+
+    def write(self, text: str) -> int:
+        return self.unfiltered.write(show_controls(text, kept="\n\t"))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unfiltered, name)
+
+
+def print_notice(text: str) -> None:
+    """Print lines on stderr, whatever names are in them."""
+    print(text, file=PrintableStream(sys.stderr))
 
 
 def require_at_least(config: object, **least: int) -> None:

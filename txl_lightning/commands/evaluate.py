@@ -14,7 +14,7 @@ from ..checkpoints.runs import load_training_text, sha256_of_weights
 from ..data.config import DataConfig
 from ..data.corpora import CORPORA
 from ..data.store import EvalText
-from ..errors import DataError, require
+from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.results import evaluate
 from ..files import check_file_writable
@@ -67,7 +67,7 @@ def evaluate_command(
         record = score(model, replace(text, name=path or text.name), chosen, per_token)
     record |= {"checkpoint": ckpt_path, "checkpoint_sha256": sha256_of_weights(ckpt_path)}
     print(line := json.dumps(record, allow_nan=False))
-    print(format_table(record, chosen.unit), file=sys.stderr)
+    print_notice(format_table(record, chosen.unit))
     if out is not None:
         with open(out, "a", encoding="utf-8") as file:
             print(line, file=file)

@@ -1,5 +1,6 @@
 """generate: continue a prompt."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,8 @@ class TextOptions(Sampling):
     """States remembered; left out, as in training."""
     ext_len: int | None = None
     """Tokens read again with each new one; left out, what the memory cannot replace."""
+    raw: bool = False
+    """Let a terminal obey the control characters of a text; a pipe gets them in any case."""
     device: Device = None
     """Device of the model; left out, a GPU if there is one."""
 
@@ -71,6 +74,8 @@ def generate_command(
         **options: As in TextOptions.
     """
     how = TextOptions(**options)
+    if how.raw:
+        sys.stdout = getattr(sys.stdout, "unfiltered", sys.stdout)
     alone = (prompt, prompt_file, how.num_beams, how.state_file) == (None,) * 4
     expected = "null with prompt, prompt_file, num_beams or state_file"
     require(prompts is None or alone, "prompts", prompts, expected)

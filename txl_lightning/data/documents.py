@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import DataError, StorageError
+from ..errors import DataError, StorageError, print_notice, show_controls
 from ..files import read_json, write_json
 
 CHUNK = 1 << 20
@@ -138,7 +138,7 @@ def cached_by_mtime(
             saved = read_json(cache, {"checksum": str})
             if saved["checksum"] == short_hash(saved.get("result")):
                 return saved.get("result")
-        print(f"warning: {cache}: damaged; computed again", file=sys.stderr)
+        print_notice(f"warning: {cache}: damaged; computed again")
     result = compute()
     if all(time.time_ns() - changed > SETTLED for *_, changed in stamps):
         # A prepared folder may be read-only; then it is computed every time.
@@ -185,4 +185,4 @@ def show_progress(task: str, total: int | None) -> Iterator[Advance]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(24), DownloadColumn())
     console, hidden = Console(stderr=True), not sys.stderr.isatty()
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=hidden) as bar:
-        yield partial(bar.advance, bar.add_task(task, total=total))
+        yield partial(bar.advance, bar.add_task(show_controls(task), total=total))

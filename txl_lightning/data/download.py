@@ -1,13 +1,12 @@
 """Downloads that are resumed and checked; the only code that uses the network."""
 
-import sys
 import time
 from pathlib import Path
 
 import requests
 from filelock import FileLock
 
-from ..errors import DataError
+from ..errors import DataError, print_notice
 from ..files import explain_write_errors
 from .documents import RemoteFile, find_difference, show_progress, verify_file
 
@@ -42,7 +41,7 @@ def _download(remote: RemoteFile, target: Path) -> Path:
     part = target.with_name(f"{target.name}.part")
     if part.exists() and part.stat().st_size > remote.n_byte:
         part.unlink()
-    print(f"downloading {remote.url} to {target}", file=sys.stderr)
+    print_notice(f"downloading {remote.url} to {target}")
     try:
         _retry(remote, part)
         problem = None
@@ -55,7 +54,7 @@ def _download(remote: RemoteFile, target: Path) -> Path:
         advice = "put the file there yourself"
         raise DataError(f"{target}: missing, and {remote.url} {problem}; {advice}")
     part.replace(target)
-    print(f"downloaded {target} ({remote.n_byte:,} bytes)", file=sys.stderr)
+    print_notice(f"downloaded {target} ({remote.n_byte:,} bytes)")
     return target
 
 
@@ -69,7 +68,7 @@ def _retry(remote: RemoteFile, part: Path) -> None:
             is_temporary = code in TEMPORARY or code >= 500 or isinstance(error, BROKEN)
             if delay is None or not is_temporary:
                 raise
-            print(f"{remote.url}: {_reason(error)}; again in {delay:g} s", file=sys.stderr)
+            print_notice(f"{remote.url}: {_reason(error)}; again in {delay:g} s")
         time.sleep(delay)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError, StorageError
+from ..errors import DataError, StorageError, print_notice
 from ..files import create_folder, read_json, sha256_file, write_json
 from .blocks import CheckedIds, hash_blocks, map_array, verify_blocks
 from .documents import (
@@ -214,7 +214,7 @@ def prepare_store(recipe: Recipe, data_dir: Path, whole: bool = False) -> Store:
             create_folder(folder, build, lambda: not Store(folder).find_damage(data_dir, whole))
         except StorageError as error:
             raise DataError(f"{problem}; {error}") from error
-        print(f"warning: {problem}; the text was encoded again", file=sys.stderr)
+        print_notice(f"warning: {problem}; the text was encoded again")
     return Store(folder)
 
 
@@ -222,7 +222,7 @@ def build_store(folder: Path, recipe: Recipe, described: dict[str, Any]) -> None
     """Write the ids of every split, the vocabulary and the manifest into a folder."""
     total = sum(described["bytes"].values())
     if total > LARGE and not sys.stderr.isatty():
-        print(f"encoding {total:,} bytes as {recipe.vocab}", file=sys.stderr)
+        print_notice(f"encoding {total:,} bytes as {recipe.vocab}")
     vocab = recipe.build_vocabulary()
     with show_progress("encoding", total) as advance:
         counts = {name: encode_split(folder, name, vocab, recipe, advance) for name in SPLITS}

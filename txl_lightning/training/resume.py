@@ -1,6 +1,5 @@
 """Start of training: from nothing, a checkpoint, or the weights that convert wrote."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from ..checkpoints import load_folder
 from ..checkpoints.files import find_latest, remove_partial_files
 from ..checkpoints.runs import VOCAB
 from ..data.datamodule import CorpusDataModule
-from ..errors import CheckpointError, DataError, require, require_at_least
+from ..errors import CheckpointError, DataError, print_notice, require, require_at_least
 from ..model.config import LEARNED
 from .module import LanguageModel
 
@@ -105,4 +104,4 @@ def load_weights(folder: Path, model: LanguageModel, data: CorpusDataModule) -> 
 
 @rank_zero_only
 def print_once(line: str) -> None:
-    print(line, file=sys.stderr)
+    print_notice(line)

@@ -8,6 +8,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor
 
+from ...errors import show_controls
 from .run_metrics import run_folder
 
 
@@ -30,4 +31,4 @@ class SaveNats(BasePredictionWriter):
         nats_BT = torch.cat(predictions, dim=1).float().cpu().numpy()
         # The warm-up is no part of the text that is scored.
         np.save(path, nats_BT[:, ~np.isnan(nats_BT).all(axis=0)])
-        print(f"nats of every scored token: {path}")
+        print(show_controls(f"nats of every scored token: {path}"))

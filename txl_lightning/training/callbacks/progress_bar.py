@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import ProgressBar, Timer
 from rich.console import Console
 from rich.progress import BarColumn, Progress
 
+from ...errors import show_controls
 from ...evaluation.tables import align_columns
 from ...model import TransformerXL
 from .run_metrics import RunMetrics, format_columns, is_fitting, read_metrics, run_folder
@@ -108,6 +109,7 @@ class TokenProgressBar(ProgressBar):
     def print(self, text: str) -> None:
         # In a pipe, lines are not wrapped, because programs read them.
         is_pipe = not self.console.is_terminal
+        text = show_controls(text, kept="\n")
         self.console.print(text, highlight=False, markup=False, soft_wrap=is_pipe)
 
     def update(self, **changes: Any) -> None:
