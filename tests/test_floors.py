@@ -20,7 +20,7 @@ FLOORS = {
 # raising one is a decision, and its commit says why.
 BUDGETS = {
     "top": 817, "model": 2198, "data": 2479, "evaluation": 560, "generation": 511,
-    "checkpoints": 654, "convert": 474, "analysis": 557, "training": 2996, "sweeps": 528,
+    "checkpoints": 678, "convert": 480, "analysis": 557, "training": 2996, "sweeps": 528,
     "commands": 819,
 }  # fmt: skip
 ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 12_900, 13_500, 300, 50

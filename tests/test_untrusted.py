@@ -15,6 +15,7 @@ import yaml
 
 from txl_lightning import LanguageModel
 from txl_lightning.checkpoints import load_run
+from txl_lightning.checkpoints.files import save_checkpoint
 from txl_lightning.convert import load_any_checkpoint
 from txl_lightning.errors import CheckpointError
 
@@ -45,7 +46,7 @@ def test_class_path_in_a_config_is_not_imported(refused, small, canary, name):
 def test_class_path_in_a_checkpoint_is_not_imported(refused, small, canary, run_folder):
     content = torch.load(run_folder / "checkpoints" / "last.ckpt", weights_only=True)
     content["hyper_parameters"] |= {"_instantiator": "canary.Bird", "_class_path": "canary.Bird"}
-    torch.save(content, "tampered.ckpt")
+    save_checkpoint(content, Path("tampered.ckpt"), {"step": 4, "exact": True})
     for command in ("fit", "validate"):
         code, text = refused(command, *small, "--ckpt_path=tampered.ckpt")
         assert (code, "has a setting that this release does not know" in text) == (4, True)

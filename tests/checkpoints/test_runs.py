@@ -2,6 +2,8 @@
 
 import json
 import os
+import random
+import shutil
 
 import pytest
 import torch
@@ -36,7 +38,8 @@ def test_network_comes_back_bit_for_bit_with_shared_weights(make_net, tmp_path, 
 def test_folder_without_a_vocabulary_has_two_files(make_net, tmp_path):
     save_folder(make_net(), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
-    assert json.loads((tmp_path / "config.json").read_text())["txl_lightning"] == {"format": 1}
+    about = json.loads((tmp_path / "config.json").read_text())["txl_lightning"]
+    assert (about.pop("format"), list(about)) == (1, ["weights_sha256"])
     assert load_folder(tmp_path)[1] is None
 
 
@@ -104,6 +107,35 @@ def test_invalid_weights_are_refused_with_their_file_and_name(folder):
             load_folder(folder)
 
 
+def test_60_flipped_bits_of_the_weights_are_refused_and_what_has_no_checksum_is_said(folder):
+    path, chance = folder / "model.safetensors", random.Random(0)
+    whole = path.read_bytes()
+    for _ in range(60):
+        flipped = bytearray(whole)
+        place = chance.randrange(8 * len(whole))
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        with pytest.raises(CheckpointError, match=r"model\.safetensors: "):
+            load_folder(folder)
+    path.write_bytes(whole)
+    settings = json.loads((folder / "config.json").read_text())
+    settings["txl_lightning"] = {"format": 1}
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.warns(UserWarning, match=r"safetensors: cannot be verified: config\.json does"):
+        load_folder(folder)
+    # Once.
+    load_folder(folder)
+
+
+def test_checkpoint_whose_manifest_is_missing_is_said_to_be_unverified(run_folder, tmp_path):
+    shutil.copy(run_folder / "checkpoints" / "best.ckpt", tmp_path)
+    with pytest.warns(
+        UserWarning, match=r"cannot be verified: its manifest best\.ckpt\.json is missing"
+    ):
+        load_run(tmp_path / "best.ckpt")
+    assert read_checkpoint(tmp_path / "best.ckpt")
+
+
 def test_vocabulary_of_another_size_and_missing_files_are_refused(folder):
     (folder / "vocab.json").write_text(Characters("ab").to_json())
     with pytest.raises(ValueError, match=r"vocab\.json: it has 2 tokens; the network has 11"):
@@ -117,6 +149,7 @@ def test_vocabulary_of_another_size_and_missing_files_are_refused(folder):
 FOREIGN = [{"state_dict": {}}, [1, 2], {"hyper_parameters": {"net": {"layers": 3}}}]
 
 
+@pytest.mark.filterwarnings("ignore:.*cannot be verified")
 @pytest.mark.parametrize("content", [*FOREIGN, {"hyper_parameters": {"net": {}}}])
 def test_file_that_is_no_checkpoint_is_refused(tmp_path, content):
     torch.save(content, tmp_path / "other.ckpt")

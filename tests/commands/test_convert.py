@@ -14,6 +14,8 @@ from txl_lightning.convert import load_any_checkpoint, load_huggingface, load_or
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NVIDIA = GOLDEN / "nvidia" / "checkpoint_best.pt"
+UNVERIFIED = ".*another code's files have no checksum"
+pytestmark = pytest.mark.filterwarnings(f"ignore:{UNVERIFIED}")
 
 
 @pytest.fixture
@@ -42,7 +44,8 @@ def test_state_dict_of_the_original_goes_to_our_folder_and_to_hugging_faces(txl,
     assert f"it was made for --data.tgt_len {tgt_len}" in output.out
     assert equal_nats(load_folder(Path("ours"))[0], original)
     assert txl("convert", "ours", "--out=theirs", "--to=huggingface")[0] == 0
-    assert txl("convert", "theirs", "--out=back")[0] == 0
+    with pytest.warns(UserWarning, match=f"theirs: cannot be verified{UNVERIFIED}"):
+        assert txl("convert", "theirs", "--out=back")[0] == 0
     assert equal_nats(load_folder(Path("back"))[0], original)
     code, output = txl("generate", "--ckpt_path=ours")
     assert code == 4

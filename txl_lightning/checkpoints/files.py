@@ -9,8 +9,10 @@ import json
 import math
 import os
 import platform
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
@@ -27,6 +29,7 @@ from ..files import (
     sha256_file,
     write_text,
 )
+from ..signals import is_child
 from .tensors import refuse_damaged
 
 # Of a checkpoint, the key for the state that Lightning does not know.
@@ -127,6 +130,13 @@ def verify_checkpoint(path: Path) -> dict[str, Any] | None:
             f"({path.stat().st_size} bytes, of {manifest[written]['bytes']})"
         )
     return manifest[digest]
+
+
+@cache
+def warn_unverified(path: Path, why: str) -> None:
+    """Say, once, that nothing tells whether a file is what was written."""
+    if not is_child():
+        warnings.warn(f"{path}: cannot be verified: {why}", stacklevel=2)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

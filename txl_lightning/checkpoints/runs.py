@@ -15,7 +15,7 @@ from ..data.vocab import Vocabulary, load_vocabulary
 from ..errors import CheckpointError, DataError
 from ..files import load_yaml, sha256_file, write_json, write_text
 from ..model import TransformerXL, TransformerXLConfig
-from .files import FOREIGN, FORMAT, KEY, load_checkpoint
+from .files import FOREIGN, FORMAT, KEY, load_checkpoint, manifest_path, warn_unverified
 from .tensors import errors_in, load_content, load_json, refuse_damaged, save_tensors
 from .vocabulary import load_vocabulary_in
 from .weights import load_weights, map_own_weights
@@ -30,7 +30,8 @@ def save_folder(model: TransformerXL, folder: Path, vocab: Vocabulary | None = N
     if vocab is not None:
         write_text(vocab.to_json(), folder / VOCAB)
     # The last, so that what is cut off in the middle is no such folder.
-    write_json({KEY: {"format": FORMAT}, "net": model.config.to_dict()}, folder / CONFIG)
+    about = {"format": FORMAT, "weights_sha256": sha256_of_weights(folder)}
+    write_json({KEY: about, "net": model.config.to_dict()}, folder / CONFIG)
 
 
 def load_folder(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
@@ -41,7 +42,18 @@ def load_folder(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     config, weights = read_config(folder), load_content(folder / WEIGHTS)
     with errors_in(folder / WEIGHTS):
         model = load_weights(weights, map_own_weights, config)
+    verify_weights(folder)
     return model, load_vocabulary_in(folder, config.n_token)
+
+
+def verify_weights(folder: Path) -> None:
+    """Refuse weights that are not those that config.json was written with."""
+    expected = load_json(folder / CONFIG)[KEY].get("weights_sha256")
+    if expected is None:
+        warn_unverified(folder / WEIGHTS, f"{CONFIG} does not have its sha256")
+    elif (found := sha256_of_weights(folder)) != expected:
+        wrong = f"its sha256 is {found[:16]}, that in {CONFIG} {str(expected)[:16]}"
+        raise CheckpointError(f"{folder / WEIGHTS}: damaged: {wrong}")
 
 
 def read_config(folder: Path) -> TransformerXLConfig:
@@ -77,6 +89,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         TransformerXLConfig(**checkpoint["hyper_parameters"]["net"])
     except (LookupError, TypeError) as error:
         raise CheckpointError(FOREIGN.format(path)) from error
+    if not (manifest := manifest_path(path)).is_file():
+        warn_unverified(path, f"its manifest {manifest.name} is missing")
     return checkpoint
 
 
