@@ -169,12 +169,15 @@ def test_projections_and_tables_are_shared_where_tied(tie):
         assert (down.weight is embedding.projections[i].weight) == (tie and i > 0)
 
 
-def test_the_plain_softmax_is_the_adaptive_one_of_a_single_cluster(make_net):
-    plain = make_net(d_embed=6)
-    h, targets = torch.randn(2, 3, 8, dtype=torch.float64), torch.randint(11, (2, 3))
-    logits = (h @ plain.head.down.weight) @ plain.head.out.weight.t() + plain.head.out.bias
+@pytest.mark.parametrize("kind", [{}, {"d_embed": 6}])
+def test_loss_is_minus_the_log_probability_of_each_target(make_net, kind):
+    net, (tokens, targets) = make_net(**kind), torch.randint(11, (2, 2, 3))
+    h_BLD, _ = net.hidden(tokens)
+    weight = getattr(net.head.down, "weight", torch.eye(8).double())
+    logits = h_BLD @ weight @ net.head.out.weight.t() + net.head.out.bias
+    torch.testing.assert_close(net(tokens)[0], logits)
     expected = F.cross_entropy(logits.mT, targets, reduction="none")
-    torch.testing.assert_close(plain.head.nats(h, targets), expected)
+    torch.testing.assert_close(net.loss(tokens, targets)[0], expected)
 
 
 class LargestResult(TorchDispatchMode):

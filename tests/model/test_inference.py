@@ -13,16 +13,14 @@ from txl_lightning.model import inference as inference_module
 from txl_lightning.model.kernels import inference as kernel
 
 SEGMENTS = [5, 6, 1, 1, 3]
+# What the random settings leave out, and the edges.
 AXES = [
-    {},
     {"positions": "learned", "clamp_len": 0},
     {"untie_r": True, "norm": "pre"},
     {"cutoffs": (3, 6), "div_val": 2, "positions": "shaw", "clamp_len": 9},
     {"lengths": EvalLengths(200), "segments": [33, 5, 2]},
     {"lengths": EvalLengths(1, 3, "mem_len"), "segments": [1] * 9},
-    {"ext_len": 20, "documents": True},
     {"tile_scores": 0, "n_head": 5, "d_head": 3},
-    {"tile_scores": 200, "n_head": 5, "d_head": 3},
 ]
 
 

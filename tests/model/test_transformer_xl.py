@@ -70,12 +70,6 @@ def test_inputs_are_unchanged_and_memory_has_no_gradient(make_net):
     assert (logits.requires_grad, after.h_NBMD.requires_grad) == (True, False)
 
 
-def test_loss_is_minus_the_log_probability_of_each_target(make_net):
-    net, (tokens, targets) = make_net(), torch.randint(11, (2, 2, 5))
-    expected = -net(tokens)[0].log_softmax(-1).gather(-1, targets[..., None])[..., 0]
-    torch.testing.assert_close(net.loss(tokens, targets)[0], expected)
-
-
 def test_memory_has_the_precision_of_the_weights_or_of_autocast_and_loss_is_float32(make_net):
     net, (tokens, targets) = make_net().float(), torch.randint(11, (2, 2, 5))
     _, memory = net(tokens)
@@ -94,11 +88,17 @@ def test_memory_of_other_rows_is_refused(make_net):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"dropout": 0.3}, {"dropatt": 0.3}, {"dropout": 0.3, "dropout_type": "variational"}],
+    ("changes", "kind"),
+    [
+        ({"dropout": 0.3}, torch.nn.Dropout),
+        ({"dropatt": 0.3}, torch.nn.Dropout),
+        ({"dropout": 0.3, "dropout_type": "variational"}, VariationalDropout),
+    ],
 )
-def test_dropout_is_of_training_only(make_net, changes):
+def test_dropout_is_of_training_only_and_of_one_type(make_net, changes, kind):
     net, tokens = make_net(**changes), torch.randint(11, (2, 5))
+    drops = [module for module in net.modules() if isinstance(module, torch.nn.Dropout)]
+    assert {(type(drop), drop.p) for drop in drops} == {(kind, net.config.dropout)}
     assert torch.equal(net(tokens)[0], net(tokens)[0])
     logits, _ = net.train()(tokens)
     assert not torch.equal(logits, net(tokens)[0])
@@ -114,16 +114,6 @@ def test_variational_dropout_drops_the_same_units_of_a_row_and_others_of_each_se
     assert not torch.equal(drop(ones), dropped)
     assert dropped.mean().item() == pytest.approx(1.0, abs=0.02)
     assert torch.equal(drop.eval()(ones), ones)
-
-
-@pytest.mark.parametrize(
-    ("dropout_type", "kind"),
-    [("standard", torch.nn.Dropout), ("variational", VariationalDropout)],
-)
-def test_dropout_type_chooses_the_dropout_of_the_whole_network(make_net, dropout_type, kind):
-    net = make_net(dropout=0.3, dropout_type=dropout_type)
-    drops = [module for module in net.modules() if isinstance(module, torch.nn.Dropout)]
-    assert {(type(drop), drop.p) for drop in drops} == {(kind, 0.3)}
 
 
 def read_alone(net, tokens, targets, doc_pos, mem_len, tgt_len):
