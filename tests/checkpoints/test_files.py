@@ -109,6 +109,9 @@ def test_replaced_last_checkpoint_is_kept_and_removed_with_its_manifest(tmp_path
     # A step that is saved twice does not push out the one before.
     assert [step_of(path) for path in (last, previous)] == [3, 2]
     assert [verify_checkpoint(path)["step"] for path in (last, previous)] == [3, 2]
+    # A process that dies before the rename leaves a file that the manifest has to know.
+    named = [entry["step"] for entry in json.loads(manifest_path(last).read_text()).values()]
+    assert named == [3, 2, 1]
     names = {f"{name}.ckpt{end}" for name in ("last", "previous", "best") for end in ("", ".json")}
     assert {path.name for path in last.parent.iterdir()} == names
     for name in ("last", "last", "previous", "best"):
