@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 THEIRS := .venv-reference
 PEERS  := .venv-peers
+BENCH  ?= $(addprefix --compare ,$(wildcard experiments/speed/results/baseline.json))
 
 .PHONY: help setup quickstart test test-all test-slow gpu bench lint format clean
 .DEFAULT_GOAL := help
@@ -40,7 +41,7 @@ $(THEIRS)/ready: tests/reference/requirements.txt
 gpu:  ## check a GPU in ten minutes with the PyTorch that PYTHON has: correctness, speed, one JSON
 	$(PYTHON) experiments/gpu/check.py
 
-bench: $(PEERS)/ready  ## measure speed beside other implementations (an hour of a quiet machine; BENCH=options)
+bench: $(PEERS)/ready  ## measure speed beside other implementations (half an hour, quiet; BENCH=options)
 	PYTHONPATH=. $(PEERS)/bin/python -W ignore experiments/speed/bench.py $(BENCH)
 	PYTHONPATH=. $(PEERS)/bin/python -W ignore experiments/speed/scaling.py
 

@@ -31,9 +31,10 @@ from contestants import FLOOR, ORIGINAL, PACKAGES, READING, find_missing, has_ou
 from figures import draw_bench
 from results import compare, format_case, summarize
 from steps import Steps
-from workers import Machine, Worker, take_turns
+from workers import Machine, Worker, sum_operations, take_turns
 
 from txl_lightning.evaluation.environment import describe_environment
+from txl_lightning.model.kernels import CUDA_KERNELS, KERNELS
 
 RESULTS = Path(__file__).parent / "results"
 VERSIONS = ("torch", "transformers", "x-transformers", "labml-nn", "labml", "numpy")
@@ -50,10 +51,11 @@ class Plan:
     peers: list[str]
     original: Path | None
     always_sums: bool
+    load_before: float
     turn_s: float = 0.25
     """A turn is one step, or as many as take so long."""
-    summed_steps: int = 8
-    """Steps that operations are timed in."""
+    summed_rounds: int = 4
+    """Turns, of two steps, that operations are timed in."""
 
     def contestants(self, case: Case) -> list[str]:
         """Return who takes part."""
@@ -70,8 +72,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="CASE")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each contestant")
     parser.add_argument("--threads", type=int, help="by default one for each core")
-    kernels = ("reference", "per_head", "matmul", "sdpa")
-    parser.add_argument("--kernels", nargs="*", choices=kernels, default=[], help="ours with these")
+    kernels = [name for name in KERNELS if name not in {"auto", *CUDA_KERNELS}]
+    parser.add_argument("--kernels", nargs="+", choices=kernels, default=[], help="ours with these")
     parser.add_argument("--no-peers", action="store_true", help="ours and the limits alone")
     parser.add_argument("--original", type=Path, help="checkout of kimiyoung/transformer-xl")
     parser.add_argument("--operations", action="store_true", help="sums on a quiet machine, too")
@@ -94,7 +96,8 @@ def make_plan(given: argparse.Namespace, left_out: dict[str, str]) -> Plan:
         original=given.original,
         # A spoilt baseline, or a run beside other work, can be compared by them alone.
         always_sums=given.operations or given.smoke or given.compare is not None,
-        **({"turn_s": 0, "summed_steps": 1} if given.smoke else {}),
+        load_before=os.getloadavg()[0],
+        **({"turn_s": 0, "summed_rounds": 1} if given.smoke else {}),
     )
 
 
@@ -115,7 +118,7 @@ def start_workers(case: Case, plan: Plan, left_out: dict[str, str]) -> dict[str,
 
 def measure_case(case: Case, plan: Plan, left_out: dict[str, str]) -> dict[str, Any]:
     """Measure one case; fall back to sums over operations where the run is spoilt."""
-    machine = Machine(plan.threads)
+    machine = Machine(plan.threads, plan.load_before)
     workers = start_workers(case, plan, left_out)
     try:
         seconds = take_turns(workers, plan.rounds, machine, plan.turn_s)
@@ -123,21 +126,15 @@ def measure_case(case: Case, plan: Plan, left_out: dict[str, str]) -> dict[str, 
         about = {name: worker.call("describe") for name, worker in workers.items()}
         sums, single = None, None
         if spoilt or plan.always_sums:
-            sums, single = {}, Machine(threads=1)
-            for name, worker in workers.items():
-                single.watch()
-                sums[name] = worker.call("sum_operations", plan.summed_steps)
-            # What is fastest of few may not be fast.
-            for _ in range(20):
-                single.watch()
+            sums, single = sum_operations(workers, plan.summed_rounds, steps=2)
     finally:
         for worker in workers.values():
             worker.stop()
-    check_nats(case, about, left_out)
+    check_nats(case, about)
     return summarize(case, seconds, sums, about, machine, single, spoilt)
 
 
-def check_nats(case: Case, about: dict[str, Any], left_out: dict[str, str]) -> None:
+def check_nats(case: Case, about: dict[str, Any]) -> None:
     """Add to each one's description how far its nats are from ours, where they must be the same."""
     for name, found in about.items():
         nats_BL = found.pop("nats")

@@ -9,6 +9,9 @@ from workers import Machine
 
 STEPS, SUMS = "fastest step", "sum over operations, one thread"
 
+SAME_NATS = 1e-4
+"""Nats of the same weights differ by less."""
+
 
 def summarize(
     case: Case,
@@ -76,6 +79,8 @@ def format_case(found: dict[str, Any]) -> str:
             f"{each['share_of_peak']:9.1%}{each['share_of_floor']:9.1%}{each['times_ours']:8.2f}"
             f"{each['memory_mb']:7.0f}"
         )
+        if each.get("nats_apart", 0) > SAME_NATS:
+            lines.append(f"  NOT THE SAME: its nats are {each['nats_apart']:.1e} from ours")
     return "\n".join(lines)
 
 

@@ -29,7 +29,7 @@ from steps import Steps, draw_text
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
-from workers import Machine, Worker, take_turns
+from workers import Machine, Worker, sum_operations, take_turns
 
 from txl_lightning.evaluation.environment import describe_environment
 from txl_lightning.model import Memory, TransformerXL
@@ -86,7 +86,7 @@ class Share:
         return seconds
 
 
-def measure_memory(given: argparse.Namespace, threads: int) -> dict[str, Any]:
+def measure_memory(given: argparse.Namespace, threads: int, load_before: float) -> dict[str, Any]:
     """Return the time of a token by length of memory, and a line through it."""
     cases = {}
     for mem_len in MEM_LENS:
@@ -94,7 +94,7 @@ def measure_memory(given: argparse.Namespace, threads: int) -> dict[str, Any]:
             case = Case(kind, SIZES, rows, 128, mem_len, trains)
             small = replace(case.shrink(), mem_len=mem_len // 8)
             cases[f"{kind}, {mem_len}"] = small if given.smoke else case
-    machine = Machine(threads)
+    machine = Machine(threads, load_before)
     workers = {name: Worker(Steps, "ours", case, threads) for name, case in cases.items()}
     try:
         for worker in workers.values():
@@ -103,8 +103,7 @@ def measure_memory(given: argparse.Namespace, threads: int) -> dict[str, Any]:
         spoilt = machine.spoilt_by(seconds)
         best = {name: min(each) for name, each in seconds.items()}
         if spoilt:
-            steps = 1 if given.smoke else 8
-            best = {name: each.call("sum_operations", steps) for name, each in workers.items()}
+            best, _ = sum_operations(workers, rounds=1 if given.smoke else 4, steps=2)
     finally:
         for worker in workers.values():
             worker.stop()
@@ -126,10 +125,10 @@ def fit_line(kind: str, cases: dict[str, Case], best: dict[str, float]) -> dict[
     return {"mem_len": mem_len, "us_per_token": us} | {name: float(at) for name, at in line.items()}
 
 
-def measure_processes(given: argparse.Namespace) -> dict[str, Any]:
+def measure_processes(given: argparse.Namespace, load_before: float) -> dict[str, Any]:
     """Return a step's time in one process and in two that share its rows."""
     case = quickstart_case().shrink() if given.smoke else quickstart_case()
-    machine, steps = Machine(threads=1), 2 if given.smoke else 5
+    machine, steps = Machine(1, load_before), 2 if given.smoke else 5
     seconds: dict[str, list[float]] = {"one process": [], "two processes": []}
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"{folder}/meeting"
@@ -176,7 +175,8 @@ def main() -> None:
     threads = given.threads or (1 if given.smoke else os.cpu_count() or 1)
     given.rounds = 2 if given.smoke else given.rounds
     load_before = os.getloadavg()
-    memory, processes = measure_memory(given, threads), measure_processes(given)
+    memory = measure_memory(given, threads, load_before[0])
+    processes = measure_processes(given, load_before[0])
     found = {"command": shlex.join(sys.argv), **describe_environment(torch.device("cpu"))}
     found |= {"load": {"before": load_before, "after": os.getloadavg()}}
     found |= {"memory": memory, "processes": processes}

@@ -12,7 +12,7 @@ from cases import Case
 from contestants import FILLING, FLOOR, LIMITS, PACKAGES, Products, Reading, make_contestant
 from torch import Tensor
 from torch.optim import AdamW
-from workers import sum_operations
+from workers import Operations
 
 from txl_lightning.evaluation.environment import peak_memory
 
@@ -32,6 +32,7 @@ class Steps:
         self.case, self.imported_bytes = case, peak_memory(CPU)
         self.first_nats: np.ndarray | None = None
         self.step = self.make_limit(name) if name in LIMITS else self.make_reader(name, original)
+        self.operations = Operations()
         for _ in range(2):
             self.step()
 
@@ -79,9 +80,11 @@ class Steps:
         return {"nats": self.first_nats, "memory_mb": peak / 1e6}
 
     def sum_operations(self, steps: int) -> float:
-        """Return the sum over a step's operations, on one thread."""
+        """Return the sum over operations, on one thread, of these steps and those before."""
         torch.set_num_threads(1)
-        return sum_operations(self.step, steps)
+        for _ in range(steps):
+            self.operations.add(self.step)
+        return self.operations.total()
 
 
 def draw_text(case: Case, tgt_len: int | None = None, seed: int = 0) -> Tensor:

@@ -74,12 +74,13 @@ def serve(pipe: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> No
 class Machine:
     """The speed of a product of 1024 cubed, timed between contestants."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, load_before: float = 0.0) -> None:
+        """Watch from now on; load_before is the machine's, before anything was measured."""
         torch.set_num_threads(threads)
         self.threads, self.size = threads, 1024
         self.left, self.right = torch.randn(2, self.size, self.size).unbind()
         self.out, self.seconds = torch.empty_like(self.left), []
-        self.load_before = os.getloadavg()[0]
+        self.load_before = load_before
 
     def watch(self) -> None:
         """Time the product, at the faster of two."""
@@ -148,18 +149,38 @@ def quiet() -> Iterator[None]:
         os.close(nowhere)
 
 
-def sum_operations(step: Callable[[], Any], steps: int) -> float:
-    """Return the seconds of a step as the sum over its operations of count x fastest time.
+class Operations:
+    """The times of a step's operations, each told apart by its name and its inputs' shapes.
 
-    An operation is told apart by its name and its inputs' shapes; its time is its own, without that
-    of the operations that it calls. Python's time is left out.
+    A time is the operation's own, without that of the operations that it calls. Python's time is
+    left out.
     """
-    times: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for _ in range(steps):
+
+    def __init__(self) -> None:
+        self.seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self.steps = 0
+
+    def add(self, step: Callable[[], Any]) -> None:
         with quiet(), profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
             step()
+        self.steps += 1
         for event in profiled.events():
             if "::" in event.name:
                 key = (event.name, str(event.input_shapes))
-                times[key].append(event.self_cpu_time_total)
-    return 1e-6 * sum(len(each) / steps * min(each) for each in times.values())
+                self.seconds[key].append(1e-6 * event.self_cpu_time_total)
+
+    def total(self) -> float:
+        """Return the seconds of a step: the sum of count x fastest time."""
+        return sum(len(each) / self.steps * min(each) for each in self.seconds.values())
+
+
+def sum_operations(
+    workers: dict[str, Worker], rounds: int, steps: int
+) -> tuple[dict[str, float], Machine]:
+    """Return the sums over operations, on one thread, and the machine that made them."""
+    machine, sums = Machine(threads=1), {}
+    for _ in range(rounds):
+        for name, worker in workers.items():
+            machine.watch()
+            sums[name] = worker.call("sum_operations", steps)
+    return sums, machine
