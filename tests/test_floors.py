@@ -19,7 +19,7 @@ FLOORS = {
 # What was reached; the aim is 10,000 lines in all and 9,000 of tests. Budgets fall with every cut;
 # raising one is a decision, and its commit says why.
 BUDGETS = {
-    "top": 817, "model": 2198, "data": 2479, "evaluation": 560, "generation": 511,
+    "top": 817, "model": 2218, "data": 2479, "evaluation": 564, "generation": 511,
     "checkpoints": 678, "convert": 480, "analysis": 557, "training": 2996, "sweeps": 528,
     "commands": 819,
 }  # fmt: skip

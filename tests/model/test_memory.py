@@ -37,6 +37,19 @@ def uneven_memory() -> Memory:
     return remember(memory, h, torch.tensor([[0, 1, 2, 3, 4], [0] * 5, [0, 0, 0, 0, 1]]))
 
 
+@pytest.mark.parametrize(
+    ("filled", "message"),
+    [
+        ([0, 5, 0], r"filled_B: invalid \[0, 5, 0\]; expected 0 to 4, the states that there are"),
+        ([0, -1, 0], r"filled_B: invalid \[0, -1, 0\]; expected 0 to 4"),
+        ([0, 0], r"filled_B: invalid torch.Size\(\[2\]\); expected a number for each row"),
+    ],
+)
+def test_impossible_counts_of_states_are_refused(filled, message):
+    with pytest.raises(ValueError, match=message):
+        Memory(torch.zeros(2, 3, 4, 1), torch.tensor(filled))
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from([0, 1, 4, 5, 63]),

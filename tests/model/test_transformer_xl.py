@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from txl_lightning import TransformerXL, TransformerXLConfig
-from txl_lightning.model import EvalLengths
+from txl_lightning.model import CachedReader, EvalLengths
 from txl_lightning.model.parts import VariationalDropout
 from txl_lightning.model.positions import SCHEMES
 
@@ -79,6 +79,19 @@ def test_memory_has_the_precision_of_the_weights_or_of_autocast_and_loss_is_floa
     assert (memory.h_NBMD.dtype, net.compute_dtype) == (torch.float32, torch.float32)
     nats, memory = net.to(torch.bfloat16).loss(tokens, targets)
     assert (nats.dtype, memory.h_NBMD.dtype) == (torch.float32, torch.bfloat16)
+
+
+@pytest.mark.parametrize("kind", [lambda net: net, CachedReader])
+@torch.inference_mode()
+def test_memory_of_other_sizes_is_refused(make_net, kind):
+    tokens, net = torch.randint(11, (2, 5)), kind(make_net())
+    for changes in ({"n_layer": 3}, {"d_model": 12}):
+        with pytest.raises(ValueError, match=r"memory: invalid \(n_layer, .*; expected \(2, "):
+            net(tokens, kind(make_net(**changes))(tokens)[1])
+    with pytest.raises(ValueError, match="batch_size: invalid -1; expected 0 or more"):
+        net.empty_memory(-1)
+    with pytest.raises(ValueError, match="n_reread: invalid 6; expected 0 to all"):
+        net.hidden(tokens, n_reread=6)
 
 
 def test_memory_of_other_rows_is_refused(make_net):

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from ..data.stream import IGNORED, Segment
 from ..data.tokens import Text, Tokens
+from ..errors import require
 from ..model import AnyMemory, CachedReader, TransformerXL, eval_mode
 from .protocols import Protocol
 
@@ -93,11 +94,14 @@ def stream_nats(
     left in the mode it was in. With enough memory tgt_len changes nothing but the speed.
 
     Raises:
-        ValueError: a length that cannot be, or fewer than two tokens for each row.
+        ValueError: a length or an id that cannot be, or fewer than two tokens for each row.
     """
     lengths |= {"tgt_len": tgt_len, "warmup_len": warmup_len}
     protocol = Protocol(batch_size=batch_size, drop_last=True, **lengths)
-    ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else tokens
+    ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens)
+    require(ids.ndim == 1, "tokens", f"{ids.ndim} dimensions", "ids in one dimension")
+    low, high, last = ids.min(initial=0), ids.max(initial=0), model.config.n_token - 1
+    require(0 <= low <= high <= last, "tokens", f"ids from {low} to {high}", f"0 to {last}")
     row_len, parts = len(ids) // batch_size, list(score_text(model, Text(ids), protocol))
     nats_K = torch.cat([part.nats_K for part in parts])
     nats_N = nats_K.new_full((batch_size * row_len,), torch.nan)

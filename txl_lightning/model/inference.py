@@ -42,6 +42,7 @@ class CachedReader:
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AnyMemory:
         """Return a cache without any state, or a `Memory` where a cache is impossible."""
+        require(batch_size >= 0, "batch_size", batch_size, "0 or more")
         config, weight = self.config, self.net.layers[0].attention.q_net.weight
         # Later segments would make other keys of the same state.
         changing = config.is_absolute or config.memory_source == "same_layer"
@@ -74,11 +75,16 @@ class CachedReader:
         memory = self.empty_memory(batch_size) if memory is None else memory
         if isinstance(memory, Memory):
             return self.net.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
-        assert 0 <= n_reread <= tgt_len
+        require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
         if torch.is_grad_enabled() or self.net.training:
             raise ValueError("a KeyValueCache needs eval() and torch.inference_mode or no_grad")
         same = memory.batch_size == batch_size
         require(same, "memory", f"{memory.batch_size} rows", f"{batch_size}, those of the tokens")
+        n_layer, n_head, _, head_width, _ = memory.buffer.k_NHBKC.shape
+        sizes = n_layer, n_head, head_width
+        own = self.config.n_layer, self.config.n_head, self.config.head_width
+        shown = f"(n_layer, n_head, d_head) {sizes}"
+        require(sizes == own, "memory", shown, f"{own}, as in the network")
         cache = memory.with_room(tgt_len).with_terms(tgt_len, self.net.positions)
         mask = cache.attention_mask(tgt_len, doc_pos_BL)
         h_BLD = self.net.embedding(tokens_BL) * self.config.d_model**0.5

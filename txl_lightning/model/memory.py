@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..errors import require
 from .config import ContextLengths, SameLength
 
 
@@ -29,6 +30,15 @@ class Memory:
     """Greatest distance told apart; None, all are."""
     same_length: SameLength = None
     """Number of states that each query attends to; None, all that there are."""
+
+    def __post_init__(self) -> None:
+        is_each = self.filled_B.shape == (self.batch_size,)
+        require(is_each, "filled_B", self.filled_B.shape, "a number for each row of h_NBMD")
+        # A GPU's values would have to be waited for, and a compiled graph knows none.
+        if self.filled_B.is_cpu and not torch.compiler.is_compiling():
+            filled, most = self.filled_B.tolist(), self.mem_len
+            is_there = min(filled, default=0) >= 0 and max(filled, default=0) <= most
+            require(is_there, "filled_B", filled, f"0 to {most}, the states that there are")
 
     @property
     def batch_size(self) -> int:

@@ -81,13 +81,16 @@ class TransformerXL(nn.Module):
             n_reread: last tokens, not remembered: the next segment reads them again (ext_len).
 
         Raises:
-            ValueError: the memory has another number of rows than the tokens.
+            ValueError: the memory is of other rows than the tokens, or of another network's sizes.
         """
         batch_size, tgt_len = tokens_BL.shape
-        assert 0 <= n_reread <= tgt_len
+        require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
         memory = self.empty_memory(batch_size) if memory is None else memory
         same = memory.batch_size == batch_size
         require(same, "memory", f"{memory.batch_size} rows", f"{batch_size}, those of the tokens")
+        sizes = memory.h_NBMD.size(0), memory.h_NBMD.size(3)
+        own = self.config.n_layer, self.config.d_model
+        require(sizes == own, "memory", f"(n_layer, d_model) {sizes}", f"{own}, as in the network")
         mask_BLS = memory.attention_mask(tgt_len, doc_pos_BL)
         distance_terms = self.positions(memory.distances(tgt_len))
         h_BLD = self.drop(self.embedding(tokens_BL) * self.config.d_model**0.5)
@@ -103,6 +106,7 @@ class TransformerXL(nn.Module):
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> Memory:
         """Return a memory without any state, of the lengths of training or those of evaluation."""
+        require(batch_size >= 0, "batch_size", batch_size, "0 or more")
         use = (lengths or EvalLengths()).resolve(self.config)
         shape = (self.config.n_layer, batch_size, use.mem_len, self.config.d_model)
         h_NBMD = torch.zeros(shape, dtype=self.compute_dtype, device=self.device)
