@@ -264,6 +264,24 @@ def test_without_a_logger_a_run_still_has_a_folder(txl, small):
     assert f"run folder: {folder}\n" in output.out
 
 
+def test_loggers_and_profilers_that_write_elsewhere_are_said_at_the_start(txl, small):
+    logger = "{class_path: CSVLogger, init_args: {save_dir: %s}}"
+    profiler = "--trainer.profiler={class_path: SimpleProfiler, init_args: {dirpath: prof}}"
+    code, output = txl("fit", *small, f"--trainer.logger=[{logger % 'there'}]", profiler)
+    lines = [line for line in output.err.splitlines() if line.startswith("warning: trainer.")]
+    here, run = Path.cwd(), Path("runs", "version_0")
+    assert (code, lines) == (
+        0,
+        [
+            f"warning: {name} writes to {here / place}, outside of the run's folder {run}"
+            for name, place in (
+                ("trainer.logger: CSVLogger", "there/lightning_logs/version_0"),
+                ("trainer.profiler: SimpleProfiler", "prof"),
+            )
+        ],
+    )
+
+
 @pytest.mark.slow
 def test_a_closed_output_is_exit_code_141(run_folder, sizes, tmp_path, repository):
     given = [*sizes, "--trainer.max_steps=100000", f"--data.path={run_folder.parent}/letters.txt"]

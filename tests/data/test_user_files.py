@@ -144,6 +144,20 @@ def test_tar_member_that_could_do_harm_is_refused(write_files, tmp_path, kind):
     assert set(os.listdir(tmp_path)) == {"a.tar", "unpacked"}
 
 
+@pytest.mark.parametrize("kind", [*REFUSED_MEMBERS, "no text", "stray name"])
+def test_refused_tar_leaves_no_unpacked_copy(write_files, tmp_path, kind):
+    names = {
+        "no text": {"a": b""},
+        "stray name": dict.fromkeys(("train", "val", "test", "z"), b"x"),
+    }
+    entries = [entry(name, text) for name, text in names.get(kind, {"a": b"a"}).items()]
+    entries += [REFUSED_MEMBERS[kind][0]] if kind in REFUSED_MEMBERS else []
+    folder = write_files({"a.tar": make_tar(*entries)})
+    with pytest.raises(DataError, match=r"a\.tar: "):
+        split_user_files([folder / "a.tar"], FRACTIONS, tmp_path)
+    assert [left.suffix for left in (tmp_path / "prepared").iterdir()] == [".lock"]
+
+
 def test_tar_that_explodes_is_stopped_before_it_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(user_files, "HARMLESS", 1 << 20)
     archive, folder = tmp_path / "archive", tmp_path / "unpacked"

@@ -2,10 +2,12 @@
 
 import lzma
 import os
+import shutil
 import tarfile
 import zlib
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -37,7 +39,8 @@ def split_user_files(paths: Sequence[Path], fractions: Sequence[float], data_dir
         expected = "expected one, or three: train, val and test"
         raise DataError(f"data.path: invalid number of files {len(paths)}; {expected}")
     documents = find_documents(paths[0], data_dir)
-    named = split_by_name(paths[0], documents)
+    with removed_if_refused(paths[0], data_dir):
+        named = split_by_name(paths[0], documents)
     return named or split_by_fractions([*documents.values()], fractions)
 
 
@@ -56,7 +59,7 @@ def find_documents(path: Path, data_dir: Path) -> dict[str, FileSlice]:
     if not path.exists():
         raise DataError(f"{path}: no such file; data.path must name a text file, a folder or a tar")
     if path.is_file() and path.name.endswith(TARS):
-        folder = data_dir / "prepared" / f"{path.name}-{short_hash(file_stamp(path)[:3])}"
+        folder = unpacked_folder(path, data_dir)
         create_folder(folder, lambda part: unpack_tar(path, part))
         files = list_files(folder, data_dir)
     elif path.is_dir():
@@ -66,9 +69,24 @@ def find_documents(path: Path, data_dir: Path) -> dict[str, FileSlice]:
     else:
         files = {path.name: path}
     documents = {name: part for name, file in files.items() for part in whole_file(file)}
-    if not documents:
-        raise DataError(f"{path}: there is no text in it; data.path must name some")
+    with removed_if_refused(path, data_dir):
+        if not documents:
+            raise DataError(f"{path}: there is no text in it; data.path must name some")
     return documents
+
+
+def unpacked_folder(archive: Path, data_dir: Path) -> Path:
+    return data_dir / "prepared" / f"{archive.name}-{short_hash(file_stamp(archive)[:3])}"
+
+
+@contextmanager
+def removed_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
+    """Remove the unpacked copy of a tar, if it is one, when a DataError refuses it."""
+    try:
+        yield
+    except DataError:
+        shutil.rmtree(unpacked_folder(path, data_dir), ignore_errors=True)
+        raise
 
 
 def unpack_tar(archive: Path, folder: Path) -> None:

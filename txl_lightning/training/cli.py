@@ -29,7 +29,7 @@ from .callbacks.checkpointing import (
 from .callbacks.predictions import SaveNats
 from .callbacks.progress_bar import TokenProgressBar
 from .callbacks.report import Report, ReportConfig
-from .callbacks.run_metrics import run_folder
+from .callbacks.run_metrics import find_writers_elsewhere, run_folder
 from .callbacks.throughput import Throughput
 from .callbacks.time_budget import PlanConfig, TimeBudget
 from .callbacks.validation_probe import ValidationProbe
@@ -43,6 +43,7 @@ from .resume import (
     check_same_model,
     find_start,
     load_weights,
+    print_once,
     vocabulary_setting,
 )
 from .run_logger import RunLogger
@@ -267,6 +268,8 @@ class SaveRun(SaveConfigCallback):
             self.config.resume, self.config.ckpt_path = "never", None
             # Here, because the ranks agree on the folder together.
             self.folder = run_folder(trainer)
+            for line in find_writers_elsewhere(trainer, self.folder):
+                print_once(f"warning: {line}")
             super().setup(trainer, pl_module, stage)
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
