@@ -24,7 +24,8 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["32-true", "bf16-mixed"])
     parser.add_argument("options", nargs="*", help="of fit, after --")
     given = parser.parse_args()
-    options = given.options or [f"--config={CONFIG}"]
+    same_steps = ["--plan.minutes=null", "--trainer.max_steps=2000"]
+    options = given.options or [f"--config={CONFIG}", *same_steps]
     with tempfile.TemporaryDirectory() as folder:
         found = {name: train(name, options, Path(folder)) for name in given.precisions}
     first, *others = found

@@ -98,7 +98,7 @@ def sample(checkpoint: Path) -> None:
     """Text that the model writes."""
     model, vocab = load_run(checkpoint)
     prompt = torch.from_numpy(vocab.encode_text(PROMPT).astype("int64"))
-    ids = generate(model, prompt, 600, temperature=0.7, seed=1)
+    ids = generate(model, prompt, 200, temperature=0.7, seed=1)
     print(f"\na sample:\n\n{PROMPT}{vocab.decode(ids.tolist())}")
 
 
