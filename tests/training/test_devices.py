@@ -28,6 +28,8 @@ COMMON = [
     "--trainer.max_steps=8", "--trainer.val_check_interval=2", "--trainer.limit_val_batches=2",
     "--trainer.gradient_clip_val=0.05", "--trainer.log_every_n_steps=1",
     "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false",
+    # Two sums round otherwise than one, and bfloat16, where it is fast, would show that.
+    "--trainer.precision=64-true",
 ]  # fmt: skip
 FOUR = ["--trainer.max_steps=4"]
 ADAMW = ["--model.optim.name=adamw"]

@@ -45,6 +45,18 @@ def test_fit_takes_the_steps_of_a_loop_written_by_hand(fit, make_model, make_dat
     assert record.losses == pytest.approx(by_hand, abs=1e-12)
 
 
+@pytest.mark.parametrize(("algorithm", "clip"), [("value", 1e-3), ("norm", 1e-2)])
+def test_gradients_are_clipped_as_asked(fit, algorithm, clip):
+    found, look = [], Callback()
+    look.on_before_zero_grad = lambda trainer, module, _: found.extend(
+        parameter.grad for parameter in module.parameters() if parameter.grad is not None
+    )
+    fit(max_steps=2, callbacks=[look], gradient_clip_val=clip, gradient_clip_algorithm=algorithm)
+    gradient = torch.cat([each.flatten() for each in found])
+    size = gradient.abs().max() if algorithm == "value" else gradient.norm()
+    assert size.item() == pytest.approx(clip, rel=1e-3)
+
+
 def test_validation_and_sanity_check_leave_training_unchanged(fit, make_data, make_trainer):
     options = {"val_check_interval": 2, "num_sanity_val_steps": 2, "limit_val_batches": 3}
     disturbed = fit(max_steps=4, **options)
@@ -133,6 +145,17 @@ def test_resume_that_lost_something_is_noticed(interrupt, lost):
     warning = pytest.warns(match="holds no memory") if lost == "memory" else nullcontext()
     with warning:
         interrupt(3, same=False, callbacks=[loser])
+
+
+def test_resume_of_a_run_whose_optimizer_was_not_fused_is_exact(interrupt):
+    def unfuse(trainer, module, checkpoint):
+        for group in checkpoint["optimizer_states"][0]["param_groups"]:
+            assert group.pop("fused")
+            group["fused"] = None
+
+    old = Callback()
+    old.on_load_checkpoint = unfuse
+    interrupt(3, callbacks=[old], optim={"name": "muon"})
 
 
 def test_asking_for_the_number_of_steps_keeps_the_position(interrupt, monkeypatch):

@@ -116,7 +116,8 @@ def fit_scaled(fit):
     def run(scale: float, **options):
         scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
         net = {"dropout": 0.2, "optim": {"schedule": "constant"}}
-        return fit(net, plugins=[MixedPrecision("16-mixed", "cpu", scaler)], **options)
+        plugins = [MixedPrecision("16-mixed", "cpu", scaler)]
+        return fit(net, plugins=plugins, gradient_clip_val=1.0, **options)
 
     return run
 

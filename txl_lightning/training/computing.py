@@ -30,6 +30,11 @@ def compile_in_place(net: TransformerXL) -> None:
             setattr(net, name, MethodType(compiled, net))
 
 
+def has_bfloat16_units(device: torch.device) -> bool:
+    """Return whether the device multiplies matrices of bfloat16 several times as fast."""
+    return device.type == "cuda" or torch.cpu.get_capabilities().get("amx_bf16", False)
+
+
 def enable_activation_checkpointing(net: TransformerXL) -> None:
     """Keep only what enters each layer; the backward pass computes the rest again, dropout too."""
     for layer in net.layers:

@@ -129,6 +129,11 @@ def apply_settings(scheduler: LambdaLR, fresh: Optimizer) -> None:
         settings = {name: given[name] for name in given if name != "params"}
         lr = given["lr"] * scheduler.lr_lambdas[0](scheduler.last_epoch)
         group.update(settings, initial_lr=given["lr"], lr=lr)
+        for parameter in group["params"]:
+            state = scheduler.optimizer.state.get(parameter, {})
+            if group.get("fused") and "step" in state:
+                # One that was not fused counts on the CPU.
+                state["step"] = state["step"].to(parameter.device)
 
 
 OPTIMIZERS: dict[str, tuple[type[Optimizer], tuple[str, ...]]] = {
@@ -162,4 +167,10 @@ def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
     if config.name == "muon":
         inner |= {"orthogonal": True, "lr": config.muon_lr or config.lr}
     kind, settings = OPTIMIZERS[config.name]
-    return kind([inner, rest], **{name: getattr(config, name) for name in settings})
+    options = {name: getattr(config, name) for name in settings}
+    if issubclass(kind, (Adam, Muon)):
+        options["fused"] = all(p.device.type in ("cpu", "cuda") for p in trained)
+    optimizer = kind([inner, rest], **options)
+    # Private: a fused one offers a GradScaler to unscale gradients itself, after guard and clip.
+    optimizer._step_supports_amp_scaling = False
+    return optimizer

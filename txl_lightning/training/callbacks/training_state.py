@@ -17,6 +17,7 @@ from ...checkpoints.files import FORMAT, KEY
 from ...data.stream import Segment, TrainingLoader
 from ...errors import CheckpointError
 from ...model import Memory
+from ..computing import has_bfloat16_units
 
 State = dict[str, Any]
 
@@ -129,12 +130,14 @@ def set_random_states(states: State, device: torch.device) -> None:
 def describe_rounding(trainer: Trainer, pl_module: Any) -> State:
     """Return what decides, beside the settings, how a sum is rounded."""
     device = pl_module.device
+    vectors = torch.backends.cpu.get_cpu_capability()
+    vectors += " AMX" * has_bfloat16_units(torch.device("cpu"))
     return {
         "micro_batches": pl_module.corpus.config.micro_batches if pl_module.corpus else 1,
         "compile": pl_module.hparams["compile"],
         "devices": trainer.world_size,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "processor": f"{platform.machine()} {vectors}",
         "strategy": type(trainer.strategy).__name__,
         "precision": str(trainer.precision),
         "threads": torch.get_num_threads(),
