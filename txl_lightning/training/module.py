@@ -6,8 +6,11 @@ B rows   L segment
 import math
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_
+from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from ..data.datamodule import CorpusDataModule
@@ -149,7 +152,21 @@ class LanguageModel(LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         refuse_other_averages(self.trainer.callbacks)
-        return [NonFiniteGuard(self.optim.max_skipped_updates), TrainingStateCheckpoint()]
+        self.guard = NonFiniteGuard(self.optim.max_skipped_updates)
+        return [self.guard, TrainingStateCheckpoint()]
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        if gradient_clip_algorithm == "value":
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        elif gradient_clip_val and self.guard.norm > gradient_clip_val:
+            # Lightning would compute the norm again.
+            norm = torch.tensor(self.guard.norm, dtype=self.dtype)
+            clip_grads_with_norm_(self.parameters(), gradient_clip_val, norm)
 
     def on_train_start(self) -> None:
         [config] = self.trainer.lr_scheduler_configs

@@ -1,5 +1,6 @@
 """NonFiniteGuard: stop before an update, or a checkpoint, with numbers that are not finite."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,6 +29,7 @@ class NonFiniteGuard(Callback):
         self.max_skipped = max_skipped
         self.n_skipped = 0
         self.losses: list[Tensor] = []
+        self.norm = math.nan
         self.segment = 0
 
     def on_train_batch_start(
@@ -42,15 +44,15 @@ class NonFiniteGuard(Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
         # Loss and gradient together, because to look is to wait for the device.
         loss, norm = torch.stack(self.losses).sum(), gradient_norm(pl_module.parameters())
+        loss, self.norm = torch.stack([loss, norm]).tolist()
         self.losses = []
         scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
         # A scaler finds by infinite gradients how far to scale, and skips those updates itself.
-        finite = (loss if scaled else loss + norm).isfinite().item()
-        [spoilt] = pl_module.ranks.max(int(not finite))
+        [spoilt] = pl_module.ranks.max(int(not math.isfinite(loss if scaled else loss + self.norm)))
         if spoilt:
-            self.skip(trainer, pl_module, f"loss {loss.item()}, gradient norm {norm.item()}")
+            self.skip(trainer, pl_module, f"loss {loss}, gradient norm {self.norm}")
         elif pl_module.is_logged_step(trainer.global_step + 1):
-            pl_module.log("train/grad_norm", norm)
+            pl_module.log("train/grad_norm", self.norm)
 
     def skip(self, trainer: Trainer, pl_module: Any, values: str) -> None:
         """Make no update and forget the memory that led to it; raise when too many were skipped."""
