@@ -160,6 +160,15 @@ def test_checkpoint_given_by_path_starts_a_new_run(txl, small, last):
     assert [row["step"] for row in read_rows(new)] == ["4"]
 
 
+def test_a_checkpoint_fixes_no_kernel(txl, small, last):
+    start = f"--ckpt_path={last}"
+    assert txl("fit", *small, start, "--trainer.max_steps=5", "--model.net.kernel=matmul")[0] == 0
+    start = f"--ckpt_path={last.parents[2]}/version_1/checkpoints/last.ckpt"
+    code, output = txl("fit", *small, start, "--trainer.max_steps=6")
+    assert code == 0
+    assert "; kernel: per_head; " in output.out
+
+
 def test_runs_without_a_logger_have_folders_of_their_own(txl, small):
     bare = (*small, "--trainer.logger=false", "--trainer.default_root_dir=bare")
     for steps in (6, 4):

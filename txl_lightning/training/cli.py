@@ -154,6 +154,8 @@ class TxlCLI(LightningCLI):
         saved = checkpoint["hyper_parameters"]
         settings = flatten_settings(saved, "model.") | vocabulary_setting(self.start)
         settings.pop("model.net.n_token")
+        # It was the fastest where the checkpoint was made.
+        settings.pop("model.net.kernel", None)
         try:
             self.command_parser.set_defaults(settings)
         except KeyError as error:

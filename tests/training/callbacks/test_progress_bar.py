@@ -49,6 +49,24 @@ def test_metrics_are_looked_at_only_when_they_were_logged(watch, monkeypatch):
     assert "step 3/6" in shown
 
 
+@pytest.mark.parametrize(
+    ("has_units", "precision", "options", "kernel"),
+    [
+        (True, "32-true", {}, "per_head"),
+        (False, "32-true", {"kernel": "sdpa"}, "sdpa"),
+        (True, "bf16-mixed", {}, "matmul"),
+    ],
+)
+def test_a_run_names_its_kernel_and_a_faster_precision(
+    watch, monkeypatch, has_units, precision, options, kernel
+):
+    monkeypatch.setattr(progress_bar, "has_bfloat16_units", lambda device: has_units)
+    shown, _ = watch(False, precision=precision, max_steps=1, sizes=options)
+    assert f"device: cpu; kernel: {kernel}; run folder: " in shown
+    is_faster = has_units and precision == "32-true"
+    assert ("faster on this processor: --trainer.precision bf16-mixed" in shown) is is_faster
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_run_shows_parts_readings_time_left_and_a_table_of_validations(watch, terminal):
     shown, progress = watch(terminal, val_check_interval=2)

@@ -16,10 +16,10 @@ from . import matmul, per_head, reference, sdpa
 from .cuda import CUDA_KERNELS as CUDA_KERNELS
 
 
-def choose_kernel(device: torch.device, dtype: torch.dtype) -> str:
+def choose_kernel(device: torch.device, dtype: torch.dtype, is_compiled: bool = False) -> str:
     """Return the kernel that was fastest where it was measured (experiments/README.md)."""
     # per_head cannot be traced by torch.compile, which fuses what sdpa has beside its products.
-    if device.type != "cpu" or torch.compiler.is_compiling():
+    if device.type != "cpu" or is_compiled:
         return "sdpa"
     # Half precision is converted for each product of a tile; matmul makes fewer, larger ones.
     return "per_head" if dtype in (torch.float32, torch.float64) else "matmul"
@@ -27,7 +27,8 @@ def choose_kernel(device: torch.device, dtype: torch.dtype) -> str:
 
 def attend(q_BLHK: Tensor, *others: Any) -> Tensor:
     """Compute with the kernel that is fastest here."""
-    return KERNELS[choose_kernel(q_BLHK.device, q_BLHK.dtype)](q_BLHK, *others)
+    kernel = choose_kernel(q_BLHK.device, q_BLHK.dtype, torch.compiler.is_compiling())
+    return KERNELS[kernel](q_BLHK, *others)
 
 
 KERNELS = {

@@ -18,6 +18,8 @@ from rich.progress import BarColumn, Progress
 from ...errors import show_controls
 from ...evaluation.tables import align_columns
 from ...model import TransformerXL
+from ...model.kernels import choose_kernel
+from ..computing import has_bfloat16_units
 from .run_metrics import RunMetrics, format_columns, is_fitting, read_metrics, run_folder
 from .time_budget import TimeBudget
 
@@ -46,7 +48,10 @@ class TokenProgressBar(ProgressBar):
         self.folder = run_folder(trainer)
         self.step = trainer.global_step
         self.print(format_parameters(pl_module.net))
-        self.print(f"device: {trainer.strategy.root_device}; run folder: {self.folder}")
+        device, kernel = trainer.strategy.root_device, name_kernel(trainer, pl_module)
+        self.print(f"device: {device}; kernel: {kernel}; run folder: {self.folder}")
+        if device.type == "cpu" and trainer.precision == "32-true" and has_bfloat16_units(device):
+            self.print("faster on this processor: --trainer.precision bf16-mixed")
         steps = "step {task.completed}/{task.total}"
         columns = steps, BarColumn(bar_width=24), "{task.description}", "{task.fields[left]}"
         is_shown = self.console.is_terminal and not self.console.quiet
@@ -129,6 +134,15 @@ class TokenProgressBar(ProgressBar):
 
     def enable(self) -> None:
         self.console.quiet = False
+
+
+def name_kernel(trainer: Trainer, pl_module: Any) -> str:
+    """Return the kernel of attention that computes, also where it is chosen automatically."""
+    net = pl_module.net
+    if net.config.kernel != "auto":
+        return net.config.kernel
+    with trainer.precision_plugin.forward_context():
+        return choose_kernel(net.device, net.compute_dtype, pl_module.hparams["compile"])
 
 
 def format_readings(trainer: Trainer, stage: str, kinds: tuple[str, ...]) -> str:
