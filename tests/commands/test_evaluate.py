@@ -66,6 +66,14 @@ def test_the_record_names_everything_a_number_depends_on(measure, checkpoint, mo
     assert (window["tgt_len"], window["ext_len"], window["max_tokens"]) == (1, 8, 1000)
 
 
+@pytest.mark.parametrize("weights", ["bf16", "int8"])
+def test_narrow_weights_are_named_in_the_record_and_hardly_change_it(measure, weights):
+    wide, narrow = measure(*LENGTHS), measure(f"--weights={weights}", *LENGTHS)
+    assert (wide["weights"], narrow["weights"]) == ("float32", weights)
+    assert narrow["nats"] != wide["nats"]
+    assert narrow["nats"] == pytest.approx(wide["nats"], rel=1e-3)
+
+
 def test_a_table_is_printed_on_stderr_and_records_are_appended(txl, checkpoint, tmp_path):
     words = ("evaluate", checkpoint, "--protocol=paper-wt103", "--out=all.jsonl")
     outputs = [txl(*words)[1] for _ in range(2)]

@@ -121,11 +121,14 @@ def test_words_of_a_prompt_are_appended_without_a_start_symbol(txl, small, text_
         assert output.out == expected
 
 
-def test_a_state_file_of_another_checkpoint_is_refused(refused, generate, run_folder):
+def test_a_state_file_of_another_checkpoint_or_other_weights_is_refused(
+    refused, generate, run_folder, checkpoint
+):
     generate("--max_new_tokens=3", "--state_file=a.state")
     other = run_folder / "checkpoints" / "last.ckpt"
-    found = refused("generate", "--ckpt_path", other, "--state_file=a.state")
-    assert found == (3, "state_file: a.state: written with another checkpoint")
+    for given in ([other], [checkpoint, "--weights=int8"]):
+        found = refused("generate", "--state_file=a.state", "--ckpt_path", *given)
+        assert found == (3, "state_file: a.state: written with another checkpoint or --weights")
 
 
 def test_a_prompt_is_read_from_a_file_or_a_pipe_that_is_not_empty(monkeypatch, tmp_path):

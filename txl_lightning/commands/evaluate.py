@@ -18,7 +18,7 @@ from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.results import evaluate
 from ..files import check_file_writable
-from ..model import TransformerXL
+from ..model import TransformerXL, Weights
 from .inputs import Device, load_model
 
 
@@ -33,6 +33,7 @@ def evaluate_command(
     per_token: str | None = None,
     out: str | None = None,
     device: Device = None,
+    weights: Weights = "float32",
     **lengths: Any,
 ) -> None:
     """Print the loss of a model on a text: one line of JSON, and a table on stderr.
@@ -50,12 +51,13 @@ def evaluate_command(
         per_token: A .npy file for the nats of every token in input order; nan where not scored.
         out: File to append the line of JSON to.
         device: Device of the model; left out, a GPU if there is one.
+        weights: Precision of the layers' weights: bf16 and int8 are faster on a CPU, less exact.
         **lengths: In place of the protocol's own.
     """
     chosen = get_protocol(protocol, **lengths)
     check_file_writable("per_token", per_token)
     check_file_writable("out", out)
-    model, vocab = load_model(ckpt_path, device)
+    model, vocab = load_model(ckpt_path, device, weights)
     with TemporaryDirectory(prefix="txl-") as folder:
         if path is None and corpus is None:
             require(document_unit is None, "document_unit", document_unit, "path or corpus given")
@@ -66,10 +68,15 @@ def evaluate_command(
             text = config.encode_split(split, vocab, Path(folder))
         record = score(model, replace(text, name=path or text.name), chosen, per_token)
     record |= {"checkpoint": ckpt_path, "checkpoint_sha256": sha256_of_weights(ckpt_path)}
+    record["weights"] = weights
     print(line := json.dumps(record, allow_nan=False))
     print_notice(format_table(record, chosen.unit))
-    if out is not None:
-        with open(out, "a", encoding="utf-8") as file:
+    append_line(out, line)
+
+
+def append_line(path: str | None, line: str) -> None:
+    if path is not None:
+        with open(path, "a", encoding="utf-8") as file:
             print(line, file=file)
 
 

@@ -16,7 +16,7 @@ from ..data.store import Store
 from ..data.user_files import find_slices
 from ..data.vocab import Vocabulary
 from ..errors import DataError, require
-from ..model import TransformerXL
+from ..model import TransformerXL, Weights, narrow_weights
 
 Device = Literal["cpu", "cuda"] | None
 USUAL_TGT_LEN = 128
@@ -29,11 +29,13 @@ def pick_device(device: Device) -> str:
     return device or ("cuda" if has_gpu else "cpu")
 
 
-def load_model(ckpt_path: str, device: Device) -> tuple[TransformerXL, Vocabulary]:
+def load_model(
+    ckpt_path: str, device: Device, weights: Weights = "float32"
+) -> tuple[TransformerXL, Vocabulary]:
     """Load the network, in eval mode on its device, and its vocabulary."""
     place = pick_device(device)
     model, vocab = load_with_vocabulary(ckpt_path)
-    return model.to(place), vocab
+    return narrow_weights(model.to(place), weights), vocab
 
 
 def find_tgt_len(ckpt_path: str) -> int:

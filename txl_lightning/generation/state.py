@@ -171,7 +171,7 @@ def load_state(
     for name, expected, problem in (
         ("format", FORMAT, "not written by generate of this release"),
         ("tensors", hashlib.sha256(save(tensors)).hexdigest(), checksum),
-        ("weights", weights_sha256, "written with another checkpoint"),
+        ("weights", weights_sha256, "written with another checkpoint or --weights"),
     ):
         if about.get(name) != expected:
             raise DataError(f"state_file: {path}: {problem}")

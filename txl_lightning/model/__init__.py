@@ -3,6 +3,7 @@
 from .config import EvalLengths, EvalSameLength, TransformerXLConfig
 from .inference import AnyMemory, CachedReader, KeyValueCache, accumulator_dtype, eval_mode
 from .memory import Memory
+from .narrow import Weights, narrow_weights
 from .transformer_xl import TransformerXL
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "Memory",
     "TransformerXL",
     "TransformerXLConfig",
+    "Weights",
     "accumulator_dtype",
     "eval_mode",
+    "narrow_weights",
 ]

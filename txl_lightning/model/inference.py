@@ -43,7 +43,7 @@ class CachedReader:
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AnyMemory:
         """Return a cache without any state, or a `Memory` where a cache is impossible."""
         require(batch_size >= 0, "batch_size", batch_size, "0 or more")
-        config, weight = self.config, self.net.layers[0].attention.q_net.weight
+        config, weight = self.config, next(self.net.layers[0].parameters())
         # Later segments would make other keys of the same state.
         changing = config.is_absolute or config.memory_source == "same_layer"
         # FSDP2 gathers a layer's weights, which are DTensors, only for the layer's own forward; to

@@ -51,7 +51,9 @@ class ConcatenatedLinear(nn.Linear):
     """A linear map of [m o h], or of h alone, whose gradient leaves out an m that needs none."""
 
     def forward(self, *parts: Tensor) -> Tensor:
-        if len(parts) == 1 or torch.compiler.is_compiling():
+        if len(parts) == 1:
+            return super().forward(parts[0])
+        if torch.compiler.is_compiling():
             return super().forward(torch.cat(parts, dim=1))
         return LinearOfParts.apply(*parts, self.weight)
 

@@ -115,7 +115,7 @@ class TransformerXL(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.layers[0].attention.q_net.weight.device
+        return next(self.layers[0].parameters()).device
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -123,7 +123,7 @@ class TransformerXL(nn.Module):
         # Autocast's residual sums are wider, but the products of the next segment narrow them.
         if torch.is_autocast_enabled(self.device.type):
             return torch.get_autocast_dtype(self.device.type)
-        return self.layers[0].attention.q_net.weight.dtype
+        return next(self.layers[0].parameters()).dtype
 
 
 class Layer(nn.Module):
