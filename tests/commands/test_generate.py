@@ -121,9 +121,7 @@ def test_words_of_a_prompt_are_appended_without_a_start_symbol(txl, small, text_
         assert output.out == expected
 
 
-def test_a_state_file_of_another_checkpoint_or_other_weights_is_refused(
-    refused, generate, run_folder, checkpoint
-):
+def test_a_state_file_of_other_weights_is_refused(refused, generate, run_folder, checkpoint):
     generate("--max_new_tokens=3", "--state_file=a.state")
     other = run_folder / "checkpoints" / "last.ckpt"
     for given in ([other], [checkpoint, "--weights=int8"]):
