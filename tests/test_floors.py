@@ -23,7 +23,7 @@ BUDGETS = {
     "checkpoints": 678, "convert": 480, "analysis": 557, "training": 3084, "sweeps": 528,
     "commands": 832,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 12_900, 13_100, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 12_900, 13_200, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "data/datamodule.py", "__main__.py"},
