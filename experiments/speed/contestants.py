@@ -51,9 +51,13 @@ class Ours:
 
 
 def our_network(case: Case) -> TransformerXL:
-    """Return the same weights as `Ours`; the others have no norm after the last layer."""
+    """Return the same weights as `Ours`, as others can have them: no norm after the last layer."""
     torch.manual_seed(0)
-    return TransformerXL(replace(case.config, final_norm=False))
+    config = case.config
+    # Widths that are left out are derived by us alone.
+    widths = {"d_head": config.head_width, "d_inner": config.inner_width}
+    widths |= {"d_embed": config.embed_width}
+    return TransformerXL(replace(config, final_norm=False, **widths))
 
 
 class HuggingFace:
@@ -92,7 +96,6 @@ class Original:
         keywords = {name: getattr(config, name) for name in SAME_NAME}
         keywords |= {"tgt_len": case.tgt_len, "ext_len": 0, "pre_lnorm": config.norm == "pre"}
         keywords |= {
-            "d_embed": config.embed_width,
             "clamp_len": config.clamp_len or -1,
             "same_length": bool(config.same_length),
         }
