@@ -9,6 +9,7 @@ import torch
 from txl_lightning import stream_nats
 from txl_lightning.analysis.recl import score_context
 from txl_lightning.checkpoints import load_run
+from txl_lightning.checkpoints.files import manifest_path
 from txl_lightning.commands.inputs import pick_device, read_ids
 from txl_lightning.commands.recl import shorten_paths
 from txl_lightning.files import sha256_file
@@ -77,7 +78,8 @@ def test_inspect_measures_the_nats_of_stream_nats(txl, checkpoint, loaded, read_
 def test_checkpoint_without_its_run_needs_a_text(txl, refused, checkpoint, tmp_path):
     lonely = tmp_path / "far" / "away" / "best.ckpt"
     lonely.parent.mkdir(parents=True)
-    lonely.write_bytes(checkpoint.read_bytes())
+    for file in (checkpoint, manifest_path(checkpoint)):
+        (lonely.parent / file.name).write_bytes(file.read_bytes())
     code, line = refused("inspect", lonely)
     assert code == 3
     assert line.endswith("says what it was trained on; give a text with --path")

@@ -43,6 +43,8 @@ TWO_NODES = ["--trainer.num_nodes=2", "--trainer.devices=1"]
 DDP = [*TWO_NODES, "--trainer.strategy=ddp"]
 FSDP = [*TWO_NODES, "--trainer.strategy=fsdp2"]
 CUT = [
+    # Its strategy does not take 64-true.
+    "--trainer.precision=32-true",
     *TWO_NODES, "--trainer.strategy=lightning.pytorch.strategies.ModelParallelStrategy",
     "--trainer.strategy.data_parallel_size=1", "--trainer.strategy.tensor_parallel_size=2",
 ]  # fmt: skip

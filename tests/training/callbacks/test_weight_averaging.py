@@ -76,6 +76,7 @@ def last(tmp_path):
     return lambda into="run": tmp_path / into / "checkpoints" / "last.ckpt"
 
 
+@pytest.mark.filterwarnings("ignore:.*cannot be verified")  # a plain Trainer wrote it
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_plain_mean_is_of_the_weights_after_every_step_that_counts(train, last, accumulate):
     options = {"accumulate_grad_batches": accumulate, "val_check_interval": 4}
