@@ -202,9 +202,8 @@ class KeyValueCache:
         count = self._n_distance(self._room(tgt_len), max(tgt_len, SLACK))
         distance_E = torch.arange(count - 1, -1, -1, device=self.filled_B.device)
         terms_N = positions(distance_E.clamp(min=0, max=self.clamp_len))
-        values, is_clamped = self.buffer.v_NHBCK, self.clamp_len is not None
-        laid_out = (lay_out_terms(terms, values, is_clamped) for terms in terms_N)
-        return replace(self, terms_N=tuple(laid_out))
+        values = self.buffer.v_NHBCK
+        return replace(self, terms_N=tuple(lay_out_terms(terms, values) for terms in terms_N))
 
     def _room(self, tgt_len: int) -> int:
         """Return mem_len or, of a long memory, a power of two that suffices after the segment."""

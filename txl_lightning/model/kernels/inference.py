@@ -1,6 +1,6 @@
 """Relative attention without gradients: scores are changed in place, and masked where they must be.
 
-Terms may be of E < T distances, of which the first L are 0: so are all that are farther.
+Terms may be of E < T distances, of which the first L are the same: so are all that are farther.
 
 B rows   L queries   S states in sight   H heads   K head width   T = S + 1 distances
 X = H * B matrices in a batched product   Y = B * L
@@ -43,18 +43,13 @@ class Mask:
             score_HBLS.narrow(-1, start, added_BLX.size(-1)).add_(added_BLX[rows])
 
 
-def lay_out_terms(terms: DistanceTerms, values: Tensor, is_clamped: bool = False) -> DistanceTerms:
-    """Return terms as `attend` takes them: distances side by side, biases over sqrt(K).
-
-    Those of clamped distances are 0: softmax leaves out what all scores of a query share.
-    """
-    scale, r_THK, b_TH = values.size(-1) ** -0.5, terms.r_THK, terms.b_TH
-    if is_clamped:
-        r_THK, b_TH = (None if term is None else term - term[:1] for term in (r_THK, b_TH))
+def lay_out_terms(terms: DistanceTerms, values: Tensor) -> DistanceTerms:
+    """Return terms as `attend` takes them: distances side by side, biases over sqrt(K)."""
+    scale, r_THK = values.size(-1) ** -0.5, terms.r_THK
     if r_THK is not None:
         # Autocast leaves products with `out=` alone.
         r_THK = r_THK.permute(1, 2, 0).to(values.dtype).contiguous().permute(2, 0, 1)
-    b_TH = None if b_TH is None else b_TH.t().contiguous().t() * scale
+    b_TH = None if terms.b_TH is None else terms.b_TH.t().contiguous().t() * scale
     u_HK, v_HK = (None if bias is None else bias * scale for bias in (terms.u_HK, terms.v_HK))
     return DistanceTerms(r_THK, u_HK, v_HK, b_TH)
 
@@ -92,14 +87,9 @@ def attend(
     out_HBLK = torch.empty_like(content_HBLK)
     for heads, rows in tiles(q_HBLK, seen_len):
         tile = heads, rows
-        shape = *out_HBLK[tile].shape[:3], seen_len
-        score_HBLS = workspace.get("scores", shape, out_HBLK)
-        n_far = write_distance_scores(score_HBLS, distance_HBLK[tile], terms, heads, workspace)
+        score_HBLS = shifted_scores(distance_HBLK[tile], seen_len, terms, heads, workspace)
         score_XLS = score_HBLS.flatten(0, 1)
-        content_XLK, k_XKS = content_HBLK[tile].flatten(0, 1), k_HBKS[tile].flatten(0, 1)
-        if n_far:
-            score_XLS[..., :n_far].baddbmm_(content_XLK, k_XKS[..., :n_far], beta=0)
-        score_XLS[..., n_far:].baddbmm_(content_XLK, k_XKS[..., n_far:])
+        score_XLS.baddbmm_(content_HBLK[tile].flatten(0, 1), k_HBKS[tile].flatten(0, 1))
         mask.hide_(score_HBLS, rows)
         weight_XLS = workspace.get("weights", score_XLS.shape, score_XLS)
         torch.softmax(score_XLS, dim=-1, out=weight_XLS)
@@ -131,46 +121,23 @@ def scale_query(q_HBLK: Tensor, bias_HK: Tensor | None) -> Tensor:
     return torch.add(bias_HK[:, None, None], q_HBLK, alpha=scale, out=out)
 
 
-def write_distance_scores(
-    score_HBLS: Tensor,
-    q_HBLK: Tensor,
-    terms: DistanceTerms,
-    heads: slice,
-    workspace: Workspace,
-) -> int:
-    """Write (b) + (d) of some heads and rows to where the state is that each is of.
-
-    Returns how many of the first states are too far to have any, and are left as they were.
-    """
-    (H, B, L, S), n_near = score_HBLS.shape, terms.n_distance
-    n_far = S + 1 - n_near
+def shifted_scores(
+    q_HBLK: Tensor, seen_len: int, terms: DistanceTerms, heads: slice, workspace: Workspace
+) -> Tensor:
+    """Return (b) + (d) of some heads and rows by the state that they are of: score_HBLS."""
+    (H, B, L, _), n_near = q_HBLK.shape, terms.n_distance
+    score_HBLS = workspace.get("scores", (H, B, L, seen_len), q_HBLK)
     if not n_near:
-        score_HBLS.zero_()
-        return 0
-    if not n_far and L > 1:
-        near_HYE = workspace.get("by distance", (H, B * L, n_near), q_HBLK)
-        write_by_distance(near_HYE, q_HBLK.flatten(1, 2), terms, heads)
-        score_HBLS.copy_(shift(near_HYE.view(H, B, L, n_near)))
-        return 0
-    # The first L are 0, or one that no query sees.
-    if L > 1:
-        score_HBLS[..., n_far : n_far + L] = 0
-        score_HBLS[..., S - L :] = 0
-    for score_HLS, q_HLK in zip(score_HBLS.unbind(1), q_HBLK.unbind(1), strict=True):
-        # Each query begins one state later than the query before it: that is the shift.
-        strides, first = (score_HLS.stride(0), S + 1, 1), score_HLS.storage_offset() + n_far
-        near_HLE = score_HLS.as_strided((H, L, n_near - L), strides, first)
-        write_by_distance(near_HLE, q_HLK, terms, heads)
-    return n_far
-
-
-def write_by_distance(out_HYE: Tensor, q_HYK: Tensor, terms: DistanceTerms, heads: slice) -> None:
-    """Write (b) + (d) of the nearest distances."""
-    count, n_distance = out_HYE.size(-1), terms.n_distance
+        return score_HBLS.zero_()
+    near_HYE = workspace.get("by distance", (H, B * L, n_near), q_HBLK)
     if terms.r_THK is None:
-        out_HYE.zero_()
+        near_HYE.zero_()
     else:
-        r_HKT = terms.r_THK.permute(1, 2, 0)[heads]
-        torch.bmm(q_HYK, r_HKT[..., n_distance - count :], out=out_HYE)
+        torch.bmm(q_HBLK.flatten(1, 2), terms.r_THK.permute(1, 2, 0)[heads], out=near_HYE)
     if terms.b_TH is not None:
-        out_HYE.add_(terms.b_TH.t()[heads, None, n_distance - count :])
+        near_HYE.add_(terms.b_TH.t()[heads, None])
+    near_HBLE, n_far = near_HYE.view(H, B, L, n_near), seen_len + 1 - n_near
+    score_HBLS[..., n_far:] = shift(near_HBLE)
+    if n_far:
+        score_HBLS[..., :n_far] = near_HBLE[..., :1]
+    return score_HBLS
