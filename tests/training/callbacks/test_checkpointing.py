@@ -139,3 +139,12 @@ def test_best_checkpoint_is_of_the_lowest_nats(saved_steps, last):
     best = torch.load(last.with_name("best.ckpt"), weights_only=True)
     assert len(found) == 3
     assert best["global_step"] == min(found)[1]
+
+
+def test_run_killed_after_its_first_best_checkpoint_writes_another(saved_steps, last):
+    """It resumes from last.ckpt of before that validation."""
+    best = last.with_name("best.ckpt")
+    saved_steps(LastCheckpoint(), BestCheckpoint(), max_steps=2)
+    best.write_bytes(last.read_bytes())
+    saved_steps(LastCheckpoint(), BestCheckpoint(), max_steps=4, ckpt_path=last)
+    assert torch.load(best, weights_only=True)["global_step"] == 4

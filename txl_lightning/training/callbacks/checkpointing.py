@@ -195,10 +195,11 @@ class BestCheckpoint(ModelCheckpoint):
         super().__init__(filename="best", monitor="val/nats", **names)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        best = Path(self.dirpath) / "best.ckpt"
-        if best.is_file():
+        best, score = Path(self.dirpath) / "best.ckpt", state_dict["best_model_score"]
+        # A run killed after its first best.ckpt resumes from before that validation: no score yet.
+        if best.is_file() and score is not None:
             # The folder may have moved since, and Lightning compares paths.
-            path, score = str(best), state_dict["best_model_score"]
+            path = str(best)
             moved = {"dirpath": self.dirpath, "best_model_path": path, "kth_best_model_path": path}
             super().load_state_dict(state_dict | moved | {"best_k_models": {path: score}})
 
