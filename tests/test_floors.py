@@ -20,7 +20,7 @@ FLOORS = {
 # raising one is a decision, and its commit says why.
 BUDGETS = {
     "top": 817, "model": 2307, "data": 2497, "evaluation": 564, "generation": 511,
-    "checkpoints": 678, "convert": 480, "analysis": 557, "training": 3084, "sweeps": 528,
+    "checkpoints": 678, "convert": 480, "analysis": 557, "training": 3085, "sweeps": 528,
     "commands": 832,
 }  # fmt: skip
 ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 12_900, 13_200, 300, 50
