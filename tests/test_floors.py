@@ -19,7 +19,7 @@ FLOORS = {
 # What was reached; the aim is 10,000 lines in all and 9,000 of tests. Budgets fall with every cut;
 # raising one is a decision, and its commit says why.
 BUDGETS = {
-    "top": 817, "model": 2307, "data": 2497, "evaluation": 564, "generation": 511,
+    "top": 817, "model": 2317, "data": 2497, "evaluation": 564, "generation": 511,
     "checkpoints": 678, "convert": 480, "analysis": 557, "training": 3085, "sweeps": 528,
     "commands": 832,
 }  # fmt: skip

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from txl_lightning import Memory
-from txl_lightning.model.kernels import CUDA_KERNELS, KERNELS, choose_kernel, inference, reference
+from txl_lightning.model.kernels import (
+    CUDA_KERNELS,
+    KERNELS,
+    choose_kernel,
+    inference,
+    per_head,
+    reference,
+)
 from txl_lightning.model.positions import DistanceTerms
 
 FAST = sorted(set(KERNELS) - {"auto", "reference"} - CUDA_KERNELS.keys())
@@ -129,7 +136,7 @@ def test_index_of_a_distance_does_not_depend_on_mem_len():
 
 @pytest.mark.parametrize("n_score", [1, 20, 60, 10_000])
 def test_per_head_gradients_are_exact_with_dropout_and_tiles_of_any_size(monkeypatch, n_score):
-    monkeypatch.setitem(inference.TILE_SCORES, "cpu", n_score)
+    monkeypatch.setattr(per_head, "THREAD_SCORES", n_score)
     leaves, mask = make_inputs(3, 4, "rvub")
 
     def attend(*tensors):

@@ -98,14 +98,16 @@ def attend(
     return out_HBLK.permute(1, 2, 0, 3)
 
 
-def tiles(q_HBLK: Tensor, seen_len: int) -> Iterator[tuple[slice, slice]]:
+def tiles(
+    q_HBLK: Tensor, seen_len: int, n_score: int | None = None
+) -> Iterator[tuple[slice, slice]]:
     """Yield heads and rows computed at once: all rows of some heads, or some rows of one head.
 
     They are a matrix for every core, and about TILE_SCORES scores.
     """
     H, B, L, _ = q_HBLK.shape
     n_core = torch.get_num_threads()
-    n_score = TILE_SCORES.get(q_HBLK.device.type, TILE_SCORES["elsewhere"])
+    n_score = n_score or TILE_SCORES.get(q_HBLK.device.type, TILE_SCORES["elsewhere"])
     n_matrix = max(n_score // (L * seen_len) // n_core, 1) * n_core
     n_head, n_row = max(n_matrix // B, 1), min(n_matrix, B)
     for head in range(0, H, n_head):

@@ -7,6 +7,7 @@ B rows   L queries   S states seen   H heads   K head width   T = S + 1 distance
 X = H * B matrices in a batched product   Y = B * L queries of one head
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,9 @@ from .inference import Mask, tiles
 
 Tile = tuple[slice, slice]
 """Heads and rows."""
+
+THREAD_SCORES = 3 << 18
+"""Scores of a tile for each thread: fastest of 1 << 18 to 1 << 21 at four sizes, two threads."""
 
 
 @torch.compiler.disable
@@ -57,7 +61,7 @@ class Attention(torch.autograd.Function):
         out_HBLK = torch.empty_like(tensors[0]).permute(2, 0, 1, 3)
         weight_HBLS = out_HBLK.new_empty(H, B, L, S)
         kept_HBLS = torch.empty_like(weight_HBLS, dtype=torch.bool) if ctx.dropatt else None
-        for tile in tiles(operands.content_HBLK, S):
+        for tile in training_tiles(operands.content_HBLK, S):
             weight_XLS = weight_HBLS[tile].flatten(0, 1)
             k_XSK, value_XSK = (states[tile].flatten(0, 1) for states in operands.kv_2HBSK)
             torch.bmm(operands.content_HBLK[tile].flatten(0, 1), k_XSK.mT, out=weight_XLS)
@@ -77,7 +81,7 @@ class Attention(torch.autograd.Function):
         *tensors, weight_HBLS, kept_HBLS = ctx.saved_tensors
         operands, gradients = make_operands(*tensors), Gradients(*tensors)
         d_out_HBLK = d_out_BLHK.permute(2, 0, 1, 3).contiguous()
-        for tile in tiles(operands.content_HBLK, weight_HBLS.size(-1)):
+        for tile in training_tiles(operands.content_HBLK, weight_HBLS.size(-1)):
             weight_XLS, d_out_XLK = (x[tile].flatten(0, 1) for x in (weight_HBLS, d_out_HBLK))
             d_weight_XLS = torch.bmm(d_out_XLK, operands.kv_2HBSK[1][tile].flatten(0, 1).mT)
             read_XLS = weight_XLS
@@ -110,6 +114,10 @@ def make_operands(
     r_HTK = None if r_THK is None else r_THK.transpose(0, 1)
     b_HT = None if b_TH is None else b_TH.t() * scale
     return Operands(content_HBLK, distance_HBLK, kv_BS2HK.permute(2, 3, 0, 1, 4), r_HTK, b_HT)
+
+
+def training_tiles(q_HBLK: Tensor, seen_len: int) -> Iterator[Tile]:
+    return tiles(q_HBLK, seen_len, THREAD_SCORES * torch.get_num_threads())
 
 
 def find_hidden_columns(mask_BLS: Tensor) -> tuple[int, int]:
