@@ -23,7 +23,8 @@ from txl_lightning.checkpoints import load_run
 from txl_lightning.training.cli import TRAINER_DEFAULTS
 
 CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
-PROMPT = "def "
+PROMPT_LEN = 300
+"""Tokens of the test text before the sample: a memory that is nearly empty is rare in training."""
 SECONDS = 30
 """Time for each measurement of the test text; a slow machine scores a part of it."""
 N_TRIED = 10_000
@@ -44,8 +45,9 @@ def main() -> None:
     folder = newest(runs_of(config))
     checkpoint = folder / "checkpoints" / "last.ckpt"
     print(f"\ntrained for {minutes:.1f} minutes; on one page: {folder / 'report.html'}\n")
-    measure(folder, checkpoint)
-    sample(checkpoint)
+    data = CorpusDataModule(**yaml.safe_load((folder / "config.yaml").read_text())["data"])
+    measure(data, checkpoint)
+    sample(data, checkpoint)
     tell_how_to_go_on(folder, checkpoint)
 
 
@@ -77,10 +79,9 @@ def newest(runs: Path) -> Path:
     return max(runs.glob("version_*"), key=lambda path: int(path.name.split("_")[1]))
 
 
-def measure(folder: Path, checkpoint: Path) -> None:
+def measure(data: CorpusDataModule, checkpoint: Path) -> None:
     """Bits per byte of the test text, with the trained memory, with twice that, and with none."""
     model, _ = load_run(checkpoint)
-    data = CorpusDataModule(**yaml.safe_load((folder / "config.yaml").read_text())["data"])
     ids, how = data.store.ids("test"), data.config
     shape = {"batch_size": how.eval_batch_size, "tgt_len": how.eval_tgt_len}
     began = time.perf_counter()
@@ -94,12 +95,13 @@ def measure(folder: Path, checkpoint: Path) -> None:
         print(f"  mem_len {mem_len:4d}   {bits:.3f} bits per byte", flush=True)
 
 
-def sample(checkpoint: Path) -> None:
-    """Text that the model writes."""
+def sample(data: CorpusDataModule, checkpoint: Path) -> None:
+    """How the model continues the test text."""
     model, vocab = load_run(checkpoint)
-    prompt = torch.from_numpy(vocab.encode_text(PROMPT).astype("int64"))
-    ids = generate(model, prompt, 200, temperature=0.7, seed=1)
-    print(f"\na sample:\n\n{PROMPT}{vocab.decode(ids.tolist())}")
+    prompt = torch.from_numpy(data.store.ids("test")[:PROMPT_LEN].astype("int64"))
+    ids = generate(model, prompt, 200, temperature=0.9, seed=1)
+    before, after = vocab.decode(prompt[-40:].tolist()), vocab.decode(ids.tolist())
+    print(f"\nthe test text, and after ### how the model goes on:\n\n{before}###{after}")
 
 
 def tell_how_to_go_on(folder: Path, checkpoint: Path) -> None:
@@ -109,7 +111,7 @@ def tell_how_to_go_on(folder: Path, checkpoint: Path) -> None:
     print("\ncontinue, test with a longer memory, sample:\n")
     print(f"  {command} fit {given} --plan.minutes 10")
     print(f"  {command} test {given} --model.eval_mem_len 512")
-    print(f"  {command} generate --ckpt_path {checkpoint} --prompt 'class '")
+    print(f"  {command} generate --ckpt_path {checkpoint} --prompt 'import os'")
 
 
 if __name__ == "__main__":
