@@ -153,7 +153,13 @@ def test_quickstart_trains_measures_and_samples(tmp_path, text_file, capsys, mon
     monkeypatch.setattr(sys, "argv", ["run.py", "--config", "small.yaml"])
     quickstart.main()
     shown = capsys.readouterr().out
-    for expected in ("mem_len    0", "mem_len   32", "bits per byte", "a sample:", " fit --config"):
+    for expected in (
+        "mem_len    0",
+        "mem_len   32",
+        "bits per byte",
+        "how the model goes on:",
+        " fit --config",
+    ):
         assert expected in shown
     assert (tmp_path / "runs" / "smoke" / "version_0" / "curve.png").stat().st_size > 5000
     monkeypatch.setattr(sys, "argv", ["run.py", "--config", "none.yaml"])
