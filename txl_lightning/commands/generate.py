@@ -25,7 +25,7 @@ UNFINISHED = 64
 
 @dataclass(frozen=True)
 class TextOptions(Sampling):
-    """How each prompt is continued."""
+    """Settings of each prompt's continuation."""
 
     temperature: float = 0.8
     max_new_tokens: int = 500

@@ -98,7 +98,7 @@ class Store:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """What is known of the text and its files; DataError where it is damaged."""
+        """Facts of the text and its files; DataError where they are damaged."""
         path = self.folder / "manifest.json"
         manifest = read_json(path, MANIFEST)
         if manifest.pop("checksum") != short_hash(manifest):

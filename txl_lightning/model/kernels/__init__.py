@@ -17,7 +17,7 @@ from .cuda import CUDA_KERNELS as CUDA_KERNELS
 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype, is_compiled: bool = False) -> str:
-    """Return the kernel that was fastest where it was measured (experiments/README.md)."""
+    """Return the fastest kernel, or of equal ones the smallest (experiments/README.md)."""
     # per_head cannot be traced by torch.compile, which fuses what sdpa has beside its products.
     if device.type != "cpu" or is_compiled:
         return "sdpa"

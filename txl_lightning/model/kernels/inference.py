@@ -19,7 +19,7 @@ TILE_SCORES = {"cpu": 1 << 19, "elsewhere": 1 << 24}
 
 
 class Mask:
-    """Which states each query attends to, as numbers added to scores.
+    """States that each query attends to, as numbers added to scores.
 
     Args:
         mask_BLS: True where query l attends to state s.
