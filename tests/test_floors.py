@@ -20,10 +20,10 @@ FLOORS = {
 # raising one is a decision, and its commit says why.
 BUDGETS = {
     "top": 817, "model": 2317, "data": 2497, "evaluation": 564, "generation": 511,
-    "checkpoints": 678, "convert": 480, "analysis": 557, "training": 3085, "sweeps": 528,
+    "checkpoints": 678, "convert": 480, "analysis": 557, "training": 3100, "sweeps": 528,
     "commands": 832,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 12_900, 13_200, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 12_900, 13_250, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "data/datamodule.py", "__main__.py"},

@@ -165,8 +165,7 @@ class TxlCLI(LightningCLI):
             ) from error
         self.config = self.parse()
         if command == "fit":
-            step = checkpoint.get("global_step", 0)
-            check_remaining_steps(self.config.fit.trainer.max_steps, step, resume)
+            check_remaining_steps(self.config.fit.trainer.max_steps, checkpoint, resume)
         check_same_model(self.config[command].model, saved, training=command == "fit")
 
     def before_instantiate_classes(self) -> None:

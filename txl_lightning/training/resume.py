@@ -13,6 +13,7 @@ from ..checkpoints.runs import VOCAB
 from ..data.datamodule import CorpusDataModule
 from ..errors import CheckpointError, DataError, print_notice, require, require_at_least
 from ..model.config import LEARNED
+from .callbacks.checkpointing import is_validation_due
 from .module import LanguageModel
 
 Resume = Literal["auto", "must", "never"]
@@ -58,9 +59,10 @@ def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> Path | None
     return path
 
 
-def check_remaining_steps(max_steps: int, step: int, resume: Resume) -> None:
+def check_remaining_steps(max_steps: int, checkpoint: dict[str, Any], resume: Resume) -> None:
     """Exit when a resumed run is done; refuse a checkpoint beyond the steps asked for."""
-    if not 0 <= max_steps <= step:
+    step = checkpoint.get("global_step", 0)
+    if not 0 <= max_steps <= step or (max_steps == step and is_validation_due(checkpoint)):
         return
     if resume != "never":
         print_once(f"all {max_steps} steps are done; more with --trainer.max_steps")

@@ -13,6 +13,7 @@ from txl_lightning.files import find_write_problem
 from txl_lightning.signals import is_child
 from txl_lightning.training.callbacks import checkpointing
 from txl_lightning.training.callbacks.checkpointing import BestCheckpoint, LastCheckpoint
+from txl_lightning.training.resume import check_remaining_steps
 
 
 def send_signal(name: str, step: int, hook: str = "on_train_batch_end") -> LambdaCallback:
@@ -94,6 +95,31 @@ def test_checkpoint_saved_in_validation_counts_nothing_of_it(saved_steps, last):
     assert loops["epoch_loop.batch_progress"]["total"]["completed"] == 4
     progress = loops["epoch_loop.val_loop.batch_progress"]
     assert set(progress["total"].values()) == set(progress["current"].values()) == {0}
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_batch_end"])
+def test_run_stopped_before_its_last_validation_validates_when_it_is_resumed(
+    saved_steps, last, hook
+):
+    """Though all its steps are done."""
+    validated = []
+    record = LambdaCallback(on_validation_end=lambda trainer, _: validated.append(1))
+    with pytest.raises(SystemExit):
+        saved_steps(send_signal("TERM", 8, hook), LastCheckpoint(), record)
+    before = torch.load(last, weights_only=True)
+    assert len(validated) == 1
+    check_remaining_steps(8, before, resume="auto")
+    saved_steps(LastCheckpoint(), record, ckpt_path=last)
+    after = torch.load(last, weights_only=True)
+    assert len(validated) == 2
+    with pytest.raises(SystemExit):
+        check_remaining_steps(8, after, resume="auto")
+    assert after["global_step"] == 8
+    assert after["callbacks"]["LastCheckpoint"] == {"validation_due": False}
+    assert (
+        after["optimizer_states"][0]["param_groups"]
+        == (before["optimizer_states"][0]["param_groups"])
+    )
 
 
 @pytest.mark.parametrize("name", ["TERM", "USR1"])

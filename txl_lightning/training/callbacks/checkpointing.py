@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping
 from contextlib import ExitStack
 from copy import deepcopy
 from functools import partial
@@ -68,7 +69,7 @@ class LastCheckpoint(Checkpoint):
         self.signals = PendingSignals()
         self.handlers = ExitStack()
         self.loops_before_validation: dict[str, Any] | None = None
-        self.validation_due = False
+        self.validation_due = self.is_extended = False
         self.saved_step = -1
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
@@ -96,6 +97,8 @@ class LastCheckpoint(Checkpoint):
             loop.restarting, trainer.validating = False, True
             loop.run()
             trainer.training = True
+        if self.is_extended:
+            trainer.fit_loop.epoch_loop.max_steps, self.is_extended = trainer.global_step, False
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
         if pl_module.between_steps:
@@ -131,6 +134,12 @@ class LastCheckpoint(Checkpoint):
 
     def load_state_dict(self, state_dict: dict[str, bool]) -> None:
         self.validation_due = state_dict["validation_due"]
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict) -> None:
+        if 0 <= trainer.max_steps <= checkpoint["global_step"] and is_validation_due(checkpoint):
+            # Lightning would not start training, and so never validate.
+            trainer.fit_loop.epoch_loop.max_steps = checkpoint["global_step"] + 1
+            self.is_extended = True
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         if self.saved_step != trainer.global_step:
@@ -185,6 +194,11 @@ class LastCheckpoint(Checkpoint):
                 # Private: Lightning logs a step after this hook; this one would be in no log.
                 trainer._logger_connector.update_train_step_metrics()
             raise SystemExit(0 if is_child() else exit_code or EXIT[signal.SIGTERM])
+
+
+def is_validation_due(checkpoint: Mapping[str, Any]) -> bool:
+    """Return whether training was stopped after a step, before or in the validation after it."""
+    return checkpoint.get("callbacks", {}).get("LastCheckpoint", {}).get("validation_due", False)
 
 
 class BestCheckpoint(ModelCheckpoint):
