@@ -127,9 +127,11 @@ def evaluation_products(case: Case) -> list[Product]:
 
 
 def quickstart_case() -> Case:
-    net = yaml.safe_load(QUICKSTART.read_text())["model"]["net"]
-    sizes = {name: value for name, value in net.items() if name != "mem_len"}
-    return Case("train-quickstart", sizes, 16, 64, net["mem_len"], trains=True)
+    config = yaml.safe_load(QUICKSTART.read_text())
+    data, sizes = config["data"], dict(config["model"]["net"])
+    mem_len, sizes["n_token"] = sizes.pop("mem_len"), data["subwords"]["n_token"]
+    rows, tgt_len = data["batch_size"], data["tgt_len"]
+    return Case("train-quickstart", sizes, rows, tgt_len, mem_len, trains=True)
 
 
 CASES = [
