@@ -7,7 +7,9 @@ THEIRS := .venv-reference
 PEERS  := .venv-peers
 BENCH  ?= $(addprefix --compare ,$(wildcard experiments/speed/results/baseline.json))
 
-.PHONY: help setup quickstart test test-all test-slow gpu bench lint format clean
+EXPERIMENTS := sorting tiny_shakespeare words own_text
+
+.PHONY: help setup quickstart reproduce reproduce-fast test test-all test-slow gpu bench lint format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -23,6 +25,15 @@ $(READY): pyproject.toml constraints.txt
 
 quickstart: $(READY)  ## train on this Python's own source for five minutes, then measure and sample
 	$(BIN)/python experiments/quickstart/run.py
+
+reproduce: $(READY)  ## measure what experiments/ asks again (hours); goes on where it stopped
+	for name in $(EXPERIMENTS); do $(BIN)/python -m experiments.$$name.run && \
+	  $(BIN)/python -m experiments.$$name.figures || failed="$$failed $$name"; done; test -z "$$failed"
+	$(BIN)/python -m experiments.claims
+
+reproduce-fast: $(READY)  ## show in ten minutes, at tiny sizes, that all of it runs (runs/fast)
+	for name in $(EXPERIMENTS); do $(BIN)/python -m experiments.$$name.run --fast && \
+	  $(BIN)/python -m experiments.$$name.figures runs/fast/$$name/results.json || exit 1; done
 
 test: $(READY)  ## run the fast tests on both cores (five minutes)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --timeout 300

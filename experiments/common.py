@@ -8,11 +8,13 @@ of the table "ours, theirs" that claims.py puts into README.md.
     python -m experiments.sorting.figures [FILE]
 
 parse_options(script, doc)    options of a run.py: seeds, fast, out (results.json; with --fast under
-                              runs/fast), runs (where fits are kept), origin (commit, command, ...)
+                              runs/fast), runs (where fits are kept), precision (for fit),
+                              origin (commit, command, machine)
 fit(folder, options)          trains through the command line with options by key, as
                               {"config": path, "model.net.mem_len": 0}; goes on or returns at once
                               where it was; the value is the run's folder (metrics.csv, checkpoints)
 checkpoint(run, "best")       path of a run's best or last checkpoint
+count_parameters(path)        of a checkpoint
 curve(run, "val/nats")        steps and values of a column of metrics.csv
 evaluate(checkpoint, options) the evaluate verb's record
 load_records(out)             records by name; a name that is there need not be run again
@@ -22,7 +24,7 @@ spread(values)                mean and standard deviation; show_spread writes th
 choose(records, kind="x")     records with these values
 open_figure(path)             axes of a picture with a white background (inches=, count=)
 COLOURS                       of lines, told apart by the colour-blind
-write_table(path, rows)       rows of a Markdown table, the first its head
+write_table(path, rows)       rows of a Markdown table, the first its head (format_table: its text)
 Claim(...)                    a row of the table "ours, theirs"
 """
 
@@ -43,6 +45,7 @@ import torch
 
 from txl_lightning.__main__ import run
 from txl_lightning.analysis.plots import open_figure
+from txl_lightning.checkpoints import load_run
 from txl_lightning.evaluation.environment import describe_environment
 from txl_lightning.files import write_json
 
@@ -57,9 +60,11 @@ Options = Mapping[str, Any]
 
 
 def parse_options(
-    script: str, doc: str, seeds: Sequence[int] = (1, 2, 3), **more: str
+    script: str, doc: str, seeds: Sequence[int] = (1, 2, 3), **more: str | dict[str, Any]
 ) -> argparse.Namespace:
-    """Return the options of a run.py, and its origin; `more` are options by name, with their help.
+    """Return the options of a run.py, and its origin.
+
+    More options go by name, each with its help or all that argparse needs.
 
     With --fast a script takes sizes of seconds and one seed, to show that it runs.
     """
@@ -69,8 +74,9 @@ def parse_options(
     parser.add_argument("--fast", action="store_true", help="tiny sizes: shows that it runs")
     parser.add_argument("--out", type=Path, help="results.json; goes on with what is there")
     parser.add_argument("--runs", type=Path, help="folder of the fits")
-    for name, text in more.items():
-        parser.add_argument(f"--{name}", help=text)
+    parser.add_argument("--precision", default="32-true", help="of training")
+    for name, about in more.items():
+        parser.add_argument(f"--{name}", **(about if isinstance(about, dict) else {"help": about}))
     given = parser.parse_args()
     kind = "fast" if given.fast else "experiments"
     given.runs = given.runs or Path("runs") / kind / folder.name
@@ -99,12 +105,19 @@ def fit(folder: Path, options: Options) -> Path:
 
 
 def flags(options: Options) -> list[str]:
-    shown = {k: v if isinstance(v, str) else json.dumps(v) for k, v in options.items()}
-    return [f"--{key}={value}" for key, value in shown.items()]
+    # What stands after a config overrides it.
+    names = sorted(options, key=lambda name: name != "config")
+    texts = [v if isinstance(v := options[name], str) else json.dumps(v) for name in names]
+    return [f"--{name}={text}" for name, text in zip(names, texts, strict=True)]
 
 
 def checkpoint(folder: Path, name: str = "best") -> Path:
     return folder / "checkpoints" / f"{name}.ckpt"
+
+
+def count_parameters(path: Path) -> int:
+    model, _ = load_run(path)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def curve(folder: Path, column: str) -> dict[str, list[float]]:
@@ -152,9 +165,13 @@ def show_spread(values: Sequence[float], digits: int = 3) -> str:
 
 
 def write_table(path: Path, rows: Sequence[Sequence[Any]]) -> None:
+    path.write_text(format_table(rows))
+
+
+def format_table(rows: Sequence[Sequence[Any]]) -> str:
     head, *rest = [[str(cell) for cell in row] for row in rows]
     lines = [head, ["---"] * len(head), *rest]
-    path.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 @dataclass(frozen=True)
