@@ -1,0 +1,120 @@
+"""Rows of the paper's Tables 6, 7 and 10, with the sizes of a laptop."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from txl_lightning import TransformerXL, TransformerXLConfig
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes that all rows share."""
+
+    n_layer: int = 3
+    d_model: int = 96
+    n_head: int = 4
+    vocab: str = "bpe"
+    n_token: int = 1024
+    segment: int = 64
+    """Tokens that gradients pass through, and states remembered; 128 in the paper."""
+    batch_size: int = 16
+    steps: int = 700
+    val_tokens: int = 8192
+    """Tokens that the attention length is chosen by."""
+    test_tokens: int = 16_384
+    attention_lens: tuple[int, ...] = (16, 32, 64, 96, 128)
+    memory_lens: tuple[int, ...] = (16, 32, 64, 96, 128, 192, 256, 384)
+
+
+FAST = Sizes(
+    n_layer=2, d_model=16, n_head=2, vocab="bytes", n_token=256, segment=16, batch_size=4, steps=4,
+    val_tokens=512, test_tokens=512, attention_lens=(8, 16), memory_lens=(8, 16, 32),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: how its network remembers, tells places apart and is trained."""
+
+    name: str
+    recurrence: bool
+    positions: str
+    half: bool
+    """Loss on the later half of the segment only."""
+    published: tuple[float, float, int] | None = None
+    """Perplexity with the length of training and at best, and the attention length of that."""
+    segment: int = 128
+    """The paper's: what equal memory allows in Table 10."""
+    table: int = 6
+
+
+ROWS = [
+    Row("recurrence_ours_full", True, "sinusoidal", False, (27.02, 26.77, 500)),
+    Row("recurrence_shaw_full", True, "shaw", False, (27.94, 27.94, 256)),
+    Row("recurrence_ours_half", True, "sinusoidal", True, (28.69, 28.33, 460)),
+    Row("alone_ours_full", False, "sinusoidal", False, (29.59, 29.02, 260)),
+    Row("alone_ours_half", False, "sinusoidal", True, (30.10, 30.10, 120)),
+    Row("alone_shaw_full", False, "shaw", False, (29.75, 29.75, 120)),
+    Row("alone_shaw_half", False, "shaw", True, (30.50, 30.50, 120)),
+    Row("alone_vaswani_half", False, "absolute_sinusoidal", True, (30.97, 30.97, 120)),
+    Row("alone_al_rfou_half", False, "absolute_learned", True, (31.16, 31.16, 120)),
+    Row("recurrence_learned_full", True, "learned", False),
+    Row("alone_ours_full_176", False, "sinusoidal", False, (28.43, 27.98, 400), 176, 10),
+    Row("alone_ours_half_172", False, "sinusoidal", True, (28.83, 28.83, 120), 172, 10),
+]
+SHUFFLED = [
+    Row("shuffled_recurrence_ours", True, "sinusoidal", False, (25.2, 25.2, 0), table=7),
+    Row("shuffled_recurrence_shaw", True, "shaw", False, (25.7, 25.7, 0), table=7),
+    Row("shuffled_alone_ours", False, "sinusoidal", False, (27.1, 27.1, 0), table=7),
+]
+"""Of a text without long dependencies; the paper does not tell their attention lengths."""
+POSITIONS = {
+    "sinusoidal": "the paper's", "shaw": "Shaw", "learned": "learned distances",
+    "absolute_sinusoidal": "Vaswani", "absolute_learned": "Al-Rfou",
+}  # fmt: skip
+
+
+def segment_len(row: Row, sizes: Sizes) -> int:
+    """Return the tokens that gradients pass through: even, as half of them may be scored."""
+    return 2 * round(sizes.segment * row.segment / 256)
+
+
+def net_options(row: Row, sizes: Sizes) -> dict[str, Any]:
+    """Return the network's settings, as wide inside as makes its parameters equally many."""
+    length = segment_len(row, sizes)
+    mem_len = length if row.recurrence else 0
+    net = {"n_layer": sizes.n_layer, "n_head": sizes.n_head, "d_model": sizes.d_model}
+    net |= {"norm": "pre", "init_std": 0.05, "mem_len": mem_len, "d_inner": 4 * sizes.d_model}
+    ours = count_parameters(net, sizes)
+    net |= {"positions": row.positions}
+    if row.positions not in ("sinusoidal", "absolute_sinusoidal"):
+        net |= {"clamp_len": length + mem_len - 1}
+    surplus = count_parameters(net, sizes) - ours
+    net["d_inner"] -= round(surplus / (sizes.n_layer * (2 * sizes.d_model + 1)))
+    return net
+
+
+def count_parameters(net: dict[str, Any], sizes: Sizes) -> int:
+    with torch.device("meta"):
+        model = TransformerXL(TransformerXLConfig(n_token=sizes.n_token, **net))
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def fit_options(row: Row, sizes: Sizes, seed: int) -> dict[str, Any]:
+    """Return the options of fit: as many tokens computed in each row, of a text read from a place
+    that the seed draws."""
+    length = segment_len(row, sizes)
+    steps = round(sizes.steps * sizes.segment / length)
+    scored = length // 2 if row.half else length
+    model = {f"model.net.{key}": value for key, value in net_options(row, sizes).items()}
+    data = {"tgt_len": scored, "ext_len": length - scored, "batch_size": sizes.batch_size}
+    data |= {"order": "rolled", "seed": seed}
+    optim = {"name": "adam", "lr": 3e-3, "betas": [0.9, 0.95], "warmup_steps": steps // 10}
+    trainer = {"max_steps": steps, "val_check_interval": steps, "limit_val_batches": 20}
+    trainer |= {"gradient_clip_val": 1.0, "accelerator": "cpu"}
+    options = {"seed_everything": seed, "checkpoint.every_n_steps": 300, **model}
+    for part, settings in (("data", data), ("model.optim", optim), ("trainer", trainer)):
+        options |= {f"{part}.{key}": value for key, value in settings.items()}
+    return options
