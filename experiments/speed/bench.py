@@ -27,7 +27,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
 from cases import CASES, Case
-from contestants import FLOOR, ORIGINAL, PACKAGES, READING, find_missing, has_our_weights
+from contestants import FLOOR, ORIGINAL, PACKAGES, READING, WEIGHTS, find_missing, has_our_weights
 from figures import draw_bench
 from results import compare, format_case, summarize
 from steps import Steps
@@ -48,6 +48,7 @@ class Plan:
     rounds: int
     threads: int
     kernels: list[str]
+    weights: list[str]
     peers: list[str]
     original: Path | None
     always_sums: bool
@@ -59,7 +60,8 @@ class Plan:
 
     def contestants(self, case: Case) -> list[str]:
         """Return who takes part."""
-        ours = ["ours", *(f"ours, {kernel}" for kernel in self.kernels)]
+        narrow = [] if case.trains else self.weights
+        ours = ["ours", *(f"ours, {variant}" for variant in [*self.kernels, *narrow])]
         limits = [FLOOR] if case.tgt_len > 1 else [FLOOR, READING]
         return [*ours, *self.peers, *([ORIGINAL] if self.original else []), *limits]
 
@@ -74,6 +76,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="by default one for each core")
     kernels = [name for name in KERNELS if name not in {"auto", *CUDA_KERNELS}]
     parser.add_argument("--kernels", nargs="+", choices=kernels, default=[], help="ours with these")
+    parser.add_argument("--weights", nargs="+", choices=WEIGHTS, default=[], help="in evaluation")
     parser.add_argument("--no-peers", action="store_true", help="ours and the limits alone")
     parser.add_argument("--original", type=Path, help="checkout of kimiyoung/transformer-xl")
     parser.add_argument("--operations", action="store_true", help="sums on a quiet machine, too")
@@ -92,6 +95,7 @@ def make_plan(given: argparse.Namespace, left_out: dict[str, str]) -> Plan:
         # Tiny products gain nothing from a second thread, and wait for it on a busy machine.
         threads=given.threads or (1 if given.smoke else os.cpu_count() or 1),
         kernels=given.kernels,
+        weights=given.weights,
         peers=[] if given.no_peers else [name for name in PACKAGES if name not in left_out],
         original=given.original,
         # A spoilt baseline, or a run beside other work, can be compared by them alone.

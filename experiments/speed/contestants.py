@@ -21,6 +21,8 @@ from txl_lightning.checkpoints.weights import export_weights
 from txl_lightning.convert.huggingface import config_to_huggingface, map_huggingface_weights
 from txl_lightning.convert.original import SAME_NAME, map_original_weights
 from txl_lightning.model import CachedReader, TransformerXL, TransformerXLConfig
+from txl_lightning.model.kernels import KERNELS
+from txl_lightning.model.narrow import narrow_weights
 
 FILLING = 160
 """Most tokens of a segment that only fills memories."""
@@ -33,15 +35,22 @@ PACKAGES = {
 """What each peer imports."""
 FLOOR, READING, ORIGINAL = "products alone", "reading its bytes", "original"
 LIMITS = (FLOOR, READING)
+WEIGHTS = ("bf16", "int8")
 
 
 class Ours:
-    """This package: with keys and values kept in evaluation, unless a kernel is asked for."""
+    """This package: with keys and values kept in evaluation, unless a kernel is asked for.
 
-    def __init__(self, case: Case, kernel: str | None) -> None:
+    A variant is a kernel, or the weights of evaluation's option.
+    """
+
+    def __init__(self, case: Case, variant: str | None) -> None:
         torch.manual_seed(0)
-        self.net = TransformerXL(replace(case.config, kernel=kernel or "auto"))
-        uses_cache = not case.trains and kernel is None
+        kernel = variant if variant in KERNELS else "auto"
+        self.net = TransformerXL(replace(case.config, kernel=kernel))
+        if variant in WEIGHTS:
+            self.net = narrow_weights(self.net, variant)
+        uses_cache = not case.trains and kernel == "auto"
         self.reader = CachedReader(self.net) if uses_cache else self.net
         self.memory = self.reader.empty_memory(case.rows)
 
@@ -192,7 +201,7 @@ class Reading:
 
 
 def make_contestant(name: str, case: Case, original: Path | None):
-    """Make a contestant by its name; "ours, matmul" is ours with that kernel."""
+    """Make a contestant by its name; "ours, matmul" and "ours, bf16" are variants of ours."""
     if name.startswith("ours"):
         return Ours(case, name.partition(", ")[2] or None)
     if name == ORIGINAL:
@@ -215,4 +224,4 @@ def find_missing() -> dict[str, str]:
 def has_our_weights(name: str, config: TransformerXLConfig) -> bool:
     """Tell whether the contestant must compute what ours does."""
     same = name in (ORIGINAL, "Hugging Face") and not config.has_final_norm
-    return same or name.startswith("ours")
+    return same or (name.startswith("ours") and not name.endswith(WEIGHTS))

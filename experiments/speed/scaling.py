@@ -3,8 +3,9 @@
     PYTHONPATH=. python experiments/speed/scaling.py
 
 The time of a token in training and in evaluation against mem_len, with a line fitted to it; and the
-quickstart's training step in one process of one thread beside two that have half of its rows each
-(DistributedDataParallel, gloo). All take turns; results are JSON with a figure beside it.
+quickstart's training step in one process of one thread beside two (DistributedDataParallel, gloo)
+that have half of its rows each, and two that have all of them each. All take turns; results are
+JSON with a figure beside it.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from txl_lightning.model import Memory, TransformerXL
 RESULTS = Path(__file__).parent / "results"
 MEM_LENS = (128, 256, 512, 1024, 2048, 4096)
 SIZES = NARROW | {"n_layer": 4}
+ONE, SHARED, DOUBLED = "one process", "two, rows shared", "two, rows doubled"
 TARGET = 1.7
 """How many times as fast two processes should be."""
 
@@ -126,14 +128,16 @@ def fit_line(kind: str, cases: dict[str, Case], best: dict[str, float]) -> dict[
 
 
 def measure_processes(given: argparse.Namespace, load_before: float) -> dict[str, Any]:
-    """Return a step's time in one process and in two that share its rows."""
+    """Return a step's time in one process, in two that share its rows, and in two with double."""
     case = quickstart_case().shrink() if given.smoke else quickstart_case()
     machine, steps = Machine(1, load_before), 2 if given.smoke else 5
-    seconds: dict[str, list[float]] = {"one process": [], "two processes": []}
+    sizes = {ONE: (1, case), SHARED: (2, case), DOUBLED: (2, replace(case, rows=2 * case.rows))}
+    seconds: dict[str, list[float]] = {name: [] for name in sizes}
     with tempfile.TemporaryDirectory() as folder:
-        meeting = f"{folder}/meeting"
-        groups = {"one process": [Worker(Share, case, 0, 1, meeting)]}
-        groups["two processes"] = [Worker(Share, case, rank, 2, meeting) for rank in range(2)]
+        groups = {
+            name: [Worker(Share, size, rank, n, f"{folder}/{name}") for rank in range(n)]
+            for name, (n, size) in sizes.items()
+        }
         workers = [worker for group in groups.values() for worker in group]
         try:
             for worker in workers:
@@ -149,13 +153,17 @@ def measure_processes(given: argparse.Namespace, load_before: float) -> dict[str
         finally:
             for worker in workers:
                 worker.stop()
-    one, two = seconds.values()
+    best = {name: min(each) for name, each in seconds.items()}
+    middle = {name: statistics.median(each) for name, each in seconds.items()}
     return {
-        "rows": case.rows,
-        "fastest_ms": {name: 1e3 * min(each) for name, each in seconds.items()},
-        "median_ms": {name: 1e3 * statistics.median(each) for name, each in seconds.items()},
-        "speedup": min(one) / min(two),
-        "median_speedup": statistics.median(one) / statistics.median(two),
+        "rows": {name: size.rows for name, (_, size) in sizes.items()},
+        "fastest_ms": {name: 1e3 * each for name, each in best.items()},
+        "median_ms": {name: 1e3 * each for name, each in middle.items()},
+        "speedup": {SHARED: best[ONE] / best[SHARED], DOUBLED: 2 * best[ONE] / best[DOUBLED]},
+        "median_speedup": {
+            SHARED: middle[ONE] / middle[SHARED],
+            DOUBLED: 2 * middle[ONE] / middle[DOUBLED],
+        },
         "target": TARGET,
         "spoilt": machine.spoilt_by(seconds),
         "product": machine.describe(),
@@ -193,8 +201,8 @@ def print_results(found: dict[str, Any]) -> None:
         shown = ", ".join(f"{us:.1f}" for us in curve["us_per_token"])
         print(f"{kind}: {shown} us a token; {slope:.1f} us per 1,000 states, R2 {r_squared:.4f}")
     processes = found["processes"]
-    speedup, target = processes["speedup"], processes["target"]
-    print(f"two processes are {speedup:.2f} times as fast as one (to reach: {target})")
+    for name, speedup in processes["speedup"].items():
+        print(f"{name}: {speedup:.2f} times one process (to reach: {processes['target']})")
     for part in ("memory", "processes"):
         if found[part]["spoilt"]:
             print(f"SPOILT: {part}: {found[part]['spoilt']}")
