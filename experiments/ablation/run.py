@@ -23,6 +23,8 @@ from txl_lightning.files import load_yaml, write_text
 
 STRIDE = 8
 """Tokens that are scored in a window of a model without memory."""
+PIECES = 64
+"""Pieces of a text that are scored."""
 ENOUGH = 1.001
 """Attention is long enough where perplexity is at most so many times the least."""
 
@@ -77,7 +79,10 @@ def measure_row(run: Path, row: Row, seed: int, fast: bool) -> dict[str, Any]:
     sizes, path = pick_sizes(fast), checkpoint(run, "last")
     model, _ = load_run(path)
     _, store = load_training_text(path)
-    val, test = store.ids("val")[: sizes.val_tokens], store.ids("test")[: sizes.test_tokens]
+    val, test = (
+        cut_pieces(store.ids(split), count // PIECES, max(sizes.memory_lens))
+        for split, count in (("val", sizes.val_tokens), ("test", sizes.test_tokens))
+    )
     lengths = sizes.memory_lens if row.recurrence else sizes.attention_lens
     by_len = {n: perplexity(model, val, sizes, n) for n in lengths}
     best = min(n for n in lengths if by_len[n] <= ENOUGH * min(by_len.values()))
@@ -94,27 +99,34 @@ def measure_row(run: Path, row: Row, seed: int, fast: bool) -> dict[str, Any]:
     return found | {"tokens": round(scored * length / settings["data"]["tgt_len"])}
 
 
+def cut_pieces(ids: np.ndarray, own: int, before: int) -> np.ndarray:
+    """Return rows of `own` tokens and as many as `before` before them, evenly over a text.
+
+    The texts of a corpus differ: neighbours are too few of them.
+    """
+    starts = before + np.linspace(0, len(ids) - before - own, PIECES).astype(int)
+    return np.stack([ids[start - before : start + own] for start in starts])
+
+
 def perplexity(
-    model: TransformerXL, ids: np.ndarray, sizes: Sizes, attention_len: int | None
+    model: TransformerXL, ids_PT: np.ndarray, sizes: Sizes, attention_len: int | None
 ) -> float:
-    """Return the perplexity of a text, each token of which is predicted from attention_len others.
+    """Return the perplexity of pieces, each token of which is predicted from attention_len others.
 
     Without memory they are read again for every STRIDE tokens, which see at most so many. With
     memory None is as in training: a segment and its memory.
     """
-    mem_len, longest = model.config.mem_len, max(sizes.memory_lens)
+    mem_len, before = model.config.mem_len, max(sizes.memory_lens)
     if mem_len and attention_len is None:
-        how = {"tgt_len": mem_len, "batch_size": 16}
+        how = {"tgt_len": mem_len}
     elif mem_len:
-        how = {"tgt_len": mem_len, "mem_len": attention_len, "batch_size": 16}
-        how |= {"same_length": "mem_len"}
+        how = {"tgt_len": mem_len, "mem_len": attention_len, "same_length": "mem_len"}
     else:
         stride = min(STRIDE, attention_len)
-        how = {"tgt_len": stride, "ext_len": attention_len - stride, "batch_size": 64}
-    warmup = longest if mem_len else attention_len
-    nats_BT = stream_nats(model, ids, warmup_len=warmup, **how).double()
-    # The first token of the text has nothing before it.
-    return torch.exp(nats_BT.nanmean()).item()
+        how = {"tgt_len": stride, "ext_len": attention_len - stride}
+        ids_PT, before = ids_PT[:, before - attention_len :], attention_len
+    nats_PT = stream_nats(model, ids_PT.ravel(), batch_size=len(ids_PT), **how)[:, before - 1 :]
+    return torch.exp(nats_PT.double().mean()).item()
 
 
 if __name__ == "__main__":

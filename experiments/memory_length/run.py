@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from experiments.ablation.rows import FAST, ROWS, Row, Sizes, fit_options
-from experiments.ablation.run import pick_sizes, train_row
+from experiments.ablation.run import PIECES, cut_pieces, pick_sizes, train_row
 from experiments.common import checkpoint, fit, load_records, parse_options, save_record
 from experiments.memory_length.pairs import find_distances, write_pairs
 from txl_lightning import stream_nats
@@ -63,11 +63,12 @@ def read_longer(given: argparse.Namespace, ablation: Path, seed: int, name: str)
     lengths = [n for n in READ_LENS if not given.fast or n <= 2 * sizes.segment]
     model, _ = load_run(path)
     _, store = load_training_text(path)
-    ids, how = store.ids("test")[: sizes.test_tokens], {"batch_size": 8, "tgt_len": sizes.segment}
-    nats = {}
+    before = max(lengths)
+    ids_PT = cut_pieces(store.ids("test"), sizes.test_tokens // PIECES, before)
+    how, nats = {"batch_size": PIECES, "tgt_len": sizes.segment}, {}
     for mem_len in lengths:
-        nats_BT = stream_nats(model, ids, mem_len=mem_len, warmup_len=max(lengths), **how)
-        nats[str(mem_len)] = nats_BT.double().nanmean().item()
+        nats_PT = stream_nats(model, ids_PT.ravel(), mem_len=mem_len, **how)
+        nats[str(mem_len)] = nats_PT[:, before - 1 :].double().mean().item()
     return {"row": name, "positions": model.config.positions, "nats": nats}
 
 
