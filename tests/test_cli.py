@@ -31,7 +31,7 @@ def best(run_folder):
 def test_fit_writes_all_files_of_a_run(run_folder):
     files = {path.relative_to(run_folder).as_posix() for path in run_folder.rglob("*.*")}
     expected = {"config.yaml", "vocab.json", "metrics.csv", "hparams.yaml", "curve.png"}
-    expected |= {"report.html", "attention.png"}
+    expected |= {"report.html", "attention.png", "run.json"}
     assert expected | {"checkpoints/best.ckpt", "checkpoints/last.ckpt"} <= files
     hparams = yaml.safe_load((run_folder / "hparams.yaml").read_text())
     assert len(hparams["data"]["fingerprint"]) == 16

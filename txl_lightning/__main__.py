@@ -45,10 +45,14 @@ COMMANDS = {
     "inspect": "measure what a model does with its memory, as tables and pictures",
     "recl": "measure how much context is of use to models",
     "speed": "time a model with its memory, and with a sliding window instead",
+    "runs": "list runs",
+    "compare": "lay runs over each other: settings, curves, results",
     "sweep": "try many settings, one run after the other, as a sweep file says",
 }
 LIGHTNING = ("fit", "validate", "test", "predict")
 """Commands that Lightning's Trainer runs; each of the others is a function."""
+LEFT_OUT = {"root": "runs"}
+"""Words of a command that may be left out, and what they are then."""
 
 IGNORED_WARNINGS = (
     ".*(LeafSpec|exists and is not empty|infer the batch indices|used to create the checkpoint).*"
@@ -167,6 +171,8 @@ def make_parser(command: str) -> tuple[Callable[..., None], jsonargparse.Argumen
             # Any number of values are given as words: --r 0.1 0.5. jsonargparse wants a list.
             action._typehint, action.nargs, action.metavar = kind, "+", action.dest
             action.default = list(action.default) if isinstance(action.default, tuple) else None
+        if action.dest in LEFT_OUT:
+            action.nargs, action.default, action.required = "?", LEFT_OUT[action.dest], False
     describe_command(parser, command, str(inspect.getdoc(function)).split("\n\nArgs:")[0])
     return function, parser
 

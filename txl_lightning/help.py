@@ -29,6 +29,8 @@ EXAMPLES = {
     "inspect": "RUN/checkpoints/best.ckpt --out figures",
     "recl": "A/checkpoints/best.ckpt B/checkpoints/best.ckpt --r 0.1 0.5",
     "speed": "configs/paper/enwik8_base.yaml --lengths 800 1800",
+    "runs": "runs/quickstart",
+    "compare": "runs/quickstart/version_0 runs/quickstart/version_1",
     "sweep": "configs/sweeps/quickstart.yaml --count 8",
 }
 
@@ -61,8 +63,9 @@ class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
 
 def describe_command(parser: ArgumentParser, command: str, text: str) -> None:
     """Write a parser's usage, description and example."""
-    needed = [action for action in parser._actions if action.required]
+    needed = [a for a in parser._actions if a.required or not a.option_strings]
     words = [f"--{a.dest} {a.dest.upper()}" if a.option_strings else a.dest for a in needed]
+    words = [word if a.required else f"[{word}]" for a, word in zip(needed, words, strict=True)]
     parser.usage = " ".join([PROGRAM, command, *words, "[options]"])
     parser.description = textwrap.fill(" ".join(text.split()), MAX_WIDTH - 20)
     parser.epilog = f"example: {PROGRAM} {command} {EXAMPLES[command]}"

@@ -11,7 +11,7 @@ from txl_lightning.analysis.recl import score_context
 from txl_lightning.checkpoints import load_run
 from txl_lightning.checkpoints.files import manifest_path
 from txl_lightning.commands.inputs import pick_device, read_ids
-from txl_lightning.commands.recl import shorten_paths
+from txl_lightning.commands.runs import shorten_paths
 from txl_lightning.files import sha256_file
 
 
@@ -140,6 +140,7 @@ def test_group_needs_one_vocabulary_and_different_files(txl, refused, checkpoint
         (["r/txl/v_0/best.ckpt", "r/plain/v_0/best.ckpt"], ["txl", "plain"]),
         (["r/txl/v_0/best.ckpt", "r/txl/v_1/last.ckpt"], ["v_0/best", "v_1/last"]),
         (["r/best.ckpt", "r/old/best.ckpt"], ["best", "old"]),
+        (["r/lr0.1", "r/lr0.2"], ["lr0.1", "lr0.2"]),
     ],
 )
 def test_models_are_named_by_the_different_parts_of_their_paths(paths, expected):

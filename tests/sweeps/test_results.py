@@ -17,7 +17,7 @@ PARAMETERS = {
 
 def test_rows_are_sorted_by_value_and_settings_are_columns(tmp_path):
     config = {"method": "random", "metric": {"name": "val/loss"}, "parameters": PARAMETERS}
-    sweep = engine.open_sweep(config, tmp_path, 1)
+    sweep = engine.open_sweep({"name": "some", **config}, tmp_path, 1)
     for number, value in enumerate((3.0, 2.0, 4.0, 1.0)):
         trial = sweep.ask_trial()
         trial.set_user_attr("parameters", sweep.suggest_parameters(trial))
@@ -30,7 +30,22 @@ def test_rows_are_sorted_by_value_and_settings_are_columns(tmp_path):
     assert {"data.tgt_len", "data.order", "lr", "mixed", "one"} < rows[0].keys()
     assert {(row["data.tgt_len"], row["data.order"]) for row in rows} <= {(9, "x"), (8, "y")}
     results.draw_figures(sweep)
-    assert (tmp_path / "results.png").stat().st_size > 10_000
+    for name in ("results", "curves"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+
+
+def test_one_trial_has_a_curve_and_no_figure_that_compares(tmp_path):
+    config = {"method": "random", "metric": {"name": "val/loss"}, "parameters": PARAMETERS}
+    sweep = engine.open_sweep({"name": "one", **config}, tmp_path, 1)
+    results.draw_figures(sweep)
+    assert list(tmp_path.glob("*.png")) == []
+    trial = sweep.ask_trial()
+    trial.set_user_attr("parameters", sweep.suggest_parameters(trial))
+    for step in (1, 2, 3):
+        trial.report(1 / step, step)
+    sweep.study.tell(trial, 1 / 3)
+    results.draw_figures(sweep)
+    assert [path.name for path in tmp_path.glob("*.png")] == ["curves.png"]
 
 
 def test_later_value_of_a_step_counts_and_a_torn_line_does_not(tmp_path):

@@ -1,13 +1,26 @@
-"""Tables of analysis as pictures: draw_* draws in axes, plot_* writes a file."""
+"""Tables and curves as pictures: draw_* draws in axes, plot_* writes a file."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import IO, Any
 
-from .recl import THRESHOLD
+from ..evaluation.run_metrics import ERROR, RunMetrics
 
 Rows = Sequence[dict[str, Any]]
+PALETTE = (
+    "#2f7fd6", "#d1620a", "#2a9152", "#d6406a", "#8e6bd8", "#0f8f9e", "#94741b", "#7d8590",
+)  # fmt: skip
+"""Colours of lines: contrasts of 3.7 and more with a white page and with a dark one."""
+GRAY = PALETTE[-1]
+LOG_RATIO = 2.0
+"""How many times the least value the greatest is, at least, on a logarithmic axis."""
+TICKS = {5: (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8), 20: (1, 1.5, 2, 3, 5, 7), 1000: (1, 2, 5)}
+"""Ticks of each power of 10 on such an axis, by the most that this ratio may be; or else one."""
+SMOOTHED = 32
+"""A mean over positions takes, to either side, the segment's length divided by this."""
 # Share of the way to the next layer that a layer's heads take.
 LAYER_WIDTH = 0.7
 # The smallest gain, in percent, that a logarithmic axis shows.
@@ -20,9 +33,9 @@ def plot_loss_by_position(rows: Rows, path: Path, unit: str) -> None:
             place, nats, error = select_columns(curve, "position", "nats", "standard_error")
             label = f"memory of {mem_len:,}" if mem_len else "no memory"
             axes.errorbar(place, nats, yerr=error, label=label, elinewidth=0.5)
-        axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}")
+        axes.set(xlabel=f"position in the segment ({unit}s)", ylabel=f"nats per {unit}")
         axes.set_title("Loss by position in the segment (bar: one standard error)")
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="upper right")
 
 
 def plot_loss_by_memory(rows: Rows, path: Path, unit: str, trained: int) -> None:
@@ -36,7 +49,7 @@ def plot_loss_by_memory(rows: Rows, path: Path, unit: str, trained: int) -> None
 def plot_speed(rows: Rows, path: Path) -> None:
     labels = [f"{row['attention_len']:,}\n{row['speedup']:,.0f} times" for row in rows]
     counts = f"fastest of {rows[0]['segments']} segments, {rows[0]['window_positions']} windows"
-    names = {"xlabel": "attention length, and speedup", "ylabel": "ms per token", "yscale": "log"}
+    names = {"xlabel": "attention length, and speedup", "ylabel": "ms per token"}
     names["title"] = f"Time to evaluate a token ({counts})"
     curves = {"sliding window": ["window_ms_per_token"], "memory": ["memory_ms_per_token"]}
     plot_curves(rows, path, labels, curves, **names)
@@ -60,26 +73,31 @@ def plot_curves(
             axes.errorbar(place, *select_columns(rows, *columns), **style)
         axes.set(**settings)
         axes.set_xticks(place, labels)
-        axes.legend(frameon=False)
+        if len(curves) > 1:
+            axes.legend(frameon=False, loc="best")
+            use_log_axis(axes)
 
 
 def plot_attention(rows: Rows, path: Path, unit: str) -> None:
     with open_figure(path) as (axes,):
         draw_attention(axes, rows, unit)
-        axes.set_title("Attention distance of heads (dot: mean, dash: median, stroke: 10-90 %)")
+        axes.set_title("Attention distance of heads (dot: mean, dash: median, bar: 10-90 %)")
 
 
 def draw_attention(axes: Any, rows: Rows, unit: str) -> None:
-    """Draw a stroke for each head, layer by layer: where four fifths of its attention lie."""
+    """Draw a bar for each head, layer by layer: where four fifths of its attention lie."""
+    from matplotlib.colors import LinearSegmentedColormap
+
     layers = group_by(rows, "layer")
     for layer, heads in layers.items():
         heads = sorted(heads, key=lambda row: row["mean"])
         place = [layer + LAYER_WIDTH * ((n + 0.5) / len(heads) - 0.5) for n in range(len(heads))]
         near, median, far = select_columns(heads, "nearest_tenth", "median", "farthest_tenth")
-        axes.vlines(place, near, far, color="lightgray", linewidth=4)
+        axes.vlines(place, near, far, color=GRAY, linewidth=4, alpha=0.5)
         axes.plot(place, median, "_", color="black", markersize=7)
         mean, share = select_columns(heads, "mean", "on_memory")
-        points = axes.scatter(place, mean, c=share, vmin=0, vmax=1, s=24, zorder=3)
+        colors = LinearSegmentedColormap.from_list("share", PALETTE[:2])
+        points = axes.scatter(place, mean, c=share, cmap=colors, vmin=0, vmax=1, s=24, zorder=3)
     if any(row["on_memory"] for row in rows):
         axes.figure.colorbar(points, label="share of attention on memory")
     axes.set_yscale("symlog", linthresh=1)
@@ -90,8 +108,11 @@ def draw_attention(axes: Any, rows: Rows, unit: str) -> None:
     axes.set(xlabel="layer, its heads from near to far", ylabel=f"distance ({unit}s)")
 
 
-def plot_gains(steps: Rows, found: Rows, path: Path, unit: str) -> None:
-    """Plot, in a panel for each share r, the gain of each model's next step of context."""
+def plot_gains(steps: Rows, found: Rows, path: Path, unit: str, threshold: float) -> None:
+    """Plot, in a panel for each share r, the gain of each model's next step of context.
+
+    A dotted line is the threshold: RECL ends where the gain falls below it.
+    """
     shares, recl = group_by(steps, "r"), {(row["model"], row["r"]): row for row in found}
     lines = {}
     with open_figure(path, len(shares)) as panels:
@@ -101,10 +122,11 @@ def plot_gains(steps: Rows, found: Rows, path: Path, unit: str) -> None:
                 percent = [max(100 * share, SMALLEST_GAIN) for share in gain]
                 style = {"markersize": 3, "linewidth": 1, "label": label_recl(recl[model, r])}
                 (lines[model],) = axes.plot(context, percent, "o-", **style)
-            axes.axhline(100 * THRESHOLD, color="gray", linestyle=":")
+            axes.axhline(100 * threshold, color=GRAY, linestyle=":")
             which = "all positions" if r == 1 else f"hardest {100 * r:g} % of positions"
-            axes.set(yscale="log", xlabel=f"context c ({unit}s)", title=which)
-            axes.legend(frameon=False, title="RECL", fontsize="small")
+            use_log_axis(axes)
+            axes.set(xlabel=f"context c ({unit}s)", title=which)
+            axes.legend(frameon=False, title="RECL", fontsize="small", loc="best")
         step = steps[0]["longer"] - steps[0]["context"]
         panels[0].set_ylabel(f"gain in perplexity of {step:,} more (%)")
         # One under all panels: names are as long as paths.
@@ -117,20 +139,101 @@ def label_recl(row: dict[str, Any]) -> str:
     return f"{'' if row['found'] else 'at least '}{row['recl']:,}"
 
 
+def draw_curve(axes: Any, metrics: RunMetrics, name: str, **style: Any) -> None:
+    """Draw a metric over the training tokens, its standard error as bars; leave out what is nan."""
+    from matplotlib.ticker import EngFormatter
+
+    errors = dict(metrics.curve(name + ERROR))
+    if finite := [point for point in metrics.curve(name) if math.isfinite(point[1])]:
+        tokens, values = zip(*finite, strict=True)
+        bars = [errors.get(at, 0.0) for at in tokens] if errors else None
+        axes.errorbar(tokens, values, bars, **{"linewidth": 1.2, "markersize": 4} | style)
+    axes.set(xlabel="training tokens")
+    # 2M in place of 2000000.
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def draw_learning_curves(axes: Any, metrics: RunMetrics) -> None:
+    for stage, label, marker in (("train", "training", ""), ("val", "validation", "o")):
+        draw_curve(axes, metrics, f"{stage}/{metrics.bits}", label=label, marker=marker)
+    axes.set(ylabel=metrics.bits.replace("_", " "))
+    use_log_axis(axes)
+    if axes.lines:
+        # A place of its own: to look for the best one takes seconds where there are many points.
+        axes.legend(frameon=False, loc="upper right")
+
+
+def draw_runs(axes: Any, runs: Sequence[RunMetrics], name: str, unit: str = "") -> None:
+    """Draw a metric of several runs, each in the colour of its place in the palette."""
+    marker = "o" if name.startswith("val/") else ""
+    for place, metrics in enumerate(runs):
+        draw_curve(axes, metrics, name, color=f"C{place}", marker=marker)
+    axes.set(ylabel=unit)
+
+
+def draw_memory_gain(axes: Any, runs: Sequence[RunMetrics], unit: str) -> None:
+    axes.axhline(0, color="black", linewidth=0.8)
+    draw_runs(axes, runs, "val/memory_gain", f"nats per {unit}")
+
+
+def draw_loss_by_position(axes: Any, nats_by_position: list[list[float]], unit: str) -> None:
+    """Draw the loss at each position, and over it the mean of those beside it."""
+    place, nats = zip(*nats_by_position, strict=True)
+    width = len(nats) // SMOOTHED
+    near = [nats[max(0, at - width) : at + width + 1] for at in range(len(nats))]
+    axes.plot(place, nats, linewidth=0.8, alpha=0.5)
+    axes.plot(place, [sum(each) / len(each) for each in near], color="C0", linewidth=2)
+    axes.set(xlabel=f"position in the segment ({unit}s)", ylabel=f"nats per {unit}")
+
+
+def draw_from_zero(axes: Any, runs: Sequence[RunMetrics], name: str) -> None:
+    draw_runs(axes, runs, name)
+    axes.set_ylim(bottom=0)
+    if axes.get_ylim()[1] > 1000:
+        axes.yaxis.set_major_formatter(axes.xaxis.get_major_formatter())
+
+
+def use_log_axis(axes: Any) -> None:
+    """Make the y-axis logarithmic, with ticks in plain numbers, if values differ severalfold."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    values = [y for line in axes.lines for y in line.get_ydata() if math.isfinite(y)]
+    if values and 0 < LOG_RATIO * min(values) <= max(values):
+        ratio = max(values) / min(values)
+        subs = next((subs for most, subs in TICKS.items() if ratio <= most), (1,))
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=subs))
+        axes.yaxis.set_major_formatter("{x:,g}")
+        axes.yaxis.set_minor_locator(NullLocator())
+
+
 @contextmanager
 def open_figure(
     file: Path | IO[str], count: int = 1, inches: tuple[float, float] | None = None, **options: Any
 ) -> Iterator[list[Any]]:
     """Yield the axes of panels, side by side and on one scale; write the picture at the end."""
     # Slow to import, and of no use to who only measures.
+    from cycler import cycler
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    figure = Figure(inches or (3.6 * count + 3.4 * (count == 1), 4), layout="constrained")
-    panels = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
-    for axes in panels:
-        axes.grid(alpha=0.3)
-    yield panels
-    figure.savefig(file, dpi=120, **options)
+    # Text of SVG stays text.
+    style = {"axes.prop_cycle": cycler(color=PALETTE), "svg.fonttype": "none"}
+    with rc_context(style | {"axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(inches or (3.6 * count + 3.4 * (count == 1), 4), layout="constrained")
+        panels = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+        for axes in panels:
+            axes.grid(alpha=0.3)
+        yield panels
+        figure.savefig(file, dpi=120, **options)
+
+
+def to_svg(draw: Callable[[Any], None], inches: tuple[float, float]) -> str:
+    """Return a figure as the SVG of a page, black in the colour of the page's text."""
+    file = StringIO()
+    with open_figure(file, 1, inches, format="svg", transparent=True) as (axes,):
+        draw(axes)
+    return file.getvalue()[file.getvalue().index("<svg") :].replace("#000000", "currentColor")
 
 
 def group_by(rows: Rows, name: str) -> dict[Any, list[dict[str, Any]]]:

@@ -1,14 +1,13 @@
 """recl: measure how much context is of use to models."""
 
 from collections.abc import Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from ..analysis.plots import label_recl, plot_gains
-from ..analysis.recl import compute_recl, score_context, spread_targets
+from ..analysis.recl import THRESHOLD, compute_recl, score_context, spread_targets
 from ..checkpoints.runs import sha256_of_weights
 from ..data.vocab import Vocabulary
 from ..errors import require
@@ -17,6 +16,7 @@ from ..evaluation.tables import write_table
 from ..files import check_folder_writable
 from ..model import TransformerXL
 from .inputs import Device, find_tgt_len, load_model, read_ids
+from .runs import shorten_paths
 
 
 def recl_command(
@@ -86,7 +86,7 @@ def write_results(
     means = {name: nats_CP.mean(axis=1).tolist() for name, nats_CP in nats.items()}
     write_table(found, folder / "recl", about | {"nats": means})
     write_table(gains, folder / "gains", about)
-    plot_gains(gains, found, folder / "recl.png", about["unit"])
+    plot_gains(gains, found, folder / "recl.png", about["unit"], THRESHOLD)
     for row in found:
         print(f"{row['model']}  r {row['r']:g}  RECL {label_recl(row)}")
     print(f"written to {folder}")
@@ -100,15 +100,3 @@ def load_group(paths: Sequence[str], device: Device) -> tuple[dict[str, Transfor
         if vocab.fingerprint != vocabs[0].fingerprint:
             raise ValueError(f"ckpt_path: {path} has another vocabulary than {paths[0]}")
     return dict(zip(shorten_paths(paths), models, strict=True)), vocabs[0]
-
-
-def shorten_paths(paths: Sequence[str]) -> list[str]:
-    """Return what tells the paths apart, without the folders that all of them begin or end with."""
-    parts = [Path(path).absolute().with_suffix("").parts for path in paths]
-    start = count_shared(parts)
-    end = count_shared([each[start:][::-1] for each in parts])
-    return ["/".join(each[start : len(each) - end]) or each[-1] for each in parts]
-
-
-def count_shared(parts: list[tuple[str, ...]]) -> int:
-    return len(list(takewhile(lambda at: len(set(at)) == 1, zip(*parts, strict=False))))

@@ -14,8 +14,8 @@ def sweep_command(
 
     Optuna proposes the trials and prunes them. Several of these commands on one machine share a
     folder's sweep. A trial that fails is noted, and the sweep continues. Written are results.csv,
-    results.json, results.png, importances.png, and a folder for each trial with its log and its
-    run.
+    results.json, curves.png, results.png, importances.png, and a folder for each trial with its log
+    and its run.
 
     Args:
         path: A sweep in W&B's format, as in configs/sweeps.

@@ -1,11 +1,8 @@
 """Measurement of a model.
 
-protocols.py   how a text is read, as data; start here
-scoring.py     the nats of its tokens
-results.py     one evaluation as a record: sums, how sure the mean is, nats in other units
-metrics.py     sums for Lightning
+protocols.py    how a text is read, as data; start here
+scoring.py      the nats of its tokens
+results.py      one evaluation as a record: sums, how sure the mean is, nats in other units
+metrics.py      sums for Lightning
+run_metrics.py  the numbers of a run, from its metrics.csv
 """
-
-from .scoring import stream_nats
-
-__all__ = ["stream_nats"]

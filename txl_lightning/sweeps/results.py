@@ -1,6 +1,5 @@
 """Results of a sweep: what its trials have logged, as a table and as Optuna's figures."""
 
-import csv
 import math
 import warnings
 from pathlib import Path
@@ -9,8 +8,10 @@ from typing import Any
 import yaml
 from optuna.trial import FrozenTrial, TrialState
 
+from ..analysis.plots import GRAY, PALETTE, open_figure, use_log_axis
 from ..errors import flatten_settings
 from ..evaluation.environment import commit, cpu_name, release
+from ..evaluation.run_metrics import collect_by_key, read_metrics
 from ..evaluation.tables import align_columns, write_table
 from .engine import Sweep
 
@@ -22,17 +23,11 @@ def read_metric(folder: Path, metric: str) -> tuple[list[float], list[str]]:
 
     Of a step that was made twice, the later value counts.
     """
-    values: dict[int, float] = {}
-    columns: dict[str, None] = {}
-    for path in sorted(folder.glob("version_*/metrics.csv"), key=lambda path: path.stat().st_mtime):
-        # The last line may be being written.
-        lines = path.read_text().rpartition("\n")[0].splitlines()
-        for row in csv.DictReader(lines, restval=""):
-            columns |= dict.fromkeys(row)
-            # A value that is not finite cannot be compared.
-            if math.isfinite(value := float(row.get(metric) or "nan")):
-                values[int(row["step"])] = value
-    return [values[step] for step in sorted(values)], list(columns)
+    paths = sorted(folder.glob("version_*/metrics.csv"), key=lambda path: path.stat().st_mtime)
+    rows = [row for path in paths for row in read_metrics(path.parent).rows]
+    # A value that is not finite cannot be compared.
+    values = {r["step"]: r[metric] for r in rows if math.isfinite(r.get(metric, math.nan))}
+    return [values[step] for step in sorted(values)], list(collect_by_key(rows))
 
 
 def find_error(log: Path) -> str:
@@ -75,7 +70,9 @@ def write_results(sweep: Sweep) -> None:
 
 
 def draw_figures(sweep: Sweep) -> None:
-    """Draw results.png (parallel coordinates) and importances.png (PED-ANOVA)."""
+    """Draw curves.png; where trials differ, results.png (parallel coordinates) and importances.png
+    (PED-ANOVA)."""
+    draw_curves(sweep)
     complete = sweep.study.get_trials(states=(TrialState.COMPLETE,))
     keys = sweep.config["parameters"]
     names = [key for key in keys if len({str(trial.params[key]) for trial in complete}) > 1]
@@ -83,6 +80,7 @@ def draw_figures(sweep: Sweep) -> None:
         return
     # The import takes a second.
     from matplotlib import pyplot
+    from matplotlib.colors import LinearSegmentedColormap
     from optuna.visualization import matplotlib as figures
 
     draws = {"results": figures.plot_parallel_coordinate}
@@ -91,9 +89,30 @@ def draw_figures(sweep: Sweep) -> None:
         # Optuna warns that its figures are experimental, and of importances of few trials.
         with pyplot.style.context("default"), warnings.catch_warnings(action="ignore"):
             figure = draw(sweep.study, params=names, target_name=sweep.metric).figure
+            for lines in figure.axes[0].collections:
+                # Optuna's blues end in white.
+                lines.set_cmap(LinearSegmentedColormap.from_list("value", PALETTE[:2]))
             figure.set_size_inches(2.5 * len(names) + 4, 4.5)
             figure.savefig(sweep.folder / f"{name}.png", dpi=120, bbox_inches="tight")
             pyplot.close(figure)
+
+
+def draw_curves(sweep: Sweep) -> None:
+    """Draw the metric of each trial at its validations, the best trial's in front."""
+    values = {trial.number: trial.intermediate_values for trial in sweep.study.trials}
+    numbers = [row["trial"] for row in make_rows(sweep) if values[row["trial"]]]
+    if not numbers:
+        return
+    with open_figure(sweep.folder / "curves.png") as (axes,):
+        for number in reversed(numbers):
+            best = {"label": f"trial {number}, the best", "color": PALETTE[0], "linewidth": 2}
+            style = best if number == numbers[0] else {"color": GRAY, "linewidth": 1}
+            axes.plot(*zip(*values[number].items(), strict=True), marker=".", **style)
+        use_log_axis(axes)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set(xlabel="validation", ylabel=f"best {sweep.metric} so far")
+        axes.set_title(f"{sweep.config['name']}: {len(numbers)} trials")
+        axes.legend(frameon=False, loc="best")
 
 
 def print_results(sweep: Sweep) -> None:

@@ -29,7 +29,7 @@ from .callbacks.checkpointing import (
 from .callbacks.predictions import SaveNats
 from .callbacks.progress_bar import TokenProgressBar
 from .callbacks.report import Report, ReportConfig
-from .callbacks.run_metrics import find_writers_elsewhere, run_folder
+from .callbacks.run_folder import find_writers_elsewhere, run_folder
 from .callbacks.throughput import Throughput
 from .callbacks.time_budget import PlanConfig, TimeBudget
 from .callbacks.validation_probe import ValidationProbe
@@ -129,7 +129,11 @@ class TxlCLI(LightningCLI):
         return self._subcommand_parsers[self.arguments[0]]
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        describe_options(self.command_parser, self.arguments)
+        parser = self.command_parser
+        describe_options(parser, self.arguments)
+        # Before those of a checkpoint take their place.
+        defaults = parser.dump(parser.get_defaults(), skip_none=False, skip_validation=True)
+        self.defaults = flatten_settings(yaml.safe_load(defaults))
         self.config = self.parse()
 
     def parse(self) -> jsonargparse.Namespace:
@@ -180,7 +184,7 @@ class TxlCLI(LightningCLI):
             raise ValueError("weights_only: invalid false; a checkpoint must run no code")
         # Left open, Lightning executes what a checkpoint holds if a plugin of the user's reads it.
         config.weights_only = True
-        callbacks = default_callbacks(self.subcommand, config)
+        callbacks = default_callbacks(self.subcommand, config, self.defaults)
         self.trainer_defaults = TRAINER_DEFAULTS | {"callbacks": callbacks}
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -219,14 +223,15 @@ class TxlCLI(LightningCLI):
             given["return_predictions"] = False
 
 
-def default_callbacks(command: str, config: jsonargparse.Namespace) -> list[Callback]:
+def default_callbacks(
+    command: str, config: jsonargparse.Namespace, defaults: dict[str, Any]
+) -> list[Callback]:
     """Make the callbacks of every run of a command; a config's own are added."""
     if command != "fit":
         return [SaveNats()] if command == "predict" else []
     probe = ValidationProbe(config.report.sample_len)
-    callbacks: list[Callback] = [Throughput(), probe]
-    if config.report.html:
-        callbacks.append(Report(probe))
+    report = Report(probe, config.report.html, defaults)
+    callbacks: list[Callback] = [Throughput(), probe, report]
     # After the report, which draws what W&B shows.
     callbacks.append(WandbRun(probe, config.wandb.checkpoints))
     if config.trainer.enable_progress_bar is not False:

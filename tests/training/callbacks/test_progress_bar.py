@@ -8,13 +8,13 @@ from lightning.pytorch.loggers import CSVLogger
 from rich.console import Console
 
 from txl_lightning import TransformerXL, TransformerXLConfig
+from txl_lightning.evaluation.run_metrics import RunMetrics, read_metrics
 from txl_lightning.training.callbacks import progress_bar
 from txl_lightning.training.callbacks.progress_bar import (
     TokenProgressBar,
     format_parameters,
     format_result,
 )
-from txl_lightning.training.callbacks.run_metrics import RunMetrics, read_metrics
 from txl_lightning.training.callbacks.throughput import Throughput
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 

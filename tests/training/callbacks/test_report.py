@@ -4,6 +4,7 @@ import html
 import json
 import math
 import re
+import shlex
 import shutil
 import subprocess
 from types import SimpleNamespace
@@ -12,11 +13,13 @@ import pytest
 from lightning.pytorch.callbacks import LambdaCallback
 from matplotlib.figure import Figure
 
-from txl_lightning.analysis.plots import draw_attention
+from txl_lightning import __main__ as door
+from txl_lightning.analysis.plots import draw_attention, draw_learning_curves, draw_memory_gain
+from txl_lightning.evaluation.run_metrics import RunMetrics
+from txl_lightning.help import PROGRAM
 from txl_lightning.training.callbacks import report
 from txl_lightning.training.callbacks.checkpointing import AtomicCheckpointIO, LastCheckpoint
-from txl_lightning.training.callbacks.report import Report, ReportConfig, render_page
-from txl_lightning.training.callbacks.run_metrics import RunMetrics
+from txl_lightning.training.callbacks.report import Report, ReportConfig, render_report
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
@@ -25,6 +28,7 @@ QUIET = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--enable-logging=stderr", "--virtual-time-budget=2000", "--dump-dom",
 ]  # fmt: skip
+HEADINGS = ["Learning curves", "Memory", "Samples", "Config"]
 FRAME = """<!doctype html><meta charset="utf-8"><iframe width="{width}" height="900"
 srcdoc="{page}"></iframe><pre></pre><script>
 onload = () => {{
@@ -66,7 +70,7 @@ def test_a_browser_shows_all_figures_without_complaints(run_folder, tmp_path, wi
     text = (run_folder / "report.html").read_text(encoding="utf-8")
     shown, complaints = render_in_browser(text, width, tmp_path)
     assert complaints == []
-    assert shown["headings"] == ["Learning curves", "Memory", "Samples", "Config"]
+    assert shown["headings"] == [*HEADINGS, "What to type next"]
     assert len(shown["figures"]) >= 8
     assert all(height > 100 for _, height in shown["figures"])
     assert shown["widest"] <= shown["inner"] == width
@@ -77,7 +81,7 @@ def test_a_finished_run_has_a_page_that_needs_no_network_and_no_script(run_folde
     text = (run_folder / "report.html").read_text(encoding="utf-8")
     assert re.findall(r"<(?:script|iframe|object|embed|img)|@import|url\((?!#)", text) == []
     assert re.findall(r"""\b(?:src|href)\s*=\s*["'](?!#|data:)""", text) == []
-    for part in ("learning_curves", "memory", "samples", "config"):
+    for part in ("learning_curves", "memory", "samples", "config", "next"):
         assert text.count(f'<section id="{part}">') == 1
     assert "finished, step 4 of 4" in text
     assert re.findall(r"after step (\d)", text) == ["4", "2"]
@@ -92,7 +96,7 @@ def render(fit):
     def render_notes(rows=(), **notes) -> str:
         probe = ValidationProbe()
         probe.load_state_dict(notes)
-        return render_page(trainer, RunMetrics(list(rows)), probe)
+        return render_report(trainer, RunMetrics(list(rows)), probe)
 
     return render_notes
 
@@ -114,16 +118,23 @@ def test_the_best_validation_is_marked_and_stands_on_top(render):
     values = [(3.0, 4.3, -0.1), (1.0, 1.4, 0.25), (2.0, 2.9, 0.3)]
     rows = [
         {"step": 10 * n, "val/tokens_seen": 100.0 * n, "val/nats": nats, "val/bits_per_byte": bits}
-        | {"val/memory_gain": gain, "val/answer_accuracy": 0.25}
+        | {"val/memory_gain": gain, "val/memory_gain_error": 0.01, "val/answer_accuracy": 0.25}
         for n, (nats, bits, gain) in enumerate(values, 1)
     ]
     text = render(rows)
     [best] = re.findall(r'<tr class="best">(.*?)</tr>', text)
-    assert re.findall(r"<td>(.*?)</td>", best) == ["20", "200", "1.000", "0.250", "1.400", "0.250"]
+    assert re.findall(r"<td>(.*?)</td>", best) == [
+        "20",
+        "200",
+        "1.000",
+        "0.250",
+        "1.400",
+        "0.250 ± 0.010",
+    ]
     facts = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
-    assert (facts["best validation, bits per byte"], facts["at step"]) == ("1.400", "20")
-    assert (facts["right answers"], facts["memory gain, nats"]) == ("25.0%", "0.250")
-    report.plot_memory_gain(axes := Figure().subplots(), RunMetrics(rows), "word")
+    assert (facts["best validation (bits per byte)"], facts["at step"]) == ("1.400", "20")
+    assert (facts["answer accuracy"], facts["memory gain (nats)"]) == ("25.0%", "0.250 ± 0.010")
+    draw_memory_gain(axes := Figure().subplots(), [RunMetrics(rows)], "word")
     zero, line = axes.lines
     assert line.get_xydata().tolist() == [[100, -0.1], [200, 0.25], [300, 0.3]]
     assert set(zero.get_ydata()) == {0}
@@ -134,7 +145,7 @@ def test_learning_curves_are_of_training_and_validation_without_nan():
     names = ("train/tokens_seen", "train/bits_per_byte", "val/tokens_seen", "val/bits_per_byte")
     values = [(1, 8.0, 1, math.inf), (2, math.nan, 2, 6.0), (3, 5.0, 3, math.nan)]
     rows = [{"step": n} | dict(zip(names, row, strict=True)) for n, row in enumerate(values)]
-    report.plot_learning_curves(axes := Figure().subplots(), RunMetrics(rows))
+    draw_learning_curves(axes := Figure().subplots(), RunMetrics(rows))
     assert [line.get_xydata().tolist() for line in axes.lines] == [[[1, 8], [3, 5]], [[2, 6]]]
     assert axes.get_ylabel() == "bits per byte"
 
@@ -199,9 +210,37 @@ def test_the_page_is_written_after_the_first_validation_and_then_seldom(
 ):
     states = []
     monkeypatch.setattr(report, "SECONDS", seconds)
-    monkeypatch.setattr(report, "render_page", lambda *_, state, **__: states.append(state) or "")
+    monkeypatch.setattr(report, "render_report", lambda *_, state, **__: states.append(state) or "")
     train(val_check_interval=2)
     assert states == ["training"] * pages + ["finished"]
+
+
+def test_a_run_without_a_page_has_its_state(fit, tmp_path):
+    states, path = [], tmp_path / "runs" / "run.json"
+    look = LambdaCallback(on_train_batch_start=lambda *_: states.append(path.read_text()))
+    fit(Report(ValidationProbe(0), html=False), look, max_steps=2)
+    states = [json.loads(text) for text in (*states, path.read_text())]
+    assert [about["state"] for about in states] == ["training", "training", "finished"]
+    assert [about["step"] for about in states] == [0, 0, 2]
+    assert states[0]["parameters"] == sum(p.numel() for p in fit.trainer.model.parameters())
+    assert list(tmp_path.glob("runs/*.html")) == []
+
+
+def test_a_page_is_named_by_its_run_and_shows_what_was_changed_and_what_to_type(run_folder):
+    text = (run_folder / "report.html").read_text(encoding="utf-8")
+    assert f"<h1>{run_folder.parent.name}/version_0</h1>" in text
+    shown = re.findall(r"<tr><td>([\w.]+)</td><td>(.*?)</td><td>(.*?)</td></tr>", text)
+    settings = {name: (value, default) for name, value, default in shown}
+    assert settings["model.net.mem_len"][0] == "8"
+    assert settings["trainer.max_steps"] == ("4", "2000")
+    assert "data.tgt_len" in settings
+    assert "model.net.kernel" not in settings
+    assert "<details><summary>config.yaml" in text
+    commands = html.unescape(text).partition("What to type next")[2]
+    found = re.findall(rf"{re.escape(PROGRAM)} (\w+) (.*)", commands.partition("</pre>")[0])
+    assert [command for command, _ in found] == list(report.NEXT)
+    for command, words in found:
+        assert door.make_parser(command)[1].parse_args(shlex.split(words))
 
 
 @pytest.mark.parametrize(

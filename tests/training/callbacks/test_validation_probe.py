@@ -82,10 +82,10 @@ def attention_on_memory(trainer, net, n_warm: int) -> list[float]:
     return (on_memory / n_query).flatten().tolist()
 
 
-def memory_gain(trainer, net, segments: range) -> float:
-    """Mean nats of some segments without memory less those with it."""
+def memory_gain(trainer, net, segments: range) -> tuple[float, float]:
+    """Mean nats of some segments without memory less those with it, and the standard error."""
     stream = trainer.val_dataloaders
-    nats, count = torch.zeros(2).double(), 0
+    nats, counts = [[], []], []
     for at, mem_len in enumerate((0, net.config.mem_len)):
         memory = net.empty_memory(stream.batch_size, EvalLengths(mem_len))
         for index in range(segments.stop):
@@ -93,9 +93,11 @@ def memory_gain(trainer, net, segments: range) -> float:
             with torch.no_grad():
                 nats_BL, memory = segment_nats(net, segment, memory, stream.ext_len)
             if index in segments:
-                nats[at] += nats_BL.sum()
-                count += (segment.targets_BL != IGNORED).sum().item() * at
-    return ((nats[0] - nats[1]) / count).item()
+                nats[at].append(nats_BL.double().sum(dim=1))
+                counts += [(segment.targets_BL != IGNORED).sum(dim=1)] * at
+    gain_N, count_N = torch.cat(nats[0]) - torch.cat(nats[1]), torch.cat(counts)
+    mean_N = gain_N / count_N
+    return (gain_N.sum() / count_N.sum()).item(), (mean_N.std() / len(mean_N) ** 0.5).item()
 
 
 @pytest.mark.parametrize(
@@ -118,9 +120,10 @@ def test_attention_and_memory_gain_are_those_of_the_validation_text_once_the_mem
     net = trainer.lightning_module.net.eval()
     on_memory = attention_on_memory(trainer, net, n_warm)
     assert [row["on_memory"] for row in probe.attention] == pytest.approx(on_memory)
-    gain = memory_gain(trainer, net, range(n_warm, n_warm + 3))
+    gain, error = memory_gain(trainer, net, range(n_warm, n_warm + 3))
     assert abs(gain) > 1e-2
     assert trainer.callback_metrics[GAIN].item() == pytest.approx(gain, rel=1e-4)
+    assert trainer.callback_metrics[f"{GAIN}_error"].item() == pytest.approx(error, rel=1e-3)
     assert probe.samples == []
 
 

@@ -24,7 +24,7 @@ from ...errors import StorageError
 from ...files import find_write_problem
 from ...signals import EXIT, PendingSignals, handle_signals, is_child, print_message
 from ..run_logger import RunLogger
-from .run_metrics import is_fitting, run_folder
+from .run_folder import is_fitting, run_folder
 
 
 class AtomicCheckpointIO(CheckpointIO):

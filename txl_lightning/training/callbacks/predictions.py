@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor
 
 from ...errors import show_controls
-from .run_metrics import run_folder
+from .run_folder import run_folder
 
 
 class SaveNats(BasePredictionWriter):

@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress
 
 from ...errors import show_controls
+from ...evaluation.run_metrics import RunMetrics, format_columns, read_metrics
 from ...evaluation.tables import align_columns
 from ...model import TransformerXL
 from ...model.kernels import choose_kernel
 from ..computing import has_bfloat16_units
-from .run_metrics import RunMetrics, format_columns, is_fitting, read_metrics, run_folder
+from .run_folder import is_fitting, run_folder
 from .time_budget import TimeBudget
 
 READINGS = ("bits", "loss", "tokens_per_second", "answer_accuracy")

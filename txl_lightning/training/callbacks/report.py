@@ -1,24 +1,34 @@
 """report.html: a run on one page, from metrics.csv and the validation probe; its figures as PNG."""
 
 import math
+import os
+import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
-from io import StringIO
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+import yaml
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from ...analysis.plots import draw_attention, open_figure
-from ...errors import require
+from ...analysis.page import LARGE, draw_small, render_page
+from ...analysis.plots import (
+    draw_attention,
+    draw_learning_curves,
+    draw_loss_by_position,
+    draw_memory_gain,
+    open_figure,
+    to_svg,
+)
+from ...errors import flatten_settings, require
 from ...evaluation.environment import describe_environment
-from ...files import write_text
-from .run_metrics import RunMetrics, format_columns, is_fitting, read_metrics, run_folder
+from ...evaluation.run_metrics import RunMetrics, find_differences, format_columns, read_metrics
+from ...files import host_name, write_json, write_text
+from ...help import PROGRAM
+from .run_folder import is_fitting, run_folder
 from .validation_probe import ValidationProbe
 from .weight_averaging import WeightAverage
 
@@ -26,17 +36,18 @@ from .weight_averaging import WeightAverage
 Plot = Callable[[Any], None]
 SECONDS = 60.0
 """At least, between two pages while training goes on."""
-LARGE, SMALL = (4.6, 2.8), (3.6, 2.1)
-"""Inches of figures."""
-FROM_ZERO = {
-    "train/lr": "learning rate",
-    "train/grad_norm": "gradient norm",
-    "train/tokens_per_second": "tokens per second",
-    "train/mfu": "model FLOP utilisation",
-    "train/mem_filled": "states remembered",
-    "train/peak_memory_bytes": "peak memory, bytes",
+TITLES = {
+    "curve": "Learning curves",
+    "attention": "Attention distance of each head (dot: mean, dash: median, bar: 10-90 %)",
 }
-"""Metrics that are drawn small, unless they are 0 throughout."""
+"""Figures that are pictures of their own too."""
+NEXT = {
+    "generate": "--ckpt_path {best} --prompt 'Once upon a time'",
+    "evaluate": "{best} --split test",
+    "inspect": "{best} --out {folder}/inspect",
+    "compare": "{folder} ANOTHER_RUN",
+}
+"""Commands to type when a run has ended."""
 CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {0x7F: 0x2421}
 CONTROLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
 """Characters that a page must not hold, or that reverse its text, and the signs shown for them."""
@@ -56,33 +67,45 @@ class ReportConfig:
 
 
 class Report(Callback):
-    """Write report.html after the first validation, now and then, and when training ends.
+    """Write run.json, the state of a run, and report.html after the first validation, now and then,
+    and when training ends.
 
+    `defaults` are the settings, by dotted key, that a page does not show unless they were changed.
     Nothing that fails here stops a run: it is a warning.
     """
 
-    def __init__(self, probe: ValidationProbe) -> None:
-        self.probe, self.folder = probe, Path()
-        self.written_at = -math.inf
+    def __init__(
+        self, probe: ValidationProbe, html: bool = True, defaults: Mapping[str, Any] | None = None
+    ) -> None:
+        self.probe, self.html, self.defaults = probe, html, defaults or {}
+        self.folder, self.written_at = Path(), -math.inf
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         # On every rank: the ranks agree on the folder together.
         self.folder = run_folder(trainer)
 
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self.attempt(self.write_state, trainer, "training")
+
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        if is_fitting(trainer):
+        if is_fitting(trainer) and self.html:
             self.attempt(self.save_plots, trainer)
             if time.monotonic() - self.written_at > SECONDS:
                 self.attempt(self.write_page, trainer, "training")
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        self.attempt(self.save_plots, trainer)
-        self.attempt(self.write_page, trainer, "finished")
+        if self.html:
+            self.attempt(self.save_plots, trainer)
+        self.end(trainer, "finished")
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         stopped = isinstance(exception, SystemExit | KeyboardInterrupt)
-        state = "stopped" if stopped else f"ended by: {exception}"
         if self.folder != Path():
+            self.end(trainer, "stopped" if stopped else f"ended by: {exception}")
+
+    def end(self, trainer: Trainer, state: str) -> None:
+        self.attempt(self.write_state, trainer, state)
+        if self.html:
             self.attempt(self.write_page, trainer, state)
 
     def attempt(self, action: Callable[..., None], trainer: Trainer, *args: Any) -> None:
@@ -95,49 +118,72 @@ class Report(Callback):
         except Exception as error:
             rank_zero_warn(f"{self.folder}: {error!r}; no report is written")
 
+    def write_state(self, trainer: Trainer, state: str) -> None:
+        about = {"state": state, "step": trainer.global_step, "max_steps": trainer.max_steps}
+        about |= {"parameters": count_parameters(trainer), "host": host_name(), "pid": os.getpid()}
+        write_json(about, self.folder / "run.json")
+
     def save_plots(self, trainer: Trainer) -> None:
         metrics = read_metrics(self.folder, trainer.loggers)
         plots = make_plots(metrics, self.probe, trainer.lightning_module.unit)
-        for name in ("curve", "attention"):
-            if name in plots:
-                with open_figure(self.folder / f"{name}.png") as (axes,):
-                    plots[name](axes)
+        for name in TITLES.keys() & plots.keys():
+            with open_figure(self.folder / f"{name}.png") as (axes,):
+                plots[name](axes)
+                axes.set_title(TITLES[name])
 
     def write_page(self, trainer: Trainer, state: str) -> None:
         metrics, config = read_metrics(self.folder, trainer.loggers), self.folder / "config.yaml"
-        values = {"title": self.folder, "state": state}
+        values = {"folder": self.folder, "state": state, "defaults": self.defaults}
         values["config"] = config.read_text() if config.is_file() else ""
-        page = render_page(trainer, metrics, self.probe, **values)
+        page = render_report(trainer, metrics, self.probe, **values)
         write_text(page, self.folder / "report.html")
         self.written_at = time.monotonic()
 
 
-def render_page(
-    trainer: Trainer, metrics: RunMetrics, probe: ValidationProbe, **values: Any
+def render_report(
+    trainer: Trainer,
+    metrics: RunMetrics,
+    probe: ValidationProbe,
+    folder: Path = Path(),
+    config: str = "",
+    defaults: Mapping[str, Any] | None = None,
+    **values: Any,
 ) -> str:
-    # It takes a while to import, and only fit needs it.
-    from jinja2 import Environment, FileSystemLoader
-
-    templates = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     module, rows = trainer.lightning_module, metrics.validations
+    mem_len = module.net.config.mem_len
     plots = make_plots(metrics, probe, module.unit)
-    small = {
-        title: to_svg(partial(plot_from_zero, metrics=metrics, name=name), SMALL)
-        for name, title in FROM_ZERO.items()
-        if any(value for _, value in metrics.curve(name))
-    }
-    return templates.get_template("report.html.j2").render(
+    facts = {"parameters": f"{count_parameters(trainer):,}", "memory length": f"{mem_len:,} tokens"}
+    settings = [defaults or {}, flatten_settings(yaml.safe_load(config) or {})]
+    return render_page(
+        "report.html.j2",
+        # The folder of runs and the run's in it, as short as it is clear.
+        title="/".join(folder.absolute().parts[-2:]),
+        folder=folder.absolute(),
         trainer=trainer,
-        facts=headline_facts(metrics, module.net),
-        plots={name: to_svg(plot, LARGE) for name, plot in plots.items()} | {"small": small},
+        facts=metrics.headlines | facts,
+        plots={name: to_svg(plot, LARGE) for name, plot in plots.items()},
+        small=draw_small([metrics]),
         table=format_columns(rows),
         best_row=rows.index(metrics.best) if metrics.best else None,
-        mem_len=module.net.config.mem_len,
+        mem_len=mem_len,
         samples=[(step, text.translate(CONTROLS)) for step, text in reversed(probe.samples)],
         prompt_len=probe.prompt_len,
         run=describe_run(trainer),
+        differences=find_differences(settings),
+        config=config,
+        commands=next_commands(folder),
         **values,
     )
+
+
+def next_commands(folder: Path) -> list[str]:
+    names = {"folder": folder, "best": folder / "checkpoints" / "best.ckpt"}
+    words = {name: shlex.quote(str(path)) for name, path in names.items()}
+    return [f"{PROGRAM} {command} {NEXT[command].format(**words)}" for command in NEXT]
+
+
+def count_parameters(trainer: Trainer) -> int:
+    return sum(p.numel() for p in trainer.lightning_module.net.parameters())
 
 
 def describe_run(trainer: Trainer) -> dict[str, Any]:
@@ -148,81 +194,15 @@ def describe_run(trainer: Trainer) -> dict[str, Any]:
     return run
 
 
-def headline_facts(metrics: RunMetrics, net: Any) -> dict[str, str]:
-    facts = {}
-    if best := metrics.best:
-        name = metrics.bits if metrics.bits in best else "nats"
-        facts[f"best validation, {name.replace('_', ' ')}"] = f"{best[name]:,.3f}"
-        facts["at step"] = f"{best['step']:,}"
-        facts["right answers"] = f"{best.get('answer_accuracy', math.nan):.1%}"
-        facts["memory gain, nats"] = f"{best.get('memory_gain', math.nan):z.3f}"
-    rates = [rate for _, rate in metrics.curve("train/tokens_per_second")] or [math.nan]
-    facts |= {
-        "tokens read": f"{metrics.last('train/tokens_seen'):,.0f}",
-        "time": str(timedelta(seconds=int(metrics.last("train/seconds")))),
-        "tokens per second, median": f"{median(rates):,.0f}",
-        "parameters": f"{sum(p.numel() for p in net.parameters()):,}",
-        "memory, states a row": f"{net.config.mem_len:,}",
-    }
-    return {name: text for name, text in facts.items() if "nan" not in text}
-
-
 def make_plots(metrics: RunMetrics, probe: ValidationProbe, unit: str) -> dict[str, Plot]:
     """Return the large figures of a run by name, as far as there is something to draw."""
     plots: dict[str, Plot] = {}
     if metrics.rows:
-        plots["curve"] = partial(plot_learning_curves, metrics=metrics)
+        plots["curve"] = partial(draw_learning_curves, metrics=metrics)
     if metrics.curve("val/memory_gain"):
-        plots["memory_gain"] = partial(plot_memory_gain, metrics=metrics, unit=unit)
+        plots["memory_gain"] = partial(draw_memory_gain, runs=[metrics], unit=unit)
     if len(nats := probe.nats_by_position) > 1:
-        plots["position"] = partial(plot_loss_by_position, nats_by_position=nats, unit=unit)
+        plots["position"] = partial(draw_loss_by_position, nats_by_position=nats, unit=unit)
     if rows := probe.attention:
         plots["attention"] = partial(draw_attention, rows=rows, unit=unit)
     return plots
-
-
-def plot_learning_curves(axes: Any, metrics: RunMetrics) -> None:
-    for stage, marker in (("train", ""), ("val", "o")):
-        plot_curve(axes, metrics, f"{stage}/{metrics.bits}", label=stage, marker=marker)
-    axes.set(ylabel=metrics.bits.replace("_", " "))
-    if axes.lines:
-        axes.legend(frameon=False)
-
-
-def plot_memory_gain(axes: Any, metrics: RunMetrics, unit: str) -> None:
-    axes.axhline(0, color="black", linewidth=0.8)
-    plot_curve(axes, metrics, "val/memory_gain", marker="o")
-    axes.set(ylabel=f"nats per {unit}")
-
-
-def plot_loss_by_position(axes: Any, nats_by_position: list[list[float]], unit: str) -> None:
-    axes.plot(*zip(*nats_by_position, strict=True), linewidth=1.5)
-    axes.set(xlabel=f"{unit}s of the segment already read", ylabel=f"nats per {unit}")
-
-
-def plot_from_zero(axes: Any, metrics: RunMetrics, name: str) -> None:
-    plot_curve(axes, metrics, name)
-    axes.set_ylim(bottom=0)
-    if axes.get_ylim()[1] > 1000:
-        axes.yaxis.set_major_formatter(axes.xaxis.get_major_formatter())
-
-
-def plot_curve(axes: Any, metrics: RunMetrics, name: str, **style: Any) -> None:
-    from matplotlib.ticker import EngFormatter
-
-    if finite := [point for point in metrics.curve(name) if math.isfinite(point[1])]:
-        axes.plot(*zip(*finite, strict=True), linewidth=1, markersize=4, **style)
-    axes.set(xlabel="tokens read")
-    # 2M in place of 2000000.
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-
-
-def to_svg(plot: Plot, inches: tuple[float, float]) -> str:
-    from matplotlib import rc_context
-
-    file, options = StringIO(), {"format": "svg", "transparent": True}
-    # Text stays text.
-    style = {"svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
-    with rc_context(style), open_figure(file, 1, inches, **options) as (axes,):
-        plot(axes)
-    return file.getvalue()[file.getvalue().index("<svg") :]

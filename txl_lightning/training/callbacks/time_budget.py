@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from ...data.stream import Segment
 from ...errors import require
 from ..optimizers import reschedule
-from .run_metrics import is_fitting
+from .run_folder import is_fitting
 
 N_WARMUP, N_MEASURED = 3, 3
 """Steps that are left out, being slower than others, and the least number that is measured."""

@@ -11,13 +11,14 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from torchmetrics.aggregation import CatMetric
 
 from ...analysis.attention_distance import sum_attention, summarize_heads
 from ...data.stream import Segment, TrainingLoader
 from ...evaluation.metrics import MeanNats
 from ...evaluation.scoring import segment_nats
 from ...generation import generate
-from .run_metrics import is_fitting
+from .run_folder import is_fitting
 
 PROMPT_LEN = 32
 """Tokens of the validation text that samples continue."""
@@ -31,8 +32,9 @@ NOTES = ("samples", "prompt_len", "nats_by_position", "attention")
 class ValidationProbe(Callback):
     """Measure the model in each validation of fit; training is bit for bit as without it.
 
-    Logged: val/tokens_seen, and val/memory_gain: mean nats of the same few segments without memory
-    less those with it. Above 0 memory helps; it says nothing about a model trained without.
+    Logged: val/tokens_seen; val/memory_gain, mean nats of the same few segments without memory less
+    those with it; and val/memory_gain_error, its standard error. Above 0 memory helps; it says
+    nothing about a model trained without.
     A sample has `sample_len` tokens; 0: there is none.
     """
 
@@ -48,6 +50,8 @@ class ValidationProbe(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         # A new metric: one made under trainer.validate's inference_mode could not count in fit.
         self.gain = MeanNats().to(pl_module.device)
+        # Of each row's segment; nan without a target, as every rank must have as many.
+        self.gains_N = CatMetric(nan_strategy="disable").to(pl_module.device)
         self.nats_L, self.count_L = torch.zeros(0), torch.zeros(0)
         self.segments: list[Segment] = []
 
@@ -72,6 +76,7 @@ class ValidationProbe(Callback):
                 memory = reader.empty_memory(len(batch.tokens_BL), replace(lengths, mem_len=0))
                 alone_BL, _ = segment_nats(reader, batch, memory)
             self.gain.update(alone_BL - outputs, batch.targets_BL)
+            self.gains_N.update((alone_BL - outputs).nanmean(dim=1))
         if trainer.is_global_zero:
             if batch_idx < self.n_warmup + N_ATTENTION:
                 self.segments.append(batch.rows(slice(1)).to("cpu"))
@@ -88,6 +93,11 @@ class ValidationProbe(Callback):
             pl_module.log("val/tokens_seen", float(loader.tokens_seen(loader.consumed)))
         if self.gain.update_called and (gain := self.gain.compute()).isfinite():
             pl_module.log("val/memory_gain", gain)
+            gains_N = self.gains_N.compute()
+            gains_N = gains_N[~gains_N.isnan()]
+            if len(gains_N) > 1:
+                # As if segments were independent.
+                pl_module.log("val/memory_gain_error", gains_N.std() / len(gains_N) ** 0.5)
         mean_L = (self.nats_L / self.count_L).tolist()
         self.nats_by_position = [[at, nats] for at, nats in enumerate(mean_L) if nats == nats]
         # One rank alone cannot compute with shards; a compiled network has other memories.

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from ...checkpoints.files import manifest_path, read_manifest
 from ...errors import require
 from ...evaluation.environment import commit, release
-from .run_metrics import is_fitting, run_folder
+from .run_folder import is_fitting, run_folder
 from .validation_probe import ValidationProbe
 
 

@@ -1,7 +1,12 @@
 """The metrics of a run are read back from its metrics.csv as they were logged."""
 
+from txl_lightning.evaluation.run_metrics import (
+    RunMetrics,
+    find_differences,
+    format_columns,
+    read_metrics,
+)
 from txl_lightning.evaluation.tables import align_columns
-from txl_lightning.training.callbacks.run_metrics import RunMetrics, format_columns, read_metrics
 
 
 def test_curves_and_validations_of_a_run_are_over_its_tokens(run_folder):
@@ -18,8 +23,17 @@ def test_a_folder_without_metrics_has_none(tmp_path):
     assert metrics.last("train/nothing") == 0
 
 
-def test_steps_taken_twice_count_once_with_their_last_values(tmp_path):
-    lines = ["step,train/lr,val/nats", "0,1.0,", "1,2.0,", "1,,9.0", "1,3.0,", "1,,8.0", "2,4.0,"]
+def test_steps_taken_twice_count_once_with_their_last_values_and_a_torn_line_not(tmp_path):
+    lines = [
+        "step,train/lr,val/nats",
+        "0,1.0,",
+        "1,2.0,",
+        "1,,9.0",
+        "1,3.0,",
+        "1,,8.0",
+        "2,4.0,",
+        "3,5",
+    ]
     (tmp_path / "metrics.csv").write_text("\n".join(lines))
     first, second, third = read_metrics(tmp_path).rows
     assert first == {"step": 1, "train/lr": 1.0}
@@ -42,6 +56,17 @@ def test_validations_are_of_the_first_text_with_nats_before_other_readings():
     row = {"step": 7, "val/bits": 1.0, "val/1/nats": 5.0, "val/nats": 2.0, "val/tokens_seen": 8.0}
     [validation] = RunMetrics([{"step": 1, "train/lr": 1.0}, row]).validations
     assert list(validation.items()) == [("step", 7), ("tokens_seen", 8), ("nats", 2), ("bits", 1)]
+
+
+def test_an_error_stands_beside_what_it_is_of():
+    rows = [{"gain": 0.5, "gain_error": 0.0625, "step_error": 1.0}, {"gain": 2.0}]
+    assert format_columns(rows)[1:] == [["0.500 ± 0.062", "1.000"], ["2.000", ""]]
+
+
+def test_settings_that_differ_are_written_as_in_yaml():
+    settings = [{"lr": 1e-3, "name": "a", "path": None}, {"lr": 1e-3, "name": "b", "more": [1]}]
+    expected = {"name": ["a", "b"], "more": ["null", "[1]"]}
+    assert find_differences(settings) == expected
 
 
 def test_tables_have_short_numbers_in_aligned_columns():

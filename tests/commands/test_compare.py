@@ -1,0 +1,119 @@
+"""runs and compare: the runs in a folder, listed and laid over each other."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from txl_lightning.commands.runs import load_run_folder
+from txl_lightning.files import host_name
+
+PROGRAM = """
+import sys
+from txl_lightning.__main__ import main
+main()
+print(*{name.split(".")[0] for name in sys.modules}, file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def runs(run_folder, tmp_path) -> Path:
+    """A folder with a run, and one with another learning rate and no memory gain."""
+    root = tmp_path / "runs"
+    ignored = shutil.ignore_patterns("checkpoints", "report.html")
+    for name in ("first", "second"):
+        shutil.copytree(run_folder, root / name / "version_0", ignore=ignored)
+    second = root / "second" / "version_0"
+    config = (second / "config.yaml").read_text()
+    (second / "config.yaml").write_text(re.sub(r"\n    lr: .*", "\n    lr: 0.125", config))
+    metrics = (second / "metrics.csv").read_text().replace("val/memory_gain", "val/other")
+    (second / "metrics.csv").write_text(metrics)
+    os.utime(root / "first" / "version_0" / "run.json", (4e9, 4e9))
+    return root
+
+
+def test_runs_are_listed_by_when_they_were_written(txl, runs):
+    code, output = txl("runs", runs)
+    head, second, first = output.out.splitlines()
+    assert code == 0
+    assert head.split()[:4] == ["run", "last", "written", "state"]
+    for name, line in (("first", first), ("second", second)):
+        assert re.search(
+            rf"{name}/version_0 .* finished +4 +\d[\d,]+ +\d\.\d\d\d  bits per byte", line
+        )
+
+
+def test_compare_shows_what_differs_on_a_page_and_as_a_table(txl, runs):
+    code, output = txl("compare", runs / "first", runs / "second" / "version_0")
+    assert code == 0
+    lines = [re.split("  +", line.strip()) for line in output.out.splitlines()]
+    assert lines[0] == ["first", "second"]
+    assert lines[1][0] == "model.optim.lr"
+    assert lines[1][2] == "0.125"
+    rows = {name: cells for name, *cells in lines}
+    assert rows["steps"] == ["4", "4"]
+    assert re.fullmatch(r"-?\d\.\d{3} ± \d\.\d{3}", rows["memory gain (nats)"][0])
+    assert rows["memory gain (nats)"][1] == "-"
+    page = (runs / "compare.html").read_text()
+    assert page.count("<svg") >= 6
+    for part in ("2 runs in runs", "model.optim.lr", "0.125", "Validation loss", "Memory gain"):
+        assert part in page
+    assert re.findall(r"""<script|\b(?:src|href)\s*=\s*["'](?!#|data:)""", page) == []
+
+
+def test_names_in_a_page_are_escaped(txl, runs):
+    (runs / "first").rename(runs / "<b>bold")
+    assert txl("compare", runs, "--out=page.html")[0] == 0
+    assert "&lt;b&gt;bold" in (page := Path("page.html").read_text())
+    assert "<b>bold" not in page
+
+
+def test_a_run_whose_process_is_gone_was_killed_and_one_of_elsewhere_is_believed(runs):
+    folder = runs / "first" / "version_0"
+    about = json.loads((folder / "run.json").read_text()) | {"state": "training"}
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    for host, pid, expected in (
+        (host_name(), process.pid, "killed"),
+        (host_name(), os.getpid(), "training"),
+        ("elsewhere", process.pid, "training"),
+    ):
+        (folder / "run.json").write_text(json.dumps(about | {"host": host, "pid": pid}))
+        assert load_run_folder(folder).state == expected
+
+
+def test_mistakes_about_runs_are_one_line(refused, runs, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for words in (["runs", "empty"], ["compare", runs, "nowhere"], ["runs"]):
+        shutil.rmtree(runs) if words == ["runs"] else None
+        code, line = refused(*words)
+        assert (code, "a folder with runs, which fit writes" in line) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "code", "words"),
+    [
+        ("config.yaml", "a: [", 3, "config.yaml: damaged"),
+        ("config.yaml", "words", 3, "config.yaml: damaged"),
+        ("run.json", "{", 3, "run.json: damaged, or not JSON"),
+        ("run.json", "{}", 3, "run.json: state: invalid None"),
+        ("metrics.csv", "step,val/nats\n1,x\n", 2, "metrics.csv: could not convert"),
+    ],
+)
+def test_a_damaged_file_of_a_run_is_named(refused, runs, file, text, code, words):
+    (runs / "first" / "version_0" / file).write_text(text)
+    found, line = refused("compare", runs)
+    assert (found, words in line) == (code, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["runs", "compare"])
+def test_runs_are_listed_and_compared_without_torch(repository, runs, command):
+    words = [sys.executable, "-c", PROGRAM, command, str(runs)]
+    done = subprocess.run(words, cwd=repository, capture_output=True, text=True, check=True)
+    assert {"torch", "lightning"}.isdisjoint(done.stderr.split())

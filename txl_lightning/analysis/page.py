@@ -1,0 +1,38 @@
+"""Pages of HTML that need no network and no script."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..evaluation.run_metrics import RunMetrics
+from .plots import draw_from_zero, to_svg
+
+LARGE, SMALL = (4.6, 2.8), (2.5, 1.7)
+"""Inches of figures."""
+FROM_ZERO = {
+    "train/lr": "learning rate",
+    "train/grad_norm": "gradient norm",
+    "train/tokens_per_second": "tokens per second",
+    "train/mfu": "model FLOPs utilization",
+    "train/mem_filled": "cached hidden states",
+    "train/peak_memory_bytes": "peak memory (bytes)",
+}
+"""Metrics that are drawn small, unless they are 0 throughout."""
+
+
+def draw_small(runs: Sequence[RunMetrics]) -> dict[str, str]:
+    """Return small charts of the metrics that any of the runs has, as SVG by their titles."""
+    return {
+        title: to_svg(partial(draw_from_zero, runs=runs, name=name), SMALL)
+        for name, title in FROM_ZERO.items()
+        if any(value for metrics in runs for _, value in metrics.curve(name))
+    }
+
+
+def render_page(template: str, **values: Any) -> str:
+    # It takes a while to import, and only who writes a page needs it.
+    from jinja2 import Environment, FileSystemLoader
+
+    templates = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
+    return templates.get_template(template).render(**values)

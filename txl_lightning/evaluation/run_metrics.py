@@ -1,0 +1,134 @@
+"""The numbers of a run, read back from the metrics.csv in its folder, and how they are written."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ..errors import prefix_errors
+
+ERROR = "_error"
+"""The end of the name of a metric's standard error."""
+
+
+@dataclass(frozen=True)
+class RunMetrics:
+    """Logged values of a run by name, one row a step; "step" counts from 1."""
+
+    rows: list[dict[str, float]]
+
+    def curve(self, name: str) -> list[tuple[float, float]]:
+        """Return points (training tokens, value) of a metric, for example train/loss."""
+        tokens = f"{name.partition('/')[0]}/tokens_seen"
+        return [(row[tokens], row[name]) for row in self.rows if {tokens, name} <= row.keys()]
+
+    def last(self, name: str) -> float:
+        return next((row[name] for row in reversed(self.rows) if name in row), 0.0)
+
+    @property
+    def validations(self) -> list[dict[str, float]]:
+        """Rows of the validations: step, tokens_seen, nats, other readings of the first text."""
+        found = []
+        for row in self.rows:
+            names = [name[4:] for name in row if name.startswith("val/") and name.count("/") == 1]
+            # The loss is the nats, by the name that other tools look for.
+            names = sorted({*names} - {"loss"}, key=lambda n: (n != "tokens_seen", n != "nats", n))
+            if names:
+                values = {name: row[f"val/{name}"] for name in names}
+                # A whole number is written as one.
+                values |= {name: int(values[name]) for name in names if name == "tokens_seen"}
+                found.append({"step": row["step"]} | values)
+        return found
+
+    @property
+    def best(self) -> dict[str, float] | None:
+        finite = [row for row in self.validations if row.get("nats", math.nan) < math.inf]
+        return min(finite, key=lambda row: row["nats"], default=None)
+
+    @property
+    def bits(self) -> str:
+        """The unit to show: bits per byte, which compares models, or else per token."""
+        names = {name.partition("/")[2] for row in self.rows for name in row}
+        # "byte" is first by the alphabet too.
+        return min((name for name in names if name.startswith("bits_per_")), default="nats")
+
+    @property
+    def headlines(self) -> dict[str, str]:
+        """The numbers that a run is compared by, in words; those that it lacks are left out."""
+        best, found = self.best or {}, {}
+        bits = self.bits if self.bits in best else "nats"
+        if best:
+            found[f"best validation ({bits.replace('_', ' ')})"] = format_cell(best, bits)
+            found["at step"] = format_cell(best, "step")
+        if "answer_accuracy" in best:
+            found["answer accuracy"] = f"{best['answer_accuracy']:.1%}"
+        if "memory_gain" in best:
+            found["memory gain (nats)"] = format_cell(best, "memory_gain")
+        if self.rows:
+            found["training tokens"] = f"{self.last('train/tokens_seen'):,.0f}"
+            found["training time"] = str(timedelta(seconds=int(self.last("train/seconds"))))
+        if rates := [rate for _, rate in self.curve("train/tokens_per_second")]:
+            found["tokens per second (median)"] = f"{median(rates):,.0f}"
+        if peak := self.last("train/peak_memory_bytes"):
+            found["peak memory"] = f"{peak / 2**20:,.0f} MiB"
+        return found
+
+
+def read_metrics(folder: Path, loggers: Iterable[Any] = ()) -> RunMetrics:
+    """Load metrics.csv, once Lightning's loggers have written what they hold back."""
+    for logger in loggers:
+        logger.save()
+    rows: dict[int, dict[str, float]] = {}
+    path = folder / "metrics.csv"
+    # The last line may be being written.
+    text = path.read_text().rpartition("\n")[0] if path.is_file() else ""
+    with prefix_errors(str(path), ": "):
+        for cells in csv.DictReader(io.StringIO(text)):
+            values = {name: float(cell) for name, cell in cells.items() if cell}
+            # Lightning counts a step after it has logged it.
+            step = int(values.pop("step", math.nan)) + 1
+            # Of steps that a killed run took twice, the last values count.
+            rows.setdefault(step, {"step": step}).update(values)
+    return RunMetrics([rows[step] for step in sorted(rows)])
+
+
+def find_differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the values of each key, one for each of the settings, that are not all the same."""
+    rows = collect_by_key(settings)
+    found = {key: row for key, row in rows.items() if any(value != row[0] for value in row)}
+    # As in YAML, where a text has no quotes.
+    return {k: [v if isinstance(v, str) else json.dumps(v) for v in found[k]] for k in found}
+
+
+def collect_by_key(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the values of each key, one for each row; None where a row has none."""
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return {key: [row.get(key) for row in rows] for key in keys}
+
+
+def format_columns(rows: Sequence[Mapping[str, float]]) -> list[list[str]]:
+    """Return a table: the names of all that the rows have, then each row's values.
+
+    A standard error stands beside what it is of.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    names = [name for name in names if name.removesuffix(ERROR) not in names.keys() - {name}]
+    head = [name.replace("_", " ") for name in names]
+    return [head, *([format_cell(row, name) for name in names] for row in rows)]
+
+
+def format_cell(row: Mapping[str, float], name: str) -> str:
+    error = f" ± {row[name + ERROR]:.3f}" if name + ERROR in row else ""
+    return format_number(row[name]) + error if name in row else ""
+
+
+def format_number(value: float) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:z,.3f}" if abs(value) < 1000 else f"{value:,.5g}"

@@ -1,0 +1,32 @@
+"""The folder that a run writes to."""
+
+from pathlib import Path
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import WandbLogger
+
+
+def is_fitting(trainer: Trainer) -> bool:
+    return trainer.state.fn == "fit" and not trainer.sanity_checking
+
+
+def run_folder(trainer: Trainer) -> Path:
+    """The folder of a run, the same on every rank."""
+    return Path(trainer.log_dir or trainer.default_root_dir)
+
+
+def find_writers_elsewhere(trainer: Trainer, folder: Path) -> list[str]:
+    """Name a config's loggers and profiler that write outside of the run's folder.
+
+    Not W&B in the folder of runs: its files are kept there.
+    """
+    root, found = Path(trainer.default_root_dir).resolve(), []
+    writers = {f"trainer.logger: {type(each).__name__}": each for each in trainer.loggers}
+    writers |= {f"trainer.profiler: {type(trainer.profiler).__name__}": trainer.profiler}
+    for name, writer in writers.items():
+        places = (getattr(writer, key, None) for key in ("log_dir", "save_dir", "dirpath"))
+        place = Path(next(filter(None, places), folder)).resolve()
+        is_ours = isinstance(writer, WandbLogger) and place.is_relative_to(root)
+        if not is_ours and not place.is_relative_to(folder.resolve()):
+            found.append(f"{name} writes to {place}, outside of the run's folder {folder}")
+    return found
