@@ -54,6 +54,7 @@ __all__ = ["open_figure"]
 REPOSITORY = Path(__file__).parents[1]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 """Of Okabe and Ito (2008)."""
+PLACES = {"--out", "--runs"}
 QUIET = {"trainer.enable_progress_bar": False, "report.html": False, "report.sample_len": 0}
 
 Options = Mapping[str, Any]
@@ -88,8 +89,10 @@ def parse_options(
 
 def describe_origin(name: str) -> dict[str, Any]:
     """Return command, commit and machine, before results.json makes the commit dirty."""
-    command = shlex.join(["python", "-m", f"experiments.{name}.run", *sys.argv[1:]])
-    return {"command": command} | describe_environment(torch.device("cpu"))
+    # Where results are put changes none of them.
+    words = [w for n, w in enumerate(sys.argv) if n and not {w, sys.argv[n - 1]} & PLACES]
+    command = ["python", "-m", f"experiments.{name}.run", *words]
+    return {"command": shlex.join(command)} | describe_environment(torch.device("cpu"))
 
 
 def fit(folder: Path, options: Options) -> Path:

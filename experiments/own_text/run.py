@@ -39,8 +39,8 @@ OPTIONS = {
     "plan.minutes": None,
     "data.order": "shuffled",
     "data.subwords.train_bytes": 5_000_000,
-    "trainer.max_steps": 3000,
-    "trainer.val_check_interval": 1000,
+    "trainer.max_steps": 1500,
+    "trainer.val_check_interval": 500,
     "checkpoint.every_n_steps": 500,
 }
 FAST = {
