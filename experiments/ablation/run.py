@@ -49,16 +49,20 @@ def pick_sizes(fast: bool) -> Sizes:
 def train_row(given: argparse.Namespace, runs: Path, row: Row, seed: int) -> Path:
     """Return the folder of the row's run under `runs`, trained now or before."""
     sizes = pick_sizes(given.fast)
-    data = {"data.path": given.text} if given.text else {"data.corpus": "python_source"}
+    data = text_options(given.text, sizes)
     if row in SHUFFLED:
         # The same subwords.
         first = train_row(given, runs, ROWS[0], seed)
         data = {"data.path": shuffle_lines(first, runs / "lines")}
         data |= {"data.vocab": str(first / "vocab.json")}
-    else:
-        data |= {"data.vocab": sizes.vocab}
-        data |= {"data.subwords": {"n_token": sizes.n_token}} if sizes.vocab == "bpe" else {}
     return fit(runs / f"seed{seed}" / row.name, data | fit_options(row, sizes, seed))
+
+
+def text_options(text: str | None, sizes: Sizes) -> dict[str, Any]:
+    """Return the options of the text that is learned, and of its vocabulary."""
+    data = {"data.path": text} if text else {"data.corpus": "python_source"}
+    subwords = {"data.subwords": {"n_token": sizes.n_token}} if sizes.vocab == "bpe" else {}
+    return data | {"data.vocab": sizes.vocab} | subwords
 
 
 def shuffle_lines(run: Path, folder: Path) -> list[str]:

@@ -69,7 +69,7 @@ def draw(records: Records, path: Path) -> None:
             style = {"color": COLOURS[reading], "linewidth": 2, "label": label}
             axes.plot(range(1, len(curve) + 1), curve, **style)
         axes.set_xlabel("position in the segment")
-        axes.set_ylabel("nats per subword")
+        axes.set_ylabel("nats per byte")
         axes.set_xlim(1, len(curve))
         axes.set_xticks(places(records))
         axes.legend(frameon=False)

@@ -2,29 +2,28 @@
 
     python -m experiments.fragmentation.run [--seeds 1 2 3] [--fast] [--text FILE]
 
-With the models of experiments/ablation, trained if they are not there, with and without recurrence
-and otherwise alike: nats of the same test tokens by position in the segment. The sliding window
-reads the model without memory anew for every token, from as many tokens as a segment has.
+Two models of bytes, one trained with memory and one without, otherwise alike: nats of the same test
+text by position in the segment. The sliding window reads the model without memory anew for every
+byte, from as many bytes as a segment has. Each seed has another third of the test text.
 """
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.ablation.rows import ROWS
-from experiments.ablation.run import pick_sizes, train_row
-from experiments.common import checkpoint, load_records, parse_options, save_record
+from experiments.ablation.rows import FAST, Row, Sizes, fit_options
+from experiments.ablation.run import text_options
+from experiments.common import checkpoint, fit, load_records, parse_options, save_record
 from txl_lightning import stream_nats
 from txl_lightning.checkpoints import load_run
 from txl_lightning.checkpoints.runs import load_training_text
 
-BY_NAME = {row.name: row for row in ROWS}
-ROW_OF = {
-    "memory": "recurrence_ours_full",
-    "alone": "alone_ours_full",
-    "window": "alone_ours_full",
-}
+SIZES = Sizes(vocab="bytes", n_token=256, steps=1500)
+MUON = {"name": "muon", "lr": 6e-3, "muon_lr": 12e-3}
+"""As in configs/quickstart.yaml."""
+READINGS = ("memory", "alone", "window")
 SEGMENTS, PARTS = 1024, 3
 """Segments that are scored, and parts of the text, which take turns by seed."""
 ROWS_AT_ONCE = 32
@@ -34,19 +33,26 @@ def main() -> None:
     """Measure each way of reading with each seed's models."""
     given = parse_options(__file__, __doc__, text="a text in place of python_source")
     for seed in given.seeds:
-        for reading in ROW_OF:
+        for reading in READINGS:
             if (name := f"{reading}/{seed}") not in load_records(given.out):
                 save_record(given, name, **measure_positions(given, seed, reading))
 
 
+def train(given: argparse.Namespace, recurrence: bool, seed: int) -> Path:
+    """Return the checkpoint of a model with memory or without, trained now or before."""
+    sizes = FAST if given.fast else SIZES
+    row = Row("memory" if recurrence else "alone", recurrence, "sinusoidal", half=False)
+    options = text_options(given.text, sizes) | fit_options(row, sizes, seed)
+    options |= {f"model.optim.{key}": value for key, value in MUON.items()}
+    return checkpoint(fit(given.runs / f"seed{seed}" / row.name, options), "last")
+
+
 def measure_positions(given: argparse.Namespace, seed: int, reading: str) -> dict[str, Any]:
     """Return mean nats, and standard error, at each position of a segment."""
-    sizes, row = pick_sizes(given.fast), BY_NAME[ROW_OF[reading]]
-    ablation = given.runs.parent / "ablation"
-    path = checkpoint(train_row(given, ablation, row, seed), "last")
-    model, _ = load_run(path)
+    path = train(given, reading == "memory", seed)
+    model, vocab = load_run(path)
     _, store = load_training_text(path)
-    length = sizes.segment
+    length = (FAST if given.fast else SIZES).segment
     ids = np.array_split(store.ids("test"), PARTS)[seed % PARTS]
     ids = ids[: (64 if given.fast else SEGMENTS) * length]
     how = {"tgt_len": length, "mem_len": length if reading == "memory" else 0}
@@ -57,9 +63,10 @@ def measure_positions(given: argparse.Namespace, seed: int, reading: str) -> dic
     nats_BT = stream_nats(model, ids, batch_size=ROWS_AT_ONCE, warmup_len=warmup, **how)
     nats_GL = nats_BT.double().numpy().reshape(-1, length)
     error_L = np.nanstd(nats_GL, axis=0, ddof=1) / len(nats_GL) ** 0.5
-    found = {"reading": reading, "seed": seed, "row": row.name, "segment": length}
+    found = {"reading": reading, "seed": seed, "segment": length, "unit": vocab.unit}
     found |= {"nats": np.nanmean(nats_GL, axis=0).tolist(), "error": error_L.tolist()}
     found |= {"mean": float(np.nanmean(nats_GL)), "segments": len(nats_GL)}
+    found |= {"parameters": sum(weight.numel() for weight in model.parameters())}
     # A window computes as many tokens as it has for each that it scores.
     return found | {"computed": length if reading == "window" else 1}
 
