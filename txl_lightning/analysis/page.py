@@ -8,7 +8,7 @@ from typing import Any
 from ..evaluation.run_metrics import RunMetrics
 from .plots import draw_from_zero, to_svg
 
-LARGE, SMALL = (4.6, 2.8), (2.5, 1.7)
+LARGE, SMALL = (4.6, 2.8), (2.1, 1.5)
 """Inches of figures."""
 FROM_ZERO = {
     "train/lr": "learning rate",

@@ -223,7 +223,7 @@ def open_figure(
         figure = Figure(inches or (3.6 * count + 3.4 * (count == 1), 4), layout="constrained")
         panels = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
         for axes in panels:
-            axes.grid(alpha=0.3)
+            axes.grid(color=GRAY, alpha=0.25)
         yield panels
         figure.savefig(file, dpi=120, **options)
 

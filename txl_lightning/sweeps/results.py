@@ -13,6 +13,7 @@ from ..errors import flatten_settings
 from ..evaluation.environment import commit, cpu_name, release
 from ..evaluation.run_metrics import collect_by_key, read_metrics
 from ..evaluation.tables import align_columns, write_table
+from ..help import PROGRAM
 from .engine import Sweep
 
 COMPARED = ("complete", "pruned")
@@ -91,7 +92,8 @@ def draw_figures(sweep: Sweep) -> None:
             figure = draw(sweep.study, params=names, target_name=sweep.metric).figure
             for lines in figure.axes[0].collections:
                 # Optuna's blues end in white.
-                lines.set_cmap(LinearSegmentedColormap.from_list("value", PALETTE[:2]))
+                colors = LinearSegmentedColormap.from_list("value", PALETTE[:2])
+                lines.set(cmap=colors, clip_on=False)
             figure.set_size_inches(2.5 * len(names) + 4, 4.5)
             figure.savefig(sweep.folder / f"{name}.png", dpi=120, bbox_inches="tight")
             pyplot.close(figure)
@@ -111,7 +113,7 @@ def draw_curves(sweep: Sweep) -> None:
         use_log_axis(axes)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set(xlabel="validation", ylabel=f"best {sweep.metric} so far")
-        axes.set_title(f"{sweep.config['name']}: {len(numbers)} trials")
+        axes.set_title(f"{sweep.config['name']}, trials: {len(numbers)}")
         axes.legend(frameon=False, loc="best")
 
 
@@ -131,3 +133,4 @@ def print_results(sweep: Sweep) -> None:
     # "best.ckpt" comes before "last.ckpt".
     for path in sorted(sweep.folder.glob(f"{best['trial']:03}/version_*/checkpoints/*.ckpt"))[:1]:
         print(f"  python -m txl_lightning evaluate {path} --split val")
+    print(f"compare its trials with\n  {PROGRAM} compare {sweep.folder}")
