@@ -1,5 +1,6 @@
 """The command line: what it does, and what it prints about a mistake."""
 
+import csv
 import io
 import os
 import re
@@ -23,9 +24,8 @@ AGAIN = "--trainer.default_root_dir=again"
 
 @pytest.fixture
 def best(run_folder):
-    """Arguments to measure the best checkpoint of a run with the config that it has saved."""
-    checkpoint = run_folder / "checkpoints" / "best.ckpt"
-    return ("--config", run_folder / "config.yaml", AGAIN, "--ckpt_path", checkpoint)
+    """Arguments to measure the best checkpoint of a run."""
+    return (run_folder / "checkpoints" / "best.ckpt", AGAIN)
 
 
 def test_fit_writes_all_files_of_a_run(run_folder):
@@ -52,15 +52,48 @@ def test_the_saved_config_gives_the_same_run(txl, run_folder):
         assert torch.equal(weight, second["state_dict"][name])
 
 
-def test_a_checkpoint_is_measured_on_either_text_and_predict_writes_every_nat(txl, best):
+def test_a_run_is_measured_on_either_text_of_its_own_and_no_run_is_made(txl, run_folder):
     for command, shown in (
-        ("predict", "again/version_0/nats.npy"),
-        ("test", "test/bits_per_byte"),
-        ("validate", "val/bits_per_byte"),
+        ("predict", r"again/nats\.npy$"),
+        ("test", r"^test/bits_per_byte +\d\.\d{4}$"),
+        ("validate", r"^val/bits_per_byte +\d\.\d{4}$"),
     ):
-        code, output = txl(command, *best)
-        assert (code, shown in output.out) == (0, True)
-    assert np.load("again/version_0/nats.npy").shape == (4, 300 // 4 - 1)
+        code, output = txl(command, run_folder, AGAIN)
+        assert (code, "DataLoader" in output.out) == (0, False), output.err
+        assert re.search(shown, output.out, re.MULTILINE)
+    assert np.load("again/nats.npy").shape == (4, 300 // 4 - 1)
+    assert [path.name for path in Path("again").iterdir()] == ["nats.npy"]
+    assert not Path("runs").exists()
+
+
+def test_what_a_measurement_has_read_is_shown_on_a_terminal(txl, run_folder, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    code, output = txl("test", run_folder)
+    assert (code, "100%" in output.err) == (0, True)
+
+
+def test_another_text_than_the_runs_is_read_where_it_is_named(refused, run_folder):
+    code, line = refused("test", run_folder, "--data.corpus=python_source", "--data.path=none.txt")
+    assert (code, line.startswith("none.txt: no such file")) == (3, True)
+    code, line = refused("test", run_folder, "--data.corpus=recall", "--data.vocab=bytes")
+    assert (code, "data (recall): the checkpoint's is" in line or "data.vocab" in line) == (3, True)
+
+
+def test_a_run_that_ends_between_validations_is_validated_at_its_end_and_can_continue(txl, small):
+    given = ("fit", *small, "--model.optim.schedule=constant")
+    assert txl(*given, "--trainer.max_steps=3")[0] == 0
+    rows = csv.DictReader(Path("runs", "version_0", "metrics.csv").read_text().splitlines())
+    assert [row["step"] for row in rows if row["val/nats"]] == ["1", "2"]
+    assert txl(*given, "--resume=must")[0] == 0
+    assert txl(*given, AGAIN)[0] == 0
+    continued, at_once = (
+        torch.load(f"{root}/version_0/checkpoints/last.ckpt", weights_only=True)
+        for root in ("runs", "again")
+    )
+    assert continued["global_step"] == at_once["global_step"] == 4
+    for name, weight in at_once["state_dict"].items():
+        assert torch.equal(weight, continued["state_dict"][name])
 
 
 def test_lengths_given_at_evaluation_replace_the_checkpoints(txl, best, monkeypatch):
@@ -78,7 +111,7 @@ def test_lengths_given_at_evaluation_replace_the_checkpoints(txl, best, monkeypa
 def test_text_outside_the_terminals_encoding_is_escaped(txl, best, monkeypatch):
     shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", shown)
-    assert txl("generate", *best[-2:], "--prompt=é", "--max_new_tokens=0")[0] == 0
+    assert txl("generate", best[0], "--prompt=é", "--max_new_tokens=0")[0] == 0
     shown.flush()
     assert shown.buffer.getvalue().startswith(rb"\xe9")
 
@@ -103,9 +136,7 @@ def test_a_terminal_shows_escapes_of_a_text_and_a_pipe_gets_them(
     txl, best, monkeypatch, stream, options, expected
 ):
     monkeypatch.setattr(sys, "stdout", stream())
-    assert (
-        txl("generate", *best[-2:], f"--prompt={ESCAPE}\t", "--max_new_tokens=0", *options)[0] == 0
-    )
+    assert txl("generate", best[0], f"--prompt={ESCAPE}\t", "--max_new_tokens=0", *options)[0] == 0
     assert sys.stdout.getvalue() == expected
 
 
@@ -114,10 +145,11 @@ def test_escapes_in_names_of_files_are_shown(txl, best, small, text_file):
     text_file.rename(name)
     for words in (
         ("prepare", name),
-        ("evaluate", best[-1], "--path", name, "--max_tokens=9"),
+        ("evaluate", best[0], "--path", name, "--max_tokens=9"),
         ("fit", *small[:-1], "--data.path", name, folder),
         ("fit", *small[:-1], "--data.path", name, folder, "--resume=auto", "--trainer.max_steps=5"),
         ("predict", *best, folder),
+        ("test", best[0], "--data.path", name, "--data.allow_mismatch=true"),
     ):
         code, output = txl(*words)
         assert code == 0, output.err
@@ -160,7 +192,8 @@ WRONG_SETTINGS = [
     ("--config=none.yaml", "File does not exist"),
     ("model: {net: {n_layr: 3}}", "model.net.n_layr: unknown key; did you mean"),
     ("trainer: {callbacks: [{class_path: torch.hub.load}]}", "may not import torch.hub.load"),
-    ("model: [", "Problems parsing config"),
+    ("model: [", "a.yaml: Problems parsing config"),
+    ("model: {net: {n_layer: two}}", "a.yaml: model.net.n_layer: invalid two; expected a whole"),
     ("--model.net.norm=mid\n" + "mid" * 1000, " characters) ... "),
     (BOMB, "nested too deeply, or too long with its aliases written out"),
     (
@@ -177,9 +210,10 @@ WRONG_SETTINGS = [
 )
 def test_a_wrong_option_or_file_is_one_line(parse_fit, sizes, tmp_path, text, message):
     (tmp_path / "a.yaml").write_text(text)
-    argument = text if text.startswith("--") else f"--config={tmp_path / 'a.yaml'}"
+    (tmp_path / "first.yaml").write_text("model: {net: {n_layer: 1}}")
+    files = [f"--config={tmp_path / name}" for name in ("first.yaml", "a.yaml")]
     with pytest.raises(ValueError, match=re.escape(message)) as error:
-        parse_fit(*sizes, argument)
+        parse_fit(*sizes, *([text] if text.startswith("--") else files))
     assert "\n" not in str(error.value)
     assert len(format_line(str(error.value))) < 1100
 
@@ -204,9 +238,21 @@ MISTAKES = [
         2,
         "decay: invalid 2.0; expected at least 0 and less than 1, or null",
     ),
+    (
+        "fit --trainer.callbacks=EarlyStopping",
+        2,
+        "trainer.callbacks: EarlyStopping needs monitor; add --trainer.callbacks.monitor val/nats",
+    ),
+    (
+        "fit --trainer.logger=TensorBoardLogger",
+        2,
+        "TensorBoardLogger needs a package; pip install tensorboard",
+    ),
     ("fit --model.net.cutoffs=[10,300]", 2, "expected smaller than the vocabulary"),
-    ("fit --trainer.accelerator=gpu", 2, "No supported gpu backend found"),
-    ("fit --data.path=few.txt", 2, "few.txt, train: 27 tokens are too few for 4 rows of 8 + 1"),
+    ("fit --trainer.accelerator=gpu", 2, "trainer.accelerator: invalid gpu; No supported gpu"),
+    ("fit --trainer.accelerator=quantum", 2, "trainer.accelerator: invalid quantum; "),
+    ("fit --trainer.limit_val_batches=2.5", 2, "trainer.limit_val_batches: invalid 2.5; "),
+    ("fit --data.path=few.txt", 3, "few.txt, train: 27 tokens are too few for 4 rows of 8 + 1"),
     ("fit --data.path=none.txt", 3, "none.txt: no such file"),
     ("fit --data.path=few.txt --data.vocab=wrds", 3, "data.vocab: invalid wrds"),
     (
@@ -282,6 +328,11 @@ def test_loggers_and_profilers_that_write_elsewhere_are_said_at_the_start(txl, s
     )
 
 
+def test_a_logger_that_does_not_say_where_writes_into_the_folder_of_runs(txl, small):
+    assert txl("fit", *small, "--trainer.logger=CSVLogger")[0] == 0
+    assert Path("runs", "lightning_logs", "version_0", "metrics.csv").is_file()
+
+
 @pytest.mark.slow
 def test_a_closed_output_is_exit_code_141(run_folder, sizes, tmp_path, repository):
     given = [*sizes, "--trainer.max_steps=100000", f"--data.path={run_folder.parent}/letters.txt"]
@@ -298,7 +349,8 @@ def test_a_closed_output_is_exit_code_141(run_folder, sizes, tmp_path, repositor
 
 def test_what_does_not_fit_the_checkpoint_is_refused(txl, refused, best, run_folder, text_file):
     text_file.write_bytes(text_file.read_bytes()[::-1])
-    fit = ("fit", *best[:-1], run_folder / "checkpoints" / "last.ckpt")
+    last = run_folder / "checkpoints" / "last.ckpt"
+    fit = ("fit", "--config", run_folder / "config.yaml", AGAIN, "--ckpt_path", last)
     test, other_text = ("test", *best), ("test", *best, f"--data.path={text_file}")
     for arguments, exit_code, message in (
         ((*test, "--model.net.n_layer=3"), 2, "model.net.n_layer: invalid 3"),

@@ -71,7 +71,7 @@ def test_help_has_usage_options_without_types_and_an_example_that_parses(
     assert name == "example:"
     monkeypatch.chdir(repository)
     if command in door.LIGHTNING:
-        assert parse_fit(*shlex.split(example))
+        assert parse_fit(*door.name_checkpoint(command, shlex.split(example)))
         return
     function, parser = door.make_parser(command)
     assert parser.parse_args(shlex.split(example))
@@ -84,7 +84,7 @@ def test_help_has_usage_options_without_types_and_an_example_that_parses(
 @pytest.mark.parametrize(
     ("command", "part"),
     [
-        ("generate", "usage: python -m txl_lightning generate --ckpt_path CKPT_PATH [options]"),
+        ("generate", "usage: python -m txl_lightning generate ckpt_path [options]"),
         ("recl", "looked at. (default: 0.1 0.5 1.0)"),
         ("prepare", "(one of none, files, lines)"),
         ("fit", "--model.optim.schedule {constant,cosine,inverse_sqrt,linear,wsd} Learning"),

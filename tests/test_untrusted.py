@@ -1,5 +1,6 @@
 """Nothing in a stranger's file is executed: a canary is imported by nobody, a song is not sung."""
 
+import json
 import os
 import pickle
 import random
@@ -9,6 +10,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+import jsonargparse
 import pytest
 import torch
 import yaml
@@ -43,6 +45,32 @@ def test_class_path_in_a_config_is_not_imported(refused, small, canary, name):
     assert not canary.exists()
 
 
+def test_own_classes_are_used_where_the_command_line_allows_it(
+    txl, refused, small, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    hook = "def on_train_end(self, trainer, module): print('my own')"
+    text = f"from lightning.pytorch import Callback\nclass Mine(Callback):\n    {hook}\n"
+    (tmp_path / "package_of_mine.py").write_text(text)
+    own = {"trainer": {"callbacks": "package_of_mine.Mine"}}
+    Path("own.yaml").write_text(yaml.safe_dump(own))
+    Path("sly.yaml").write_text(yaml.safe_dump(own | {"allow_imports": "package_of_mine"}))
+    hint = "package_of_mine.Mine; if it is your own, add --allow_imports package_of_mine to"
+    for name, message in (("own", hint), ("sly", "allow_imports")):
+        code, line = refused("fit", *small, f"--config={name}.yaml")
+        assert (code, message in line) == (2, True), line
+    assert "package_of_mine" not in sys.modules
+    code, output = txl("fit", *small, "--config=own.yaml", "--allow_imports", "package_of_mine")
+    jsonargparse.set_parsing_settings(import_path_denylist=["package_of_mine"])
+    assert (code, "my own\n" in output.out) == (0, True), output.err
+
+
+@pytest.mark.parametrize("name", ["*", "jsonargparse", ""])
+def test_not_everything_can_be_allowed(refused, small, name):
+    code, line = refused("fit", *small, f"--allow_imports={name}")
+    assert (code, "allow_imports: invalid" in line) == (2, True), line
+
+
 def test_class_path_in_a_checkpoint_is_not_imported(refused, small, canary, run_folder):
     content = torch.load(run_folder / "checkpoints" / "last.ckpt", weights_only=True)
     content["hyper_parameters"] |= {"_instantiator": "canary.Bird", "_class_path": "canary.Bird"}
@@ -56,6 +84,23 @@ def test_class_path_in_a_checkpoint_is_not_imported(refused, small, canary, run_
     assert not canary.exists()
     import_module("canary")
     assert canary.exists()
+
+
+def test_sizes_beyond_those_of_the_weights_are_refused_before_a_network_is_built(
+    txl, refused, small, run_folder
+):
+    last, sizes = run_folder / "checkpoints" / "last.ckpt", {"n_layer": 10**9}
+    content = torch.load(last, weights_only=True)
+    content["hyper_parameters"]["net"] |= sizes
+    torch.save(content, "huge.ckpt")
+    assert txl("convert", last, "--out=huge")[0] == 0
+    config = Path("huge", "config.json")
+    settings = json.loads(config.read_text())
+    config.write_text(json.dumps(settings | {"net": settings["net"] | sizes}))
+    for command in ("fit", "test"):
+        for path in ("huge.ckpt", "huge"):
+            code, line = refused(command, *small, f"--ckpt_path={path}")
+            assert (code, "huge" in line) == (4, True), line
 
 
 class Song:

@@ -104,13 +104,10 @@ def run(arguments: list[str]) -> None:
     silence_warnings()
     limit_yaml()
     call = run_lightning if command in LIGHTNING else run_function
-    # Those of Lightning draw bars there, which a terminal must obey.
-    is_printable = command not in LIGHTNING and sys.stdout is not None
-    if command == "generate":
-        is_printable = is_printable and sys.stdout.isatty()
+    is_printable = sys.stdout is not None and (command != "generate" or sys.stdout.isatty())
     try:
         with redirect_stdout(PrintableStream(sys.stdout) if is_printable else sys.stdout):
-            call(command, [underscore_name(option) for option in options])
+            call(command, name_checkpoint(command, [*map(underscore_name, options)]))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -137,7 +134,7 @@ def run_lightning(command: str, options: list[str]) -> None:
     flush_denormals()
     try:
         TxlCLI([command, *options])
-    except MisconfigurationException as error:
+    except (MisconfigurationException, ModuleNotFoundError) as error:
         raise ValueError(str(error)) from error
 
 
@@ -162,9 +159,7 @@ def make_parser(command: str) -> tuple[Callable[..., None], jsonargparse.Argumen
     function = getattr(import_module(f".commands.{command}", __package__), f"{command}_command")
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
     parser = jsonargparse.ArgumentParser(exit_on_error=False, formatter_class=HelpFormatter)
-    # generate's checkpoint is named, as it is for Lightning's commands.
-    positional = command != "generate"
-    parser.add_function_arguments(function, as_group=False, as_positional=positional)
+    parser.add_function_arguments(function, as_group=False, as_positional=True)
     for action in parser._actions:
         kind, *more = get_args(getattr(action, "_typehint", None)) or (None,)
         if more == [...] and "." not in action.dest:
@@ -215,6 +210,14 @@ def underscore_name(option: str) -> str:
     name, sign, value = option.partition("=")
     is_name = name.startswith("--") and " " not in name
     return "--" + name[2:].replace("-", "_") + sign + value if is_name else option
+
+
+def name_checkpoint(command: str, options: list[str]) -> list[str]:
+    """Return options with the checkpoint as its parser has it: the first word, or --ckpt_path."""
+    if command not in LIGHTNING:
+        return [word.removeprefix("--ckpt_path=") for word in options if word != "--ckpt_path"]
+    is_first = command != "fit" and options[:1] and not options[0].startswith("-")
+    return [f"--ckpt_path={options[0]}", *options[1:]] if is_first else options
 
 
 def usage() -> str:

@@ -11,6 +11,16 @@ from typing import Any, TextIO
 UNKNOWN_KEY = "unknown key"
 UNKNOWN = re.compile(r"unrecognized arguments: --([\w.+-]+)|does not accept option '([\w.]+)'")
 REFUSED = re.compile(r'Parser key "([\w.]+)":.*Importing \'([\w.]+)\' is not allowed', re.DOTALL)
+MISSING = re.compile(
+    r"Parser key \"([\w.]+)\":.*class_path '[\w.]*\b(\w+)':\s+"
+    r"the following arguments are required: ([\w, ]+)",
+    re.DOTALL,
+)
+"""A key, its class, and the arguments that the class needs."""
+# The last of those of which one is enough.
+NOT_INSTALLED = re.compile(
+    r"class_path '[\w.]*\b(\w+)':.*Requirement '([\w-]+).*' not met", re.DOTALL
+)
 # Of one type, or of several.
 INVALID = re.compile(
     r'Parser key "([\w.]+)".*?(?:  Expected a |Subtypes: \[)(.*?)(?:\. Got|\n.*Given) value: (.*)',
@@ -125,7 +135,14 @@ def explain_parser_error(message: str, parsers: Iterable[ArgumentParser]) -> str
         known = sorted({action.dest for parser in parsers for action in parser._actions})
         return suggest_key(found[1] or found[2], known)
     if found := REFUSED.search(message):
-        return f"{found[1]}: a config may not import {found[2]}; see CONTRIBUTING.md"
+        package = found[2].partition(".")[0]
+        allow = f"if it is your own, add --allow_imports {package} to the command"
+        return f"{found[1]}: a config may not import {found[2]}; {allow}"
+    if found := MISSING.search(message):
+        key, kind, needed = found.groups()
+        value = "val/nats" if needed == "monitor" else "VALUE"
+        hint = f"add --{key}.{needed.partition(',')[0]} {value}"
+        return f"{key}: {kind} needs {needed}; {hint}"
     if found := INVALID.search(message):
         key, types, value = found.groups()
         return f"{key}: invalid {shorten(value.strip())}; expected {describe_types(types)}"
@@ -151,7 +168,9 @@ def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str,
 
 
 def innermost_error(message: str) -> str:
-    """Return the refusal of ours that a message of jsonargparse's holds, or else the message."""
+    """Return the refusal that a message of jsonargparse's holds, or else the message."""
+    if found := NOT_INSTALLED.search(message):
+        return f"{found[1]} needs a package; pip install {found[2]}"
     found = INNER.search(message)
     return found[1] if found else message
 

@@ -58,6 +58,12 @@ def test_times_lengthened_by_other_processes_are_disturbed(change, expected):
     assert speed.is_disturbed([first, second | change]) is expected
 
 
+@pytest.mark.parametrize(("p99_ms", "expected"), [(1.2, False), (2257, True)])
+def test_latencies_far_beyond_the_median_are_disturbed(p99_ms, expected):
+    quiet = {"p50_ms": 0.6, "p99_ms": 0.9}
+    assert speed.is_disturbed([quiet, quiet | {"p99_ms": p99_ms}]) is expected
+
+
 def test_latency_percentiles_are_times_that_were_measured(make_net, monkeypatch):
     """Of 100 tokens, the time that so many do not exceed; the first is not counted."""
     fake_times(monkeypatch, "time_segments", [1000.0, *range(100, 0, -1)])

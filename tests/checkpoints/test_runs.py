@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from txl_lightning.checkpoints import load_folder, load_run, read_checkpoint, save_folder
+from txl_lightning.checkpoints.runs import find_checkpoint
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import CheckpointError
 
@@ -164,5 +165,5 @@ def test_missing_checkpoint_names_those_that_are_there(tmp_path, run_folder):
     with pytest.raises(ValueError, match=r"best\.ckpt: no such file \(there is last\.ckpt\)"):
         read_checkpoint(tmp_path / "best.ckpt")
     for folder in (run_folder, run_folder / "checkpoints"):
-        with pytest.raises(ValueError, match=r"is a run's folder; did you mean .*/best\.ckpt"):
-            load_run(folder)
+        assert find_checkpoint(folder) == run_folder / "checkpoints" / "best.ckpt"
+    assert find_checkpoint(tmp_path) == tmp_path / "last.ckpt"

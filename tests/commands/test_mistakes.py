@@ -1,7 +1,9 @@
 """A mistake in a command is one line, with the exit code of its kind."""
 
 import io
+import re
 import shlex
+import shutil
 import sys
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from txl_lightning.checkpoints import save_folder
 from txl_lightning.data.vocab import Bytes
 
+HUGE = 10**12
 MISTAKES = [
     ("generate --num_samples=0", 2, "num_samples: invalid 0; expected at least 1"),
     ("generate --num_samples=2 --num_beams=2", 2, "num_samples: invalid 2; expected 1 with beams"),
@@ -49,12 +52,12 @@ MISTAKES = [
     ("inspect --tokens=0", 2, "tokens: invalid 0; expected at least 1"),
     ("inspect --tgt_len=0", 2, "tgt_len: invalid 0; expected at least 1"),
     ("inspect --mem_lens=x", 2, "mem_lens: invalid x; expected a whole"),
+    # More than the text has, whatever memory there is.
+    (f"inspect --mem_lens={HUGE}", 2, "tokens: invalid 300; expected "),
     ("speed --tgt_len=0", 2, "tgt_len: invalid 0; expected at least 1"),
     ("speed --positions=0", 2, "positions: invalid 0"),
     ("speed --lengths=0", 2, "lengths: invalid [0]; expected at least 1 each"),
 ]
-
-HUGE = 10**12
 
 
 @pytest.mark.parametrize(("words", "code", "message"), MISTAKES)
@@ -66,8 +69,7 @@ def test_a_mistake_is_one_line_with_its_exit_code(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     command, *options = shlex.split(words)
-    where = ["--ckpt_path"] if command == "generate" else []
-    found, line = refused(command, *where, checkpoint, *options)
+    found, line = refused(command, checkpoint, *options)
     assert (found, line[: len(message)]) == (code, message)
 
 
@@ -75,8 +77,8 @@ def test_a_mistake_is_one_line_with_its_exit_code(
     ("words", "lower"),
     [
         ("evaluate there --path=letters.txt", "batch_size, tgt_len, mem_len or ext_len"),
-        ("generate --ckpt_path=there", "mem_len, num_samples, num_beams, or the length of the"),
-        (f"generate --ckpt_path=there --mem_len=5 --num_samples={HUGE}", "mem_len, num_samples"),
+        ("generate there", "mem_len, num_samples, num_beams, or the length of the"),
+        (f"generate there --mem_len=5 --num_samples={HUGE}", "mem_len, num_samples"),
         ("recl there --path=letters.txt --reading=trained", "max_context"),
         (f"speed there --lengths={HUGE}", "lengths, tgt_len, batches, or the sizes"),
         (f"speed there --lengths={10**30}", "lengths, tgt_len, batches, or the sizes"),
@@ -98,6 +100,45 @@ def test_huge_memory_takes_no_more_than_the_text(txl, checkpoint):
         "generate --max_new_tokens=9 --mem_len",
     ):
         command, *options = words.split()
-        where = ["--ckpt_path", checkpoint] if command == "generate" else [checkpoint]
-        code, output = txl(command, *where, *options, HUGE)
+        code, output = txl(command, checkpoint, *options, HUGE)
         assert code == 0, output.err
+
+
+@pytest.mark.parametrize("command", ["test", "evaluate", "generate", "recl", "inspect", "speed"])
+def test_folder_without_a_checkpoint_is_exit_code_4(refused, tmp_path, command):
+    (tmp_path / "empty").mkdir()
+    code, line = refused(command, "empty")
+    assert (code, line[:36]) == (4, "empty: no checkpoint in this folder;")
+
+
+@pytest.mark.parametrize("words", ["generate --max_new_tokens=0 --prompt=ab", "evaluate"])
+def test_checkpoint_is_the_first_word_or_named_and_a_run_is_its_best(
+    txl, run_folder, checkpoint, words
+):
+    command, *options = words.split()
+    spellings = (
+        [run_folder],
+        [checkpoint],
+        ["--ckpt_path", checkpoint],
+        [f"--ckpt_path={run_folder}"],
+    )
+    outputs = [txl(command, *spelling, *options) for spelling in spellings]
+    assert [code for code, _ in outputs] == [0] * 4, outputs[0][1].err
+    results = {re.sub(r"seconds.*|date.*", "", output.out) for _, output in outputs}
+    assert len(results) == 1
+
+
+def test_results_are_written_beside_the_checkpoint(txl, run_folder, tmp_path):
+    shutil.copytree(run_folder, tmp_path / "run")
+    before = {*tmp_path.iterdir()}
+    few = {
+        "inspect": ["--tokens=99", "--batch_size=1", "--mem_lens=4"],
+        "recl": ["--step=4", "--max_context=8", "--positions=2"],
+        "speed": ["--lengths=4", "--segments=1", "--positions=1", "--batches=1", "--tokens=2"],
+        "predict": [],
+    }
+    for command, options in few.items():
+        assert txl(command, "run", *options)[0] == 0
+    names = {"inspect/memory.csv", "recl/recl.csv", "speed/latency.csv", "nats.npy"}
+    assert all((tmp_path / "run" / name).is_file() for name in names)
+    assert {*tmp_path.iterdir()} == before

@@ -99,7 +99,7 @@ def test_predict_writes_the_nats_of_every_token_once(
     make_model, make_data, make_trainer, tmp_path, ext_len
 ):
     model, data = make_model(), make_data(eval_ext_len=ext_len)
-    returned = make_trainer(callbacks=[SaveNats()]).predict(model, datamodule=data)
+    returned = make_trainer(callbacks=[SaveNats(tmp_path / "runs")]).predict(model, datamodule=data)
     found = np.load(tmp_path / "runs" / "nats.npy")
     whole = torch.cat(returned, dim=1).numpy()
     np.testing.assert_array_equal(found, whole[:, ~np.isnan(whole).any(axis=0)])

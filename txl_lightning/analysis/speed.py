@@ -91,6 +91,8 @@ def compare_with_window(
 
 def is_disturbed(rows: list[dict[str, Any]]) -> bool:
     """Tell whether times differ so much that other processes must have taken part of them."""
+    if "p99_ms" in rows[0]:
+        return any(row["p99_ms"] > 4 * row["p50_ms"] for row in rows)
     windows = [row["window_ms_per_token"] for row in sorted(rows, key=itemgetter("attention_len"))]
     return windows != sorted(windows) or any(
         row[f"{name}_median_ms"] > 1.5 * row[f"{name}_ms_per_token"]

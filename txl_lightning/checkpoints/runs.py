@@ -8,6 +8,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from ..data.config import DataConfig
 from ..data.store import Store
 from ..data.tasks import TaskStore
@@ -15,12 +17,13 @@ from ..data.vocab import Vocabulary, load_vocabulary
 from ..errors import CheckpointError, DataError
 from ..files import load_yaml, sha256_file, write_json, write_text
 from ..model import TransformerXL, TransformerXLConfig
-from .files import FOREIGN, FORMAT, KEY, load_checkpoint, manifest_path, warn_unverified
+from .files import FOREIGN, FORMAT, KEY, LAST, load_checkpoint, manifest_path, warn_unverified
 from .tensors import errors_in, load_content, load_json, refuse_damaged, save_tensors
 from .vocabulary import load_vocabulary_in
-from .weights import load_weights, map_own_weights
+from .weights import load_weights, map_own_weights, match_weights
 
 CONFIG, WEIGHTS, VOCAB = "config.json", "model.safetensors", "vocab.json"
+RUN_CONFIG = "config.yaml"
 OTHERWISE = "give a text with --path"
 
 
@@ -58,10 +61,6 @@ def verify_weights(folder: Path) -> None:
 
 def read_config(folder: Path) -> TransformerXLConfig:
     path = folder / CONFIG
-    # No deeper: it may be any folder.
-    near = [folder / part / "best.ckpt" for part in ("", "checkpoints")]
-    if not path.is_file() and (inside := [found for found in near if found.is_file()]):
-        raise ValueError(f"ckpt_path: {folder} is a run's folder; did you mean {inside[0]}?")
     settings = load_json(path)
     if KEY not in settings:
         raise CheckpointError(f"{path}: not written by convert; convert {folder} first")
@@ -71,12 +70,37 @@ def read_config(folder: Path) -> TransformerXLConfig:
         return TransformerXLConfig(**settings["net"])
 
 
+def find_checkpoint(path: str | Path) -> Path:
+    """Return the checkpoint that a path names: in a run's folder best.ckpt, or else last.ckpt.
+
+    Of a folder of convert's, or of another code, that is the folder. One without any checkpoint is
+    a CheckpointError.
+    """
+    path = Path(path)
+    if not path.is_dir() or (path / CONFIG).is_file():
+        return path
+    # No deeper: it may be any folder.
+    places = [path / part / name for name in ("best.ckpt", LAST) for part in ("checkpoints", "")]
+    if not (found := [place for place in places if place.is_file()]):
+        expected = "expected a run's folder, or one written by convert"
+        raise CheckpointError(f"{path}: no checkpoint in this folder; {expected}")
+    return found[0]
+
+
+def result_folder(checkpoint: Path) -> Path:
+    """Return the folder for what is measured of a checkpoint: its run's, or convert's."""
+    if checkpoint.is_dir():
+        return checkpoint
+    folder = checkpoint.parent if checkpoint.parent != Path() else Path.cwd()
+    return folder.parent if folder.name == "checkpoints" else folder
+
+
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Return the content of a checkpoint of fit, or the settings of a folder of convert's.
 
     A missing file is a ValueError; one that is damaged, or something else, a CheckpointError.
     """
-    path = Path(path)
+    path = find_checkpoint(path)
     if path.is_dir():
         return {"hyper_parameters": {"net": read_config(path).to_dict()}}
     if not path.is_file():
@@ -85,13 +109,19 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         allowed = "expected a checkpoint written by fit, or a folder written by convert"
         raise ValueError(f"ckpt_path: {path}: no such file{there}; {allowed}")
     checkpoint = load_checkpoint(path)
-    try:
-        TransformerXLConfig(**checkpoint["hyper_parameters"]["net"])
-    except (LookupError, TypeError) as error:
-        raise CheckpointError(FOREIGN.format(path)) from error
+    with refuse_damaged(path, FOREIGN.format(path)):
+        # Before anybody builds what its settings say.
+        match_weights(*own_weights(checkpoint))
     if not (manifest := manifest_path(path)).is_file():
         warn_unverified(path, f"its manifest {manifest.name} is missing")
     return checkpoint
+
+
+def own_weights(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], Any, TransformerXLConfig]:
+    """Return a run's weights, how they are named, and the settings of their network."""
+    weights = {name.removeprefix("net."): each for name, each in checkpoint["state_dict"].items()}
+    config = TransformerXLConfig(**checkpoint["hyper_parameters"]["net"])
+    return weights, map_own_weights, config
 
 
 def load_run(path: str | Path) -> tuple[TransformerXL, Vocabulary | None]:
@@ -99,13 +129,12 @@ def load_run(path: str | Path) -> tuple[TransformerXL, Vocabulary | None]:
 
     Only a folder of convert's may have no vocabulary; errors are those of `read_checkpoint`.
     """
-    if Path(path).is_dir():
-        return load_folder(Path(path))
+    path = find_checkpoint(path)
+    if path.is_dir():
+        return load_folder(path)
     checkpoint = read_checkpoint(path)
-    with refuse_damaged(Path(path), FOREIGN.format(path)):
-        config, weights = checkpoint["hyper_parameters"]["net"], checkpoint["state_dict"]
-        weights = {name.removeprefix("net."): weights[name] for name in weights}
-        model = load_weights(weights, map_own_weights, TransformerXLConfig(**config))
+    with refuse_damaged(path, FOREIGN.format(path)):
+        model = load_weights(*own_weights(checkpoint))
         return model.float(), load_vocabulary(checkpoint["CorpusDataModule"]["vocab"])
 
 
@@ -129,6 +158,15 @@ def read_tgt_len(path: str | Path) -> int | None:
     return settings.get("data", {}).get("tgt_len")
 
 
+def read_data_settings(ckpt_path: str | Path) -> dict[str, Any]:
+    """Return the settings of data in the config.yaml of a checkpoint's run; none without a run."""
+    path = result_folder(find_checkpoint(ckpt_path)) / RUN_CONFIG
+    if not path.is_file():
+        return {}
+    with refuse_damaged(path, f"{path}: damaged, or not what fit wrote; {OTHERWISE}"):
+        return dict(load_yaml(path.read_text(encoding="utf-8")).get("data") or {})
+
+
 def load_training_text(
     ckpt_path: str | Path, data_dir: str | None = None
 ) -> tuple[str, Store | TaskStore]:
@@ -137,15 +175,17 @@ def load_training_text(
     With `data_dir`, data lives there now. That nothing says which text it was, or that it is
     another one by now, is a DataError.
     """
-    state = read_checkpoint(ckpt_path).get("CorpusDataModule")
-    path = Path(ckpt_path).absolute().parents[1] / "config.yaml"
-    if state is None or not path.is_file():
+    state, settings = (
+        read_checkpoint(ckpt_path).get("CorpusDataModule"),
+        read_data_settings(ckpt_path),
+    )
+    path = result_folder(find_checkpoint(ckpt_path)) / RUN_CONFIG
+    if state is None or not settings:
         missing = f"no {path} says what it was trained on"
         raise DataError(f"ckpt_path: {ckpt_path}: {missing}; {OTHERWISE}")
     with refuse_damaged(path, f"{path}: damaged, or not what fit wrote; {OTHERWISE}"):
-        data = load_yaml(path.read_text(encoding="utf-8")).get("data") or {}
-        names = data.keys() & {field.name for field in fields(DataConfig)}
-        config = DataConfig(**{name: data[name] for name in names})
+        names = settings.keys() & {field.name for field in fields(DataConfig)}
+        config = DataConfig(**{name: settings[name] for name in names})
     store = (replace(config, data_dir=data_dir) if data_dir else config).open()
     if store.fingerprint != state["fingerprint"]:
         changed = f"the checkpoint's is {state['fingerprint']}, this text's {store.fingerprint}"

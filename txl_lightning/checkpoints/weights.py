@@ -69,7 +69,20 @@ def load_weights(
 ) -> TransformerXL:
     """Build a network, in eval mode and the precision of its weights, from tensors of any code.
 
-    Nothing is built that does not have their shapes.
+    Nothing is built that does not have their shapes; errors are those of `match_weights`.
+    """
+    ours = match_weights(theirs, map_names, config)
+    model = TransformerXL(config).to(ours["layers.0.attention.o_net.weight"].dtype)
+    model.load_state_dict(ours)
+    return model.eval()
+
+
+def match_weights(
+    theirs: Mapping[str, Tensor],
+    map_names: Callable[[TransformerXLConfig], WeightMap],
+    config: TransformerXLConfig,
+) -> dict[str, Tensor]:
+    """Return tensors of any code under the names of a network, which is not built.
 
     Raises:
         ValueError: one is missing, or has no place here, or has another shape than the settings
@@ -92,9 +105,7 @@ def load_weights(
     ours: dict[str, Tensor] = {}
     for part in names.parts:
         ours |= zip(part.ours, convert_part(part, given, shapes), strict=True)
-    model = TransformerXL(config).to(ours["layers.0.attention.o_net.weight"].dtype)
-    model.load_state_dict(ours)
-    return model.eval()
+    return ours
 
 
 def list_names(names: set[str], limit: int = 4) -> str:

@@ -24,8 +24,9 @@ def convert_command(
     Nothing in a checkpoint is executed; one that would be is refused.
 
     Args:
-        source: A checkpoint of fit, a folder of convert's, a folder of Hugging Face's TransfoXL, a
-            checkpoint_*.pt of NVIDIA's, or a state_dict of the original code (.pt, .safetensors).
+        source: A checkpoint of fit or its run, a folder of convert's, a folder of Hugging Face's
+            TransfoXL, a checkpoint_*.pt of NVIDIA's, or a state_dict of the original code (.pt,
+            .safetensors).
         out: The folder to write; new, or empty.
         to: txl, for generate, and for fit, validate and test as ckpt_path; or huggingface, for
             TransfoXLLMHeadModel.from_pretrained of transformers 4.57.

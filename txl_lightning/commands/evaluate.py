@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..checkpoints.runs import load_training_text, sha256_of_weights
+from ..checkpoints.runs import find_checkpoint, load_training_text, sha256_of_weights
 from ..data.config import DataConfig
 from ..data.corpora import CORPORA
 from ..data.store import EvalText
@@ -36,10 +36,10 @@ def evaluate_command(
     weights: Weights = "float32",
     **lengths: Any,
 ) -> None:
-    """Print the loss of a model on a text: one line of JSON, and a table on stderr.
+    """Print the loss of a model on a text: a table on stderr, and to a pipe one line of JSON.
 
     Args:
-        ckpt_path: A checkpoint written by fit, or a folder written by convert.
+        ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
         protocol: How the text is read: segments, single-pass, sliding-window, or as published:
             paper-, nvidia- or fairseq- and the corpus, with -large for the large models.
         path: A file, a folder or tar of documents, or - for the standard input (copied to $TMPDIR);
@@ -49,7 +49,7 @@ def evaluate_command(
         document_unit: Unit of path or corpus before which nothing is visible.
         data_dir: Folder of data; left out, $TXL_DATA, or data, or that of the training.
         per_token: A .npy file for the nats of every token in input order; nan where not scored.
-        out: File to append the line of JSON to.
+        out: File to append the line of JSON to; /dev/stdout shows it on a terminal.
         device: Device of the model; left out, a GPU if there is one.
         weights: Precision of the layers' weights: bf16 and int8 are faster on a CPU, less exact.
         **lengths: In place of the protocol's own.
@@ -57,26 +57,30 @@ def evaluate_command(
     chosen = get_protocol(protocol, **lengths)
     check_file_writable("per_token", per_token)
     check_file_writable("out", out)
-    model, vocab = load_model(ckpt_path, device, weights)
+    checkpoint = find_checkpoint(ckpt_path)
+    model, vocab = load_model(checkpoint, device, weights)
     with TemporaryDirectory(prefix="txl-") as folder:
         if path is None and corpus is None:
             require(document_unit is None, "document_unit", document_unit, "path or corpus given")
-            text = EvalText.from_store(*load_training_text(ckpt_path, data_dir), split)
+            text = EvalText.from_store(*load_training_text(checkpoint, data_dir), split)
         else:
             config = select_text(path, corpus, folder)
             config = replace(config, document_unit=document_unit, data_dir=data_dir)
             text = config.encode_split(split, vocab, Path(folder))
         record = score(model, replace(text, name=path or text.name), chosen, per_token)
-    record |= {"checkpoint": ckpt_path, "checkpoint_sha256": sha256_of_weights(ckpt_path)}
+    record |= {"checkpoint": str(checkpoint), "checkpoint_sha256": sha256_of_weights(checkpoint)}
     record["weights"] = weights
-    print(line := json.dumps(record, allow_nan=False))
-    print_notice(format_table(record, chosen.unit))
-    append_line(out, line)
+    print_record(record, chosen.unit, out)
 
 
-def append_line(path: str | None, line: str) -> None:
-    if path is not None:
-        with open(path, "a", encoding="utf-8") as file:
+def print_record(record: dict[str, Any], unit: str, out: str | None) -> None:
+    """Print the table; append JSON to `out`, and print it for the program at the other end."""
+    print_notice(format_table(record, unit))
+    line = json.dumps(record, allow_nan=False)
+    if not sys.stdout.isatty():
+        print(line)
+    if out is not None:
+        with open(out, "a", encoding="utf-8") as file:
             print(line, file=file)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checkpoints.runs import sha256_of_weights
+from ..checkpoints.runs import find_checkpoint, sha256_of_weights
 from ..data.vocab import Vocabulary
 from ..errors import require, require_at_least
 from ..files import check_file_writable
@@ -69,7 +69,7 @@ def generate_command(
     """Print the continuation of a prompt while it is generated.
 
     Args:
-        ckpt_path: A checkpoint written by fit, or a folder written by convert.
+        ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
         prompt: Text to continue; left out, the standard input if it is piped, or else a line end.
         prompt_file: File with the prompt; - is the standard input.
         prompts: File with a prompt in each line that is not empty, in place of one prompt.
@@ -82,10 +82,11 @@ def generate_command(
     expected = "null with prompt, prompt_file, num_beams or state_file"
     require(prompts is None or alone, "prompts", prompts, expected)
     texts = [read_prompt(prompt, prompt_file)] if prompts is None else read_prompt_lines(prompts)
-    model, vocab = load_model(ckpt_path, how.device, how.weights)
+    checkpoint = find_checkpoint(ckpt_path)
+    model, vocab = load_model(checkpoint, how.device, how.weights)
     # At once, before so many prompts are made: each step has so many logits.
     torch.empty(how.num_samples, model.config.n_token, device=model.device)
-    sha256 = sha256_of_weights(ckpt_path) if how.state_file else ""
+    sha256 = sha256_of_weights(checkpoint) if how.state_file else ""
     # Keys that other weights made would continue another text.
     sha256 += "" if how.weights == "float32" else f" {how.weights}"
     n_printed = 0
@@ -98,7 +99,7 @@ def generate_command(
     else:
         ids = [encode_prompt(vocab, "\n" if text is None else text) for text in texts]
         ids = [ids_L for ids_L in ids for _ in range(how.num_samples)]
-        state = start_decoding(model, ids, how.mem_len, choose_ext_len(model, how, ckpt_path))
+        state = start_decoding(model, ids, how.mem_len, choose_ext_len(model, how, checkpoint))
     # Its generator starts from the same number in every process.
     torch.seed()
     if how.num_beams is None:
@@ -112,10 +113,10 @@ def encode_prompt(vocab: Vocabulary, text: str) -> Tensor:
     return torch.from_numpy(vocab.encode_text(text, where="prompt").astype("int64"))
 
 
-def choose_ext_len(model: TransformerXL, how: TextOptions, ckpt_path: str) -> int:
+def choose_ext_len(model: TransformerXL, how: TextOptions, checkpoint: Path) -> int:
     if how.ext_len is not None or not find_missing_memory(model, how.mem_len):
         return how.ext_len or 0
-    return max(find_tgt_len(ckpt_path) - 1, 1)
+    return max(find_tgt_len(checkpoint) - 1, 1)
 
 
 def search_text(

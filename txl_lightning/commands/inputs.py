@@ -9,13 +9,19 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ..checkpoints.runs import load_training_text, load_with_vocabulary, read_tgt_len
+from ..checkpoints.runs import (
+    load_training_text,
+    load_with_vocabulary,
+    read_tgt_len,
+    result_folder,
+)
 from ..data.config import DataConfig
 from ..data.documents import SPLITS
 from ..data.store import Store
 from ..data.user_files import find_slices
 from ..data.vocab import Vocabulary
 from ..errors import DataError, require
+from ..files import check_folder_writable
 from ..model import TransformerXL, Weights, narrow_weights
 
 Device = Literal["cpu", "cuda"] | None
@@ -30,7 +36,7 @@ def pick_device(device: Device) -> str:
 
 
 def load_model(
-    ckpt_path: str, device: Device, weights: Weights = "float32"
+    ckpt_path: Path, device: Device, weights: Weights = "float32"
 ) -> tuple[TransformerXL, Vocabulary]:
     """Load the network, in eval mode on its device, and its vocabulary."""
     place = pick_device(device)
@@ -38,12 +44,19 @@ def load_model(
     return narrow_weights(model.to(place), weights), vocab
 
 
-def find_tgt_len(ckpt_path: str) -> int:
+def make_output_folder(out: str | None, ckpt_path: Path, name: str) -> Path:
+    """Return the folder to write to: left out, one of this name beside the checkpoint."""
+    folder = result_folder(ckpt_path) / name if out is None else Path(out)
+    check_folder_writable("out", folder)
+    return folder
+
+
+def find_tgt_len(ckpt_path: Path) -> int:
     """Return how long segments were in training; a usual length, if a checkpoint does not say."""
     return read_tgt_len(ckpt_path) or USUAL_TGT_LEN
 
 
-def read_ids(ckpt_path: str, vocab: Vocabulary, path: str | None, split: str) -> np.ndarray:
+def read_ids(ckpt_path: Path, vocab: Vocabulary, path: str | None, split: str) -> np.ndarray:
     """Return the ids of a file, or else of a split of the checkpoint's text, as one document."""
     if path is not None:
         slices = find_slices(Path(path).expanduser(), DataConfig().data_folder)

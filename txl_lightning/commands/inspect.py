@@ -12,12 +12,11 @@ from ..analysis.loss_by_position import (
     average_by_position,
     score_memory_lens,
 )
-from ..checkpoints.runs import sha256_of_weights
+from ..checkpoints.runs import find_checkpoint, sha256_of_weights
 from ..errors import require
 from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
-from ..files import check_folder_writable
-from .inputs import Device, find_tgt_len, load_model, read_ids
+from .inputs import Device, find_tgt_len, load_model, make_output_folder, read_ids
 
 
 def inspect_command(
@@ -29,14 +28,14 @@ def inspect_command(
     tgt_len: int | None = None,
     mem_lens: tuple[int, ...] = (),
     device: Device = None,
-    out: str = "inspect",
+    out: str | None = None,
 ) -> None:
     """Measure what memory does: loss by its length and by position, and attention distance.
 
     Writes .csv, .json and .png files: positions, memory, attention.
 
     Args:
-        ckpt_path: A checkpoint written by fit.
+        ckpt_path: A checkpoint written by fit, or a run's folder, for its best.ckpt.
         path: Text to measure on; left out, that of the training.
         split: Part of that text: train, val or test.
         tokens: Most tokens to read, from its beginning.
@@ -44,22 +43,23 @@ def inspect_command(
         tgt_len: Tokens in a segment; left out, as in training.
         mem_lens: Lengths of memory beside 0 and that of training; left out, up to four times it.
         device: Device of the model; left out, a GPU if there is one.
-        out: Folder to write to.
+        out: Folder to write to; left out, inspect beside the checkpoint.
     """
-    check_folder_writable("out", out)
-    model, vocab = load_model(ckpt_path, device)
     require(tokens >= 1, "tokens", tokens, "at least 1")
-    ids = read_ids(ckpt_path, vocab, path, split)[:tokens]
+    checkpoint = find_checkpoint(ckpt_path)
+    model, vocab = load_model(checkpoint, device)
+    ids = read_ids(checkpoint, vocab, path, split)[:tokens]
+    folder = make_output_folder(out, checkpoint, "inspect")
     mem_len = model.config.mem_len
-    tgt_len = find_tgt_len(ckpt_path) if tgt_len is None else tgt_len
+    tgt_len = find_tgt_len(checkpoint) if tgt_len is None else tgt_len
     segments = {"batch_size": batch_size, "tgt_len": tgt_len}
     usual = [max(1, (mem_len or tgt_len) * 2**power // 4) for power in range(5)]
     nats = score_memory_lens(model, ids, [0, mem_len, *(mem_lens or usual)], **segments)
     attention = measure_attention_distance(model, ids, **segments)
-    about = {"checkpoint": ckpt_path, "checkpoint_sha256": sha256_of_weights(ckpt_path)}
+    about = {"checkpoint": str(checkpoint), "checkpoint_sha256": sha256_of_weights(checkpoint)}
     about |= {"path": path, "split": split} | describe_environment(model.device)
     about |= {"tokens": len(ids), "unit": vocab.unit, "trained_mem_len": mem_len, **segments}
-    write_results(Path(out), nats, attention, about)
+    write_results(folder, nats, attention, about)
 
 
 def write_results(

@@ -8,14 +8,13 @@ import numpy as np
 
 from ..analysis.plots import label_recl, plot_gains
 from ..analysis.recl import THRESHOLD, compute_recl, score_context, spread_targets
-from ..checkpoints.runs import sha256_of_weights
+from ..checkpoints.runs import find_checkpoint, sha256_of_weights
 from ..data.vocab import Vocabulary
 from ..errors import require
 from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
-from ..files import check_folder_writable
 from ..model import TransformerXL
-from .inputs import Device, find_tgt_len, load_model, read_ids
+from .inputs import Device, find_tgt_len, load_model, make_output_folder, read_ids
 from .runs import shorten_paths
 
 
@@ -29,7 +28,7 @@ def recl_command(
     path: str | None = None,
     split: str = "val",
     device: Device = None,
-    out: str = "recl",
+    out: str | None = None,
 ) -> None:
     """Measure how much context is of use to a group of checkpoints of one vocabulary, on one text.
 
@@ -37,7 +36,7 @@ def recl_command(
     by what no model could do with less. Written as .csv and .json: recl, gains; and recl.png.
 
     Args:
-        ckpt_path: Checkpoints written by fit.
+        ckpt_path: Checkpoints written by fit, or runs' folders, for their best.ckpt.
         step: Tokens by which the context grows.
         max_context: The longest context.
         r: Shares of the positions, the hardest with the shorter context, that are looked at.
@@ -47,16 +46,17 @@ def recl_command(
         path: A text to measure on; left out, that of the first checkpoint's run.
         split: Which part of that text.
         device: Device of the model; left out, a GPU if there is one.
-        out: Folder to write to.
+        out: Folder to write to; left out, recl beside the first checkpoint.
     """
-    check_folder_writable("out", out)
     check_options(step, max_context, r, positions)
-    models, vocab = load_group(ckpt_path, device)
-    tokens = read_ids(ckpt_path[0], vocab, path, split)
+    checkpoints = [find_checkpoint(path) for path in ckpt_path]
+    models, vocab = load_group(checkpoints, device)
+    tokens = read_ids(checkpoints[0], vocab, path, split)
     place_P = spread_targets(len(tokens), max_context, positions)
+    folder = make_output_folder(out, checkpoints[0], "recl")
     contexts, nats = range(step, max_context + 1, step), {}
     print(f"nats per {vocab.unit}, at {len(place_P):,} positions, by context")
-    for checkpoint, (name, model) in zip(ckpt_path, models.items(), strict=True):
+    for checkpoint, (name, model) in zip(checkpoints, models.items(), strict=True):
         lengths = {"tgt_len": find_tgt_len(checkpoint), "mem_len": model.config.mem_len}
         lengths = lengths if reading == "trained" else {}
         rows = []
@@ -64,11 +64,9 @@ def recl_command(
             rows.append(score_context(model, tokens, place_P, context, **lengths))
             print(f"{name}  {context:6,}  {rows[-1].mean():.4f}", flush=True)
         nats[name] = np.stack(rows)
-    about = {"checkpoints": dict(zip(models, ckpt_path, strict=True)), "reading": reading}
-    about["checkpoint_sha256"] = dict(zip(models, map(sha256_of_weights, ckpt_path), strict=True))
-    about |= describe_environment(model.device) | {"positions": len(place_P)}
+    about = describe_group(models, checkpoints) | {"reading": reading, "positions": len(place_P)}
     about |= {"path": path, "split": None if path else split}
-    write_results(Path(out), nats, r, about | {"contexts": list(contexts), "unit": vocab.unit})
+    write_results(folder, nats, r, about | {"contexts": list(contexts), "unit": vocab.unit})
 
 
 def check_options(step: int, max_context: int, r: Sequence[float], positions: int) -> None:
@@ -92,9 +90,20 @@ def write_results(
     print(f"written to {folder}")
 
 
-def load_group(paths: Sequence[str], device: Device) -> tuple[dict[str, TransformerXL], Vocabulary]:
+def describe_group(models: dict[str, TransformerXL], checkpoints: Sequence[Path]) -> dict[str, Any]:
+    sha256 = dict(zip(models, map(sha256_of_weights, checkpoints), strict=True))
+    about = {"checkpoints": dict(zip(models, map(str, checkpoints), strict=True))}
+    about |= describe_environment(next(iter(models.values())).device)
+    return about | {"checkpoint_sha256": sha256}
+
+
+def load_group(
+    paths: Sequence[Path], device: Device
+) -> tuple[dict[str, TransformerXL], Vocabulary]:
     """Load models by name, and their one vocabulary."""
-    require(len(set(paths)) == len(paths), "ckpt_path", list(paths), "different files")
+    require(
+        len(set(paths)) == len(paths), "ckpt_path", ", ".join(map(str, paths)), "different files"
+    )
     models, vocabs = zip(*(load_model(path, device) for path in paths), strict=True)
     for path, vocab in zip(paths, vocabs, strict=True):
         if vocab.fingerprint != vocabs[0].fingerprint:

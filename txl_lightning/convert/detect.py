@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.files import KEY, warn_unverified
-from ..checkpoints.runs import CONFIG, load_run
+from ..checkpoints.runs import CONFIG, find_checkpoint, load_run
 from ..checkpoints.tensors import errors_in, load_content, load_json, require_tensors
 from ..checkpoints.vocabulary import read_vocabulary
 from ..data.vocab import Vocabulary
@@ -26,7 +26,7 @@ def load_any_checkpoint(source: str, args: str | None = None, vocab: str | None 
         args: the keywords of the original's constructor, as JSON; only for a state_dict.
         vocab: see `read_vocabulary`; left out, what comes with the checkpoint.
     """
-    path = Path(source)
+    path = find_checkpoint(source)
     model, own = load_from_folder(path) if path.is_dir() else load_from_file(path, args)
     return model, own if vocab is None else read_vocabulary(vocab, model.config.n_token)
 

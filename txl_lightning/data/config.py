@@ -95,11 +95,13 @@ class DataConfig:
     def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
         """Encode a split with a given vocabulary in a folder that stays; DataError as in `open`."""
         recipe, saved = self.recipe(), folder / "vocab.json"
-        if not any(part.n_byte for part in recipe.splits[split]):
+        filled = [name for name, parts in recipe.splits.items() if any(p.n_byte for p in parts)]
+        if split not in filled:
             raise DataError(f"{self.name}: its {split} text is empty; give another split")
         saved.write_text(vocab.to_json())
         splits = {name: recipe.splits[name] if name == split else [] for name in SPLITS}
         store = prepare_store(replace(recipe, splits=splits, vocab=str(saved)), folder)
         # Of the text alone: all vocabularies are measured on one text.
         fingerprint = store.manifest["text"][:16]
-        return replace(EvalText.from_store(self.name, store, split), fingerprint=fingerprint)
+        text = replace(EvalText.from_store(self.name, store, split), fingerprint=fingerprint)
+        return text if len(filled) > 1 else replace(text, split="whole text")

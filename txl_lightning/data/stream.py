@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import DataError
 from .tokens import FixedLengths, ReadingOrder, SegmentLengths, Text, TextOrder, Tokens
 
 TENSORS = ("tokens_BL", "targets_BL", "doc_pos_BL")
@@ -198,12 +199,12 @@ class TrainingLoader:
 
 
 def check_length(part: str, stream: Stream, tgt_len: int, fix: str) -> None:
-    """Raise a ValueError, with the arithmetic, if a text cannot fill one segment of every row."""
+    """Raise a DataError, with the arithmetic, if a text cannot fill one segment of every row."""
     batch_size, multiple = stream.batch_size, stream.tokens.row_multiple
     shortest = -(-(tgt_len + 1) // multiple) * multiple
     if stream.row_len < shortest:
         unit = "" if multiple == 1 else f", in whole examples of {multiple}"
-        raise ValueError(
+        raise DataError(
             f"{part}: {len(stream.tokens)} tokens are too few for {batch_size} rows of {tgt_len} + "
             f"1{unit} ({batch_size} x {shortest} = {batch_size * shortest}); {fix}"
         )

@@ -6,36 +6,42 @@ from typing import Any
 import jsonargparse
 import yaml
 from lightning.fabric.plugins.io import CheckpointIO
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger
 
-from ..checkpoints import read_checkpoint
+from ..checkpoints import load_folder, read_checkpoint
+from ..checkpoints.runs import result_folder
 from ..data.datamodule import CorpusDataModule
+from ..data.vocab import Vocabulary
 from ..errors import (
+    MISSING,
     CheckpointError,
     OutOfMemoryError,
     explain_parser_error,
     flatten_settings,
     is_out_of_memory,
+    shorten,
 )
 from ..files import check_folder_writable
-from .callbacks.checkpointing import (
-    AtomicCheckpointIO,
-    BestCheckpoint,
-    LastCheckpoint,
-    replace_signal_handlers,
-)
-from .callbacks.predictions import SaveNats
-from .callbacks.progress_bar import TokenProgressBar
-from .callbacks.report import Report, ReportConfig
-from .callbacks.run_folder import find_writers_elsewhere, run_folder
-from .callbacks.throughput import Throughput
-from .callbacks.time_budget import PlanConfig, TimeBudget
-from .callbacks.validation_probe import ValidationProbe
-from .callbacks.wandb import WandbConfig, WandbRun, run_id_from, wandb_loggers, wrap_wandb_loggers
+from ..model import TransformerXL
+from .callbacks.checkpointing import AtomicCheckpointIO, replace_signal_handlers
+from .callbacks.progress_bar import format_measured
+from .callbacks.report import ReportConfig
+from .callbacks.time_budget import PlanConfig
+from .callbacks.wandb import WandbConfig, run_id_from, wrap_wandb_loggers
+from .defaults import TRAINER_DEFAULTS, SaveRun, default_callbacks, trainer_defaults
 from .module import LanguageModel
-from .options import Parser, check_settings, describe_options, round_counts
+from .options import (
+    Parser,
+    allow_imports,
+    check_settings,
+    check_trainer,
+    describe_options,
+    names_text,
+    round_counts,
+    take_option,
+)
 from .resume import (
     CheckpointConfig,
     Resume,
@@ -43,7 +49,7 @@ from .resume import (
     check_same_model,
     find_start,
     load_weights,
-    print_once,
+    text_settings,
     vocabulary_setting,
 )
 from .run_logger import RunLogger
@@ -54,31 +60,22 @@ IMPORTABLE = ["txl_lightning"] + [
 ]
 """Packages that a class_path of a config may name; nothing else is imported."""
 
-TRAINER_DEFAULTS = {
-    "max_epochs": -1,
-    "max_steps": 2000,
-    "val_check_interval": 200,
-    "check_val_every_n_epoch": None,
-    "gradient_clip_val": 0.25,
-    "log_every_n_steps": 10,
-    "num_sanity_val_steps": 0,
-    "use_distributed_sampler": False,
-    "enable_model_summary": False,
-    "default_root_dir": "runs",
-}
+SAVE_DIR = "--trainer.logger.save_dir="
 
 
 class TxlCLI(LightningCLI):
     """The commands that Lightning's Trainer runs."""
 
     def __init__(self, arguments: list[str]) -> None:
-        self.arguments = arguments
+        allowed, self.arguments = take_option(arguments, "--allow_imports")
         self.start: Path | None = None
+        # What convert wrote, loaded: its sizes are those of its weights.
+        self.converted: tuple[TransformerXL, Vocabulary | None] | None = None
         self.run_folder: Path | None = None
         self.run_id: str | None = None
         jsonargparse.set_parsing_settings(
             import_path_denylist=["*"],
-            import_path_allowlist=IMPORTABLE,
+            import_path_allowlist=IMPORTABLE + allow_imports(allowed),
             config_read_mode_fsspec_enabled=False,
             docstring_parse_attribute_docstrings=True,
         )
@@ -89,12 +86,12 @@ class TxlCLI(LightningCLI):
                 save_config_callback=SaveRun,
                 save_config_kwargs={"save_to_log_dir": False},
                 seed_everything_default=1,
-                trainer_defaults=TRAINER_DEFAULTS,
+                trainer_defaults=trainer_defaults(self.arguments[0]),
                 auto_configure_optimizers=False,
                 load_from_checkpoint_support=False,
                 parser_class=Parser,
                 parser_kwargs={"exit_on_error": False},
-                args=arguments,
+                args=self.arguments,
             )
         except Exception as error:
             if not is_out_of_memory(error):
@@ -141,7 +138,27 @@ class TxlCLI(LightningCLI):
         try:
             return self.parser.parse_args(self.arguments)
         except jsonargparse.ArgumentError as error:
-            raise ValueError(explain_parser_error(str(error), [self.command_parser])) from error
+            missing = MISSING.search(str(error))
+            is_filled = any(word.startswith(SAVE_DIR) for word in self.arguments)
+            if is_filled or not missing or missing.group(1, 3) != ("trainer.logger", "save_dir"):
+                raise ValueError(self.explain_error(error)) from error
+        # A logger that does not say where it writes.
+        rest = self.parser.parse_args([*self.arguments, "--trainer.logger=false"])
+        root = (
+            rest[rest.subcommand].trainer.default_root_dir or TRAINER_DEFAULTS["default_root_dir"]
+        )
+        self.arguments = [*self.arguments, f"{SAVE_DIR}{root}"]
+        return self.parse()
+
+    def explain_error(self, error: jsonargparse.ArgumentError) -> str:
+        """Return an error in one line, with the config file, of several, that it is in."""
+        for path in take_option(self.arguments, "-c", "--config")[0]:
+            try:
+                self.parser.parse_args([self.arguments[0], f"--config={path}"])
+            except jsonargparse.ArgumentError as alone:
+                words = explain_parser_error(str(alone), [self.command_parser])
+                return f"{shorten(path)}: {words}"
+        return explain_parser_error(str(error), [self.command_parser])
 
     def _parse_ckpt_path(self) -> None:
         # Private: Lightning's lets a checkpoint's settings override the command line. Here they are
@@ -149,14 +166,18 @@ class TxlCLI(LightningCLI):
         command = self.config.subcommand
         given = self.config[command]
         resume = given.resume if command == "fit" else "never"
-        self.start = find_start(resume, given.ckpt_path, Path(given.trainer.default_root_dir))
+        root = Path(given.trainer.default_root_dir or TRAINER_DEFAULTS["default_root_dir"])
+        self.start = find_start(resume, given.ckpt_path, root)
         if self.start is None:
             return
         checkpoint = read_checkpoint(self.start)
+        self.converted = load_folder(self.start) if self.start.is_dir() else None
         if resume != "never":
             self.run_folder, self.run_id = self.start.parents[1], run_id_from(checkpoint)
         saved = checkpoint["hyper_parameters"]
         settings = flatten_settings(saved, "model.") | vocabulary_setting(self.start)
+        if command != "fit":
+            settings |= text_settings(self.start, names_text(given.data, self.arguments))
         settings.pop("model.net.n_token")
         # It was the fastest where the checkpoint was made.
         settings.pop("model.net.kernel", None)
@@ -176,21 +197,34 @@ class TxlCLI(LightningCLI):
         config = self.config[self.subcommand]
         round_counts(config.trainer)
         check_settings(self.command_parser, config)
-        if self.subcommand == "fit":
+        if self.subcommand != "fit":
+            if self.start is None:
+                raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
+            config.trainer.default_root_dir = str(
+                config.trainer.default_root_dir or result_folder(self.start)
+            )
+        if self.subcommand in ("fit", "predict"):
             check_folder_writable("trainer.default_root_dir", config.trainer.default_root_dir)
-        elif config.ckpt_path is None:
-            raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
         if config.weights_only is False:
             raise ValueError("weights_only: invalid false; a checkpoint must run no code")
         # Left open, Lightning executes what a checkpoint holds if a plugin of the user's reads it.
         config.weights_only = True
         callbacks = default_callbacks(self.subcommand, config, self.defaults)
-        self.trainer_defaults = TRAINER_DEFAULTS | {"callbacks": callbacks}
+        self.trainer_defaults = trainer_defaults(self.subcommand) | {"callbacks": callbacks}
+
+    def instantiate_classes(self) -> None:
+        check_trainer(self.config[self.subcommand].trainer)
+        super().instantiate_classes()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self.config[self.subcommand]
         root, made = config.trainer.default_root_dir, self.config_init[self.subcommand].trainer
-        if made.logger is not False:
+        if self.subcommand != "fit":
+            # What is measured makes no folder of a run.
+            kwargs["logger"] = wrap_wandb_loggers(
+                as_list(made.logger or None), root, config.wandb.required, None
+            )
+        elif made.logger is not False:
             run_logger = RunLogger(root, name="", version=self.run_folder and self.run_folder.name)
             # A CSVLogger for the same folder would write the same file.
             same = (CSVLogger, run_logger.root_dir)
@@ -198,7 +232,7 @@ class TxlCLI(LightningCLI):
             kwargs["logger"] = wrap_wandb_loggers(
                 [run_logger, *others], root, config.wandb.required, self.run_id
             )
-        elif self.subcommand == "fit":
+        else:
             # There is no logger to make a run's folder.
             kwargs["default_root_dir"] = self.run_folder or CSVLogger(root, name="").log_dir
         plugins = as_list(made.plugins)
@@ -213,33 +247,24 @@ class TxlCLI(LightningCLI):
 
     def after_instantiate_classes(self) -> None:
         given = self.config_init[self.subcommand]
-        if self.start is not None and self.start.is_dir():
-            load_weights(self.start, self.model, self.datamodule)
+        if self.converted is not None:
+            load_weights(*self.converted, self.model, self.datamodule)
             given["ckpt_path"] = None
         elif self.start is not None:
             given["ckpt_path"] = str(self.start)
-        if self.subcommand == "predict":
+        if self.subcommand in ("validate", "test"):
+            # Lightning's table says "DataLoader 0"; ours is printed below.
+            given["verbose"] = False
+        elif self.subcommand == "predict":
             # They are in nats.npy; of a long text they would fill the memory.
             given["return_predictions"] = False
 
+    def after_test(self) -> None:
+        if self.trainer.is_global_zero:
+            print(f"{self.start}: {self.datamodule.config.name}")
+            print(format_measured(self.trainer.callback_metrics))
 
-def default_callbacks(
-    command: str, config: jsonargparse.Namespace, defaults: dict[str, Any]
-) -> list[Callback]:
-    """Make the callbacks of every run of a command; a config's own are added."""
-    if command != "fit":
-        return [SaveNats()] if command == "predict" else []
-    probe = ValidationProbe(config.report.sample_len)
-    report = Report(probe, config.report.html, defaults)
-    callbacks: list[Callback] = [Throughput(), probe, report]
-    # After the report, which draws what W&B shows.
-    callbacks.append(WandbRun(probe, config.wandb.checkpoints))
-    if config.trainer.enable_progress_bar is not False:
-        callbacks.append(TokenProgressBar())
-    callbacks.append(TimeBudget(config.plan.minutes))
-    if config.trainer.enable_checkpointing is not False:
-        callbacks += [BestCheckpoint(), LastCheckpoint(config.checkpoint.every_n_steps)]
-    return callbacks
+    after_validate = after_test
 
 
 def as_list(given: Any) -> list[Any]:
@@ -262,27 +287,3 @@ def out_of_memory(config: jsonargparse.Namespace) -> OutOfMemoryError:
         f"out of memory with {settings}; lower one of them, or set data.micro_batches 2, "
         "model.recompute true, trainer.precision bf16-mixed"
     )
-
-
-class SaveRun(SaveConfigCallback):
-    """Save the config and the vocabulary in the run's folder before training."""
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit":
-            # It says what is run, not how this time it was started.
-            self.config = self.config.clone()
-            self.config.resume, self.config.ckpt_path = "never", None
-            # Here, because the ranks agree on the folder together.
-            self.folder = run_folder(trainer)
-            for line in find_writers_elsewhere(trainer, self.folder):
-                print_once(f"warning: {line}")
-            super().setup(trainer, pl_module, stage)
-
-    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / self.config_filename
-        self.parser.save(self.config, path, skip_none=False, overwrite=True)
-        whole = yaml.safe_load(self.parser.dump(self.config, skip_unset=False))
-        for logger in wandb_loggers(trainer):
-            logger.update_config(whole)
-        (self.folder / "vocab.json").write_text(trainer.datamodule.vocab.to_json())

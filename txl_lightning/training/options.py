@@ -1,13 +1,19 @@
 """Options of Lightning's commands: their help, and what is refused before anything is built."""
 
+import sys
+import warnings
+from argparse import ArgumentError, ArgumentParser
 from dataclasses import is_dataclass
+from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
+from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
+from ..data.config import DataConfig
 from ..data.datamodule import CorpusConfig
-from ..errors import prefix_errors, require
+from ..errors import format_line, prefix_errors, require, shorten
 from ..help import HelpFormatter, describe_command, hide_options
 from ..model import EvalLengths
 from .optimizers import OptimConfig, check_end
@@ -24,15 +30,21 @@ TRAINER_OPTIONS = """default_root_dir max_steps max_time gradient_clip_val accum
     accelerator devices num_nodes strategy precision logger callbacks enable_progress_bar"""
 """Options of the Trainer in a command's help; --trainer.help lists them all."""
 TEXTS = {
-    "ckpt_path": "A checkpoint, or a folder written by convert.",
+    "ckpt_path": "A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.",
     "trainer.default_root_dir": "The folder of runs; each has a version_N in it.",
     "trainer.max_steps": "Steps of training, and with plan.minutes their limit; -1: no end.",
     "trainer.val_check_interval": "Segments from one validation to the next.",
     "trainer.limit_val_batches": "Segments that a validation reads at most; left out, all.",
     "trainer.logger": "A logger beside metrics.csv, for example WandbLogger; false: none at all.",
+    "trainer.callbacks": "Callbacks besides ours; your own with --allow_imports PACKAGE, which "
+    "lets options and configs name its classes, and which only the command line can say.",
     "trainer.strategy": "How devices share the work: ddp, fsdp2, or another of Lightning's.",
 }
 """Texts where Lightning's own do not fit an endless loader and our folders."""
+OBJECTS = {"callbacks", "plugins", "default_root_dir"}
+BUILT_LATER = {"logger", "enable_progress_bar", "enable_checkpointing", "enable_model_summary"}
+BUILT_LATER |= OBJECTS
+"""Options of the Trainer that name objects, or have no say in what a machine can do."""
 FIT_ONLY = ("model.optim.", "checkpoint.", "plan.", "wandb.", "report.", "resume", "trainer.max_")
 FIT_ONLY += ("trainer.gradient_", "trainer.accumulate_", "trainer.val_", "trainer.log_every_")
 
@@ -48,6 +60,8 @@ def describe_options(parser: LightningArgumentParser, arguments: list[str]) -> N
     """Write a command's help: its own settings, or with --trainer.help the Trainer's."""
     command = arguments[0]
     describe_command(parser, command, ABOUT[command])
+    if command != "fit":
+        parser.usage = parser.usage.replace("[options]", "ckpt_path [options]")
     # Private: argparse has no public list of a parser's options, nor of their groups.
     for action in parser._actions:
         action.help = TEXTS.get(action.dest, action.help)
@@ -78,6 +92,59 @@ def check_settings(parser: LightningArgumentParser, config: Namespace) -> None:
     if config.plan.minutes is not None:
         steps, expected = config.trainer.max_steps, "the most steps that plan.minutes may take"
         require(steps > 0, "trainer.max_steps", steps, expected)
+
+
+def take_option(arguments: list[str], *names: str) -> tuple[list[str], list[str]]:
+    """Return all values of an option, and the arguments without it."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument(*names, dest="values", action="append", default=[])
+    try:
+        found, rest = parser.parse_known_args(arguments)
+    except ArgumentError as error:
+        raise ValueError(f"{names[-1].lstrip('-')}: {error.message}") from error
+    return found.values, rest
+
+
+def allow_imports(packages: list[str]) -> list[str]:
+    """Return packages that the command line, and no file, lets configs name; they are importable
+    also from the folder one stands in."""
+    for package in packages:
+        parts = package.split(".")
+        # jsonargparse allows itself to nobody: its settings say what may be imported.
+        is_possible = all(map(str.isidentifier, parts)) and parts[0] != "jsonargparse"
+        require(is_possible, "allow_imports", package, "the name of a package of yours")
+    if packages:
+        sys.path.append(str(Path.cwd()))
+    return packages
+
+
+def names_text(data: Namespace, arguments: list[str]) -> bool:
+    """Tell whether another text than the run's is asked for."""
+    is_default = (data.path, data.corpus) == (None, DataConfig.corpus)
+    return not is_default or any(word.startswith("--data.corpus") for word in arguments)
+
+
+def check_trainer(trainer: Namespace) -> None:
+    """Let Lightning refuse what it cannot do here, with the key, before a text is encoded."""
+    given = {name: value for name, value in vars(trainer).items() if name not in BUILT_LATER}
+    given = {name: value for name, value in given.items() if not isinstance(value, Namespace)}
+    try:
+        make_trainer(given)
+    except Exception as error:
+        tried = {}
+        for name, value in given.items():
+            tried[name] = value
+            try:
+                make_trainer(tried)
+            except Exception as refusal:
+                words = f"trainer.{name}: invalid {shorten(value)}; {format_line(str(refusal))}"
+                raise ValueError(words) from error
+        raise
+
+
+def make_trainer(options: dict[str, Any]) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        Trainer(**options, **dict.fromkeys(BUILT_LATER - OBJECTS, False))
 
 
 def round_counts(trainer: Namespace) -> None:

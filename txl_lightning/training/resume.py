@@ -1,17 +1,25 @@
 """Start of training: from nothing, a checkpoint, or the weights that convert wrote."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from jsonargparse import Namespace
 from lightning.pytorch.utilities import rank_zero_only
 
-from ..checkpoints import load_folder
 from ..checkpoints.files import find_latest, remove_partial_files
-from ..checkpoints.runs import VOCAB
-from ..data.datamodule import CorpusDataModule
-from ..errors import CheckpointError, DataError, print_notice, require, require_at_least
+from ..checkpoints.runs import VOCAB, find_checkpoint, read_data_settings
+from ..data.datamodule import CorpusConfig, CorpusDataModule
+from ..data.vocab import Vocabulary
+from ..errors import (
+    CheckpointError,
+    DataError,
+    flatten_settings,
+    print_notice,
+    require,
+    require_at_least,
+)
+from ..model import TransformerXL
 from ..model.config import LEARNED
 from .callbacks.checkpointing import is_validation_due
 from .module import LanguageModel
@@ -39,12 +47,12 @@ class CheckpointConfig:
 def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> Path | None:
     """Return the checkpoint to start from, or None for a start from nothing.
 
-    A path is a file, a folder of convert's, or "last": what resume would find under the root.
+    A path is a file, a run's folder or convert's, or "last": what resume would find under the root.
     """
     if ckpt_path not in (None, "last"):
         expected = "never with ckpt_path: one of them says where to start"
         require(resume == "never", "resume", resume, expected)
-        return Path(ckpt_path)
+        return find_checkpoint(ckpt_path)
     if resume == "never" and ckpt_path is None:
         return None
     if rank_zero_only.rank == 0:
@@ -93,13 +101,22 @@ def vocabulary_setting(start: Path) -> dict[str, str]:
     return {"data.vocab": str(vocab)} if vocab.is_file() else {}
 
 
-def load_weights(folder: Path, model: LanguageModel, data: CorpusDataModule) -> None:
-    """Load a folder's weights, whatever text they learned from, if its ids mean the same."""
-    net, vocab = load_folder(folder)
+def text_settings(start: Path, is_named: bool) -> dict[str, Any]:
+    """Return the settings of data that a run has in its folder, but its text if one is named."""
+    settings = read_data_settings(start)
+    names = settings.keys() & {field.name for field in fields(CorpusConfig)}
+    names -= {"corpus", "path"} if is_named else set()
+    return flatten_settings({name: settings[name] for name in names}, "data.")
+
+
+def load_weights(
+    net: TransformerXL, vocab: Vocabulary | None, model: LanguageModel, data: CorpusDataModule
+) -> None:
+    """Load a network's weights, whatever text they learned from, if its ids mean the same."""
     if vocab is not None:
         data.load_state_dict({"vocab": vocab.to_json()})
     elif net.config.n_token != data.n_token:
-        sizes = f"{data.n_token} tokens are not the {net.config.n_token} of {folder}"
+        sizes = f"{data.n_token} tokens are not the {net.config.n_token} of the weights"
         raise DataError(f"data.vocab: {sizes}; give the vocabulary that it was trained with")
     model.net.load_state_dict(net.state_dict())
 

@@ -2,8 +2,10 @@
 
 import io
 import re
+from types import SimpleNamespace
 
 import pytest
+import torch
 from lightning.pytorch.loggers import CSVLogger
 from rich.console import Console
 
@@ -95,6 +97,12 @@ def test_the_live_line_fits_a_narrow_terminal(watch):
     assert len(last) <= 72
     assert " left" in shown
     assert " left" not in re.findall(r"step 20/20.*", shown)[-1]
+
+
+@pytest.mark.parametrize(("rate", "shown"), [(57.673, "58 tokens/s"), (1234.5, "1,234 tokens/s")])
+def test_rates_have_no_decimals_that_read_as_thousands(rate, shown):
+    trainer = SimpleNamespace(callback_metrics={"train/tokens_per_second": torch.tensor(rate)})
+    assert progress_bar.format_readings(trainer, "train", ("tokens_per_second",)) == shown
 
 
 def test_lines_in_a_pipe_are_as_seldom_as_asked_and_a_missing_validation_has_its_reason(watch):

@@ -1,5 +1,6 @@
 """The nats of every token that predict scores, as a file."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,24 +10,24 @@ from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor
 
 from ...errors import show_controls
-from .run_folder import run_folder
 
 
 class SaveNats(BasePredictionWriter):
-    """Write nats.npy in the run's folder: nats of the scored tokens, [B, T] in input order.
+    """Write nats.npy in a folder: nats of the scored tokens, [B, T] in input order.
 
     Where one row scores a token and another does not, the other has nan. Each of several ranks
     writes its own rows: nats.rank0.npy.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         super().__init__(write_interval="epoch")
 
     def write_on_epoch_end(
         self, trainer: Trainer, pl_module: Any, predictions: list[Tensor], *_: Any
     ) -> None:
         rank = f".rank{trainer.global_rank}" if trainer.world_size > 1 else ""
-        path = run_folder(trainer) / f"nats{rank}.npy"
+        path = self.folder / f"nats{rank}.npy"
         path.parent.mkdir(parents=True, exist_ok=True)
         nats_BT = torch.cat(predictions, dim=1).float().cpu().numpy()
         # The warm-up is no part of the text that is scored.

@@ -5,7 +5,9 @@ in a pipe.
 """
 
 import math
+import sys
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,8 @@ class TokenProgressBar(ProgressBar):
     def __init__(self, seconds_between_lines: float = 10.0) -> None:
         super().__init__()
         self.seconds_between_lines = seconds_between_lines
-        self.console = Console()
+        # Its escapes are for the terminal to obey; what it prints is filtered in `print`.
+        self.console = Console(file=getattr(sys.stdout, "unfiltered", None))
         self.live = Progress(disable=True)
         self.folder, self.step = Path(), 0
         self.printed_at, self.printed, self.readings = -math.inf, "", ""
@@ -137,6 +140,41 @@ class TokenProgressBar(ProgressBar):
         self.console.quiet = False
 
 
+class SegmentProgressBar(ProgressBar):
+    """A bar of the segments that validate, test or predict has read, on stderr of a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = Progress(console=Console(stderr=True), disable=not sys.stderr.isatty())
+
+    def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self.live.start()
+        counts = getattr(trainer, f"num_{pl_module.stage}_batches")
+        self.live.add_task(pl_module.stage, total=sum(counts))
+
+    def on_test_batch_end(self, *_: Any, **__: Any) -> None:
+        self.live.advance(self.live.task_ids[0])
+
+    def on_test_end(self, *_: Any) -> None:
+        self.live.stop()
+
+    on_validation_start = on_predict_start = on_test_start
+    on_validation_batch_end = on_predict_batch_end = on_test_batch_end
+    on_validation_end = on_predict_end = on_exception = on_test_end
+
+    def disable(self) -> None:
+        self.live.disable = True
+
+    def enable(self) -> None:
+        self.live.disable = not sys.stderr.isatty()
+
+
+def format_measured(metrics: Mapping[str, Any]) -> str:
+    """Return a table of what was measured; the loss is the nats, by another name."""
+    names = [name for name in metrics if not name.endswith("/loss")]
+    return align_columns([(name, f"{metrics[name]:.4f}", "") for name in names])
+
+
 def name_kernel(trainer: Trainer, pl_module: Any) -> str:
     """Return the kernel of attention that computes, also where it is chosen automatically."""
     net = pl_module.net
@@ -152,7 +190,9 @@ def format_readings(trainer: Trainer, stage: str, kinds: tuple[str, ...]) -> str
         for name in sorted(name for name in metrics if name.startswith(f"{stage}/{kind}"))[:1]:
             value = metrics[name].item()
             unit = name.partition("/")[2].replace("_per_", "/").replace("/second", "/s")
-            words.append(f"{value:,.0f} {unit}" if value > 100 else f"{value:.3f} {unit}")
+            # Not 57.673 tokens/s, which many read as thousands.
+            digits = 0 if kind == "tokens_per_second" or value > 100 else 3
+            words.append(f"{value:,.{digits}f} {unit}")
     return "  ".join(words)
 
 

@@ -42,12 +42,12 @@ TITLES = {
 }
 """Figures that are pictures of their own too."""
 NEXT = {
-    "generate": "--ckpt_path {best} --prompt 'Once upon a time'",
-    "evaluate": "{best} --split test",
-    "inspect": "{best} --out {folder}/inspect",
-    "compare": "{folder} ANOTHER_RUN",
+    "generate": "{} --prompt 'Once upon a time'",
+    "evaluate": "{} --split test",
+    "inspect": "{}",
+    "compare": "{} ANOTHER_RUN",
 }
-"""Commands to type when a run has ended."""
+"""Commands to type when a run has ended, with its folder."""
 CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {0x7F: 0x2421}
 CONTROLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
 """Characters that a page must not hold, or that reverse its text, and the signs shown for them."""
@@ -177,9 +177,8 @@ def render_report(
 
 
 def next_commands(folder: Path) -> list[str]:
-    names = {"folder": folder, "best": folder / "checkpoints" / "best.ckpt"}
-    words = {name: shlex.quote(str(path)) for name, path in names.items()}
-    return [f"{PROGRAM} {command} {NEXT[command].format(**words)}" for command in NEXT]
+    name = shlex.quote(str(folder))
+    return [f"{PROGRAM} {command} {NEXT[command].format(name)}" for command in NEXT]
 
 
 def count_parameters(trainer: Trainer) -> int:

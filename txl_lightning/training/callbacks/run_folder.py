@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 
 
 def is_fitting(trainer: Trainer) -> bool:
@@ -18,7 +18,7 @@ def run_folder(trainer: Trainer) -> Path:
 def find_writers_elsewhere(trainer: Trainer, folder: Path) -> list[str]:
     """Name a config's loggers and profiler that write outside of the run's folder.
 
-    Not W&B in the folder of runs: its files are kept there.
+    Not W&B and TensorBoard in the folder of runs: their files are kept there.
     """
     root, found = Path(trainer.default_root_dir).resolve(), []
     writers = {f"trainer.logger: {type(each).__name__}": each for each in trainer.loggers}
@@ -26,7 +26,7 @@ def find_writers_elsewhere(trainer: Trainer, folder: Path) -> list[str]:
     for name, writer in writers.items():
         places = (getattr(writer, key, None) for key in ("log_dir", "save_dir", "dirpath"))
         place = Path(next(filter(None, places), folder)).resolve()
-        is_ours = isinstance(writer, WandbLogger) and place.is_relative_to(root)
+        is_ours = isinstance(writer, WandbLogger | TensorBoardLogger) and place.is_relative_to(root)
         if not is_ours and not place.is_relative_to(folder.resolve()):
             found.append(f"{name} writes to {place}, outside of the run's folder {folder}")
     return found

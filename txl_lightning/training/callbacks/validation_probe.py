@@ -29,6 +29,15 @@ NOTES = ("samples", "prompt_len", "nats_by_position", "attention")
 """What a checkpoint keeps, so that the report of a resumed run has it."""
 
 
+class FinalValidation(Callback):
+    """Validate after the last step of a run, also where no interval ends."""
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
+        if pl_module.between_steps and trainer.global_step == trainer.max_steps:
+            # Lightning validates before it stops, which LastCheckpoint looks up after this hook.
+            trainer.should_stop = True
+
+
 class ValidationProbe(Callback):
     """Measure the model in each validation of fit; training is bit for bit as without it.
 

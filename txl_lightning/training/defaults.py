@@ -1,0 +1,83 @@
+"""Defaults of Lightning's commands: the Trainer's options, callbacks, and what a run saves."""
+
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+import yaml
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.cli import SaveConfigCallback
+
+from .callbacks.checkpointing import BestCheckpoint, LastCheckpoint
+from .callbacks.predictions import SaveNats
+from .callbacks.progress_bar import SegmentProgressBar, TokenProgressBar
+from .callbacks.report import Report
+from .callbacks.run_folder import find_writers_elsewhere, run_folder
+from .callbacks.throughput import Throughput
+from .callbacks.time_budget import TimeBudget
+from .callbacks.validation_probe import FinalValidation, ValidationProbe
+from .callbacks.wandb import WandbRun, wandb_loggers
+from .resume import print_once
+
+TRAINER_DEFAULTS = {
+    "max_epochs": -1,
+    "max_steps": 2000,
+    "val_check_interval": 200,
+    "check_val_every_n_epoch": None,
+    "gradient_clip_val": 0.25,
+    "log_every_n_steps": 10,
+    "num_sanity_val_steps": 0,
+    "use_distributed_sampler": False,
+    "enable_model_summary": False,
+    "default_root_dir": "runs",
+}
+
+
+def trainer_defaults(command: str) -> dict[str, Any]:
+    """Return defaults of the Trainer; only training has a folder of runs."""
+    return TRAINER_DEFAULTS | ({} if command == "fit" else {"default_root_dir": None})
+
+
+def default_callbacks(
+    command: str, config: jsonargparse.Namespace, defaults: dict[str, Any]
+) -> list[Callback]:
+    """Make the callbacks of every run of a command; a config's own are added."""
+    has_bar, root = config.trainer.enable_progress_bar is not False, config.trainer.default_root_dir
+    if command != "fit":
+        bars: list[Callback] = [SegmentProgressBar()] if has_bar else []
+        return [*bars, SaveNats(Path(root))] if command == "predict" else bars
+    probe = ValidationProbe(config.report.sample_len)
+    report = Report(probe, config.report.html, defaults)
+    callbacks: list[Callback] = [Throughput(), probe, FinalValidation(), report]
+    # After the report, which draws what W&B shows.
+    callbacks.append(WandbRun(probe, config.wandb.checkpoints))
+    if has_bar:
+        callbacks.append(TokenProgressBar())
+    callbacks.append(TimeBudget(config.plan.minutes))
+    if config.trainer.enable_checkpointing is not False:
+        callbacks += [BestCheckpoint(), LastCheckpoint(config.checkpoint.every_n_steps)]
+    return callbacks
+
+
+class SaveRun(SaveConfigCallback):
+    """Save the config and the vocabulary in the run's folder before training."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            # It says what is run, not how this time it was started.
+            self.config = self.config.clone()
+            self.config.resume, self.config.ckpt_path = "never", None
+            # Here, because the ranks agree on the folder together.
+            self.folder = run_folder(trainer)
+            for line in find_writers_elsewhere(trainer, self.folder):
+                print_once(f"warning: {line}")
+            super().setup(trainer, pl_module, stage)
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / self.config_filename
+        self.parser.save(self.config, path, skip_none=False, overwrite=True)
+        whole = yaml.safe_load(self.parser.dump(self.config, skip_unset=False))
+        for logger in wandb_loggers(trainer):
+            logger.update_config(whole)
+        (self.folder / "vocab.json").write_text(trainer.datamodule.vocab.to_json())
