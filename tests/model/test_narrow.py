@@ -63,7 +63,7 @@ def test_with_whole_numbers_a_token_is_read_as_it_is_beside_any_other():
     ("weights", "change", "expected"),
     [
         ("int4", {}, "one of float32, bf16, int8"),
-        ("int8", {"device": "meta"}, "float32; this meta has no such ones"),
+        ("int8", {"device": "meta"}, "float32 on this meta"),
         ("bf16", {"dtype": torch.bfloat16}, "a network in float32"),
     ],
 )

@@ -1,6 +1,6 @@
 """Attention distance: how far back the heads of a trained model look.
 
-B rows   L queries   S = M + L states in sight   H heads   K head width   N layers
+B rows   L queries   S = M + L visible states   H heads   K head width   N layers
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,13 +25,13 @@ QUANTILES = {"nearest_tenth": 0.1, "median": 0.5, "farthest_tenth": 0.9}
 
 @dataclass
 class HeadSums:
-    """Attention weights of a layer, by how far back they go; each query adds 1 for each head."""
+    """Sums of a layer's attention weights by distance; each query adds 1 per head."""
 
     distance_HS: Tensor | float = 0.0
     memory_H: Tensor | float = 0.0
 
     def add(self, weight_BHLS: Tensor) -> None:
-        """Count the queries of a segment; the first S - L states are remembered ones."""
+        """Count the queries of a segment; the first S - L states are memory."""
         H, L, S = weight_BHLS.shape[1:]
         state_S = torch.arange(S, device=weight_BHLS.device)
         distance_LS = (state_S[S - L :, None] - state_S).clamp(min=0)
@@ -71,7 +71,7 @@ def summarize_heads(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
 def distance_statistics(sum_S: np.ndarray) -> dict[str, float]:
     """Return mean and quantiles of a distance, from the sum of attention at each distance."""
     reached_S = sum_S.cumsum() / sum_S.sum()
-    # A sum of many shares may miss a quantile that it would reach exactly.
+    # Rounding in the sum may miss a quantile that is reached exactly.
     quantiles = {name: int(np.argmax(reached_S > q - 1e-9)) for name, q in QUANTILES.items()}
     return {"mean": float(sum_S @ np.arange(len(sum_S)) / sum_S.sum())} | quantiles
 
@@ -80,8 +80,8 @@ def distance_statistics(sum_S: np.ndarray) -> dict[str, float]:
 def sum_attention(
     model: TransformerXL, segments: Iterable[Segment], memory: Memory, n_warmup: int, ext_len: int
 ) -> list[HeadSums]:
-    """Return each layer's sums over equally long segments, once n_warmup fill the memory."""
-    # Recording begins late: the first segments see fewer states.
+    """Return each layer's sums over segments of equal length, after n_warmup fill the memory."""
+    # Recording starts late: the first segments see fewer states.
     with eval_mode(model), ExitStack() as later:
         for index, segment in enumerate(segments):
             if index == n_warmup:
@@ -92,7 +92,7 @@ def sum_attention(
 
 @contextmanager
 def record_attention(model: TransformerXL) -> Iterator[list[HeadSums]]:
-    """Sum the attention weights of every layer, while the model computes as it does."""
+    """Sum the attention weights of every layer during forward passes, without changing them."""
     kernels = [layer.attention.attend for layer in model.layers]
     sums = [HeadSums() for _ in kernels]
 
@@ -113,7 +113,7 @@ def record_attention(model: TransformerXL) -> Iterator[list[HeadSums]]:
 def attention_weights(
     q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms, mask_BLS: Tensor
 ) -> Tensor:
-    """Return the share of each query's attention that each state gets: weight_BHLS."""
+    """Return the attention weights weight_BHLS of each query over the states."""
     hidden_B1LS = ~mask_BLS[:, None]
     score_BHLS = reference.content(q_BLHK, k_BSHK, terms) / q_BLHK.size(-1) ** 0.5
     score_BHLT = sdpa.scores_by_distance(q_BLHK, terms)

@@ -1,4 +1,4 @@
-"""Loss by the position in the segment, and by the length of memory.
+"""Loss by position in the segment, and by memory length.
 
 B rows   G whole segments of a row   L tokens of a segment   T tokens scored in each row
 """
@@ -14,7 +14,7 @@ from ..model import TransformerXL
 
 
 def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
-    """Return rows of mean nats at each position, from the nats_BGL for each length of memory."""
+    """Return rows of mean nats at each position, from the nats_BGL of each memory length."""
     return [
         {"mem_len": mem_len, "position": place, **mean_and_error(nats_N, "nats")}
         for mem_len, nats_BGL in nats.items()
@@ -23,10 +23,10 @@ def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def average_by_memory_len(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
-    """Return rows of mean nats, from the nats_BGL of the same tokens for each length of memory.
+    """Return rows of mean nats, from the nats_BGL of the same tokens for each memory length.
 
-    `saved` is the difference from the first length, segment by segment; errors take these as
-    independent.
+    `saved` is the difference from the first length per segment; standard errors assume
+    independent segments.
     """
     rows = []
     first_BG = next(iter(nats.values())).mean(axis=-1)
@@ -39,7 +39,7 @@ def average_by_memory_len(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]
 
 
 def mean_and_error(samples: np.ndarray, name: str, prefix: str = "") -> dict[str, float]:
-    """Return the mean of samples by this name, and its standard error."""
+    """Return the mean of samples under this name, and its standard error."""
     error = samples.std(ddof=1) / samples.size**0.5
     return {name: float(samples.mean()), f"{prefix}standard_error": float(error)}
 
@@ -52,9 +52,9 @@ def score_memory_lens(
     batch_size: int,
     tgt_len: int,
 ) -> dict[int, np.ndarray]:
-    """Return, for each length of memory, shortest first, the nats_BGL of the same tokens.
+    """Return, for each memory length, shortest first, the nats_BGL of the same tokens.
 
-    These are all whole segments but the ones that are read while the longest memory fills.
+    These are all full segments after the longest memory is filled.
     """
     lengths, segments = sorted(set(mem_lens)), {"batch_size": batch_size, "tgt_len": tgt_len}
     require(lengths[0] >= 0, "mem_lens", lengths[0], "0 (no memory) or more")

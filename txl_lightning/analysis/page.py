@@ -1,4 +1,4 @@
-"""Pages of HTML that need no network and no script."""
+"""HTML pages without scripts or external resources."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -22,7 +22,7 @@ FROM_ZERO = {
 
 
 def draw_small(runs: Sequence[RunMetrics]) -> dict[str, str]:
-    """Return small charts of the metrics that any of the runs has, as SVG by their titles."""
+    """Return a small SVG chart by title, for each metric that any of the runs has."""
     return {
         title: to_svg(partial(draw_from_zero, runs=runs, name=name), SMALL)
         for name, title in FROM_ZERO.items()
@@ -31,7 +31,7 @@ def draw_small(runs: Sequence[RunMetrics]) -> dict[str, str]:
 
 
 def render_page(template: str, **values: Any) -> str:
-    # It takes a while to import, and only who writes a page needs it.
+    # Slow to import, and needed only to write a page.
     from jinja2 import Environment, FileSystemLoader
 
     templates = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)

@@ -1,4 +1,4 @@
-"""Tables and curves as pictures: draw_* draws in axes, plot_* writes a file."""
+"""Figures of tables and curves: draw_* draws in axes, plot_* writes a file."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ TICKS = {5: (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8), 20: (1, 1.5, 2, 3, 5, 7), 1000: 
 """Ticks of each power of 10 on such an axis, by the most that this ratio may be; or else one."""
 SMOOTHED = 32
 """A mean over positions takes, to either side, the segment's length divided by this."""
-# Share of the way to the next layer that a layer's heads take.
+# Fraction of the distance between layers over which a layer's heads are spread.
 LAYER_WIDTH = 0.7
 # The smallest gain, in percent, that a logarithmic axis shows.
 SMALLEST_GAIN = 0.01
@@ -65,7 +65,7 @@ def plot_latency(rows: Rows, path: Path) -> None:
 def plot_curves(
     rows: Rows, path: Path, labels: list[str], curves: dict[str, Sequence[str]], **settings: str
 ) -> None:
-    """Plot curves, each a column and perhaps one of errors; each row has a place of its own."""
+    """Plot columns as curves, with error bars if there are errors; rows are evenly spaced."""
     place = range(len(rows))
     with open_figure(path) as (axes,):
         for label, columns in curves.items():
@@ -85,7 +85,7 @@ def plot_attention(rows: Rows, path: Path, unit: str) -> None:
 
 
 def draw_attention(axes: Any, rows: Rows, unit: str) -> None:
-    """Draw a bar for each head, layer by layer: where four fifths of its attention lie."""
+    """Draw a bar for each head, layer by layer: the 10-90 % range of its attention distance."""
     from matplotlib.colors import LinearSegmentedColormap
 
     layers = group_by(rows, "layer")
@@ -109,9 +109,9 @@ def draw_attention(axes: Any, rows: Rows, unit: str) -> None:
 
 
 def plot_gains(steps: Rows, found: Rows, path: Path, unit: str, threshold: float) -> None:
-    """Plot, in a panel for each share r, the gain of each model's next step of context.
+    """Plot the gain of each model from more context, in one panel per share r.
 
-    A dotted line is the threshold: RECL ends where the gain falls below it.
+    The dotted line is the threshold: RECL is where the gain falls below it.
     """
     shares, recl = group_by(steps, "r"), {(row["model"], row["r"]): row for row in found}
     lines = {}
@@ -129,18 +129,18 @@ def plot_gains(steps: Rows, found: Rows, path: Path, unit: str, threshold: float
             axes.legend(frameon=False, title="RECL", fontsize="small", loc="best")
         step = steps[0]["longer"] - steps[0]["context"]
         panels[0].set_ylabel(f"gain in perplexity of {step:,} more (%)")
-        # One under all panels: names are as long as paths.
+        # One legend below all panels: names are as long as paths.
         where = {"loc": "outside lower center", "frameon": False}
         panels[0].figure.legend(lines.values(), lines, **where)
 
 
 def label_recl(row: dict[str, Any]) -> str:
-    """Return RECL in words: a lower bound, where even the last gain is above the threshold."""
+    """Return RECL as text: "at least" if even the last gain is above the threshold."""
     return f"{'' if row['found'] else 'at least '}{row['recl']:,}"
 
 
 def draw_curve(axes: Any, metrics: RunMetrics, name: str, **style: Any) -> None:
-    """Draw a metric over the training tokens, its standard error as bars; leave out what is nan."""
+    """Draw a metric over training tokens, with standard errors as bars, without nan values."""
     from matplotlib.ticker import EngFormatter
 
     errors = dict(metrics.curve(name + ERROR))
@@ -159,12 +159,12 @@ def draw_learning_curves(axes: Any, metrics: RunMetrics) -> None:
     axes.set(ylabel=metrics.bits.replace("_", " "))
     use_log_axis(axes)
     if axes.lines:
-        # A place of its own: to look for the best one takes seconds where there are many points.
+        # A fixed location: searching the best one takes seconds with many points.
         axes.legend(frameon=False, loc="upper right")
 
 
 def draw_runs(axes: Any, runs: Sequence[RunMetrics], name: str, unit: str = "") -> None:
-    """Draw a metric of several runs, each in the colour of its place in the palette."""
+    """Draw a metric of several runs, in the colors of the palette."""
     marker = "o" if name.startswith("val/") else ""
     for place, metrics in enumerate(runs):
         draw_curve(axes, metrics, name, color=f"C{place}", marker=marker)
@@ -177,7 +177,7 @@ def draw_memory_gain(axes: Any, runs: Sequence[RunMetrics], unit: str) -> None:
 
 
 def draw_loss_by_position(axes: Any, nats_by_position: list[list[float]], unit: str) -> None:
-    """Draw the loss at each position, and over it the mean of those beside it."""
+    """Draw the loss at each position, and a moving average."""
     place, nats = zip(*nats_by_position, strict=True)
     width = len(nats) // SMOOTHED
     near = [nats[max(0, at - width) : at + width + 1] for at in range(len(nats))]
@@ -211,8 +211,8 @@ def use_log_axis(axes: Any) -> None:
 def open_figure(
     file: Path | IO[str], count: int = 1, inches: tuple[float, float] | None = None, **options: Any
 ) -> Iterator[list[Any]]:
-    """Yield the axes of panels, side by side and on one scale; write the picture at the end."""
-    # Slow to import, and of no use to who only measures.
+    """Yield the axes of panels, side by side with one scale; write the figure at the end."""
+    # Slow to import, and not needed without figures.
     from cycler import cycler
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -229,7 +229,7 @@ def open_figure(
 
 
 def to_svg(draw: Callable[[Any], None], inches: tuple[float, float]) -> str:
-    """Return a figure as the SVG of a page, black in the colour of the page's text."""
+    """Return a figure as SVG for a page, with black replaced by the page's text color."""
     file = StringIO()
     with open_figure(file, 1, inches, format="svg", transparent=True) as (axes,):
         draw(axes)

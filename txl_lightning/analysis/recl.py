@@ -1,6 +1,6 @@
 """RECL, the relative effective context length (Dai et al. 2019, Appendix C).
 
-How much context is of use to a model, judged against a group of models at the same positions.
+How much context helps a model, relative to a group of models at the same positions.
 
 I models of the group   C context lengths   P positions (targets)   W = c + 1 tokens of a window
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import require
 from ..model import CachedReader, EvalLengths, TransformerXL, eval_mode
 
-# The paper's: a gain below it is none.
+# From the paper: smaller gains count as none.
 THRESHOLD = 0.01
 SEGMENT = 128
 # Attention scores of a layer in memory at once.
@@ -26,10 +26,10 @@ SCORES = 1 << 24
 def compute_recl(
     nats: Mapping[str, np.ndarray], contexts: Sequence[int], shares: Sequence[float]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return rows of each model's RECL, and rows of the gains that it was found by.
+    """Return rows with each model's RECL, and rows with the gains it is derived from.
 
-    Where even the last gain is above the threshold, RECL is a lower bound, and `found` is False.
-    `nats` are each model's nats_CP; of the positions, each share r with the most nats counts.
+    If even the last gain is above the threshold, RECL is a lower bound, and `found` is False.
+    `nats` are each model's nats_CP; for each r, the share r of positions with the most nats counts.
     """
     nats_CIP = np.stack(list(nats.values()), axis=1)
     found, steps = [], []
@@ -45,10 +45,10 @@ def compute_recl(
 
 
 def gain(short_IP: np.ndarray, long_IP: np.ndarray, r: float) -> np.ndarray:
-    """g_i(c, c') = (exp f_i(c, c) - exp f_i(c, c')) / exp f_i(c, c): gain_I.
+    """Return gain_I: g_i(c, c') = (exp f_i(c, c) - exp f_i(c, c')) / exp f_i(c, c).
 
     f_i(c, c') is the mean of min(b(c, t), l_i(c', t)) over the hardest positions t, and b(c, t) the
-    least nats of any model of the group with the short context: only what beats them all counts.
+    lowest nats of the group with the short context: only an improvement over all models counts.
     """
     b_P = short_IP.min(axis=0)
     hardest = np.argsort(-b_P, kind="stable")[: max(1, round(r * len(b_P)))]
@@ -75,12 +75,12 @@ def score_context(
 ) -> np.ndarray:
     """Return nats_P: -log p(x_t | the `context` tokens before it) of the targets at place_P.
 
-    Each is predicted anew from a window of exactly so many tokens, read from an empty memory in
-    segments of tgt_len, of which the last is whole. mem_len states are remembered between segments;
-    None is all of the window, and tgt_len is then of no account.
+    Each target is predicted from its own window of exactly `context` tokens, read from an empty
+    memory in segments of tgt_len, the first of them shorter. mem_len states are kept between
+    segments; None keeps the whole window, and tgt_len then has no effect.
     """
-    # Absolute positions count from the end of what is read at once; of others, segments of a
-    # window that is seen whole change nothing.
+    # Absolute positions count from the segment's end; for relative ones, segments do not matter if
+    # the whole window is visible.
     at_once = mem_len is None and model.config.is_absolute
     segment = context if at_once else min(context, tgt_len)
     mem_len = context if mem_len is None else mem_len
@@ -98,7 +98,7 @@ def score_windows(model: TransformerXL, window_PW: Tensor, segment: int, mem_len
     reader, window_PW = CachedReader(model), window_PW.to(model.device)
     memory = reader.empty_memory(len(window_PW), EvalLengths(mem_len))
     context = window_PW.size(1) - 1
-    # The first segment is the short one: the target stands at the end of a whole one.
+    # The first segment is the short one: the target is at the end of a full one.
     ends = range((context - 1) % segment + 1, context, segment)
     for start, stop in pairwise([0, *ends, context]):
         h_PLD, memory = reader.hidden(window_PW[:, start:stop], memory)

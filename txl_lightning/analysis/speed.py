@@ -1,4 +1,4 @@
-"""Time of a token: memory against a sliding window (Dai et al. 2019, Table 9), and decoding."""
+"""Time per token: memory against a sliding window (Dai et al. 2019, Table 9), and decoding."""
 
 import time
 from collections.abc import Iterator
@@ -12,19 +12,19 @@ from torch import Tensor
 
 from ..model import CachedReader, EvalLengths, TransformerXL
 
-# By attention length, how many times slower the paper's sliding window was (Table 9, one GPU).
+# The paper's slowdown by a sliding window, by attention length (Table 9, one GPU).
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 PERCENTILES = (50, 90, 95, 99)
-# Tokens in a segment that only fills the memory.
+# Tokens per segment while filling the memory.
 FILLING = 256
 
 
 def time_segments(
     model: TransformerXL, attention_len: int, tgt_len: int, batch_size: int = 1
 ) -> Iterator[float]:
-    """Yield the seconds of each further tgt_len tokens, with attention_len remembered before."""
+    """Yield the seconds of each further tgt_len tokens, after a memory of attention_len."""
     reader, generator = CachedReader(model), torch.Generator().manual_seed(0)
-    # At once, not after hours of filling, it shows whether so much can be had.
+    # Allocate at once: out of memory shows now, not after hours of filling.
     model.empty_memory(batch_size, EvalLengths(attention_len))
     memory = reader.empty_memory(batch_size, EvalLengths(attention_len))
     for place in range(0, attention_len, FILLING):
@@ -38,7 +38,7 @@ def time_segments(
 
 
 def time_windows(model: TransformerXL, attention_len: int) -> Iterator[float]:
-    """Yield the seconds of each prediction of one token, from attention_len that are read anew."""
+    """Yield the seconds of each prediction of one token from a new window of attention_len."""
     reader, generator = CachedReader(model), torch.Generator().manual_seed(0)
     while True:
         window_1L = draw_tokens(model, (1, attention_len), generator)
@@ -53,7 +53,7 @@ def draw_tokens(model: TransformerXL, shape: tuple[int, ...], draw: torch.Genera
 
 
 def read_clock(model: TransformerXL) -> float:
-    """Return seconds, when all that was asked for is done."""
+    """Return seconds, after the device has finished all work."""
     if model.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
@@ -63,10 +63,10 @@ def read_clock(model: TransformerXL) -> float:
 def compare_with_window(
     model: TransformerXL, lengths: list[int], tgt_len: int, segments: int, positions: int
 ) -> list[dict[str, Any]]:
-    """Return a row for each attention length: a token's times, and the speedup by memory.
+    """Return a row for each attention length: times per token, and the speedup by memory.
 
-    They take turns, a window and some segments of each length in each round, so that what else the
-    machine does meets all of them; what counts is the fastest of each.
+    Each round times a window and some segments of every length, so that other load on the machine
+    affects all of them; the fastest of each counts.
     """
     n_segment = -(-segments // positions)
     timers = [(time_segments(model, at, tgt_len), time_windows(model, at)) for at in lengths]
@@ -76,7 +76,7 @@ def compare_with_window(
             memory_s.append(list(islice(segment_times, n_segment)))
             window_s.append(next(window_times))
     for attention_len, (memory_s, window_s) in zip(lengths, times, strict=True):
-        # The first round finds everything cold.
+        # The first round is a warm-up.
         memory_ms = 1e3 * np.ravel(memory_s[1:]) / tgt_len
         window_ms = 1e3 * np.array(window_s[1:])
         row = {"attention_len": attention_len, "tgt_len": tgt_len}
@@ -90,7 +90,7 @@ def compare_with_window(
 
 
 def is_disturbed(rows: list[dict[str, Any]]) -> bool:
-    """Tell whether times differ so much that other processes must have taken part of them."""
+    """Return True if times differ so much that other processes must have disturbed them."""
     if "p99_ms" in rows[0]:
         return any(row["p99_ms"] > 4 * row["p50_ms"] for row in rows)
     windows = [row["window_ms_per_token"] for row in sorted(rows, key=itemgetter("attention_len"))]
@@ -105,10 +105,10 @@ def is_disturbed(rows: list[dict[str, Any]]) -> bool:
 def measure_latency(
     model: TransformerXL, mem_len: int, batches: list[int], tokens: int
 ) -> list[dict[str, Any]]:
-    """Return a row for each batch size: tokens a second, and percentiles of a token's ms."""
+    """Return a row for each batch size: tokens per second, and percentiles of ms per token."""
     rows = []
     for batch_size in batches:
-        # The first one finds everything cold.
+        # The first token is a warm-up.
         seconds = list(islice(time_segments(model, mem_len, 1, batch_size), 1, tokens + 1))
         rate = batch_size / float(np.median(seconds))
         row = {"batch_size": batch_size, "mem_len": mem_len, "tokens_per_second": rate}

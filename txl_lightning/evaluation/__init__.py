@@ -1,8 +1,8 @@
-"""Measurement of a model.
+"""Evaluation of a model.
 
 protocols.py    how a text is read, as data; start here
 scoring.py      the nats of its tokens
-results.py      one evaluation as a record: sums, how sure the mean is, nats in other units
+results.py      one evaluation as a record: sums, confidence intervals, other units
 metrics.py      sums for Lightning
 run_metrics.py  the numbers of a run, from its metrics.csv
 """

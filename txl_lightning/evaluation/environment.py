@@ -1,4 +1,4 @@
-"""The circumstances of a measurement: machine, commit, memory."""
+"""The environment of a measurement: machine, commit, memory."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the most bytes in use on the device, or by this process on a CPU."""
+    """Return the peak memory in bytes, of the device, or of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -25,7 +25,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
-    """Return when, by which code and on which machine a number is made."""
+    """Return time, commit, versions and machine of a measurement."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     machine = {"device": name, "cpu": cpu_name(), "threads": torch.get_num_threads()}
     machine |= {"load": os.getloadavg()[0], "torch": torch.__version__}
@@ -53,7 +53,7 @@ def commit() -> str | None:
 
 
 def release() -> str | None:
-    """Return this package's version; None where it is only on the path."""
+    """Return this package's version; None if it is not installed."""
     try:
         return version("txl-lightning")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Nats, counted so that any split into batches, segments and ranks gives the same mean."""
+"""Metrics whose result does not depend on the split into batches, segments and ranks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +31,7 @@ class MeanNats(Metric):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any) -> "MeanNats":
         def move(value: Tensor) -> Tensor:
-            # In bfloat16, as which its owner may be cast, it would stop counting at 256 tokens.
+            # Cast to bfloat16 with the module, the count would stop at 256 tokens.
             device = fn(value).device
             return value.to(device, accumulator_dtype(device))
 
@@ -39,7 +39,7 @@ class MeanNats(Metric):
 
 
 class RightAnswers(Metric):
-    """Accuracy of a task: of single tokens, and of the answers that end each example."""
+    """Accuracy of a task: per token, and per answer at the end of each example."""
 
     full_state_update = False
 
@@ -51,7 +51,7 @@ class RightAnswers(Metric):
         self.wrong_B: Tensor | None = None
 
     def update(self, right_BL: Tensor, targets_BL: Tensor, doc_pos_BL: Tensor) -> None:
-        """Count a segment that follows the one before; an answer may lie in both."""
+        """Count the next segment; an answer may span two segments."""
         scored_BL = targets_BL != IGNORED
         wrong_B = torch.zeros_like(right_BL[:, 0]) if self.wrong_B is None else self.wrong_B
         # The last token of an example is an answer; in the warm-up it is not scored.
@@ -67,6 +67,6 @@ class RightAnswers(Metric):
         self.right_tokens += (right_BL & scored_BL).sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """Return shares from 0 to 1."""
+        """Return accuracies from 0 to 1."""
         answers = {"answer_accuracy": self.right_answers / self.answers}
         return {"token_accuracy": self.right_tokens / self.tokens} | answers

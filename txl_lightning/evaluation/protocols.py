@@ -13,26 +13,26 @@ from ..model import EvalLengths, EvalSameLength
 
 @dataclass(frozen=True)
 class ProtocolOptions:
-    """Changes to a protocol; what is left out is as in the protocol."""
+    """Overrides of a protocol; None keeps the protocol's value."""
 
     batch_size: int | None = None
-    """Rows that the text is read in at the same time."""
+    """Rows of the text that are read in parallel."""
     tgt_len: int | None = None
-    """Tokens in a segment."""
+    """Tokens per segment."""
     mem_len: int | None = None
-    """States remembered."""
+    """Memory length: cached hidden states per layer."""
     clamp_len: int | None = None
-    """Greatest distance told apart."""
+    """Largest relative distance; larger ones are clamped."""
     same_length: EvalSameLength = None
-    """Number of states each query attends to; all, no limit."""
+    """Number of states each query attends to; all: no limit."""
     ext_len: int | None = None
     """Tokens that each segment reads again before its own, unscored."""
     warmup_len: int | None = None
     """Tokens that each row but the first reads before its own, unscored."""
     max_tokens: int | None = None
-    """Tokens scored at most, from the beginning of the text."""
+    """Maximum number of tokens to score, from the beginning of the text."""
     drop_last: bool | None = None
-    """Leave out the last tokens, which the rows cannot share equally."""
+    """Leave out the last tokens, which do not fill all rows."""
 
     def __post_init__(self) -> None:
         require_at_least(self, batch_size=1, tgt_len=1, mem_len=0, clamp_len=1)
@@ -41,12 +41,12 @@ class ProtocolOptions:
 
 @dataclass(frozen=True)
 class Protocol(ProtocolOptions):
-    """A way to read a text in rows and segments.
+    """Rows and segments in which a text is scored.
 
     mem_len, clamp_len and same_length of None are those of training, a tgt_len of None makes the
-    text one segment, max_tokens of None scores all of it. Rows begin with nothing remembered but
-    their warm-up: only one that reaches as far back as all layers see makes batch_size change
-    nothing.
+    text one segment, max_tokens of None scores all of it. Rows start with an empty memory and
+    their warm-up: results are independent of batch_size only if the warm-up covers the context
+    of all layers.
     """
 
     batch_size: int = 1
@@ -56,7 +56,7 @@ class Protocol(ProtocolOptions):
     drop_last: bool = False
     name: str = "segments"
     source: str = "lengths given one by one"
-    """Source of its values."""
+    """Source of the values."""
     unit: Literal["bits", "perplexity"] = "bits"
     """Unit of the published results."""
 
@@ -77,14 +77,14 @@ class Protocol(ProtocolOptions):
 def published(
     source: str, unit: str, rows: int, tgt_len: int, mem_len: int, clamp_len: int | None, **more
 ) -> Protocol:
-    """Return a published protocol: last tokens are dropped, as by the original's iterator."""
+    """Return a published protocol: last tokens are dropped, as in the original's iterator."""
     lengths = {"batch_size": rows, "tgt_len": tgt_len, "mem_len": mem_len, "clamp_len": clamp_len}
     lengths |= {"same_length": "mem_len"} | more
     return Protocol(source=source, unit=unit, drop_last=True, **lengths)
 
 
 def window_lengths(window: int) -> dict[str, int]:
-    """Return the lengths by which each token is predicted from the last `window` tokens alone."""
+    """Return the lengths that predict each token from exactly the last `window` tokens."""
     require(window >= 1, "window", window, "at least 1")
     return {"tgt_len": 1, "mem_len": 0, "ext_len": window - 1, "warmup_len": window}
 
@@ -126,9 +126,9 @@ def get_protocol(
 
     Args:
         protocol: One of the names in PROTOCOLS or ALIASES.
-        window: Tokens that each token is predicted from, and nothing else: tgt_len 1, mem_len 0,
-            warmup_len as long, ext_len one less.
-        **changes: Values in place of the protocol's own.
+        window: Predict each token from exactly this many: tgt_len 1, mem_len 0, warmup_len
+            `window`, ext_len one less.
+        **changes: Overrides of the protocol's values.
     """
     name = ALIASES.get(protocol, protocol)
     known = ", ".join([*PROTOCOLS, *ALIASES])

@@ -49,7 +49,7 @@ class NatsAccumulator:
         return float(self.nats.sum() / self.n_scored)
 
     def interval(self) -> list[float]:
-        """Return where the mean of a text like this one lies, LEVEL of the time; [] of one block.
+        """Return the confidence interval of the mean at LEVEL; [] for a single block.
 
         A block bootstrap (Kuensch 1989): blocks are drawn with replacement.
         """
@@ -75,10 +75,10 @@ class NatsAccumulator:
 
 
 def readings(nats: float, unit: str, bytes_per_token: float | None = None) -> dict[str, float]:
-    """Return mean nats of a token in the field's other units, by name.
+    """Return mean nats per token in other units, by name.
 
-    bits = nats / ln 2 and perplexity = exp(nats) of the mean; a mean of perplexities is neither.
-    Bits per byte of the text compare models whose tokens are of different kinds.
+    bits = nats / ln 2 and perplexity = exp(nats), computed from the mean; perplexities are never
+    averaged. Bits per byte of text compare models with different vocabularies.
     """
     bits = nats / math.log(2)
     values = {"nats": nats, f"bits_per_{unit}": bits, "perplexity": math.exp(min(nats, 700.0))}
@@ -92,13 +92,13 @@ def evaluate(
     nats_N: np.ndarray | None = None,
     report: Callable[[int], object] = lambda count: None,
 ) -> dict[str, Any]:
-    """Score a text in constant memory, and report how many tokens each segment scored.
+    """Score a text in constant memory, and report the number of scored tokens per segment.
 
-    nats_N is filled with the nats of the tokens that are scored, at their positions in the text.
+    nats_N receives the nats of scored tokens, at their positions in the text.
 
     Raises:
-        ValueError: an impossible length, or a text with nothing to score.
-        NonFiniteError: a token whose probability is not a number.
+        ValueError: an invalid length, or a text without scored tokens.
+        NonFiniteError: nats that are not finite.
     """
     stream, n_byte, n_cold, began = protocol.stream(text.tokens), 0.0, 0, time.perf_counter()
     total = NatsAccumulator(stream.end)
@@ -123,9 +123,9 @@ def evaluate(
 
 
 def count_cold_starts(part: TokenNats, stream: Stream, mem_len: int) -> int:
-    """Return how many targets of a segment are scored with only one token before them in sight.
+    """Return how many targets of a segment are scored with a context of only one token.
 
-    The text's own beginning is one of them; beginnings of documents are not counted.
+    The text's own beginning counts; beginnings of documents do not.
     """
     if not mem_len and not stream.ext_len:
         return len(np.unique(part.position_K // stream.row_len))
@@ -134,7 +134,7 @@ def count_cold_starts(part: TokenNats, stream: Stream, mem_len: int) -> int:
 
 
 def describe_reading(model: TransformerXL, text: EvalText, protocol: Protocol) -> dict[str, Any]:
-    """Return which text is read and how, with the lengths in use."""
+    """Return the text and the protocol as plain values, with the lengths in use."""
     fields, usual = asdict(protocol), asdict(PROTOCOLS[protocol.name])
     lengths = {name: fields[name] for name in asdict(ProtocolOptions())}
     changed = [name for name in lengths if fields[name] != usual[name]]

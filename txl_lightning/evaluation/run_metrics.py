@@ -1,4 +1,4 @@
-"""The numbers of a run, read back from the metrics.csv in its folder, and how they are written."""
+"""Metrics of a run, loaded from the metrics.csv in its folder, and their formatting."""
 
 import csv
 import io
@@ -37,7 +37,7 @@ class RunMetrics:
         found = []
         for row in self.rows:
             names = [name[4:] for name in row if name.startswith("val/") and name.count("/") == 1]
-            # The loss is the nats, by the name that other tools look for.
+            # The loss equals the nats; other tools expect this name.
             names = sorted({*names} - {"loss"}, key=lambda n: (n != "tokens_seen", n != "nats", n))
             if names:
                 values = {name: row[f"val/{name}"] for name in names}
@@ -60,7 +60,7 @@ class RunMetrics:
 
     @property
     def headlines(self) -> dict[str, str]:
-        """The numbers that a run is compared by, in words; those that it lacks are left out."""
+        """The main results of a run as text, by label; missing ones are left out."""
         best, found = self.best or {}, {}
         bits = self.bits if self.bits in best else "nats"
         if best:
@@ -81,41 +81,41 @@ class RunMetrics:
 
 
 def read_metrics(folder: Path, loggers: Iterable[Any] = ()) -> RunMetrics:
-    """Load metrics.csv, once Lightning's loggers have written what they hold back."""
+    """Load metrics.csv, after flushing Lightning's loggers."""
     for logger in loggers:
         logger.save()
     rows: dict[int, dict[str, float]] = {}
     path = folder / "metrics.csv"
-    # The last line may be being written.
+    # The last line may be incomplete.
     text = path.read_text().rpartition("\n")[0] if path.is_file() else ""
     with prefix_errors(str(path), ": "):
         for cells in csv.DictReader(io.StringIO(text)):
             values = {name: float(cell) for name, cell in cells.items() if cell}
-            # Lightning counts a step after it has logged it.
+            # Lightning logs a step before it counts it.
             step = int(values.pop("step", math.nan)) + 1
-            # Of steps that a killed run took twice, the last values count.
+            # If a killed run repeated a step, the later values count.
             rows.setdefault(step, {"step": step}).update(values)
     return RunMetrics([rows[step] for step in sorted(rows)])
 
 
 def find_differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the values of each key, one for each of the settings, that are not all the same."""
+    """Return the values, one per run, of each key whose values differ."""
     rows = collect_by_key(settings)
     found = {key: row for key, row in rows.items() if any(value != row[0] for value in row)}
-    # As in YAML, where a text has no quotes.
+    # As in YAML, without quotes around strings.
     return {k: [v if isinstance(v, str) else json.dumps(v) for v in found[k]] for k in found}
 
 
 def collect_by_key(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the values of each key, one for each row; None where a row has none."""
+    """Return the values of each key, one per row; None if a row lacks it."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return {key: [row.get(key) for row in rows] for key in keys}
 
 
 def format_columns(rows: Sequence[Mapping[str, float]]) -> list[list[str]]:
-    """Return a table: the names of all that the rows have, then each row's values.
+    """Return a table: a header with all keys, then the values of each row.
 
-    A standard error stands beside what it is of.
+    A standard error is shown after its value.
     """
     names = dict.fromkeys(name for row in rows for name in row)
     names = [name for name in names if name.removesuffix(ERROR) not in names.keys() - {name}]

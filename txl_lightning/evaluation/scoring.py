@@ -1,6 +1,6 @@
-"""Nats of a text. Training's validation and the final table remember and compute in the same way.
+"""Nats of a text. Validation in training and the final table use the same memory and computation.
 
-B rows   L segment   K targets that are scored   T tokens of a row   D width
+B rows   L segment   K scored targets   T tokens of a row   D width
 """
 
 from collections.abc import Iterator
@@ -39,8 +39,8 @@ def segment_hidden(
     net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
 ) -> tuple[Tensor, AnyMemory]:
     """Return hidden states h_BLD of a segment, and the memory for the next one."""
-    # At the end of a pass the next segment rereads nothing and, as its doc_pos_BL begins at 0,
-    # sees nothing of memory.
+    # At the end of a pass the next segment rereads nothing and, because its doc_pos_BL starts at
+    # 0, does not attend to memory.
     n_reread = min(ext_len, segment.tokens_BL.size(1))
     return net.hidden(segment.tokens_BL, memory, segment.doc_pos_BL, n_reread)
 
@@ -48,7 +48,7 @@ def segment_hidden(
 def segment_answers(
     net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
 ) -> tuple[Tensor, Tensor, AnyMemory]:
-    """Return nats_BL, right_BL (the target is the likeliest token), and the next memory."""
+    """Return nats_BL, right_BL (the target is the most likely token), and the next memory."""
     h_BLD, memory = segment_hidden(net, segment, memory, ext_len)
     right_BL = net.head(h_BLD).argmax(dim=-1) == segment.targets_BL
     return net.head.nats(h_BLD, segment.targets_BL), right_BL, memory
@@ -64,12 +64,12 @@ def score_text(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iter
         for index in range(len(stream)):
             segment = stream.segment(index)
             scored_BL = segment.targets_BL != IGNORED
-            # A window before the first one that is scored leaves nothing behind.
+            # Segments before the first scored window have no effect without memory.
             if forgets and not scored_BL.any():
                 continue
             here, mask_BL = segment.to(model.device), scored_BL.to(model.device)
             h_BLD, memory = segment_hidden(reader, here, memory, protocol.ext_len)
-            # Of a sliding window, all logits but one are never computed.
+            # Of a sliding window, only the last logits are computed.
             nats_K = model.head.nats(h_BLD[mask_BL], here.targets_BL[mask_BL])
             _, _, stop = stream.lengths.bounds(stream.total, index)
             column_L = np.arange(stop - scored_BL.size(1), stop) + 1 - stream.warmup_len

@@ -1,4 +1,4 @@
-"""Rows of a table as files, and in words."""
+"""Tables as files and as aligned text."""
 
 import csv
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def write_table(rows: Sequence[Mapping[str, Any]], path: Path, about: Mapping[str, Any]) -> None:
-    """Write a table's rows beside `path`: as CSV, and as JSON with what is said about them."""
+    """Write a table's rows beside `path`: as CSV, and as JSON together with `about`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))

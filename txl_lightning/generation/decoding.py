@@ -1,4 +1,4 @@
-"""Decoding one token at a time: sampled, or the likeliest continuation that beam search finds.
+"""Decoding one token at a time: sampling and beam search.
 
 B texts, or beams of one text   L tokens   V vocabulary   C candidates
 """
@@ -120,18 +120,18 @@ def search_beams(
     with eval_mode(model):
         for step in range(1, max_new_tokens + 1):
             logits_BV, state = advance(reader, state)
-            # Twice as many, so that those that end leave enough to go on with.
+            # Twice as many, so that enough continuations remain after some have ended.
             logp_C, row_C, token_C = extend_beams(logp_B, logits_BV, 2 * num_beams)
             ids_C = torch.cat([state.tokens_BL[row_C, prompt_len:], token_C[:, None]], 1).tolist()
             at_end = step == max_new_tokens
             ended_C = [at_end or (is_finished is not None and is_finished(ids)) for ids in ids_C]
             if any(ended_C):
-                # The first of them is the likeliest.
+                # Candidates are sorted, most likely first.
                 top = [ended_C.index(True)]
                 if (score := logp_C[top].item() / step**length_penalty) > best_score:
                     best, best_score = append_choice(state, row_C[top], token_C[top]), score
             live = [number for number, ended in enumerate(ended_C) if not ended][:num_beams]
-            # More tokens make a text less likely; only its length can compensate.
+            # More tokens lower the log-probability; only the length penalty can compensate.
             if not live or best_score >= logp_C[live[0]] / max_new_tokens**length_penalty:
                 break
             state, logp_B = append_choice(state, row_C[live], token_C[live]), logp_C[live]
@@ -139,7 +139,7 @@ def search_beams(
 
 
 def extend_beams(logp_B: Tensor, logits_BV: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return logp_C, row_C and token_C of the likeliest texts with one token more, best first."""
+    """Return logp_C, row_C and token_C of the most likely one-token extensions, best first."""
     wide_BV = logits_BV.to(accumulator_dtype(logits_BV.device))
     logp_BV = logp_B[:, None] + wide_BV.log_softmax(dim=-1)
     logp_C, index_C = logp_BV.flatten().topk(min(count, logp_BV.numel()))

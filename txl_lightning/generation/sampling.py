@@ -17,23 +17,23 @@ from ..model import accumulator_dtype
 class Sampling:
     """Sampling of a token: repetition penalty, temperature, then top_k, top_p and min_p.
 
-    Each filter renormalises what the one before has left.
+    Each filter renormalizes the probabilities left by the previous one.
     """
 
     temperature: float = 1.0
-    """Divisor of the logits; 0 always takes the likeliest token."""
+    """Divisor of the logits; 0 always takes the most likely token."""
     top_k: int | None = None
-    """Sample from this many of the likeliest tokens, and those as likely as the last of them."""
+    """Sample from this many of the most likely tokens, and ties with the last of them."""
     top_p: float | None = None
-    """Sample from the fewest of the likeliest tokens that sum to this (Holtzman et al. 2020)."""
+    """Sample from the fewest most likely tokens that sum to this (Holtzman et al. 2020)."""
     min_p: float | None = None
-    """Sample from tokens at least this many times as likely as the likeliest."""
+    """Sample from tokens with at least this fraction of the highest probability."""
     repetition_penalty: float = 1.0
-    """Divisor of recent tokens' positive logits, factor of negative ones (Keskar 2019: 1.2)."""
+    """Divide recent tokens' positive logits, multiply negative ones (Keskar et al. 2019: 1.2)."""
     penalty_window: int = 64
-    """Number of recent tokens, of the prompt too, that are penalized."""
+    """Number of recent tokens that are penalized, including the prompt's."""
     seed: int | None = None
-    """The same seed gives the same text; each further text has the next number."""
+    """Random seed; each further text uses the next number."""
 
     def __post_init__(self) -> None:
         for name, is_valid, expected in (
@@ -52,7 +52,7 @@ class Sampling:
         logits_BV = penalize_tokens(logits_BV, recent_BW, self.repetition_penalty)
         if self.temperature == 0:
             return logits_BV.argmax(dim=-1)
-        # Relative to the greatest, so that no logit overflows at a low temperature.
+        # Relative to the maximum, so that no logit overflows at a low temperature.
         logits_BV = (logits_BV - logits_BV.amax(dim=-1, keepdim=True)) / self.temperature
         filters = ((keep_top_k, self.top_k), (keep_top_p, self.top_p), (keep_min_p, self.min_p))
         for keep, limit in filters:
@@ -62,7 +62,7 @@ class Sampling:
 
 
 def penalize_tokens(logits_BV: Tensor, recent_BW: Tensor, penalty: float) -> Tensor:
-    """Lower the logits of recent tokens, whatever their sign."""
+    """Lower the logits of recent tokens, positive or negative."""
     if penalty == 1:
         return logits_BV
     lower_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
@@ -71,13 +71,13 @@ def penalize_tokens(logits_BV: Tensor, recent_BW: Tensor, penalty: float) -> Ten
 
 
 def keep_top_k(limit: int, logits_BV: Tensor) -> Tensor:
-    """Keep the `limit` likeliest tokens, and those as likely as the last of them."""
+    """Keep the `limit` most likely tokens, and ties with the last of them."""
     least_B = logits_BV.topk(min(limit, logits_BV.size(1))).values[:, -1]
     return logits_BV.masked_fill(logits_BV < least_B[:, None], float("-inf"))
 
 
 def keep_top_p(limit: float, logits_BV: Tensor) -> Tensor:
-    """Keep the fewest of the likeliest tokens that have at least this probability together."""
+    """Keep the fewest most likely tokens whose probabilities sum to at least `limit`."""
     p_BV, order_BV = logits_BV.softmax(dim=-1).sort(descending=True, stable=True)
     is_kept_BV = p_BV.cumsum(dim=-1) - p_BV < limit
     is_kept_BV = torch.empty_like(is_kept_BV).scatter(1, order_BV, is_kept_BV)
@@ -85,14 +85,14 @@ def keep_top_p(limit: float, logits_BV: Tensor) -> Tensor:
 
 
 def keep_min_p(limit: float, logits_BV: Tensor) -> Tensor:
-    """Keep tokens at least `limit` times as likely as the likeliest."""
+    """Keep tokens with at least `limit` times the highest probability."""
     p_BV = logits_BV.softmax(dim=-1)
     return logits_BV.masked_fill(p_BV < limit * p_BV.amax(dim=-1, keepdim=True), float("-inf"))
 
 
 def invert_distribution(p_BV: Tensor, quantile_B: Tensor) -> Tensor:
     """Return the token of each row at which the cumulative probability reaches the quantile."""
-    # As a quantile is above 0, that is never a token of probability 0.
+    # Quantiles are above 0, so a token of probability 0 is never chosen.
     sum_BV = p_BV.cumsum(dim=-1)
     token_B1 = torch.searchsorted(sum_BV, quantile_B.to(sum_BV)[:, None] * sum_BV[:, -1:])
     return token_B1[:, 0]
@@ -101,8 +101,8 @@ def invert_distribution(p_BV: Tensor, quantile_B: Tensor) -> Tensor:
 def draw_quantiles(seed: int, length_B: Tensor) -> Tensor:
     """Draw quantile_B, in (0, 1], for the next token of each row.
 
-    A counter-based generator (Philox): row r has the numbers of `seed` + r, and its n-th token the
-    n-th of them, whatever other rows there are and however often decoding was interrupted.
+    A counter-based generator (Philox): row r uses seed + r and its n-th token the n-th number,
+    independent of other rows and of interruptions.
     """
     quantile_B = [
         1 - np.random.Generator(np.random.Philox(key=(seed + row) % 2**64, counter=n)).random()

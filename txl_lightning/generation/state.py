@@ -1,4 +1,4 @@
-"""Texts being decoded, as a value: their tokens, and the memory of what was read; and in a file.
+"""The state of decoding, as a value and as a file: tokens, and the memory of the tokens read.
 
 B texts   L tokens of the longest text   W recent tokens   V vocabulary   D width
 """
@@ -28,7 +28,7 @@ FORMAT = "txl_lightning decoding state 3"
 
 @dataclass(frozen=True)
 class DecodingState:
-    """B texts that end together; the shorter ones are padded at their start, masked by position."""
+    """B texts aligned at their ends; shorter ones are padded at the start, masked by position."""
 
     tokens_BL: Tensor
     length_B: Tensor
@@ -37,7 +37,7 @@ class DecodingState:
     ext_len: int = 0
     """Tokens read again with each new one, in addition to the memory."""
     n_read: int = 0
-    """Columns read so far; the last token of a text is read together with the next one."""
+    """Columns read so far; the last token is read when the next one is predicted."""
 
     def __len__(self) -> int:
         return self.tokens_BL.size(1)
@@ -62,7 +62,7 @@ class DecodingState:
     def doc_positions(self, start: int, stop: int) -> Tensor | None:
         """Return the tokens of its own text before each token of these columns: doc_pos_BL."""
         if not self.is_padded:
-            # The memory alone then says what is visible, which is faster.
+            # Without padding, the memory alone masks, which is faster.
             return None
         doc_pos_BL = torch.arange(start, stop) - len(self) + self.length_B[:, None]
         return doc_pos_BL.clamp(min=0).to(self.tokens_BL.device)
@@ -77,7 +77,7 @@ class DecodingState:
 
 
 def find_missing_memory(model: TransformerXL, mem_len: int | None) -> str | None:
-    """Return why tokens must be read again with each new one, or None if memory is enough."""
+    """Return why tokens must be read again with each new one, or None if memory suffices."""
     if model.config.is_absolute:
         return "positions are absolute"
     is_empty = EvalLengths(mem_len).resolve(model.config).mem_len == 0
@@ -87,7 +87,7 @@ def find_missing_memory(model: TransformerXL, mem_len: int | None) -> str | None
 def start_decoding(
     model: TransformerXL, prompts: Sequence[Tensor], mem_len: int | None = None, ext_len: int = 0
 ) -> DecodingState:
-    """Return the state before anything of the prompts is read."""
+    """Return the state before any token of the prompts is read."""
     require(len(prompts) > 0, "prompts", "none", "at least one")
     lengths = [len(prompt_L) for prompt_L in prompts]
     require(min(lengths) > 0, "prompt", "an empty one", "at least one token")
@@ -96,7 +96,7 @@ def start_decoding(
     is_known = int(ids.min()) >= 0 and int(ids.max()) < n_token
     require(is_known, "prompt", ids.tolist()[:9], f"ids from 0 to {n_token - 1}")
     require(ext_len >= 0, "ext_len", ext_len, "0 or more")
-    # Or a token would be predicted from nothing but itself.
+    # Otherwise the context would be a single token.
     reason = find_missing_memory(model, mem_len)
     require(not reason or ext_len > 0, "ext_len", ext_len, f"at least 1, because {reason}")
     tokens_BL = torch.zeros(len(prompts), max(lengths), dtype=torch.long, device=model.device)
@@ -114,8 +114,8 @@ def advance(reader: CachedReader, state: DecodingState) -> tuple[Tensor, Decodin
         NonFiniteError: the logits are not finite.
     """
     memory, end, ext_len = state.memory, len(state), state.ext_len
-    # Segments are counted back from the end, so that padding moves none; the last token is one of
-    # its own, as each generated token is.
+    # Segments are aligned to the end, so that padding does not shift them; the last token is its
+    # own segment, like each generated token.
     start = state.n_read or skippable_prefix(reader.net, state)
     bounds = [*sorted({start, *range(end - 1, start, -SEGMENT_LEN)}), end]
     for first, stop in pairwise(bounds):
@@ -129,16 +129,16 @@ def advance(reader: CachedReader, state: DecodingState) -> tuple[Tensor, Decodin
 
 
 def skippable_prefix(net: TransformerXL, state: DecodingState) -> int:
-    """Return how many of the first tokens the last one cannot see through any layer's memory."""
+    """Return how many of the first tokens cannot affect the last one through any layer's memory."""
     if net.config.memory_source == "same_layer":
         return 0
-    # Each layer adds what its memory holds and the segment that follows this memory.
+    # Each layer extends the context by its memory and the segment after it.
     visible = net.config.n_layer * (state.memory.mem_len + SEGMENT_LEN + state.ext_len)
     return max(len(state) - visible, 0)
 
 
 def save_state(path: Path, state: DecodingState, weights_sha256: str) -> None:
-    """Write a state, whole or not at all, as safetensors: never a pickle."""
+    """Write a state atomically, as safetensors: never a pickle."""
     numbers = {name: torch.tensor(getattr(state, name)) for name in ("ext_len", "n_read")}
     texts = {"tokens_BL": state.tokens_BL, "length_B": state.length_B}
     tensors = state.memory.tensors() | texts | numbers
@@ -155,11 +155,11 @@ def load_state(
     mem_len: int | None = None,
     ext_len: int | None = None,
 ) -> DecodingState:
-    """Load a state; mem_len and ext_len, if given, must be those that it was written with.
+    """Load a state; mem_len and ext_len, if given, must be those it was saved with.
 
     Raises:
-        DataError: it is not such a file, is damaged, or belongs to another checkpoint.
-        ValueError: it was written with another `mem_len` or `ext_len`.
+        DataError: not a state file, a damaged one, or one of another checkpoint.
+        ValueError: it was saved with another `mem_len` or `ext_len`.
     """
     try:
         with safe_open(path, framework="pt") as file:

@@ -1,4 +1,4 @@
-"""Tokens to text while they are generated: whole characters, and nothing of a stop string."""
+"""Incremental detokenization: whole characters only, up to a stop string."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ class StreamingDetokenizer:
 
     Args:
         vocab: vocabulary of the ids.
-        prefix: ids before the continuation, whose text is in `prefix_pieces`, one for each.
+        prefix: ids before the continuation; `prefix_pieces` has the text of each.
         stop: strings that end the text. Each may begin and end inside tokens.
     """
 
@@ -22,28 +22,28 @@ class StreamingDetokenizer:
         self.ended = False
         self._withheld = ""
         self._ids = deque(prefix)
-        # The iterator ends at None, so it must not see the queue's end before flush.
+        # None ends the iterator, so the queue must not be empty before flush.
         self._pieces = vocab.decode_stream(iter(self._ids.popleft, None))
         self.prefix_pieces = [next(self._pieces) for _ in tuple(self._ids)]
 
     def push(self, index: int) -> str:
-        """Add a token; return the text that is now certain."""
+        """Add a token; return the text that can no longer change."""
         self._ids.append(index)
         return self.push_text(next(self._pieces))
 
     def flush(self) -> str:
-        """End the continuation; return the text that was withheld."""
+        """End the continuation; return the withheld text."""
         self._ids.append(None)
         return self.push_text("".join(self._pieces)) + self._withheld
 
     def push_text(self, text: str) -> str:
-        """Add text; return what is neither a stop string nor the possible beginning of one."""
+        """Add text; withhold stop strings and their possible beginnings from the result."""
         if self.ended:
             return ""
         text = self._withheld + text
         ends = [(at + len(stop), at) for stop in self.stop if (at := text.find(stop)) >= 0]
         if ends:
-            # The stop string that is complete first, however the text is cut into tokens.
+            # The stop string that is complete first, independent of token boundaries.
             self.ended, self._withheld = True, ""
             return text[: min(ends)[1]]
         beginnings = (stop[:n] for stop in self.stop for n in range(1, len(stop)))

@@ -1,4 +1,4 @@
-"""The network. Imports torch and nothing of ours but errors."""
+"""The network. Imports only torch and our errors."""
 
 from .config import EvalLengths, EvalSameLength, TransformerXLConfig
 from .inference import AnyMemory, CachedReader, KeyValueCache, accumulator_dtype, eval_mode

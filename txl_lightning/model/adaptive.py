@@ -1,10 +1,10 @@
-"""Embedding and softmax, plain or in clusters: frequent tokens first, the others in narrower ones.
+"""Embedding and softmax, plain or in clusters: rarer tokens have narrower embeddings.
 
-Adaptive input embeddings (Baevski and Auli 2019) and adaptive softmax (Grave et al. 2017), as the
-paper has them for WikiText-103 and One Billion Word. Ids go by frequency.
+Adaptive input embeddings (Baevski and Auli 2019) and adaptive softmax (Grave et al. 2017), as in
+the paper for WikiText-103 and One Billion Word. Ids are sorted by frequency.
 
 B rows   L segment   Y tokens of any rows   D width   E width of a cluster's embeddings
-V vocabulary   X clusters but the first
+V vocabulary   X clusters except the first
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Scorer = Callable[[Tensor], Tensor]
 
 
 def embedding_and_head(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
-    """Return the embedding and the softmax: in clusters, or plain, as wide as the model or not."""
+    """Return the embedding and the softmax: plain, projected, or in clusters."""
     if config.cutoffs:
         adaptive = AdaptiveEmbedding(config)
         return adaptive, AdaptiveSoftmax(config, adaptive)
@@ -38,21 +38,21 @@ def embedding_and_head(config: TransformerXLConfig) -> tuple[nn.Module, nn.Modul
 
 
 def ids_of_clusters(config: TransformerXLConfig) -> list[range]:
-    """Return each cluster's ids, most frequent tokens first; refuse an empty last one."""
+    """Return each cluster's ids, most frequent tokens first; ValueError if the last is empty."""
     bounds, smaller = [0, *config.cutoffs], f"smaller than the vocabulary, {config.n_token}"
     require(bounds[-1] < config.n_token, "cutoffs", list(config.cutoffs), smaller)
     return [range(start, stop) for start, stop in pairwise([*bounds, config.n_token])]
 
 
 def ids_of_tables(config: TransformerXLConfig) -> list[range]:
-    """Return the ids of each table of embeddings: those of a cluster, or all."""
+    """Return the ids of each embedding table: those of a cluster, or all."""
     return ids_of_clusters(config) if config.n_table > 1 else [range(config.n_token)]
 
 
 class AdaptiveEmbedding(nn.Module):
-    """Vectors of each cluster's own width, projected to the width of the model.
+    """Embeddings with a width per cluster, projected to the width of the model.
 
-    As in the original, a single table as wide as the model has no projection, several all have one.
+    As in the original, a single table of the model's width has no projection; several all have one.
     """
 
     def __init__(self, config: TransformerXLConfig) -> None:
@@ -66,7 +66,7 @@ class AdaptiveEmbedding(nn.Module):
         )
 
     def forward(self, tokens_BL: Tensor) -> Tensor:
-        # Every table is asked for every token, so that shapes do not depend on ids.
+        # Every table looks up every token, so that shapes do not depend on ids.
         h_BLD = self._embed(0, tokens_BL)
         for i in range(1, len(self.tables)):
             is_in_table_BL1 = (tokens_BL >= self.ids[i].start)[..., None]
@@ -75,7 +75,7 @@ class AdaptiveEmbedding(nn.Module):
 
     def _embed(self, i: int, tokens_BL: Tensor) -> Tensor:
         row_BL = tokens_BL - self.ids[i].start
-        # Ids of other tables are given any row; those of no table stay errors.
+        # Ids of other tables get any row; ids of no table stay errors.
         if i > 0:
             row_BL = row_BL.clamp(min=0)
         if i + 1 < len(self.tables):
@@ -85,7 +85,7 @@ class AdaptiveEmbedding(nn.Module):
 
 
 class Softmax(nn.Module):
-    """The plain softmax, after a projection `down`; its matrix is that of `table` when tied."""
+    """The plain softmax, after a projection `down`; tied, it shares the weights of `table`."""
 
     is_compilable = True
 
@@ -98,7 +98,7 @@ class Softmax(nn.Module):
             self.out.weight = table.weight
 
     def forward(self, h_BLD: Tensor) -> Tensor:
-        # Views: autocast would cast a parameter once, and add what chunks give it in bfloat16.
+        # Views: autocast would cast a parameter once, and sum the gradients of chunks in bfloat16.
         weight, bias = (each.view_as(each) for each in (self.out.weight, self.out.bias))
         return F.linear(self.down(h_BLD), weight, bias)
 
@@ -109,13 +109,13 @@ class Softmax(nn.Module):
 
 
 class AdaptiveSoftmax(nn.Module):
-    """Log-probabilities of the first cluster's tokens, and of each other cluster times its own.
+    """Softmax over the first cluster and the other clusters, then within a cluster.
 
     Entry i of `cluster` is the score of cluster i + 1 as a whole.
     """
 
     is_compilable = False
-    """The shapes of `nats` depend on the targets; it would be compiled again and again."""
+    """False: the shapes of `nats` depend on the targets, which would cause recompilation."""
 
     def __init__(self, config: TransformerXLConfig, embedding: AdaptiveEmbedding) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class AdaptiveSoftmax(nn.Module):
         h_YD, target_Y = h_BLD.flatten(0, -2), targets_BL.flatten()
         first, *tails = self.scorers()
         cluster_Y = sum(target_Y >= ids.start for ids in self.ids[1:])
-        # The first softmax chooses a frequent token, or a cluster after them.
+        # The first softmax is over the frequent tokens and the other clusters.
         first_Y = target_Y.where(cluster_Y == 0, len(self.ids[0]) - 1 + cluster_Y)
         nats_Y = chunked_nats(first, h_YD, first_Y, self.chunk_size)
         for i, tail in enumerate(tails, start=1):
@@ -151,10 +151,10 @@ class AdaptiveSoftmax(nn.Module):
         return nats_Y.view_as(targets_BL)
 
     def scorers(self) -> list[Scorer]:
-        """Return a scorer of each cluster's tokens; the first one's also scores the clusters."""
+        """Return a scorer for each cluster's tokens; the first one also scores the clusters."""
         sizes = [len(ids) for ids in self.ids]
         cuts = [sizes] if len(self.outs) == 1 else [[size] for size in sizes]
-        # A matrix is cut once, because the gradient of every cut has the size of the whole.
+        # A matrix is split once, because the gradient of every slice has the full size.
         parts = [
             part
             for out, cut in zip(self.outs, cuts, strict=True)
@@ -170,7 +170,7 @@ class AdaptiveSoftmax(nn.Module):
 
 
 class Projection(nn.Module):
-    """From the width of the hidden states to that of embeddings, by a matrix laid out as theirs."""
+    """Projection from hidden to embedding width, with the weight layout of the embedding's."""
 
     def __init__(self, weight_DE: nn.Parameter) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class Projection(nn.Module):
 def output_projections(
     config: TransformerXLConfig, embedding: AdaptiveEmbedding
 ) -> list[nn.Module]:
-    """Return each cluster's projection: the embedding's matrix where tie_projs says so."""
+    """Return each cluster's projection, shared with the embedding where tie_projs is true."""
     ties = config.tie_projs or (False,) * (len(config.cutoffs) + 1)
     if not config.has_projections:
         return [nn.Identity() for _ in ties]
@@ -195,12 +195,12 @@ def output_projections(
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
-    """Widen half precision, which cannot hold a sum over the vocabulary."""
+    """Convert half precision to float32: sums over the vocabulary need it."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def chunked_nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor, chunk_size: int | None) -> Tensor:
-    """Return nats_Y with the logits of `chunk_size` tokens at once; gradients make them again."""
+    """Return nats_Y with the logits of `chunk_size` tokens at once, recomputed for gradients."""
     if chunk_size is None or chunk_size >= len(target_Y):
         return nats(scorer, h_YD, target_Y)
     chunks = zip(h_YD.split(chunk_size), target_Y.split(chunk_size), strict=True)

@@ -1,4 +1,4 @@
-"""Every size that the paper names, under the names of the original code."""
+"""Configuration of the network, with the names of the original code."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -22,70 +22,70 @@ class TransformerXLConfig:
     n_token: int = 256
     """Vocabulary size V. The command line takes it from the corpus."""
     d_embed: int | None = None
-    """Width of embeddings, projected to d_model; left out, d_model."""
+    """Width of embeddings, projected to d_model; default d_model."""
     cutoffs: tuple[int, ...] = ()
-    """First id of each cluster but the first; ids go by frequency. Left out, a plain vocabulary."""
+    """First id of each cluster except the first, with ids sorted by frequency; default none."""
     div_val: int = 1
-    """Factor by which a cluster's embeddings are narrower than those of the one before it."""
+    """Factor by which embeddings get narrower from each cluster to the next."""
     tie_projs: tuple[bool, ...] = ()
-    """For each cluster, whether the softmax has the projection of the embedding; left out, none."""
+    """For each cluster, share the embedding's projection with the softmax; default none."""
     n_layer: int = 4
     """Number of layers N."""
     n_head: int = 4
     """Attention heads H in each layer."""
     d_model: int = 128
-    """Width D of the hidden states; even, because each frequency is a sine and a cosine."""
+    """Width D of the hidden states; even, because each frequency has a sine and a cosine."""
     d_head: int | None = None
-    """Width K of a head; left out, it is d_model / n_head."""
+    """Width K of a head; default d_model / n_head."""
     d_inner: int | None = None
-    """Inner width F of the feed-forward; left out, it is 4 * d_model."""
+    """Inner width F of the feed-forward layer; default 4 * d_model."""
     mem_len: int = 128
-    """Hidden states M remembered per layer while training; 0 is a plain Transformer."""
+    """Memory length M in training: cached hidden states per layer; 0 is a plain Transformer."""
     memory_source: Literal["layer_below", "same_layer"] = "layer_below"
-    """Whose states a layer remembers: the layer below's (paper), or its own (Ding et al. 2021)."""
+    """Layer whose states are cached: the layer below (paper) or the same one (Ding et al. 2021)."""
     same_length: SameLength = None
-    """States that each query sees, with itself: mem_len (original PyTorch code) or mem_len+1
-    (TensorFlow, NVIDIA); left out, or without a memory, all."""
+    """States that each query attends to, including itself: mem_len (original PyTorch code) or
+    mem_len+1 (TensorFlow, NVIDIA); default, and without memory, all."""
     clamp_len: int | None = None
-    """Greatest distance told apart; left out, all are. Learned positions must have it."""
+    """Largest relative distance; larger ones are clamped. Required for learned positions."""
     norm: Literal["post", "pre", "pre_kv"] = "post"
-    """Layer normalisation after each residual sum (paper), or before each part; with pre_kv, not of
-    queries (the original's absolute positions)."""
+    """Layer normalization after each residual sum (post, paper) or before each sublayer (pre);
+    pre_kv leaves queries out (the original's absolute positions)."""
     final_norm: bool | None = None
-    """Normalise the last layer's output; left out, unless norm is post."""
+    """Normalize the last layer's output; default true unless norm is post."""
     norm_eps: float = 1e-5
-    """Added to the variance that layer normalisation divides by."""
+    """Epsilon added to the variance in layer normalization."""
     positions: Literal[
         "sinusoidal", "learned", "shaw", "absolute_sinusoidal", "absolute_learned"
     ] = "sinusoidal"
-    """Position scheme: by distance (Section 3.3; learned, as in labml; Shaw et
-    al. 2018), or by what is added to the states (Vaswani et al. 2017; Al-Rfou et al. 2019)."""
+    """Position scheme: relative (Section 3.3; learned, as in labml; Shaw et al. 2018), or absolute,
+    added to the states (Vaswani et al. 2017; Al-Rfou et al. 2019)."""
     kernel: Literal["auto", "reference", "per_head", "matmul", "sdpa", "flex", "triton"] = "auto"
-    """Implementation of attention; every kernel gives the reference's result, and auto is the
-    fastest one here. flex and triton are for CUDA and untried: no GPU has run them."""
+    """Implementation of attention; all give the same result, and auto is the fastest on this
+    machine. flex and triton are for CUDA and untested: no GPU has run them."""
     tie_weight: bool = True
-    """Share the softmax's matrix with the embedding."""
+    """Share the softmax weights with the embedding."""
     untie_r: bool = False
-    """Give every layer its own u and v; otherwise all layers share one pair."""
+    """Use separate u and v in every layer; otherwise all layers share one pair."""
     dropout: float = 0.0
     """Probability of dropping hidden units."""
     dropout_type: Literal["standard", "variational"] = "standard"
-    """Drop units by token, or for a row's whole segment (Gal and Ghahramani 2016)."""
+    """Dropout mask per token, or the same for a row's whole segment (Gal and Ghahramani 2016)."""
     dropatt: float = 0.0
     """Probability of dropping attention weights."""
     loss_chunk_size: int | None = None
-    """Tokens whose logits are held at once and computed again for gradients; left out, all."""
+    """Tokens whose logits are in memory at once, recomputed for gradients; default all."""
     init: Literal["normal", "uniform"] = "normal"
     """Initial weights: normal with init_std, or uniform from -init_range to init_range."""
     init_std: float = 0.02
     """Standard deviation of the initial weights."""
     init_range: float = 0.1
-    """Greatest initial weight, with init uniform."""
+    """Largest initial weight with init uniform."""
     proj_init_std: float = 0.01
     """Standard deviation of the initial projections of embeddings."""
 
     def __post_init__(self) -> None:
-        # A YAML file and a checkpoint hold lists.
+        # YAML files and checkpoints contain lists.
         object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
         object.__setattr__(self, "tie_projs", tuple(self.tie_projs))
         for is_possible, field, expected in self._checks():
@@ -94,7 +94,7 @@ class TransformerXLConfig:
             require(is_possible, field, shown, expected)
 
     def _checks(self) -> Iterator[tuple[bool, str, str]]:
-        """Yield whether a field is possible, its name, and what is expected; simple ones first."""
+        """Yield for each field: is it valid, its name, what is expected; simple checks first."""
         for field in ("n_token", "n_layer", "n_head", "d_model", "div_val"):
             yield getattr(self, field) >= 1, field, "at least 1"
         yield self.n_layer <= MAX_LAYERS, "n_layer", f"at most {MAX_LAYERS:,}"
@@ -109,14 +109,14 @@ class TransformerXLConfig:
         divides = self.d_head is not None or self.d_model % self.n_head == 0
         yield divides, "d_model", f"a multiple of n_head ({self.n_head}), unless d_head is given"
         is_learned, clamp_len = self.positions in LEARNED, self.clamp_len
-        needed = f"the greatest distance told apart, because positions are {self.positions}"
+        needed = f"the largest distance, because positions are {self.positions}"
         yield clamp_len is not None or not is_learned, "clamp_len", needed
-        # A table may have one row, of distance 0.
+        # A table may have a single row, for distance 0.
         least, null = (0, "") if is_learned else (1, ", or null")
         yield is_at_least(least, clamp_len), "clamp_len", f"at least {least}{null}"
-        # The network checks that the last cluster has tokens: n_token may be known only then.
+        # The network checks that the last cluster has tokens: n_token may be set later.
         starts, width = (0, *self.cutoffs), self.embed_width
-        yield all(a < b for a, b in pairwise(starts)), "cutoffs", "growing, from above 0"
+        yield all(a < b for a, b in pairwise(starts)), "cutoffs", "increasing, greater than 0"
         each = f"one for each of {len(starts)} clusters, or none"
         yield len(self.tie_projs) in (0, len(starts)), "tie_projs", each
         yield self.div_val == 1 or bool(self.cutoffs), "div_val", "1 without cutoffs"
@@ -126,12 +126,12 @@ class TransformerXLConfig:
         yield width >= self.div_val ** len(self.cutoffs), "div_val", narrow
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a checkpoint and a YAML file hold them: lists for tuples."""
+        """Return the fields as in a checkpoint and a YAML file: lists for tuples."""
         return asdict(self) | {"cutoffs": list(self.cutoffs), "tie_projs": list(self.tie_projs)}
 
     @property
     def is_absolute(self) -> bool:
-        """True if each segment that reads a state gives it another position."""
+        """True if a cached state gets another position in each segment that attends to it."""
         return self.positions.startswith("absolute")
 
     @property
@@ -147,12 +147,12 @@ class TransformerXLConfig:
 
     @property
     def has_projections(self) -> bool:
-        """True if embeddings are projected: not if one table is as wide as the model."""
+        """True if embeddings are projected, unless a single table has the model's width."""
         return self.div_val > 1 or self.embed_width != self.d_model
 
     @property
     def n_table(self) -> int:
-        """Tables of embeddings: one for each cluster; one for all, if they are equally wide."""
+        """Number of embedding tables: one per cluster, or one for all if they are equally wide."""
         return 1 if self.div_val == 1 else len(self.cutoffs) + 1
 
     @property
@@ -168,21 +168,21 @@ class TransformerXLConfig:
         return 4 * self.d_model if self.d_inner is None else self.d_inner
 
     def flops_per_token(self, tgt_len: int) -> float:
-        """Return the operations of matrix products for a token of training, forward and backward.
+        """Return the matrix-product FLOPs per training token, forward and backward.
 
-        As is usual (Kaplan et al. 2020; Chowdhery et al. 2022), embeddings, norms, the projections
-        of memory and what is recomputed are left out, and the softmax is over all of V.
+        As usual (Kaplan et al. 2020; Chowdhery et al. 2022), embeddings, norms, projections of
+        memory and recomputation are not counted, and the softmax is over all of V.
         """
         inner, seen = self.n_head * self.head_width, self.mem_len + (tgt_len + 1) / 2
         weights = self.d_model * (4 * inner + 2 * self.inner_width)
         # Scores by content, scores by distance, and the sum of values.
         attention = 3 * inner * seen
-        # A product and a sum for each weight that a token meets, and twice that backward.
+        # A multiplication and an addition for each weight, and twice that backward.
         return 6 * (self.n_layer * (weights + attention) + self.n_token * self.d_model)
 
 
 class ContextLengths(NamedTuple):
-    """Lengths in use: None, no limit."""
+    """Lengths in use; None: no limit."""
 
     mem_len: int
     clamp_len: int | None
@@ -191,14 +191,14 @@ class ContextLengths(NamedTuple):
 
 @dataclass(frozen=True)
 class EvalLengths:
-    """Lengths of evaluation; None, as in training."""
+    """Lengths of evaluation; None: as in training."""
 
     mem_len: int | None = None
-    """States remembered."""
+    """Cached hidden states per layer."""
     clamp_len: int | None = None
-    """Greatest distance told apart."""
+    """Largest relative distance; larger ones are clamped."""
     same_length: EvalSameLength = None
-    """Number of states that each query attends to; "all", no limit."""
+    """Number of states that each query attends to; "all": no limit."""
 
     def __post_init__(self) -> None:
         for field, least, expected in (

@@ -1,9 +1,9 @@
-"""Evaluation with keys and values kept: a second loop over the network's layers, and its memory.
+"""Evaluation with cached keys and values: a second loop over the network's layers, and its cache.
 
-While weights stay, so do the keys and values that a layer makes of a state and of a distance. They
-are made once here, where the network makes those of all M states again for every segment.
+With constant weights, the keys and values of a state and of a distance are constant. They are
+computed once here; the network recomputes those of all M states for every segment.
 
-B rows   L segment   M remembered   S = n_kept + L in sight   E distances
+B rows   L segment   M cached   S = n_kept + L visible   E distances
 N layers   H heads   K head width   D width   C slots of a buffer
 """
 
@@ -30,10 +30,10 @@ ROOM = 8192
 
 
 class CachedReader:
-    """The network for evaluation, called like it; its memory keeps keys and values.
+    """The network for evaluation, called like it; its memory caches keys and values.
 
-    For `torch.inference_mode` or `no_grad`, in eval mode, and for weights that stay as they are.
-    The network itself, with `Memory`, computes the same, slower.
+    For `torch.inference_mode` or `no_grad`, in eval mode, with constant weights. The network
+    itself, with `Memory`, computes the same more slowly.
     """
 
     def __init__(self, net: TransformerXL) -> None:
@@ -41,13 +41,13 @@ class CachedReader:
         self.workspace = Workspace()
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AnyMemory:
-        """Return a cache without any state, or a `Memory` where a cache is impossible."""
+        """Return an empty cache, or an empty `Memory` where a cache is impossible."""
         require(batch_size >= 0, "batch_size", batch_size, "0 or more")
         config, weight = self.config, next(self.net.layers[0].parameters())
-        # Later segments would make other keys of the same state.
+        # Later segments would compute other keys from the same state.
         changing = config.is_absolute or config.memory_source == "same_layer"
-        # FSDP2 gathers a layer's weights, which are DTensors, only for the layer's own forward; to
-        # import that class takes as long as the rest of torch.
+        # FSDP2 gathers a layer's weights, which are DTensors, only for the layer's own forward;
+        # importing that class takes as long as the rest of torch.
         if changing or hasattr(weight, "full_tensor"):
             return self.net.empty_memory(batch_size, lengths)
         shape = (config.n_layer, config.n_head, batch_size, config.head_width, 0)
@@ -56,7 +56,7 @@ class CachedReader:
         use = (lengths or EvalLengths()).resolve(config)
         return KeyValueCache(Buffer(k_NHBKC, k_NHBKC.mT, 0), 0, 0, filled_B, *use)
 
-    # The network's own code, which calls the `hidden` and the `head` of this class.
+    # The network's own methods, which call `hidden` and `head` of this class.
     __call__, loss = TransformerXL.forward, TransformerXL.loss
 
     def hidden(
@@ -69,7 +69,7 @@ class CachedReader:
         """Return h^N_BLD and the memory for the next segment, as the network does.
 
         Raises:
-            ValueError: gradients are asked for, in training mode, or for other rows.
+            ValueError: gradients are enabled, training mode, or another number of rows.
         """
         batch_size, tgt_len = tokens_BL.shape
         memory = self.empty_memory(batch_size) if memory is None else memory
@@ -100,7 +100,7 @@ CachedLayer = tuple[Tensor, Tensor, DistanceTerms]
 def read_layer(
     layer: Layer, h_BLD: Tensor, cached: CachedLayer, mask: Mask, workspace: Workspace
 ) -> Tensor:
-    """Return what `layer` makes of a segment, after writing the segment's keys and values."""
+    """Return the output of `layer` for a segment, after writing the segment's keys and values."""
     attention, (k_HBKS, value_HBSK, terms) = layer.attention, cached
     normed_BLD = layer.norm_before(h_BLD)
     new_BLHK = attention.kv_net(normed_BLD).unflatten(-1, (2, *attention.heads)).unbind(2)
@@ -114,7 +114,7 @@ def read_layer(
 
 @dataclass
 class Buffer:
-    """Slots for keys and values, each written once; the first `used` have been."""
+    """Slots for keys and values, each written once; the first `used` are filled."""
 
     k_NHBKC: Tensor
     v_NHBCK: Tensor
@@ -127,42 +127,42 @@ class Buffer:
 
 @dataclass(frozen=True)
 class KeyValueCache:
-    """Keys and values of the last M states of each layer: what a `CachedReader` remembers.
+    """Keys and values of the last M states of each layer: the memory of a `CachedReader`.
 
-    It is a value: caches that follow it share its buffer, but write to slots beyond its own.
+    It is a value: later caches share its buffer, but write only to later slots.
     """
 
     buffer: Buffer
     end: int
     n_kept: int
-    """Slots before `end` that are remembered: at most M, as many as the fullest row's."""
+    """Valid slots before `end`: at most M, as many as in the fullest row."""
     filled_B: Tensor
     mem_len: int
     clamp_len: int | None = None
     same_length: SameLength = None
     is_even: bool = True
-    """True if every row remembers n_kept states."""
+    """True if every row has n_kept states."""
     terms_N: tuple[DistanceTerms, ...] = ()
-    """Distance terms of each layer, for as many distances as were needed so far."""
+    """Distance terms of each layer, for the distances needed so far."""
 
     @property
     def batch_size(self) -> int:
         return len(self.filled_B)
 
     def rows(self, index_B: Tensor) -> KeyValueCache:
-        """Return these rows, in this order; one may be asked for twice."""
+        """Return these rows, in this order; a row may occur twice."""
         index_B = index_B.to(self.filled_B.device)
         return replace(self._move(1, index_B), filled_B=self.filled_B[index_B])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what is to be saved."""
+        """Return the tensors to save."""
         k_NHBKM, v_NHBMK = self.buffer.slots(self.end - self.n_kept, self.end)
         mem_len = torch.tensor(self.mem_len)
         kept = {"k_NHBKM": k_NHBKM, "v_NHBMK": v_NHBMK}
         return kept | {"filled_B": self.filled_B, "mem_len": mem_len}
 
     def restored(self, tensors: dict[str, Tensor]) -> KeyValueCache:
-        """Return the cache that `tensors` gave these of, with the lengths of this one."""
+        """Return the cache saved by `tensors`, with the lengths of this one."""
         n_kept, filled_B = tensors["k_NHBKM"].size(-1), tensors["filled_B"]
         return replace(
             self,
@@ -178,7 +178,7 @@ class KeyValueCache:
         k, v = self.buffer.slots(self.end - self.n_kept, self.end)
         if index_B is not None:
             k, v = k.index_select(2, index_B), v.index_select(2, index_B)
-        # Room for as much as is remembered, or more: a buffer is moved seldom.
+        # At least half of the slots stay free: the buffer is rarely moved.
         room = self._room(tgt_len)
         n_slot = room + max(room, 2 * tgt_len, SLACK)
         # A tensor made under inference_mode could not be written to outside of it.
@@ -191,14 +191,14 @@ class KeyValueCache:
     def with_room(self, tgt_len: int) -> KeyValueCache:
         """Return the same states with slots for a segment after them."""
         fits = self.end + tgt_len <= self.buffer.v_NHBCK.size(3)
-        # Another cache that follows this one may have written beyond its end.
+        # Another continuation of this cache may have written beyond its end.
         return self if fits and self.buffer.used == self.end else self._move(tgt_len)
 
     def with_terms(self, tgt_len: int, positions: nn.Module) -> KeyValueCache:
-        """Return the same states with what distance adds in a segment of this length."""
+        """Return the same states with the distance terms of a segment of this length."""
         if self.terms_N and self.terms_N[0].n_distance >= self._n_distance(self.n_kept, tgt_len):
             return self
-        # Never for fewer tokens: a text that is continued later would have terms of other bits.
+        # Never for fewer tokens: terms of a text continued later would differ in the last bits.
         count = self._n_distance(self._room(tgt_len), max(tgt_len, SLACK))
         distance_E = torch.arange(count - 1, -1, -1, device=self.filled_B.device)
         terms_N = positions(distance_E.clamp(min=0, max=self.clamp_len))
@@ -206,16 +206,16 @@ class KeyValueCache:
         return replace(self, terms_N=tuple(lay_out_terms(terms, values) for terms in terms_N))
 
     def _room(self, tgt_len: int) -> int:
-        """Return mem_len or, of a long memory, a power of two that suffices after the segment."""
+        """Return mem_len or, for a long memory, a power of two that suffices after the segment."""
         return min(self.mem_len, max(ROOM, 1 << (self.n_kept + tgt_len - 1).bit_length()))
 
     def _n_distance(self, n_kept: int, tgt_len: int) -> int:
-        # Beyond clamp_len all terms are the same: the farthest L stand for them.
+        # Beyond clamp_len all terms are equal: the farthest L represent them.
         count = n_kept + tgt_len + 1
         return count if self.clamp_len is None else min(count, self.clamp_len + tgt_len)
 
     def layers(self, tgt_len: int) -> list[CachedLayer]:
-        """Return what each layer reads of the states in sight, with slots for the segment."""
+        """Return the visible states of each layer, with slots for the segment."""
         self.buffer.used = self.end + tgt_len
         slots = self.buffer.slots(self.end - self.n_kept, self.buffer.used)
         count = self._n_distance(self.n_kept, tgt_len)
@@ -223,7 +223,7 @@ class KeyValueCache:
         return list(zip(*slots, terms_N, strict=True))
 
     def attention_mask(self, tgt_len: int, doc_pos_BL: Tensor | None = None) -> Mask:
-        """Return which of the S states each query attends to: a band if all rows are alike."""
+        """Return which of the S states each query attends to: a band if all rows are equal."""
         farthest, seen_len = farthest_state(self.same_length, self.mem_len), self.n_kept + tgt_len
         mask_BLS = attention_mask(self.filled_B, self.n_kept, tgt_len, farthest, doc_pos_BL)
         is_band, dtype = self.is_even, self.buffer.k_NHBKC.dtype
@@ -252,7 +252,7 @@ AnyMemory = Memory | KeyValueCache
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[nn.Module]:
-    """Put the module in eval mode; leave it, also after an error, in the mode it was in."""
+    """Put the module in eval mode; restore its mode at the end, also after an error."""
     was_training = module.training
     try:
         yield module.eval()
@@ -261,5 +261,5 @@ def eval_mode(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def accumulator_dtype(device: torch.device) -> torch.dtype:
-    """Return float64 for sums, or float32 on Apple's devices, which have nothing wider."""
+    """Return float64 for sums, or float32 on Apple's devices, which lack float64."""
     return torch.float32 if device.type == "mps" else torch.float64

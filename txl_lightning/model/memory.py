@@ -1,6 +1,6 @@
-"""Memory of the segments before, as a value (Section 3.2).
+"""Memory of previous segments, as a value (Section 3.2).
 
-B rows   L tokens in the segment   M remembered   S = M + L in sight   T = S + 1 distances
+B rows   L tokens in the segment   M in memory   S = M + L visible   T = S + 1 distances
 D width   N layers
 """
 
@@ -27,14 +27,14 @@ class Memory:
     h_NBMD: Tensor
     filled_B: Tensor
     clamp_len: int | None = None
-    """Greatest distance told apart; None, all are."""
+    """Largest relative distance; larger ones are clamped. None: no limit."""
     same_length: SameLength = None
-    """Number of states that each query attends to; None, all that there are."""
+    """Number of states that each query attends to; None: all."""
 
     def __post_init__(self) -> None:
         is_each = self.filled_B.shape == (self.batch_size,)
         require(is_each, "filled_B", self.filled_B.shape, "a number for each row of h_NBMD")
-        # A GPU's values would have to be waited for, and a compiled graph knows none.
+        # Reading values would synchronize a GPU, and a compiled graph has none.
         if self.filled_B.is_cpu and not torch.compiler.is_compiling():
             filled, most = self.filled_B.tolist(), self.mem_len
             is_there = min(filled, default=0) >= 0 and max(filled, default=0) <= most
@@ -61,27 +61,27 @@ class Memory:
     def updated(self, states: Sequence[Tensor], mask_BLS: Tensor, n_reread: int = 0) -> Memory:
         """Return SG([m o h])[-M:], without the last n_reread tokens: the next segment reads them.
 
-        `states` are the h_BLD that each layer will read, of the segment that `mask_BLS` is for.
+        `states` are the h_BLD of each layer for the segment of `mask_BLS`.
         """
         h_NBLD = torch.stack([state.detach() for state in states])
         stop = h_NBLD.size(2) - n_reread
         n_new = min(stop, self.mem_len)
-        # `h[-mem_len:]` would keep everything where mem_len is 0.
+        # `h[-mem_len:]` would keep everything if mem_len is 0.
         old_NBMD = self.h_NBMD.narrow(2, n_new, self.mem_len - n_new).to(h_NBLD.dtype)
         h_NBMD = torch.cat([old_NBMD, h_NBLD.narrow(2, stop - n_new, n_new)], dim=2)
         filled_B = count_filled(mask_BLS, n_reread, self.mem_len)
         return replace(self, h_NBMD=h_NBMD, filled_B=filled_B)
 
     def resized(self, lengths: ContextLengths) -> Memory:
-        """Return a memory of these lengths with the newest of these states."""
+        """Return a memory of other lengths with the newest of these states."""
         h_NBMD, n_new = self.h_NBMD, lengths.mem_len - self.mem_len
         if n_new:
-            # A negative padding cuts.
+            # Negative padding removes entries.
             h_NBMD = F.pad(h_NBMD, (0, 0, n_new, 0))
         return Memory(h_NBMD, self.filled_B.clamp(max=lengths.mem_len), *lengths[1:])
 
     def rows(self, index_B: Tensor | slice) -> Memory:
-        """Return these rows, in this order; one may be asked for twice."""
+        """Return these rows, in this order; a row may occur twice."""
         return replace(self, h_NBMD=self.h_NBMD[:, index_B], filled_B=self.filled_B[index_B])
 
     def to(self, *args, **kwargs) -> Memory:
@@ -90,17 +90,17 @@ class Memory:
         return replace(self, h_NBMD=h_NBMD, filled_B=self.filled_B.to(h_NBMD.device))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what is to be saved."""
+        """Return the tensors to save."""
         return {"h_NBMD": self.h_NBMD, "filled_B": self.filled_B}
 
     def restored(self, tensors: dict[str, Tensor]) -> Memory:
-        """Return the memory that `tensors` gave these of, with the lengths of this one."""
+        """Return the memory saved by `tensors`, with the lengths of this one."""
         return replace(self, h_NBMD=tensors["h_NBMD"], filled_B=tensors["filled_B"])
 
 
 def farthest_state(same_length: SameLength, mem_len: int) -> int | None:
-    """Return how many states before itself a query attends to at most; None, all."""
-    # Without a memory, equally many would be none but its own.
+    """Return the largest number of states before itself that a query attends to; None: all."""
+    # Without memory, equal context would be only the query itself.
     if not mem_len or same_length is None:
         return None
     return mem_len - 1 if same_length == "mem_len" else mem_len
@@ -120,7 +120,7 @@ def attention_mask(
 
 
 def count_filled(mask_BLS: Tensor, n_reread: int, mem_len: int) -> Tensor:
-    """Return filled_B after a segment of this mask whose last n_reread tokens are left out."""
-    # What the last query cannot see, no later one will: the document began after it.
+    """Return filled_B after a segment with this mask, without its last n_reread tokens."""
+    # Later queries cannot see states hidden from the last one: the document began after them.
     before_B = mask_BLS[:, -n_reread].sum(-1) - 1 if n_reread else mask_BLS[:, -1].sum(-1)
     return before_B.clamp(max=mem_len)

@@ -1,4 +1,4 @@
-"""Layers with narrow weights, to read faster: products in bfloat16 or in whole numbers, on a CPU.
+"""Layers with bfloat16 or int8 weights, for faster inference on a CPU.
 
 O outputs   D inputs
 """
@@ -15,7 +15,7 @@ Weights = Literal["float32", "bf16", "int8"]
 
 
 class NarrowLinear(nn.Module):
-    """A linear map without gradient; inputs, outputs and bias are wide."""
+    """A linear map without gradient; inputs, outputs and bias stay in float32."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Bfloat16Linear(NarrowLinear):
 
 
 class Int8Linear(NarrowLinear):
-    """One scale for each output, and for each token its own: no token changes another's result."""
+    """One scale per output and one per token: no token changes another token's result."""
 
     def pack(self, weight_OD: Tensor) -> None:
         self.scale_O = find_scale(weight_OD)[:, 0]
@@ -55,18 +55,18 @@ class Int8Linear(NarrowLinear):
 
 
 def find_scale(x: Tensor) -> Tensor:
-    """Return by what to divide so that the largest number of each last axis becomes 127."""
+    """Return the divisors that make the largest absolute value along the last axis 127."""
     return x.abs().amax(-1, keepdim=True).clamp_(min=torch.finfo(x.dtype).tiny).div_(127)
 
 
 def narrow_weights(net: TransformerXL, weights: Weights) -> TransformerXL:
-    """Return the network after replacing its layers' weights, for reading alone.
+    """Return the network after replacing its layers' weights, for inference only.
 
     Embeddings, softmax, keys and values stay in float32. It can no longer be trained, saved or
     moved to another device.
 
     Raises:
-        ValueError: the device has no such products.
+        ValueError: the device does not support them.
     """
     kinds = {"float32": None, "bf16": Bfloat16Linear, "int8": Int8Linear}
     require(weights in kinds, "weights", weights, f"one of {', '.join(kinds)}")
@@ -75,7 +75,7 @@ def narrow_weights(net: TransformerXL, weights: Weights) -> TransformerXL:
     has_products = net.device.type == "cpu" and torch.backends.mkldnn.is_available()
     if weights == "bf16":
         has_products &= torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    require(has_products, "weights", weights, f"float32; this {net.device.type} has no such ones")
+    require(has_products, "weights", weights, f"float32 on this {net.device.type}")
     require(net.compute_dtype == torch.float32, "weights", weights, "a network in float32")
     for name, module in list(net.layers.named_modules()):
         if isinstance(module, nn.Linear):

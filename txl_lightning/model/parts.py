@@ -42,13 +42,13 @@ def layer_norm(config: TransformerXLConfig) -> nn.LayerNorm:
 
 
 def residual_norms(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
-    """Return what comes before a part and after its residual sum: a norm and nothing."""
+    """Return the norms before a sublayer and after its residual sum; one is the identity."""
     norm = layer_norm(config)
     return (nn.Identity(), norm) if config.norm == "post" else (norm, nn.Identity())
 
 
 class ConcatenatedLinear(nn.Linear):
-    """A linear map of [m o h], or of h alone, whose gradient leaves out an m that needs none."""
+    """A linear map of [m o h], or of h alone, without backward work for an m that needs none."""
 
     def forward(self, *parts: Tensor) -> Tensor:
         if len(parts) == 1:
@@ -63,7 +63,7 @@ class LinearOfParts(torch.autograd.Function):
     def forward(ctx: Any, memory_BMD: Tensor, h_BLD: Tensor, weight_ID: Tensor) -> Tensor:
         seen_BSD = torch.cat([memory_BMD, h_BLD], dim=1)
         out_BSI = F.linear(seen_BSD, weight_ID)
-        # Under autocast the products are narrower than what they are of.
+        # Under autocast, products have lower precision than their operands.
         ctx.n_memory = memory_BMD.size(1)
         ctx.save_for_backward(seen_BSD.to(out_BSI.dtype), weight_ID)
         return out_BSI
@@ -80,7 +80,7 @@ class LinearOfParts(torch.autograd.Function):
 
 
 def initialize_weights(model: nn.Module, config: TransformerXLConfig) -> None:
-    """Draw every weight of a network, in place."""
+    """Initialize every weight of a network at random, in place."""
 
     def draw(weight: nn.Parameter) -> None:
         if config.init == "uniform":
@@ -99,7 +99,7 @@ def initialize_weights(model: nn.Module, config: TransformerXLConfig) -> None:
             nn.init.zeros_(parameter)
         elif name.endswith(INITIALIZED_LIKE_WEIGHTS):
             draw(parameter)
-    # One that is tied is drawn twice, as it has always been for a seed.
+    # A tied weight is drawn twice: a seed must keep giving the same weights.
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if name.startswith(PROJECTIONS):
             nn.init.normal_(parameter, 0.0, config.proj_init_std)

@@ -3,7 +3,7 @@
 Beyond the training length, sinusoidal schemes extrapolate; learned schemes clamp to clamp_len.
 
 B rows   L queries   H heads   K head width   D width   N layers
-M remembered   S = M + L states seen   T = S + 1 distances   C = clamp_len + 1 learned distances
+M in memory   S = M + L states seen   T = S + 1 distances   C = clamp_len + 1 learned distances
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from .parts import make_dropout
 
 @dataclass(frozen=True)
 class DistanceTerms:
-    """Terms that one layer adds to q.k (a) or to the states; None where a scheme has none.
+    """Terms that one layer adds to q.k (a) or to the states; None if a scheme does not use them.
 
     Index T - 1 - d of a tensor over T holds distance d, farthest first. The first entry, distance
-    S, is never seen: it is the spare column that lets a kernel shift without a copy.
+    S, is never used: it is the spare column that lets a kernel shift without a copy.
     """
 
     r_THK: Tensor | None = None
-    """Key of each distance, met by the query: term (b)."""
+    """Key of each distance; term (b) is q.r."""
     u_HK: Tensor | None = None
-    """Bias met by the content's key: term (c)."""
+    """Content bias; term (c) is u.k."""
     v_HK: Tensor | None = None
-    """Bias met by the distance's key: term (d)."""
+    """Position bias; term (d) is v.r."""
     b_TH: Tensor | None = None
-    """Term (d) already reduced to a number for each distance."""
+    """Term (d) as one number per distance."""
     p_SD: Tensor | None = None
-    """Absolute positions, added to the states themselves, oldest first. They count back from the
-    segment's end, as in the original: each segment gives remembered states new ones."""
+    """Absolute positions, added to the states, oldest first. They count back from the segment's
+    end, as in the original: memory gets new positions in each segment."""
 
     @property
     def n_distance(self) -> int:
@@ -43,12 +43,12 @@ class DistanceTerms:
         return 0 if by_distance is None else len(by_distance)
 
     def nearest(self, count: int) -> DistanceTerms:
-        """Return the terms of the `count` nearest distances, or of all."""
+        """Return the terms of the `count` smallest distances, or of all."""
         r_THK, b_TH = (None if term is None else term[-count:] for term in (self.r_THK, self.b_TH))
         return replace(self, r_THK=r_THK, b_TH=b_TH)
 
     def add_positions(self, memory_BMD: Tensor, h_BLD: Tensor) -> tuple[Tensor, Tensor]:
-        """Return memory and segment with their absolute positions, if the scheme has any."""
+        """Return memory and segment plus absolute positions, if the scheme has any."""
         if self.p_SD is None:
             return memory_BMD, h_BLD
         p_MD, p_LD = self.p_SD.split([memory_BMD.size(1), h_BLD.size(1)])
@@ -56,10 +56,10 @@ class DistanceTerms:
 
 
 def shift(score_BHLT: Tensor) -> Tensor:
-    """Read scores by distance, farthest first, as scores by state; no copy is needed.
+    """Return a view of scores by distance, farthest first, as scores by state.
 
-    Row l of the result starts L - l entries into row l of the input, so distance M + l - s lands
-    on state s. Entries right of a query's own place belong to the next query: mask them.
+    Row l of the result starts L - l entries into row l of the input, so that distance M + l - s
+    is at state s. Entries after a query's own position belong to the next query: mask them.
     (Appendix B, with a spare first column instead of a padded copy.)
     """
     *BH, L, T = score_BHLT.shape
@@ -93,7 +93,7 @@ class Sinusoidal(nn.Module):
 
 
 class Learned(nn.Module):
-    """A key and a bias learned for each distance, beside u (labml; the original's attn_type 1)."""
+    """A learned key and bias for each distance, and u (labml; the original's attn_type 1)."""
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Learned(nn.Module):
 
 
 class Shaw(nn.Module):
-    """Shaw et al. 2018: a key learned for each clipped distance, shared by a layer's heads."""
+    """Shaw et al. 2018: a learned key for each clipped distance, shared by a layer's heads."""
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class AbsoluteLearned(nn.Module):
 def sinusoids(distance_T: Tensor, d_model: int) -> Tensor:
     """Return R_TD: sines, then cosines, of each distance (Vaswani et al. 2017, Section 3.5).
 
-    Always float32: half precision cannot tell neighbouring distances apart.
+    Always float32: half precision cannot distinguish neighboring distances.
     """
     even = torch.arange(0, d_model, 2, device=distance_T.device, dtype=torch.float32)
     inv_freq = 1 / 10000 ** (even / d_model)

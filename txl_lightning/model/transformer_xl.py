@@ -2,7 +2,7 @@
 
     logits_BLV, memory = model(tokens_BL, memory)
 
-Layer n, of the states h = h^(n-1) of a segment and the memory m = m^(n-1) (Sections 3.2, 3.3):
+Layer n, for the states h = h^(n-1) of a segment and the memory m = m^(n-1) (Sections 3.2, 3.3):
 
     h~       = [SG(m) o h]                                            Layer
     q, k, v  = h W_q, h~ W_k, h~ W_v                                  RelativeAttention
@@ -12,9 +12,9 @@ Layer n, of the states h = h^(n-1) of a segment and the memory m = m^(n-1) (Sect
     h^n      = LayerNorm(o + max(0, o W_1 + b_1) W_2 + b_2)           FeedForward
     m^(n-1) <- the last M states of h~                                Memory.updated
 
-r_(i-j) = W_r R_(i-j), u and v, or what another scheme has in their place, are in positions.py.
+r_(i-j) = W_r R_(i-j), u and v, or the equivalents of other schemes, are in positions.py.
 
-B rows read in parallel   L tokens in the segment   M remembered   S = M + L in sight
+B rows read in parallel   L tokens in the segment   M in memory   S = M + L visible
 D width   H heads   K head width   V vocabulary   N layers
 """
 
@@ -31,7 +31,7 @@ from .positions import SCHEMES, DistanceTerms
 
 
 class TransformerXL(nn.Module):
-    """A language model that reads a text segment by segment and remembers (Section 3)."""
+    """A language model that reads text in segments, with a memory of previous ones (Section 3)."""
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
@@ -59,8 +59,8 @@ class TransformerXL(nn.Module):
     ) -> tuple[Tensor, Memory]:
         """Return -log p(target) in nats_BL, at least float32, and the memory for the next segment.
 
-        Targets are those of all tokens, or of the last ones; those of -100 are not scored: they
-        have 0 nats and no gradient. See `hidden` for the rest.
+        Targets are given for all tokens, or for the last ones; targets of -100 are not scored:
+        they have 0 nats and no gradient. Other arguments are those of `hidden`.
         """
         h_BLD, memory = self.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
         return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
@@ -75,13 +75,13 @@ class TransformerXL(nn.Module):
         """Return the states h^N_BLD of the last layer, and the memory for the next segment.
 
         Args:
-            memory: the memory after the segment before, left unchanged; by default an empty one.
-            doc_pos_BL: number of tokens of the same document before each token; nothing before the
-                document is attended to. By default a row is one document.
-            n_reread: last tokens, not remembered: the next segment reads them again (ext_len).
+            memory: the memory after the previous segment, not modified; by default an empty one.
+            doc_pos_BL: number of tokens of the same document before each token; attention stops
+                at the document's beginning. By default a row is one document.
+            n_reread: last tokens left out of memory: the next segment reads them again (ext_len).
 
         Raises:
-            ValueError: the memory is of other rows than the tokens, or of another network's sizes.
+            ValueError: the memory has another number of rows, or the sizes of another network.
         """
         batch_size, tgt_len = tokens_BL.shape
         require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
@@ -99,13 +99,13 @@ class TransformerXL(nn.Module):
         for layer, memory_BMD, terms in parts:
             h_BLD = layer(h_BLD, memory_BMD, terms, mask_BLS)
             states.append(h_BLD)
-        # Ding et al. 2021 recur within a layer, the paper from the layer below.
+        # In Ding et al. 2021 memory is of the same layer, in the paper of the layer below.
         kept = states[1:] if self.config.memory_source == "same_layer" else states[:-1]
         kept = [state.to(self.compute_dtype) for state in kept]
         return self.drop(self.final_norm(h_BLD)), memory.updated(kept, mask_BLS, n_reread)
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> Memory:
-        """Return a memory without any state, of the lengths of training or those of evaluation."""
+        """Return an empty memory, with the lengths of training or the given ones."""
         require(batch_size >= 0, "batch_size", batch_size, "0 or more")
         use = (lengths or EvalLengths()).resolve(self.config)
         shape = (self.config.n_layer, batch_size, use.mem_len, self.config.d_model)
@@ -120,7 +120,7 @@ class TransformerXL(nn.Module):
     @property
     def compute_dtype(self) -> torch.dtype:
         """Precision of matrix products and of the memory: autocast's, or that of the weights."""
-        # Autocast's residual sums are wider, but the products of the next segment narrow them.
+        # Autocast's residual sums are float32, but the next segment's products convert them.
         if torch.is_autocast_enabled(self.device.type):
             return torch.get_autocast_dtype(self.device.type)
         return next(self.layers[0].parameters()).dtype
@@ -141,7 +141,7 @@ class Layer(nn.Module):
         self, h_BLD: Tensor, memory_BMD: Tensor, terms: DistanceTerms, mask_BLS: Tensor
     ) -> Tensor:
         memory_BMD, h_BLD = terms.add_positions(memory_BMD, h_BLD)  # absolute schemes only
-        # h~ = [SG(m) o h]; SG, the stop-gradient, is Memory.updated's.
+        # h~ = [SG(m) o h]; SG, the stop-gradient, is applied in Memory.updated.
         seen = self.norm_before(memory_BMD.to(h_BLD.dtype)), self.norm_before(h_BLD)
         query_BLD = seen[1] if self.norms_queries else h_BLD
         read_BLD = self.attention(query_BLD, seen, terms, mask_BLS)

@@ -1,10 +1,9 @@
-"""The same attention, several ways, behind one signature:
+"""Implementations of the same attention, with one signature:
 
     attend(q_BLHK, kv_BS2HK, terms, mask_BLS, dropatt) -> out_BLHK
 
-where `kv_BS2HK` has the keys and the values, `terms` is what distance adds to a score, `mask_BLS`
-says which states a query may see (at least itself), and `dropatt` is the probability of dropping an
-attention weight.
+`kv_BS2HK` holds keys and values, `terms` the distance terms of a score, `mask_BLS` is True where a
+query may attend to a state (at least itself), and `dropatt` is the dropout of attention weights.
 """
 
 from typing import Any
@@ -17,16 +16,16 @@ from .cuda import CUDA_KERNELS as CUDA_KERNELS
 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype, is_compiled: bool = False) -> str:
-    """Return the fastest kernel, or of equal ones the smallest (experiments/README.md)."""
-    # per_head cannot be traced by torch.compile, which fuses what sdpa has beside its products.
+    """Return the fastest kernel; of equally fast ones, the one with the least memory."""
+    # torch.compile cannot trace per_head, but fuses the elementwise operations of sdpa.
     if device.type != "cpu" or is_compiled:
         return "sdpa"
-    # Half precision is converted for each product of a tile; matmul makes fewer, larger ones.
+    # Half precision is converted for each product of a tile; matmul has fewer, larger products.
     return "per_head" if dtype in (torch.float32, torch.float64) else "matmul"
 
 
 def attend(q_BLHK: Tensor, *others: Any) -> Tensor:
-    """Compute with the kernel that is fastest here."""
+    """Compute attention with the fastest kernel for this device and precision."""
     kernel = choose_kernel(q_BLHK.device, q_BLHK.dtype, torch.compiler.is_compiling())
     return KERNELS[kernel](q_BLHK, *others)
 

@@ -1,4 +1,4 @@
-"""Kernels for CUDA, imported when a tensor there first asks for one: that takes seconds."""
+"""Kernels for CUDA, imported at their first use on a CUDA tensor, which takes seconds."""
 
 from functools import partial
 from importlib import import_module
@@ -10,7 +10,7 @@ from . import sdpa
 
 
 def attend(name: str, q_BLHK: Tensor, *others: Any) -> Tensor:
-    """Compute with the kernel in file `name`; on another device with sdpa, which agrees with it."""
+    """Compute with the kernel in file `name`; on other devices with sdpa, which is equivalent."""
     kernel = import_module(f".{name}", __package__) if q_BLHK.is_cuda else sdpa
     return kernel.attend(q_BLHK, *others)
 

@@ -1,6 +1,6 @@
-"""Relative attention through PyTorch's FlexAttention, which adds (b) + (d) to each score it makes.
+"""Relative attention through PyTorch's FlexAttention, which adds (b) + (d) to each score.
 
-No score by state is written to memory, but the scores by distance are. For CUDA: PyTorch has no
+Content scores are never written to memory, distance scores are. For CUDA: PyTorch has no
 gradient of it elsewhere. The gradient of (b) + (d) is scattered, each entry once.
 
 B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances   Y = L * T
@@ -26,7 +26,7 @@ def attend(
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
-    assert not dropatt  # TransformerXLConfig refuses it: there is no way to drop a weight.
+    assert not dropatt  # TransformerXLConfig refuses it: FlexAttention has no dropout.
     S, score_BHLT = k_BSHK.size(1), scores_by_distance(q_BLHK, terms)
     add_distance = None
     if score_BHLT is not None:
@@ -47,14 +47,14 @@ def attend(
 
 @cache
 def fused_attention() -> Callable[..., Tensor]:
-    """Compile FlexAttention, which as it is writes every score."""
-    # Each for one choice of lengths, of which a run has few.
+    """Compile FlexAttention; uncompiled, it writes every score to memory."""
+    # One graph per combination of lengths, of which a run has few.
     return torch.compile(flex_attention, dynamic=False)
 
 
 @lru_cache(maxsize=1)
 def blocks(mask_BLS: Tensor) -> BlockMask:
-    """Find the tiles in which anything is seen, once for all layers, which share the mask."""
+    """Find the tiles that are not fully masked, once for all layers, which share the mask."""
 
     def is_seen(b, h, l, s):  # noqa: E741
         return mask_BLS[b, l, s]

@@ -1,8 +1,8 @@
-"""Relative attention without gradients: scores are changed in place, and masked where they must be.
+"""Relative attention without gradients: scores are computed and masked in place.
 
-Terms may be of E < T distances, of which the first L are the same: so are all that are farther.
+Terms may be of E < T distances; the first L are then equal, and represent all farther ones.
 
-B rows   L queries   S states in sight   H heads   K head width   T = S + 1 distances
+B rows   L queries   S visible states   H heads   K head width   T = S + 1 distances
 X = H * B matrices in a batched product   Y = B * L
 """
 
@@ -38,16 +38,16 @@ class Mask:
                 self.parts.append((start, added_BLX.to(dtype)))
 
     def hide_(self, score_HBLS: Tensor, rows: slice) -> None:
-        """Set to -inf what is masked, in the scores of some rows."""
+        """Set masked scores of some rows to -inf."""
         for start, added_BLX in self.parts:
             score_HBLS.narrow(-1, start, added_BLX.size(-1)).add_(added_BLX[rows])
 
 
 def lay_out_terms(terms: DistanceTerms, values: Tensor) -> DistanceTerms:
-    """Return terms as `attend` takes them: distances side by side, biases over sqrt(K)."""
+    """Return terms in the layout of `attend`: contiguous distances, biases over sqrt(K)."""
     scale, r_THK = values.size(-1) ** -0.5, terms.r_THK
     if r_THK is not None:
-        # Autocast leaves products with `out=` alone.
+        # Autocast does not convert products with `out=`.
         r_THK = r_THK.permute(1, 2, 0).to(values.dtype).contiguous().permute(2, 0, 1)
     b_TH = None if terms.b_TH is None else terms.b_TH.t().contiguous().t() * scale
     u_HK, v_HK = (None if bias is None else bias * scale for bias in (terms.u_HK, terms.v_HK))
@@ -55,13 +55,13 @@ def lay_out_terms(terms: DistanceTerms, values: Tensor) -> DistanceTerms:
 
 
 class Workspace:
-    """Tensors used again by every layer: memory new to a process is slow to touch."""
+    """Tensors reused by every layer: the first write to newly allocated memory is slow."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
 
     def get(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Return a tensor of any content, valid until the next one of this name."""
+        """Return an uninitialized tensor, valid until the next call with this name."""
         count, tensor = math.prod(shape), self.tensors.get(name)
         if tensor is None or tensor.numel() < count or tensor.dtype != like.dtype:
             # A tensor made under inference_mode could not be written to outside of it.
@@ -80,7 +80,7 @@ def attend(
     workspace: Workspace,
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
-    # A cache may be read under another autocast than it was written under.
+    # Autocast may have changed since the cache was written.
     q_HBLK, seen_len = q_BLHK.permute(2, 0, 1, 3).to(k_BSHK.dtype), k_BSHK.size(1)
     content_HBLK, distance_HBLK = (scale_query(q_HBLK, bias) for bias in (terms.u_HK, terms.v_HK))
     k_HBKS, value_HBSK = k_BSHK.permute(2, 0, 3, 1), value_BSHK.permute(2, 0, 1, 3)
@@ -103,7 +103,7 @@ def tiles(
 ) -> Iterator[tuple[slice, slice]]:
     """Yield heads and rows computed at once: all rows of some heads, or some rows of one head.
 
-    They are a matrix for every core, and about TILE_SCORES scores.
+    A tile has one matrix for every core, and about TILE_SCORES scores.
     """
     H, B, L, _ = q_HBLK.shape
     n_core = torch.get_num_threads()
@@ -116,7 +116,7 @@ def tiles(
 
 
 def scale_query(q_HBLK: Tensor, bias_HK: Tensor | None) -> Tensor:
-    """Return queries over sqrt(K) plus a bias that is already, head by head."""
+    """Return queries over sqrt(K) plus a bias that is already scaled, head by head."""
     scale, out = q_HBLK.size(-1) ** -0.5, q_HBLK.new_empty(q_HBLK.shape)
     if bias_HK is None:
         return torch.mul(q_HBLK, scale, out=out)
@@ -126,7 +126,7 @@ def scale_query(q_HBLK: Tensor, bias_HK: Tensor | None) -> Tensor:
 def shifted_scores(
     q_HBLK: Tensor, seen_len: int, terms: DistanceTerms, heads: slice, workspace: Workspace
 ) -> Tensor:
-    """Return (b) + (d) of some heads and rows by the state that they are of: score_HBLS."""
+    """Return (b) + (d) of some heads and rows for each state: score_HBLS."""
     (H, B, L, _), n_near = q_HBLK.shape, terms.n_distance
     score_HBLS = workspace.get("scores", (H, B, L, seen_len), q_HBLK)
     if not n_near:

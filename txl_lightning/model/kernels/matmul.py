@@ -1,7 +1,7 @@
 """Relative attention as plain matrix products: fewer passes over the scores than sdpa on a CPU.
 
-The scores by distance are one product per head over all rows; the scores by content are added to
-them by the product that computes them.
+Distance scores are one product per head over all rows; the product of the content scores
+accumulates into them.
 
 B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances
 X = B * H matrices in a batched product   Y = B * L queries of one head
@@ -40,7 +40,7 @@ def attend(
 
 
 def distance(q_BLHK: Tensor, seen_len: int, terms: DistanceTerms) -> Tensor:
-    """(b) + (d), for queries that are already over sqrt(K), shifted to the states they meet."""
+    """Return (b) + (d) for each state, from queries already divided by sqrt(K)."""
     B, L, H, K = q_BLHK.shape
     score_HBLT = q_BLHK.new_zeros(H, B, L, seen_len + 1)
     if terms.r_THK is not None:

@@ -1,7 +1,7 @@
 """Relative attention a few heads at a time, so that their scores stay in the caches of a CPU.
 
-Its gradient is written by hand: distances are shifted to states by views in both directions, and
-the gradients of keys and values are written where their projection reads them.
+The gradient is written by hand: views shift distances to states in both directions, and the
+gradients of keys and values are written where their projection reads them.
 
 B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances
 X = H * B matrices in a batched product   Y = B * L queries of one head
@@ -35,13 +35,13 @@ def attend(
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     by_distance = (terms.u_HK, terms.v_HK, terms.r_THK, terms.b_TH)
-    # u and v may be wider, under autocast.
+    # Under autocast, u and v may have higher precision.
     narrow = (None if term is None else term.to(q_BLHK.dtype) for term in by_distance)
     return Attention.apply(q_BLHK, kv_BS2HK, *narrow, mask_BLS, dropatt)
 
 
 class Operands(NamedTuple):
-    """Operands of the products, heads first; queries plus u and plus v, and b, over sqrt(K)."""
+    """Operands of the products, heads first: queries plus u and plus v, and b, over sqrt(K)."""
 
     content_HBLK: Tensor
     distance_HBLK: Tensor
@@ -121,7 +121,7 @@ def training_tiles(q_HBLK: Tensor, seen_len: int) -> Iterator[Tile]:
 
 
 def find_hidden_columns(mask_BLS: Tensor) -> tuple[int, int]:
-    """Return the first and last states, by start and stop, that some query does not attend to."""
+    """Return start and stop of the states that some query does not attend to."""
     columns = (~mask_BLS.all(dim=1).all(dim=0)).nonzero()[:, 0].tolist()
     return (columns[0], columns[-1] + 1) if columns else (0, 0)
 
@@ -172,13 +172,13 @@ class Gradients:
     def to_tuple(self) -> tuple[Tensor | None, ...]:
         u_HK, v_HK, r_THK, b_TH = self.terms
         scale = self.q_BLHK.size(-1) ** -0.5
-        # Keys and distances met queries over sqrt(K).
+        # Queries were divided by sqrt(K).
         scaled = (self.q_BLHK, u_HK, v_HK, b_TH)
         d_q, d_u, d_v, d_b = (None if each is None else each.mul_(scale) for each in scaled)
         return d_q, self.kv_BS2HK, d_u, d_v, r_THK, d_b
 
 
 def unshift(score_XLS: Tensor) -> Tensor:
-    """Return the gradient of what `shift` read as these: near_XLT."""
+    """Return the gradient of the input of `shift`, given that of its output: near_XLT."""
     X, L, S = score_XLS.shape
     return F.pad(score_XLS.flatten(1), (L, 0)).view(X, L, S + 1)

@@ -30,7 +30,7 @@ def weights(q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms, mask_BLS: Tens
 
 
 def content(q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms) -> Tensor:
-    """(a) the query meets the key; (c) u meets the key."""
+    """Return (a) q.k + (c) u.k."""
     score_BHLS = einsum("blhk,bshk->bhls", q_BLHK, k_BSHK)
     if terms.u_HK is not None:
         score_BHLS = score_BHLS + einsum("hk,bshk->bhs", terms.u_HK, k_BSHK)[:, :, None]
@@ -38,7 +38,7 @@ def content(q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms) -> Tensor:
 
 
 def distance(q_BLHK: Tensor, seen_len: int, terms: DistanceTerms) -> Tensor:
-    """(b) the query meets the key of the distance; (d) v meets it, or a number stands for both."""
+    """Return (b) q.r + (d) v.r, or the number b that replaces v.r."""
     index_LS = index_of_distance(q_BLHK.size(1), seen_len, q_BLHK.device)
     score_BHLS = q_BLHK.new_zeros(())
     if terms.r_THK is not None:
@@ -51,7 +51,7 @@ def distance(q_BLHK: Tensor, seen_len: int, terms: DistanceTerms) -> Tensor:
 
 
 def index_of_distance(tgt_len: int, seen_len: int, device) -> Tensor:
-    """Index, in a tensor over T, of the distance from query l back to state s.
+    """Return the index, in a tensor over T, of the distance from query l back to state s.
 
     A state after the query has no distance; it gets 0 and must be masked.
     """

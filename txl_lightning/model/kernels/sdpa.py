@@ -1,6 +1,6 @@
 """Relative attention through PyTorch's scaled_dot_product_attention.
 
-(a) + (c) is (q + u).k, which it computes itself; (b) + (d) is (q + v).r, given as additive mask.
+It computes (a) + (c) = (q + u).k; (b) + (d) = (q + v).r is passed as an additive mask.
 
 B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances
 """
@@ -53,8 +53,8 @@ def scores_by_distance(q_BLHK: Tensor, terms: DistanceTerms) -> Tensor | None:
 
 
 def right_backends(device: torch.device) -> AbstractContextManager:
-    """Leave PyTorch only the backends whose gradient of a mask is right."""
-    # On CUDA it would ask cuDNN first, which refuses a mask that needs a gradient, or gives NaN for
+    """Restrict PyTorch to the backends whose gradient of a mask is correct."""
+    # On CUDA it tries cuDNN first, which refuses a mask that needs a gradient, or returns NaN for
     # it at lengths of 64 modulo 128 (pytorch issue 196678); flash takes no mask.
     right = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     return sdpa_kernel(right) if device.type == "cuda" else nullcontext()

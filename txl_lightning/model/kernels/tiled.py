@@ -1,15 +1,15 @@
-"""Relative attention in Triton: scores are made tile by tile, (b) + (d) too, and never written.
+"""Relative attention in Triton: all scores are computed tile by tile and never written to memory.
 
 A tile has W queries by W states. Their distances lie in two runs of W: the lower one, and the upper
 one, which is the lower one of the next W states. Entry (i, c) of the product with either run
 belongs to state (i + c) % W of the tile, so that the relative shift rotates each row. The softmax
-is computed while its weights are summed, and made again for gradients (Dao et al. 2022).
+is computed online, and recomputed for gradients (Dao et al. 2022).
 
-For CUDA, untried; tests run it in Triton's interpreter. r and b get their gradients from atomic
-additions: they are not bit for bit the same in two runs.
+For CUDA, untested; tests run it in Triton's interpreter. Gradients of r and b are atomic sums:
+they are not bit-identical in two runs.
 
 B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances
-W queries, states or distances of a tile   P = K, filled up to a power of two
+W queries, states or distances of a tile   P = K, padded to a power of two
 """
 
 from typing import Any
@@ -40,7 +40,7 @@ def attend(
     k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
     _, S, H, K = k_BSHK.shape
     assert max(k_BSHK.numel(), mask_BLS.numel()) < 2**31  # Offsets have 32 bits.
-    # u and v may be wider, under autocast.
+    # Under autocast, u and v may have higher precision.
     content_BLHK, distance_BLHK = (
         (q_BLHK if bias_HK is None else q_BLHK + bias_HK).to(k_BSHK.dtype).contiguous()
         for bias_HK in (terms.u_HK, terms.v_HK)
@@ -53,7 +53,7 @@ def attend(
 
 
 class Attention(torch.autograd.Function):
-    """Attention of queries plus u (to content) and plus v (to distance), all contiguous."""
+    """Attention of queries plus u (for content) and plus v (for distance), all contiguous."""
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:
@@ -63,7 +63,7 @@ class Attention(torch.autograd.Function):
         place = {"device": content_BLHK.device}
         out_BLHK = torch.empty_like(content_BLHK)
         norm_BHL = torch.empty(B, H, L, dtype=torch.float32, **place)
-        # From the generator that a checkpoint holds; left on the device, which nothing waits for.
+        # From the generator saved in checkpoints; it stays on the device, without synchronization.
         seed = torch.randint(1 << 62, (1,), **place) if ctx.dropatt else norm_BHL
         sizes, options = launch_options(content_BLHK, tensors[2], ctx.dropatt)
         grid = (triton.cdiv(L, options["W"]), B * H)
@@ -94,7 +94,7 @@ class Attention(torch.autograd.Function):
 def launch_options(
     content_BLHK: Tensor, k_BSHK: Tensor, dropatt: float
 ) -> tuple[tuple[int | float, ...], dict[str, Any]]:
-    """Return the sizes that every kernel is given, and what it is compiled for."""
+    """Return the sizes passed to every kernel, and its compile-time constants."""
     _, L, H, K = content_BLHK.shape
     P = max(16, triton.next_power_of_2(K))
     W = 64 if content_BLHK.dtype.itemsize == 2 and P <= 64 else 32
@@ -118,7 +118,7 @@ def attend_tiles(
     largest_W = tl.full([W], HIDDEN, tl.float32)
     sum_W = tl.zeros([W], tl.float32)
     out_WP = tl.zeros([W, P], tl.float32)
-    # Causality: later states are seen by no query of these.
+    # Causality: no query of this tile attends to later states.
     for start in range(0, tl.minimum(S, S - L + first + W), W):
         s_W = start + run_W
         k_WP = load_tile(k + states, s_W, S, H * K, K, P)
