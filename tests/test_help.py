@@ -88,7 +88,7 @@ def test_help_has_usage_options_without_types_and_an_example_that_parses(
         ("recl", "looked at. (default: 0.1 0.5 1.0)"),
         ("prepare", "(one of none, files, lines)"),
         ("fit", "--model.optim.schedule {constant,cosine,inverse_sqrt,linear,wsd} Learning"),
-        ("fit", "Hidden states M remembered per layer while training; 0 is a plain Transformer."),
+        ("fit", "Memory length M in training: cached hidden states per layer;"),
         ("fit", "Peak learning rate, whatever the schedule. (default: 0.001)"),
         ("fit", "Rows read in parallel, over all devices together. (default: 16)"),
         ("fit", "--trainer.val_check_interval VAL_CHECK_INTERVAL Segments from one validation to"),

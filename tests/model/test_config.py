@@ -25,7 +25,7 @@ CLUSTERS = {"cutoffs": (4, 7, 15), "d_embed": 8}
         ({"d_head": 0}, "d_head: invalid 0"),
         ({"init_std": 0.0}, "init_std: invalid 0.0"),
         ({"loss_chunk_size": 0}, "loss_chunk_size: invalid 0; expected at least 1, or null"),
-        ({"cutoffs": (5, 5)}, r"cutoffs: invalid \[5, 5\]; expected growing"),
+        ({"cutoffs": (5, 5)}, r"cutoffs: invalid \[5, 5\]; expected increasing"),
         ({"cutoffs": (0, 5)}, r"cutoffs: invalid \[0, 5\]"),
         (CLUSTERS | {"div_val": 9}, "div_val: invalid 9; expected small enough"),
         ({"div_val": 2}, "div_val: invalid 2; expected 1 without cutoffs"),

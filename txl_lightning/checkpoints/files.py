@@ -1,8 +1,8 @@
-"""Checkpoint files: written whole or not at all, and known by their checksum.
+"""Checkpoint files: written atomically, and verified by checksum.
 
-Beside each stands a manifest, last.ckpt.json: the sha256 of the file and what is known of it, and
-the same of the files before it. It is written before the new file takes the old one's place:
-whichever of the two is there when a machine dies, the manifest knows it.
+Each has a manifest, such as last.ckpt.json, with entries for the file and for those it replaced:
+sha256 and metadata. The manifest is written before the new file replaces the old one, so that it
+describes whichever of the two exists after a crash.
 """
 
 import json
@@ -32,11 +32,11 @@ from ..files import (
 from ..signals import is_child
 from .tensors import refuse_damaged
 
-# Of a checkpoint, the key for the state that Lightning does not know.
+# The key in a checkpoint for state outside of Lightning.
 KEY = "txl_lightning"
-# Raised when an older release could not read what is written now.
+# Incremented when older releases cannot read new checkpoints.
 FORMAT = 1
-# Settings in files of release 0.1.0: the name and values that they have now.
+# Settings of release 0.1.0, with their present names and values.
 RENAMED_SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "recurrence": ("memory_source", {"below": "layer_below", "same": "same_layer"}),
     "dropout_mask": ("dropout_type", {"fresh": "standard", "locked": "variational"}),
@@ -45,9 +45,9 @@ RENAMED_SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "skip_budget": ("max_skipped_updates", {}),
     "matrix_lr": ("muon_lr", {}),
 }
-# A last checkpoint that another step's replaces is kept as the previous one.
+# A replaced last.ckpt of another step is kept as previous.ckpt.
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
-# Entries of a manifest: the file's, and those of files that may be found in its place.
+# Manifest entries: the file's own, and those of files that may still be in its place.
 N_ENTRY = 4
 SHAPE = {...: {"step": int, "exact": bool, "bytes": int}}
 FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
@@ -55,10 +55,10 @@ Manifest = dict[str, dict[str, Any]]
 
 
 def save_checkpoint(checkpoint: Mapping[str, Any], path: Path, about: Mapping[str, Any]) -> None:
-    """Write a checkpoint, and its manifest with an entry that says this about it.
+    """Write a checkpoint, and its manifest with `about` in the entry.
 
     Raises:
-        StorageError: it cannot be written; what was there is unchanged.
+        StorageError: it cannot be written; existing files are unchanged.
     """
 
     def save_part(part: Path) -> None:
@@ -73,7 +73,7 @@ def announce(path: Path, entry: Manifest) -> None:
     """Write the manifest of the file that will replace `path`; keep the one there as PREVIOUS."""
     before, kept = previous_entries(path), None
     is_whole = path.is_file() and path.stat().st_size in {e["bytes"] for e in before.values()}
-    # A step that is saved twice, or a file that was cut, would push out the one kept before.
+    # A step saved twice, or a truncated file, must not replace the previous checkpoint.
     if path.name == LAST and is_whole and newest_step(before) != newest_step(entry):
         kept = path.with_name(PREVIOUS)
         write_manifest(kept, before | previous_entries(kept))
@@ -83,7 +83,7 @@ def announce(path: Path, entry: Manifest) -> None:
 
 
 def previous_entries(path: Path) -> Manifest:
-    # What is damaged says nothing.
+    # A damaged manifest is ignored.
     with suppress(CheckpointError):
         return read_manifest(path)
     return {}
@@ -115,7 +115,7 @@ def manifest_path(path: Path) -> Path:
 
 
 def verify_checkpoint(path: Path) -> dict[str, Any] | None:
-    """Return a file's entry in its manifest, None without one; refuse other bytes than written."""
+    """Return a file's manifest entry, or None without one; refuse a file that has changed."""
     manifest = read_manifest(path)
     if not manifest:
         return None
@@ -134,13 +134,13 @@ def verify_checkpoint(path: Path) -> dict[str, Any] | None:
 
 @cache
 def warn_unverified(path: Path, why: str) -> None:
-    """Say, once, that nothing tells whether a file is what was written."""
+    """Warn once that a file cannot be verified."""
     if not is_child():
         warnings.warn(f"{path}: cannot be verified: {why}", stacklevel=2)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Load a checkpoint, executing nothing; refuse a damaged one, or a later release's."""
+    """Load a checkpoint without executing code; refuse a damaged or later one."""
     verify_checkpoint(path)
     with refuse_damaged(path, FOREIGN.format(path)):
         checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
@@ -170,10 +170,10 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def find_latest(root: Path) -> tuple[Path | None, list[str]]:
-    """Return the newest whole checkpoint of the latest run, and what is wrong with others.
+    """Return the newest intact checkpoint of the latest run, and the problems of skipped ones.
 
-    The latest run has the greatest N of version_N, its newest checkpoint has most steps: the clocks
-    of files say nothing. What was saved in a crash is passed over, and so is a run without any.
+    The latest run has the largest N of version_N, its newest checkpoint the most steps: file times
+    are not used. Crash checkpoints and runs without checkpoints are skipped.
     """
     complaints: list[str] = []
     for folder in sorted(root.glob("version_*/checkpoints"), key=run_number, reverse=True):
@@ -183,12 +183,12 @@ def find_latest(root: Path) -> tuple[Path | None, list[str]]:
 
 
 def find_in_run(folder: Path, complaints: list[str]) -> Path | None:
-    """Return the newest whole checkpoint in a folder; add to the complaints."""
-    # What has no manifest that claims a step comes first; of one step, last.ckpt before best.ckpt.
+    """Return the newest intact checkpoint in a folder; append problems to `complaints`."""
+    # Files without a step in a manifest come first; at equal steps, last.ckpt before best.ckpt.
     claims = [(newest_step(previous_entries(path)), path) for path in folder.glob("*.ckpt")]
     best, best_step = None, -1
     for claim, path in sorted(claims, reverse=True):
-        # After a kill, a manifest may claim more steps than its file has.
+        # After a kill, a manifest may list more steps than its file has.
         if claim <= best_step:
             break
         try:
@@ -210,7 +210,7 @@ def run_number(folder: Path) -> int:
 
 
 def remove_partial_files(root: Path) -> None:
-    """Remove what ended processes of this machine were writing into their runs."""
+    """Remove partial files of ended processes of this machine."""
     for part in root.glob("version_*/**/.*.part"):
         *_, host, pid, _ = part.name.split(".")
         if host == host_name() and pid.isdecimal() and not is_running(int(pid)):
@@ -218,7 +218,7 @@ def remove_partial_files(root: Path) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether another process has this id; this one writes nothing when it asks."""
+    """Return True if another process has this id; the present one has no partial files here."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -229,10 +229,10 @@ def is_running(pid: int) -> bool:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of what writes a checkpoint."""
+    """Return the versions of the packages that determine a checkpoint."""
     versions = {"python": platform.python_version()}
     for package in ("txl-lightning", "torch", "lightning", "numpy"):
-        # This package has none where it is only on the path.
+        # This package has no version if it is not installed.
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     return versions

@@ -1,6 +1,6 @@
-"""Networks that fit and convert wrote, with their vocabularies, and the texts of runs.
+"""Load networks with their vocabularies from runs and converted folders, and the texts of runs.
 
-fit writes a run's folder with checkpoints; convert a folder that has none, but model.safetensors,
+fit writes a run's folder with checkpoints; convert writes a folder with model.safetensors,
 config.json and vocab.json.
 """
 
@@ -32,7 +32,7 @@ def save_folder(model: TransformerXL, folder: Path, vocab: Vocabulary | None = N
     save_tensors(dict(model.named_parameters()), folder / WEIGHTS)
     if vocab is not None:
         write_text(vocab.to_json(), folder / VOCAB)
-    # The last, so that what is cut off in the middle is no such folder.
+    # Written last, so that an interrupted export is not a valid folder.
     about = {"format": FORMAT, "weights_sha256": sha256_of_weights(folder)}
     write_json({KEY: about, "net": model.config.to_dict()}, folder / CONFIG)
 
@@ -40,7 +40,7 @@ def save_folder(model: TransformerXL, folder: Path, vocab: Vocabulary | None = N
 def load_folder(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     """Load the network, in eval mode and the precision of its weights, and the vocabulary, if any.
 
-    A missing file is a ValueError; one that is damaged, or another folder's, a CheckpointError.
+    A missing file is a ValueError; a damaged file, or one of another folder, a CheckpointError.
     """
     config, weights = read_config(folder), load_content(folder / WEIGHTS)
     with errors_in(folder / WEIGHTS):
@@ -50,7 +50,7 @@ def load_folder(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
 
 
 def verify_weights(folder: Path) -> None:
-    """Refuse weights that are not those that config.json was written with."""
+    """Raise a CheckpointError if the weights do not match the sha256 in config.json."""
     expected = load_json(folder / CONFIG)[KEY].get("weights_sha256")
     if expected is None:
         warn_unverified(folder / WEIGHTS, f"{CONFIG} does not have its sha256")
@@ -79,7 +79,7 @@ def find_checkpoint(path: str | Path) -> Path:
     path = Path(path)
     if not path.is_dir() or (path / CONFIG).is_file():
         return path
-    # No deeper: it may be any folder.
+    # Not recursive: it may be any folder.
     places = [path / part / name for name in ("best.ckpt", LAST) for part in ("checkpoints", "")]
     if not (found := [place for place in places if place.is_file()]):
         expected = "expected a run's folder, or one written by convert"
@@ -96,9 +96,9 @@ def result_folder(checkpoint: Path) -> Path:
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Return the content of a checkpoint of fit, or the settings of a folder of convert's.
+    """Load the content of a checkpoint of fit, or the settings of a converted folder.
 
-    A missing file is a ValueError; one that is damaged, or something else, a CheckpointError.
+    A missing file is a ValueError; a damaged or other file, a CheckpointError.
     """
     path = find_checkpoint(path)
     if path.is_dir():
@@ -125,9 +125,9 @@ def own_weights(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], Any, Tra
 
 
 def load_run(path: str | Path) -> tuple[TransformerXL, Vocabulary | None]:
-    """Load the network, in eval mode, and the vocabulary of what fit or convert wrote.
+    """Load the network, in eval mode, and the vocabulary from a checkpoint or a converted folder.
 
-    Only a folder of convert's may have no vocabulary; errors are those of `read_checkpoint`.
+    Only a converted folder may lack a vocabulary; errors are those of `read_checkpoint`.
     """
     path = find_checkpoint(path)
     if path.is_dir():
@@ -139,7 +139,7 @@ def load_run(path: str | Path) -> tuple[TransformerXL, Vocabulary | None]:
 
 
 def load_with_vocabulary(path: str | Path) -> tuple[TransformerXL, Vocabulary]:
-    """Load the same as `load_run`; without a vocabulary there is a CheckpointError."""
+    """Load the same as `load_run`; raise a CheckpointError without a vocabulary."""
     model, known = load_run(path)
     if known is None:
         raise CheckpointError(f"ckpt_path: {path} has no vocabulary; convert with --vocab")
@@ -153,7 +153,7 @@ def sha256_of_weights(ckpt_path: str | Path) -> str:
 
 
 def read_tgt_len(path: str | Path) -> int | None:
-    """Return how long segments were in training; None where a checkpoint does not say."""
+    """Return the segment length of training; None if the checkpoint does not contain it."""
     settings = read_checkpoint(path).get("datamodule_hyper_parameters", {})
     return settings.get("data", {}).get("tgt_len")
 
@@ -170,10 +170,10 @@ def read_data_settings(ckpt_path: str | Path) -> dict[str, Any]:
 def load_training_text(
     ckpt_path: str | Path, data_dir: str | None = None
 ) -> tuple[str, Store | TaskStore]:
-    """Return the name of a run's text and its store, as the config.yaml of its folder says.
+    """Return the name of a run's text and its store, from the config.yaml of its folder.
 
-    With `data_dir`, data lives there now. That nothing says which text it was, or that it is
-    another one by now, is a DataError.
+    `data_dir` replaces the data directory of the run. A missing config.yaml, or a text that has
+    changed since, is a DataError.
     """
     state, settings = (
         read_checkpoint(ckpt_path).get("CorpusDataModule"),

@@ -1,4 +1,4 @@
-"""Tensors and settings in anybody's files; a file that would execute anything is refused."""
+"""Load tensors and settings from untrusted files; files that would execute code are refused."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..files import read_json, replace_file
 
-# How torch names what a file wants to import.
+# How torch's error names the class that a file would import.
 CODE = re.compile(r"GLOBAL (\S+)")
 INSTEAD = (
     "save its tensors with the code that wrote it, torch.save(model.state_dict(), 'sd.pt'), and "
@@ -22,10 +22,10 @@ INSTEAD = (
 
 
 def load_content(path: Path, stand_ins: Sequence[Any] = ()) -> Any:
-    """Return what safetensors or torch.save wrote: tensors, plain values, and `stand_ins`.
+    """Load a file of safetensors or torch.save: tensors, plain values, and `stand_ins`.
 
-    These are classes that only hold what a file says (torch.serialization.safe_globals). A missing
-    file is a ValueError; one that is damaged, or would execute anything, a CheckpointError.
+    `stand_ins` are allowed classes that only store values (torch.serialization.safe_globals). A
+    missing file is a ValueError; one that is damaged or would execute code, a CheckpointError.
     """
     is_pickle = path.suffix != ".safetensors"
     kind = "a file that torch.save wrote" if is_pickle else "a safetensors file"
@@ -37,7 +37,7 @@ def load_content(path: Path, stand_ins: Sequence[Any] = ()) -> Any:
 
 
 def load_json(path: Path) -> dict[str, Any]:
-    """Return the settings in a JSON file, or raise as `load_content` does."""
+    """Load the settings of a JSON file; errors are those of `load_content`."""
     require_file(path)
     return read_json(path, refusal=CheckpointError)
 
@@ -49,14 +49,14 @@ def require_file(path: Path) -> None:
 
 @contextmanager
 def refuse_damaged(path: Path, message: str) -> Iterator[None]:
-    """Make a CheckpointError of whatever reading a file leads to."""
+    """Turn any error of reading a file into a CheckpointError."""
     require_file(path)
     try:
         yield
     except MemoryError:
         raise
     except Exception as error:
-        # Random bytes make torch.load raise anything: UnicodeDecodeError, OSError, ...
+        # Random bytes make torch.load raise any error: UnicodeDecodeError, OSError, ...
         if found := CODE.search(str(error)):
             message = f"{path}: refused: to read it would execute {found[1]}; {INSTEAD}"
         raise CheckpointError(message) from error
@@ -64,7 +64,7 @@ def refuse_damaged(path: Path, message: str) -> Iterator[None]:
 
 @contextmanager
 def errors_in(path: Path) -> Iterator[None]:
-    """Make a CheckpointError, which names the file, of what invalid values lead to."""
+    """Turn errors from invalid values into a CheckpointError that names the file."""
     try:
         yield
     except CheckpointError:
@@ -77,7 +77,7 @@ def errors_in(path: Path) -> Iterator[None]:
 
 
 def require_tensors(path: Path, content: Any) -> dict[str, Tensor]:
-    """Return the content of a file, if it is tensors by name."""
+    """Return the content of a file if it is a dict of tensors; else CheckpointError."""
     pairs = content.items() if isinstance(content, Mapping) else [(None, None)]
     if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in pairs):
         raise CheckpointError(f"{path}: not a state_dict; expected tensors by name")
@@ -85,9 +85,9 @@ def require_tensors(path: Path, content: Any) -> dict[str, Tensor]:
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write a safetensors file, whole or not at all, with the metadata that other codes expect."""
+    """Write a safetensors file atomically, with the metadata that other codes expect."""
     whole = {"memory_format": torch.contiguous_format}
-    # It refuses tensors that share memory.
+    # safetensors refuses tensors that share memory.
     apart = {name: tensor.detach().cpu().clone(**whole) for name, tensor in tensors.items()}
-    # Its own save_file says in words only what the system's error is.
+    # safetensors' save_file reports the system's error only as text.
     replace_file(path, lambda part: part.write_bytes(save(apart, {"format": "pt"})))

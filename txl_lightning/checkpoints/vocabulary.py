@@ -1,4 +1,4 @@
-"""Vocabularies of finished networks: the order of words gives the ids, and nothing is added."""
+"""Vocabularies of trained networks: the order of words gives the ids, and nothing is added."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from ..data.vocab import Bytes, Vocabulary, WordOptions, Words, read_vocabulary_
 from ..data.vocab.words import UNKNOWN
 from ..errors import DataError
 
-# How lines end, by the symbol that the original has for it.
+# The line end option, by the symbol that the original uses.
 LINE_ENDS = {"<eos>": "eos", "<S>": "double_eos"}
 PICKLED = (".pkl", ".pickle", ".bin", ".pt")
 INSTEAD = "with the code that wrote it, json.dump(tokenizer.idx2sym, open('words.json', 'w'))"
@@ -36,7 +36,7 @@ def load_vocabulary_in(folder: Path, n_token: int) -> Vocabulary | None:
 
 
 def make_words(words: Sequence[Any], lower_case: bool = False) -> Words:
-    """Make a vocabulary whose lines end and unseen words become as it has symbols for."""
+    """Make a vocabulary; its symbols determine line ends and the unknown word."""
     line_end = next((end for symbol, end in LINE_ENDS.items() if symbol in words), "none")
     unknown = "unk" if any(symbol in words for symbol in UNKNOWN) else "error"
     options = WordOptions(lower_case=lower_case, line_end=line_end, unknown=unknown)

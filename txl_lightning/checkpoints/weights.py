@@ -1,4 +1,4 @@
-"""Weights of a network under anybody's names: read, checked against its shapes, written."""
+"""Map weights between naming schemes: load, check against the network's shapes, export."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from torch import Tensor
 from ..errors import require
 from ..model import TransformerXL, TransformerXLConfig
 
-# Tensors of other codes that are no weights.
+# Tensors of other codes that are not weights.
 COMPUTED = {"pos_emb.inv_freq", "transformer.pos_emb.inv_freq"}
 Tensors = tuple[Tensor, ...]
 
@@ -19,7 +19,7 @@ def keep(*tensors: Tensor) -> Tensors:
 
 
 class Part(NamedTuple):
-    """A tensor of another code and the one or two of ours with the same values, or the reverse."""
+    """A tensor of another code and the one or two of ours with its values, or the reverse."""
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
@@ -32,11 +32,11 @@ class WeightMap(NamedTuple):
 
     parts: list[Part]
     copies: dict[str, str]
-    """Tensors that may be left out, because they repeat another one: what they repeat."""
+    """Optional tensors that repeat another one: name of the copy -> name of the source."""
 
 
 def map_weights(config: TransformerXLConfig, map_weight: Callable[[str], Part | None]) -> WeightMap:
-    """Map every weight of a network by its name; None is one that another weight's part holds."""
+    """Map every weight of a network by name; None: the weight belongs to another weight's part."""
     parts, copies = [], {}
     first: dict[Tensor, str] = {}
     for ours, weight in empty_network(config).named_parameters(remove_duplicate=False):
@@ -54,7 +54,7 @@ def map_own_weights(config: TransformerXLConfig) -> WeightMap:
 
 
 def empty_network(config: TransformerXLConfig) -> TransformerXL:
-    """Return a network with names and shapes; nothing is allocated, whatever its sizes."""
+    """Return a network with names and shapes on the meta device; no memory is allocated."""
     try:
         with torch.device("meta"):
             return TransformerXL(config)
@@ -85,8 +85,8 @@ def match_weights(
     """Return tensors of any code under the names of a network, which is not built.
 
     Raises:
-        ValueError: one is missing, or has no place here, or has another shape than the settings
-            say, or is not what it should repeat; it is named.
+        ValueError: a tensor is missing, unknown, of another shape than the settings imply, or
+            differs from the one it should repeat; the message names it.
     """
     deepest = f"at most {len(theirs)}, as there are {len(theirs)} tensors"
     require(config.n_layer <= len(theirs), "n_layer", config.n_layer, deepest)

@@ -1,4 +1,4 @@
-"""Arrays on disk of which nothing is read that was not written: checksums of their blocks."""
+"""Arrays on disk with a checksum for each block, verified on reading."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import DataError
 
-BLOCK = 1 << 20  # bytes; a power of two, so that no id straddles two blocks
+BLOCK = 1 << 20  # bytes; a power of two, so that no id spans two blocks
 
 
 def hash_blocks(path: Path) -> list[str]:
@@ -25,7 +25,7 @@ def hash_block(block: bytes | np.ndarray) -> str:
 
 
 def verify_blocks(path: Path, checksums: Sequence[str]) -> None:
-    """Raise DataError unless all of a file is what was written."""
+    """Raise a DataError if any block of a file has changed."""
     found = hash_blocks(path)
     if found != list(checksums):
         raise DataError(f"{path}: damaged: its checksum is not the manifest's")
@@ -35,7 +35,7 @@ class CheckedIds:
     """Ids in a file, memory-mapped; each block is compared with its checksum when first read.
 
     Args:
-        n_token: the size of the vocabulary, which no id may reach.
+        n_token: the size of the vocabulary; all ids are smaller.
     """
 
     def __init__(self, path: Path, dtype: np.dtype, checksums: Sequence[str], n_token: int) -> None:
@@ -55,10 +55,10 @@ class CheckedIds:
         return self.whole[index]
 
     def check(self, block: int) -> None:
-        """Raise DataError where a block is damaged, or has an id beyond the vocabulary."""
+        """Raise a DataError if a block is damaged, or has an id outside the vocabulary."""
         ids = self.whole[block * self._per_block : (block + 1) * self._per_block]
         if hash_block(ids) != self.checksums[block]:
-            # Another time stamp: whoever opens it next does not take it for one that was checked.
+            # Change the time stamp, so that the next process checks the file again.
             with suppress(OSError):
                 os.utime(self.path)
             where = f"block {block + 1} of {len(self.checksums)} is not what was written"

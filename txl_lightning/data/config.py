@@ -1,4 +1,4 @@
-"""DataConfig: which text, cut and encoded how -> a store, or a text that is to be scored."""
+"""DataConfig: settings of a text -> a store, or a text to score."""
 
 import os
 from dataclasses import asdict, dataclass, replace
@@ -14,42 +14,42 @@ from .user_files import has_documents, split_user_files
 from .vocab import SubwordOptions, Vocabulary, WordOptions
 
 CorpusName = Literal[*CORPORA, *TASKS]
-# Settings that have settings of their own.
+# Settings with nested settings.
 PARTS = {"words": WordOptions, "subwords": SubwordOptions, "task": TaskConfig}
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """A text, and how it becomes tokens."""
+    """Settings of a text and its tokenization."""
 
     corpus: CorpusName = "python_source"
-    """Text by name: downloaded once, unless it is python_source, the running Python's own, or
-    made on the spot: sort, copy, recall."""
+    """Text by name: downloaded once; python_source is the running Python's library, and sort,
+    copy and recall are generated."""
     path: str | list[str] | None = None
-    """Your own text in place of the corpus: a file, a folder or tar of documents, or three of
-    them: train, val and test."""
+    """Your own text instead of the corpus: a file, a folder or tar of documents, or three of
+    these for train, val and test."""
     vocab: str | None = None
     """bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
-    tokenizer.json, or words, one in a line; left out, the corpus's own, or bytes."""
+    tokenizer.json, or words, one per line; default the corpus's own, or bytes."""
     document_unit: Literal["none", "files", "lines"] | None = None
-    """Unit of text before which nothing is visible; left out, the corpus's own, each
-    file of a folder or tar, or else none."""
+    """Unit of independent documents, which see nothing before them; default the corpus's own,
+    the files of a folder or tar, otherwise none."""
     split: tuple[float, float, float] = (0.9, 0.05, 0.05)
-    """Fractions for train, val and test, where the text is not cut already; they add up to 1."""
+    """Fractions for train, val and test if the text is not already split; they add up to 1."""
     words: WordOptions = WordOptions()
-    """Rules of words; by default those of the corpus's published results."""
+    """Rules of words; default those of the corpus's published results."""
     subwords: SubwordOptions = SubwordOptions()
     """Training of subwords."""
     task: TaskConfig = TaskConfig()
     """Sizes of sort, copy and recall."""
     data_dir: str | None = None
-    """The folder where data lives; left out, $TXL_DATA, or data."""
+    """Data directory; default $TXL_DATA, or data."""
 
     def __post_init__(self) -> None:
         for name, kind in PARTS.items():
             value = getattr(self, name)
             if isinstance(value, dict):
-                # A YAML file read as it is has plain values.
+                # A parsed YAML file has plain values.
                 object.__setattr__(self, name, kind(**value))
         adds_up = len(self.split) == 3 and min(self.split) >= 0 and abs(sum(self.split) - 1) < 1e-6
         require(adds_up, "split", list(self.split), "three fractions that add up to 1")
@@ -84,16 +84,16 @@ class DataConfig:
         return Recipe(splits, self.vocab or vocab, unit, words, self.subwords)
 
     def open(self, whole: bool = False) -> Store | TaskStore:
-        """Return the prepared text or a task; DataError where it cannot be had or encoded.
+        """Return the prepared text or a task; DataError if it is unavailable or cannot be encoded.
 
-        With `whole`, all of what is prepared is compared with its checksums.
+        With `whole`, all prepared files are compared with their checksums.
         """
         if self.path is None and self.corpus in TASKS:
             return TaskStore(self.corpus, self.task)
         return prepare_store(self.recipe(), self.data_folder, whole)
 
     def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
-        """Encode a split with a given vocabulary in a folder that stays; DataError as in `open`."""
+        """Encode a split with a given vocabulary in a permanent folder; DataError as in `open`."""
         recipe, saved = self.recipe(), folder / "vocab.json"
         filled = [name for name, parts in recipe.splits.items() if any(p.n_byte for p in parts)]
         if split not in filled:
@@ -101,7 +101,7 @@ class DataConfig:
         saved.write_text(vocab.to_json())
         splits = {name: recipe.splits[name] if name == split else [] for name in SPLITS}
         store = prepare_store(replace(recipe, splits=splits, vocab=str(saved)), folder)
-        # Of the text alone: all vocabularies are measured on one text.
+        # From the text alone, so that all vocabularies are evaluated on the same text.
         fingerprint = store.manifest["text"][:16]
         text = replace(EvalText.from_store(self.name, store, split), fingerprint=fingerprint)
         return text if len(filled) > 1 else replace(text, split="whole text")

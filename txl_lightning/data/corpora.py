@@ -1,6 +1,6 @@
-"""The table of corpora: where a text comes from, and how it is cut into train, val and test.
+"""The table of corpora: sources, and splits into train, val and test.
 
-Sizes and checksums are those that TensorFlow Datasets, Hugging Face and gluon-nlp publish.
+Sizes and checksums are published by TensorFlow Datasets, Hugging Face and gluon-nlp.
 """
 
 import shutil
@@ -31,13 +31,13 @@ from .vocab import WordOptions
 NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 WIKIPEDIA_CUTS = (0, 90_000_000, 95_000_000, 100_000_000)
 
-# The splits, from the paths of the files and the fractions that a user may give.
+# A function from file paths and the user's fractions to splits.
 Cut = Callable[[list[Path], Sequence[float]], Splits]
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text known by name, with the vocabulary and documents of its published results."""
+    """A named text, with the vocabulary and documents of its published results."""
 
     folder: str
     files: Sequence[RemoteFile]
@@ -47,7 +47,7 @@ class Corpus:
     document_unit: DocumentUnit | None = None
 
     def find_splits(self, data_dir: Path, fractions: Sequence[float]) -> Splits:
-        """Return the slices of train, val and test, downloaded if missing, or raise DataError."""
+        """Return the slices of train, val and test, downloaded if missing; DataError on failure."""
         placed = [place_file(file, data_dir / self.folder) for file in self.files]
         return self.cut([path for paths in placed for path in paths], fractions)
 
@@ -67,7 +67,7 @@ def place_file(remote: RemoteFile, folder: Path) -> list[Path]:
 
 
 def download_missing(remote: RemoteFile, missing: Mapping[str, Path], downloads: Path) -> None:
-    # requests is slow to import, and files that are there need no network.
+    # requests is slow to import, and existing files need no network.
     from .download import download_file
 
     if not remote.members:
@@ -82,7 +82,7 @@ def download_missing(remote: RemoteFile, missing: Mapping[str, Path], downloads:
 
 
 def extract_members(archive: Path, targets: Mapping[str, Path]) -> None:
-    """Unpack a zip or tar, whose checksum is right, and put members of it into their places."""
+    """Unpack members of a zip or tar with a verified checksum to their target paths."""
     kind = {} if zipfile.is_zipfile(archive) else {"filter": "data"}
     with explain_write_errors(archive), TemporaryDirectory(dir=archive.parent) as folder:
         shutil.unpack_archive(archive, folder, **kind)
@@ -105,7 +105,7 @@ def cut_by_files(paths: list[Path], fractions: Sequence[float]) -> Splits:
 
 
 def cut_stripped(paths: list[Path], fractions: Sequence[float]) -> Splits:
-    """Take Penn Treebank's words spelt out: its lines without the spaces at their ends."""
+    """Split Penn Treebank by characters: lines without spaces at their ends."""
     folder = paths[0].parents[1] / "ptb_char"
     pairs = [(path, folder / f"{name}.txt") for name, path in zip(SPLITS, paths, strict=True)]
     for path, target in pairs:
@@ -116,14 +116,14 @@ def cut_stripped(paths: list[Path], fractions: Sequence[float]) -> Splits:
 
 
 def cut_heldout(paths: list[Path], fractions: Sequence[float]) -> Splits:
-    """Take 99 shuffled files for train; the first held-out part is test, the second val."""
+    """Use 99 shuffled files for train; the first held-out part is test, the second val."""
     *train, test, val = paths
     slices = [part for path in train for part in whole_file(path)]
     return {"train": slices, "val": whole_file(val), "test": whole_file(test)}
 
 
 def cut_python_source(paths: list[Path], fractions: Sequence[float]) -> Splits:
-    """Take the running Python's standard library: pure-ASCII .py files without tests, by path."""
+    """Use the running Python's standard library: pure-ASCII .py files without tests, by path."""
     library = Path(sysconfig.get_path("stdlib"))
     found = {path.relative_to(library).as_posix(): path for path in library.rglob("*.py")}
     names = (name for name in sorted(found) if not NOT_SOURCE & set(name.split("/")[:-1]))

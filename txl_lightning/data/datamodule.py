@@ -1,4 +1,4 @@
-"""CorpusDataModule: a corpus by name, or one's own text, as ordered segments."""
+"""CorpusDataModule: a named corpus, or the user's own text, as ordered segments."""
 
 import platform
 import warnings
@@ -22,35 +22,35 @@ SHAPE = ("batch_size", "tgt_len", "ext_len")
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """Rows and segments that a text is read in."""
+    """Rows and segments in which a text is read."""
 
     tgt_len: int = 64
-    """Tokens in a segment."""
+    """Tokens per segment."""
     batch_size: int = 16
     """Rows read in parallel, over all devices together."""
     ext_len: int = 0
-    """Tokens of the segments before that each reads again before its own: context with gradients
-    that is not scored. Memory holds what stands before them."""
+    """Tokens before a segment that it reads again: context with gradients, not scored. Memory
+    ends before them."""
     eval_tgt_len: int | None = None
-    """Tokens in a segment of validation, test and predict; left out, tgt_len."""
+    """Tokens per segment in validation, test and predict; default tgt_len."""
     eval_batch_size: int | None = None
-    """Rows in validation, test and predict; left out, batch_size."""
+    """Rows in validation, test and predict; default batch_size."""
     eval_ext_len: int | None = None
-    """Tokens read again in validation, test and predict; left out, ext_len."""
+    """Tokens read again in validation, test and predict; default ext_len."""
     eval_warmup_len: int = 0
-    """Tokens that each row of them but the first reads before its own, unscored."""
+    """Unscored tokens that each of their rows except the first reads before its own."""
     order: Literal["ordered", "rolled", "shuffled"] = "ordered"
-    """Reading order of the training: ordered; rolled, each row from another place in each pass; or
-    shuffled, the documents in another order in each pass."""
+    """Order of the training text: ordered; rolled, each row from another offset in each pass; or
+    shuffled, documents in another order in each pass."""
     segments: Literal["fixed", "varlen"] = "fixed"
-    """Lengths of training segments: fixed, tgt_len each; or varlen, drawn around it."""
+    """Lengths of training segments: fixed, tgt_len each; or varlen, random around tgt_len."""
     seed: int = 1
-    """Seed of rolled, shuffled and varlen."""
+    """Random seed of rolled, shuffled and varlen."""
     micro_batches: int = 1
-    """Parts in which each device computes its rows when it trains, one after the other: it keeps
-    the activations of one part, and computes them twice."""
+    """Micro-batches into which each device splits its rows in training: only one is in memory,
+    and activations are computed twice."""
     allow_mismatch: bool = False
-    """Go on although a checkpoint is of another text or vocabulary."""
+    """Continue although a checkpoint is of another text or vocabulary."""
 
     def __post_init__(self) -> None:
         tgt_len = SHORTEST if self.segments == "varlen" else 1
@@ -63,7 +63,7 @@ class StreamConfig:
 
 @dataclass(frozen=True)
 class CorpusConfig(DataConfig, StreamConfig):
-    """A text, and how it is read."""
+    """Settings of a text and of reading it."""
 
     def __post_init__(self) -> None:
         StreamConfig.__post_init__(self)
@@ -74,11 +74,11 @@ class CorpusDataModule(LightningDataModule):
     """Text -> ids -> memory-mapped store -> ordered streams for fit, validate, test and predict.
 
     Args:
-        **settings: The text and how it is read: see DataConfig and StreamConfig.
+        **settings: Fields of DataConfig and StreamConfig.
 
     Raises:
-        ValueError: a number that no stream can have.
-        DataError: a text that cannot be used (when it is prepared).
+        ValueError: an invalid setting.
+        DataError: an unusable text (when it is prepared).
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -98,7 +98,7 @@ class CorpusDataModule(LightningDataModule):
         return self.vocab.n_token
 
     def bytes_per_token(self, stage: str) -> float | None:
-        """Return the mean bytes of a token in a stage's text; None where tokens have none."""
+        """Return the mean bytes per token of a stage's text; None if tokens have no bytes."""
         return self.store.bytes_per_token(stage if stage in ("train", "val") else "test")
 
     def prepare_data(self) -> None:
@@ -136,7 +136,7 @@ class CorpusDataModule(LightningDataModule):
         fix = "lower data.batch_size or data.tgt_len, or give more text"
         check_length(f"{config.name}, train", stream, config.tgt_len, fix)
         batches = self.trainer.overfit_batches if self.trainer else 0
-        # Lightning takes a fraction of a pass, too.
+        # Lightning also accepts a fraction of a pass.
         n_segment = batches if isinstance(batches, int) else round(batches * len(stream))
         return TrainingLoader(stream, self.read_as(), n_segment or None)
 
@@ -149,14 +149,14 @@ class CorpusDataModule(LightningDataModule):
     predict_dataloader = test_dataloader
 
     def read_as(self) -> dict[str, Any]:
-        """Return all that a position in the training text depends on."""
+        """Return all settings that a position in the training text depends on."""
         names = ("batch_size", "tgt_len", "ext_len", "order", "segments")
         if self.config.order != "ordered" or self.config.segments != "fixed":
             names += ("seed",)
         return {"text": self.store.fingerprint} | self._settings(names)
 
     def on_before_batch_transfer(self, segment: Segment, dataloader_idx: int) -> Segment:
-        # The copy of any other memory waits until the GPU has done what it was asked before.
+        # Copies from unpinned memory wait until the GPU has finished earlier work.
         on_gpu = self.trainer and self.trainer.strategy.root_device.type == "cuda"
         return segment.pinned() if on_gpu else segment
 
@@ -192,7 +192,7 @@ class CorpusDataModule(LightningDataModule):
         unscored = {"warmup_len": config.eval_warmup_len, "ext_len": config.eval_ext_len}
         stream = Stream(tokens, config.eval_batch_size, lengths, **unscored, **share)
         fix = "lower data.eval_batch_size, change data.split, or give more text"
-        # Its only segment may be shorter than eval_tgt_len.
+        # The only segment may be shorter than eval_tgt_len.
         check_length(f"{config.name}, {split}", stream, 1, fix)
         return stream
 

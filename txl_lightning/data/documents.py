@@ -1,4 +1,4 @@
-"""Slices of files, the documents they are made of, and their checksums."""
+"""Slices of files, documents within them, and checksums."""
 
 import hashlib
 import json
@@ -17,11 +17,11 @@ from ..errors import DataError, StorageError, print_notice, show_controls
 from ..files import read_json, write_json
 
 CHUNK = 1 << 20
-SETTLED = 2 * 10**9  # nanoseconds after which a file that changes gets another time stamp
+SETTLED = 2 * 10**9  # nanoseconds after which a change certainly gets another time stamp
 SPLITS = ("train", "val", "test")
 
-Advance = Callable[[int], object]  # called with the bytes that have been read since the last call
-# What is one document of a text: each of its files, or each line of them.
+Advance = Callable[[int], object]  # called with the number of bytes read since the last call
+# One document of a text: each file, or each line.
 DocumentUnit = Literal["files", "lines"]
 
 
@@ -30,8 +30,8 @@ class FileSlice:
     """The bytes of a file from `start` up to `stop`.
 
     Args:
-        text: these bytes, where they have been read already.
-        on_read: called with the number of bytes of each piece that is read, for a progress bar.
+        text: these bytes, if they have been read already.
+        on_read: called with the size of each piece read, for a progress bar.
     """
 
     path: Path
@@ -45,7 +45,7 @@ class FileSlice:
         return self.stop - self.start
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the bytes, a piece at a time; a character may straddle two pieces."""
+        """Yield the bytes in pieces; a character may span two pieces."""
         if self.text is not None:
             for at in range(0, len(self.text), CHUNK):
                 yield self.text[at : at + CHUNK]
@@ -64,7 +64,7 @@ Splits = dict[str, list[FileSlice]]  # of train, val and test
 
 
 def whole_file(path: Path) -> list[FileSlice]:
-    """Return all of a file as one slice, or no slice of an empty one."""
+    """Return a file as one slice, or no slice if it is empty."""
     size = path.stat().st_size
     return [FileSlice(path, 0, size)] if size else []
 
@@ -90,7 +90,7 @@ class RemoteFile:
     """A file on a server, with its size and its checksum ("sha256:...").
 
     Args:
-        members: files that are taken from it, with their checksums; None where none is published.
+        members: files extracted from it, with their checksums; None if none is published.
     """
 
     url: str
@@ -104,7 +104,7 @@ class RemoteFile:
 
 
 def find_difference(path: Path, checksum: str) -> str:
-    """Return a file's checksum and the expected one, or nothing where they are the same."""
+    """Return a file's checksum and the expected one as text, or "" if they are equal."""
     algorithm, _, digest = checksum.partition(":")
     with path.open("rb") as file:
         found = hashlib.file_digest(file, algorithm).hexdigest()
@@ -112,7 +112,7 @@ def find_difference(path: Path, checksum: str) -> str:
 
 
 def verify_file(path: Path, checksum: str) -> None:
-    """Raise DataError unless a file can be read and has this checksum."""
+    """Raise a DataError unless a file can be read and has this checksum."""
     try:
         wrong = find_difference(path, checksum)
     except OSError as error:
@@ -123,14 +123,14 @@ def verify_file(path: Path, checksum: str) -> None:
 
 
 def short_hash(value: Any) -> str:
-    """Return 16 hexadecimal digits of the sha256 of plain values."""
+    """Return the first 16 hexadecimal digits of the sha256 of plain values."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def cached_by_mtime(
     key: Any, paths: Iterable[Path], data_dir: Path, compute: Callable[[], Any]
 ) -> Any:
-    """Return `compute()` of some files, cached while they are neither changed nor copied."""
+    """Return `compute()` of some files, cached until they are changed or copied."""
     stamps = [file_stamp(path) for path in paths]
     cache = data_dir / "prepared" / "cache" / short_hash([key, stamps])
     if cache.is_file():
@@ -141,16 +141,16 @@ def cached_by_mtime(
         print_notice(f"warning: {cache}: damaged; computed again")
     result = compute()
     if all(time.time_ns() - changed > SETTLED for *_, changed in stamps):
-        # A prepared folder may be read-only; then it is computed every time.
+        # A prepared folder may be read-only; then compute every time.
         with suppress(StorageError):
             write_json({"result": result, "checksum": short_hash(result)}, cache)
     return result
 
 
 def file_stamp(path: Path) -> tuple[str, int, int, int, int]:
-    """Return a file's path, size, time, inode and, in nanoseconds, when any of it was changed.
+    """Return a file's path, size, mtime, inode and ctime in nanoseconds.
 
-    Who copies a file or writes into it may set its time, but not the last two.
+    Programs that copy or change a file can set its mtime, but not the last two.
     """
     status = path.stat()
     times = status.st_mtime_ns, status.st_ino, status.st_ctime_ns
@@ -177,8 +177,8 @@ def sha256_text(splits: Mapping[str, Sequence[FileSlice]], data_dir: Path) -> st
 
 @contextmanager
 def show_progress(task: str, total: int | None) -> Iterator[Advance]:
-    """Show a bar of `total` bytes on a terminal; yields the function that advances it."""
-    # rich is slow to import, and a text that is ready needs no bar.
+    """Show a progress bar of `total` bytes on a terminal; yield the function that advances it."""
+    # rich is slow to import, and a prepared text needs no bar.
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -1,4 +1,4 @@
-"""Downloads that are resumed and checked; the only code that uses the network."""
+"""Downloads with resume and checksums; the only code that uses the network."""
 
 import time
 from pathlib import Path
@@ -12,8 +12,8 @@ from .documents import RemoteFile, find_difference, show_progress, verify_file
 
 CHUNK = 1 << 16
 DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each further attempt
-TIMEOUT = (10.0, 30.0)  # seconds to wait for a connection, and for anything more to arrive
-# Some servers refuse what they take for a script; sizes and ranges must mean bytes of the file.
+TIMEOUT = (10.0, 30.0)  # seconds to wait for a connection, and for more data
+# Some servers refuse scripts; sizes and ranges must refer to the unencoded file.
 HEADERS = {"User-Agent": "txl-lightning", "Accept-Encoding": "identity"}
 PAST_THE_END = 416
 TEMPORARY = (408, PAST_THE_END, 429)
@@ -21,11 +21,11 @@ BROKEN = (requests.ConnectionError, requests.Timeout, requests.exceptions.Chunke
 
 
 def download_file(remote: RemoteFile, target: Path) -> Path:
-    """Return `target`, downloaded unless it is already there.
+    """Return `target`, downloaded unless it exists.
 
-    What has arrived lies in `<target>.part`, where the next attempt and the next run continue. Of
-    several processes one downloads and the others wait. DataError where it cannot be downloaded,
-    or the file that is there is another one.
+    Received data is stored in `<target>.part`, which the next attempt and the next run continue.
+    Of several processes one downloads and the others wait. DataError if it cannot be downloaded,
+    or the existing file is a different one.
     """
     if not target.exists():
         with explain_write_errors(target):
@@ -59,7 +59,7 @@ def _download(remote: RemoteFile, target: Path) -> Path:
 
 
 def _retry(remote: RemoteFile, part: Path) -> None:
-    """Attempt until all is there; the last attempt's error is the one that is raised."""
+    """Retry until the file is complete; raise the error of the last attempt."""
     for delay in (*DELAYS, None):
         try:
             return _append_rest(remote, part)
@@ -87,7 +87,7 @@ def _append_rest(remote: RemoteFile, part: Path) -> None:
                     raise requests.ConnectionError(f"it sent {extent!r}, which was not asked for")
             response.raise_for_status()
             end = start + int(response.headers.get("Content-Length", remote.n_byte - start))
-            # Some servers call a .gz an encoding; unpacked on the way it would be another file.
+            # Some servers declare a .gz as an encoding; decoded, it would be a different file.
             response.raw.headers.discard("Content-Encoding")
             with show_progress(part.stem, remote.n_byte) as advance:
                 advance(start)
@@ -99,7 +99,7 @@ def _append_rest(remote: RemoteFile, part: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the innermost error in a few words."""
+    """Return the innermost error as short text."""
     if isinstance(error, requests.HTTPError):
         return f"HTTP {error.response.status_code}"
     while error.__context__:

@@ -1,4 +1,4 @@
-"""Tokens on disk, memory-mapped, with a manifest that says what they are."""
+"""Tokens on disk, memory-mapped, with a manifest."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,12 +42,12 @@ MANIFEST = {
     **dict.fromkeys(("bytes", "tokens", "unknown", "n_document"), COUNTS),
     "files": {name: {"bytes": int, "blocks": list} for name in FILES},
 }
-LARGE = 10_000_000  # bytes of text that take long enough to be told of
+LARGE = 10_000_000  # bytes of text from which a message is printed, because encoding takes long
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that tokens depend on; without a document unit each split is a document."""
+    """All settings that tokens depend on; without a document unit each split is one document."""
 
     splits: Mapping[str, Sequence[FileSlice]]
     vocab: str = "bytes"
@@ -62,12 +62,12 @@ class Recipe:
             return build_vocabulary(self.vocab, watched, self.words, self.subwords)
 
     def documents(self, split: str, advance: Advance) -> Iterator[FileSlice]:
-        """Yield the pieces that are encoded alone; `advance` gets the bytes as they are read."""
+        """Yield the documents, which are encoded separately; `advance` gets the bytes read."""
         watched = (replace(part, on_read=advance) for part in self.splits[split])
         return split_documents(watched, self.document_unit or "files")
 
     def describe(self, data_dir: Path) -> dict[str, Any]:
-        """Return the recipe in plain values, the text by its checksum."""
+        """Return the recipe as plain values, with the text's checksum."""
         sizes = {name: [part.n_byte for part in self.splits[name]] for name in SPLITS}
         described: dict[str, Any] = {
             "version": VERSION,
@@ -75,7 +75,7 @@ class Recipe:
             "vocab": self.vocab,
             "documents": self.document_unit,
             "bytes": {name: sum(sizes[name]) for name in SPLITS},
-            # A line or a document also ends where a file does.
+            # A line or a document also ends with its file.
             "cuts": short_hash(sizes),
         }
         match self.vocab:
@@ -91,14 +91,14 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Store:
-    """A prepared text: for each split its ids, and where its documents begin."""
+    """A prepared text: for each split its ids, and the positions where documents begin."""
 
     folder: Path
     example_len = None  # a text's answers are not right or wrong, as a task's are
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """Facts of the text and its files; DataError where they are damaged."""
+        """Metadata of the text and its files; DataError if damaged."""
         path = self.folder / "manifest.json"
         manifest = read_json(path, MANIFEST)
         if manifest.pop("checksum") != short_hash(manifest):
@@ -114,15 +114,15 @@ class Store:
             raise DataError(f"{path}: {error}") from error
 
     def verify(self, name: str) -> Path:
-        """Return the path of a file; DataError unless all of it is what was written."""
+        """Return the path of a file; DataError if any of it has changed."""
         verify_blocks(path := self.folder / name, self.manifest["files"][name]["blocks"])
         return path
 
     def find_damage(self, data_dir: Path, whole: bool = False) -> str | None:
-        """Return what is not as it was written, or None.
+        """Return a description of the first damage, or None.
 
-        The manifest and sizes are compared always, contents if asked for, or where any file has
-        been changed or copied since they were.
+        The manifest and sizes are always compared; contents with `whole`, or if any file has been
+        changed or copied since the last comparison.
         """
         try:
             for name in FILES:
@@ -144,12 +144,12 @@ class Store:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash that two texts share only if both give a model the same tokens."""
+        """A hash that is equal for two texts only if a model gets the same tokens from them."""
         text = {name: self.manifest[name] for name in ("text", "cuts", "documents", "tokens")}
         return short_hash(text | {"vocab": self.vocab.fingerprint})
 
     def ids(self, split: str) -> np.ndarray:
-        """Return the tokens of a split, memory-mapped, if all of them are what was written."""
+        """Return the tokens of a split, memory-mapped, after verifying all of them."""
         self.verify(f"{split}.ids")
         return self.text(split).ids.whole
 
@@ -161,7 +161,7 @@ class Store:
         return Text(ids, map_array(self.verify(f"{split}.starts"), "int64"))
 
     def bytes_per_token(self, split: str) -> float:
-        """Return the mean bytes of a scored token: not the symbol that begins each document."""
+        """Return the mean bytes per scored token, without the first symbol of each document."""
         n_start = self.vocab.n_start * self.manifest["n_document"][split]
         n_scored = max(self.manifest["tokens"][split] - n_start, 1)
         return self.manifest["bytes"][split] / n_scored
@@ -169,7 +169,7 @@ class Store:
 
 @dataclass(frozen=True)
 class EvalText:
-    """A text that is to be scored, with the bytes that its tokens stand for."""
+    """A text to score, with the number of bytes of its tokens."""
 
     name: str
     split: str
@@ -177,7 +177,7 @@ class EvalText:
     tokens: Tokens
     vocab: Vocabulary
     bytes_per_token: float | None
-    """On average in the whole text; None where tokens stand for no bytes."""
+    """Mean over the whole text; None if tokens have no bytes."""
 
     @staticmethod
     def from_store(name: str, store: Store | TaskStore, split: str) -> "EvalText":
@@ -185,7 +185,7 @@ class EvalText:
         return EvalText(name, split, store.fingerprint, store.text(split), store.vocab, size)
 
     def count_bytes(self, position_K: np.ndarray) -> float | None:
-        """Return the bytes of some tokens: of average ones, where each one's are not known."""
+        """Return the number of bytes of some tokens: from the mean if sizes are not known."""
         if self.bytes_per_token is None:
             return None
         if self.token_bytes is None:
@@ -198,9 +198,9 @@ class EvalText:
 
 
 def prepare_store(recipe: Recipe, data_dir: Path, whole: bool = False) -> Store:
-    """Return the store of a text under `data_dir`, built if absent or damaged, by one process.
+    """Return the store of a text under `data_dir`, built by one process if absent or damaged.
 
-    With `whole`, all of it is compared with its checksums.
+    With `whole`, all files are compared with their checksums.
     """
     described = recipe.describe(data_dir)
     folder = data_dir / "prepared" / short_hash(described)
@@ -240,7 +240,7 @@ def build_store(folder: Path, recipe: Recipe, described: dict[str, Any]) -> None
 def encode_split(
     folder: Path, split: str, vocab: Vocabulary, recipe: Recipe, advance: Advance
 ) -> dict[str, int]:
-    """Write the ids of a split and where its documents begin; count all and unknown tokens."""
+    """Write the ids of a split and its document positions; count all and unknown tokens."""
     n_token = n_unknown = 0
     with (
         (folder / f"{split}.ids").open("wb") as ids_file,

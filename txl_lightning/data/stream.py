@@ -1,4 +1,4 @@
-"""One long text -> B continuing rows -> segments. The position is arithmetic.
+"""One long text -> B contiguous rows -> segments; positions are computed, not stored.
 
 B rows   L tokens in the segment   T = L + 1
 """
@@ -29,26 +29,26 @@ class Segment(NamedTuple):
 
     tokens_BL: Tensor
     targets_BL: Tensor
-    """IGNORED where nothing is to be predicted: a document begins, or the target is context."""
+    """IGNORED where nothing is predicted: at the start of a document, or for context tokens."""
     doc_pos_BL: Tensor
-    """Tokens of the same row and document before each token: as many may be seen."""
+    """Number of tokens of the same row and document before each token, which it may attend to."""
     index: int
     """Segments read before this one."""
     loss_denominator: float
     """Scored targets of all ranks, divided by the number of ranks."""
     n_context: int = 0
-    """First tokens that were read before (ext_len): their targets are not scored again."""
+    """First tokens that were read before (ext_len); their targets are not scored again."""
 
     @property
     def new_len(self) -> int:
-        """Tokens of a row that no segment before has read."""
+        """Number of tokens per row that no earlier segment has read."""
         return self.targets_BL.size(1) - self.n_context
 
     def to(self, device: torch.device | str, **kwargs: Any) -> Segment:
         return self._replace(**{name: getattr(self, name).to(device, **kwargs) for name in TENSORS})
 
     def pinned(self) -> Segment:
-        """Return the segment in memory that a GPU copies by itself."""
+        """Return the segment in pinned memory, from which GPU copies are asynchronous."""
         return self._replace(**{name: getattr(self, name).pin_memory() for name in TENSORS})
 
     def rows(self, which: slice) -> Segment:
@@ -58,22 +58,22 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Stream:
-    """A text read in B rows at once, each row a contiguous part of it; iterable over one pass.
+    """A text read in B parallel rows, each a contiguous part of it; iterable over one pass.
 
-    Row b of a segment continues row b of the one before. A row's or document's first token is
-    never a target, every other one is a target exactly once in a pass (for a whole text in order:
-    the original's LMOrderedIterator).
+    Row b of a segment continues row b of the previous one. The first token of a row or document
+    is never a target, every other one is a target exactly once per pass (for a whole text in
+    order: the original's LMOrderedIterator).
 
     Args:
         tokens: the text.
         batch_size: rows B over all ranks.
         lengths: where segments begin and end.
-        order: which token stands where; by default the text's own order.
+        order: the order in which tokens are read; by default that of the text.
         warmup_len: unscored tokens that a row reads before its own; the first row has none.
         ext_len: unscored tokens that a segment reads again; the first of a pass has none.
         n_token: read only the first n_token tokens; None is all.
-        drop_last: leave out the last tokens, which the rows cannot share equally. Otherwise the
-            last row ends with places that repeat the last token and are not scored.
+        drop_last: leave out the last tokens, which do not fill all rows. Otherwise the last row is
+            padded with its last token; padding is not scored.
         rank, world_size: this process reads rows rank * B / world_size and following.
     """
 
@@ -106,18 +106,18 @@ class Stream:
 
     @property
     def total(self) -> int:
-        """Targets of a row in a pass, scored or not."""
+        """Number of targets of a row in a pass, scored or not."""
         return self.warmup_len + self.row_len - 1
 
     def __len__(self) -> int:
-        """Segments in the first pass."""
+        """Return the number of segments in the first pass."""
         return self.lengths.count(self.total, 0)
 
     def __iter__(self) -> Iterator[Segment]:
         return map(self.segment, range(len(self)))
 
     def segment(self, index: int) -> Segment:
-        """Return segment `index` of an endless reading that starts over after each pass."""
+        """Return segment `index` of an endless sequence of passes."""
         n_pass, start, stop = self.lengths.bounds(self.total, index)
         n_context = min(self.ext_len, start)
         column_1T = np.arange(start - n_context, stop + 1)[None] - self.warmup_len
@@ -142,7 +142,7 @@ class Stream:
         )
 
     def tokens_read(self, n_segment: int) -> int:
-        """Return the targets of the first n_segment segments, over all ranks and passes."""
+        """Return the targets in the first n_segment segments, over all ranks and passes."""
         if not n_segment:
             return 0
         n_pass, _, stop = self.lengths.bounds(self.total, n_segment - 1)
@@ -151,13 +151,13 @@ class Stream:
 
 @dataclass(eq=False)
 class TrainingLoader:
-    """The stream without end, able to continue from where training was.
+    """The endless training stream, which can resume.
 
-    Its state is what the model has learnt from, not what was fetched: `commit` after each step.
+    Its state counts the segments trained on, not the segments fetched: `commit` after each step.
 
     Args:
-        read_as: how the text is read; a state that was read otherwise says nothing about it.
-        n_segment: read only so many segments, over and over (Lightning's overfit_batches).
+        read_as: settings of reading; a state with other settings is not used.
+        n_segment: repeat only the first n_segment segments (Lightning's overfit_batches).
     """
 
     stream: Stream
@@ -189,7 +189,7 @@ class TrainingLoader:
         return {"consumed": self.consumed, "read_as": self.read_as}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue there; a text that is read in another way starts from its beginning."""
+        """Restore the position; if the reading settings changed, start from the beginning."""
         was = {"ext_len": 0} | state["read_as"]
         changed = [name for name, value in self.read_as.items() if was.get(name) != value]
         if changed:

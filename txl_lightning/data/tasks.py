@@ -1,7 +1,7 @@
-"""Corpora made on the spot, in which it is known what must be remembered: sort, copy, recall.
+"""Generated tasks that require memory: sort, copy, recall.
 
-An example is a document, read in segments of any length: what a model knows of its beginning at its
-end it has seen or remembered. Only answers, which end the examples, are scored.
+An example is a document, read in segments of any length: at its end, its beginning is in the
+segment or in memory. Only answers, which end the examples, are scored.
 """
 
 from dataclasses import asdict, dataclass
@@ -25,22 +25,22 @@ class TaskConfig:
     length: int = 20
     """Symbols to sort or copy; pairs to recall from."""
     n_symbol: int = 10
-    """Different symbols there are."""
+    """Number of different symbols."""
     distance: int = 0
-    """Blanks between what is to be remembered and the answer (copy and recall)."""
+    """Blanks between the symbols to remember and the answer (copy and recall)."""
     n_train: int | None = None
-    """Different examples in training; left out, none comes twice."""
+    """Number of different training examples; default unlimited, without repetition."""
     n_eval: int = 1024
-    """Examples in val and test, each."""
+    """Number of examples in val, and in test."""
     seed: int = 1
-    """Which examples are drawn."""
+    """Random seed of the examples."""
 
     def __post_init__(self) -> None:
         require_at_least(self, length=1, n_symbol=2, distance=0, n_train=1, n_eval=1)
 
 
 def draw_sort(config: TaskConfig, rng: np.random.Generator) -> Drawn:
-    """Draw digits, answered by the same in order (augustwester/transformer-xl).
+    """Draw digits, answered by the sorted digits (augustwester/transformer-xl).
 
     With length 5: `3 1 4 1 5` is answered by `1 1 3 4 5`.
     """
@@ -85,7 +85,7 @@ class TaskStore:
 
     @cached_property
     def vocab(self) -> Words:
-        """The symbols, in the order of the ids that are drawn."""
+        """The symbols, in the order of their ids."""
         keys = [f"k{n}" for n in range(self.config.length)] if self.name == "recall" else []
         marks = [".", ">"] if self.name != "sort" else []
         symbols = (*map(str, range(self.config.n_symbol)), *keys, *marks)
@@ -100,7 +100,7 @@ class TaskStore:
         return short_hash([self.name, asdict(self.config)])
 
     def text(self, split: str) -> Examples:
-        """Return the examples of a split; no two splits share their random numbers."""
+        """Return the examples of a split; splits use different random numbers."""
         seed = (self.config.seed, SPLITS.index(split))
         count = self.config.n_eval if split != "train" else self.config.n_train
         draw = partial(TASKS[self.name], self.config)
@@ -108,4 +108,4 @@ class TaskStore:
         return Examples(draw, seed, count or ENDLESS, len(shown) + len(answer), len(answer))
 
     def bytes_per_token(self, split: str) -> None:
-        """Return None: symbols stand for no bytes."""
+        """Return None: symbols have no bytes."""

@@ -1,4 +1,4 @@
-"""Tokens by their position in a text; in which order and in what lengths they are read.
+"""Tokens by position in a text; reading orders and segment lengths.
 
 B rows   L positions in each
 """
@@ -14,7 +14,7 @@ from .blocks import CheckedIds
 
 Pair = tuple[ndarray, ndarray]
 """Positions in the text, and tokens of the same document before each: both [B, L]."""
-# Of segments that are drawn, varlen: as in the original.
+# Parameters of varlen, as in the original.
 DEVIATION, SHORTEST = 5, 5
 
 
@@ -29,7 +29,7 @@ class Text:
     ids: ndarray | CheckedIds
     starts: ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     row_multiple = 1
-    """Rows are cut at multiples of this many tokens."""
+    """Row boundaries are multiples of this number of tokens."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -42,7 +42,7 @@ class Text:
         return position_BL - self.starts[np.searchsorted(self.starts, position_BL, "right") - 1]
 
     def is_target(self, position_BL: ndarray) -> ndarray:
-        """Return True where a token is to be predicted."""
+        """Return True where a token is a target."""
         return np.ones(position_BL.shape, bool)
 
 
@@ -50,7 +50,7 @@ class Text:
 class Examples:
     """A task's examples of `row_multiple` tokens each, of which the last `answer_len` are scored.
 
-    Each is the same whenever it is read.
+    An example is the same each time it is read.
     """
 
     draw: Callable[[np.random.Generator], Drawn]
@@ -84,7 +84,7 @@ Tokens = Text | Examples
 
 @dataclass(frozen=True)
 class TextOrder:
-    """Row b is the b-th part of the text; columns before the text are its first token."""
+    """Row b is the b-th part of the text; columns before the text repeat its first token."""
 
     tokens: Tokens
 
@@ -95,7 +95,7 @@ class TextOrder:
 
 @dataclass(frozen=True)
 class RolledOrder:
-    """Each row starts elsewhere in each pass (NVIDIA's roll); nothing is seen across its seam."""
+    """Rows start at another offset in each pass (NVIDIA's roll); no attention across the seam."""
 
     tokens: Tokens
     seed: int
@@ -112,7 +112,7 @@ class ShuffledOrder:
 
     def __init__(self, text: Text, seed: int) -> None:
         self.text, self.seed = text, seed
-        # Half the bytes: a corpus of sentences has tens of millions.
+        # 32 bits save half the memory: a corpus of sentences has tens of millions.
         self.lengths = np.diff(self.text.starts, append=len(self.text)).astype(np.uint32)
         self._pass = -1
 
@@ -139,7 +139,7 @@ ReadingOrder = TextOrder | RolledOrder | ShuffledOrder
 
 @dataclass(frozen=True)
 class FixedLengths:
-    """tgt_len tokens each; the last of a pass, whose rows have `total` targets, is shorter."""
+    """tgt_len tokens each; the last segment of a pass, with `total` targets per row, is shorter."""
 
     tgt_len: int
 
@@ -147,14 +147,14 @@ class FixedLengths:
         return -(-total // self.tgt_len)
 
     def bounds(self, total: int, index: int) -> tuple[int, int, int]:
-        """Return pass, first column and end of segment `index` of an endless reading."""
+        """Return pass, first column and end of segment `index` in an endless sequence of passes."""
         n_pass, nth = divmod(index, self.count(total, 0))
         return n_pass, nth * self.tgt_len, min((nth + 1) * self.tgt_len, total)
 
 
 @dataclass(frozen=True)
 class VarlenLengths:
-    """Normal around tgt_len, and around half of it once in twenty (the original's varlen)."""
+    """Normally distributed around tgt_len, or around tgt_len / 2 in 5 % (the original's varlen)."""
 
     tgt_len: int
     seed: int
@@ -186,5 +186,5 @@ def draw_ends(lengths: VarlenLengths, total: int, n_pass: int) -> ndarray:
 
 @cache
 def count_ends(lengths: VarlenLengths, total: int, n_pass: int) -> int:
-    # Numbers are kept of every pass, the arrays of a few.
+    # Segment counts are cached for every pass, the arrays for a few.
     return len(draw_ends(lengths, total, n_pass))

@@ -17,21 +17,21 @@ from .documents import SPLITS, FileSlice, Splits, file_stamp, short_hash, whole_
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst", ".7z")
-# Bytes that one byte of a tar may become, and that any tar may; text shrinks tenfold.
+# Limits of the unpacked size: per byte of the tar, and a size that is always allowed.
 GROWTH = 200
 HARMLESS = 64 << 20
-# Damaged numbers and names are seen by what they do to Python.
+# Errors that damaged numbers and names cause in Python.
 DAMAGE = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, KeyError, MemoryError)
 DAMAGE += (OverflowError, ValueError, OSError)
-# What a split may be called in the name of its file or folder, between dots.
+# Names of a split within file or folder names, between dots.
 NAMES = {"train": {"train"}, "val": {"val", "valid", "validation", "dev"}, "test": {"test"}}
 
 
 def split_user_files(paths: Sequence[Path], fractions: Sequence[float], data_dir: Path) -> Splits:
-    """Return the splits of one file, folder or tar, or of one for each of train, val and test.
+    """Return the splits of one file, folder or tar, or of three for train, val and test.
 
-    One text is cut by `fractions`, unless names in it give the splits; a tar is unpacked under
-    `data_dir`. DataError where nothing can be read.
+    One text is cut by `fractions`, unless its file names give the splits; a tar is unpacked under
+    `data_dir`. DataError if nothing can be read.
     """
     if len(paths) == len(SPLITS):
         return {name: find_slices(path, data_dir) for name, path in zip(SPLITS, paths, strict=True)}
@@ -45,17 +45,17 @@ def split_user_files(paths: Sequence[Path], fractions: Sequence[float], data_dir
 
 
 def has_documents(path: Path) -> bool:
-    """Return whether each file in it is a text of its own."""
+    """Return True if each file in it is a document."""
     return path.is_dir() or path.name.endswith(TARS)
 
 
 def find_slices(path: Path, data_dir: Path) -> list[FileSlice]:
-    """Return all the text of a file, a folder or a tar."""
+    """Return the whole text of a file, a folder or a tar."""
     return [*find_documents(path, data_dir).values()]
 
 
 def find_documents(path: Path, data_dir: Path) -> dict[str, FileSlice]:
-    """Return the texts in a file, a folder or a tar, by name; DataError where there are none."""
+    """Return the texts in a file, a folder or a tar, by name; DataError if there are none."""
     if not path.exists():
         raise DataError(f"{path}: no such file; data.path must name a text file, a folder or a tar")
     if path.is_file() and path.name.endswith(TARS):
@@ -81,7 +81,7 @@ def unpacked_folder(archive: Path, data_dir: Path) -> Path:
 
 @contextmanager
 def removed_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
-    """Remove the unpacked copy of a tar, if it is one, when a DataError refuses it."""
+    """Remove the unpacked copy of a tar if a DataError refuses it."""
     try:
         yield
     except DataError:
@@ -90,7 +90,7 @@ def removed_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
 
 
 def unpack_tar(archive: Path, folder: Path) -> None:
-    """Unpack an untrusted tar; DataError unless it is small, whole, of plain files and folders."""
+    """Unpack an untrusted tar; DataError if too large, damaged, or with other than plain files."""
     left = limit = max(HARMLESS, GROWTH * archive.stat().st_size)
     try:
         with tarfile.open(archive) as tar:
@@ -98,17 +98,17 @@ def unpack_tar(archive: Path, folder: Path) -> None:
                 left -= member.size
                 if left < 0:
                     raise DataError(f"{archive}: unpacks to more than {limit:,} bytes; replace it")
-                # Negative sizes lead older versions of tarfile in circles.
+                # Negative sizes cause endless loops in older versions of tarfile.
                 if member.size < 0 or not (member.isreg() or member.isdir()):
                     where = f"{archive}: member {member.name!r}"
                     raise DataError(f"{where} is no plain file; leave it out")
                 tar.extract(member, folder, filter="data")
-            # tarfile takes a header that it cannot read for the end.
+            # tarfile treats an unreadable header as the end.
             tar.fileobj.seek(tar.offset)
             if tar.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
                 raise tarfile.ReadError(f"no header at byte {tar.offset:,}")
     except DAMAGE as error:
-        # An OSError with a number is one of the disk, not of what is in the archive.
+        # An OSError with an errno comes from the disk, not from the archive's content.
         if isinstance(error, DataError) or getattr(error, "errno", None):
             raise
         reason = " ".join(str(error).split())
@@ -116,13 +116,13 @@ def unpack_tar(archive: Path, folder: Path) -> None:
 
 
 def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
-    """Return the files in a folder by path, but hidden ones, links, and ours under `data_dir`."""
+    """Return the files in a folder by path, without hidden ones, links, and ours in `data_dir`."""
     ours = [data_dir.resolve() / name for name in ("prepared", "downloads")]
     found = {}
     for parent, folders, files in os.walk(folder):
         here = Path(parent)
         visible = [name for name in folders if not name.startswith(".")]
-        # os.walk descends into the folders that are left in its list.
+        # os.walk visits only the folders that remain in its list.
         folders[:] = [name for name in visible if (here / name).resolve() not in ours]
         paths = (here / name for name in files if not name.startswith("."))
         plain = (path for path in paths if path.is_file() and not path.is_symlink())
@@ -131,7 +131,7 @@ def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
 
 
 def split_by_name(path: Path, documents: Mapping[str, FileSlice]) -> Splits:
-    """Return the documents of each split if their names give all three; then each must give one."""
+    """Return the documents of each split if names give all three; then every name must give one."""
     named = {name: split_named_by(name) for name in documents}
     if not set(named.values()) >= set(SPLITS):
         return {}
@@ -141,14 +141,14 @@ def split_by_name(path: Path, documents: Mapping[str, FileSlice]) -> Splits:
 
 
 def split_named_by(name: str) -> str | None:
-    """Return the split that a path names: as a folder, or in the file's name between dots."""
+    """Return the split that a path names: as a folder, or between dots in the file name."""
     *folders, file = name.split("/")
     parts = (*folders, *file.split("."))
     return next((split for part in parts for split in SPLITS if part in NAMES[split]), None)
 
 
 def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) -> Splits:
-    """Cut slices between them, each where its first byte falls; cut one between characters."""
+    """Split slices by fractions: whole slices by their first byte, a single one at a character."""
     sizes = [part.n_byte for part in slices]
     first, second = fractions[0] * sum(sizes), (fractions[0] + fractions[1]) * sum(sizes)
     if len(slices) == 1:
@@ -159,7 +159,7 @@ def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) 
     starts = [0, *accumulate(sizes)][:-1]
     val, test = bisect_left(starts, first), bisect_left(starts, second)
     if len(slices) >= len(SPLITS):
-        # A fraction that is not nothing gets a document.
+        # A nonzero fraction gets at least one document.
         least = [int(fraction > 0) for fraction in fractions]
         val = min(max(val, least[0]), len(slices) - least[1] - least[2])
         test = min(max(test, val + least[1]), len(slices) - least[2])
@@ -167,6 +167,6 @@ def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) 
 
 
 def find_character(part: FileSlice, offset: int) -> int:
-    """Return the first offset from here on that is not inside a UTF-8 character."""
+    """Return the first offset at or after this one that is not inside a UTF-8 character."""
     ahead = next(FileSlice(part.path, offset, min(offset + 3, part.stop)).chunks(), b"")
     return offset + next((i for i, byte in enumerate(ahead) if byte & 0xC0 != 0x80), len(ahead))

@@ -22,7 +22,7 @@ class StreamingDetokenizer:
         self.ended = False
         self._withheld = ""
         self._ids = deque(prefix)
-        # None ends the iterator, so the queue must not be empty before flush.
+        # None, from flush, ends the iterator; popping from an empty queue would raise.
         self._pieces = vocab.decode_stream(iter(self._ids.popleft, None))
         self.prefix_pieces = [next(self._pieces) for _ in tuple(self._ids)]
 

@@ -1,1 +1,1 @@
-"""Many runs of one sweep file of W&B's: proposals and pruning by Optuna, one process a trial."""
+"""Run W&B sweep files: proposals and pruning by Optuna, one process per trial."""

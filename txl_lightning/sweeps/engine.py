@@ -1,7 +1,7 @@
 """W&B's sweep file, with Optuna's proposals and pruning.
 
-A proposal depends on the file, the seed, and the trials so far, so that an interrupted sweep
-proposes what it would have proposed. Different from W&B's own service:
+A proposal depends on the file, the seed and the trials so far, so that an interrupted sweep
+continues with the same proposals. Differences from W&B's own service:
 
 - `grid` takes the combinations in the file's order; W&B sorts the keys first.
 - `random` draws other random numbers. The distributions `beta`, `inv_log_uniform` and
@@ -9,9 +9,9 @@ proposes what it would have proposed. Different from W&B's own service:
 - `bayes` is a tree-structured Parzen estimator (Bergstra et al. 2011) after N_RANDOM random trials,
   W&B's a Gaussian process. It leaves out failed trials: `metric.impute` has no effect.
 - `early_terminate` is asynchronous successive halving (Li et al. 2020): Hyperband with one bracket,
-  as W&B's. At validations min_iter * eta^k, or max_iter / eta^(s - k), a trial goes on if its best
-  value so far is among the best 1/eta of all that came there; W&B compares the values of that
-  validation. `strict` has no effect.
+  as W&B's. At validations min_iter * eta^k, or max_iter / eta^(s - k), a trial continues if its
+  best value so far is among the best 1/eta of all trials that got there; W&B compares the values
+  of that validation. `strict` has no effect.
 """
 
 import itertools
@@ -63,7 +63,7 @@ N_RANDOM = 5
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's file, and the trials in its folder's journal; the lock is for who changes them."""
+    """A sweep's file, and the trials in its folder's journal; changes require the lock."""
 
     config: Mapping[str, Any]
     folder: Path
@@ -83,13 +83,13 @@ class Sweep:
         return (max if self.is_maximized else min)(values, default=None)
 
     def ask_trial(self) -> Trial | None:
-        """Return a new trial, or None after a grid's last; one process may ask at a time."""
+        """Return a new trial, or None after a grid's last; one process at a time."""
         number, method = len(self.study.get_trials(deepcopy=False)), self.config["method"]
-        # Each trial has a sampler of its own, because a sampler's random state is not stored.
+        # Each trial has its own sampler, because a sampler's random state is not stored.
         seed = random.Random(f"{self.seed} {number}").getrandbits(32)
         bayes = TPESampler(seed=seed, n_startup_trials=N_RANDOM)
         self.study.sampler = bayes if method == "bayes" else RandomSampler(seed)
-        # A trial that waits was queued by a process that was killed before it asked.
+        # A waiting trial was queued by a process that was killed before it took the trial.
         if method == "grid" and not self.study.get_trials(states=(TrialState.WAITING,)):
             parameters = self.config["parameters"]
             points = itertools.product(*map(list_values, parameters.values()))
@@ -100,13 +100,13 @@ class Sweep:
         return self.study.ask()
 
     def suggest_parameters(self, trial: Trial) -> dict[str, Any]:
-        """Return the value of each key; asked once more, the same."""
+        """Return the value of each key; repeated calls return the same."""
         parameters, method = self.config["parameters"].items(), self.config["method"]
         return {key: suggest_value(trial, key, spec, method) for key, spec in parameters}
 
 
 def load_sweep_file(path: str) -> dict[str, Any]:
-    """Load and check a sweep's file; an error names the file and the key."""
+    """Load and check a sweep's file; errors name the file and the key."""
     text = Path(path).read_bytes()
     try:
         config = load_yaml(text)
@@ -128,7 +128,7 @@ def check_config(config: Any) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     trial = optuna.create_study(sampler=RandomSampler()).ask()
     for key, spec in parameters.items():
-        # Optuna checks what it is asked to draw.
+        # Optuna checks distributions.
         with refuse_invalid(f"parameters.{key}", spec, PARAMETER):
             require(set(spec) <= PARAMETER_KEYS, key, spec, PARAMETER)
             suggest_value(trial, key, spec, config["method"])
@@ -153,14 +153,14 @@ def refuse_invalid(key: str, value: object, expected: str) -> Iterator[None]:
 
 
 def open_sweep(config: Mapping[str, Any], folder: Path, seed: int) -> Sweep:
-    """Open the journal of a sweep, or begin one; refuse another search's."""
+    """Open or create the journal of a sweep; refuse the journal of another search."""
     path = folder / "journal.log"
-    # Optuna's own locks are files, which outlive kill -9; the kernel releases this one.
+    # Optuna's own lock files stay after kill -9; the kernel releases this one.
     lock = FileLock(f"{path}.lock")
     options = {"study_name": "sweep", "direction": config["metric"].get("goal", "minimize")}
     with lock:
         if path.exists():
-            # A line that was not written to its end (disk full) would join with the next one.
+            # An incomplete line (disk full) would merge with the next one.
             os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
         with refuse_invalid("out", path, "the journal of a sweep"):
             storage = JournalStorage(journal.JournalFileBackend(str(path), lock_obj=lock))
@@ -214,7 +214,7 @@ def suggest_value(trial: Trial, key: str, spec: Mapping[str, Any], method: str) 
 
 
 def list_values(spec: Mapping[str, Any]) -> list[Any]:
-    """Return all values of a parameter that has a list of them; lists among them as JSON."""
+    """Return all values of a parameter with a list of values; values that are lists become JSON."""
     if spec.get("distribution", "int_uniform") == "int_uniform" and "min" in spec:
         return list(range(spec["min"], spec["max"] + 1))
     values = spec["values"] if "values" in spec else [spec["value"]]

@@ -1,4 +1,4 @@
-"""Results of a sweep: what its trials have logged, as a table and as Optuna's figures."""
+"""Results of a sweep: logged metrics of its trials, as a table and as figures."""
 
 import math
 import warnings
@@ -22,11 +22,11 @@ COMPARED = ("complete", "pruned")
 def read_metric(folder: Path, metric: str) -> tuple[list[float], list[str]]:
     """Return a trial's finite values of a metric by step, and the columns that it has logged.
 
-    Of a step that was made twice, the later value counts.
+    If a step was repeated, the later value counts.
     """
     paths = sorted(folder.glob("version_*/metrics.csv"), key=lambda path: path.stat().st_mtime)
     rows = [row for path in paths for row in read_metrics(path.parent).rows]
-    # A value that is not finite cannot be compared.
+    # Non-finite values cannot be compared.
     values = {r["step"]: r[metric] for r in rows if math.isfinite(r.get(metric, math.nan))}
     return [values[step] for step in sorted(values)], list(collect_by_key(rows))
 
@@ -118,7 +118,7 @@ def draw_curves(sweep: Sweep) -> None:
 
 
 def print_results(sweep: Sweep) -> None:
-    """Print the table, and the command that measures the best checkpoint."""
+    """Print the table, and the command that evaluates the best checkpoint."""
     rows = make_rows(sweep)
     best, keys = rows[0], [key for key in rows[0] if key != "reason"]
     lines = [[key.rsplit(".", 1)[-1] for key in keys]]
@@ -129,7 +129,7 @@ def print_results(sweep: Sweep) -> None:
     print(align_columns([[*line, ""] for line in lines]))
     if best["state"] not in COMPARED or best["value"] is None:
         raise ValueError(f"no trial has a value; the last: {rows[-1]['reason']}")
-    print(f"\nwritten to {sweep.folder}; measure the best with")
+    print(f"\nwritten to {sweep.folder}; evaluate the best with")
     # "best.ckpt" comes before "last.ckpt".
     for path in sorted(sweep.folder.glob(f"{best['trial']:03}/version_*/checkpoints/*.ckpt"))[:1]:
         print(f"  python -m txl_lightning evaluate {path} --split val")

@@ -1,7 +1,7 @@
 """Trials, one process each; several sweep processes of one machine may share a folder.
 
 A trial's folder has two locks, which the kernel releases when their holders end: the sweep holds
-owner.lock; the sweep and its fit hold process.lock, so that a fit whose sweep was killed is found.
+owner.lock; the sweep and its fit hold process.lock, which shows a fit whose sweep was killed.
 """
 
 import fcntl
@@ -42,11 +42,11 @@ def run_trials(sweep: Sweep, limit: int | None) -> None:
 
 
 def claim_trial(sweep: Sweep, limit: int | None) -> "TrialRunner | None":
-    """Return a trial whose owner has ended, or else a new one."""
+    """Return a trial whose owner has ended, otherwise a new one."""
     with sweep.lock:
         for trial in sweep.study.get_trials(states=(TrialState.RUNNING,)):
             with suppress(Timeout):
-                # Optuna has no public way to take up a trial.
+                # Optuna has no public way to resume a trial.
                 return TrialRunner(sweep, Trial(sweep.study, trial._trial_id))
         new = None if has_ended(sweep, limit) else sweep.ask_trial()
         return None if new is None else TrialRunner(sweep, new)
@@ -61,7 +61,7 @@ def has_ended(sweep: Sweep, limit: int | None) -> bool:
 
 
 class TrialRunner:
-    """A trial that this process owns; Timeout if another one does."""
+    """A trial owned by this process; Timeout if another process owns it."""
 
     def __init__(self, sweep: Sweep, trial: Trial) -> None:
         self.sweep, self.trial, self.signals = sweep, trial, PendingSignals()
@@ -86,10 +86,10 @@ class TrialRunner:
         self.finish(exit_code, is_pruned)
 
     def run_process(self, command: Sequence[str]) -> tuple[int, bool]:
-        """Run a process until it ends; return its exit code, and whether the trial was pruned.
+        """Run a process until it ends; return its exit code, and True if the trial was pruned.
 
-        A signal or pruning asks it to save and to end. It leads a session of its own, so that
-        Ctrl-C reaches only the sweep, which passes it on.
+        A signal or pruning asks it to save and exit. It has its own session, so that Ctrl-C
+        reaches only the sweep, which forwards it.
         """
         lock, is_pruned, is_told = lock_process(self.folder), False, False
         group = {"WANDB_RUN_GROUP": self.sweep.config["name"]}
@@ -112,17 +112,17 @@ class TrialRunner:
                         process.terminate()
                         is_told = True
             finally:
-                # An error here must not lose what the trial has learnt.
+                # An error here must not end the trial before it saves.
                 if process.poll() is None:
                     process.terminate()
                     process.wait()
         return process.returncode, is_pruned
 
     def report_values(self, has_finished: bool = False) -> bool:
-        """Report the best value after each new validation; return whether there is one."""
+        """Report the best value after each new validation; return True if there is a new one."""
         metric, (values, columns) = self.sweep.metric, read_metric(self.folder, self.sweep.metric)
         has_validated = any(column.startswith("val/") for column in columns)
-        # What is logged of training may come after the first validation.
+        # Training metrics may first be logged after the first validation.
         is_due = has_finished or (has_validated and not metric.startswith("train/"))
         is_logged = values if has_finished else metric in columns
         known = f"one that is logged: {', '.join(columns)}"
@@ -133,7 +133,7 @@ class TrialRunner:
         return len(values) > n_known
 
     def finish(self, code: int, is_pruned: bool) -> None:
-        """Tell the study and the user how the trial has ended, and whether the sweep continues."""
+        """Report the end of the trial to the study and the user, and how the sweep continues."""
         stop_code, study = self.signals.exit_code, self.sweep.study
         passed_on = stop_code or EXIT.get(-code, code if code in EXIT.values() else 0)
         if code == 0 or is_pruned:
@@ -151,7 +151,7 @@ class TrialRunner:
             raise SystemExit(stop_code)
 
     def fail(self, reason: str) -> None:
-        """Note a failure; end the sweep if a key is misspelt, or the first trials have failed."""
+        """Record a failure; end the sweep if a key is misspelt, or the first trials have failed."""
         self.trial.set_user_attr("reason", reason)
         self.sweep.study.tell(self.trial, state=TrialState.FAIL)
         self.tell_user(f": failed ({reason})")
@@ -165,7 +165,7 @@ class TrialRunner:
 
 
 def make_command(words: Sequence[Any], parameters: Mapping[str, Any], folder: Path) -> list[str]:
-    """Return the command that W&B's agent would run, by this Python and in the trial's folder."""
+    """Return the command that W&B's agent would run, with this Python and the trial's folder."""
     macros = {
         "${env}": ["/usr/bin/env"],
         "${interpreter}": [sys.executable],
@@ -176,7 +176,7 @@ def make_command(words: Sequence[Any], parameters: Mapping[str, Any], folder: Pa
 
 
 def lock_process(folder: Path) -> TextIO:
-    """Take the lock of a trial's process; one that a killed sweep has left is stopped first."""
+    """Take the lock of a trial's process; first stop a process left by a killed sweep."""
     lock = (folder / "process.lock").open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,7 +184,7 @@ def lock_process(folder: Path) -> TextIO:
         lock.seek(0)
         pid = lock.read().strip()
         print(f"waiting for process {pid} of a killed sweep, which saves and ends", flush=True)
-        # Without a number, its sweep was killed before it could write it.
+        # Without a process id, the sweep was killed before writing it.
         with suppress(ProcessLookupError, ValueError):
             os.kill(int(pid), signal.SIGTERM)
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -139,7 +139,7 @@ def test_alphabet_has_the_characters_of_all_documents_in_order_and_no_other(docu
     with pytest.raises(DataError, match=r"a\.txt: 'z' is not among the vocabulary's 4"):
         list(vocab.encode(document("abz")))
     for alphabet in ("ba", "aab", ""):
-        with pytest.raises(DataError, match="not in the order of its code points"):
+        with pytest.raises(DataError, match="not sorted by code point"):
             Characters(alphabet)
 
 

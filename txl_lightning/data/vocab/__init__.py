@@ -11,13 +11,13 @@ from .base import Bytes, Characters, Vocabulary
 from .subwords import SubwordOptions, Subwords, train_subwords
 from .words import WordOptions, Words
 
-# The vocabularies that are not files, and the splits of a text that each is built from.
+# The built-in vocabularies, and the splits of a text that each is built from.
 BUILT_IN = dict.fromkeys(("bytes", "characters", "words", "bpe", "unigram"), ("train",))
 BUILT_IN |= {"bytes": (), "characters": ("train", "val", "test")}
 
 
 def load_vocabulary(text: str) -> Vocabulary:
-    """Build the vocabulary that `to_json` wrote; DataError where the text is something else."""
+    """Build a vocabulary from the text of `to_json`; DataError if the text is invalid."""
     try:
         match json.loads(text):
             case {"kind": "bytes"}:
@@ -27,7 +27,7 @@ def load_vocabulary(text: str) -> Vocabulary:
             case {"kind": "words", "words": [*words], "options": {"special": [*special], **rest}}:
                 options = WordOptions(special=tuple(special), **rest)
                 vocab = Words.from_list(words, options)
-                # A saved one lacks no symbol, and has no word twice.
+                # A saved vocabulary has all symbols and no duplicates.
                 if vocab.words == tuple(words):
                     return vocab
             case {"kind": "subwords", "tokenizer": dict(tokenizer)}:
@@ -42,7 +42,7 @@ def load_vocabulary(text: str) -> Vocabulary:
 def build_vocabulary(
     name: str, documents: Sequence[FileSlice], words: WordOptions, subwords: SubwordOptions
 ) -> Vocabulary:
-    """Build a vocabulary of `BUILT_IN` from documents, or read a file; else raise DataError."""
+    """Build a vocabulary of `BUILT_IN` from documents, or load a file; otherwise DataError."""
     match name:
         case "bytes":
             return Bytes()
@@ -63,17 +63,17 @@ def build_vocabulary(
 
 
 def read_vocabulary_file(path: Path, from_words: Callable[[list[Any]], Vocabulary]) -> Vocabulary:
-    """Read a saved vocab.json, a Hugging Face tokenizer.json, or words for `from_words`.
+    """Load a saved vocab.json, a Hugging Face tokenizer.json, or words for `from_words`.
 
-    Words are in the order of their ids: one a line, or as JSON in a list or with their ids.
-    OSError where the file cannot be read, ValueError where it is something else.
+    Words are in the order of their ids: one per line, or JSON, as a list or with their ids.
+    OSError if the file cannot be read, ValueError if it is none of these.
     """
     text = path.read_text(encoding="utf-8")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
         content = None
-    # A list of words may begin with a brace, so that only what is all JSON is taken for JSON.
+    # A word list may begin with a brace, so only a complete JSON text counts as JSON.
     match content:
         case {"model": dict()}:
             return Subwords.from_tokenizer(content)

@@ -1,4 +1,4 @@
-"""The interface of all vocabularies, its two simplest ones, and a document's bytes as text."""
+"""The interface of all vocabularies, its two simplest ones, and UTF-8 decoding of documents."""
 
 import codecs
 import hashlib
@@ -28,11 +28,11 @@ class Vocabulary(ABC):
     n_token: int  # V
     n_start: int = 0  # symbols before a document's first word
     unknown: int | None = None
-    """The id of all that is outside the vocabulary; None where nothing is, or it is refused."""
+    """The id of text outside the vocabulary; None if there is none, or it is refused."""
 
     @abstractmethod
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
-        """Yield the ids of a document, a piece at a time, in the smallest integer type."""
+        """Yield the ids of a document in pieces, in the smallest integer type."""
 
     @abstractmethod
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
@@ -40,18 +40,18 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
-        """Yield the text that each id completes as it comes, and perhaps a last piece."""
+        """Yield the text that each id completes, and possibly a last piece."""
 
     @abstractmethod
     def to_json(self) -> str:
-        """Return all that is needed to build the vocabulary again."""
+        """Return the vocabulary as JSON for `load_vocabulary`."""
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of some ids."""
         return "".join(self.decode_stream(ids))
 
     def token_bytes(self) -> np.ndarray | None:
-        """Return the bytes of text in each token; None where they depend on its neighbours."""
+        """Return the bytes of text per token; None if they depend on neighboring tokens."""
         return None
 
     @property
@@ -66,7 +66,7 @@ class Vocabulary(ABC):
 
 @dataclass(frozen=True)
 class Bytes(Vocabulary):
-    """The 256 bytes: no text is outside this vocabulary."""
+    """The 256 bytes: every text can be encoded."""
 
     unit = "byte"
     n_token = 256
@@ -99,7 +99,7 @@ class Characters(Vocabulary):
 
     def __post_init__(self) -> None:
         if not self.alphabet or list(self.alphabet) != sorted(set(self.alphabet)):
-            raise DataError("vocabulary: its alphabet is not in the order of its code points")
+            raise DataError("vocabulary: the alphabet is not sorted by code point")
 
     @staticmethod
     def from_documents(documents: Iterable[FileSlice]) -> "Characters":
@@ -142,7 +142,7 @@ def _code_points(text: str) -> np.ndarray:
 
 
 def decode_utf8(document: FileSlice) -> Iterator[str]:
-    """Yield a document's characters, a piece at a time; DataError where it is not UTF-8."""
+    """Yield a document's text in pieces; DataError if it is not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset = document.start
     for chunk in chain(document.chunks(), [b""]):
@@ -150,7 +150,7 @@ def decode_utf8(document: FileSlice) -> Iterator[str]:
             if text := decoder.decode(chunk, final=not chunk):
                 yield text
         except UnicodeDecodeError as error:
-            # The decoder keeps the first bytes of a character that straddles two chunks.
+            # The decoder keeps the first bytes of a character that spans two chunks.
             at = offset - (len(error.object) - len(chunk)) + error.start
             message = f"{document.path}: byte {at} is not UTF-8 text; use data.vocab bytes"
             raise DataError(message) from error

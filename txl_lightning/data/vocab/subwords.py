@@ -1,4 +1,4 @@
-"""Parts of words, by Hugging Face's `tokenizers`: trained on a text, or loaded."""
+"""Subwords by Hugging Face's `tokenizers`: trained on a text, or loaded."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from ...errors import DataError, require_at_least
 from ..documents import FileSlice
 from .base import Vocabulary, decode_utf8, split_between_words, split_by_length
 
-PIECE = 100_000  # characters that are encoded in one piece
-AT_ONCE = 8  # pieces that are encoded at once, by all cores together
+PIECE = 100_000  # characters encoded in one piece
+AT_ONCE = 8  # pieces encoded in parallel
 LONGEST = 1_000_000  # characters without white space after which a piece is cut anywhere
-SAMPLE = 1_000  # characters of a piece to train on; longer words take quadratic time
-LARGEST = 1 << 24  # ids of a tokenizer, which may leave some out
-REPLACED = "\ufffd"  # the beginning of a character that further bytes may yet complete
+SAMPLE = 1_000  # characters of a training sample; longer words take quadratic time
+LARGEST = 1 << 24  # limit of ids, which may have gaps
+REPLACED = "\ufffd"  # an incomplete character that further bytes may complete
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SubwordOptions:
     n_token: int = 8192
     """Size of the vocabulary; a short text gives a smaller one."""
     train_bytes: int = 20_000_000
-    """Amount of training text that they are trained on, spread evenly over it."""
+    """Bytes of training text to train them on, sampled evenly."""
 
     def __post_init__(self) -> None:
         require_at_least(self, n_token=257, train_bytes=1)
@@ -46,7 +46,7 @@ class Subwords(Vocabulary):
 
     @staticmethod
     def from_tokenizer(tokenizer: dict[str, Any]) -> "Subwords":
-        """Take the tokens of a parsed tokenizer.json; DataError where there are none."""
+        """Use the tokens of a parsed tokenizer.json; DataError if there are none."""
         vocab = Subwords(json.dumps(tokenizer))
         if not vocab.n_token:
             raise DataError("vocabulary: the tokenizer has no tokens")
@@ -57,7 +57,7 @@ class Subwords(Vocabulary):
 
     @cached_property
     def n_token(self) -> int:
-        # Not the number of tokens: some tokenizers leave ids out.
+        # Not the number of tokens: some tokenizers skip ids.
         return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     @cached_property
@@ -72,7 +72,7 @@ class Subwords(Vocabulary):
             yield from self._encode_batch(batch, str(document.path))
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
-        # A lone surrogate is refused here; tokenizers would call it a wrong type.
+        # Refuse a lone surrogate here; tokenizers would report a wrong type.
         text.encode()
         [ids] = self._encode_batch([text], where)
         return ids
@@ -82,7 +82,7 @@ class Subwords(Vocabulary):
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         # A token's text may depend on the one before it, and a character may need several tokens.
-        # tokenizers' DecodeStream raises where a byte that fits nowhere changes the text before it.
+        # tokenizers' DecodeStream raises if an invalid byte changes the text before it.
         before, pending, n_sent = [], [], 0
         for index in ids:
             pending.append(index)
@@ -99,7 +99,7 @@ class Subwords(Vocabulary):
     def token_bytes(self) -> np.ndarray | None:
         content = json.loads(self.tokenizer)
         split = content.get("pre_tokenizer") or {}
-        # Only byte-level tokenizers that change nothing of the text have sizes of their own.
+        # Only byte-level tokenizers that do not change the text have a size per token.
         is_plain = split.get("type") == "ByteLevel" and not split.get("add_prefix_space", True)
         if content.get("normalizer") or not is_plain:
             return None
@@ -151,7 +151,7 @@ def train_subwords(kind: str, documents: Sequence[FileSlice], options: SubwordOp
 
 
 def sample_text(documents: Sequence[FileSlice], n_byte: int) -> Iterator[str]:
-    """Yield at most `n_byte` bytes of a text, spread evenly over it."""
+    """Yield at most `n_byte` bytes of a text, sampled evenly."""
     total = sum(document.n_byte for document in documents)
     n_read = n_taken = 0
     for document in documents:
@@ -169,18 +169,18 @@ def _explain_tokenizer_errors(prefix: str) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            # Errors of `tokenizers` are bare Exceptions; all that has a type of its own is a fault,
-            # but for what a file leads its Rust to, which is not even an Exception.
+            # `tokenizers` raises plain Exceptions, and BaseExceptions for panics of its Rust code;
+            # anything else is a bug.
             if type(error) is not Exception and type(error).__name__ != "PanicException":
                 raise
-            # A panic prints what only its programmers can use.
+            # A panic also prints a message for its developers.
             said.truncate(0)
             raise DataError(f"{prefix} ({error})") from error
 
 
 @contextmanager
 def _divert_stderr(file: IO[bytes]) -> Iterator[None]:
-    """Keep in a file what anybody's code writes to stderr, and pass on what is left of it then."""
+    """Redirect stderr, also of native code, to a file; print what remains of it at the end."""
     stderr = os.dup(2)
     os.dup2(file.fileno(), 2)
     try:
@@ -193,9 +193,9 @@ def _divert_stderr(file: IO[bytes]) -> Iterator[None]:
 
 
 def make_deterministic(scores: list[tuple[str, float | None]]) -> list[tuple[str, float]]:
-    """Return the same scores for every run of the unigram trainer, whose sums vary in order."""
-    # Bytes that the text lacks get the lowest score and 0.0001 more from one to the next, in any
-    # order, and without a text no score at all.
+    """Return scores that are equal in all runs of the unigram trainer, whose sum order varies."""
+    # Bytes missing in the text get the lowest score plus multiples of 0.0001, in arbitrary order;
+    # without any text they get no score.
     lowest = min(score or 0.0 for _, score in scores)
     is_absent = [len(part) == 1 and (score or 0.0) < lowest + 0.0256 for part, score in scores]
     rounded = [

@@ -1,4 +1,4 @@
-"""Words: what lies between white space, as in the original code."""
+"""Words separated by white space, as in the original code."""
 
 import io
 import json
@@ -15,19 +15,19 @@ from ...errors import DataError, require, require_at_least
 from ..documents import FileSlice
 from .base import Vocabulary, decode_utf8, split_between_words
 
-UNKNOWN = ("<unk>", "<UNK>")  # an unseen word becomes the first of them that there is
+UNKNOWN = ("<unk>", "<UNK>")  # an unseen word becomes the first of these in the vocabulary
 
 
 @dataclass(frozen=True)
 class LineEnd:
-    """The symbols before a text, for the end of a line that another one follows, and after it."""
+    """The symbols before a text, between two lines, and after the text."""
 
     start: str
     between: str
     end: str
 
     def add_symbols(self, pieces: Iterable[str]) -> Iterator[str]:
-        """Yield a text with its symbols; of its pieces only the last may end with a line's end."""
+        """Yield a text with its symbols; only the last piece may end with a line end."""
         before, previous, after = self.start, "", ""
         for piece in pieces:
             if previous:
@@ -37,9 +37,9 @@ class LineEnd:
         yield previous + after
 
     def remove_symbols(self, words: Iterable[str]) -> Iterator[str]:
-        """Yield the text that each word or symbol adds; it may begin and end inside a line."""
+        """Yield the text of each word or symbol; the first and last line may be partial."""
         symbols = self.between.split()
-        # Of an odd number of <S>, the first of a text ends no line; elsewhere one does.
+        # A single <S> ends a line after a word, but not at the beginning of a text.
         run, spare, gap = 0, 0, ""
         for word in words:
             if word in symbols:
@@ -59,21 +59,21 @@ LINE_ENDS = {
 
 @dataclass(frozen=True)
 class WordOptions:
-    """Rules by which a text becomes words, and which of them are kept."""
+    """Rules for splitting a text into words and choosing the vocabulary."""
 
     min_freq: int = 0
-    """Words that are rarer than this in the training text are left out."""
+    """Leave out words with a lower count in the training text."""
     max_size: int | None = None
-    """Number of words kept, the most frequent; symbols come on top. Left out, all are."""
+    """Keep this many of the most frequent words, plus symbols; default all."""
     lower_case: bool = False
-    """Read capitals as small letters."""
+    """Convert text to lower case."""
     line_end: Literal["eos", "double_eos", "none"] = "eos"
-    """Marks of lines: <eos> after each, <S> before and after each, or nothing."""
+    """Line symbols: <eos> after each line, <S> before and after each, or none."""
     special: tuple[str, ...] = ()
-    """Further symbols; they get the first ids after the line end's."""
+    """Additional symbols; they get the first ids after the line end's."""
     unknown: Literal["unk", "error"] = "unk"
-    """An unseen word becomes <unk> (or the vocabulary's <UNK>; with neither, <unk> gets the last
-    id), or it is refused."""
+    """Unseen words become <unk> (or the vocabulary's <UNK>; with neither, <unk> gets the last
+    id), or are an error."""
 
     def __post_init__(self) -> None:
         require_at_least(self, min_freq=0, max_size=1)
@@ -98,7 +98,7 @@ class Words(Vocabulary):
 
     @staticmethod
     def from_documents(documents: Iterable[FileSlice], options: WordOptions) -> "Words":
-        """Take the symbols, then words by falling count and, where it is equal, by occurrence."""
+        """Collect the symbols, then words by decreasing count, ties by first occurrence."""
         counts: Counter[str] = Counter()
         for document in documents:
             for text in _split_pieces(document, options):
@@ -110,7 +110,7 @@ class Words(Vocabulary):
 
     @staticmethod
     def from_list(words: Iterable[str], options: WordOptions) -> "Words":
-        """Take these words in this order, then the symbols that they lack."""
+        """Use these words in this order, then missing symbols."""
         words = list(words)
         if not all(isinstance(word, str) and word.split() == [word] for word in words):
             raise DataError("expected words without white space")
@@ -140,7 +140,7 @@ class Words(Vocabulary):
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
         text = "".join(_unify_line_ends([text]))
         cased = text.lower() if self.options.lower_case else text
-        # Without the end's symbols: the last line may continue.
+        # Without the final symbols: the last line may continue.
         return self._ids(self._line_end.start + cased.replace("\n", self._line_end.between), where)
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
@@ -171,13 +171,13 @@ class Words(Vocabulary):
 
 
 def _split_pieces(document: FileSlice, options: WordOptions) -> Iterator[str]:
-    # Between words: in what case a word is written may depend on the whole of it.
+    # Split between words: lower-casing may depend on the whole word.
     pieces = split_between_words(_unify_line_ends(decode_utf8(document)))
     return (piece.lower() for piece in pieces) if options.lower_case else pieces
 
 
 def _unify_line_ends(texts: Iterable[str]) -> Iterator[str]:
-    r"""Yield the same text with \n for every line's end, as where Python reads a text file."""
+    r"""Yield the same text with \n for every line end, as Python reads text files."""
     decoder = io.IncrementalNewlineDecoder(None, translate=True)
     yield from map(decoder.decode, texts)
     yield decoder.decode("", final=True)
