@@ -32,7 +32,7 @@ def test_all_rows_have_as_many_parameters_and_compute_as_many_tokens(load):
         assert (options["model.net.mem_len"] > 0) == row.recurrence
 
 
-def test_a_key_that_comes_again_in_time_has_the_value_it_had_at_that_distance(load):
+def test_a_repeated_key_has_the_value_of_that_distance(load):
     pairs = load("memory_length.pairs")
     drawn = pairs.draw_pairs(np.random.default_rng(0), 5000)
     text = "".join(f"{chr(1000 + key)}{chr(97 + value)}" for key, value in drawn)

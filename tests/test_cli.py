@@ -310,7 +310,7 @@ def test_without_a_logger_a_run_still_has_a_folder(txl, small):
     assert f"run folder: {folder}\n" in output.out
 
 
-def test_loggers_and_profilers_that_write_elsewhere_are_said_at_the_start(txl, small):
+def test_loggers_and_profilers_that_write_elsewhere_are_printed_at_the_start(txl, small):
     logger = "{class_path: CSVLogger, init_args: {save_dir: %s}}"
     profiler = "--trainer.profiler={class_path: SimpleProfiler, init_args: {dirpath: prof}}"
     code, output = txl("fit", *small, f"--trainer.logger=[{logger % 'there'}]", profiler)
@@ -347,7 +347,9 @@ def test_a_closed_output_is_exit_code_141(run_folder, sizes, tmp_path, repositor
     assert process.wait(timeout=120) == 141
 
 
-def test_what_does_not_fit_the_checkpoint_is_refused(txl, refused, best, run_folder, text_file):
+def test_settings_that_conflict_with_the_checkpoint_are_refused(
+    txl, refused, best, run_folder, text_file
+):
     text_file.write_bytes(text_file.read_bytes()[::-1])
     last = run_folder / "checkpoints" / "last.ckpt"
     fit = ("fit", "--config", run_folder / "config.yaml", AGAIN, "--ckpt_path", last)
@@ -366,7 +368,7 @@ def test_what_does_not_fit_the_checkpoint_is_refused(txl, refused, best, run_fol
     assert (code, "test/bits_per_byte" in output.out) == (0, True)
 
 
-def test_another_optimizer_begins_anew_from_converted_weights(txl, run_folder):
+def test_another_optimizer_starts_fresh_from_converted_weights(txl, run_folder):
     last = run_folder / "checkpoints" / "last.ckpt"
     arguments = ("fit", "--config", run_folder / "config.yaml", AGAIN, "--trainer.max_steps=6")
     assert txl("convert", last, "--out=weights")[0] == 0
@@ -376,7 +378,7 @@ def test_another_optimizer_begins_anew_from_converted_weights(txl, run_folder):
     assert torch.load(continued, weights_only=True)["global_step"] == 6
 
 
-def test_prepare_encodes_a_text_once_and_says_where_it_is(txl, text_file):
+def test_prepare_encodes_a_text_once_and_prints_its_path(txl, text_file):
     text_file.write_text("ab cd\n" * 100)
     given = ("prepare", text_file, "--vocab=words", "--data_dir=there", "--document_unit=lines")
     code, output = txl(*given)

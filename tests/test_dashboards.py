@@ -104,7 +104,7 @@ def test_panels_name_only_what_runs_log_and_compare_the_least_values(boards, off
         assert {name.removeprefix("summary:") for name in compared if "val/" in name} == {LEAST}
 
 
-def test_nats_by_position_are_drawn_as_wandb_draws_them(boards, offline_run):
+def test_nats_by_position_are_plotted_as_in_wandb(boards, offline_run):
     own = offline_run[1].config["_wandb/visualize/val/nats_by_position"]["panel_config"]
     for shown in boards[:2]:
         [panel] = [p["config"] for p in shown["Does memory help?"] if p["viewType"] == "Vega2"]

@@ -35,7 +35,7 @@ def import_script(path: str):
     return module
 
 
-def test_recorded_curve_comes_out_again(tmp_path):
+def test_training_reproduces_the_recorded_curve(tmp_path):
     with np.load(HERE / "golden" / "original" / "a_default.npz") as golden:
         args = json.loads(str(golden["config"]))
         weights = {n[3:]: torch.from_numpy(golden[n]) for n in golden.files if n.startswith("sd.")}
@@ -120,7 +120,7 @@ def test_a_slowdown_beyond_the_tolerance_is_named(results, monkeypatch):
     assert "nothing to compare" in compare(found, faster, 0.25)[0][0]
 
 
-def test_the_products_of_a_step_are_about_the_usual_count_of_operations(monkeypatch):
+def test_the_products_of_a_step_match_the_usual_flop_count(monkeypatch):
     monkeypatch.syspath_prepend(HERE.parent / "experiments" / "speed")
     cases = import_script("speed/cases.py").CASES
     for case in cases:

@@ -99,7 +99,7 @@ def test_options_have_their_fields_docstrings_and_defaults(helps, command, part)
     assert part in " ".join(helps[command].split())
 
 
-def test_options_stand_in_the_help_that_needs_them_ours_first(helps):
+def test_options_appear_in_the_help_of_their_commands_ours_first(helps):
     for option in ("--model.optim.lr", "--checkpoint.every_n_steps", "--trainer.max_steps"):
         assert option in helps["fit"]
         assert option not in helps["test"]

@@ -19,7 +19,7 @@ def send_to_self(*numbers: int) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), STOPS)
-def test_a_signal_to_stop_waits_and_a_later_one_ends_all_at_once(number, code, capfd, monkeypatch):
+def test_a_stop_signal_is_deferred_and_a_later_one_exits_at_once(number, code, capfd, monkeypatch):
     pending, ended = signals.PendingSignals(), []
     pending.kill = lambda: ended.append("the processes that it started")
     monkeypatch.setattr(os, "_exit", ended.append)
@@ -53,7 +53,7 @@ def test_a_signal_outside_training_exits_and_handlers_are_put_back(number, code,
     assert [signal.getsignal(known) for known in KNOWN] == before
 
 
-def test_a_request_to_save_is_taken_once_and_one_to_stop_stays():
+def test_a_save_request_is_consumed_once_and_a_stop_request_persists():
     pending = signals.PendingSignals()
     assert pending.take() == (0, 0)
     with signals.handle_signals(pending.handlers()):

@@ -114,7 +114,7 @@ class Song:
 
 
 @pytest.mark.parametrize("command", ["fit", "validate", "generate"])
-def test_foreign_file_is_no_checkpoint_and_sings_nothing(
+def test_file_with_code_is_refused_and_not_executed(
     refused, text_file, monkeypatch, tmp_path, command
 ):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
@@ -145,7 +145,7 @@ CONTENTS = {
     ("kind", "name"),
     [*[(kind, "zip") for kind in CONTENTS], *[("state_dict", name) for name in FORMATS][1:]],
 )
-def test_song_is_refused_in_one_line_where_pickles_would_sing_it(tmp_path, kind, name):
+def test_malicious_pickle_is_refused_in_one_line(tmp_path, kind, name):
     folder, path, sung = tmp_path / "folder", tmp_path / "folder" / "a.pt", tmp_path / "sung"
     folder.mkdir()
     FORMATS[name](CONTENTS[kind](Song(sung)), path)
@@ -179,7 +179,7 @@ def test_torchscript_and_the_first_archives_of_torch_are_refused(tmp_path):
     assert not (tmp_path / "sung").exists()
 
 
-def test_refused_song_is_named_with_the_way_out(refused, tmp_path):
+def test_refused_pickle_is_named_with_instructions(refused, tmp_path):
     torch.save({"a": Song(tmp_path / "sung")}, "a.pt")
     code, text = refused("convert", "a.pt", "--out=o")
     assert (code, Path("o").exists()) == (4, False)

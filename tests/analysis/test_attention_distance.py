@@ -58,7 +58,7 @@ def test_recording_changes_no_output_and_restores_the_kernels(make_net, kernel):
 
 
 @pytest.mark.parametrize("tgt_len", [1, 4])
-def test_uniform_heads_look_half_way_back_once_the_memory_is_full(make_net, tgt_len):
+def test_mean_distance_of_uniform_attention_is_half_the_context(make_net, tgt_len):
     net = make_net(mem_len=6)
     with torch.no_grad():
         for parameter in net.positions.parameters():

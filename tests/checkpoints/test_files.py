@@ -79,7 +79,7 @@ for root in sorted(Path(sys.argv[1]).iterdir()):
 
 
 @pytest.mark.slow
-def test_process_killed_at_any_line_of_writing_leaves_only_whole_files(tmp_path):
+def test_process_killed_at_any_line_of_a_save_leaves_only_intact_files(tmp_path):
     for before in range(3):
         (tmp_path / str(before)).mkdir()
         for step in range(1, before + 1):
@@ -139,7 +139,7 @@ CORRUPTIONS = {
 
 
 @pytest.mark.parametrize("lost", CORRUPTIONS)
-def test_damaged_checkpoint_is_refused_by_name_passed_over_and_not_kept(tmp_path, lost):
+def test_damaged_checkpoint_is_refused_by_name_skipped_and_not_kept(tmp_path, lost):
     save_step(tmp_path, 1, size=5000)
     path = save_step(tmp_path, 2, size=5000)
     save_step(tmp_path, 4, "other.ckpt", size=5000)
@@ -179,7 +179,7 @@ SHAPES += [
 
 
 @pytest.mark.parametrize("content", ["", "\x00", "[" * 100_000, *map(json.dumps, SHAPES)])
-def test_damaged_manifest_is_refused_passed_over_and_replaced(tmp_path, content):
+def test_damaged_manifest_is_refused_skipped_and_replaced(tmp_path, content):
     best = save_step(tmp_path, 1, "best.ckpt", run="version_1")
     path = save_step(tmp_path, 2, run="version_1")
     manifest_path(path).write_text(content)
@@ -193,7 +193,7 @@ def test_damaged_manifest_is_refused_passed_over_and_replaced(tmp_path, content)
     assert step_of(save_step(tmp_path, 3, run="version_1")) == 3
 
 
-def test_latest_is_the_checkpoint_with_most_steps_of_the_last_run_whatever_the_clocks(tmp_path):
+def test_latest_checkpoint_has_the_most_steps_of_the_last_run_whatever_the_file_times(tmp_path):
     for run, step in {"version_2": 5, "version_10": 7, "version_9": 9}.items():
         save_step(tmp_path, step - 1, run=run)
         path = save_step(tmp_path, step, run=run)

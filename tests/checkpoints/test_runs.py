@@ -26,7 +26,9 @@ VOCAB = Characters("abcdefghijk")
         {"tie_weight": False, "untie_r": True},
     ],
 )
-def test_network_comes_back_bit_for_bit_with_shared_weights(make_net, tmp_path, changes):
+def test_network_is_bit_identical_after_a_round_trip_with_shared_weights(
+    make_net, tmp_path, changes
+):
     net = make_net(**changes)
     save_folder(net, tmp_path, VOCAB)
     back, vocab = load_run(tmp_path)
@@ -108,7 +110,7 @@ def test_invalid_weights_are_refused_with_their_file_and_name(folder):
             load_folder(folder)
 
 
-def test_60_flipped_bits_of_the_weights_are_refused_and_what_has_no_checksum_is_said(folder):
+def test_60_flipped_bits_of_the_weights_are_refused_and_a_missing_checksum_is_a_warning(folder):
     path, chance = folder / "model.safetensors", random.Random(0)
     whole = path.read_bytes()
     for _ in range(60):
@@ -128,7 +130,7 @@ def test_60_flipped_bits_of_the_weights_are_refused_and_what_has_no_checksum_is_
     load_folder(folder)
 
 
-def test_checkpoint_whose_manifest_is_missing_is_said_to_be_unverified(run_folder, tmp_path):
+def test_checkpoint_without_a_manifest_is_loaded_with_a_warning(run_folder, tmp_path):
     shutil.copy(run_folder / "checkpoints" / "best.ckpt", tmp_path)
     with pytest.warns(
         UserWarning, match=r"cannot be verified: its manifest best\.ckpt\.json is missing"
@@ -158,7 +160,7 @@ def test_file_that_is_no_checkpoint_is_refused(tmp_path, content):
         load_run(tmp_path / "other.ckpt")
 
 
-def test_missing_checkpoint_names_those_that_are_there(tmp_path, run_folder):
+def test_missing_checkpoint_error_lists_existing_ones(tmp_path, run_folder):
     with pytest.raises(ValueError, match=r"best\.ckpt: no such file; expected a"):
         read_checkpoint(tmp_path / "best.ckpt")
     (tmp_path / "last.ckpt").touch()

@@ -38,7 +38,7 @@ def equal_nats(found, expected) -> bool:
     return torch.equal(*nats)
 
 
-def test_state_dict_of_the_original_goes_to_our_folder_and_to_hugging_faces(txl, original):
+def test_original_state_dict_is_converted_to_our_folder_and_to_hugging_face(txl, original):
     code, output = txl("convert", "sd.pt", "--args=args.json", "--out=ours")
     assert (code, output.err.split(":")[0]) == (0, "warning")
     tgt_len = json.loads(Path("args.json").read_text())["tgt_len"]
@@ -53,7 +53,7 @@ def test_state_dict_of_the_original_goes_to_our_folder_and_to_hugging_faces(txl,
     assert "ckpt_path: ours has no vocabulary; convert with --vocab" in output.err
 
 
-def test_run_goes_to_our_folder_and_to_hugging_faces(txl, checkpoint):
+def test_run_is_converted_to_our_folder_and_to_hugging_face(txl, checkpoint):
     net, vocab = load_run(checkpoint)
     for to, load in (("txl", load_folder), ("huggingface", load_huggingface)):
         assert txl("convert", checkpoint, "--out", to, "--to", to)[0] == 0

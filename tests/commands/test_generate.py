@@ -91,7 +91,7 @@ def test_texts_differ_without_a_seed(generate):
     assert generate("--max_new_tokens=40") != first
 
 
-def test_beam_search_prints_the_likeliest_text_found(generate):
+def test_beam_search_prints_the_most_likely_text_found(generate):
     options = ("--prompt=a", "--max_new_tokens=6")
     text = generate(*options, "--num_beams=3")
     assert generate(*options, "--num_beams=3") == text

@@ -84,7 +84,7 @@ def test_a_mistake_is_one_line_with_its_exit_code(
         (f"speed there --lengths={10**30}", "lengths, tgt_len, batches, or the sizes"),
     ],
 )
-def test_memory_that_cannot_be_had_is_exit_code_7_and_names_what_to_lower(
+def test_failed_allocation_is_exit_code_7_and_names_what_to_lower(
     refused, make_net, tmp_path, words, lower
 ):
     sizes = {"mem_len": HUGE, "memory_source": "same_layer"}
@@ -94,7 +94,7 @@ def test_memory_that_cannot_be_had_is_exit_code_7_and_names_what_to_lower(
     assert (code, f"{command}: out of memory; lower {lower}" in line) == (7, True), line
 
 
-def test_huge_memory_takes_no_more_than_the_text(txl, checkpoint):
+def test_huge_mem_len_allocates_no_more_than_the_text_needs(txl, checkpoint):
     for words in (
         "evaluate --max_tokens=100 --mem_len",
         "generate --max_new_tokens=9 --mem_len",

@@ -112,7 +112,7 @@ def test_trials_of_the_attention_sweep_see_and_read_the_same_number_of_tokens():
     ],
 )
 @pytest.mark.usefixtures("search")
-def test_wrong_option_is_refused_before_anything_is_tried(refused, arguments, message):
+def test_invalid_option_is_refused_before_any_trial(refused, arguments, message):
     code, line = refused("sweep", *arguments)
     assert code in (2, 6)
     assert line.startswith(message)

@@ -45,7 +45,7 @@ def test_words_are_read_with_the_checkpoints_vocabulary(txl, small, text_file, t
         assert set(vocab.decode(ids).split()) == expected
 
 
-def test_device_left_out_is_a_gpu_where_there_is_one(monkeypatch):
+def test_omitted_device_is_a_gpu_if_present(monkeypatch):
     for has_gpu, expected in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
         assert (pick_device(None), pick_device("cpu")) == (expected, "cpu")

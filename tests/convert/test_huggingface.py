@@ -56,7 +56,7 @@ def test_pytorch_model_bin_of_old_and_new_torch_is_read(open_golden, tmp_path, z
         {"cutoffs": (3, 7), "tie_projs": (True, False, True), "d_embed": 10, "norm_eps": 0.1},
     ],
 )
-def test_our_network_comes_back_bit_for_bit(make_net, tmp_path, changes):
+def test_our_network_is_bit_identical_after_a_round_trip(make_net, tmp_path, changes):
     net = make_net(**changes)
     save_huggingface(net, tmp_path)
     back, _ = load_huggingface(tmp_path)
@@ -90,7 +90,7 @@ def folder(make_net, tmp_path):
     return tmp_path
 
 
-def test_words_are_written_one_a_line_beside_our_vocabulary(folder):
+def test_words_are_written_one_per_line_beside_our_vocabulary(folder):
     _, vocab = load_huggingface(folder)
     assert (folder / "vocab.txt").read_text().split("\n") == [*vocab.words, ""]
     assert json.loads((folder / "config.json").read_text())["eos_token_id"] == 1
@@ -128,7 +128,7 @@ def test_invalid_setting_is_refused_with_file_and_name(folder, change, message):
         load_huggingface(folder)
 
 
-def test_null_setting_means_left_out_and_old_releases_keep_their_meaning():
+def test_null_setting_means_omitted_and_old_releases_keep_their_meaning():
     name = {"model_type": "transfo-xl"}
     config = config_from_huggingface(name)
     assert config_from_huggingface(name | dict.fromkeys([*DEFAULTS, "n_token"])) == config

@@ -99,7 +99,7 @@ def test_invalid_keyword_is_refused_by_name(change, message):
         config_from_original(ARGS | change)
 
 
-def test_null_keyword_means_left_out_and_options_of_train_py_are_passed_over():
+def test_null_keyword_means_omitted_and_options_of_train_py_are_ignored():
     others = dict.fromkeys(["clamp_len", "cutoffs", "same_length", "pre_lnorm", "tgt_len", "dtype"])
     others |= dict.fromkeys(OPTIONS.split(), 1)
     assert config_from_original(ARGS | others) == config_from_original(ARGS)

@@ -88,7 +88,7 @@ def test_nats_are_those_of_hugging_face(root, name):
 
 
 @pytest.mark.parametrize("name", THEIRS)
-def test_network_that_comes_back_has_the_same_bits_and_files(root, name):
+def test_converted_network_is_bit_identical_after_a_round_trip(root, name):
     folders = (root / name, root / f"{name}-back")
     assert np.array_equal(*(np.load(folder / "nats.npy") for folder in folders))
     # Biases that all layers share are in another file there.

@@ -53,7 +53,7 @@ def place_corpus(write_files, monkeypatch):
 
 
 @pytest.mark.parametrize("name", PLACED)
-def test_corpus_in_its_place_is_used_as_published_without_network(place_corpus, name):
+def test_existing_corpus_files_are_used_as_published_without_network(place_corpus, name):
     recipe, (_, vocab, words, val) = place_corpus(name), PLACED[name]
     assert (recipe.vocab, recipe.words) == (vocab, words)
     assert recipe.document_unit == ("lines" if name == "lm1b" else None)
@@ -63,7 +63,7 @@ def test_corpus_in_its_place_is_used_as_published_without_network(place_corpus, 
         assert cuts == [(0, 90_000_000), (90_000_000, 95_000_000), (95_000_000, 100_000_000)]
 
 
-def test_word_option_leaves_the_others_of_the_corpus(place_corpus):
+def test_changing_a_word_option_keeps_the_others_of_the_corpus(place_corpus):
     words = place_corpus("lm1b", words=WordOptions(max_size=2)).words
     assert words == WordOptions(max_size=2, min_freq=3, line_end="double_eos")
 

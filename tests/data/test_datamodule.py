@@ -119,6 +119,6 @@ def test_shuffled_documents_begin_where_doc_pos_is_0(make_data, tmp_path):
         ({"split": (0.5, 0.1, 0.1)}, "three fractions that add up to 1"),
     ],
 )
-def test_impossible_numbers_are_refused_before_anything_is_read(changes, message):
+def test_invalid_numbers_are_refused_before_anything_is_read(changes, message):
     with pytest.raises(ValueError, match=message):
         CorpusDataModule(path="not there", **changes)

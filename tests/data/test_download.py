@@ -155,7 +155,7 @@ def test_downloaded_file_is_whole_and_used_again_without_network(server, remote,
     assert (sent["Accept-Encoding"], sent["User-Agent"]) == ("identity", "txl-lightning")
 
 
-def test_another_file_in_the_targets_place_is_refused_and_left_alone(server, remote, target):
+def test_different_file_at_the_target_path_is_refused_and_not_changed(server, remote, target):
     target.write_bytes(b"mine")
     with pytest.raises(DataError, match=rf"a\.bin: another file \(sha256 .*, not {SHA256}"):
         download_file(remote, target)
@@ -190,14 +190,14 @@ def test_interrupted_body_is_resumed(server, remote, target, monkeypatch, interr
 
 
 @pytest.mark.parametrize("case", CONTINUATIONS)
-def test_next_run_continues_the_part(server, remote, part, target, case):
+def test_next_run_continues_the_partial_download(server, remote, part, target, case):
     content, server.script, requested = CONTINUATIONS[case]
     part.write_bytes(content)
     assert download_file(remote, target).read_bytes() == BODY
     assert server.requested == requested
 
 
-def test_wrong_body_is_kept_aside_and_never_used(server, remote, part, target):
+def test_download_with_a_wrong_checksum_is_set_aside_and_never_used(server, remote, part, target):
     server.script = [fail(200, b"<html>"), {}]
     found = hashlib.sha256(b"<html>").hexdigest()
     with pytest.raises(DataError, match=rf"{found}.*{SHA256}; kept as .*a\.bin\.wrong"):
@@ -208,7 +208,7 @@ def test_wrong_body_is_kept_aside_and_never_used(server, remote, part, target):
     assert download_file(remote, target).read_bytes() == BODY
 
 
-def test_of_two_downloads_of_a_file_one_waits_for_the_other(server, remote, target):
+def test_one_of_two_downloads_of_a_file_waits_for_the_other(server, remote, target):
     server.script = [{"end": wait}]
     with ThreadPoolExecutor(2) as pool:
         downloads = [pool.submit(download_file, remote, target) for _ in range(2)]

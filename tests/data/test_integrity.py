@@ -61,9 +61,7 @@ def test_60_flipped_bits_or_truncations_anywhere_give_the_same_tokens(open_store
 
 
 @pytest.mark.parametrize("name", ["train.ids", "vocab.json", "manifest.json"])
-def test_damage_that_cannot_be_mended_is_refused_by_the_files_name(
-    open_store, limit_file_size, name
-):
+def test_irreparable_damage_is_refused_with_the_file_name(open_store, limit_file_size, name):
     path = open_store().folder / name
     path.unlink()
     with limit_file_size(5000), pytest.raises(DataError, match=f"{path}: No such file or dir"):
@@ -106,7 +104,9 @@ def test_contents_are_read_once_and_again_when_copied_or_asked_for(
         assert len(read) == n_file
 
 
-def test_check_of_prepare_sees_what_no_stamp_shows(open_store, txl, text_file, capsys, monkeypatch):
+def test_prepare_check_detects_changes_that_keep_the_time_stamp(
+    open_store, txl, text_file, capsys, monkeypatch
+):
     path = open_store().folder / "train.ids"
     flip_bit(path, 99)
     monkeypatch.setattr(store, "cached_by_mtime", lambda *_: None)
@@ -142,7 +142,7 @@ def test_only_blocks_that_are_read_are_compared_and_ids_beyond_the_vocabulary_re
         CheckedIds(path, ids.dtype, checksums, 299)[np.array([5])]
 
 
-def test_damaged_cache_is_computed_again_and_said(open_store, tmp_path, capsys):
+def test_damaged_cache_is_recomputed_with_a_message(open_store, tmp_path, capsys):
     expected = content(open_store())
     found = sorted((tmp_path / "data" / "prepared" / "cache").iterdir())
     saved = json.loads(found[0].read_text())

@@ -59,7 +59,7 @@ def encode(tmp_path):
     return run
 
 
-def test_ids_are_mapped_from_disk_in_the_smallest_type(prepare):
+def test_ids_are_memory_mapped_in_the_smallest_type(prepare):
     store = prepare(b"abcdabcd", vocab="characters")
     assert isinstance(store.ids("train"), np.memmap)
     assert store.ids("train").dtype == np.uint8
@@ -113,7 +113,7 @@ def test_everything_that_changes_the_tokens_gives_another_store(tmp_path, prepar
     text=st.lists(st.sampled_from([b"\n", b"ab", b"c" * 9, b"d" * 40])).map(b"".join),
     skipped=st.integers(0, 5),
 )
-def test_documents_are_whole_and_their_chunks_short_wherever_these_end(text, skipped):
+def test_documents_are_complete_and_their_chunks_short_at_any_chunk_boundary(text, skipped):
     def text_of(part) -> bytes:
         chunks = list(part.chunks())
         assert all(len(chunk) <= 8 for chunk in chunks)
@@ -194,7 +194,7 @@ store.prepare_store(store.Recipe(splits), Path("."))
 
 
 @pytest.mark.slow
-def test_builder_that_was_killed_leaves_nothing_in_the_way(tmp_path, recipe):
+def test_killed_builder_does_not_block_the_next(tmp_path, recipe):
     made = recipe(b"abcd", b"")
     done = subprocess.run([sys.executable, "-c", DYING_BUILD], cwd=tmp_path)
     assert done.returncode == -signal.SIGKILL
@@ -203,7 +203,7 @@ def test_builder_that_was_killed_leaves_nothing_in_the_way(tmp_path, recipe):
     assert not list((tmp_path / "prepared").glob("*.part-*"))
 
 
-def test_of_two_builders_one_builds_and_the_other_waits(tmp_path, recipe, monkeypatch):
+def test_one_of_two_builders_builds_and_the_other_waits(tmp_path, recipe, monkeypatch):
     made, build, built = recipe(b"abcd"), store.build_store, []
 
     def build_slowly(*args):

@@ -84,7 +84,7 @@ def test_rows_continue_and_repeat_ext_len_tokens_as_unscored_context(stream):
 
 @holds
 @given(streams())
-def test_every_token_is_a_target_once_unless_nothing_stands_before_it(stream):
+def test_every_token_is_a_target_once_unless_nothing_precedes_it(stream):
     targets = torch.cat([segment.targets_BL.flatten() for segment in segments_of(stream)])
     scored = targets[targets != IGNORED].tolist()
     assert len(scored) == len(set(scored))
@@ -167,7 +167,7 @@ def test_training_loader_begins_again_with_each_pass_or_after_its_first_segments
     assert starts == [max(4 * n - 3, 0) for n in nth]
 
 
-def test_rolled_row_starts_elsewhere_in_each_pass_and_sees_nothing_across_its_seam():
+def test_rolled_row_starts_at_another_offset_in_each_pass_without_attention_across_its_seam():
     stream = Stream(text := Text(np.arange(60)), 3, FixedLengths(19), RolledOrder(text, seed=1))
     starts = torch.stack([stream.segment(n).tokens_BL[:, 0] for n in range(4)])
     assert (starts // 20 == torch.arange(3)).all()
@@ -177,7 +177,7 @@ def test_rolled_row_starts_elsewhere_in_each_pass_and_sees_nothing_across_its_se
     assert not (segment.targets_BL % 20 == 0)[segment.targets_BL != IGNORED].any()
 
 
-def test_shuffled_documents_come_whole_and_in_another_order_in_each_pass():
+def test_shuffled_documents_are_complete_and_in_another_order_in_each_pass():
     text = Text(np.arange(60), np.arange(0, 60, 5))
     stream, orders = Stream(text, 1, FixedLengths(59), ShuffledOrder(text, seed=1)), set()
     for n_pass in range(3):
@@ -196,7 +196,7 @@ def test_empty_documents_are_skipped():
     assert text.doc_position(np.arange(12)).tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1, 2]
 
 
-def test_warm_up_reads_what_stands_before_a_row_and_nothing_before_the_text():
+def test_warm_up_reads_the_tokens_before_a_row_but_none_before_the_text():
     segments = segments_of(Stream(Text(np.arange(40)), 4, FixedLengths(7), warmup_len=13))
     tokens, doc_pos = join(segments, "tokens_BL"), join(segments, "doc_pos_BL")
     assert tokens[2:].tolist() == [list(range(7, 29)), list(range(17, 39))]
@@ -206,7 +206,7 @@ def test_warm_up_reads_what_stands_before_a_row_and_nothing_before_the_text():
     assert (join(segments, "targets_BL") != IGNORED).sum(dim=1).tolist() == [9, 10, 10, 10]
 
 
-def test_stream_of_the_first_tokens_fills_its_rows_with_unscored_places():
+def test_stream_of_the_first_tokens_pads_its_rows_with_unscored_tokens():
     text = Text(np.arange(10, 20), np.array([0, 4]))
     stream = Stream(text, 3, FixedLengths(9), n_token=7, drop_last=False)
     segment = stream.segment(0)
@@ -229,7 +229,7 @@ def test_varlen_segments_are_the_originals(tgt_len):
         assert 3 < lengths[~halved].std() < 7
 
 
-def test_text_too_short_is_refused_with_the_arithmetic():
+def test_text_too_short_is_refused_with_the_token_counts():
     message = r"a\.txt, train: 79 tokens are too few for 8 rows of 9 \+ 1 \(8 x 10 = 80\); more"
     with pytest.raises(ValueError, match=message):
         check_length("a.txt, train", Stream.from_tokens(np.arange(79), 8, 9), 9, "more")
@@ -237,7 +237,7 @@ def test_text_too_short_is_refused_with_the_arithmetic():
 
 
 @pytest.mark.parametrize("changes", [{"tgt_len": 5}, {"ext_len": 2}, {"seed": 1}], ids=str)
-def test_text_read_in_another_way_starts_from_its_beginning(changes):
+def test_changed_reading_settings_restart_the_text(changes):
     # A state without ext_len is one of ext_len 0.
     stream, read_as = Stream.from_tokens(np.arange(50), 3, 4), {"tgt_len": 4, "ext_len": 0}
     state = {"consumed": 2, "read_as": {"tgt_len": 4}}

@@ -16,7 +16,7 @@ def example(name: str, **sizes) -> list[str]:
     return [store.vocab.words[index] for index in store.text("train").example(0)]
 
 
-def test_answers_are_the_digits_in_order_or_again_or_the_value_of_the_key():
+def test_answers_are_sorted_or_copied_digits_or_the_value_of_the_key():
     symbols = example("sort", length=12)
     assert symbols[12:] == sorted(symbols[:12])
     assert len(set(symbols)) > 3
@@ -41,7 +41,7 @@ def test_only_answers_are_targets_and_each_example_sees_itself_alone(name, tgt_l
     assert torch.equal(doc_pos, (torch.arange(doc_pos.size(1)) % store.example_len).expand(2, -1))
 
 
-def test_splits_and_seeds_have_examples_of_their_own_that_never_change():
+def test_splits_and_seeds_have_their_own_constant_examples():
     def first(split, seed):
         return TaskStore("sort", TaskConfig(seed=seed)).text(split).example(0).tolist()
 
@@ -67,7 +67,7 @@ def test_task_is_a_corpus():
 
 
 @pytest.mark.parametrize("name", ["length", "n_symbol", "distance", "n_train", "n_eval"])
-def test_impossible_sizes_are_refused(name):
+def test_invalid_sizes_are_refused(name):
     with pytest.raises(ValueError, match=f"{name}: invalid -1; expected at least"):
         TaskConfig(**{name: -1})
 

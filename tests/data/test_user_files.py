@@ -136,7 +136,7 @@ def test_tar_gives_its_files_is_unpacked_once_and_refused_if_it_is_cut(
 
 
 @pytest.mark.parametrize("kind", REFUSED_MEMBERS)
-def test_tar_member_that_could_do_harm_is_refused(write_files, tmp_path, kind):
+def test_unsafe_tar_member_is_refused(write_files, tmp_path, kind):
     member, message = REFUSED_MEMBERS[kind]
     folder = write_files({"a.tar": make_tar(entry("a", b"a"), member), "unpacked/b": b""})
     with pytest.raises(DataError, match=f"a.tar: {message}"):
@@ -158,7 +158,7 @@ def test_refused_tar_leaves_no_unpacked_copy(write_files, tmp_path, kind):
     assert [left.suffix for left in (tmp_path / "prepared").iterdir()] == [".lock"]
 
 
-def test_tar_that_explodes_is_stopped_before_it_is_written(tmp_path, monkeypatch):
+def test_decompression_bomb_is_stopped_before_it_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(user_files, "HARMLESS", 1 << 20)
     archive, folder = tmp_path / "archive", tmp_path / "unpacked"
     archive.write_bytes(gzip.compress(make_tar(entry("a", b"a"), entry("zeros", bytes(4 << 20)))))

@@ -52,7 +52,7 @@ def test_published_protocols_are_the_tests_of_their_configs():
     assert PROTOCOLS.keys() - CONFIG_OF.keys() == {"segments", "single-pass", "sliding-window"}
 
 
-def test_changes_win_over_the_protocols_values():
+def test_changes_override_the_protocols_values():
     changes = {"tgt_len": 3, "mem_len": 0, "clamp_len": 4, "same_length": "mem_len+1"}
     changes |= {"batch_size": 2, "ext_len": 1, "warmup_len": 6, "max_tokens": 9, "drop_last": False}
     for name in PROTOCOLS:
@@ -70,7 +70,7 @@ def test_window_is_that_many_tokens_before_each():
 @pytest.mark.parametrize(
     ("batch_size", "max_tokens", "n_scored"), [(1, None, 102), (4, None, 102), (10, 50, 50)]
 )
-def test_last_tokens_are_scored_or_dropped(max_tokens, n_scored, batch_size):
+def test_tokens_that_do_not_fill_all_rows_are_scored_or_dropped(max_tokens, n_scored, batch_size):
     lengths = {"tgt_len": 8, "batch_size": batch_size, "max_tokens": max_tokens, "warmup_len": 5}
     scored = {}
     for drop_last in (False, True):
@@ -91,6 +91,6 @@ def test_last_tokens_are_scored_or_dropped(max_tokens, n_scored, batch_size):
         ({"window": 0}, "window: invalid 0; expected at least 1"),
     ],
 )
-def test_impossible_options_are_refused(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         get_protocol(**options)

@@ -86,7 +86,7 @@ def test_nats_of_tokens_are_at_their_positions_and_the_record_is_plain_json(make
     ],
     ids=str,
 )
-def test_cold_starts_are_targets_with_one_token_in_sight(make_net, lengths, expected):
+def test_cold_starts_are_targets_with_a_context_of_one_token(make_net, lengths, expected):
     protocol = Protocol(**{"batch_size": 3, "tgt_len": 9} | lengths)
     record = evaluate(make_net(), eval_text(np.arange(99) % 11), protocol)
     assert record["cold_starts"] == expected
@@ -142,7 +142,7 @@ def test_interval_of_independent_tokens_is_the_textbooks():
     assert high - low == pytest.approx(2 * 1.96 * 2.0 / math.sqrt(200_000), rel=0.1)
 
 
-def test_interval_is_wider_where_neighbours_are_alike():
+def test_interval_is_wider_if_neighboring_tokens_are_correlated():
     rng = np.random.default_rng(0)
     alike = np.repeat(rng.normal(3.0, 2.0, 2000), 50)
     narrow, wide = (np.diff(accumulate(n).interval()) for n in (rng.permutation(alike), alike))
@@ -168,7 +168,7 @@ def test_interval_needs_two_blocks_in_which_something_is_scored():
     assert total.interval() == [1.0, 1.0]
 
 
-def test_readings_are_nats_in_the_fields_units():
+def test_readings_are_nats_in_common_units():
     values = readings(math.log(2) * 3, "byte")
     assert values["bits_per_byte"] == pytest.approx(3)
     assert values["perplexity"] == pytest.approx(8)

@@ -17,13 +17,13 @@ def test_curves_and_validations_of_a_run_are_over_its_tokens(run_folder):
     assert validations == [(2, 64), (4, 128)]
 
 
-def test_a_folder_without_metrics_has_none(tmp_path):
+def test_a_folder_without_metrics_has_empty_curves(tmp_path):
     metrics = read_metrics(tmp_path)
     assert (metrics.rows, metrics.validations, metrics.best, metrics.bits) == ([], [], None, "nats")
     assert metrics.last("train/nothing") == 0
 
 
-def test_steps_taken_twice_count_once_with_their_last_values_and_a_torn_line_not(tmp_path):
+def test_repeated_steps_count_once_with_their_last_values_and_a_truncated_line_not(tmp_path):
     lines = [
         "step,train/lr,val/nats",
         "0,1.0,",
@@ -58,7 +58,7 @@ def test_validations_are_of_the_first_text_with_nats_before_other_readings():
     assert list(validation.items()) == [("step", 7), ("tokens_seen", 8), ("nats", 2), ("bits", 1)]
 
 
-def test_an_error_stands_beside_what_it_is_of():
+def test_a_standard_error_is_shown_after_its_value():
     rows = [{"gain": 0.5, "gain_error": 0.0625, "step_error": 1.0}, {"gain": 2.0}]
     assert format_columns(rows)[1:] == [["0.500 ± 0.062", "1.000"], ["2.000", ""]]
 

@@ -187,7 +187,7 @@ def test_windows_that_score_nothing_are_not_computed(make_net, monkeypatch):
     assert len(computed) == 10
 
 
-def test_lengths_given_are_those_of_the_memory(make_net):
+def test_given_lengths_are_those_of_the_memory(make_net):
     net, ids, expected = make_net(), torch.randint(11, (40,)), []
     memory = net.empty_memory(1, EvalLengths(7, 3, "mem_len+1"))
     for start in range(0, 39, 5):
@@ -199,7 +199,7 @@ def test_lengths_given_are_those_of_the_memory(make_net):
     torch.testing.assert_close(found, torch.cat(expected, dim=1))
 
 
-def test_text_is_read_as_far_as_it_is_scored_and_the_model_goes_back_to_its_mode(make_net):
+def test_text_is_read_as_far_as_it_is_scored_and_the_models_mode_is_restored(make_net):
     class WatchedText(Text):
         def ids_at(self, position_BL):
             farthest.append(position_BL.max())
@@ -220,7 +220,7 @@ def test_text_is_read_as_far_as_it_is_scored_and_the_model_goes_back_to_its_mode
     (first * scale).sum().backward()  # not a tensor of inference mode
 
 
-def test_impossible_lengths_and_texts_are_refused(make_net):
+def test_invalid_lengths_and_texts_are_refused(make_net):
     with pytest.raises(ValueError, match="ext_len: invalid -1"):
         stream_nats(make_net(), torch.zeros(40), batch_size=2, tgt_len=5, ext_len=-1)
     for ids, message in (

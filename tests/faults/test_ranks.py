@@ -29,7 +29,7 @@ def test_processes_without_a_launcher_end_in_time_when_one_dies(place, finish, f
     finish(ranks=2)
 
 
-def test_loss_that_is_no_number_on_one_rank_stops_both_before_the_update(place):
+def test_nan_loss_on_one_rank_stops_both_before_the_update(place):
     ended = place.fit(fault="nan:loss13:1", ranks=2)
     assert ended.codes == [5, 5], ended.output
     assert "step 14, segment 13 of the training text: loss nan" in ended.output

@@ -25,14 +25,16 @@ def kill_five_times(place, seed, *options, ranks=1) -> None:
 
 
 @pytest.mark.parametrize("reading", READINGS)
-def test_run_killed_five_times_has_every_loss_and_the_checkpoint_of_a_whole_run(
+def test_run_killed_five_times_has_the_losses_and_checkpoint_of_an_uninterrupted_run(
     place, finish, reading
 ):
     kill_five_times(place, reading, *READINGS[reading])
     finish(*READINGS[reading])
 
 
-def test_two_processes_killed_five_times_end_as_a_whole_run_with_states_of_their_own(place, finish):
+def test_two_processes_killed_five_times_match_an_uninterrupted_run_with_their_own_states(
+    place, finish
+):
     kill_five_times(place, "two", ranks=2)
     finish(ranks=2)
     state = place.state()["txl_lightning"]
@@ -71,7 +73,9 @@ def test_validation_at_any_interval_changes_no_loss(whole, interval):
     assert whole(f"--trainer.val_check_interval={interval}").losses() == never.losses()
 
 
-def test_run_that_crashed_continues_from_last_checkpoint_and_near_from_the_crashs(place, finish):
+def test_crashed_run_continues_exactly_from_last_ckpt_and_approximately_from_crash_ckpt(
+    place, finish
+):
     ended = place.fit(fault="raise:before25")
     assert ended.code == 1
     assert "RuntimeError: an accident" in ended.output

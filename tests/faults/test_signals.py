@@ -34,7 +34,7 @@ def test_signal_ends_a_command_that_trains_nothing_at_once(place, name):
     assert "test/nats" not in ended.output
 
 
-def test_signal_while_gradients_accumulate_waits_for_the_step_to_be_whole(place, finish):
+def test_signal_during_gradient_accumulation_waits_for_the_end_of_the_step(place, finish):
     options = ["--trainer.accumulate_grad_batches=3", "--trainer.val_check_interval=30"]
     # The callback is asked after each batch: after the first with global_step 5, it is in the midst
     # of the sixth step.

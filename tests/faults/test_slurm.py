@@ -56,7 +56,7 @@ def test_job_is_queued_by_its_number_if_it_may_be(fit, fault, environment, code,
 
 
 @pytest.mark.parametrize("scontrol", ["#!/bin/sh\nexit 1\n", None])
-def test_job_that_cannot_be_queued_says_so_and_is_saved_all_the_same(place, fit, scontrol):
+def test_job_that_cannot_be_requeued_is_saved_with_a_warning(place, fit, scontrol):
     path = place.folder / "bin" / "scontrol"
     path.write_text(scontrol) if scontrol else path.unlink()
     ended, _ = fit("USR1:12")

@@ -24,7 +24,7 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not SHM.is_dir(), reason="no second file system")
-def test_25_kills_while_it_saves_leave_no_torn_file(place, finish):
+def test_25_kills_during_saves_leave_no_truncated_file(place, finish):
     """With $TMPDIR on another file system, where Lightning's own files were torn."""
     options = ["--checkpoint.every_n_steps=1", "--trainer.max_steps=300"]
     chance = random.Random(25)

@@ -36,7 +36,7 @@ def assert_close(found, expected) -> None:
     ],
     ids=str,
 )
-def test_greedy_generation_equals_reading_what_is_seen_anew_for_every_token(
+def test_greedy_generation_equals_rereading_the_context_for_every_token(
     make_net, net, prompt_len, ext_len, seen
 ):
     net, history = make_net(**net), torch.randint(11, (prompt_len,))
@@ -116,7 +116,7 @@ def test_samples_follow_the_models_probabilities(make_net):
     assert (torch.bincount(ids, minlength=11) / 800 - p_V).abs().max() < 5 * (0.25 / 800) ** 0.5
 
 
-def test_each_token_of_a_text_is_drawn_anew(make_net):
+def test_each_token_of_a_text_is_sampled_independently(make_net):
     """From nearly equal probabilities, one draw for all would give one token."""
     ids = generate(make_net(), PROMPT, 30, temperature=1e6, seed=0)
     assert len(ids.unique()) > 5

@@ -46,7 +46,7 @@ def choose(sampling: Sampling, logits_BV: torch.Tensor, quantile: float) -> int:
         (keep_min_p, 1, [2]),
     ],
 )
-def test_a_filter_keeps_the_likeliest_up_to_its_limit(keep, limit, kept):
+def test_a_filter_keeps_the_most_likely_tokens_up_to_its_limit(keep, limit, kept):
     logits_BV = scores(0.25, 0.1875, 0.5, 0.0625)
     result = keep(limit, logits_BV)
     assert result[0].isfinite().nonzero().flatten().tolist() == kept
@@ -89,7 +89,7 @@ def test_the_penalty_lowers_recent_logits_of_either_sign():
         (Sampling(temperature=1e-6), [-3e4, 3e4, 2.99e4], 1),
     ],
 )
-def test_a_low_temperature_takes_the_likeliest_after_the_penalty(sampling, logits, token):
+def test_a_low_temperature_takes_the_most_likely_token_after_the_penalty(sampling, logits, token):
     for quantile in (1e-300, 0.5, 1.0):
         assert choose(sampling, torch.tensor([logits]), quantile) == token
 

@@ -38,7 +38,7 @@ def pieces(stream: StreamingDetokenizer, ids: list[int]) -> list[str]:
         "begun stop string", "stop string", "stop string inside a token",
     ],
 )  # fmt: skip
-def test_text_comes_as_soon_as_it_is_certain(vocab, prefix, ids, stop, expected):
+def test_text_is_returned_as_soon_as_it_cannot_change(vocab, prefix, ids, stop, expected):
     assert pieces(StreamingDetokenizer(vocab, list(prefix), stop), list(ids)) == expected
 
 

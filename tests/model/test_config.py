@@ -32,7 +32,7 @@ CLUSTERS = {"cutoffs": (4, 7, 15), "d_embed": 8}
         (CLUSTERS | {"tie_projs": [True]}, r"tie_projs: invalid \[True\]; .* 4 clusters, or none"),
     ],
 )
-def test_impossible_size_is_refused(changes, message):
+def test_invalid_size_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         TransformerXLConfig(**changes)
 
@@ -43,7 +43,7 @@ def test_cutoffs_beyond_the_vocabulary_are_refused_when_it_is_known():
         TransformerXL(TransformerXLConfig(n_token=15, **CLUSTERS))
 
 
-def test_widths_left_out_are_derived():
+def test_omitted_widths_are_derived():
     config = TransformerXLConfig(d_model=12, n_head=3)
     assert (config.head_width, config.inner_width) == (4, 48)
     assert TransformerXLConfig(d_model=10, n_head=4, d_head=5).head_width == 5
@@ -67,7 +67,7 @@ def test_embeddings_as_wide_as_the_model_in_one_table_are_not_projected(
     assert len(names) == is_projected * n_table
 
 
-def test_config_is_made_again_from_its_dict():
+def test_config_is_rebuilt_from_its_dict():
     config = TransformerXLConfig(n_token=11, cutoffs=(3, 7), tie_projs=(False, True, True))
     saved = config.to_dict()
     assert (saved["cutoffs"], saved["tie_projs"]) == ([3, 7], [False, True, True])
@@ -89,7 +89,7 @@ def test_eval_lengths_replace_those_of_training(make_net, lengths, expected):
     assert (memory.mem_len, memory.clamp_len, memory.same_length) == expected
 
 
-def test_impossible_eval_lengths_are_refused():
+def test_invalid_eval_lengths_are_refused():
     with pytest.raises(ValueError, match=r"mem_len: invalid -1; expected 0 \(no memory\) or more"):
         EvalLengths(mem_len=-1)
     with pytest.raises(ValueError, match="clamp_len: invalid 0; expected at least 1, or null"):

@@ -77,7 +77,7 @@ def test_triton_equals_the_reference_with_every_gradient_in_its_interpreter(dtyp
 
 
 @pytest.mark.slow
-def test_triton_compiles_for_a_card_that_is_not_here(tmp_path):
+def test_triton_compiles_for_a_gpu_that_is_not_present(tmp_path):
     run_with_triton("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path))
 
 
@@ -87,7 +87,7 @@ def test_flex_is_refused_with_dropout_of_attention(make_net):
 
 
 @pytest.mark.parametrize("kernel", sorted(CUDA_KERNELS))
-def test_elsewhere_a_kernel_for_cuda_computes_as_sdpa(make_net, kernel):
+def test_a_cuda_kernel_computes_as_sdpa_on_other_devices(make_net, kernel):
     net, other = make_net(kernel=kernel), make_net(kernel="sdpa")
     other.load_state_dict(net.state_dict())
     tokens_BL = torch.randint(11, (2, 5))

@@ -87,7 +87,7 @@ def test_cached_reader_equals_the_network_in_any_setting(
     check_equal(make_net, **axes, clamp_len=9, lengths=lengths)
 
 
-def test_buffer_moves_seldom(make_net, monkeypatch):
+def test_buffer_is_rarely_moved(make_net, monkeypatch):
     moves, move = [], KeyValueCache._move
     monkeypatch.setattr(inference_module, "SLACK", 16)
     monkeypatch.setattr(KeyValueCache, "_move", lambda *given: moves.append(1) or move(*given))
@@ -96,7 +96,7 @@ def test_buffer_moves_seldom(make_net, monkeypatch):
 
 
 @pytest.mark.parametrize("segments", [[1] * 40, [7] * 6, [33, 5, 2]])
-def test_long_memory_grows_with_what_is_read(make_net, monkeypatch, segments):
+def test_long_memory_grows_with_the_tokens_read(make_net, monkeypatch, segments):
     monkeypatch.setattr(inference_module, "ROOM", 4)
     monkeypatch.setattr(inference_module, "SLACK", 2)
     net, tokens = make_net(), torch.randint(11, (3, sum(segments)))
@@ -108,7 +108,7 @@ def test_long_memory_grows_with_what_is_read(make_net, monkeypatch, segments):
 
 
 @torch.inference_mode()
-def test_cache_is_unchanged_by_the_caches_that_follow_it(make_net):
+def test_cache_is_unchanged_by_later_caches(make_net):
     net = make_net(mem_len=9)
     reader, (tokens, *texts) = CachedReader(net), torch.randint(11, (4, 2, 5))
     cache, memory = reader(tokens)[1], net(tokens)[1]

@@ -77,7 +77,7 @@ def test_inference_kernel_equals_the_reference(tgt_len, mem_len, names):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2), (torch.float16, 4e-3)]
 )
-def test_kernel_is_as_exact_as_its_precision(kernel, dtype, tolerance):
+def test_kernel_error_is_within_its_precision(kernel, dtype, tolerance):
     leaves, mask = make_inputs(8, 9)
     exact = run("reference", leaves, mask)
     narrow = {name: leaf.detach().to(dtype).requires_grad_() for name, leaf in leaves.items()}

@@ -45,7 +45,7 @@ def uneven_memory() -> Memory:
         ([0, 0], r"filled_B: invalid torch.Size\(\[2\]\); expected a number for each row"),
     ],
 )
-def test_impossible_counts_of_states_are_refused(filled, message):
+def test_invalid_counts_of_states_are_refused(filled, message):
     with pytest.raises(ValueError, match=message):
         Memory(torch.zeros(2, 3, 4, 1), torch.tensor(filled))
 
@@ -56,7 +56,7 @@ def test_impossible_counts_of_states_are_refused(filled, message):
     st.lists(st.integers(1, 12), min_size=1, max_size=8),
     st.integers(0, 15),
 )
-def test_memory_holds_the_last_states_in_order_and_none_that_is_reread(mem_len, lengths, ext_len):
+def test_memory_holds_the_last_states_in_order_without_reread_ones(mem_len, lengths, ext_len):
     """The original's swapped arguments kept 4 of M = 6 states, and the last ones twice."""
     memory, start = empty_memory(2, 3, mem_len), 0
     for length in lengths:
@@ -81,7 +81,7 @@ def test_memory_mask_hides_unfilled_slots_later_tokens_and_other_documents():
 
 
 @pytest.mark.parametrize("mem_len", [0, 1, 4, 9])
-def test_memory_forgets_what_is_before_the_document(mem_len):
+def test_memory_excludes_earlier_documents(mem_len):
     memory = remember(empty_memory(1, 3, mem_len), states(0, 5)[:1])
     doc_pos = torch.tensor([[5, 6, 7], [0, 1, 2], [5, 6, 0]])
     for n_reread, expected in ((0, (8, 3, 1)), (1, (7, 2, 0))):

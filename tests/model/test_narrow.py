@@ -23,7 +23,7 @@ def round_to_127(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize(("rows", "width", "has_bias"), SIZES)
 @torch.inference_mode()
-def test_a_narrow_layer_is_a_product_of_rounded_numbers(rows, width, has_bias):
+def test_a_narrow_layer_multiplies_rounded_numbers(rows, width, has_bias):
     linear = nn.Linear(width, 7, bias=has_bias)
     linear.weight[3], x = 0, torch.randn(2, rows, width)
     x[0, 0] = 0
@@ -39,7 +39,7 @@ def test_a_narrow_layer_is_a_product_of_rounded_numbers(rows, width, has_bias):
 @pytest.mark.parametrize("changes", [{}, {"norm": "pre_kv"}, {"positions": "absolute_sinusoidal"}])
 @pytest.mark.parametrize(("weights", "error"), [("float32", 0), ("bf16", 0.2), ("int8", 0.2)])
 @torch.inference_mode()
-def test_a_text_is_read_nearly_as_with_wide_weights(make_net, changes, weights, error):
+def test_narrow_weights_change_nats_only_slightly(make_net, changes, weights, error):
     net, tokens = make_net(d_model=32, **changes).float(), torch.randint(11, (3, 3, 9))
     found = []
     for narrow in ("float32", weights):
@@ -53,7 +53,7 @@ def test_a_text_is_read_nearly_as_with_wide_weights(make_net, changes, weights, 
 
 
 @torch.inference_mode()
-def test_with_whole_numbers_a_token_is_read_as_it_is_beside_any_other():
+def test_int8_result_of_a_token_does_not_depend_on_other_tokens():
     linear, x = Int8Linear(nn.Linear(8, 5)), torch.randn(6, 8)
     louder = torch.cat([x[:3], 100 * x[3:]])
     assert torch.equal(linear(x)[:3], linear(louder)[:3])
@@ -67,7 +67,7 @@ def test_with_whole_numbers_a_token_is_read_as_it_is_beside_any_other():
         ("bf16", {"dtype": torch.bfloat16}, "a network in float32"),
     ],
 )
-def test_narrow_weights_are_refused_where_there_are_none(make_net, weights, change, expected):
+def test_narrow_weights_are_refused_where_unsupported(make_net, weights, change, expected):
     net = make_net().float().to(**change) if change else make_net()
     with pytest.raises(ValueError, match=f"weights: invalid {weights}; expected {expected}"):
         narrow_weights(net, weights)

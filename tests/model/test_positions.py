@@ -51,7 +51,7 @@ def test_terms_in_half_precision_come_from_exact_distances():
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_terms_of_a_distance_stay_while_memory_fills_and_beyond_clamp_len(name):
+def test_terms_of_a_distance_are_constant_while_memory_fills_and_beyond_clamp_len(name):
     terms = scheme(name)
     for short, long in zip(terms(distances(3)), terms(distances(9)), strict=True):
         for few, many in zip(numbers(short), numbers(long), strict=True):
@@ -62,7 +62,7 @@ def test_terms_of_a_distance_stay_while_memory_fills_and_beyond_clamp_len(name):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_distances_beyond_a_table_have_its_last_row(name):
+def test_distances_beyond_the_table_use_its_last_row(name):
     for found in numbers(scheme(name)(distances(9))[1]):
         assert all(torch.equal(found[5], row) for row in found[6:])
         assert not torch.allclose(found[4], found[5])
@@ -83,7 +83,7 @@ def test_dropout_of_r_is_the_same_in_all_layers():
 
 
 @pytest.mark.parametrize("name", ["absolute_sinusoidal", "absolute_learned"])
-def test_absolute_position_of_a_state_counts_back_from_the_end_of_the_segment(make_net, name):
+def test_absolute_positions_count_back_from_the_end_of_the_segment(make_net, name):
     net, tokens = make_net(positions=name, clamp_len=20), torch.randint(11, (2, 8))
     place_SD = net.positions(distances(8))[0].p_SD
     torch.testing.assert_close(net.positions(distances(3))[0].p_SD, place_SD[-3:])

@@ -108,7 +108,7 @@ def test_memory_of_other_rows_is_refused(make_net):
         ({"dropout": 0.3, "dropout_type": "variational"}, VariationalDropout),
     ],
 )
-def test_dropout_is_of_training_only_and_of_one_type(make_net, changes, kind):
+def test_dropout_applies_only_in_training_and_has_one_type(make_net, changes, kind):
     net, tokens = make_net(**changes), torch.randint(11, (2, 5))
     drops = [module for module in net.modules() if isinstance(module, torch.nn.Dropout)]
     assert {(type(drop), drop.p) for drop in drops} == {(kind, net.config.dropout)}
@@ -162,9 +162,7 @@ def read_in_rows(net, tokens, targets, doc_pos, mem_len, tgt_len):
     [("sdpa", 1, 1, 1), ("sdpa", 7, 0, 9), ("sdpa", 5, 63, 12), ("sdpa", 63, 6, 10)]
     + [(kernel, 4, 9, 3) for kernel in EXACT_KERNELS],
 )
-def test_documents_in_a_row_are_read_as_if_each_were_alone(
-    make_net, kernel, tgt_len, mem_len, doc_len
-):
+def test_documents_in_a_row_are_independent(make_net, kernel, tgt_len, mem_len, doc_len):
     net, total = make_net(kernel=kernel), min(70, 8 * max(tgt_len, doc_len))
     tokens, targets = torch.randint(11, (2, 3, total))
     rows = [[total], [doc_len] * total, [2 * doc_len + 1, 1, 1, *[doc_len] * total]]
@@ -236,7 +234,7 @@ def test_memory_source_is_the_layer_below_or_the_same_layer(make_net):
     assert not torch.allclose(same(tokens, above)[0], below(tokens, memory)[0])
 
 
-def test_queries_are_normalised_with_pre_and_not_with_pre_kv(make_net):
+def test_queries_are_normalized_with_pre_and_not_with_pre_kv(make_net):
     tokens = torch.randint(11, (2, 6))
     nets = {norm: make_net(norm=norm, n_layer=1) for norm in ("pre", "pre_kv")}
     nets["pre_kv"].load_state_dict(nets["pre"].state_dict())
@@ -258,7 +256,7 @@ def test_queries_are_normalised_with_pre_and_not_with_pre_kv(make_net):
     ],
     ids=str,
 )
-def test_network_learns_one_batch_by_heart(changes):
+def test_network_overfits_one_batch(changes):
     sizes = {"n_token": 11, "n_layer": 2, "n_head": 2, "d_model": 32, "mem_len": 8}
     net = TransformerXL(TransformerXLConfig(**sizes | changes))
     tokens = torch.randint(11, (2, 17))

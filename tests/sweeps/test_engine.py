@@ -47,7 +47,7 @@ def propose(config: dict, folder, count: int, seed: int = 1) -> list[dict]:
 
 
 @pytest.mark.parametrize("method", ["random", "bayes"])
-def test_reopened_study_proposes_what_it_would_have_proposed(method, tmp_path):
+def test_reopened_study_continues_with_the_same_proposals(method, tmp_path):
     file = make_config(method)
     whole = propose(file, tmp_path / "whole", 8, seed=3)
     propose(file, tmp_path / "halves", 4, seed=3)
@@ -119,7 +119,7 @@ def test_distributions_of_numbers_stay_within_their_range(spec, low, high, step,
         ("maximize", [1.0, 9.0], False),
     ],
 )
-def test_hyperband_prunes_what_is_worse_than_half_of_the_others(goal, values, is_pruned, tmp_path):
+def test_hyperband_prunes_trials_worse_than_half_of_the_others(goal, values, is_pruned, tmp_path):
     metric = {"name": "val/loss", "goal": goal}
     file = make_config(early_terminate=BAND, metric=metric)
     study = engine.open_sweep(file, tmp_path, 1).study

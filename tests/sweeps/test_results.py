@@ -48,7 +48,7 @@ def test_one_trial_has_a_curve_and_no_figure_that_compares(tmp_path):
     assert [path.name for path in tmp_path.glob("*.png")] == ["curves.png"]
 
 
-def test_later_value_of_a_step_counts_and_a_torn_line_does_not(tmp_path):
+def test_later_value_of_a_step_counts_and_a_truncated_line_does_not(tmp_path):
     texts = {
         0: "step,train/loss\n5,3.0\n",
         1: "step,val/loss,lr\n20,2.5,\n30,nan,\n40,2.0,640\n20,2.4\n50,1.2",

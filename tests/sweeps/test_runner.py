@@ -35,7 +35,7 @@ def test_grid_ends_by_itself_with_the_best_trial_first(place, sweep, monkeypatch
     assert environment.items() >= expected.items()
 
 
-def test_failed_trial_is_noted_and_the_sweep_continues(place, sweep):
+def test_failed_trial_is_recorded_and_the_sweep_continues(place, sweep):
     metric = {"name": "val/bits_per_byte", "goal": "maximize"}
     place.write(parameters={"lr": {"values": ["impossible", 0.3, 0.9]}}, metric=metric)
     code, output = sweep()

@@ -40,7 +40,7 @@ def graphs(counter):
     return Graphs()
 
 
-def test_adaptive_vocabulary_is_compiled_but_for_its_loss(counter):
+def test_adaptive_vocabulary_is_compiled_except_for_its_loss(counter):
     sizes = {"n_token": 12, "n_layer": 1, "n_head": 1, "d_model": 4, "mem_len": 4}
     net = TransformerXL(TransformerXLConfig(cutoffs=(3, 6), div_val=2, **sizes))
     compile_in_place(net)
@@ -67,7 +67,7 @@ def test_compiled_training_has_one_graph_and_the_losses_of_eager(
     assert graphs.train == [1] * 4 * accumulate
 
 
-def test_validation_compiles_graphs_of_its_own_once(fit, graphs):
+def test_validation_compiles_its_own_graphs_once(fit, graphs):
     """One for its segments, and one for the last and shorter one."""
     options = {"limit_val_batches": 1.0, "val_check_interval": 3, "num_sanity_val_steps": 2}
     record = fit(COMPILED, {"eval_tgt_len": 5}, callbacks=[graphs], **options)

@@ -182,14 +182,14 @@ def test_two_nodes_take_the_steps_of_one_with_lamb_and_an_adaptive_vocabulary(ru
 
 
 @pytest.mark.parametrize("run", ["ddp", "fsdp_on"])
-def test_each_process_remembers_its_own_rows(runs, memory_NBMD, run):
+def test_each_process_keeps_the_memory_of_its_own_rows(runs, memory_NBMD, run):
     """None has the memory of the first, which is what happens to a buffer under DDP."""
     first, second = of_each_rank(runs, run, "h_NBMD")
     assert torch.allclose(torch.cat([first, second], dim=1), memory_NBMD, atol=1e-4)
     assert not torch.allclose(first, second, atol=0.1)
 
 
-def test_each_process_holds_half_of_the_weights_and_of_the_optimisers_state(runs):
+def test_each_process_holds_half_of_the_weights_and_of_the_optimizer_state(runs):
     whole = of_each_rank(runs, "ddp", "held")
     for part, all_of_it in zip(of_each_rank(runs, "fsdp", "held"), whole, strict=True):
         assert part / all_of_it == pytest.approx(0.5, abs=0.02)
@@ -228,7 +228,7 @@ def test_sharded_model_is_not_averaged_but_resumes_from_an_average(runs):
     assert losses(runs, "fsdp_no_more") == pytest.approx(losses(runs, "one")[10:], rel=1e-5)
 
 
-def test_matrices_are_not_cut_for_tensor_parallelism(runs):
+def test_matrices_are_not_split_for_tensor_parallelism(runs):
     for refused in of_each_rank(runs, "cut", "refused"):
         assert refused.startswith("trainer.strategy.tensor_parallel_size: invalid 2")
 

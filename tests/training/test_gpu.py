@@ -38,7 +38,7 @@ def guard_may_wait(monkeypatch):
 
 @pytest.mark.usefixtures("guard_may_wait")
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_step_waits_for_the_gpu_only_to_refuse_what_is_not_finite(
+def test_a_step_synchronizes_the_gpu_only_for_the_non_finite_check(
     make_model, make_data, make_trainer, kernel
 ):
     options = {"precision": "bf16-mixed", "log_every_n_steps": 100, "gradient_clip_val": 0.25}

@@ -79,7 +79,7 @@ def test_eval_lengths_leave_training_as_it_is(fit):
     assert measured.losses == alone.losses
 
 
-def test_eval_lengths_left_out_are_those_of_training():
+def test_omitted_eval_lengths_are_those_of_training():
     def lengths(config, **given):
         model = LanguageModel(TransformerXLConfig(**config), **given)
         return model.memory_bank.reader.empty_memory(1, model.eval_lengths)
@@ -134,7 +134,9 @@ def test_bits_per_byte_of_words_are_those_of_their_bytes(make_model, make_data, 
     assert data.bytes_per_token("val") == 1 < corpus.bytes_per_token("val")
 
 
-def test_warmup_is_not_scored_and_something_must_be(make_model, make_data, measure):
+def test_warmup_is_not_scored_and_a_split_without_scored_tokens_is_refused(
+    make_model, make_data, measure
+):
     data, model = make_data(eval_warmup_len=20, eval_batch_size=3), make_model(mem_len=400)
     found, ids = measure(model, data, precision="64-true")["val/nats"], data.store.ids("val")
     expected = []

@@ -35,7 +35,7 @@ def train_by_hand(model, data, steps: int) -> list[float]:
 
 
 @pytest.mark.parametrize("ext_len", [0, 3, 20])
-def test_fit_takes_the_steps_of_a_loop_written_by_hand(fit, make_model, make_data, ext_len):
+def test_fit_takes_the_steps_of_a_plain_training_loop(fit, make_model, make_data, ext_len):
     changes = {"split": (0.05, 0.45, 0.5), "ext_len": ext_len}
     data = make_data(**changes)
     steps = len(data.train_dataloader().stream) + 3
@@ -138,7 +138,7 @@ def lose(what: str, checkpoint: dict) -> None:
 
 
 @pytest.mark.parametrize("lost", ["memory", "random numbers", "position", "optimiser", "schedule"])
-def test_resume_that_lost_something_is_noticed(interrupt, lost):
+def test_resume_that_lost_state_is_detected(interrupt, lost):
     loser = Callback()
     # Before anything of it is used.
     loser.on_load_checkpoint = lambda trainer, module, checkpoint: lose(lost, checkpoint)
@@ -187,7 +187,7 @@ def test_resumed_run_trains_by_the_settings_given_now(fit, tmp_path):
     assert (memory.mem_len, memory.filled_B.tolist()) == (20, [20] * 4)
 
 
-def test_checkpoint_loads_without_running_anything(fit, tmp_path):
+def test_checkpoint_loads_without_executing_code(fit, tmp_path):
     path = tmp_path / "a.ckpt"
     model = fit({"mem_len": 5}, max_steps=1, save=(path, 1)).model
     torch.load(path, weights_only=True)
@@ -197,7 +197,7 @@ def test_checkpoint_loads_without_running_anything(fit, tmp_path):
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_logged_tokens_and_means_are_of_the_steps_since(fit, accumulate):
+def test_logged_tokens_and_means_cover_the_steps_since_the_last_log(fit, accumulate):
     options = {"log_every_n_steps": 2, "accumulate_grad_batches": accumulate, "max_steps": 4}
     record, window = fit({"optim": {"schedule": "constant"}}, **options), 2 * accumulate
     names = [f"train/{name}" for name in ("tokens_seen", "nats", "loss", "lr", "mem_filled")]

@@ -26,7 +26,7 @@ def test_every_optimizer_and_schedule_can_be_chosen():
 
 
 @pytest.mark.parametrize("schedule", [*AFTER_WARMUP, "inverse_sqrt"])
-def test_warmup_is_right_from_the_first_step(schedule):
+def test_warmup_is_correct_from_the_first_step(schedule):
     config = OptimConfig(schedule=schedule, warmup_steps=5)
     found = [lr_factor(step, config, 20) for step in range(21)]
     assert found[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
@@ -70,7 +70,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize(("settings", "steps", "factors"), SCHEDULES.values(), ids=SCHEDULES)
-def test_schedule_goes_from_the_peak_to_its_end_and_stays_there(settings, steps, factors):
+def test_schedule_goes_from_the_peak_to_its_end_and_stays_constant(settings, steps, factors):
     config = OptimConfig(**settings)
     assert {step: lr_factor(step, config, steps) for step in factors} == pytest.approx(factors)
 
@@ -175,7 +175,7 @@ def test_orthogonalized_update_has_singular_values_near_one(shape, dtype, near):
     torch.testing.assert_close(turned.U @ turned.Vh, u @ v, rtol=0, atol=near)
 
 
-def test_muon_looks_one_step_ahead_along_the_running_mean():
+def test_muon_uses_nesterov_momentum_of_the_running_mean():
     """Nesterov: the update of gradients g1, g2 is made of (1 - m) g2 + m (their running mean)."""
     ones, gradients, m = torch.ones(3, 2, dtype=torch.float64), torch.randn(2, 3, 2).double(), 0.6
     weight = nn.Parameter(ones)
@@ -200,6 +200,6 @@ def test_muon_looks_one_step_ahead_along_the_running_mean():
         ({"decay_fraction": 2.0}, "decay_fraction: invalid 2.0; expected from 0 to 1"),
     ],
 )
-def test_impossible_number_is_refused(changes, message):
+def test_invalid_number_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         OptimConfig(**changes)

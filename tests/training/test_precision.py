@@ -42,7 +42,9 @@ class Precisions(Callback):
 
 
 @pytest.mark.parametrize("precision", COMPUTE)
-def test_every_precision_measures_right_with_losses_of_at_least_float32(fit, make_data, precision):
+def test_every_precision_evaluates_correctly_with_losses_of_at_least_float32(
+    fit, make_data, precision
+):
     found, data = Precisions(), make_data()
     record = fit(precision=precision, max_steps=3, limit_val_batches=1.0, callbacks=[found])
     assert all(map(math.isfinite, record.losses))
@@ -72,7 +74,7 @@ def test_memory_of_a_checkpoint_gets_the_precision_of_training(fit, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
-def test_half_precision_tells_all_distances_apart(make_model, make_data, make_trainer, precision):
+def test_half_precision_distinguishes_all_distances(make_model, make_data, make_trainer, precision):
     """In bfloat16, 257 is 256."""
     terms, model = [], make_model(mem_len=600)
     model.net.positions.register_forward_hook(lambda *args: terms.append(args[-1][0].r_THK))
@@ -100,7 +102,7 @@ def test_curve_of_mixed_precision_is_that_of_float32(fit, accelerator):
 # The first scales of float16 are too great on purpose: torch then leaves out the step.
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
-def test_every_precision_of_a_gpu_learns_and_remembers_in_its_own(fit, precision):
+def test_every_precision_of_a_gpu_trains_with_memory_in_that_precision(fit, precision):
     record = fit(WIDE, precision=precision, accelerator="gpu", max_steps=30)
     h_NBMD = record.model.memory_bank.committed["train", 0].h_NBMD
     assert h_NBMD.dtype == COMPUTE.get(precision, torch.float16)
@@ -130,7 +132,7 @@ def test_scale_and_its_count_continue_after_a_resume(fit_scaled, tmp_path):
     assert {state["_growth_tracker"] for state in whole.scales} == {0, 1, 2}
 
 
-def test_gradients_infinite_by_the_scale_lower_it_and_stop_nothing(fit_scaled):
+def test_gradient_overflow_lowers_the_scale_and_training_continues(fit_scaled):
     # The schedule goes on although nothing was updated.
     with pytest.warns(UserWarning, match=r"`lr_scheduler\.step\(\)` before"):
         record = fit_scaled(2.0**31, max_steps=30)

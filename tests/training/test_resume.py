@@ -48,7 +48,9 @@ def read_rows(run: Path) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("resume", "ckpt_path"), [("auto", None), ("must", None), ("never", "last"), ("auto", "last")]
 )
-def test_start_is_the_newest_whole_checkpoint_and_is_printed(root, last, capsys, resume, ckpt_path):
+def test_start_is_the_newest_intact_checkpoint_and_is_printed(
+    root, last, capsys, resume, ckpt_path
+):
     for nth, path in enumerate((last, *last.parent.glob("[bp]*.ckpt"))):
         # The clocks of files do not matter.
         os.utime(path, (0, 1e9 + 3600 * nth))
@@ -56,7 +58,7 @@ def test_start_is_the_newest_whole_checkpoint_and_is_printed(root, last, capsys,
     assert f"resume: {last}" in capsys.readouterr().err
 
 
-def test_start_is_nothing_unless_asked_for_and_a_named_checkpoint_is_taken(root, last, capsys):
+def test_start_is_none_unless_requested_or_a_checkpoint_is_named(root, last, capsys):
     best = last.with_name("best.ckpt")
     assert find_start("never", None, root) is None
     assert find_start("never", str(best), root) == best
@@ -73,7 +75,7 @@ def test_start_without_any_checkpoint_is_printed_or_refused(tmp_path, capsys):
             find_start(resume, ckpt_path, tmp_path)
 
 
-def test_start_passes_a_damaged_checkpoint_over_and_removes_parts_of_ended_processes(
+def test_start_skips_a_damaged_checkpoint_and_removes_partial_files_of_ended_processes(
     root, last, capsys
 ):
     flip_a_bit(last)
@@ -170,7 +172,7 @@ def test_a_checkpoint_fixes_no_kernel(txl, small, last):
     assert "; kernel: per_head; " in output.out
 
 
-def test_runs_without_a_logger_have_folders_of_their_own(txl, small):
+def test_runs_without_a_logger_have_their_own_folders(txl, small):
     bare = (*small, "--trainer.logger=false", "--trainer.default_root_dir=bare")
     for steps in (6, 4):
         assert txl("fit", *bare, f"--trainer.max_steps={steps}")[0] == 0

@@ -147,6 +147,6 @@ def test_text_that_a_tokenizer_cannot_encode_is_refused(document, word_level, ca
 
 
 @pytest.mark.parametrize("fault", [MemoryError("full"), TypeError("ours"), RuntimeError("theirs")])
-def test_only_bare_exceptions_of_tokenizers_are_explained(fault):
+def test_only_plain_exceptions_of_tokenizers_are_explained(fault):
     with pytest.raises(type(fault)), subwords._explain_tokenizer_errors("a.txt: it cannot"):
         raise fault

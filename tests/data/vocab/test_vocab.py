@@ -78,7 +78,7 @@ def test_stream_of_any_ids_joined_is_their_text(vocab, data):
 
 
 @given(st.lists(st.sampled_from([[256], [257], [258], [259], [0xC3, 0xA9], [*"🙂".encode()]])))
-def test_stream_leaves_out_a_space_at_the_very_beginning_but_once(parts):
+def test_decode_stream_omits_only_one_space_at_the_beginning(parts):
     ids = [index for part in parts for index in part]
     assert "".join(sentence_piece().decode_stream(ids)) == sentence_piece().decode(ids)
 
@@ -194,7 +194,7 @@ def test_document_is_never_in_memory_as_a_whole(document):
         (SubwordOptions, {"train_bytes": 0}, "train_bytes: invalid 0; expected at least 1"),
     ],
 )
-def test_impossible_options_are_refused(kind, options, message):
+def test_invalid_options_are_refused(kind, options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         kind(**options)
 

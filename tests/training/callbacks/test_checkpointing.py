@@ -87,7 +87,7 @@ def test_process_that_lightning_started_ends_with_0(saved_steps, monkeypatch):
     assert not is_child()
 
 
-def test_checkpoint_saved_in_validation_counts_nothing_of_it(saved_steps, last):
+def test_checkpoint_saved_during_validation_excludes_it(saved_steps, last):
     """Else the one that follows would be taken for its rest."""
     with pytest.raises(SystemExit):
         saved_steps(send_signal("TERM", 4, "on_validation_batch_end"), LastCheckpoint())
@@ -145,7 +145,7 @@ def test_folder_that_cannot_be_written_stops_before_the_first_step(saved_steps, 
         saved_steps(accident, LastCheckpoint(), default_root_dir=place)
 
 
-def test_little_space_is_warned_of_before_the_first_step(saved_steps, monkeypatch):
+def test_low_disk_space_is_a_warning_before_the_first_step(saved_steps, monkeypatch):
     """Three files of weights and two moments may not fit."""
     # A disk as small cannot be had without being root.
     usage = checkpointing.shutil.disk_usage("/")._replace(free=1000)

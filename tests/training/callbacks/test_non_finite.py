@@ -52,9 +52,7 @@ def train(fit):
     ("what", "value", "accumulate"),
     [("loss", "nan", 1), ("loss", "inf", 2), ("gradient", "nan", 2), ("gradient", "-inf", 1)],
 )
-def test_number_that_is_not_finite_stops_training_before_the_update(
-    fit, train, what, value, accumulate
-):
+def test_non_finite_number_stops_training_before_the_update(fit, train, what, value, accumulate):
     spoil = Spoil(what, float(value), 3)
     where = f"step 4, segment {4 * accumulate - 1} of the training text"
     said = rf"{where}: loss .*, gradient norm .*; nothing was updated; lower model\.optim\.lr"
@@ -64,7 +62,7 @@ def test_number_that_is_not_finite_stops_training_before_the_update(
     assert all(map(torch.equal, fit.trainer.lightning_module.parameters(), spoil.weights[3]))
 
 
-def test_allowed_updates_are_skipped_with_the_memory_that_led_to_them(train):
+def test_skipped_updates_also_discard_their_memory(train):
     spoil = Spoil("gradient", NAN, 2, 4)
     optim = {"max_skipped_updates": 2, "name": "muon", "weight_decay": 0.1}
     with pytest.warns(UserWarning, match=r"skipped \([12] of 2\)"):
@@ -92,7 +90,7 @@ def test_skipped_updates_are_counted_over_a_resume(train, tmp_path):
 
 
 @pytest.mark.parametrize("occasion", [{"val_check_interval": 4}, {"limit_val_batches": 0}])
-def test_weights_that_are_not_finite_are_in_no_checkpoint(fit, tmp_path, occasion):
+def test_non_finite_weights_are_in_no_checkpoint(fit, tmp_path, occasion):
     """Such as an update makes of finite gradients; the file from before stays."""
     # By hand after step 4, and at once saved: at a validation, or at the end.
     callbacks = Spoil("weight", NAN, 4), LastCheckpoint(3)

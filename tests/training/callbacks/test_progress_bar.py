@@ -38,7 +38,7 @@ def watch(fit, tmp_path):
     return run
 
 
-def test_metrics_are_looked_at_only_when_they_were_logged(watch, monkeypatch):
+def test_metrics_are_read_only_after_they_were_logged(watch, monkeypatch):
     steps, look = [], progress_bar.format_readings
 
     def count(trainer, stage, kinds):
@@ -132,7 +132,7 @@ def test_every_parameter_counts_for_one_part(changes):
         assert (counts["embedding"], counts["head"]) == (40 * 8, 40)
 
 
-def test_the_time_left_is_by_the_mean_of_all_steps_but_the_first(
+def test_the_time_left_is_the_mean_of_all_steps_except_the_first(
     monkeypatch, make_model, make_trainer
 ):
     now, progress, trainer = [0.0], TokenProgressBar(), make_trainer(max_steps=20)

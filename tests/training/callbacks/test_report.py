@@ -114,7 +114,7 @@ def test_samples_are_escaped_and_without_control_characters(render):
     assert "<b>a</b>\u2400\u2407\tb\nc\u2421\ufffdd\ufffd</pre>" in text
 
 
-def test_the_best_validation_is_marked_and_stands_on_top(render):
+def test_the_best_validation_is_marked_and_shown_first(render):
     values = [(3.0, 4.3, -0.1), (1.0, 1.4, 0.25), (2.0, 2.9, 0.3)]
     rows = [
         {"step": 10 * n, "val/tokens_seen": 100.0 * n, "val/nats": nats, "val/bits_per_byte": bits}
@@ -151,7 +151,7 @@ def test_learning_curves_are_of_training_and_validation_without_nan():
 
 
 @pytest.mark.parametrize(("share", "n_axes"), [(0.0, 1), (0.1, 2)])
-def test_attention_has_a_colour_scale_only_with_memory(share, n_axes):
+def test_attention_has_a_color_scale_only_with_memory(share, n_axes):
     row = {"layer": 1, "head": 1, "mean": 1.0, "nearest_tenth": 0, "median": 1}
     figure = Figure()
     draw_attention(figure.subplots(), [row | {"farthest_tenth": 2, "on_memory": share}], "byte")

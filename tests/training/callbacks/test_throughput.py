@@ -10,9 +10,7 @@ from txl_lightning.training.callbacks.throughput import Throughput
 
 
 @pytest.mark.parametrize(("ext_len", "peak"), [(0, None), (5, 1e9)])
-def test_throughput_counts_new_tokens_and_not_the_time_of_validation(
-    fit, monkeypatch, ext_len, peak
-):
+def test_throughput_counts_new_tokens_without_validation_time(fit, monkeypatch, ext_len, peak):
     now = [0.0]
 
     def wait(seconds: float, *_) -> None:
@@ -32,7 +30,7 @@ def test_throughput_counts_new_tokens_and_not_the_time_of_validation(
     assert found.get("train/mfu") == (peak and pytest.approx(flops / peak))
 
 
-def test_seconds_of_a_resumed_run_go_on(fit, tmp_path):
+def test_elapsed_seconds_continue_after_a_resume(fit, tmp_path):
     path, options = tmp_path / "a.ckpt", {"log_every_n_steps": 1, "limit_val_batches": 0}
     fit(Throughput(), max_steps=2, **options).save_checkpoint(path)
     (tmp_path / "runs").mkdir(exist_ok=True)

@@ -131,7 +131,7 @@ def stop_at(trainer, step: int) -> None:
         raise SystemExit
 
 
-def test_other_minutes_are_planned_anew_with_the_time_that_was_taken(plan, tmp_path):
+def test_changed_minutes_are_planned_again_minus_the_elapsed_time(plan, tmp_path):
     path = tmp_path / "a.ckpt"
     trainer, _ = plan(Machine(0.5, 1), minutes=0.25)
     trainer.save_checkpoint(path)

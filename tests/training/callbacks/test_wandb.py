@@ -139,7 +139,7 @@ def test_settings_of_the_given_logger_are_kept(tmp_path):
     assert logger.save_dir == str(tmp_path)
 
 
-def test_the_run_id_survives_a_time_without_wandb():
+def test_the_run_id_survives_a_resume_without_wandb():
     first, second = WandbRun(ValidationProbe()), WandbRun(ValidationProbe())
     first.run_id = "abc"
     second.load_state_dict(first.state_dict())

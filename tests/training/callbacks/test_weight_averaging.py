@@ -89,7 +89,7 @@ def test_plain_mean_is_of_the_weights_after_every_step_that_counts(train, last, 
     assert are_equal(weights_of(trainer.lightning_module.net), load(last()))
 
 
-def test_exponential_mean_starts_at_the_weights_and_changes_nothing_in_training(train, last):
+def test_exponential_mean_starts_at_the_weights_and_does_not_change_training(train, last):
     alone, _ = train(into="alone")
     record, _ = train(WeightAverage(decay=0.7))
     expected = record.weights[0]
@@ -163,7 +163,7 @@ def test_averaging_can_begin_or_end_at_a_resume(train, last):
     assert are_equal(load(last("ended")), load(last("whole")))
 
 
-def test_second_fit_has_an_average_of_its_own_and_only_the_network_is_copied(
+def test_second_fit_has_its_own_average_and_only_the_network_is_copied(
     train, make_data, make_trainer
 ):
     average = WeightAverage(None)
@@ -177,7 +177,7 @@ def test_second_fit_has_an_average_of_its_own_and_only_the_network_is_copied(
         assert copied.head.out.weight is copied.embedding.weight
 
 
-def test_other_averages_and_impossible_numbers_are_refused(train):
+def test_other_averages_and_invalid_numbers_are_refused(train):
     for other in (EMAWeightAveraging(), WeightAveraging(), StochasticWeightAveraging(1e-3)):
         message = rf"trainer\.callbacks: invalid {type(other).__name__}; expected WeightAverage"
         with pytest.raises(ValueError, match=message):
