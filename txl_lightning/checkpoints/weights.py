@@ -69,7 +69,7 @@ def load_weights(
 ) -> TransformerXL:
     """Build a network, in eval mode and the precision of its weights, from tensors of any code.
 
-    Nothing is built that does not have their shapes; errors are those of `match_weights`.
+    Shapes are checked before memory is allocated; errors are those of `match_weights`.
     """
     ours = match_weights(theirs, map_names, config)
     model = TransformerXL(config).to(ours["layers.0.attention.o_net.weight"].dtype)

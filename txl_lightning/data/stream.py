@@ -199,7 +199,7 @@ class TrainingLoader:
 
 
 def check_length(part: str, stream: Stream, tgt_len: int, fix: str) -> None:
-    """Raise a DataError, with the arithmetic, if a text cannot fill one segment of every row."""
+    """Raise a DataError, with the numbers, if a text cannot fill one segment of every row."""
     batch_size, multiple = stream.batch_size, stream.tokens.row_multiple
     shortest = -(-(tgt_len + 1) // multiple) * multiple
     if stream.row_len < shortest:
