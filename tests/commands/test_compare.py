@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from txl_lightning.commands.compare import draw_plots
 from txl_lightning.commands.runs import load_run_folder
+from txl_lightning.evaluation.run_metrics import RunMetrics
 from txl_lightning.files import host_name
 
 PROGRAM = """
@@ -64,6 +66,12 @@ def test_compare_shows_what_differs_on_a_page_and_as_a_table(txl, runs):
     for part in ("2 runs in runs", "model.optim.lr", "0.125", "Validation loss", "Memory gain"):
         assert part in page
     assert re.findall(r"""<script|\b(?:src|href)\s*=\s*["'](?!#|data:)""", page) == []
+
+
+def test_a_metric_that_no_run_has_is_no_empty_chart():
+    assert draw_plots([RunMetrics([])]) == {}
+    row = {"step": 1, "val/tokens_seen": 8.0, "val/nats": 2.0}
+    assert list(draw_plots([RunMetrics([]), RunMetrics([row])])) == ["Validation loss"]
 
 
 def test_names_in_a_page_are_escaped(txl, runs):

@@ -188,7 +188,7 @@ def draw_loss_by_position(axes: Any, nats_by_position: list[list[float]], unit: 
 
 def draw_from_zero(axes: Any, runs: Sequence[RunMetrics], name: str) -> None:
     draw_runs(axes, runs, name)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     if axes.get_ylim()[1] > 1000:
         axes.yaxis.set_major_formatter(axes.xaxis.get_major_formatter())
 

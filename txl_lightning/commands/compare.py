@@ -47,15 +47,22 @@ def compare_command(runs: tuple[str, ...], out: str | None = None) -> None:
 
 
 def draw_plots(runs: Sequence[RunMetrics]) -> dict[str, str]:
-    """Return the large charts as SVG by their titles, in a unit that all of the runs have."""
+    """Return the large charts as SVG by their titles, in a unit that all of the runs have.
+
+    A metric that no run has is left out.
+    """
     units = {metrics.bits for metrics in runs if metrics.rows}
     bits = units.pop() if len(units) == 1 else "nats"
     draws = {
-        "Validation loss": partial(draw_loss, name=f"val/{bits}"),
-        "Training loss": partial(draw_loss, name=f"train/{bits}"),
-        "Memory gain": partial(draw_memory_gain, unit="token"),
+        f"val/{bits}": ("Validation loss", partial(draw_loss, name=f"val/{bits}")),
+        f"train/{bits}": ("Training loss", partial(draw_loss, name=f"train/{bits}")),
+        "val/memory_gain": ("Memory gain", partial(draw_memory_gain, unit="token")),
     }
-    return {title: to_svg(partial(draw, runs=runs), LARGE) for title, draw in draws.items()}
+    return {
+        title: to_svg(partial(draw, runs=runs), LARGE)
+        for name, (title, draw) in draws.items()
+        if any(metrics.curve(name) for metrics in runs)
+    }
 
 
 def draw_loss(axes: Any, runs: Sequence[RunMetrics], name: str) -> None:

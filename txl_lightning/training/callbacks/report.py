@@ -38,7 +38,7 @@ SECONDS = 60.0
 """At least, between two pages while training goes on."""
 TITLES = {
     "curve": "Learning curves",
-    "attention": "Attention distance of each head (dot: mean, dash: median, bar: 10-90 %)",
+    "attention": "Attention distance of heads (dot: mean, dash: median, bar: 10-90 %)",
 }
 """Figures that are pictures of their own too."""
 NEXT = {
