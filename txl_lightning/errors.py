@@ -1,4 +1,4 @@
-"""Error classes with their exit codes, and messages of one line: key, value, what is expected."""
+"""Error classes with their exit codes, and one-line messages: key, value, expected values."""
 
 import difflib
 import re
@@ -74,7 +74,7 @@ class OutOfMemoryError(ValueError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether memory cannot be had; of the host's, torch says so in a plain RuntimeError."""
+    """Return True for a failed allocation; for host memory torch raises a plain RuntimeError."""
     is_of_torch = isinstance(error, RuntimeError | TypeError | OverflowError)
     return isinstance(error, MemoryError) or (is_of_torch and bool(EXHAUSTED.search(str(error))))
 
@@ -86,7 +86,7 @@ def require(condition: bool, key: str, value: object, expected: str) -> None:
 
 
 def shorten(value: object, limit: int = LONGEST_VALUE) -> str:
-    """Return a value in one line that is printable, its middle left out where it is long."""
+    """Return a value as one printable line; the middle of a long value is left out."""
     text = str(value)
     if len(text) > limit:
         left_out = f" ... ({len(text) - limit:,} characters) ... "
@@ -95,17 +95,17 @@ def shorten(value: object, limit: int = LONGEST_VALUE) -> str:
 
 
 def format_line(message: str) -> str:
-    """Return a message in one line that is printable and not too long to read."""
+    """Return a message as one printable line of limited length."""
     return shorten(" ".join(message.splitlines()), LONGEST_LINE)
 
 
 def show_controls(text: str, kept: str = "") -> str:
-    """Return a text whose control characters are shown and not obeyed, but for those kept."""
+    """Return a text with its control characters escaped, except those in `kept`."""
     return CONTROL.sub(lambda at: at[0] if at[0] in kept else repr(at[0])[1:-1], text)
 
 
 class PrintableStream:
-    """A stream that shows control characters; `unfiltered` writes them as they are."""
+    """A stream that escapes control characters; `unfiltered` does not."""
 
     def __init__(self, unfiltered: TextIO) -> None:
         self.unfiltered = unfiltered
@@ -118,12 +118,12 @@ class PrintableStream:
 
 
 def print_notice(text: str) -> None:
-    """Print lines on stderr, whatever names are in them."""
+    """Print lines on stderr, with control characters escaped."""
     print(text, file=PrintableStream(sys.stderr))
 
 
 def require_at_least(config: object, **least: int) -> None:
-    """Refuse a field of `config` that is neither None nor at least as large as here."""
+    """Raise ValueError if a field of `config` is below its minimum in `least`; None is valid."""
     for key, minimum in least.items():
         value = getattr(config, key)
         require(value is None or value >= minimum, key, value, f"at least {minimum}")
@@ -168,7 +168,7 @@ def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str,
 
 
 def innermost_error(message: str) -> str:
-    """Return the refusal that a message of jsonargparse's holds, or else the message."""
+    """Return our own error within a message of jsonargparse, or else the message."""
     if found := NOT_INSTALLED.search(message):
         return f"{found[1]} needs a package; pip install {found[2]}"
     found = INNER.search(message)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, checksums, YAML, and whether a place can be written."""
+"""Atomic files and folders, checksums, JSON and YAML, and checks for writable paths."""
 
 import hashlib
 import json
@@ -22,9 +22,9 @@ DEEPEST, LONGEST_YAML = 100, 100_000
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` write a file beside its place, in a folder that is made, and rename it.
+    """Replace a file atomically: `write` writes a temporary file, which is then renamed.
 
-    A StorageError leaves what was there.
+    Missing folders are created. After a StorageError the old file is unchanged.
     """
     part = temporary_path(path)
     with explain_write_errors(path):
@@ -41,10 +41,9 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
 def create_folder(
     folder: Path, fill: Callable[[Path], object], is_usable: Callable[[], bool] | None = None
 ) -> None:
-    """Fill a folder beside its place and rename it, unless it is there: it is whole or absent.
+    """Create a folder atomically, unless it exists: fill a temporary folder and rename it.
 
-    Of several processes one fills it and the others wait. One that is there but not usable is
-    replaced.
+    Of several processes one fills it and the others wait. An unusable existing folder is replaced.
     """
     is_usable = is_usable or folder.is_dir
     if is_usable():
@@ -54,7 +53,7 @@ def create_folder(
         with FileLock(f"{folder}.lock"):
             if is_usable():
                 return
-            # Whoever died while filling it has left something behind.
+            # Remove partial content of a process that died.
             for left in folder.parent.glob(f"{folder.name}.part-*"):
                 shutil.rmtree(left)
             with tempfile.TemporaryDirectory(
@@ -76,10 +75,10 @@ def write_json(value: Mapping[str, Any], path: Path) -> None:
 
 
 def read_json(path: Path, shape: Any = dict, refusal: type[ValueError] = DataError) -> Any:
-    """Return what a JSON file holds, if it has a shape (see `require_shape`).
+    """Return the content of a JSON file of a given shape (see `require_shape`).
 
     Raises:
-        refusal: it is damaged, is no JSON, or has another shape; the file is named.
+        refusal: damaged, not JSON, or of another shape; the message names the file.
         OSError: it cannot be read.
     """
     try:
@@ -108,13 +107,13 @@ def require_shape(key: str, content: Any, shape: Any) -> None:
 
 
 def load_yaml(text: str | bytes) -> Any:
-    """Return what YAML holds; a YAMLError, also where its aliases make it far longer."""
+    """Load YAML; aliases that expand too far are a YAMLError, too."""
     check_yaml(text)
     return yaml.safe_load(text)
 
 
 def check_yaml(text: str | bytes) -> None:
-    """Raise YAMLError for what a few lines of aliases make huge, and for levels without end."""
+    """Raise YAMLError if aliases expand too far, or nesting is too deep."""
     sizes: dict[str, float] = {}
     # Of what is open: its anchor, and its size so far as if it had no aliases.
     levels: list[list[Any]] = [[None, 0]]
@@ -177,7 +176,7 @@ def explain_write_errors(path: Path) -> Iterator[None]:
 
 
 def find_write_problem(folder: Path) -> str | None:
-    """Create a folder; return why nothing can be written in it, or None."""
+    """Create a folder; return the reason if it is not writable, or None."""
     try:
         with explain_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -198,7 +197,7 @@ def check_file_writable(key: str, path: str | Path | None) -> None:
     path = Path(path or os.devnull)
     if path.is_dir():
         raise StorageError(f"{key}: invalid {path}, a folder; expected a file")
-    # /dev/stdout is writable for many who cannot write into /dev.
+    # /dev/stdout may be writable although /dev is not.
     if path.exists() and not path.is_file():
         return
     if not path.parent.is_dir():

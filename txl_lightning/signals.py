@@ -1,4 +1,4 @@
-"""Signals: they end the process, or wait until a step of training is done."""
+"""Signal handling: exit, or defer signals until a training step is done."""
 
 import os
 import signal
@@ -12,19 +12,19 @@ EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 """Signals that end a process, and its exit code then."""
 SAVE = signal.SIGUSR1
 """Asks for a checkpoint."""
-# A launcher of several processes may pass a signal on that they have got already.
+# A launcher of several processes may forward a signal that they have already received.
 PATIENCE = 2.0
 """Seconds after which one more signal to stop means: at once."""
 Handler = Callable[[int, Any], None]
 
 
 def exit_on_signals() -> AbstractContextManager[None]:
-    """Let signals to stop end the process in order; a checkpoint cannot be had."""
+    """Exit on stop signals with cleanup; outside training there is nothing to save."""
     return handle_signals(dict.fromkeys(EXIT, exit_process) | {SAVE: refuse_to_save})
 
 
 def exit_process(signum: int, _: Any) -> None:
-    # As by an exception, so that what is open is cleaned up.
+    # An exception, so that context managers clean up.
     raise SystemExit(EXIT[signum])
 
 
@@ -34,7 +34,7 @@ def refuse_to_save(*_: Any) -> None:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Let a signal to stop wait until this is done; one more does not wait."""
+    """Defer a stop signal until the end of the block; a second one is not deferred."""
     noted: list[int] = []
 
     def note(signum: int, frame: Any) -> None:
@@ -49,11 +49,11 @@ def defer_signals() -> Iterator[None]:
 
 
 class PendingSignals:
-    """Notes signals, to be asked about between two steps."""
+    """Records signals, for queries between two steps."""
 
     def __init__(self) -> None:
         self.exit_code, self.save, self.since = 0, 0, 0.0
-        # To stop at once, this first ends the processes that this one has started.
+        # To stop at once, first end the processes started by this one.
         self.kill: Callable[[], None] = lambda: None
 
     def handlers(self) -> dict[int, Handler]:
@@ -80,7 +80,7 @@ class PendingSignals:
 
 @contextmanager
 def handle_signals(handlers: Mapping[int, Handler]) -> Iterator[None]:
-    """Call these until the end; a hangup that is ignored (nohup) stays ignored."""
+    """Install signal handlers within the block; an ignored SIGHUP (nohup) stays ignored."""
     is_main = threading.current_thread() is threading.main_thread()
     before = {
         signum: signal.signal(signum, handler)
@@ -96,7 +96,7 @@ def handle_signals(handlers: Mapping[int, Handler]) -> Iterator[None]:
 
 
 def is_child() -> bool:
-    """Return whether Lightning started this process, as another rank's."""
+    """Return True if Lightning started this process for another rank."""
     outside = any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_PROCID"))
     return not outside and int(os.environ.get("LOCAL_RANK", 0)) > 0
 

@@ -1,4 +1,4 @@
-"""Other ways to compute the network's loss and states: compiled, twice, a few rows at a time.
+"""Compilation, activation checkpointing and micro-batches.
 
 B rows   L segment
 """
@@ -17,26 +17,25 @@ from ..model import Memory, TransformerXL
 
 
 def compile_in_place(net: TransformerXL) -> None:
-    """Compile what training and evaluation call; the weights keep their names.
+    """Compile the functions of training and evaluation; the weights keep their names.
 
-    Only two functions are compiled, and bound to the network, so that a copy of it computes with
-    its own weights.
+    Two functions are compiled and bound to the network, so that a copy uses its own weights.
     """
-    # A loss whose shapes depend on the targets would be compiled again and again.
+    # A loss whose shapes depend on the targets would be recompiled for every segment.
     for name in ("loss", "hidden") if net.head.is_compilable else ("hidden",):
         if name not in vars(net):
-            # Isolated, because a process that trains several networks may compile each as often.
+            # Isolated: otherwise all networks of a process share the recompilation limit.
             compiled = torch.compile(getattr(TransformerXL, name), isolate_recompiles=True)
             setattr(net, name, MethodType(compiled, net))
 
 
 def has_bfloat16_units(device: torch.device) -> bool:
-    """Return whether the device multiplies matrices of bfloat16 several times as fast."""
+    """Return True if bfloat16 matrix products are several times as fast on the device."""
     return device.type == "cuda" or torch.cpu.get_capabilities().get("amx_bf16", False)
 
 
 def enable_activation_checkpointing(net: TransformerXL) -> None:
-    """Keep only what enters each layer; the backward pass computes the rest again, dropout too."""
+    """Store only each layer's input; the backward pass recomputes the rest, with equal dropout."""
     for layer in net.layers:
         if not isinstance(layer.forward, partial):
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
@@ -47,9 +46,9 @@ def nats_in_micro_batches(
 ) -> tuple[Tensor, Memory]:
     """Return `segment_nats` of a segment, computed in n_part parts of its rows.
 
-    The backward pass computes each part again, with the same random numbers, just before its
-    gradient, so that the activations of only one part are kept. For Lightning it is one forward
-    and one backward pass: gradients are accumulated, scaled and averaged over ranks as ever.
+    The backward pass recomputes each part, with the same random numbers, just before its gradient,
+    so that the activations of only one part are stored. For Lightning it is one forward and one
+    backward pass: gradients are accumulated, scaled and averaged over ranks as usual.
     """
     n_row = len(segment.tokens_BL)
     if min(n_part, n_row) == 1:

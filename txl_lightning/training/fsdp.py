@@ -1,4 +1,4 @@
-"""Models that are too large for one device: sharded weights and optimiser state."""
+"""Models too large for one device: sharded weights and optimizer state."""
 
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,19 @@ FULL = distributed.StateDictOptions(full_state_dict=True, broadcast_from_rank0=T
 
 
 class FSDP2Strategy(ModelParallelStrategy):
-    """Each device holds a part of the weights and of the optimiser's state (FSDP2).
+    """Each device holds a shard of the weights and of the optimizer state (FSDP2).
 
-    Its checkpoints are those of one device: one file, continued by any number of devices.
+    A checkpoint is one file, as with one device; any number of devices can resume it.
     """
 
-    # Lightning's own loads weights and optimisers before the hook on_load_checkpoint is called.
+    # Lightning loads weights and optimizers before it calls the hook on_load_checkpoint.
     lightning_restore_optimizer = True
 
     def __init__(self, **options: Any) -> None:
         super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=False, **options)
 
     def setup_environment(self) -> None:
-        # Private: all devices are in one row; Lightning would take a row for each machine.
+        # Private: one mesh dimension for all devices; Lightning would add one for machines.
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
 
@@ -54,24 +54,24 @@ StrategyRegistry.register("fsdp2", FSDP2Strategy)
 
 
 def shard(net: TransformerXL, mesh: DeviceMesh) -> None:
-    """Leave each device of the mesh a part of every parameter.
+    """Shard every parameter over the devices of the mesh.
 
-    A layer's are gathered when it is computed. The others (embedding and softmax, which may be
-    one, and the positions) are gathered once for the whole step.
+    A layer's parameters are gathered when it is computed. The others (embedding and softmax, which
+    may be shared, and positions) are gathered once per step.
     """
     if isinstance(net, FSDPModule):
-        # Evaluation leaves the others gathered, and an optimiser is to get the parts.
+        # Evaluation leaves the others gathered, but an optimizer needs the shards.
         net.reshard()
         return
     for layer in net.layers:
         fully_shard(layer, mesh=mesh)
-    # The softmax follows `hidden`, which all that is called instead of `forward` begins with.
+    # The softmax follows `hidden`, which all functions called instead of `forward` begin with.
     fully_shard(net, mesh=mesh, reshard_after_forward=False)
     register_fsdp_forward_method(net, "hidden")
 
 
 def data_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """Return all devices in one row, or refuse a strategy that would cut matrices."""
+    """Return a one-dimensional mesh, or refuse a strategy with tensor parallelism."""
     size = mesh["tensor_parallel"].size()
     expected = "1, as it is with --trainer.strategy fsdp2"
     require(size == 1, "trainer.strategy.tensor_parallel_size", size, expected)
@@ -79,10 +79,10 @@ def data_mesh(mesh: DeviceMesh) -> DeviceMesh:
 
 
 def name_parameters(state: dict[str, Any], optimizer: Optimizer, model: Module) -> dict[str, Any]:
-    """Return an optimiser's state by the names of weights instead of numbers.
+    """Return an optimizer's state by the names of weights instead of numbers.
 
-    Numbers say only which place in the groups is meant: Lightning counts in the model's order when
-    it saves what is sharded, the optimiser in its own.
+    Numbers are positions in the groups: when saving shards, Lightning counts in the model's order,
+    the optimizer in its own.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
     by_name: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""LAMB: Adam whose update of each weight is as long as the weight (You et al. 2020)."""
+"""LAMB: Adam with updates scaled to the norm of each weight (You et al. 2020)."""
 
 from collections.abc import Callable, Iterable
 
@@ -10,11 +10,11 @@ from .ranks import gather_shards
 
 
 class Lamb(Optimizer):
-    """LAMB as NVIDIA trains Transformer-XL with it (jitlamb in their lamb.py).
+    """LAMB as in NVIDIA's Transformer-XL (jitlamb in their lamb.py).
 
     Each weight moves by lr * min(||w||, 10) / (||update|| + eps) * update, or by lr * update while
-    it is zero. The update is Adam's with the decay added; as NVIDIA's, and unlike Algorithm 2 of
-    the paper, it does not correct the bias that the moments have from starting at zero.
+    it is zero. The update is Adam's plus weight decay; like NVIDIA's, and unlike Algorithm 2 of the
+    paper, it has no bias correction of the moments.
     """
 
     def __init__(

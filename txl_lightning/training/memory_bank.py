@@ -1,22 +1,22 @@
-"""MemoryBank: the memories of training and evaluation between their segments.
+"""MemoryBank: the memories of training and evaluation between segments.
 
-N layers   B rows   M remembered   D width
+N layers   B rows   M in memory   D width
 """
 
 from ..model import AnyMemory, CachedReader, EvalLengths, TransformerXL
 
 
 class MemoryBank:
-    """Memories by stage and slot: the number of the stage's dataloader.
+    """Memories by stage and slot (the index of the stage's dataloader).
 
-    The memory that a step leaves is staged, and replaces the one before it when the step is done,
+    The memory after a segment is staged, and replaces the previous one when the step is done,
     together with the position in the text. Memories are plain attributes, never buffers: DDP would
     overwrite buffers with rank 0's, and an average of weights would average them.
     """
 
     def __init__(self, net: TransformerXL, eval_lengths: EvalLengths, compiled: bool) -> None:
         self.net, self.eval_lengths = net, eval_lengths
-        # Kept keys and values change their shape; a compiled network is one graph for one shape.
+        # Cached keys and values change their shape; a compiled network has one graph per shape.
         self.reader: TransformerXL | CachedReader = net if compiled else CachedReader(net)
         self.committed: dict[tuple[str, int], AnyMemory] = {}
         self.staged: dict[tuple[str, int], AnyMemory] = {}

@@ -32,20 +32,20 @@ from .ranks import Ranks
 
 
 class LanguageModel(LightningModule):
-    """Train and measure a Transformer-XL on segments.
+    """Train and evaluate a Transformer-XL on segments.
 
-    Each stage has memories of its own in `memory_bank`, so that a validation in mid-epoch leaves
-    those of training alone.
+    Each stage has its own memories in `memory_bank`, so that a validation within an epoch does not
+    change those of training.
 
     Args:
         net: Sizes and parts of the network.
-        optim: How it is trained.
-        eval_mem_len: States remembered in validate, test and predict; null means as in training.
-        eval_clamp_len: Greatest distance told apart there; null means as in training. A
-            sinusoidal network is measured without a clamp by --model.net.clamp_len null.
-        eval_same_length: How many states each query sees there; null means as in training.
-        compile: Whether to compile the network: some time before the first steps, less for each.
-        recompute: Compute each layer twice instead of keeping its states: less memory, more time.
+        optim: Optimizer and schedule.
+        eval_mem_len: Memory length in validate, test and predict; null: as in training.
+        eval_clamp_len: Largest relative distance there; null: as in training. To evaluate a
+            sinusoidal network without clamping, set --model.net.clamp_len null.
+        eval_same_length: Number of states each query attends to there; null: as in training.
+        compile: Compile the network with torch.compile: a slower start, faster steps.
+        recompute: Activation checkpointing: recompute each layer in the backward pass.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class LanguageModel(LightningModule):
         self.ranks = Ranks()
 
     def forward(self, tokens_BL: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
-        """The network's logits_BLV and next memory."""
+        """Return logits_BLV and the next memory of the network."""
         return self.net(tokens_BL, memory)
 
     def training_step(self, segment: Segment, batch_idx: int) -> Tensor:
-        """Mean nats of the segment; TrainingStateCheckpoint commits its memory."""
+        """Return the mean nats of the segment; TrainingStateCheckpoint commits its memory."""
         memory = self.memory_bank.get("train", 0, len(segment.tokens_BL))
         data = self.corpus.config
         nats_BL, memory = nats_in_micro_batches(
@@ -96,7 +96,7 @@ class LanguageModel(LightningModule):
         return nats_BL.sum() / (segment.loss_denominator or 1)
 
     def evaluation_step(self, segment: Segment, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
-        """Score one segment and remember it: nats_BL, nan where nothing is scored."""
+        """Score a segment and update its memory; return nats_BL, nan where nothing is scored."""
         bank, place = self.memory_bank, (self.stage, dataloader_idx)
         memory = bank.get(*place, len(segment.tokens_BL))
         ext_len, example_len = self.corpus.config.eval_ext_len, self.corpus.store.example_len
@@ -132,11 +132,11 @@ class LanguageModel(LightningModule):
 
     def on_predict_epoch_end(self) -> None:
         self.memory_bank.discard(self.stage)
-        # Made under inference_mode by trainer.validate, they could not be updated in fit.
+        # Tensors made under inference_mode in trainer.validate could not be updated in fit.
         self.metrics = {}
 
     def configure_model(self) -> None:
-        # Lightning calls it again for each stage: all three leave what is done as it is.
+        # Lightning calls this for each stage; repeated calls of all three have no effect.
         if self.hparams["compile"]:
             compile_in_place(self.net)
         if self.hparams["recompute"]:
@@ -171,7 +171,7 @@ class LanguageModel(LightningModule):
     def on_train_start(self) -> None:
         [config] = self.trainer.lr_scheduler_configs
         if self.global_step:
-            # Settings given now win over those that the checkpoint restored.
+            # Settings given now override those restored from the checkpoint.
             apply_settings(config.scheduler, make_optimizer(self.optim, self.net))
 
     def on_train_batch_start(self, segment: Segment, batch_idx: int) -> None:
@@ -179,29 +179,29 @@ class LanguageModel(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self._trainer is None:
-            # Private, because `trainer` raises where there is none, as in load_from_checkpoint.
+            # Private, because `trainer` raises if there is none, as in load_from_checkpoint.
             return
         if self.trainer.state.fn == "fit":
             select_trained_weights(checkpoint, self.trainer.callbacks)
         # Lightning loads them first, and would round 64-true to the float32 of a new network.
         self.trainer.precision_plugin.convert_module(self)
-        # Before the weights are loaded: of another text's, ids mean something else.
+        # Before the weights are loaded: with another vocabulary, ids have another meaning.
         if state := checkpoint.get(CorpusDataModule.__qualname__):
             self.corpus.load_state_dict(state)
 
     def metric(self, name: str, kind: type[Metric], *args: Any) -> Metric:
-        """Return a metric by dataloader and kind, made when it is first needed."""
+        """Return a metric by dataloader and kind, created at its first use."""
         if name not in self.metrics:
             self.metrics[name] = kind(*args).to(self.device)
         return self.metrics[name]
 
     @property
     def between_steps(self) -> bool:
-        """True if no gradient waits for more segments, also before the first step."""
+        """True if no gradients are accumulated, also before the first step."""
         return self.global_step > self.step_before
 
     def is_logged(self, step: int, batch_idx: int) -> bool:
-        """Return whether this segment ends step number `step` and that step is logged."""
+        """Return True if this segment ends step number `step` and that step is logged."""
         ends_step = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
         return ends_step and self.is_logged_step(step)
 
@@ -210,7 +210,7 @@ class LanguageModel(LightningModule):
         return every > 0 and step % every == 0
 
     def log_training(self, segment: Segment, memory: Memory) -> None:
-        """Log the means since the last time."""
+        """Log the means since the previous log point."""
         values = self.readings("train", self.train_nats.compute()) | {
             "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
             "tokens_seen": float(self.trainer.train_dataloader.tokens_seen(segment.index + 1)),

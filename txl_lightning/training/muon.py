@@ -1,7 +1,7 @@
-"""Muon: momentum whose every update is made orthogonal (Jordan et al. 2024), AdamW for the rest.
+"""Muon: momentum with orthogonalized updates (Jordan et al. 2024), AdamW for other weights.
 
-torch.optim.Muon orthogonalises in bfloat16, which a CPU may have no instructions for, and takes
-matrices only, while Lightning's automatic optimisation wants one optimiser.
+torch.optim.Muon orthogonalizes in bfloat16, which is slow on CPUs without such instructions, and
+takes only matrices, while Lightning's automatic optimization needs one optimizer.
 
 X matrices of one shape   P rows   Q columns
 """
@@ -32,7 +32,7 @@ ADAM_RMS = 0.2
 
 
 class Muon(Optimizer):
-    """Muon with Nesterov momentum for the groups that say `orthogonal: True`, AdamW for others."""
+    """Muon with Nesterov momentum for groups with `orthogonal: True`, AdamW for others."""
 
     def __init__(
         self, groups: Iterable[dict], lr: float = 1e-3, *, momentum: float = 0.95, **adamw: Any
@@ -45,7 +45,7 @@ class Muon(Optimizer):
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         self.adamw.state = self.state
         self.adamw.param_groups = [group for group in self.param_groups if not group["orthogonal"]]
-        # It calls the closure, which computes all gradients.
+        # AdamW's step calls the closure, which computes all gradients.
         loss = self.adamw.step(closure)
         for group in self.param_groups:
             if group["orthogonal"]:
@@ -53,13 +53,13 @@ class Muon(Optimizer):
         return loss
 
     def step_orthogonal(self, group: dict) -> None:
-        """Update a group's matrices; those of one shape are made orthogonal together."""
+        """Update a group's matrices; those of one shape are orthogonalized together."""
         weights = [weight for weight in group["params"] if weight.grad is not None]
         if not weights:
             return
         by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for weight, ahead in zip(weights, self.nesterov(weights, group["momentum"]), strict=True):
-            # A part of a matrix cannot be made orthogonal.
+            # A shard of a matrix cannot be orthogonalized.
             by_shape[weight.shape].append((weight, gather_shards(ahead)))
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
         for shape, pairs in by_shape.items():
@@ -69,7 +69,7 @@ class Muon(Optimizer):
             torch._foreach_add_(same, own, alpha=-group["lr"] * ADAM_RMS * max(shape) ** 0.5)
 
     def nesterov(self, weights: list[Tensor], momentum: float) -> tuple[Tensor, ...]:
-        """Return the gradients, looking one step ahead along their running means."""
+        """Return the Nesterov updates from the gradients and their running means."""
         for weight in weights:
             if not self.state[weight]:
                 self.state[weight]["mean"] = torch.zeros_like(weight)
@@ -80,7 +80,7 @@ class Muon(Optimizer):
 
 
 def take_own_part(update: Tensor, weight: Tensor) -> Tensor:
-    """Return what this device has of a weight's update, which every device has computed."""
+    """Return this device's shard of a weight's update, which every device has computed."""
     if not isinstance(weight, DTensor):
         return update
     return distribute_tensor(update, weight.device_mesh, weight.placements, src_data_rank=None)

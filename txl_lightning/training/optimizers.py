@@ -1,4 +1,4 @@
-"""Optimisers by name; schedules as pure functions of the step."""
+"""Optimizers by name; schedules as pure functions of the step."""
 
 import math
 from collections.abc import Callable
@@ -19,30 +19,30 @@ class OptimConfig:
     """Settings of the optimizer and its schedule."""
 
     name: Literal["adam", "adamw", "adagrad", "lamb", "muon", "sgd"] = "adamw"
-    """The optimiser; muon is for the layers' matrices and leaves the rest to adamw."""
+    """The optimizer; muon updates the layers' matrices, with adamw for the rest."""
     lr: float = 1e-3
     """Peak learning rate, whatever the schedule."""
     muon_lr: float | None = None
-    """With muon, the peak learning rate of the layers' matrices; left out, lr."""
+    """With muon, the peak learning rate of the layers' matrices; default lr."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay rates of the moments of adam, adamw, lamb and, outside the matrices, muon."""
+    """Decay rates of the moments of adam, adamw, lamb and muon's adamw."""
     eps: float = 1e-8
-    """Added to denominators; NVIDIA's lamb has 1e-6."""
+    """Epsilon added to denominators; NVIDIA's lamb uses 1e-6."""
     momentum: float = 0.95
     """Momentum of sgd and muon."""
     weight_decay: float = 0.0
-    """Decay of the layers' matrices; nothing else decays."""
+    """Weight decay of the layers' matrices; other weights do not decay."""
     schedule: Literal["constant", "cosine", "inverse_sqrt", "linear", "wsd"] = "cosine"
-    """Learning rate after the warm-up: no change, half a cosine to min_lr_ratio, 1 / sqrt(step), a
-    line to min_lr_ratio, or no change and then such a line."""
+    """Learning rate after the warm-up: constant, half a cosine to min_lr_ratio, 1 / sqrt(step),
+    linear to min_lr_ratio, or constant and then linear (wsd)."""
     warmup_steps: int = 0
-    """Steps in which the learning rate grows linearly; step 1 has 1 / warmup_steps of it."""
+    """Steps of linear warm-up; step 1 has 1 / warmup_steps of the learning rate."""
     decay_fraction: float = 0.2
-    """The last part of the steps, in which wsd decays."""
+    """Fraction of the steps, at the end, in which wsd decays."""
     min_lr_ratio: float = 0.0
     """Final learning rate of cosine, linear and wsd, as a fraction of the peak."""
     max_skipped_updates: int = 0
-    """Updates with a loss or gradient that is not finite, before the one that stops training."""
+    """Number of updates with a non-finite loss or gradient to skip before stopping."""
 
     def __post_init__(self) -> None:
         # A checkpoint and a YAML file have lists.
@@ -64,7 +64,7 @@ class OptimConfig:
 
 
 def fall(factor: float, config: OptimConfig) -> float:
-    """Scale a fall from 1 to 0 to one from 1 to min_lr_ratio."""
+    """Rescale a factor that falls from 1 to 0 so that it falls from 1 to min_lr_ratio."""
     return config.min_lr_ratio + (1 - config.min_lr_ratio) * factor
 
 
@@ -87,9 +87,9 @@ AFTER_WARMUP: dict[str, Callable[[float, OptimConfig], float]] = {
 def lr_factor(step: int, config: OptimConfig, max_steps: int) -> float:
     """Return the factor of the peak learning rate in update `step` + 1.
 
-    inverse_sqrt is sqrt(warmup_steps / (step + 1)), so that it leaves the warm-up at the peak
-    (Vaswani et al. 2017, Section 5.3); the others spread over the steps that remain, as in the
-    original for TensorFlow and NVIDIA's code (the one for PyTorch spreads its cosine over all).
+    inverse_sqrt is sqrt(warmup_steps / (step + 1)), which equals 1 at the end of the warm-up
+    (Vaswani et al. 2017, Section 5.3); the others cover the remaining steps, as in the original
+    TensorFlow code and NVIDIA's (the PyTorch code spreads its cosine over all steps).
     """
     warmup = config.warmup_steps
     if step < warmup:
@@ -114,7 +114,7 @@ def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) ->
 
 
 def reschedule(scheduler: LambdaLR, config: OptimConfig, max_steps: int) -> None:
-    """Let a schedule end after max_steps, a tenth of which its warm-up has at most."""
+    """Let a schedule end after max_steps, with a warm-up of at most a tenth of them."""
     short = replace(config, warmup_steps=min(config.warmup_steps, max_steps // 10))
     factors = [lambda step: lr_factor(step, short, max_steps)] * len(scheduler.base_lrs)
     scheduler.lr_lambdas = factors
@@ -123,7 +123,7 @@ def reschedule(scheduler: LambdaLR, config: OptimConfig, max_steps: int) -> None
 
 
 def apply_settings(scheduler: LambdaLR, fresh: Optimizer) -> None:
-    """Put a fresh optimiser's settings over those that a checkpoint restored; moments stay."""
+    """Override settings restored from a checkpoint by those of a new optimizer; moments stay."""
     scheduler.base_lrs = [given["lr"] for given in fresh.param_groups]
     for group, given in zip(scheduler.optimizer.param_groups, fresh.param_groups, strict=True):
         settings = {name: given[name] for name in given if name != "params"}
@@ -132,7 +132,7 @@ def apply_settings(scheduler: LambdaLR, fresh: Optimizer) -> None:
         for parameter in group["params"]:
             state = scheduler.optimizer.state.get(parameter, {})
             if group.get("fused") and "step" in state:
-                # One that was not fused counts on the CPU.
+                # An optimizer that was not fused counts on the CPU.
                 state["step"] = state["step"].to(parameter.device)
 
 
@@ -150,11 +150,11 @@ OPTIMIZERS: dict[str, tuple[type[Optimizer], tuple[str, ...]]] = {
 
 
 def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
-    """Make the optimiser of `net`.
+    """Make the optimizer of `net`.
 
-    Only the layers' matrices decay, and are what muon makes orthogonal: the weights of linear maps
-    in the layers, and of those that make keys of distances. Embeddings and their projections, the
-    softmax, tables of positions, u, v, biases and normalisations do neither, whatever their shape.
+    Weight decay and muon apply only to the layers' matrices: the weights of linear maps in the
+    layers, and of those that compute keys of distances. They do not apply to embeddings and their
+    projections, the softmax, tables of positions, u, v, biases and norms, whatever their shape.
     """
     matrices = {
         module.weight

@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor
 
 
 class Ranks:
-    """Messages between all processes, over the host's network; all ranks call together."""
+    """Communication between all processes on the CPU; all ranks call together."""
 
     def __init__(self) -> None:
         self.rank, self.world_size, self.group = 0, 1, None
@@ -35,5 +35,5 @@ class Ranks:
 
 
 def gather_shards(tensor: Tensor) -> Tensor:
-    """Return the whole of a tensor of which each device may have a part."""
+    """Return the full tensor of a possibly sharded one."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

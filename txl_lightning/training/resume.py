@@ -1,4 +1,4 @@
-"""Start of training: from nothing, a checkpoint, or the weights that convert wrote."""
+"""Start of training: a new run, a checkpoint, or converted weights."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -35,17 +35,17 @@ SAME_STATE = {"adamw": "adam"}
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Occasions on which last.ckpt is written, besides each validation and the end."""
+    """Additional times at which last.ckpt is written, besides validations and the end."""
 
     every_n_steps: int | None = None
-    """Steps between two of them."""
+    """Number of steps between writes."""
 
     def __post_init__(self) -> None:
         require_at_least(self, every_n_steps=1)
 
 
 def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> Path | None:
-    """Return the checkpoint to start from, or None for a start from nothing.
+    """Return the checkpoint to start from, or None for a new run.
 
     A path is a file, a run's folder or convert's, or "last": what resume would find under the root.
     """
@@ -68,7 +68,7 @@ def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> Path | None
 
 
 def check_remaining_steps(max_steps: int, checkpoint: dict[str, Any], resume: Resume) -> None:
-    """Exit when a resumed run is done; refuse a checkpoint beyond the steps asked for."""
+    """Exit if a resumed run is complete; refuse a checkpoint with more steps than max_steps."""
     step = checkpoint.get("global_step", 0)
     if not 0 <= max_steps <= step or (max_steps == step and is_validation_due(checkpoint)):
         return
@@ -80,14 +80,14 @@ def check_remaining_steps(max_steps: int, checkpoint: dict[str, Any], resume: Re
 
 
 def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) -> None:
-    """Refuse settings that the checkpoint's weights, or its optimiser's state, do not fit."""
+    """Refuse settings that conflict with the checkpoint's weights or optimizer state."""
     net = saved["net"]
     table = {"clamp_len"} if net.get("positions") in LEARNED else set()
     for name in net.keys() - (SHAPES_NO_WEIGHT - table) - {"n_token"}:
         value = list(model.net[name]) if isinstance(model.net[name], tuple) else model.net[name]
         expected = f"{net[name]}, as in the checkpoint (as in its run's config.yaml)"
         require(value == net[name], f"model.net.{name}", value, expected)
-    # A checkpoint that convert wrote has no optimiser.
+    # A converted checkpoint has no optimizer state.
     if training and "optim" in saved:
         name, before = model.optim.name, saved["optim"]["name"]
         same = SAME_STATE.get(name, name) == SAME_STATE.get(before, before)
@@ -112,7 +112,7 @@ def text_settings(start: Path, is_named: bool) -> dict[str, Any]:
 def load_weights(
     net: TransformerXL, vocab: Vocabulary | None, model: LanguageModel, data: CorpusDataModule
 ) -> None:
-    """Load a network's weights, whatever text they learned from, if its ids mean the same."""
+    """Load the weights of another run; vocabularies must be equal, or of equal size if unknown."""
     if vocab is not None:
         data.load_state_dict({"vocab": vocab.to_json()})
     elif net.config.n_token != data.n_token:

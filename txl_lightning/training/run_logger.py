@@ -19,7 +19,7 @@ class RunLogger(CSVLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> "AppendingWriter":
-        # Private: Lightning saves at the end what is in `_experiment`.
+        # Private: at the end Lightning saves the content of `_experiment`.
         if self._experiment is None:
             self._experiment = AppendingWriter(self.log_dir)
         return self._experiment
@@ -38,20 +38,20 @@ class RunLogger(CSVLogger):
 
 
 class AppendingWriter(ExperimentWriter):
-    """Writes metrics.csv after the rows that are there."""
+    """Appends to an existing metrics.csv."""
 
     def __init__(self, log_dir: str) -> None:
         super().__init__(log_dir)
         self.metrics_keys = list(next(iter(self.read_rows()), {}))
 
     def read_rows(self) -> list[dict[str, str]]:
-        """Read the rows of metrics.csv; the last one may have been cut by a kill."""
+        """Read the rows of metrics.csv; the last one may be truncated by a kill."""
         path = Path(self.metrics_file_path)
         whole = path.read_text().rpartition("\n")[0] if path.is_file() else ""
         return list(csv.DictReader(whole.splitlines()))
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:
-        """Write metrics.csv anew, whole or not at all."""
+        """Replace metrics.csv atomically."""
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, self.metrics_keys)
         writer.writeheader()
@@ -59,8 +59,8 @@ class AppendingWriter(ExperimentWriter):
         write_text(text.getvalue(), Path(self.metrics_file_path))
 
     def _check_log_dir_exists(self) -> None:
-        """Delete nothing: Lightning's deletes the metrics.csv that is there."""
+        """Delete nothing: Lightning's method deletes an existing metrics.csv."""
 
     def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
-        # Lightning's writes over the file: a kill would cut it.
+        # Lightning overwrites the file in place: a kill would truncate it.
         self.write_rows(self.read_rows())
