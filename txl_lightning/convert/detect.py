@@ -1,4 +1,4 @@
-"""Load anybody's checkpoint, told apart by its content."""
+"""Load a checkpoint of any supported format, detected by its content."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,6 +58,6 @@ def load_from_file(path: Path, args: str | None) -> Loaded:
 
 
 def warn_of(path: Path, loaded: Loaded) -> Loaded:
-    """Return what was loaded; say that nothing tells whether it is whole."""
+    """Return `loaded` after a warning that the file has no checksum."""
     warn_unverified(path, "another code's files have no checksum")
     return loaded

@@ -22,7 +22,7 @@ SAME_NAME = (
     "d_embed", "d_head", "d_inner", "d_model", "div_val", "dropatt", "dropout", "init",
     "init_range", "init_std", "mem_len", "n_head", "n_layer", "proj_init_std", "untie_r",
 )  # fmt: skip
-# What a setting is where config.json leaves it out.
+# Defaults of settings that config.json omits.
 DEFAULTS = {
     "vocab_size": 267735, "cutoffs": [20000, 40000, 200000], "d_model": 1024, "d_embed": 1024,
     "n_head": 16, "d_head": 64, "d_inner": 4096, "div_val": 4, "pre_lnorm": False, "n_layer": 18,

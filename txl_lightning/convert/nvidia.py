@@ -23,7 +23,7 @@ NVIDIA_NAMES = {
 
 
 class Vocab:
-    """Stands for NVIDIA's class of this name: it holds what a file says of it, and can nothing."""
+    """Placeholder for NVIDIA's class of this name: it stores values and has no methods."""
 
 
 STAND_INS = (argparse.Namespace, (Vocab, "utils.vocabulary.Vocab"))
@@ -40,7 +40,7 @@ def load_nvidia_checkpoint(path: Path, content: Any) -> tuple[TransformerXL, Voc
 def load_nvidia(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> TransformerXL:
     """Load a network of NVIDIA's PyTorch code, as `load_original` does of the original's."""
     config = config_from_original(args, state_dict.get("r_emb"))
-    # It lets each query see one state more than the original does.
+    # Each query attends to one state more than in the original.
     config = replace(config, same_length="mem_len+1" if config.same_length else None)
     return load_weights(state_dict, map_nvidia_weights, config)
 
@@ -49,10 +49,10 @@ def map_nvidia_weights(config: TransformerXLConfig) -> WeightMap:
     """Return NVIDIA's names for the weights of a network."""
     parts, copies = rename_weights(map_original_weights(config), NVIDIA_NAMES)
     if config.has_projections:
-        # They are there also where the softmax uses none of them.
+        # They exist even if the softmax does not use them.
         for i in range(config.n_table):
             copies[f"crit.shared_out_projs.{i}"] = f"word_emb.emb_projs.{i}"
-    # Its learned places are not told apart by head.
+    # NVIDIA's learned positions are shared by all heads.
     places = ("positions.p_NCD",)
     own = Part(("r_emb",), places, flip_places, flip_places)
     return WeightMap([own if part.ours == places else part for part in parts], copies)

@@ -89,7 +89,7 @@ def config_from_original(
         raise ValueError(f"args: {', '.join(missing)} missing; expected the constructor's keywords")
     kind, n_projs = given["attn_type"], len(given["cutoffs"]) + 1
     require(kind in range(4), "attn_type", kind, "0, 1, 2 or 3")
-    # Of absolute positions, the original leaves queries as they are.
+    # With absolute positions, the original does not normalize queries.
     norm = "pre" if kind in (0, 1) else "pre_kv"
     return TransformerXLConfig(
         **{key: given[key] for key in SAME_NAME if key in given},
@@ -106,7 +106,7 @@ def config_from_original(
 def fill_settings(
     given: Mapping[str, Any], defaults: Mapping[str, Any], numbers: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Return settings, of the kinds of their defaults, with those that are null or left out."""
+    """Return settings of the types of their defaults; null or missing ones get the default."""
     settings = {key: value for key, value in given.items() if value is not None}
     for key in settings.keys() & {*defaults, *numbers}:
         expected, kind = KINDS[type(defaults.get(key, 0))]
@@ -115,7 +115,7 @@ def fill_settings(
 
 
 def greatest_distance(given: Mapping[str, Any], table_NC: Tensor | None) -> int | None:
-    """Return clamp_len in our sense; a table of learned positions begins with distance 0."""
+    """Return our clamp_len; a table of learned positions begins with distance 0."""
     clamp_len, kind = given["clamp_len"], given["attn_type"]
     if kind in (0, 2):
         return clamp_len if clamp_len > 0 else None
@@ -170,19 +170,19 @@ def flip_rows(tensor: Tensor) -> Tensors:
 
 
 def flip_places(table_NC: Tensor) -> Tensors:
-    """Reverse a learned table, which the other codes begin with the farthest distance."""
+    """Reverse a learned table: in the other codes it begins with the largest distance."""
     return (table_NC.flip(1),)
 
 
 def rename(name: str, names: Mapping[str, str]) -> str:
-    """Put into a name, for each regular expression that it matches, what stands beside it."""
+    """Replace, in a name, each regular expression in `names` by its value."""
     for pattern, replacement in names.items():
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def rename_weights(weights: WeightMap, names: Mapping[str, str]) -> WeightMap:
-    """Return the map of a code whose names differ from another's as `names` says."""
+    """Return a weight map with the other code's names replaced according to `names`."""
     parts = [
         part._replace(theirs=tuple(rename(name, names) for name in part.theirs))
         for part in weights.parts

@@ -32,14 +32,14 @@ def generate(
 
     Args:
         model: a network, used in eval mode and left in the mode it was in.
-        prompt_L: at least one token to start from; or several such prompts of any lengths, each
-            continued as it would be alone: the result is then a list.
+        prompt_L: at least one token; or a list of such prompts of any lengths, each continued
+            independently: the result is then a list.
         max_new_tokens: tokens to sample.
-        mem_len: states remembered; left out, as in training.
-        ext_len: tokens read again with each new one, in addition to the memory. Absolute positions
-            need them, because they count from the end of a segment, and so does mem_len 0.
-        **sampling: fields of `Sampling`; the seed is the first prompt's, and if it is left out,
-            drawn from torch's generator.
+        mem_len: memory length; default as in training.
+        ext_len: tokens read again with each new one, in addition to the memory. Required for
+            absolute positions, which count from the end of a segment, and for mem_len 0.
+        **sampling: fields of `Sampling`; the seed is that of the first prompt, by default drawn
+            from torch's generator.
 
     Raises:
         ValueError: an empty prompt, or an invalid number.
@@ -49,7 +49,7 @@ def generate(
     prompt_len = len(state)
     for after in decode_steps(model, state, max_new_tokens, Sampling(**sampling)):
         state = after
-    # A copy, because a tensor made under inference_mode cannot be changed by its user.
+    # A copy, because callers cannot modify a tensor made under inference_mode.
     ids = list(state.tokens_BL[:, prompt_len:].clone())
     return ids[0] if isinstance(prompt_L, Tensor) else ids
 
@@ -81,7 +81,7 @@ def beam_search(
     ext_len: int = 0,
     **search: Any,
 ) -> Tensor:
-    """Return the ids of the likeliest continuation found, without the prompt.
+    """Return the ids of the most likely continuation found, without the prompt.
 
     mem_len and ext_len are as in `generate`, the rest as in `search_beams`; an empty prompt or an
     invalid number is a ValueError.
@@ -109,7 +109,7 @@ def search_beams(
         num_beams: continuations kept at each length.
         length_penalty: log-probabilities are divided by the length to this power: 1 compares means
             per token, 0 prefers short continuations.
-        is_finished: ends a continuation early; left out, all have max_new_tokens.
+        is_finished: ends a continuation early; default never.
     """
     require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
     require(num_beams >= 1, "num_beams", num_beams, "at least 1")
