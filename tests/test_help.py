@@ -1,4 +1,4 @@
-"""What --help prints, and what it does not wait for."""
+"""The output of --help, and the packages that it does not import."""
 
 import inspect
 import io

@@ -39,7 +39,7 @@ EXHAUSTED = re.compile(
 )
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Characters that a terminal obeys: escapes, ends of lines, and those that reverse a text."""
+"""Control characters: escapes, line ends, and those that reverse text."""
 LONGEST_VALUE, LONGEST_LINE = 200, 1000
 
 

@@ -18,7 +18,7 @@ from filelock import FileLock
 from .errors import TYPE_WORDS, DataError, StorageError, require
 
 DEEPEST, LONGEST_YAML = 100, 100_000
-"""Levels of a YAML file, and characters that its aliases may stand for."""
+"""Limits of a YAML file: nesting levels, and characters with aliases expanded."""
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:

@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
-"""Signals that end a process, and its exit code then."""
+"""Exit codes of the signals that stop a process."""
 SAVE = signal.SIGUSR1
-"""Asks for a checkpoint."""
+"""Signal that requests a checkpoint."""
 # A launcher of several processes may forward a signal that they have already received.
 PATIENCE = 2.0
-"""Seconds after which one more signal to stop means: at once."""
+"""Seconds after which another stop signal ends the process at once."""
 Handler = Callable[[int, Any], None]
 
 

@@ -34,7 +34,7 @@ def checkpoint(tmp_path_factory, sizes) -> Path:
 
 @pytest.fixture
 def generate(txl, checkpoint):
-    """What generate prints."""
+    """Return the output of generate."""
 
     def run(*options: str) -> str:
         code, output = txl("generate", "--ckpt_path", checkpoint, *options)

@@ -1,4 +1,4 @@
-"""How a text is read when it is scored."""
+"""Protocols of scoring a text."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a text is scored; context and memory are one stretch of states."""
+"""Scoring of a text; context and memory are consecutive states."""
 
 import itertools
 

@@ -200,7 +200,7 @@ def test_a_finished_text_takes_no_beam_from_the_others(small):
 
 
 def test_each_beam_keeps_its_own_memory(make_net):
-    """What comes after the text that is found is what comes after it when it is read alone."""
+    """The state after the text found predicts the same as after reading that text alone."""
     for seed in range(4):
         torch.manual_seed(seed)
         net = make_net(n_token=4, mem_len=9)

@@ -15,7 +15,7 @@ DOTTED = Words(("one.two", "three"), WordOptions(line_end="none"))
 
 
 def pieces(stream: StreamingDetokenizer, ids: list[int]) -> list[str]:
-    """What comes with each token, and at the end."""
+    """Return the text after each token, and at the end."""
     return [*map(stream.push, ids), stream.flush()]
 
 

@@ -104,7 +104,7 @@ def test_flops_are_those_of_weights_softmax_and_attention(make_net):
 
 
 def test_forward_of_one_token_takes_a_third_of_its_flops(make_net):
-    """What is left are the keys of two distances, the second of which is only a place."""
+    """The rest are the keys of two distances, of which the second is only padding."""
     net = make_net(**SMALL, mem_len=0)
     with FlopCounterMode(display=False) as counter:
         net(torch.tensor([[3]]))

@@ -1,4 +1,4 @@
-"""What holds of the kernels for CUDA where there is none; no GPU has run them yet."""
+"""CUDA kernels on machines without CUDA; no GPU has run them yet."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""What only a GPU can show: where there is one, python -m pytest -m gpu."""
+"""Tests that need a GPU: python -m pytest -m gpu."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What is measured depends on the weights, the text and the lengths of evaluation alone."""
+"""Evaluation results depend only on the weights, the text and the lengths of evaluation."""
 
 import math
 from pathlib import Path

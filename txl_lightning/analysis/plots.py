@@ -13,14 +13,14 @@ Rows = Sequence[dict[str, Any]]
 PALETTE = (
     "#2f7fd6", "#d1620a", "#2a9152", "#d6406a", "#8e6bd8", "#0f8f9e", "#94741b", "#7d8590",
 )  # fmt: skip
-"""Colours of lines: contrasts of 3.7 and more with a white page and with a dark one."""
+"""Line colors: contrast of at least 3.7 with a white page and with a dark one."""
 GRAY = PALETTE[-1]
 LOG_RATIO = 2.0
-"""How many times the least value the greatest is, at least, on a logarithmic axis."""
+"""Smallest ratio of largest to smallest value for a logarithmic axis."""
 TICKS = {5: (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8), 20: (1, 1.5, 2, 3, 5, 7), 1000: (1, 2, 5)}
-"""Ticks of each power of 10 on such an axis, by the most that this ratio may be; or else one."""
+"""Ticks within each power of 10, by the largest ratio for which they are used; otherwise one."""
 SMOOTHED = 32
-"""A mean over positions takes, to either side, the segment's length divided by this."""
+"""Divisor of the segment length that gives the half-width of the moving average."""
 # Fraction of the distance between layers over which a layer's heads are spread.
 LAYER_WIDTH = 0.7
 # The smallest gain, in percent, that a logarithmic axis shows.

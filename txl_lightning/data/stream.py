@@ -20,7 +20,7 @@ from .tokens import FixedLengths, ReadingOrder, SegmentLengths, Text, TextOrder,
 
 TENSORS = ("tokens_BL", "targets_BL", "doc_pos_BL")
 IGNORED = -100
-"""A target that is not scored; what F.cross_entropy ignores."""
+"""Target that is not scored; F.cross_entropy ignores it."""
 
 
 # A tuple, because Lightning rebuilds batches to convert them and cannot rebuild frozen classes.

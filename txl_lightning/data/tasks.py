@@ -15,7 +15,7 @@ from .tokens import Drawn, Examples
 from .vocab import WordOptions, Words
 
 ENDLESS = 1 << 40
-"""Examples in training when none is to come twice."""
+"""Number of training examples if none is repeated."""
 
 
 @dataclass(frozen=True)

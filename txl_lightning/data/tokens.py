@@ -19,7 +19,7 @@ DEVIATION, SHORTEST = 5, 5
 
 
 Drawn = tuple[ndarray, ndarray]
-"""Ids of an example: what is read, and its answer."""
+"""Ids of an example: the question, and the answer."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class ShuffledOrder:
 
 
 ReadingOrder = TextOrder | RolledOrder | ShuffledOrder
-"""Which token stands in a column of a row; a pass that is read again is the same."""
+"""Maps row and column to a position in the text, for each pass; the mapping is deterministic."""
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 from .scoring import TokenNats, score_text
 
 BLOCKS = 1000
-"""Blocks at most."""
+"""Maximum number of blocks."""
 SHORTEST_BLOCK = 64
-"""Tokens in a block at least: neighbours are too much alike to be drawn one by one."""
+"""Minimum tokens per block: neighboring tokens are too correlated to be sampled one by one."""
 RESAMPLES, SEED, LEVEL = 1000, 1, 0.95
-"""Of the block bootstrap, and how often its interval holds the mean."""
+"""Samples and seed of the block bootstrap, and its confidence level."""
 
 
 class NatsAccumulator:

@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import prefix_errors
 
 ERROR = "_error"
-"""The end of the name of a metric's standard error."""
+"""Suffix of the name of a metric's standard error."""
 
 
 @dataclass(frozen=True)

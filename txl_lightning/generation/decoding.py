@@ -16,7 +16,7 @@ from .state import DecodingState, advance, start_decoding
 
 Prompts = TypeVar("Prompts", Tensor, Sequence[Tensor])
 IsFinished = Callable[[list[int]], bool]
-"""Tells from the ids of a continuation, without its prompt, if it ends here."""
+"""Returns True if a continuation, given as ids without the prompt, ends here."""
 
 
 def generate(

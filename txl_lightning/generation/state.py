@@ -21,9 +21,9 @@ from ..files import replace_file
 from ..model import AnyMemory, CachedReader, EvalLengths, TransformerXL
 
 SEGMENT_LEN = 128
-"""Tokens of a prompt that are read at once."""
+"""Tokens per segment of a prompt."""
 FORMAT = "txl_lightning decoding state 3"
-"""The number changes with what a file holds."""
+"""The number changes with the content of a file."""
 
 
 @dataclass(frozen=True)

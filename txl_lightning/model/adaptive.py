@@ -20,9 +20,9 @@ from ..errors import require
 from .config import TransformerXLConfig
 
 IGNORED = -100
-"""A target that is not scored: its nats are 0, and no gradient comes from it."""
+"""Target that is not scored: 0 nats and no gradient."""
 Scorer = Callable[[Tensor], Tensor]
-"""Maps h_YD to unnormalised log-probabilities of some tokens."""
+"""Maps h_YD to unnormalized log-probabilities of some tokens."""
 
 
 def embedding_and_head(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:

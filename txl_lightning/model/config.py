@@ -10,7 +10,7 @@ from ..errors import require
 SameLength = Literal["mem_len", "mem_len+1"] | None
 EvalSameLength = Literal["mem_len", "mem_len+1", "all"] | None
 MAX_LAYERS = 10_000
-"""More than anybody trains; so many are built in seconds, a thousand million never."""
+"""More than any real network; building these takes seconds, a larger number might never end."""
 LEARNED = ("learned", "shaw", "absolute_learned")
 """Position schemes with a row for each distance up to clamp_len."""
 

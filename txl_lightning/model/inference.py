@@ -24,9 +24,9 @@ from .positions import DistanceTerms
 from .transformer_xl import Layer, TransformerXL
 
 SLACK = 256
-"""Tokens at least for which a buffer has room and for which there are terms."""
+"""Minimum number of tokens for which a buffer has room and terms are computed."""
 ROOM = 8192
-"""Remembered states, of more allowed, for which there is room and are terms at first."""
+"""Initial room, and number of terms, for a longer mem_len."""
 
 
 class CachedReader:
@@ -94,7 +94,7 @@ class CachedReader:
 
 
 CachedLayer = tuple[Tensor, Tensor, DistanceTerms]
-"""k_HBKS and value_HBSK, whose last L are for the segment; and what distance adds."""
+"""k_HBKS and value_HBSK, whose last L are for the segment; and distance terms."""
 
 
 def read_layer(

@@ -1,8 +1,8 @@
-"""Small parts: dropout, layer normalisation, and the original's initial weights.
+"""Small parts: dropout, layer normalization, and the original's initial weights.
 
 matrices, embeddings, u, v, learned positions     init: normal(0, init_std), or uniform
 projections of embeddings                         normal(0, proj_init_std)
-layer-normalisation weights                       normal(1, init_std)
+layer-normalization weights                       normal(1, init_std)
 every other bias                                  0
 """
 
@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from .config import TransformerXLConfig
 
 INITIALIZED_LIKE_WEIGHTS = ("u_NHK", "v_NHK", "r_NCHK", "r_NCK", "p_NCD")
-"""Parameters of position schemes that are no biases of a distance."""
+"""Parameters of position schemes that are not biases per distance."""
 PROJECTIONS = ("embedding.projections.", "head.down")
-"""What the names of projections from and to the width of embeddings begin with."""
+"""Name prefixes of the projections from and to the width of embeddings."""
 
 
 class VariationalDropout(nn.Dropout):

@@ -26,7 +26,7 @@ from .engine import Sweep
 from .results import find_error, read_metric, write_results
 
 POLL = 1.0
-"""Seconds between two readings of a trial's metrics."""
+"""Seconds between reads of a trial's metrics."""
 MAX_FIRST_FAILURES = 3
 
 

@@ -28,7 +28,7 @@ POLAR_EXPRESS = (
 hundredth of room for rounding (Amsel et al. 2025)."""
 
 ADAM_RMS = 0.2
-"""Root mean square of AdamW's usual update, which an orthogonal one is scaled to."""
+"""Typical root mean square of AdamW's update, to which orthogonal updates are scaled."""
 
 
 class Muon(Optimizer):

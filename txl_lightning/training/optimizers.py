@@ -146,7 +146,7 @@ OPTIMIZERS: dict[str, tuple[type[Optimizer], tuple[str, ...]]] = {
     "muon": (Muon, ("lr", "betas", "eps", "momentum")),
     "sgd": (SGD, ("lr", "momentum")),
 }
-"""Optimisers by name, each with the settings that it takes."""
+"""Optimizers by name, each with the settings that it takes."""
 
 
 def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:

@@ -30,7 +30,7 @@ SHAPES_NO_WEIGHT |= {"dropout", "dropout_type", "dropatt"}
 SHAPES_NO_WEIGHT |= {"init", "init_std", "init_range", "proj_init_std"}
 """Fields of a checkpoint's network that may be given another value."""
 SAME_STATE = {"adamw": "adam"}
-"""Optimisers that keep of each weight what another one keeps."""
+"""Optimizers with the same state as another one."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What all vocabularies share: names, files, decoding id by id, byte counts, text in pieces."""
+"""Common properties of vocabularies: names, files, decoding by id, byte counts, text in pieces."""
 
 import json
 from dataclasses import replace

@@ -16,4 +16,4 @@ def attend(name: str, q_BLHK: Tensor, *others: Any) -> Tensor:
 
 
 CUDA_KERNELS = {"flex": partial(attend, "flex"), "triton": partial(attend, "tiled")}
-"""Untried: no GPU has run them, so that nothing but a setting chooses them."""
+"""Untested: no GPU has run them, so they are used only on request."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..positions import DistanceTerms, shift
 
 TILE_SCORES = {"cpu": 1 << 19, "elsewhere": 1 << 24}
-"""Scores computed at once; on a CPU, as many as stay in the caches of a few cores."""
+"""Scores computed at once; on a CPU, as many as fit in the caches of a few cores."""
 
 
 class Mask:

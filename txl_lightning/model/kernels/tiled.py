@@ -22,11 +22,11 @@ from torch import Tensor
 from ..positions import DistanceTerms
 
 HIDDEN = tl.constexpr(-1e30)
-"""Score of a state that is not seen; a row of -inf alone would have no weights but nan."""
+"""Score of a masked state; a row of only -inf would give nan weights."""
 EXACT = tl.constexpr("ieee")
 """Products in float32 are not rounded to TF32."""
 LAUNCH = {"num_warps": 8, "num_stages": 2}
-"""Eight warps, because with four the compiler moves registers to memory (seen in its report)."""
+"""Eight warps, because with four the compiler spills registers (according to its report)."""
 
 
 def attend(

@@ -15,7 +15,7 @@ from ...evaluation.run_metrics import read_metrics
 from .run_folder import run_folder
 
 PEAK_FLOPS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
-"""Dense bfloat16 operations a second of a device, by a part of its name (NVIDIA's data sheets)."""
+"""Dense bfloat16 FLOPs per second, by a part of the device name (NVIDIA's data sheets)."""
 
 
 class Throughput(Callback):
