@@ -33,13 +33,23 @@ COMPARISONS = [
     ("recurrence_ours_half", "alone_ours_half", "recurrence helps, loss on half", "Table 6"),
     ("recurrence_shaw_full", "alone_shaw_full", "recurrence helps, Shaw's positions", "Table 6"),
     ("recurrence_ours_full", "recurrence_shaw_full", "its positions beat Shaw's", "Table 6"),
-    ("alone_ours_full", "alone_shaw_full", "the same, without recurrence", "Table 6"),
+    ("alone_ours_full", "alone_shaw_full", "its positions beat Shaw's, alone", "Table 6"),
     ("recurrence_ours_full", "recurrence_ours_half", "loss on the whole segment", "Table 6"),
-    ("alone_ours_full", "alone_ours_half", "the same, without recurrence", "Table 6"),
+    ("alone_ours_full", "alone_ours_half", "loss on the whole segment, alone", "Table 6"),
     ("alone_ours_half", "alone_vaswani_half", "relative beats absolute sinusoids", "Table 6"),
     ("alone_ours_half", "alone_al_rfou_half", "relative beats learned absolute", "Table 6"),
-    ("shuffled_recurrence_ours", "shuffled_alone_ours", "recurrence helps in lines", "Table 7"),
-    ("shuffled_recurrence_ours", "shuffled_recurrence_shaw", "positions help there", "Table 7"),
+    (
+        "shuffled_recurrence_ours",
+        "shuffled_alone_ours",
+        "recurrence helps, shuffled lines",
+        "Table 7",
+    ),
+    (
+        "shuffled_recurrence_ours",
+        "shuffled_recurrence_shaw",
+        "positions help, shuffled lines",
+        "Table 7",
+    ),
     ("recurrence_ours_full", "alone_ours_full_176", "at equal memory, full loss", "Table 10"),
     ("recurrence_ours_half", "alone_ours_half_172", "at equal memory, half loss", "Table 10"),
 ]
@@ -92,14 +102,12 @@ def draw(records: Records, path: Path) -> None:
         ours.invert_yaxis()
         seeds = len(values(records, rows[0].name, "test"))
         first = choose(records, row=rows[0].name)[0]
-        million = f"{first['parameters'] / 1e6:.2f} million parameters"
-        ours.set_title(
-            f"Ours: {million}, {first['tokens'] / 1e6:.1f} million tokens, {seeds} seeds"
-        )
-        theirs.set_title("Paper: WikiText-103, 128 million parameters")
+        size = f"{first['parameters'] / 1e6:.2f} million parameters"
+        tokens = f"{first['tokens'] / 1e6:.1f} million tokens"
+        ours.set_title(f"Ours: {size}, {tokens} (seeds: {seeds})", loc="left", fontsize=8)
+        theirs.set_title("Paper: WikiText-103, 128 million parameters", loc="left", fontsize=8)
         for axes, text in ((ours, "perplexity of a subword"), (theirs, "perplexity of a word")):
             axes.set_xlabel(f"{text}, best attention length")
-            axes.title.set_fontsize(9)
 
 
 def describe(row: Row) -> str:
