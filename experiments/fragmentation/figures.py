@@ -3,7 +3,10 @@
 python -m experiments.fragmentation.figures [FILE]
 """
 
+import math
+import statistics
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ Records = Mapping[str, dict[str, Any]]
 INK = "#797979"
 """As far from white as from the black of a dark page."""
 COLOURS = {"alone": "#d97706", "window": "#16a34a", "memory": "#3b82f6"}
-NAMES = {"alone": "no memory", "window": "sliding window", "memory": "memory"}
+NAMES = {"alone": "without memory", "window": "a sliding window", "memory": "with memory"}
 PLACES = (1, 2, 4, 8, 16, 32, 64)
 STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "fragmentation", "font.size": 11,
@@ -60,19 +63,27 @@ def table_rows(records: Records) -> list[list[str]]:
 def draw(records: Records, path: Path) -> None:
     """Draw nats by position, to be read on a light and on a dark page."""
     options = {"transparent": True, "metadata": {"Date": None}}
-    with matplotlib.rc_context(STYLE), open_figure(path, inches=(7, 3.4), **options) as (axes,):
+    with matplotlib.rc_context(STYLE), open_figure(path, inches=(7, 3.2), **options) as (axes,):
         for reading, name in NAMES.items():
             found = choose(records, reading=reading)
             curve = [spread(nats)[0] for nats in zip(*(r["nats"] for r in found), strict=True)]
-            work = f"{found[0]['computed']}× the work" if found[0]["computed"] > 1 else ""
-            label = f"{name} ({work})" if work else name
-            style = {"color": COLOURS[reading], "linewidth": 2, "label": label}
-            axes.plot(range(1, len(curve) + 1), curve, **style)
-        axes.set_xlabel("position in the segment")
-        axes.set_ylabel("nats per byte")
-        axes.set_xlim(1, len(curve))
-        axes.set_xticks(places(records))
+            work = found[0]["computed"]
+            label = f"{name}: {work} times the work" if work > 1 else name
+            style = {"color": COLOURS[reading], "linewidth": 2, "markersize": 4, "label": label}
+            axes.plot(*average_in_bins(curve), "o-", **style)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(places(records), places(records))
+        axes.set(xlabel="position in the segment", ylabel=f"nats per {found[0]['unit']}")
         axes.legend(frameon=False)
+
+
+def average_in_bins(curve: list[float]) -> tuple[list[float], list[float]]:
+    """Return the middle position, and the mean, of bins that grow: neighbours are alike."""
+    edges = [edge for power in range(12) for edge in (2**power, 3 * 2**power // 2)]
+    edges = [edge for edge in sorted(set(edges)) if edge < len(curve)] + [len(curve) + 1]
+    bins = [range(*pair) for pair in pairwise(edges)]
+    middles = [math.sqrt(each[0] * each[-1]) for each in bins]
+    return middles, [statistics.fmean(curve[place - 1] for place in each) for each in bins]
 
 
 def list_claims(records: Records) -> list[Claim]:

@@ -73,7 +73,7 @@ def draw_contexts(records: Records, path: Path) -> None:
             how = {"color": colour, "label": NAMES[model], "fmt": "o-", "markersize": 3}
             axes.errorbar(found[0]["contexts"], means, yerr=deviations, **how)
         axes.set(xlabel="context of each prediction (subwords)", ylabel="nats per subword")
-        axes.set_title(f"Loss by context, mean and deviation of {len(found)} seeds", fontsize=10)
+        axes.set_title(f"Loss by context (seeds: {len(found)})", fontsize=10)
         axes.legend(frameon=False)
 
 
@@ -90,7 +90,7 @@ def draw_read(records: Records, path: Path) -> None:
                 axes.errorbar(range(len(lengths)), means, yerr=deviations, capsize=3, **how)
         axes.set_xticks(range(len(lengths)), lengths)
         axes.set(xlabel="mem_len at evaluation; 64 in training", ylabel="nats per subword")
-        axes.set_title(f"Longer memory than in training, {len(columns)} seeds", fontsize=10)
+        axes.set_title(f"Longer memory than in training (seeds: {len(columns)})", fontsize=10)
         axes.legend(frameon=False)
 
 
@@ -110,7 +110,9 @@ def draw_pairs(records: Records, path: Path) -> None:
         axes.axhline(1 / 16, color="grey", linestyle=":", label="guessing")
         axes.set(xlabel="tokens since the key's value", ylabel="values recalled right")
         segment = found[0]["segment"]
-        axes.set_title(f"Recall by distance, segments of {segment}, {len(rows)} seeds", fontsize=10)
+        axes.set_title(
+            f"Recall by distance, segments of {segment} (seeds: {len(rows)})", fontsize=10
+        )
         axes.legend(frameon=False)
 
 

@@ -77,7 +77,7 @@ def measure_recl(given: argparse.Namespace, ablation: Path, seed: int, _: None) 
     paths = {name: train(given, ablation, seed, name) for name in GROUP}
     out = given.runs / f"recl{seed}"
     lengths = ["--step=8", "--max_context=32", "--positions=50"] if given.fast else []
-    lengths = lengths or ["--step=32", "--max_context=320", "--positions=1000"]
+    lengths = lengths or ["--step=8", "--max_context=128", "--positions=1000"]
     run(["recl", *map(str, paths.values()), *lengths, "--split=test", f"--out={out}"])
     found = json.loads((out / "recl.json").read_text())
     return {name: found[name] for name in ("contexts", "positions", "nats", "rows")}
