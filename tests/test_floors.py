@@ -19,8 +19,8 @@ FLOORS = {
 # What was reached; the aim is 10,000 lines in all and 9,000 of tests. Budgets fall with every cut;
 # raising one is a decision, and its commit says why.
 BUDGETS = {
-    "top": 1100, "model": 2400, "data": 2750, "evaluation": 700, "generation": 600,
-    "checkpoints": 800, "convert": 600, "analysis": 700, "training": 3500, "sweeps": 560,
+    "top": 1100, "model": 2400, "data": 2750, "evaluation": 730, "generation": 600,
+    "checkpoints": 800, "convert": 600, "analysis": 720, "training": 3500, "sweeps": 580,
     "commands": 1400,
 }  # fmt: skip
 ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_000, 15_500, 300, 50
