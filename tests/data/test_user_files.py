@@ -2,15 +2,22 @@
 
 import bz2
 import gzip
+import json
 import lzma
 import os
+import random
+import stat
 import tarfile
+import zipfile
+from contextlib import suppress
+from io import BytesIO
 from itertools import chain
 
 import pytest
 
-from txl_lightning.data import user_files
-from txl_lightning.data.user_files import split_user_files, unpack_tar
+from txl_lightning.data import archives
+from txl_lightning.data.archives import unpack_tar, unpack_zip
+from txl_lightning.data.user_files import has_documents, split_user_files
 from txl_lightning.errors import DataError, StorageError
 
 FRACTIONS = (0.8, 0.1, 0.1)
@@ -117,7 +124,8 @@ def test_tar_gives_its_files_is_unpacked_once_and_refused_if_it_is_cut(
     tmp_path, monkeypatch, ending
 ):
     path, compress = tmp_path / f"texts.tar{ending}", COMPRESSIONS[ending]
-    members = {"z.txt": b"z\n", "deep/" * 18 + "é.txt": os.urandom(20_000), "empty": b""}
+    letters = os.urandom(20_000).replace(b"\0", b"0")
+    members = {"z.txt": b"z\n", "deep/" * 18 + "é.txt": letters, "empty": b""}
     entries = [entry(name, text, mode=0o4755) for name, text in members.items()]
     whole = compress(make_tar(entry("deep", type=tarfile.DIRTYPE), entry("z.txt", b"1"), *entries))
     for length in (0, 300, 5000):
@@ -129,7 +137,7 @@ def test_tar_gives_its_files_is_unpacked_once_and_refused_if_it_is_cut(
     assert texts(splits)["train"] == [members["deep/" * 18 + "é.txt"], b"z\n"]
     assert not splits["train"][0].path.stat().st_mode & 0o4000
     with monkeypatch.context() as patch:
-        patch.setattr(user_files, "unpack_tar", lambda *_: pytest.fail("unpacked again"))
+        patch.setattr(archives, "unpack_tar", lambda *_: pytest.fail("unpacked again"))
         assert split_user_files([path], ALL_TRAIN, tmp_path) == splits
     path.write_bytes(compress(make_tar(entry("z.txt", b"changed"))))
     assert texts(split_user_files([path], ALL_TRAIN, tmp_path))["train"] == [b"changed"]
@@ -159,15 +167,110 @@ def test_refused_tar_leaves_no_unpacked_copy(write_files, tmp_path, kind):
 
 
 def test_decompression_bomb_is_stopped_before_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(user_files, "HARMLESS", 1 << 20)
+    monkeypatch.setattr(archives, "HARMLESS", 1 << 20)
     archive, folder = tmp_path / "archive", tmp_path / "unpacked"
     archive.write_bytes(gzip.compress(make_tar(entry("a", b"a"), entry("zeros", bytes(4 << 20)))))
     with pytest.raises(DataError, match="archive: unpacks to more than 1,048,576 bytes; replace"):
         unpack_tar(archive, folder)
     assert os.listdir(folder) == ["a"]
-    monkeypatch.setattr(user_files, "GROWTH", 2000)
+    monkeypatch.setattr(archives, "GROWTH", 2000)
     unpack_tar(archive, folder)
     assert (folder / "zeros").stat().st_size == 4 << 20
+
+
+def make_zip(members: dict[str, bytes], kind=stat.S_IFREG) -> bytes:
+    file = BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = kind << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
+            bundle.writestr(info, content)
+    return file.getvalue()
+
+
+def make_lines(*texts: str) -> bytes:
+    return "".join(f"{json.dumps({'text': text, 'n': 1})}\n" for text in texts).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "documents"),
+    [
+        ("a.zip", make_zip({"b/1.txt": b"one", "b/2.txt": b"two", "empty": b""}), ["one", "two"]),
+        ("a.txt.gz", gzip.compress(b"one\ntwo"), ["one\ntwo"]),
+        ("a.txt.bz2", bz2.compress(b"one\ntwo"), ["one\ntwo"]),
+        ("a.txt.xz", lzma.compress(b"one\ntwo"), ["one\ntwo"]),
+        ("a.jsonl", make_lines("one", "", "zwöi") + b"\n", ["one", "zwöi"]),
+        ("a.jsonl.gz", gzip.compress(make_lines("one", "two")), ["one", "two"]),
+        (
+            "a.zip",
+            make_zip({"1.jsonl": make_lines("one", "two"), "2.txt": b"!"}),
+            ["one", "two", "!"],
+        ),
+        ("a/1.jsonl", make_lines("one", "two"), ["one", "two"]),
+        ("a/1.zip", make_zip({"b/1.txt": b"one"}), ["one"]),
+    ],
+)
+def test_packed_files_and_json_in_lines_give_their_texts(
+    write_files, tmp_path, name, content, documents
+):
+    path = write_files({name: content}) / name.split("/")[0]
+    splits = split_user_files([path], ALL_TRAIN, tmp_path / "data")
+    assert [text.decode() for text in texts(splits)["train"]] == documents
+    assert has_documents(path) is (not name.startswith("a.txt"))
+    three = split_user_files([path] * 3, FRACTIONS, tmp_path / "data")
+    assert [*map(len, three.values())] == [len(documents)] * 3
+
+
+def test_files_that_are_not_text_are_passed_over_and_named(write_files, tmp_path, capfd):
+    picture = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+    files = {f"{n}.png": picture for n in range(6)} | {"a.txt": b"a", "latin.txt": b"caf\xe9"}
+    folder = write_files(files, "texts")
+    # Archives within archives would grow without limit.
+    (folder / "b.zip").write_bytes(make_zip({"b.txt": b"b", "c.zip": make_zip({"c": b"c"})}))
+    splits = split_user_files([folder], ALL_TRAIN, tmp_path / "data")
+    assert texts(splits)["train"] == [b"a", b"b", b"caf\xe9"]
+    [line] = capfd.readouterr().err.splitlines()
+    expected = "0.png, 1.png, 2.png, 3.png, 4.png, ... (7)"
+    assert line == f"warning: {folder}: passed over, as not text: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (make_zip({"../evil": b"x"}), rf"{DAMAGED}.*outside"),
+        (make_zip({"/evil": b"x"}), rf"{DAMAGED}.*outside"),
+        (make_zip({"b": b"/etc/passwd"}, stat.S_IFLNK), NO_PLAIN_FILE),
+        (make_zip({"b": b"x" * 99})[:-30], DAMAGED),
+        (make_zip({"zeros": bytes(80 << 20)}), "unpacks to more than 67,108,864 bytes"),
+    ],
+    ids=["parent folder", "absolute", "symbolic link", "damaged", "explosion"],
+)
+def test_zip_that_could_do_harm_is_refused(write_files, tmp_path, content, message):
+    folder = write_files({"a.zip": content, "unpacked/b": b""})
+    with pytest.raises(DataError, match=f"a.zip: {message}"):
+        unpack_zip(folder / "a.zip", folder / "unpacked")
+    assert set(os.listdir(tmp_path)) == {"a.zip", "unpacked"}
+
+
+def test_compressed_file_that_explodes_is_stopped(write_files, tmp_path):
+    folder = write_files({"a.txt.gz": gzip.compress(bytes(80 << 20))})
+    with pytest.raises(DataError, match=r"a\.txt\.gz: unpacks to more than 67,108,864 bytes"):
+        split_user_files([folder / "a.txt.gz"], FRACTIONS, tmp_path)
+    assert [left.suffix for left in (tmp_path / "prepared").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("kind", ["a.zip", "a.jsonl.gz"])
+def test_mutated_archives_are_read_or_refused_in_words(write_files, tmp_path, kind):
+    whole = make_zip({"a": b"to be or not\n" * 9, "b": b"to be"})
+    whole = whole if kind == "a.zip" else gzip.compress(make_lines("to be or not" * 9, "to be"))
+    rng = random.Random(0)
+    for _ in range(200):
+        mutated = bytearray(whole)
+        mutated[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        path = write_files({kind: bytes(mutated[: rng.choice([-1, len(whole)])])}) / kind
+        with suppress(DataError):
+            split_user_files([path], ALL_TRAIN, tmp_path / "data")
 
 
 def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, limit_file_size):
@@ -184,7 +287,14 @@ def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, 
         ({}, ["no.txt"], "no.txt: no such file"),
         ({"empty.txt": b""}, ["empty.txt"], "empty.txt: there is no text in it"),
         ({"folder/empty": b""}, ["folder"], "folder: there is no text in it"),
-        ({"a.txt.gz": b"x"}, ["a.txt.gz"], "a.txt.gz: packed; unpack it first"),
+        ({"a.txt.zst": b"x"}, ["a.txt.zst"], "a.txt.zst: packed; unpack it first"),
+        ({"a.txt.gz": b"x"}, ["a.txt.gz"], r"a.txt.gz: damaged or no archive \(Not a gzipped fi"),
+        ({"a.zip": b"x"}, ["a.zip"], r"a.zip: damaged or no archive \(File is not a zip"),
+        ({"f/a.png": b"\0", "f/b": b"\0"}, ["f"], "f: there is no text in it, but a.png, b; data"),
+        ({"a.jsonl": b'{"text": "a"}\n["b"]'}, ["a.jsonl"], "a.jsonl: line 2 has no text; expect"),
+        ({"a.jsonl": b'{"text": "\\ud800"}'}, ["a.jsonl"], "a.jsonl: line 1 has no text; expect"),
+        ({"a.jsonl": b"[" * 100_000}, ["a.jsonl"], "a.jsonl: line 1 has no text; expected JSON in"),
+        ({"a.jsonl": b"\n"}, ["a.jsonl"], "a.jsonl: there is no text in it; data.path must name"),
         ({"a": b"x"}, ["a", "a"], r"data\.path: invalid number of files 2; expected one, or three"),
         (
             dict.fromkeys(("train.txt", "val.txt", "test.txt", "README"), b"x"),

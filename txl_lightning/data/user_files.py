@@ -1,37 +1,35 @@
-"""A user's own text: a file, three files, or a folder or tar of documents."""
+"""A user's own text: a file, three files, or a folder or archive of documents."""
 
-import lzma
 import os
 import shutil
-import tarfile
-import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate, pairwise
+from functools import partial
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 
-from ..errors import DataError
+from ..errors import DataError, print_notice
 from ..files import create_folder
+from ..signals import is_child
+from .archives import COMPRESSED, LINES, TARS, find_texts, unpack_lines, unpacker
 from .documents import SPLITS, FileSlice, Splits, file_stamp, short_hash, whole_file
 
-TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst", ".7z")
-# Limits of the unpacked size: per byte of the tar, and a size that is always allowed.
-GROWTH = 200
-HARMLESS = 64 << 20
-# Errors that damaged numbers and names cause in Python.
-DAMAGE = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, KeyError, MemoryError)
-DAMAGE += (OverflowError, ValueError, OSError)
+Documents = Mapping[str, list[FileSlice]]  # by the path of a file, the texts in it
+Found = dict[str, list[FileSlice] | None]  # the same, with None for what is not text
+# Files of several texts, if they are no folders.
+SEVERAL = (*TARS, ".zip", LINES, *(f"{LINES}{ending}" for ending in COMPRESSED))
+PACKED = (".zst", ".7z")
+NUL_WITHIN = 8000  # bytes: a file without a NUL there is text, as git says
 # Names of a split within file or folder names, between dots.
 NAMES = {"train": {"train"}, "val": {"val", "valid", "validation", "dev"}, "test": {"test"}}
 
 
 def split_user_files(paths: Sequence[Path], fractions: Sequence[float], data_dir: Path) -> Splits:
-    """Return the splits of one file, folder or tar, or of three for train, val and test.
+    """Return the splits of one file, folder or archive, or of three for train, val and test.
 
-    One text is cut by `fractions`, unless its file names give the splits; a tar is unpacked under
-    `data_dir`. DataError if nothing can be read.
+    One text is cut by `fractions`, unless its file names give the splits; archives are unpacked
+    under `data_dir`. DataError if nothing can be read.
     """
     if len(paths) == len(SPLITS):
         return {name: find_slices(path, data_dir) for name, path in zip(SPLITS, paths, strict=True)}
@@ -41,38 +39,70 @@ def split_user_files(paths: Sequence[Path], fractions: Sequence[float], data_dir
     documents = find_documents(paths[0], data_dir)
     with removed_if_refused(paths[0], data_dir):
         named = split_by_name(paths[0], documents)
-    return named or split_by_fractions([*documents.values()], fractions)
+    return named or split_by_fractions([*chain(*documents.values())], fractions)
 
 
 def has_documents(path: Path) -> bool:
-    """Return True if each file in it is a document."""
-    return path.is_dir() or path.name.endswith(TARS)
+    """Return True if there are several documents in it."""
+    return path.is_dir() or path.name.endswith(SEVERAL)
 
 
 def find_slices(path: Path, data_dir: Path) -> list[FileSlice]:
-    """Return the whole text of a file, a folder or a tar."""
-    return [*find_documents(path, data_dir).values()]
+    """Return the whole text of a file, a folder or an archive."""
+    return [*chain(*find_documents(path, data_dir).values())]
 
 
-def find_documents(path: Path, data_dir: Path) -> dict[str, FileSlice]:
-    """Return the texts in a file, a folder or a tar, by name; DataError if there are none."""
+def find_documents(path: Path, data_dir: Path) -> Documents:
+    """Return the texts in a file, a folder or an archive; DataError if there are none."""
     if not path.exists():
-        raise DataError(f"{path}: no such file; data.path must name a text file, a folder or a tar")
-    if path.is_file() and path.name.endswith(TARS):
-        folder = unpacked_folder(path, data_dir)
-        create_folder(folder, lambda part: unpack_tar(path, part))
-        files = list_files(folder, data_dir)
-    elif path.is_dir():
-        files = list_files(path, data_dir)
-    elif path.suffix in PACKED:
-        raise DataError(f"{path}: packed; unpack it first (a tar of documents may be packed)")
-    else:
-        files = {path.name: path}
-    documents = {name: part for name, file in files.items() for part in whole_file(file)}
+        expected = "data.path must name a text file, a folder or an archive"
+        raise DataError(f"{path}: no such file; {expected}")
+    if path.suffix in PACKED:
+        raise DataError(f"{path}: packed; unpack it first (.zip, .gz, .bz2 and .xz may stay so)")
     with removed_if_refused(path, data_dir):
+        find = find_in_folder if path.is_dir() else find_in_file
+        found = find(path, data_dir)
+        documents = {name: slices for name, slices in found.items() if slices}
+        passed_over = [name for name, slices in found.items() if slices is None]
+        names = f"{', '.join(passed_over[:5])}{', ...' * (len(passed_over) > 5)}"
         if not documents:
-            raise DataError(f"{path}: there is no text in it; data.path must name some")
+            but = f"there is no text in it{f', but {names}' * bool(names)}"
+            raise DataError(f"{path}: {but}; data.path must name some")
+    if passed_over and not is_child():
+        print_notice(f"warning: {path}: passed over, as not text: {names} ({len(passed_over):,})")
     return documents
+
+
+def find_in_file(path: Path, data_dir: Path) -> Found:
+    """Return the texts in a file, which is unpacked if it must be."""
+    unpack = unpacker(path)
+    if unpack is None:
+        return {path.name: whole_file(path)}
+    folder = unpacked_folder(path, data_dir)
+    create_folder(folder, partial(unpack, path))
+    if unpack is unpack_lines:
+        return {path.name: find_texts(folder)}
+    return find_in_folder(folder, data_dir, unpacked=True)
+
+
+def find_in_folder(folder: Path, data_dir: Path, unpacked: bool = False) -> Found:
+    """Return the texts in a folder by path, None for what is not text.
+
+    Packed files are unpacked, but in what is `unpacked`: archives in archives grow without limit.
+    """
+    found: Found = {}
+    for name, path in list_files(folder, data_dir).items():
+        if path.suffix == LINES or (unpacker(path) and not unpacked):
+            inner = find_in_file(path, data_dir)
+            found |= {f"{name}/{part}": slices for part, slices in inner.items()}
+        else:
+            found[name] = whole_file(path) if is_text(path) else None
+    return found
+
+
+def is_text(path: Path) -> bool:
+    with path.open("rb") as file:
+        return b"\0" not in file.read(NUL_WITHIN)
 
 
 def unpacked_folder(archive: Path, data_dir: Path) -> Path:
@@ -87,32 +117,6 @@ def removed_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
     except DataError:
         shutil.rmtree(unpacked_folder(path, data_dir), ignore_errors=True)
         raise
-
-
-def unpack_tar(archive: Path, folder: Path) -> None:
-    """Unpack an untrusted tar; DataError if too large, damaged, or with other than plain files."""
-    left = limit = max(HARMLESS, GROWTH * archive.stat().st_size)
-    try:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                left -= member.size
-                if left < 0:
-                    raise DataError(f"{archive}: unpacks to more than {limit:,} bytes; replace it")
-                # Negative sizes cause endless loops in older versions of tarfile.
-                if member.size < 0 or not (member.isreg() or member.isdir()):
-                    where = f"{archive}: member {member.name!r}"
-                    raise DataError(f"{where} is no plain file; leave it out")
-                tar.extract(member, folder, filter="data")
-            # tarfile treats an unreadable header as the end.
-            tar.fileobj.seek(tar.offset)
-            if tar.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
-                raise tarfile.ReadError(f"no header at byte {tar.offset:,}")
-    except DAMAGE as error:
-        # An OSError with an errno comes from the disk, not from the archive's content.
-        if isinstance(error, DataError) or getattr(error, "errno", None):
-            raise
-        reason = " ".join(str(error).split())
-        raise DataError(f"{archive}: damaged or no archive ({reason}); replace it") from error
 
 
 def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
@@ -130,14 +134,15 @@ def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def split_by_name(path: Path, documents: Mapping[str, FileSlice]) -> Splits:
-    """Return the documents of each split if names give all three; then every name must give one."""
+def split_by_name(path: Path, documents: Documents) -> Splits:
+    """Return the documents of each split if their names give all three; then each must give one."""
     named = {name: split_named_by(name) for name in documents}
     if not set(named.values()) >= set(SPLITS):
         return {}
     if stray := next((name for name in named if named[name] is None), None):
         raise DataError(f"{path}: {stray} is not in train, val or test, but others are; move it")
-    return {split: [documents[n] for n in documents if named[n] == split] for split in SPLITS}
+    parts = {split: [documents[n] for n in documents if named[n] == split] for split in SPLITS}
+    return {split: [*chain(*parts[split])] for split in SPLITS}
 
 
 def split_named_by(name: str) -> str | None:

@@ -1,0 +1,141 @@
+"""A user's packed texts, which are untrusted: tar, zip, gz, bz2, xz, and JSON in lines."""
+
+import bz2
+import errno
+import gzip
+import json
+import lzma
+import stat
+import tarfile
+import zipfile
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..errors import DataError, require
+from ..files import replace_file
+from .documents import CHUNK, FileSlice
+
+TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+# Limits of the unpacked size: per byte of the archive, and a size that is always allowed.
+GROWTH = 200
+HARMLESS = 64 << 20
+# Errors that damaged numbers and names cause in Python.
+DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, KeyError)
+DAMAGE += (MemoryError, OverflowError, ValueError, RuntimeError, OSError)
+# Errors of the system that damaged offsets and names in an archive cause; others are of the disk.
+OF_CONTENT = {None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
+LINES = ".jsonl"
+TEXT, ENDS = "text", "ends"
+"""Files of the texts that were in lines: the texts, and where each ends."""
+
+
+def unpacker(path: Path) -> Callable[[Path, Path], None] | None:
+    """Return the function that unpacks a file into a folder; None if it is not packed."""
+    if path.name.endswith(TARS):
+        return unpack_tar
+    kinds = {".zip": unpack_zip, LINES: unpack_lines} | dict.fromkeys(COMPRESSED, decompress)
+    return kinds.get(path.suffix)
+
+
+@contextmanager
+def refuse_damage(archive: Path) -> Iterator[None]:
+    try:
+        yield
+    except DAMAGE as error:
+        if isinstance(error, DataError) or getattr(error, "errno", None) not in OF_CONTENT:
+            raise
+        reason = " ".join(str(error).split())
+        raise DataError(f"{archive}: damaged or no archive ({reason}); replace it") from error
+
+
+def limit_members(archive: Path, members: Iterable[tuple[Any, str, int, bool]]) -> Iterator[Any]:
+    """Yield members, given with their names, sizes and if they are plain, while they are small."""
+    left = limit = max(HARMLESS, GROWTH * archive.stat().st_size)
+    for member, name, n_byte, is_plain in members:
+        left -= n_byte
+        if left < 0:
+            raise DataError(f"{archive}: unpacks to more than {limit:,} bytes; replace it")
+        if not is_plain:
+            raise DataError(f"{archive}: member {name!r} is no plain file; leave it out")
+        yield member
+
+
+def unpack_tar(archive: Path, folder: Path) -> None:
+    """Unpack a tar; DataError unless it is small, whole, of plain files and folders."""
+    with refuse_damage(archive), tarfile.open(archive) as tar:
+        # Negative sizes cause endless loops in older versions of tarfile.
+        each = ((m, m.name, m.size, m.size >= 0 and (m.isreg() or m.isdir())) for m in tar)
+        for member in limit_members(archive, each):
+            tar.extract(member, folder, filter="data")
+        # tarfile treats an unreadable header as the end.
+        tar.fileobj.seek(tar.offset)
+        if tar.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+            raise tarfile.ReadError(f"no header at byte {tar.offset:,}")
+
+
+def unpack_zip(archive: Path, folder: Path) -> None:
+    """Unpack a zip as `unpack_tar` does a tar."""
+    plain = (0, stat.S_IFREG, stat.S_IFDIR)
+    with refuse_damage(archive), zipfile.ZipFile(archive) as bundle:
+        kinds = ((m, stat.S_IFMT(m.external_attr >> 16)) for m in bundle.infolist())
+        each = ((m, m.filename, m.file_size, kind in plain) for m, kind in kinds)
+        for member in limit_members(archive, each):
+            path = PurePosixPath(member.filename)
+            if path.is_absolute() or ".." in path.parts:
+                raise zipfile.BadZipFile(f"{member.filename!r} would be outside the folder")
+            bundle.extract(member, folder)
+
+
+def decompress(archive: Path, folder: Path) -> None:
+    """Write the one file that is in a .gz, .bz2 or .xz."""
+    with refuse_damage(archive), COMPRESSED[archive.suffix](archive) as packed:
+        chunks = iter(partial(packed.read, CHUNK), b"")
+        each = ((chunk, archive.stem, len(chunk), True) for chunk in chunks)
+        with (folder / archive.stem).open("wb") as file:
+            file.writelines(limit_members(archive, each))
+
+
+def unpack_lines(path: Path, folder: Path) -> None:
+    """Write the text of each line of JSON into one file, and where each ends into another."""
+    ends, n_byte = array("q"), 0
+    with path.open("rb") as lines, (folder / TEXT).open("wb") as file:
+        for number, line in enumerate(iter(partial(lines.readline, HARMLESS), b""), 1):
+            n_byte += file.write(find_text(line, f"{path}: line {number:,}"))
+            ends.append(n_byte)
+    (folder / ENDS).write_bytes(ends.tobytes())
+
+
+def find_text(line: bytes, where: str) -> bytes:
+    try:
+        # Half of a surrogate pair is no text.
+        return json.loads(line)["text"].encode() if line.strip() else b""
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        expected = 'expected JSON in each line, as {"text": "..."}'
+        raise DataError(f"{where} has no text; {expected}") from error
+
+
+def find_texts(folder: Path) -> list[FileSlice]:
+    """Return the texts that `unpack_lines` wrote, but the empty ones."""
+    bounds = pairwise([0, *array("q", (folder / ENDS).read_bytes())])
+    return [FileSlice(folder / TEXT, start, end) for start, end in bounds if end > start]
+
+
+def save_texts(texts: Iterable[str], path: Path) -> None:
+    """Write texts as JSON in lines, the file that `unpack_lines` takes."""
+    require(not isinstance(texts, str), "texts", "one text", "a list of texts")
+    require(path.name.endswith(LINES), "path", path, f"a file whose name ends with {LINES}")
+
+    def save_part(part: Path) -> None:
+        with part.open("w", encoding="utf-8") as file:
+            for text in texts:
+                require(isinstance(text, str), "texts", repr(text), "texts")
+                print(json.dumps({"text": text}), file=file)
+
+    replace_file(path, save_part)
