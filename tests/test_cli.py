@@ -42,8 +42,11 @@ def test_fit_writes_all_files_of_a_run(run_folder):
     assert {"train/tokens_per_second", "train/lr", "val/memory_gain"} <= set(columns)
 
 
-def test_the_saved_config_gives_the_same_run(txl, run_folder):
-    assert txl("fit", "--config", run_folder / "config.yaml", AGAIN)[0] == 0
+def test_the_saved_config_gives_the_same_run_and_says_what_it_reads(txl, run_folder):
+    code, output = txl("fit", "--config", run_folder / "config.yaml", AGAIN)
+    assert code == 0
+    counts = "6,000 bytes, 6,000 tokens (5,400 train, 300 val, 300 test), vocabulary of 256 bytes"
+    assert re.search(rf"^data: \S*letters\.txt: {re.escape(counts)}$", output.err, re.MULTILINE)
     first, second = (
         torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
         for folder in (run_folder, Path("again", "version_0"))

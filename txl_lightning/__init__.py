@@ -13,6 +13,7 @@ HOMES = {
     "TransformerXLConfig": "model",
     "beam_search": "generation",
     "generate": "generation",
+    "load": "checkpoints",
     "stream_nats": "evaluation.scoring",
 }
 """Where each name lives. It is imported when it is asked for: preparing a text needs no torch."""

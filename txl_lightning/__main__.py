@@ -29,6 +29,7 @@ from .errors import (
     innermost_error,
     is_out_of_memory,
     prefix_errors,
+    strip_prefix,
 )
 from .files import check_yaml
 from .help import PROGRAM, HelpFormatter, describe_command
@@ -151,7 +152,9 @@ def run_function(command: str, options: list[str]) -> None:
     except jsonargparse.ArgumentError as error:
         raise ValueError(explain_parser_error(str(error), [parser])) from error
     flush_denormals()
-    function(**config.as_dict())
+    # What fit calls data.path is path here, and prepare's NAME.
+    with strip_prefix("data.", ["path", *(action.dest for action in parser._actions)]):
+        function(**config.as_dict())
 
 
 def make_parser(command: str) -> tuple[Callable[..., None], jsonargparse.ArgumentParser]:

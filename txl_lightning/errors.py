@@ -6,7 +6,10 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TextIO
+from functools import cache
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, Literal, TextIO, Union, get_args, get_origin, get_type_hints
 
 UNKNOWN_KEY = "unknown key"
 UNKNOWN = re.compile(r"unrecognized arguments: --([\w.+-]+)|does not accept option '([\w.]+)'")
@@ -85,6 +88,34 @@ def require(condition: bool, key: str, value: object, expected: str) -> None:
         raise ValueError(f"{key}: invalid {shorten(value)}; expected {expected}")
 
 
+def require_types(config: object) -> None:
+    """Refuse a field of a dataclass whose value is of another type than it is annotated with."""
+    for key, kind in resolve_types(type(config)).items():
+        value, kinds = getattr(config, key), get_args(kind) if is_union(kind) else (kind,)
+        if not any(is_of_type(value, each) for each in kinds):
+            require(False, key, repr(value), describe_types(", ".join(map(str, kinds))))
+
+
+# It takes longer than all checks.
+resolve_types = cache(get_type_hints)
+
+
+def is_union(kind: Any) -> bool:
+    return get_origin(kind) in (Union, UnionType)
+
+
+def is_of_type(value: object, kind: Any) -> bool:
+    """Tell whether a value is of a type, a whole number also of float, and a list of tuple."""
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if get_origin(kind) in (list, tuple):
+        is_list = isinstance(value, list | tuple)
+        return is_list and all(is_of_type(each, get_args(kind)[0]) for each in value)
+    # numpy's numbers too, but true is no number.
+    abstract = {int: Integral, float: Real}.get(kind, kind)
+    return isinstance(value, abstract) and (kind is bool or not isinstance(value, bool))
+
+
 def shorten(value: object, limit: int = LONGEST_VALUE) -> str:
     """Return a value as one printable line; the middle of a long value is left out."""
     text = str(value)
@@ -156,6 +187,18 @@ def prefix_errors(prefix: str, joint: str = ".") -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{prefix}{joint}{error}") from error
+
+
+@contextmanager
+def strip_prefix(prefix: str, names: Iterable[str]) -> Iterator[None]:
+    """Name settings in a ValueError as a command does whose own options they are."""
+    own = re.compile(rf"(?<![\w./]){re.escape(prefix)}({'|'.join(names)})\b")
+    try:
+        yield
+    except ValueError as error:
+        if own.search(str(error)):
+            raise type(error)(own.sub(r"\1", str(error))) from error
+        raise
 
 
 def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

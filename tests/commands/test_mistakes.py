@@ -35,7 +35,10 @@ MISTAKES = [
     ("evaluate --tgt_len=0", 2, "tgt_len: invalid 0; expected at least 1"),
     ("evaluate --corpus=novels", 2, "corpus: invalid novels; expected one of python_sour"),
     ("evaluate --corpus=ptb --path=a", 2, "corpus: invalid ptb; expected null with"),
-    ("evaluate --path=none.txt", 3, "none.txt: no such file; data.path must name a text file"),
+    ("evaluate --path=none.txt", 3, "none.txt: no such file; path must name a text file"),
+    ("inspect --path=none.txt", 3, "none.txt: no such file; path must name a text file, a f"),
+    ("prepare letters.txt --vocab=none.json", 3, "vocab: invalid none.json (No such file or"),
+    ("prepare empty_folder", 3, "empty_folder: there is no text in it; path must name some"),
     ("evaluate --path=letters.txt --split=val", 3, "letters.txt: its val text is empty; give an"),
     ("evaluate --path=-", 3, "path: invalid -; expected a text on the standard input; it is em"),
     ("evaluate --batch_size=151", 3, "the text has 300 tokens; batch_size 151 needs 2 in each"),
@@ -66,10 +69,12 @@ def test_a_mistake_is_one_line_with_its_exit_code(
 ):
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     (tmp_path / "empty.txt").write_bytes(b"\n")
+    (tmp_path / "empty_folder").mkdir()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     command, *options = shlex.split(words)
-    found, line = refused(command, checkpoint, *options)
+    where = [] if command == "prepare" else [checkpoint]
+    found, line = refused(command, *where, *options)
     assert (found, line[: len(message)]) == (code, message)
 
 

@@ -13,7 +13,6 @@ from txl_lightning.convert.original import config_from_original
 from txl_lightning.errors import CheckpointError
 
 CHECKPOINT = Path(__file__).parents[1] / "golden" / "nvidia" / "checkpoint_best.pt"
-pytestmark = pytest.mark.filterwarnings("ignore:.*another code's files have no checksum")
 
 
 def test_training_checkpoint_gives_golden_nats_and_its_words(open_golden):

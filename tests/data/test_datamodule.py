@@ -1,5 +1,6 @@
 """A corpus by name or a user's own text, as segments."""
 
+import re
 from itertools import islice
 
 import pytest
@@ -122,3 +123,42 @@ def test_shuffled_documents_begin_where_doc_pos_is_0(make_data, tmp_path):
 def test_invalid_numbers_are_refused_before_anything_is_read(changes, message):
     with pytest.raises(ValueError, match=message):
         CorpusDataModule(path="not there", **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batchsize": 4}, "batchsize: unknown key; did you mean batch_size?"),
+        ({"colour": 4}, "colour: unknown key; see "),
+        ({"batch_size": "4"}, "batch_size: invalid '4'; expected a whole number"),
+        ({"tgt_len": 8.5}, "tgt_len: invalid 8.5; expected a whole number"),
+        ({"allow_mismatch": 1}, "allow_mismatch: invalid 1; expected true or false"),
+        ({"order": "random"}, "order: invalid 'random'; expected ordered, rolled or shuffled"),
+        ({"vocab": 256}, "vocab: invalid 256; expected a text or null"),
+        ({"path": [1]}, "path: invalid [1]; expected a text, a list or null"),
+        ({"split": ("a", "b", "c")}, "split: invalid ('a', 'b', 'c'); expected a list"),
+        ({"words": "lower"}, "words: invalid 'lower'; expected WordOptions"),
+    ],
+    ids=str,
+)
+def test_misspelt_and_wrong_settings_are_refused_in_words(changes, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        CorpusDataModule(**changes)
+
+
+def test_texts_of_a_program_are_documents_in_a_file(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    texts = (f"text {n}\n" * 3 for n in range(40))
+    data = CorpusDataModule.from_texts(texts, path, batch_size=1, data_dir=tmp_path / "data")
+    assert data.store.manifest["n_document"] == {"train": 37, "val": 2, "test": 1}
+    sizes = "40 documents, 930 bytes, 930 tokens (858 train, 48 val, 24 test)"
+    assert data.store.describe() == f"{sizes}, vocabulary of 256 bytes"
+    [segment] = data.test_dataloader()
+    assert data.vocab.decode(segment.tokens_BL[0])[:14] == "text 39\ntext 3"
+    assert CorpusDataModule(path=path, data_dir=tmp_path / "data").store == data.store
+    for wrong, message in ((["a", 5], "invalid 5; expected texts"), ("ab", "invalid one text")):
+        with pytest.raises(ValueError, match=message):
+            CorpusDataModule.from_texts(wrong, path)
+    with pytest.raises(ValueError, match=r"path: invalid .*a\.txt; expected a file whose name"):
+        CorpusDataModule.from_texts(["a"], tmp_path / "a.txt")
+    assert CorpusDataModule(path=path, data_dir=tmp_path / "data").store == data.store

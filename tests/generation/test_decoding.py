@@ -5,7 +5,8 @@ from itertools import product
 import pytest
 import torch
 
-from txl_lightning import beam_search, generate
+from txl_lightning import LanguageModel, TransformerXLConfig, beam_search, generate
+from txl_lightning.data.vocab import Characters, WordOptions, Words
 from txl_lightning.generation import Sampling, decode_steps, search_beams, start_decoding
 from txl_lightning.generation import state as state_module
 from txl_lightning.generation.state import advance
@@ -20,6 +21,7 @@ LENGTHS = [
     {"mem_len": 7, "ext_len": 200, "positions": "absolute_learned", "clamp_len": 9},
 ]
 PROMPT = torch.tensor([1, 3, 0, 2])
+LETTERS = Characters("abcdefghijk")
 
 
 def assert_close(found, expected) -> None:
@@ -131,22 +133,64 @@ def test_equal_seeds_sample_equal_texts_in_a_list_or_alone(make_net):
     assert not any(ids.is_inference() for ids in together)
 
 
+@pytest.mark.parametrize("function", [generate, beam_search])
+def test_a_continuation_has_the_form_of_its_prompt(make_net, function):
+    def run(prompt, vocab=LETTERS):
+        # Both take the likeliest token.
+        options = {"temperature": 0} if function is generate else {"num_beams": 1}
+        return function(net, prompt, 5, vocab=vocab, **options)
+
+    net = make_net()
+    ids, expected = PROMPT.tolist(), run(PROMPT)
+    assert run(ids) == run(PROMPT.numpy()) == expected.tolist()
+    assert run(LETTERS.decode(ids)) == LETTERS.decode(expected.tolist())
+    words = Words(tuple(LETTERS.alphabet), WordOptions(line_end="none", unknown="error"))
+    spaced = f" {' '.join(LETTERS.alphabet[n] for n in expected)}"
+    assert run(words.decode(ids), words) == spaced
+    if function is generate:
+        assert run(["bd", ids]) == [run("bd"), run(ids)]
+
+
+def test_a_lightning_module_generates_as_its_network_does():
+    model = LanguageModel(TransformerXLConfig(n_layer=1, d_model=8))
+    options = {"max_new_tokens": 4, "temperature": 0}
+    assert torch.equal(generate(model, PROMPT, **options), generate(model.net, PROMPT, **options))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"max_new_tokens": -1}, "max_new_tokens: invalid -1"),
         ({"temperature": -0.5}, "temperature: invalid -0.5"),
         ({"ext_len": -1}, "ext_len: invalid -1"),
-        ({"prompt_L": torch.tensor([], dtype=torch.long)}, "prompt: invalid an empty one"),
-        ({"prompt_L": torch.tensor([3, 11])}, r"prompt: invalid \[3, 11\]; .* ids from 0 to 10"),
-        ({"prompt_L": []}, "prompts: invalid none"),
+        ({"prompt": torch.tensor([], dtype=torch.long)}, "prompt: invalid an empty one"),
+        ({"prompt": torch.tensor([3, 11])}, r"prompt: invalid \[3, 11\]; .* ids from 0 to 10"),
+        ({"prompt": []}, "prompts: invalid none"),
+        ({"prompt": [0.5, 1.5]}, "prompt: invalid 0.5; expected a text, or ids in one dimension"),
+        (
+            {"prompt": torch.tensor([0.5])},
+            r"prompt: invalid tensor\(\[0.5000\]\); expected a text, or",
+        ),
+        (
+            {"prompt": torch.tensor([[1, 2]])},
+            r"prompt: invalid tensor\(\[\[1, 2\]\]\); expected a te",
+        ),
+        (
+            {"prompt": None},
+            "prompt: invalid None; expected a text, or ids in one dimension; or a l",
+        ),
+        (
+            {"prompt": "abc"},
+            "vocab: invalid None; expected the vocabulary of the text, as load ret",
+        ),
+        ({"prompt": "xyz", "vocab": LETTERS}, "prompt: 'x' is not among the vocabulary's 11 char"),
         ({"net": {"positions": "absolute_sinusoidal"}}, "ext_len: invalid 0; .* absolute"),
         ({"net": {"mem_len": 0}}, "ext_len: invalid 0; .* mem_len is 0"),
         ({"bias": float("nan")}, "the logits are not finite"),
     ],
 )
 def test_an_invalid_argument_or_weight_is_an_error_of_one_line(make_net, changes, message):
-    options = {"prompt_L": torch.tensor([1]), "max_new_tokens": 3} | changes
+    options = {"prompt": torch.tensor([1]), "max_new_tokens": 3} | changes
     net = make_net(**options.pop("net", {}))
     net.head.out.bias.data[3] = options.pop("bias", 0.0)
     with pytest.raises(ValueError, match=message):

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from lightning.pytorch import Callback, seed_everything
+from torch.utils.data import DataLoader
 
 from txl_lightning import LanguageModel
 from txl_lightning.data.stream import IGNORED
@@ -254,6 +255,55 @@ def test_loss_is_the_mean_of_scored_targets(fit, make_model):
     scored_BL = segment.targets_BL != IGNORED
     assert scored_BL.sum() == 12
     assert record.losses == pytest.approx([nats[scored_BL].mean().item()], rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_any_loader_of_tokens_and_targets_can_be_used_in_any_order(make_model, make_trainer):
+    ids_NT = torch.randint(256, (24, 9))
+    pairs = [(ids_T[:-1], ids_T[1:]) for ids_T in ids_NT]
+    seed_everything(3, verbose=False)
+    options = {"check_val_every_n_epoch": 1, "log_every_n_steps": 1}
+    model, trainer = make_model(), make_trainer(max_epochs=2, max_steps=-1, **options)
+    with torch.no_grad():
+        nats_NL, _ = model.net.loss(ids_NT[:, :-1], ids_NT[:, 1:])
+    loaders = {"num_workers": 0, "batch_size": 6}
+    [before] = trainer.validate(model, DataLoader(pairs, **loaders), verbose=False)
+    assert before["val/loss"] == pytest.approx(nats_NL[:18].mean().item(), rel=1e-5)
+    assert before.keys() == {
+        f"val/{name}" for name in ("loss", "nats", "bits_per_token", "perplexity")
+    }
+    trainer.fit(model, DataLoader(pairs, shuffle=True, **loaders), DataLoader(pairs, **loaders))
+    assert trainer.global_step == 8
+    # The end of the schedule.
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)
+    trainer.test(model, DataLoader(pairs, **loaders), verbose=False)
+    assert len(trainer.predict(model, DataLoader(pairs, **loaders))) == 4
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (
+            torch.zeros(2, 3).long(),
+            "batch: invalid a Tensor; expected .tokens, targets.: two int64",
+        ),
+        ((torch.zeros(2, 3), torch.zeros(2, 3)), "batch: invalid a list; expected .tokens, targ"),
+        (
+            [torch.zeros(3).long()] * 2,
+            r"batch: invalid shapes \[3\] and \[3\]; expected .tokens, t",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_batches_of_another_kind_are_refused_in_words(make_model, make_trainer, batch, message):
+    with pytest.raises(ValueError, match=message):
+        make_trainer().validate(make_model(), DataLoader([batch], batch_size=None))
+
+
+def test_vocabulary_larger_than_the_networks_is_refused(fit):
+    message = r"net\.n_token: invalid 26; expected at least 256, the tokens in the data's vocab"
+    with pytest.raises(ValueError, match=message):
+        fit({"n_token": 26})
 
 
 def test_segment_without_scored_targets_has_loss_zero(fit):

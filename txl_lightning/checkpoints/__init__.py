@@ -3,9 +3,9 @@
 from importlib import import_module
 from typing import Any
 
-from .runs import load_folder, load_run, read_checkpoint, save_folder
+from .runs import load, load_folder, load_run, read_checkpoint, save_folder
 
-__all__ = ["load_folder", "load_original", "load_run", "read_checkpoint", "save_folder"]
+__all__ = ["load", "load_folder", "load_original", "load_run", "read_checkpoint", "save_folder"]
 
 
 def __getattr__(name: str) -> Any:

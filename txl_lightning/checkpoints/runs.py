@@ -138,8 +138,16 @@ def load_run(path: str | Path) -> tuple[TransformerXL, Vocabulary | None]:
         return model.float(), load_vocabulary(checkpoint["CorpusDataModule"]["vocab"])
 
 
-def load_with_vocabulary(path: str | Path) -> tuple[TransformerXL, Vocabulary]:
-    """Load the same as `load_run`; raise a CheckpointError without a vocabulary."""
+def load(path: str | Path) -> tuple[TransformerXL, Vocabulary]:
+    """Load the network of a run, in eval mode, and its vocabulary.
+
+    >>> model, vocab = load("version_0")
+    >>> vocab.decode(vocab.encode_text("to be"))
+    'to be'
+
+    The path is a run's folder, which stands for its best.ckpt, a .ckpt, or a folder of convert's.
+    A missing file is a ValueError; a damaged one, or one without a vocabulary, a CheckpointError.
+    """
     model, known = load_run(path)
     if known is None:
         raise CheckpointError(f"ckpt_path: {path} has no vocabulary; convert with --vocab")

@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..checkpoints.runs import find_checkpoint, sha256_of_weights
 from ..data.vocab import Vocabulary
 from ..errors import require, require_at_least
 from ..files import check_file_writable
-from ..generation import Sampling, StreamingDetokenizer, decode_steps, search_beams, start_decoding
+from ..generation import (
+    Sampling,
+    StreamingDetokenizer,
+    decode_steps,
+    encode_prompt,
+    search_beams,
+    start_decoding,
+)
 from ..generation.state import DecodingState, find_missing_memory, load_state, save_state
 from ..model import TransformerXL, Weights
 from ..signals import defer_signals
@@ -95,9 +101,9 @@ def generate_command(
         n_printed, [text] = len(state), texts
         if text is not None:
             # The symbol that begins a text does not belong into the middle of one.
-            state = state.append_tokens(encode_prompt(vocab, text)[None, vocab.n_start :])
+            state = state.append_tokens(encode_prompt(text, vocab)[None, vocab.n_start :])
     else:
-        ids = [encode_prompt(vocab, "\n" if text is None else text) for text in texts]
+        ids = [encode_prompt("\n" if text is None else text, vocab) for text in texts]
         ids = [ids_L for ids_L in ids for _ in range(how.num_samples)]
         state = start_decoding(model, ids, how.mem_len, choose_ext_len(model, how, checkpoint))
     # Its generator starts from the same number in every process.
@@ -107,10 +113,6 @@ def generate_command(
     else:
         steps = search_text(model, vocab, state, how)
     print_steps(Printer(vocab, state, how.stop, n_printed), steps, how.state_file, sha256)
-
-
-def encode_prompt(vocab: Vocabulary, text: str) -> Tensor:
-    return torch.from_numpy(vocab.encode_text(text, where="prompt").astype("int64"))
 
 
 def choose_ext_len(model: TransformerXL, how: TextOptions, checkpoint: Path) -> int:

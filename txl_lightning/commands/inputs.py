@@ -9,12 +9,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ..checkpoints.runs import (
-    load_training_text,
-    load_with_vocabulary,
-    read_tgt_len,
-    result_folder,
-)
+from ..checkpoints.runs import load, load_training_text, read_tgt_len, result_folder
 from ..data.config import DataConfig
 from ..data.documents import SPLITS
 from ..data.store import Store
@@ -40,7 +35,7 @@ def load_model(
 ) -> tuple[TransformerXL, Vocabulary]:
     """Load the network, in eval mode on its device, and its vocabulary."""
     place = pick_device(device)
-    model, vocab = load_with_vocabulary(ckpt_path)
+    model, vocab = load(ckpt_path)
     return narrow_weights(model.to(place), weights), vocab
 
 

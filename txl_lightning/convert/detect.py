@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.files import KEY, warn_unverified
+from ..checkpoints.files import KEY
 from ..checkpoints.runs import CONFIG, find_checkpoint, load_run
 from ..checkpoints.tensors import errors_in, load_content, load_json, require_tensors
 from ..checkpoints.vocabulary import read_vocabulary
@@ -37,7 +37,7 @@ def load_from_folder(folder: Path) -> Loaded:
         return load_run(folder)
     kind = settings.get("model_type")
     if kind == MODEL_TYPE:
-        return warn_of(folder, load_huggingface(folder))
+        return load_huggingface(folder)
     raise CheckpointError(f"{folder / CONFIG}: model_type: invalid {kind}; expected {MODEL_TYPE}")
 
 
@@ -45,7 +45,7 @@ def load_from_file(path: Path, args: str | None) -> Loaded:
     content: Any = load_content(path, STAND_INS)
     keys = content.keys() if isinstance(content, Mapping) and args is None else set()
     if keys >= {"model_state", "model_config"}:
-        return warn_of(path, load_nvidia_checkpoint(path, content))
+        return load_nvidia_checkpoint(path, content)
     if "hyper_parameters" in keys:
         return load_run(path)
     weights = require_tensors(path, content)
@@ -54,10 +54,4 @@ def load_from_file(path: Path, args: str | None) -> Loaded:
         raise ValueError(f"args: missing for the state_dict {path}; {expected}")
     keywords = load_json(Path(args))
     with errors_in(path):
-        return warn_of(path, (load_original(weights, keywords), None))
-
-
-def warn_of(path: Path, loaded: Loaded) -> Loaded:
-    """Return `loaded` after a warning that the file has no checksum."""
-    warn_unverified(path, "another code's files have no checksum")
-    return loaded
+        return load_original(weights, keywords, path), None

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..checkpoints.files import warn_unverified
 from ..checkpoints.tensors import errors_in, load_content, load_json, require_tensors, save_tensors
 from ..checkpoints.vocabulary import load_vocabulary_in
 from ..checkpoints.weights import Part, WeightMap, export_weights, load_weights
@@ -13,7 +14,7 @@ from ..data.vocab import Vocabulary, Words
 from ..errors import require
 from ..files import write_json, write_text
 from ..model import TransformerXL, TransformerXLConfig
-from .original import fill_settings, map_original_weights, rename_weights
+from .original import NO_CHECKSUM, fill_settings, map_original_weights, rename_weights
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 MODEL_TYPE = "transfo-xl"
@@ -37,7 +38,8 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     """Load the network, in eval mode, and the vocabulary, if any, of what save_pretrained wrote.
 
     The vocabulary is vocab.json or vocab.txt; vocab.pkl is never read, because it could execute
-    anything. Errors are those of `load_any_checkpoint`.
+    anything. A warning says that another code's files have no checksum. Errors are those of
+    `load_any_checkpoint`.
     """
     settings = load_json(folder / "config.json")
     path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
@@ -48,6 +50,7 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     weights = require_tensors(path, load_content(path))
     with errors_in(path):
         model = load_weights(weights, map_huggingface_weights, config)
+    warn_unverified(folder, NO_CHECKSUM)
     return model, load_vocabulary_in(folder, config.n_token)
 
 

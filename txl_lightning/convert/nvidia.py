@@ -8,12 +8,19 @@ from typing import Any
 
 from torch import Tensor
 
+from ..checkpoints.files import warn_unverified
 from ..checkpoints.tensors import errors_in, require_tensors
 from ..checkpoints.vocabulary import make_words, require_size
 from ..checkpoints.weights import Part, WeightMap, load_weights
 from ..data.vocab import Vocabulary
 from ..model import TransformerXL, TransformerXLConfig
-from .original import config_from_original, flip_places, map_original_weights, rename_weights
+from .original import (
+    NO_CHECKSUM,
+    config_from_original,
+    flip_places,
+    map_original_weights,
+    rename_weights,
+)
 
 # Where the original's names have something else.
 NVIDIA_NAMES = {
@@ -33,15 +40,18 @@ def load_nvidia_checkpoint(path: Path, content: Any) -> tuple[TransformerXL, Voc
     """Load the network, in eval mode, and the vocabulary, if any, from a checkpoint's content."""
     with errors_in(path):
         weights = require_tensors(path, content["model_state"])
-        model = load_nvidia(weights, dict(content["model_config"]))
+        model = load_nvidia(weights, dict(content["model_config"]), path)
         return model, convert_vocabulary(content.get("vocab"), model.config.n_token)
 
 
-def load_nvidia(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> TransformerXL:
+def load_nvidia(
+    state_dict: Mapping[str, Tensor], args: Mapping[str, Any], source: str | Path = "state_dict"
+) -> TransformerXL:
     """Load a network of NVIDIA's PyTorch code, as `load_original` does of the original's."""
     config = config_from_original(args, state_dict.get("r_emb"))
     # Each query attends to one state more than in the original.
     config = replace(config, same_length="mem_len+1" if config.same_length else None)
+    warn_unverified(Path(source), NO_CHECKSUM)
     return load_weights(state_dict, map_nvidia_weights, config)
 
 

@@ -7,21 +7,24 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..checkpoints.files import warn_unverified
 from ..checkpoints.weights import Part, Tensors, WeightMap, load_weights, map_weights
 from ..errors import require
 from ..model import TransformerXL, TransformerXLConfig
 
+NO_CHECKSUM = "another code's files have no checksum"
 REQUIRED = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "mem_len")
 # Keywords that we have too, and those that we call otherwise.
 SAME_NAME = (*REQUIRED, "d_embed", "div_val", "dropout", "dropatt", "tie_weight")
 DEFAULTS = {
     "attn_type": 0, "clamp_len": -1, "cutoffs": [], "ext_len": 0, "pre_lnorm": False,
-    "same_length": False, "tgt_len": 0, "tie_projs": [],
+    "same_length": False, "tgt_len": 0, "tie_projs": [], "tie_weight": True,
 }  # fmt: skip
 # All that the original's constructor has, and NVIDIA's.
 KEYWORDS = {*SAME_NAME, *DEFAULTS, "adapt_inp", "dtype", "sample_softmax"}
@@ -60,20 +63,26 @@ ORIGINAL_NAMES = {
 }
 
 
-def load_original(state_dict: Mapping[str, Tensor], args: Mapping[str, Any]) -> TransformerXL:
+def load_original(
+    state_dict: Mapping[str, Tensor], args: Mapping[str, Any], source: str | Path = "state_dict"
+) -> TransformerXL:
     """Load a network of the original PyTorch code (kimiyoung/transformer-xl), in eval mode.
+
+    A warning says that another code's weights have no checksum.
 
     Args:
         state_dict: the original's tensors under its own names; their precision is kept.
         args: the keywords its constructor was called with, null for what was left out. Others may
             be among them, as in all options of train.py, unless they look like one misspelt.
             Of tgt_len and ext_len, only the size of a table that is not in state_dict depends.
+        source: where they come from, for the warning.
 
     Raises:
         ValueError: a keyword is misspelt or has a value that the original does not have, or a
             tensor is missing, left over or of another shape; it is named.
     """
     config = config_from_original(args, state_dict.get("r_emb"))
+    warn_unverified(Path(source), NO_CHECKSUM)
     return load_weights(state_dict, map_original_weights, config)
 
 
@@ -94,7 +103,7 @@ def config_from_original(
     return TransformerXLConfig(
         **{key: given[key] for key in SAME_NAME if key in given},
         cutoffs=given["cutoffs"],
-        tie_projs=[*given["tie_projs"], *[False] * n_projs][:n_projs],
+        tie_projs=[*map(bool, given["tie_projs"]), *[False] * n_projs][:n_projs],
         positions=POSITIONS[int(kind)],
         norm=norm if given["pre_lnorm"] else "post",
         final_norm=False,
@@ -109,8 +118,11 @@ def fill_settings(
     """Return settings of the types of their defaults; null or missing ones get the default."""
     settings = {key: value for key, value in given.items() if value is not None}
     for key in settings.keys() & {*defaults, *numbers}:
-        expected, kind = KINDS[type(defaults.get(key, 0))]
-        require(isinstance(settings[key], kind), key, repr(settings[key]), expected)
+        usual, value = type(defaults.get(key, 0)), settings[key]
+        expected, kind = KINDS[usual]
+        require(isinstance(value, kind), key, repr(value), expected)
+        # 1 for true, or 512.0.
+        settings[key] = usual(value) if usual(value) == value else value
     return {**defaults, **settings}
 
 

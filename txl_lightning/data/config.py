@@ -3,9 +3,9 @@
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from ..errors import DataError, require
+from ..errors import DataError, require, require_types
 from .corpora import CORPORA
 from .documents import SPLITS
 from .store import EvalText, Recipe, Store, prepare_store
@@ -18,39 +18,55 @@ CorpusName = Literal[*CORPORA, *TASKS]
 PARTS = {"words": WordOptions, "subwords": SubwordOptions, "task": TaskConfig}
 
 
+def plain_values(config: "DataConfig") -> dict[str, Any]:
+    """Return settings as they are stored: paths as texts, and plain values of parts as parts."""
+    values: dict[str, Any] = {}
+    for name in ("path", "vocab", "data_dir"):
+        value = getattr(config, name)
+        values[name] = str(value) if isinstance(value, Path) else value
+    if isinstance(values["path"], list | tuple):
+        values["path"] = [str(p) if isinstance(p, Path) else p for p in values["path"]]
+    for name, kind in PARTS.items():
+        value = getattr(config, name)
+        # A parsed YAML file has plain values.
+        values[name] = kind(**value) if isinstance(value, dict) else value
+    return values
+
+
 @dataclass(frozen=True)
 class DataConfig:
-    """Settings of a text and its tokenization."""
+    """Settings of a text and its tokenization.
+
+    Args:
+        corpus: Text by name: downloaded once; python_source is the running Python's library, and
+            sort, copy and recall are generated.
+        path: Your own text instead of the corpus: a file, a folder or archive of documents,
+            JSON lines, or three of these for train, val and test.
+        vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
+            tokenizer.json, or words, one per line; default the corpus's own, or bytes.
+        document_unit: Unit of independent documents, which see nothing before them; default the
+            corpus's own, the files of a folder or archive, otherwise none.
+        split: Fractions for train, val and test if the text is not already split; they add up to 1.
+        words: Rules of words; default those of the corpus's published results.
+        subwords: Training of subwords.
+        task: Sizes of sort, copy and recall.
+        data_dir: Data directory; default $TXL_DATA, or data.
+    """
 
     corpus: CorpusName = "python_source"
-    """Text by name: downloaded once; python_source is the running Python's library, and sort,
-    copy and recall are generated."""
     path: str | list[str] | None = None
-    """Your own text instead of the corpus: a file, a folder or tar of documents, or three of
-    these for train, val and test."""
     vocab: str | None = None
-    """bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
-    tokenizer.json, or words, one per line; default the corpus's own, or bytes."""
     document_unit: Literal["none", "files", "lines"] | None = None
-    """Unit of independent documents, which see nothing before them; default the corpus's own,
-    the files of a folder or tar, otherwise none."""
     split: tuple[float, float, float] = (0.9, 0.05, 0.05)
-    """Fractions for train, val and test if the text is not already split; they add up to 1."""
     words: WordOptions = WordOptions()
-    """Rules of words; default those of the corpus's published results."""
     subwords: SubwordOptions = SubwordOptions()
-    """Training of subwords."""
     task: TaskConfig = TaskConfig()
-    """Sizes of sort, copy and recall."""
     data_dir: str | None = None
-    """Data directory; default $TXL_DATA, or data."""
 
     def __post_init__(self) -> None:
-        for name, kind in PARTS.items():
-            value = getattr(self, name)
-            if isinstance(value, dict):
-                # A parsed YAML file has plain values.
-                object.__setattr__(self, name, kind(**value))
+        for name, value in plain_values(self).items():
+            object.__setattr__(self, name, value)
+        require_types(self)
         adds_up = len(self.split) == 3 and min(self.split) >= 0 and abs(sum(self.split) - 1) < 1e-6
         require(adds_up, "split", list(self.split), "three fractions that add up to 1")
 

@@ -1,15 +1,18 @@
 """CorpusDataModule: a named corpus, or the user's own text, as ordered segments."""
 
+import inspect
 import platform
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch import LightningDataModule
 
-from ..errors import DataError, require, require_at_least
+from ..errors import DataError, require, require_at_least, require_types, suggest_key
+from .archives import save_texts
 from .config import DataConfig
 from .store import Store
 from .stream import Segment, Stream, TrainingLoader, check_length
@@ -22,37 +25,43 @@ SHAPE = ("batch_size", "tgt_len", "ext_len")
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """Rows and segments in which a text is read."""
+    """Rows and segments in which a text is read.
+
+    Args:
+        tgt_len: Tokens per segment.
+        batch_size: Rows read in parallel, over all devices together.
+        ext_len: Tokens before a segment that it reads again: context with gradients, not scored.
+            Memory ends before them.
+        eval_tgt_len: Tokens per segment in validation, test and predict; default tgt_len.
+        eval_batch_size: Rows in validation, test and predict; default batch_size.
+        eval_ext_len: Tokens read again in validation, test and predict; default ext_len.
+        eval_warmup_len: Unscored tokens that each of their rows except the first reads before its
+            own.
+        order: Order of the training text: ordered; rolled, each row from another offset in each
+            pass; or shuffled, documents in another order in each pass.
+        segments: Lengths of training segments: fixed, tgt_len each; or varlen, random around
+            tgt_len.
+        seed: Random seed of rolled, shuffled and varlen.
+        micro_batches: Micro-batches into which each device splits its rows in training: only one is
+            in memory, and activations are computed twice.
+        allow_mismatch: Continue although a checkpoint is of another text or vocabulary.
+    """
 
     tgt_len: int = 64
-    """Tokens per segment."""
     batch_size: int = 16
-    """Rows read in parallel, over all devices together."""
     ext_len: int = 0
-    """Tokens before a segment that it reads again: context with gradients, not scored. Memory
-    ends before them."""
     eval_tgt_len: int | None = None
-    """Tokens per segment in validation, test and predict; default tgt_len."""
     eval_batch_size: int | None = None
-    """Rows in validation, test and predict; default batch_size."""
     eval_ext_len: int | None = None
-    """Tokens read again in validation, test and predict; default ext_len."""
     eval_warmup_len: int = 0
-    """Unscored tokens that each of their rows except the first reads before its own."""
     order: Literal["ordered", "rolled", "shuffled"] = "ordered"
-    """Order of the training text: ordered; rolled, each row from another offset in each pass; or
-    shuffled, documents in another order in each pass."""
     segments: Literal["fixed", "varlen"] = "fixed"
-    """Lengths of training segments: fixed, tgt_len each; or varlen, random around tgt_len."""
     seed: int = 1
-    """Random seed of rolled, shuffled and varlen."""
     micro_batches: int = 1
-    """Micro-batches into which each device splits its rows in training: only one is in memory,
-    and activations are computed twice."""
     allow_mismatch: bool = False
-    """Continue although a checkpoint is of another text or vocabulary."""
 
     def __post_init__(self) -> None:
+        require_types(self)
         tgt_len = SHORTEST if self.segments == "varlen" else 1
         require_at_least(self, tgt_len=tgt_len, batch_size=1, ext_len=0, micro_batches=1)
         require_at_least(self, eval_tgt_len=1, eval_batch_size=1, eval_ext_len=0, eval_warmup_len=0)
@@ -66,24 +75,46 @@ class CorpusConfig(DataConfig, StreamConfig):
     """Settings of a text and of reading it."""
 
     def __post_init__(self) -> None:
-        StreamConfig.__post_init__(self)
+        # First, because it makes texts of paths.
         DataConfig.__post_init__(self)
+        StreamConfig.__post_init__(self)
+
+
+CONFIGS = (DataConfig, StreamConfig)
+FIELDS = [field.name for field in fields(CorpusConfig)]
+ARGS = "".join(str(kind.__doc__).split("Args:\n")[1].rstrip(" ") for kind in CONFIGS)
 
 
 class CorpusDataModule(LightningDataModule):
-    """Text -> ids -> memory-mapped store -> ordered streams for fit, validate, test and predict.
+    __doc__ = f"""Text -> ids -> memory-mapped store -> ordered streams for a Trainer.
+
+    >>> data = CorpusDataModule.from_texts(["to be or not", "to be, that is"] * 99, "lines.jsonl")
+    >>> data.vocab.decode(next(iter(data.train_dataloader())).tokens_BL[0, :12])
+    'to be or not'
 
     Args:
-        **settings: Fields of DataConfig and StreamConfig.
-
+{ARGS}
     Raises:
-        ValueError: an invalid setting.
+        ValueError: an unknown or invalid setting.
         DataError: an unusable text (when it is prepared).
     """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
+        for name in settings.keys() - FIELDS:
+            raise ValueError(suggest_key(name, FIELDS))
         self.config = CorpusConfig(**settings)
+
+    @classmethod
+    def from_texts(
+        cls, texts: Iterable[str], path: str | Path, **settings: Any
+    ) -> "CorpusDataModule":
+        """Save texts, each a document, as JSON in lines; return the module that reads this file.
+
+        Evaluation and resuming need this file, not the texts.
+        """
+        save_texts(texts, Path(path))
+        return cls(path=path, **settings)
 
     @cached_property
     def store(self) -> Store | TaskStore:
@@ -204,3 +235,7 @@ class CorpusDataModule(LightningDataModule):
         expected = f"a multiple of {world_size}, the number of devices"
         require(batch_size % world_size == 0, key, batch_size, expected)
         return {"rank": rank, "world_size": world_size}
+
+
+# So that help and jsonargparse show each setting.
+CorpusDataModule.__init__.__signature__ = inspect.signature(CorpusConfig.__init__)

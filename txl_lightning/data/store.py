@@ -160,6 +160,15 @@ class Store:
         ids = CheckedIds(self.folder / name, vocab.dtype, checksums, vocab.n_token)
         return Text(ids, map_array(self.verify(f"{split}.starts"), "int64"))
 
+    def describe(self) -> str:
+        """Return in one line how much text there is, and of what tokens."""
+        names = {"n_document": "documents"} if self.manifest["documents"] else {}
+        names |= {"bytes": "bytes", "tokens": "tokens"}
+        counts = [f"{sum(self.manifest[key].values()):,} {names[key]}" for key in names]
+        splits = ", ".join(f"{self.manifest['tokens'][split]:,} {split}" for split in SPLITS)
+        kind = f"vocabulary of {self.vocab.n_token:,} {self.vocab.unit}s"
+        return f"{', '.join(counts)} ({splits}), {kind}"
+
     def bytes_per_token(self, split: str) -> float:
         """Return the mean bytes per scored token, without the first symbol of each document."""
         n_start = self.vocab.n_start * self.manifest["n_document"][split]

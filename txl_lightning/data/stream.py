@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError
+from ..errors import DataError, require
 from .tokens import FixedLengths, ReadingOrder, SegmentLengths, Text, TextOrder, Tokens
 
 TENSORS = ("tokens_BL", "targets_BL", "doc_pos_BL")
@@ -38,6 +38,26 @@ class Segment(NamedTuple):
     """Scored targets of all ranks, divided by the number of ranks."""
     n_context: int = 0
     """First tokens that were read before (ext_len); their targets are not scored again."""
+
+    @staticmethod
+    def from_batch(batch: Any) -> Segment:
+        """Return a segment; one in which each row of (tokens_BL, targets_BL) is a text of its own.
+
+        A batch of another kind is a ValueError.
+        """
+        if isinstance(batch, Segment):
+            return batch
+        pair = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (None, None)
+        expected = "(tokens, targets): two int64 tensors of one shape [rows, tokens]"
+        is_pair = all(isinstance(part, Tensor) and part.dtype == torch.long for part in pair)
+        require(is_pair, "batch", f"a {type(batch).__name__}", expected)
+        tokens_BL, targets_BL = pair
+        shapes = f"shapes {[*tokens_BL.shape]} and {[*targets_BL.shape]}"
+        require(
+            tokens_BL.dim() == 2 and len({p.shape for p in pair}) == 1, "batch", shapes, expected
+        )
+        doc_pos_BL = torch.arange(tokens_BL.size(1), device=tokens_BL.device).expand_as(tokens_BL)
+        return Segment(*pair, doc_pos_BL, 0, float((targets_BL != IGNORED).sum()))
 
     @property
     def new_len(self) -> int:

@@ -107,5 +107,8 @@ class TaskStore:
         shown, answer = draw(np.random.default_rng(0))
         return Examples(draw, seed, count or ENDLESS, len(shown) + len(answer), len(answer))
 
+    def describe(self) -> str:
+        return f"examples of {self.example_len} tokens, vocabulary of {self.vocab.n_token} symbols"
+
     def bytes_per_token(self, split: str) -> None:
         """Return None: symbols have no bytes."""

@@ -88,6 +88,11 @@ def stream_nats(
 ) -> Tensor:
     """Return the nats of every scored token of a text, in input order: nats_BT.
 
+    >>> model, vocab = load("version_0")
+    >>> ids = vocab.encode_text("to be or not to be")
+    >>> stream_nats(model, ids, batch_size=1, tgt_len=8).shape
+    torch.Size([1, 17])
+
     The text, ids in one dimension, is read in rows, each with an empty memory at first; a row's
     first token is not scored, unless there is a warm-up (then only that of the text has none: nan).
     The lengths are those of `Protocol`: mem_len, clamp_len, same_length and ext_len. The model is

@@ -3,38 +3,46 @@
 B texts, or beams of one text   L tokens   V vocabulary   C candidates
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..data.vocab import Vocabulary
 from ..errors import require
 from ..model import CachedReader, TransformerXL, accumulator_dtype, eval_mode
+from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .sampling import Sampling, draw_quantiles
 from .state import DecodingState, advance, start_decoding
 
-Prompts = TypeVar("Prompts", Tensor, Sequence[Tensor])
 IsFinished = Callable[[list[int]], bool]
 """Returns True if a continuation, given as ids without the prompt, ends here."""
 
 
 def generate(
     model: TransformerXL,
-    prompt_L: Prompts,
-    max_new_tokens: int,
+    prompt: Prompt | list[Prompt],
+    max_new_tokens: int = 500,
     *,
+    vocab: Vocabulary | None = None,
     mem_len: int | None = None,
     ext_len: int = 0,
     **sampling: Any,
-) -> Prompts:
-    """Return `max_new_tokens` ids that follow the prompt, without the prompt.
+) -> Any:
+    """Continue a prompt with a sample; return what follows the prompt, without it.
+
+    >>> model, vocab = load("version_0")
+    >>> text = generate(model, "ROMEO:", 40, vocab=vocab, top_p=0.9, seed=1)
+    >>> len(generate(model, [3, 1, 4], 5, temperature=0))
+    5
 
     Args:
-        model: a network, used in eval mode and left in the mode it was in.
-        prompt_L: at least one token; or a list of such prompts of any lengths, each continued
-            independently: the result is then a list.
+        model: a network, used in eval mode and left in the mode it was in; or a LanguageModel.
+        prompt: a text, or ids (a tensor or a list), of at least one token; or a list of such
+            prompts of any lengths, each continued independently. The result has its form.
         max_new_tokens: tokens to sample.
+        vocab: the vocabulary of texts.
         mem_len: memory length; default as in training.
         ext_len: tokens read again with each new one, in addition to the memory. Required for
             absolute positions, which count from the end of a segment, and for mem_len 0.
@@ -42,16 +50,18 @@ def generate(
             from torch's generator.
 
     Raises:
-        ValueError: an empty prompt, or an invalid number.
+        ValueError: an empty prompt, a text without vocab, or an invalid number.
     """
-    prompts = [prompt_L] if isinstance(prompt_L, Tensor) else prompt_L
-    state = start_decoding(model, prompts, mem_len, ext_len)
+    net = getattr(model, "net", model)
+    prompts = [prompt] if is_one(prompt) else prompt
+    ids = [encode_prompt(each, vocab) for each in prompts]
+    state = start_decoding(net, ids, mem_len, ext_len)
     prompt_len = len(state)
-    for after in decode_steps(model, state, max_new_tokens, Sampling(**sampling)):
+    for after in decode_steps(net, state, max_new_tokens, Sampling(**sampling)):
         state = after
-    # A copy, because callers cannot modify a tensor made under inference_mode.
-    ids = list(state.tokens_BL[:, prompt_len:].clone())
-    return ids[0] if isinstance(prompt_L, Tensor) else ids
+    new = state.tokens_BL[:, prompt_len:]
+    found = [decode_as(*each, vocab) for each in zip(prompts, ids, new, strict=True)]
+    return found[0] if is_one(prompt) else found
 
 
 @torch.inference_mode()
@@ -74,21 +84,26 @@ def decode_steps(
 
 def beam_search(
     model: TransformerXL,
-    prompt_L: Tensor,
+    prompt: Prompt,
     max_new_tokens: int,
     *,
+    vocab: Vocabulary | None = None,
     mem_len: int | None = None,
     ext_len: int = 0,
     **search: Any,
-) -> Tensor:
-    """Return the ids of the most likely continuation found, without the prompt.
+) -> Any:
+    """Continue a prompt with the most likely text found; return what follows the prompt.
 
-    mem_len and ext_len are as in `generate`, the rest as in `search_beams`; an empty prompt or an
-    invalid number is a ValueError.
+    >>> model, vocab = load("version_0")
+    >>> text = beam_search(model, "ROMEO:", 8, vocab=vocab, num_beams=2)
+
+    model, prompt, vocab, mem_len and ext_len are as in `generate`, the rest as in `search_beams`;
+    an empty prompt or an invalid number is a ValueError.
     """
-    state = start_decoding(model, [prompt_L], mem_len, ext_len)
-    best = search_beams(model, state, max_new_tokens, **search)
-    return best.tokens_BL[0, len(prompt_L) :].clone()
+    net, prompt_L = getattr(model, "net", model), encode_prompt(prompt, vocab)
+    state = start_decoding(net, [prompt_L], mem_len, ext_len)
+    best = search_beams(net, state, max_new_tokens, **search)
+    return decode_as(prompt, prompt_L, best.tokens_BL[0, len(prompt_L) :], vocab)
 
 
 @torch.inference_mode()

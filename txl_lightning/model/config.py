@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from ..errors import require
+from ..errors import require, require_types
 
 SameLength = Literal["mem_len", "mem_len+1"] | None
 EvalSameLength = Literal["mem_len", "mem_len+1", "all"] | None
@@ -17,74 +17,88 @@ LEARNED = ("learned", "shaw", "absolute_learned")
 
 @dataclass(frozen=True)
 class TransformerXLConfig:
-    """Sizes and parts of a Transformer-XL (Dai et al. 2019, Section 3); checked when made."""
+    """Sizes and parts of a Transformer-XL (Dai et al. 2019, Section 3); checked when made.
+
+    >>> TransformerXLConfig(n_layer=2, d_model=64, mem_len=32).inner_width
+    256
+
+    Args:
+        n_token: Vocabulary size V. The command line takes it from the corpus.
+        d_embed: Width of embeddings, projected to d_model; default d_model.
+        cutoffs: First id of each cluster except the first, with ids sorted by frequency; default
+            none.
+        div_val: Factor by which embeddings get narrower from each cluster to the next.
+        tie_projs: For each cluster, share the embedding's projection with the softmax; default
+            none.
+        n_layer: Number of layers N.
+        n_head: Attention heads H in each layer.
+        d_model: Width D of the hidden states; even, because each frequency has a sine and a cosine.
+        d_head: Width K of a head; default d_model / n_head.
+        d_inner: Inner width F of the feed-forward layer; default 4 * d_model.
+        mem_len: Memory length M in training: cached hidden states per layer; 0 is a plain
+            Transformer.
+        memory_source: Layer whose states are cached: the layer below (paper) or the same one (Ding
+            et al. 2021).
+        same_length: States that each query attends to, including itself: mem_len (original PyTorch
+            code) or mem_len+1 (TensorFlow, NVIDIA); default, and without memory, all.
+        clamp_len: Largest relative distance; larger ones are clamped. Required for learned
+            positions.
+        norm: Layer normalization after each residual sum (post, paper) or before each sublayer
+            (pre); pre_kv leaves queries out (the original's absolute positions).
+        final_norm: Normalize the last layer's output; default true unless norm is post.
+        norm_eps: Epsilon added to the variance in layer normalization.
+        positions: Position scheme: relative (Section 3.3; learned, as in labml; Shaw et al. 2018),
+            or absolute, added to the states (Vaswani et al. 2017; Al-Rfou et al. 2019).
+        kernel: Implementation of attention; all give the same result, and auto is the fastest on
+            this machine. flex and triton are for CUDA and untested: no GPU has run them.
+        tie_weight: Share the softmax weights with the embedding.
+        untie_r: Use separate u and v in every layer; otherwise all layers share one pair.
+        dropout: Probability of dropping hidden units.
+        dropout_type: Dropout mask per token, or the same for a row's whole segment (Gal and
+            Ghahramani 2016).
+        dropatt: Probability of dropping attention weights.
+        loss_chunk_size: Tokens whose logits are in memory at once, recomputed for gradients;
+            default all.
+        init: Initial weights: normal with init_std, or uniform from -init_range to init_range.
+        init_std: Standard deviation of the initial weights.
+        init_range: Largest initial weight with init uniform.
+        proj_init_std: Standard deviation of the initial projections of embeddings.
+    """
 
     n_token: int = 256
-    """Vocabulary size V. The command line takes it from the corpus."""
     d_embed: int | None = None
-    """Width of embeddings, projected to d_model; default d_model."""
     cutoffs: tuple[int, ...] = ()
-    """First id of each cluster except the first, with ids sorted by frequency; default none."""
     div_val: int = 1
-    """Factor by which embeddings get narrower from each cluster to the next."""
     tie_projs: tuple[bool, ...] = ()
-    """For each cluster, share the embedding's projection with the softmax; default none."""
     n_layer: int = 4
-    """Number of layers N."""
     n_head: int = 4
-    """Attention heads H in each layer."""
     d_model: int = 128
-    """Width D of the hidden states; even, because each frequency has a sine and a cosine."""
     d_head: int | None = None
-    """Width K of a head; default d_model / n_head."""
     d_inner: int | None = None
-    """Inner width F of the feed-forward layer; default 4 * d_model."""
     mem_len: int = 128
-    """Memory length M in training: cached hidden states per layer; 0 is a plain Transformer."""
     memory_source: Literal["layer_below", "same_layer"] = "layer_below"
-    """Layer whose states are cached: the layer below (paper) or the same one (Ding et al. 2021)."""
     same_length: SameLength = None
-    """States that each query attends to, including itself: mem_len (original PyTorch code) or
-    mem_len+1 (TensorFlow, NVIDIA); default, and without memory, all."""
     clamp_len: int | None = None
-    """Largest relative distance; larger ones are clamped. Required for learned positions."""
     norm: Literal["post", "pre", "pre_kv"] = "post"
-    """Layer normalization after each residual sum (post, paper) or before each sublayer (pre);
-    pre_kv leaves queries out (the original's absolute positions)."""
     final_norm: bool | None = None
-    """Normalize the last layer's output; default true unless norm is post."""
     norm_eps: float = 1e-5
-    """Epsilon added to the variance in layer normalization."""
     positions: Literal[
         "sinusoidal", "learned", "shaw", "absolute_sinusoidal", "absolute_learned"
     ] = "sinusoidal"
-    """Position scheme: relative (Section 3.3; learned, as in labml; Shaw et al. 2018), or absolute,
-    added to the states (Vaswani et al. 2017; Al-Rfou et al. 2019)."""
     kernel: Literal["auto", "reference", "per_head", "matmul", "sdpa", "flex", "triton"] = "auto"
-    """Implementation of attention; all give the same result, and auto is the fastest on this
-    machine. flex and triton are for CUDA and untested: no GPU has run them."""
     tie_weight: bool = True
-    """Share the softmax weights with the embedding."""
     untie_r: bool = False
-    """Use separate u and v in every layer; otherwise all layers share one pair."""
     dropout: float = 0.0
-    """Probability of dropping hidden units."""
     dropout_type: Literal["standard", "variational"] = "standard"
-    """Dropout mask per token, or the same for a row's whole segment (Gal and Ghahramani 2016)."""
     dropatt: float = 0.0
-    """Probability of dropping attention weights."""
     loss_chunk_size: int | None = None
-    """Tokens whose logits are in memory at once, recomputed for gradients; default all."""
     init: Literal["normal", "uniform"] = "normal"
-    """Initial weights: normal with init_std, or uniform from -init_range to init_range."""
     init_std: float = 0.02
-    """Standard deviation of the initial weights."""
     init_range: float = 0.1
-    """Largest initial weight with init uniform."""
     proj_init_std: float = 0.01
-    """Standard deviation of the initial projections of embeddings."""
 
     def __post_init__(self) -> None:
+        require_types(self)
         # YAML files and checkpoints contain lists.
         object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
         object.__setattr__(self, "tie_projs", tuple(self.tie_projs))

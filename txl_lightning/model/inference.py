@@ -130,6 +130,13 @@ class KeyValueCache:
     """Keys and values of the last M states of each layer: the memory of a `CachedReader`.
 
     It is a value: later caches share its buffer, but write only to later slots.
+
+    >>> from txl_lightning.model import CachedReader
+    >>> reader = CachedReader(TransformerXL(TransformerXLConfig(d_model=8, mem_len=6)).eval())
+    >>> with torch.inference_mode():
+    ...     h_BLD, cache = reader.hidden(torch.tensor([[1, 2, 3]]), reader.empty_memory(1))
+    >>> isinstance(cache, KeyValueCache), cache.filled_B
+    (True, tensor([3]))
     """
 
     buffer: Buffer

@@ -22,6 +22,11 @@ class Memory:
     """The last M hidden states that each layer reads, newest last, without gradient.
 
     The shape is constant. Only the newest `filled_B` states of a row count; others are masked.
+
+    >>> net = TransformerXL(TransformerXLConfig(n_layer=2, d_model=8, mem_len=6))
+    >>> memory = net.empty_memory(3)
+    >>> memory.h_NBMD.shape, memory.filled_B
+    (torch.Size([2, 3, 6, 8]), tensor([0, 0, 0]))
     """
 
     h_NBMD: Tensor

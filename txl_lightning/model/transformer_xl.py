@@ -31,7 +31,14 @@ from .positions import SCHEMES, DistanceTerms
 
 
 class TransformerXL(nn.Module):
-    """A language model that reads text in segments, with a memory of previous ones (Section 3)."""
+    """A language model that reads text in segments, with a memory of previous ones (Section 3).
+
+    >>> net = TransformerXL(TransformerXLConfig(n_token=9, n_layer=2, d_model=8, mem_len=6))
+    >>> logits_BLV, memory = net(torch.tensor([[1, 2, 3, 4]]))
+    >>> logits_BLV, memory = net(torch.tensor([[5, 6, 7, 8]]), memory)
+    >>> logits_BLV.shape, memory.filled_B
+    (torch.Size([1, 4, 9]), tensor([6]))
+    """
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()

@@ -73,6 +73,11 @@ class SaveRun(SaveConfigCallback):
                 print_once(f"warning: {line}")
             super().setup(trainer, pl_module, stage)
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Not earlier: a text that is too short is one line, and this is another.
+        data = trainer.datamodule
+        print_once(f"data: {data.config.name}: {data.store.describe()}")
+
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / self.config_filename

@@ -13,9 +13,9 @@ from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
-from ..data.datamodule import CorpusDataModule
-from ..data.stream import IGNORED, Segment
-from ..errors import prefix_errors
+from ..data.datamodule import CorpusDataModule, StreamConfig
+from ..data.stream import IGNORED, Segment, TrainingLoader
+from ..errors import prefix_errors, require
 from ..evaluation.environment import peak_memory
 from ..evaluation.metrics import MeanNats, RightAnswers
 from ..evaluation.results import readings
@@ -32,7 +32,21 @@ from .ranks import Ranks
 
 
 class LanguageModel(LightningModule):
-    """Train and evaluate a Transformer-XL on segments.
+    """Train and evaluate a Transformer-XL under a Trainer, on the text of a CorpusDataModule.
+
+    Loaders of (tokens_BL, targets_BL) can be used too, in any order: then each row is a text of its
+    own, before which nothing is remembered; a target of -100 is not scored.
+
+    >>> from lightning import Trainer
+    >>> texts = ["to be or not to be", "that is the question"] * 99
+    >>> data = CorpusDataModule.from_texts(texts, "lines.jsonl", tgt_len=8, batch_size=4)
+    >>> model = LanguageModel(TransformerXLConfig(n_layer=1, d_model=16, mem_len=8))
+    >>> silent = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    >>> trainer = Trainer(max_steps=2, accelerator="cpu", **silent)
+    >>> trainer.fit(model, data)
+    >>> trainer.validate(model, data, verbose=False)[0].keys() >= {"val/bits_per_byte"}
+    True
+    >>> model = LanguageModel.load_from_checkpoint(trainer.checkpoint_callback.best_model_path)
 
     Each stage has its own memories in `memory_bank`, so that a validation within an epoch does not
     change those of training.
@@ -76,17 +90,21 @@ class LanguageModel(LightningModule):
 
     def setup(self, stage: str) -> None:
         self.ranks = Ranks()
+        if self.corpus is not None:
+            expected = f"at least {self.corpus.n_token}, the tokens in the data's vocabulary"
+            n_token = self.net.config.n_token
+            require(n_token >= self.corpus.n_token, "net.n_token", n_token, expected)
 
     def forward(self, tokens_BL: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
         """Return logits_BLV and the next memory of the network."""
         return self.net(tokens_BL, memory)
 
-    def training_step(self, segment: Segment, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the mean nats of the segment; TrainingStateCheckpoint commits its memory."""
+        segment = Segment.from_batch(batch)
         memory = self.memory_bank.get("train", 0, len(segment.tokens_BL))
-        data = self.corpus.config
         nats_BL, memory = nats_in_micro_batches(
-            self.net, segment, memory, data.ext_len, data.micro_batches
+            self.net, segment, memory, self.reading.ext_len, self.reading.micro_batches
         )
         self.memory_bank.stage("train", 0, memory)
         self.train_nats.update(nats_BL, segment.targets_BL)
@@ -95,11 +113,13 @@ class LanguageModel(LightningModule):
         # Over all ranks: theirs are averaged, and they may not score equally many.
         return nats_BL.sum() / (segment.loss_denominator or 1)
 
-    def evaluation_step(self, segment: Segment, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+    def evaluation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Score a segment and update its memory; return nats_BL, nan where nothing is scored."""
+        segment = Segment.from_batch(batch)
         bank, place = self.memory_bank, (self.stage, dataloader_idx)
         memory = bank.get(*place, len(segment.tokens_BL))
-        ext_len, example_len = self.corpus.config.eval_ext_len, self.corpus.store.example_len
+        example_len = self.corpus.store.example_len if self.corpus else None
+        ext_len = self.reading.eval_ext_len
         if example_len:
             nats_BL, right_BL, memory = segment_answers(bank.reader, segment, memory, ext_len)
             answers = self.metric(f"{dataloader_idx}/answers", RightAnswers, example_len)
@@ -146,9 +166,17 @@ class LanguageModel(LightningModule):
 
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = make_optimizer(self.optim, self.net)
-        scheduler = make_scheduler(self.optim, optimizer, self.trainer.max_steps)
+        scheduler = make_scheduler(self.optim, optimizer, self.count_steps())
         by_step = {"scheduler": scheduler, "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": by_step}
+
+    def count_steps(self) -> int:
+        """Return the steps of the whole training; of other loaders, also by epochs."""
+        trainer = self.trainer
+        # To ask it makes Lightning forget the position in the text (see TrainingStateCheckpoint).
+        if self.corpus is not None or trainer.max_steps >= 0 or trainer.max_epochs == -1:
+            return trainer.max_steps
+        return int(trainer.estimated_stepping_batches)
 
     def configure_callbacks(self) -> list[Callback]:
         refuse_other_averages(self.trainer.callbacks)
@@ -186,7 +214,8 @@ class LanguageModel(LightningModule):
         # Lightning loads them first, and would round 64-true to the float32 of a new network.
         self.trainer.precision_plugin.convert_module(self)
         # Before the weights are loaded: with another vocabulary, ids have another meaning.
-        if state := checkpoint.get(CorpusDataModule.__qualname__):
+        state = checkpoint.get(CorpusDataModule.__qualname__)
+        if state and self.corpus is not None:
             self.corpus.load_state_dict(state)
 
     def metric(self, name: str, kind: type[Metric], *args: Any) -> Metric:
@@ -213,17 +242,19 @@ class LanguageModel(LightningModule):
         """Log the means since the previous log point."""
         values = self.readings("train", self.train_nats.compute()) | {
             "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
-            "tokens_seen": float(self.trainer.train_dataloader.tokens_seen(segment.index + 1)),
             "mem_filled": memory.filled_B.float().mean().item(),
             "memory_bytes": float(memory.h_NBMD.nbytes),
             "peak_memory_bytes": peak_memory(self.device),
         }
+        loader = self.trainer.train_dataloader
+        if isinstance(loader, TrainingLoader):
+            values["tokens_seen"] = float(loader.tokens_seen(segment.index + 1))
         self.train_nats.reset()
         self.log_dict({f"train/{key}": values[key] for key in values}, sync_dist=True)
 
     def readings(self, stage: str, nats: Tensor) -> dict[str, float]:
         """Return mean nats in the units of the text, and as "loss" for other tools."""
-        size = self.corpus.bytes_per_token(stage)
+        size = self.corpus.bytes_per_token(stage) if self.corpus else None
         return {"loss": nats.item(), **readings(nats.item(), self.unit, size)}
 
     @property
@@ -237,8 +268,15 @@ class LanguageModel(LightningModule):
 
     @property
     def unit(self) -> str:
-        return self.corpus.vocab.unit
+        return self.corpus.vocab.unit if self.corpus else "token"
 
     @property
-    def corpus(self) -> CorpusDataModule:
-        return self.trainer.datamodule
+    def reading(self) -> StreamConfig:
+        """How the text is read; of other loaders, without ext_len or micro-batches."""
+        return self.corpus.config if self.corpus else StreamConfig()
+
+    @property
+    def corpus(self) -> CorpusDataModule | None:
+        """The text that is read; None with loaders of another kind."""
+        data = self.trainer.datamodule
+        return data if isinstance(data, CorpusDataModule) else None

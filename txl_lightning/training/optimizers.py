@@ -9,42 +9,50 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..errors import require, require_at_least
+from ..errors import require, require_at_least, require_types
 from .lamb import Lamb
 from .muon import Muon
 
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """Settings of the optimizer and its schedule."""
+    """Settings of the optimizer and its schedule.
+
+    >>> OptimConfig("muon", lr=1e-3, muon_lr=0.02, schedule="wsd").name
+    'muon'
+
+    Args:
+        name: The optimizer; muon updates the layers' matrices, with adamw for the rest.
+        lr: Peak learning rate, whatever the schedule.
+        muon_lr: With muon, the peak learning rate of the layers' matrices; default lr.
+        betas: Decay rates of the moments of adam, adamw, lamb and muon's adamw.
+        eps: Epsilon added to denominators; NVIDIA's lamb uses 1e-6.
+        momentum: Momentum of sgd and muon.
+        weight_decay: Weight decay of the layers' matrices; other weights do not decay.
+        schedule: Learning rate after the warm-up: constant, half a cosine to min_lr_ratio, 1 /
+            sqrt(step), linear to min_lr_ratio, or constant and then linear (wsd).
+        warmup_steps: Steps of linear warm-up; step 1 has 1 / warmup_steps of the learning rate.
+        decay_fraction: Fraction of the steps, at the end, in which wsd decays.
+        min_lr_ratio: Final learning rate of cosine, linear and wsd, as a fraction of the peak.
+        max_skipped_updates: Number of updates with a non-finite loss or gradient to skip before
+            stopping.
+    """
 
     name: Literal["adam", "adamw", "adagrad", "lamb", "muon", "sgd"] = "adamw"
-    """The optimizer; muon updates the layers' matrices, with adamw for the rest."""
     lr: float = 1e-3
-    """Peak learning rate, whatever the schedule."""
     muon_lr: float | None = None
-    """With muon, the peak learning rate of the layers' matrices; default lr."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay rates of the moments of adam, adamw, lamb and muon's adamw."""
     eps: float = 1e-8
-    """Epsilon added to denominators; NVIDIA's lamb uses 1e-6."""
     momentum: float = 0.95
-    """Momentum of sgd and muon."""
     weight_decay: float = 0.0
-    """Weight decay of the layers' matrices; other weights do not decay."""
     schedule: Literal["constant", "cosine", "inverse_sqrt", "linear", "wsd"] = "cosine"
-    """Learning rate after the warm-up: constant, half a cosine to min_lr_ratio, 1 / sqrt(step),
-    linear to min_lr_ratio, or constant and then linear (wsd)."""
     warmup_steps: int = 0
-    """Steps of linear warm-up; step 1 has 1 / warmup_steps of the learning rate."""
     decay_fraction: float = 0.2
-    """Fraction of the steps, at the end, in which wsd decays."""
     min_lr_ratio: float = 0.0
-    """Final learning rate of cosine, linear and wsd, as a fraction of the peak."""
     max_skipped_updates: int = 0
-    """Number of updates with a non-finite loss or gradient to skip before stopping."""
 
     def __post_init__(self) -> None:
+        require_types(self)
         # A checkpoint and a YAML file have lists.
         object.__setattr__(self, "betas", tuple(self.betas))
         for field in ("lr", "muon_lr", "eps"):

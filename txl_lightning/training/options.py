@@ -86,7 +86,7 @@ def check_settings(parser: LightningArgumentParser, config: Namespace) -> None:
     with prefix_errors("model.eval", "_"):
         EvalLengths(config.model.eval_mem_len, config.model.eval_clamp_len)
     with prefix_errors("data"):
-        CorpusConfig(**vars(config.data))
+        CorpusConfig(**config.data.as_dict())
     check_end(OptimConfig(**vars(config.model.optim)), config.trainer.max_steps)
     check_endless(config.trainer)
     if config.plan.minutes is not None:
