@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import save_file
 
 from txl_lightning import stream_nats
@@ -16,7 +17,6 @@ from txl_lightning.convert import load_any_checkpoint, load_huggingface, load_or
 GOLDEN = Path(__file__).parents[1] / "golden"
 NVIDIA = GOLDEN / "nvidia" / "checkpoint_best.pt"
 UNVERIFIED = ".*another code's files have no checksum"
-pytestmark = pytest.mark.filterwarnings(f"ignore:{UNVERIFIED}")
 
 
 @pytest.fixture
@@ -81,6 +81,55 @@ def test_given_vocabulary_replaces_the_checkpoints(txl, original):
     net, vocab = load_folder(Path("ours"))
     assert equal_nats(net, original)
     assert vocab.words == (*words, "<unk>")
+
+
+@pytest.mark.parametrize("to", ["txl", "huggingface"])
+def test_model_card_says_what_is_known_and_how_to_load_it(txl, checkpoint, to):
+    code, output = txl("convert", checkpoint, "--out=a folder", "--to", to)
+    assert code == 0
+    command = "hf upload 'YOUR_NAME/a folder' 'a folder'"
+    last = f"to publish it, add a licence to a folder/README.md, and: {command}"
+    assert output.out.splitlines()[-1] == last
+    _, header, text = Path("a folder/README.md").read_text().split("---\n", 2)
+    libraries = {"txl": "txl-lightning", "huggingface": "transformers"}
+    assert yaml.safe_load(header)["library_name"] == libraries[to]
+    assert {"license", "language"} & yaml.safe_load(header).keys() == set()
+    assert "# license: " in header
+    facts = dict(re.findall(r"^\| (\w[\w ]*) \| (.+) \|$", text, re.MULTILINE))
+    assert (
+        facts["Parameters"] == f"{sum(p.numel() for p in load_run(checkpoint)[0].parameters()):,}"
+    )
+    assert facts["Vocabulary"] == "256 bytes"
+    assert facts["Training"].endswith(" steps of 4 rows of 8 tokens")
+    assert re.fullmatch(r"letters\.txt \(fingerprint \w{16}\)", facts["Trained on"])
+    assert re.fullmatch(r"\d\.\d{4} bits per byte", facts["Validation"])
+
+
+def test_card_has_each_result_of_evaluate_once(txl, checkpoint, text_file):
+    txl("convert", checkpoint, "--out=ours")
+    card, measured = Path("ours/README.md"), ["evaluate", "ours", f"--path={text_file}"]
+    for options in ([], [], ["--tgt_len=20"], ["--weights=bf16"]):
+        assert txl(*measured, *options)[0] == 0
+    card.write_text(card.read_text() + "\n## Licence\n\nMine.\n")
+    output = txl(*measured, "--mem_len=3")[1]
+    record = json.loads(output.out)
+    _, table = card.read_text().split("## Evaluation\n\n")
+    rows = [line.strip("| ").split(" | ") for line in table.split("\n\n")[0].splitlines()]
+    keys = [row[:4] for row in rows[2:]]
+    assert [row[2:] for row in keys] == [
+        ["segments", "float32"],
+        ["segments (tgt_len changed)", "float32"],
+        ["segments", "bf16"],
+        ["segments (mem_len changed)", "float32"],
+    ]
+    assert {row[0] for row in keys} == {"letters.txt"}
+    values = [f"{record['bits_per_byte']:.4f}", f"{record['nats']:.4f}", "5,999"]
+    assert rows[-1][4:] == values
+    assert table.endswith("\n\n## Licence\n\nMine.\n")
+    # The Hub's own reader takes it.
+    hub = pytest.importorskip("huggingface_hub")
+    found = hub.ModelCard(card.read_text()).data.to_dict()
+    assert (found["library_name"], found["pipeline_tag"]) == ("txl-lightning", "text-generation")
 
 
 @pytest.fixture

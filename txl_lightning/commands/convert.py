@@ -1,13 +1,16 @@
 """convert: other people's checkpoints into ours, and ours into Hugging Face's."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Literal
 
 from ..checkpoints import save_folder
+from ..checkpoints.runs import find_checkpoint
 from ..checkpoints.tensors import load_json
 from ..convert import load_any_checkpoint, save_huggingface
 from ..errors import require
+from .card import CARD, write_card
 
 WRITERS = {"txl": save_folder, "huggingface": save_huggingface}
 
@@ -21,6 +24,7 @@ def convert_command(
 ) -> None:
     """Write a network, by whomever it was trained, as a folder of safetensors and JSON.
 
+    Its README.md is a model card; the command that would upload the folder is printed.
     Nothing in a checkpoint is executed; one that would be is refused.
 
     Args:
@@ -41,6 +45,7 @@ def convert_command(
     require(is_new, "out", out, "new, or an empty folder")
     model, vocabulary = load_any_checkpoint(source, args, vocab)
     WRITERS[to](model, folder, vocabulary)
+    write_card(folder, model, vocabulary, find_checkpoint(source), to)
     size = sum(parameter.numel() for parameter in model.parameters())
     print(f"{folder}: {size:,} parameters, {model.config.n_token:,} tokens")
     if vocabulary is None:
@@ -51,3 +56,5 @@ def convert_command(
         keywords = load_json(Path(args))
         tgt_len, ext_len = keywords.get("tgt_len"), keywords.get("ext_len") or 0
         print(f"it was made for --data.tgt_len {tgt_len} --data.ext_len {ext_len}")
+    where = shlex.join([f"YOUR_NAME/{folder.resolve().name}", str(folder)])
+    print(f"to publish it, add a licence to {folder / CARD}, and: hf upload {where}")

@@ -19,6 +19,7 @@ from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.results import evaluate
 from ..files import check_file_writable
 from ..model import TransformerXL, Weights
+from .card import add_result
 from .inputs import Device, load_model
 
 
@@ -71,6 +72,7 @@ def evaluate_command(
     record |= {"checkpoint": str(checkpoint), "checkpoint_sha256": sha256_of_weights(checkpoint)}
     record["weights"] = weights
     print_record(record, chosen.unit, out)
+    add_result(checkpoint, record)
 
 
 def print_record(record: dict[str, Any], unit: str, out: str | None) -> None:
