@@ -164,7 +164,8 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 
 def show_spread(values: Sequence[float], digits: int = 3) -> str:
     mean, deviation = spread(values)
-    return f"{mean:.{digits}f} ± {deviation:.{digits}f} ({len(values)})"
+    around = f" ± {deviation:.{digits}f}" if len(values) > 1 else ""
+    return f"{mean:.{digits}f}{around} ({len(values)})"
 
 
 def write_table(path: Path, rows: Sequence[Sequence[Any]]) -> None:

@@ -27,10 +27,12 @@ def draw_chapters(record: dict[str, Any], path: Path) -> None:
     with open_figure(path, inches=(9, 4)) as (axes,):
         for (mem_len, bits), colour in zip(list_curves(record).items(), COLOURS, strict=False):
             label = f"memory of {mem_len}" if mem_len != "0" else "no memory"
-            axes.plot(range(len(bits)), bits, "o-", label=label, color=colour, markersize=4)
+            # What is before the first chapter is a title, of which no model knows much.
+            place = range(1, len(bits))
+            axes.plot(place, bits[1:], "o-", label=label, color=colour, markersize=4)
         xz = record["xz_bits_per_byte"]
         axes.axhline(xz, color="gray", linestyle=":", label="xz, the whole book")
-        axes.set(xlabel="chapter (0: before the first)", ylabel="bits per byte")
+        axes.set(xlabel="chapter", ylabel="bits per byte")
         axes.set_title(f"{record['book']}, {record['book_bytes']:,} bytes, not in the training")
         axes.legend(frameon=False)
 

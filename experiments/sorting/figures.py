@@ -32,7 +32,8 @@ def main() -> None:
             place = range(1, len(means) + 1)
             axes.errorbar(place, means, yerr=errors, fmt=style, label=label, color=colour)
         axes.set(xlabel="place in the answer", ylabel="digits right (%)")
-        axes.set_title(f"Sorting {len(means)} digits: {len(answers)} seeds, standard deviation")
+        axes.set_xticks([1, *range(5, len(means) + 1, 5)])
+        axes.set_title(f"Sorting {len(means)} digits (stroke: standard deviation of the seeds)")
         axes.legend(frameon=False)
     if "time" in records:
         draw_times(records["time"], path.with_name("time.png"))

@@ -9,6 +9,8 @@ the machine must be quiet for it.
 """
 
 import time
+from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,21 +57,29 @@ def main() -> None:
     given = parse_options(__file__, __doc__, time=clock)
     for seed in given.seeds:
         if (name := f"seed {seed}") not in load_records(given.out):
-            options = {"seed_everything": seed, "trainer.precision": given.precision}
-            options = OPTIONS | options | (FAST if given.fast else {})
-            path = checkpoint(fit(given.runs / f"seed_{seed}", options), "last")
+            path = train(given, seed)
             found = compare_answers(path, 64 if given.fast else N_SAMPLE)
-            about = {"seed": seed, "options": options, "parameters": count_parameters(path)}
+            about = {"seed": seed, "options": choose_options(given, seed)}
+            about |= {"parameters": count_parameters(path)}
             save_record(given, name, kind="answers", **about, **found)
     if given.time:
-        first = next((given.runs / f"seed_{given.seeds[0]}").glob("version_*"))
-        net, _ = load_run(checkpoint(first, "last"))
+        net, _ = load_run(train(given, given.seeds[0]))
         count = 16 if given.fast else N_SAMPLE
         rows = [time_answers(net, length, count) for length in LENGTHS[: 2 if given.fast else None]]
         save_record(given, "time", kind="time", samples=count, at_once=AT_ONCE, rows=rows)
 
 
-def compare_answers(path: Any, count: int) -> dict[str, Any]:
+def train(given: Namespace, seed: int) -> Path:
+    """Return the checkpoint of a seed, trained if it is not there."""
+    return checkpoint(fit(given.runs / f"seed_{seed}", choose_options(given, seed)), "last")
+
+
+def choose_options(given: Namespace, seed: int) -> dict[str, Any]:
+    options = {"seed_everything": seed, "trainer.precision": given.precision}
+    return OPTIONS | options | (FAST if given.fast else {})
+
+
+def compare_answers(path: Path, count: int) -> dict[str, Any]:
     """Return shares of right digits and answers of fresh samples, with a memory and without."""
     net, _ = load_run(path)
     # Of the test split, which shares no random numbers with training.

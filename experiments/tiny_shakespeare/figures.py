@@ -32,13 +32,14 @@ def main() -> None:
     kinds = {kind: found for kind in NAMES if (found := choose(records, kind=kind))}
     with open_figure(path.with_name("curves.png")) as (axes,):
         for (kind, found), colour in zip(kinds.items(), COLOURS, strict=False):
-            tokens = [step * tokens_a_step(found[0]) for step in found[0]["curve"]["steps"]]
+            a_step = tokens_a_step(found[0]) / 1e6
+            tokens = [(step + 1) * a_step for step in found[0]["curve"]["steps"]]
             points = zip(*(each["curve"]["val/nats"] for each in found), strict=True)
             means, errors = zip(*map(spread, points), strict=True)
             label = f"{NAMES[kind]} ({len(found)})"
             axes.errorbar(tokens, means, yerr=errors, fmt="o-", label=label, color=colour)
         axes.axhline(NANOGPT, color="gray", linestyle=":", label="nanoGPT, published")
-        axes.set(xlabel="characters of training", ylabel="validation nats per character")
+        axes.set(xlabel="characters of training (millions)", ylabel="validation nats per character")
         axes.set_title("Tiny Shakespeare, 0.8M parameters (in parentheses: seeds)")
         axes.legend(frameon=False)
     write_table(path.with_name("table.md"), list_rows(kinds))
