@@ -28,8 +28,9 @@ def draw_chapters(record: dict[str, Any], path: Path) -> None:
         for (mem_len, bits), colour in zip(list_curves(record).items(), COLOURS, strict=False):
             label = f"memory of {mem_len}" if mem_len != "0" else "no memory"
             # What is before the first chapter is a title, of which no model knows much.
-            place = range(1, len(bits))
-            axes.plot(place, bits[1:], "o-", label=label, color=colour, markersize=4)
+            bits = bits[int(record["chapters"][0] == "before") :]
+            place = range(1, len(bits) + 1)
+            axes.plot(place, bits, "o-", label=label, color=colour, markersize=4)
         xz = record["xz_bits_per_byte"]
         axes.axhline(xz, color="gray", linestyle=":", label="xz, the whole book")
         axes.set(xlabel="chapter", ylabel="bits per byte")
