@@ -11,8 +11,8 @@ parse_options(script, doc)    options of a run.py: seeds, fast, out (results.jso
                               runs/fast), runs (where fits are kept), precision (for fit),
                               origin (commit, command, machine)
 fit(folder, options)          trains through the command line with options by key, as
-                              {"config": path, "model.net.mem_len": 0}; goes on or returns at once
-                              where it was; the value is the run's folder (metrics.csv, checkpoints)
+                              {"config": "configs/smoke.yaml", "data.tgt_len": 8}; goes on or
+                              returns at once where it was; the value is the run's folder
 checkpoint(run, "best")       path of a run's best or last checkpoint
 count_parameters(path)        of a checkpoint
 curve(run, "val/nats")        steps and values of a column of metrics.csv
@@ -98,6 +98,8 @@ def describe_origin(name: str) -> dict[str, Any]:
 def fit(folder: Path, options: Options) -> Path:
     """Train in a folder of its own, or go on there, and return the run's folder."""
     where = {"trainer.default_root_dir": str(folder), "resume": "auto"}
+    if "config" in options:
+        where["config"] = str(REPOSITORY / options["config"])
     try:
         run(["fit", *flags(QUIET | options | where)])
     except SystemExit as stop:

@@ -35,7 +35,7 @@ from txl_lightning.data.config import DataConfig
 from txl_lightning.data.documents import whole_file
 
 OPTIONS = {
-    "config": str(REPOSITORY / "configs/quickstart.yaml"),
+    "config": "configs/quickstart.yaml",
     "plan.minutes": None,
     "data.order": "shuffled",
     "data.subwords.train_bytes": 5_000_000,

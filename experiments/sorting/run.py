@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from experiments.common import (
-    REPOSITORY,
     checkpoint,
     count_parameters,
     fit,
@@ -31,7 +30,7 @@ from txl_lightning.model import CachedReader, EvalLengths
 
 LENGTH = 20
 OPTIONS = {
-    "config": str(REPOSITORY / "configs/tasks/sort.yaml"),
+    "config": "configs/tasks/sort.yaml",
     # Each sample is one segment, so that training needs no memory.
     "model.net.mem_len": 0,
     "data.task.n_train": None,

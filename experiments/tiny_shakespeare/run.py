@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from experiments.common import (
-    REPOSITORY,
     checkpoint,
     count_parameters,
     curve,
@@ -62,7 +61,7 @@ MUON = {
     "model.optim.warmup_steps": 100,
 }
 LABML = TEXT | {
-    "config": str(REPOSITORY / "configs/labml/tiny_shakespeare.yaml"),
+    "config": "configs/labml/tiny_shakespeare.yaml",
     "data.eval_batch_size": 64,
     "trainer.max_steps": 5000,
     "trainer.val_check_interval": 2500,
