@@ -288,6 +288,11 @@ def test_a_mistake_is_one_line_and_an_exit_code(refused, small, line, exit_code,
     assert (code, message in text, len(text) < 1100) == (exit_code, True, True), text
 
 
+def test_lightning_refuses_a_device_before_any_text_is_encoded(refused, small):
+    assert refused("fit", *small, "--trainer.accelerator=quantum")[0] == 2
+    assert not Path("data").exists()
+
+
 @pytest.mark.parametrize(
     "options",
     [
