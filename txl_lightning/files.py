@@ -1,5 +1,7 @@
 """Atomic files and folders, checksums, JSON and YAML, and checks for writable paths."""
 
+import csv
+import fcntl
 import hashlib
 import json
 import math
@@ -66,6 +68,24 @@ def create_folder(
                 os.replace(part, folder)
 
 
+def lock_folder(folder: Path) -> int:
+    """Create a folder and lock it until the handle that is returned is closed.
+
+    StorageError if another process has locked it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise StorageError(f"{folder}: another process trains there") from error
+    except OSError:
+        # Not every file system has locks.
+        pass
+    return handle
+
+
 def write_text(text: str, path: Path) -> None:
     replace_file(path, lambda part: part.write_text(text, encoding="utf-8"))
 
@@ -104,6 +124,23 @@ def require_shape(key: str, content: Any, shape: Any) -> None:
         for name, part in shape.items():
             for each in content if name is ... else [name]:
                 require_shape(each, content.get(each), part)
+
+
+def read_log(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a metrics.csv, if there is one; the last may have been cut by a kill.
+
+    DataError where a cell is not a number.
+    """
+    try:
+        whole = path.read_text(encoding="utf-8").rpartition("\n")[0] if path.is_file() else ""
+        rows = list(csv.DictReader(whole.splitlines(), restval=""))
+        for row in rows:
+            int(row["step"])
+            for cell in filter(None, row.values()):
+                float(cell)
+    except (LookupError, TypeError, ValueError, csv.Error) as error:
+        raise DataError(f"{path}: damaged ({error}); mend it, or move it away") from error
+    return rows
 
 
 def load_yaml(text: str | bytes) -> Any:

@@ -42,7 +42,7 @@ def test_folder_without_a_vocabulary_has_two_files(make_net, tmp_path):
     save_folder(make_net(), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
     about = json.loads((tmp_path / "config.json").read_text())["txl_lightning"]
-    assert (about.pop("format"), list(about)) == (1, ["weights_sha256"])
+    assert (about.pop("format"), list(about)) == (1, ["rest", "weights_sha256"])
     assert load_folder(tmp_path)[1] is None
 
 
@@ -128,6 +128,19 @@ def test_60_flipped_bits_of_the_weights_are_refused_and_a_missing_checksum_is_a_
         load_folder(folder)
     # Once.
     load_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"), [("config.json", '"mem_len": 6', '"mem_len": 7'),
+                                  ("vocab.json", "abc", "Abc")]
+)  # fmt: skip
+def test_settings_or_a_vocabulary_that_were_changed_are_refused(folder, name, before, after):
+    path = folder / name
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+    with pytest.raises(CheckpointError, match=r"config\.json: damaged: it, or vocab\.json, was"):
+        load_folder(folder)
 
 
 def test_checkpoint_without_a_manifest_is_loaded_with_a_warning(run_folder, tmp_path):

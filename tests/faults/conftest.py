@@ -6,6 +6,7 @@ import functools
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,8 +104,10 @@ class Place:
         self.started.append(process)
         return process
 
-    def end(self, started: list | subprocess.Popen, since: float | None = None) -> Ended:
-        """Wait for processes, and for all that they have started."""
+    def end(
+        self, started: list | subprocess.Popen, since: float | None = None, alone: bool = True
+    ) -> Ended:
+        """Wait for processes, and for all that they have started, unless others are running."""
         since = since or time.monotonic()
         if isinstance(started, subprocess.Popen):
             codes = [started.wait(240)]
@@ -113,11 +116,12 @@ class Place:
                 process.join(120)
             codes = [process.exitcode for process in started]
         assert None not in codes, f"it does not end:\n{self.log.read_text()}"
-        while self.alive() and time.monotonic() - since < DEADLINE:
+        while alone and self.alive() and time.monotonic() - since < DEADLINE:
             time.sleep(0.05)
         output = self.log.read_text(errors="replace")
-        # The next run begins another one.
-        self.log.unlink()
+        if alone:
+            # The next run begins another one.
+            self.log.unlink()
         return Ended(codes, output, time.monotonic() - since)
 
     def settings(self, fault: str) -> dict[str, str]:
@@ -155,6 +159,18 @@ class Place:
             assert losses.setdefault((line["rank"], line["batch"]), line["loss"]) == line["loss"]
         return losses
 
+    def mean_losses(self) -> list[float]:
+        """The loss of each batch: DDP averages what each rank's rows contribute."""
+        of_ranks: dict[int, list[float]] = {}
+        for line in self.lines():
+            of_ranks.setdefault(line["batch"], []).append(float.fromhex(line["loss"]))
+        return [sum(losses) / len(losses) for _, losses in sorted(of_ranks.items())]
+
+    def forget(self) -> None:
+        """Remove all runs and what was recorded of them."""
+        shutil.rmtree(self.folder / "runs", ignore_errors=True)
+        (self.folder / "losses").unlink(missing_ok=True)
+
     def tokens(self) -> dict[int, list[list[int]]]:
         """The rows of each batch, of all ranks in their order."""
         tokens: dict[int, list[list[int]]] = {}
@@ -171,7 +187,8 @@ class Place:
         """What decides how training continues from last.ckpt."""
         checkpoint = torch.load(self.path(), weights_only=True)
         position = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
-        return {name: checkpoint[name] for name in STATE} | {"position": position}
+        more = {"position": position, "trained": checkpoint.get("trained")}
+        return {name: checkpoint[name] for name in STATE} | more
 
     def logged(self) -> dict[tuple[str, str], str]:
         """The text of every logged value by its step and name."""
@@ -199,6 +216,12 @@ class Place:
 def dump(state: dict[str, Any]) -> str:
     """Return a state as text in which no bit is lost."""
     return json.dumps(state, default=lambda array: [str(array.dtype), array.tolist()])
+
+
+@pytest.fixture(scope="session")
+def count():
+    """Return how often an attack is tried: a few times, or all with ATTACKS=full."""
+    return lambda few, full: full if os.environ.get("ATTACKS") == "full" else few
 
 
 @pytest.fixture(scope="session")

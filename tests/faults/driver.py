@@ -4,16 +4,25 @@ LOSSES   a file: of every batch of this process a line of JSON: rank, batch, ste
          that no bit is lost) and the tokens of its rows
 PAUSE    seconds that each step takes longer
 FAULT    what happens, where and to whom, several with commas between. What: a signal, as KILL, an
-         exception (raise), a loss that is no number (nan), or the disk of the file FILL is full
-         (fill). Where: after a step (7), before the next one (before7), in it, when there is a loss
-         (loss7) or a gradient (mid7), in the second batch of a validation after the first step
-         (val) or in a test. To whom: a rank, or all. "KILL:7:1" is SIGKILL after step 7 on rank 1.
+         exception (raise), a loss that is no number (nan), the disk of the file FILL is full
+         (fill), the folder of runs is removed (remove), has a file in the place of its checkpoints
+         (obstruct) or is read-only (protect, where it is mounted), or Python's clock is set back
+         (clock). Where: after a step (7), before the next one (before7), in it, when there is a
+         loss (loss7) or a gradient (mid7), in the second batch of a validation after the first
+         step (val), in a test, or after so many seconds (0.5s). To whom: a rank, or all.
+         "KILL:7:1" is SIGKILL after step 7 on rank 1.
+GROWTH   a file: every 50 steps a line with the process's resident kilobytes and its open files
+THREADS  of torch
 """
 
 import json
 import os
+import resource
+import shutil
 import signal
+import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -35,11 +44,55 @@ class Record(Callback):
             file.write(json.dumps(line) + "\n")
 
 
+class Growth(Callback):
+    """Write down what the process holds."""
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if trainer.global_step % 50 == 0:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            n_file = len(os.listdir("/proc/self/fd"))
+            with Path(os.environ["GROWTH"]).open("a") as file:
+                print(pages * resource.getpagesize() // 1024, n_file, file=file)
+
+
+def set_clock_back() -> None:
+    """For Python: what the kernel writes as times of files stays as it is."""
+    original = time.time, time.time_ns
+    time.time = lambda: original[0]() - 86_400
+    time.time_ns = lambda: original[1]() - 86_400 * 10**9
+
+
+def obstruct() -> None:
+    for folder in Path("runs").glob("version_*/checkpoints"):
+        shutil.rmtree(folder)
+        folder.touch()
+
+
+def fill_disk() -> None:
+    with suppress(OSError), Path(os.environ["FILL"]).open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+DAMAGE = {
+    "remove": lambda: shutil.rmtree("runs"),
+    "obstruct": obstruct,
+    "protect": lambda: subprocess.run(["mount", "-o", "remount,ro", "runs"], check=True),
+    "fill": fill_disk,
+    "clock": set_clock_back,
+}
+
+
 class Accident(Callback):
     """Let a fault happen, once."""
 
     def __init__(self, fault: str) -> None:
         self.what, self.where, self.whom = [*fault.split(":"), ""][:3]
+        if self.where.endswith("s"):
+            number = getattr(signal, f"SIG{self.what}")
+            timer = threading.Timer(float(self.where[:-1]), os.kill, (os.getpid(), number))
+            timer.daemon = True
+            timer.start()
 
     def happen(self, trainer, where: str, loss=None) -> None:
         if where != self.where or self.whom not in ("", str(trainer.global_rank)):
@@ -50,10 +103,8 @@ class Accident(Callback):
                 raise RuntimeError("an accident")
             case "nan":
                 loss.data.fill_(float("nan"))
-            case "fill":
-                with suppress(OSError), Path(os.environ["FILL"]).open("wb", buffering=0) as file:
-                    while True:
-                        file.write(bytes(4096))
+            case name if name in DAMAGE:
+                DAMAGE[name]()
             case name:
                 os.kill(os.getpid(), getattr(signal, f"SIG{name}"))
 
@@ -80,7 +131,7 @@ class Accident(Callback):
 def main() -> None:
     """Run `python -m txl_lightning` with our callbacks."""
     original, faults = cli.default_callbacks, filter(None, os.environ["FAULT"].split(","))
-    ours = [Record(), *map(Accident, faults)]
+    ours = [Record(), *map(Accident, faults), *([Growth()] if "GROWTH" in os.environ else [])]
     cli.default_callbacks = lambda *args: [*original(*args), *ours]
     sys.argv[0] = __file__
     door.main()
@@ -98,9 +149,29 @@ def forked(arguments: list[str], settings: dict[str, str], folder: Path, output:
     os.environ.update(settings)
     # What is decided when Lightning and torch are imported.
     rank_zero_only.rank = int(os.environ.get("RANK", 0))
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("THREADS", 1)))
     sys.argv[1:] = arguments
-    main()
+    try:
+        main()
+    finally:
+        # What comes when all is done is of no interest.
+        for name in ("INT", "TERM", "HUP", "USR1"):
+            signal.signal(getattr(signal, f"SIG{name}"), signal.SIG_IGN)
+
+
+def run_line(arguments: list[str], folder: Path, output: Path) -> None:
+    """Run a command line as it is, with 4 GB of memory and nothing on the standard input."""
+    os.chdir(folder)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + (4 << 30)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    os.environ |= {"WANDB_MODE": "offline", "PYTHONPATH": str(Path(__file__).parents[2])}
+    sys.argv[1:] = arguments
+    door.main()
 
 
 if __name__ == "__main__":

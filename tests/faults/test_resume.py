@@ -12,31 +12,44 @@ READINGS = {
     "rolled": ["--data.order=rolled", "--data.segments=varlen"],
     "shuffled": ["--data.order=shuffled", "--data.document_unit=lines"],
     "muon": ["--model.optim.name=muon", "--trainer.precision=bf16-mixed"],
+    "lamb": ["--model.optim.name=lamb", "--data.micro_batches=2"],
+    "averaged": ["--trainer.callbacks+=WeightAverage", "--trainer.callbacks.decay=0.9"],
+    "words": ["--data.vocab=words", "--data.eval_batch_size=1"],
 }
 
 
-def kill_five_times(place, seed, *options, ranks=1) -> None:
+def kill_five_times(place, seed, *options, ranks=1, whom="") -> None:
     """Kill a run at five places, each later than the checkpoint that the one before has left."""
     chance = random.Random(seed)
     first, third, fourth, fifth = (chance.randint(n, n + 8) for n in (1, 11, 20, 30))
     for fault in (first, "val", third, f"mid{fourth}", fifth):
-        ended = place.fit("--resume=auto", *options, fault=f"KILL:{fault}", ranks=ranks)
-        assert set(ended.codes) == {-9}, ended.output
+        ended = place.fit("--resume=auto", *options, fault=f"KILL:{fault}:{whom}", ranks=ranks)
+        killed = [ended.codes[int(whom)]] if whom else ended.codes
+        assert set(killed) == {-9}, ended.output
+        assert 0 not in ended.codes
 
 
 @pytest.mark.parametrize("reading", READINGS)
 def test_run_killed_five_times_has_the_losses_and_checkpoint_of_an_uninterrupted_run(
-    place, finish, reading
+    place, finish, reading, count
 ):
-    kill_five_times(place, reading, *READINGS[reading])
-    finish(*READINGS[reading])
+    for nth in range(count(1, 3)):
+        place.forget()
+        kill_five_times(place, f"{reading}{nth or ''}", *READINGS[reading])
+        finish(*READINGS[reading])
 
 
+@pytest.mark.parametrize(
+    ("whom", "options"),
+    [("", []), ("1", READINGS["shuffled"] + READINGS["muon"]), ("0", READINGS["averaged"])],
+)
 def test_two_processes_killed_five_times_match_an_uninterrupted_run_with_their_own_states(
-    place, finish
+    place, finish, whom, options, count
 ):
-    kill_five_times(place, "two", ranks=2)
-    finish(ranks=2)
+    for nth in range(count(1, 3)):
+        place.forget()
+        kill_five_times(place, f"two{nth or ''}", *options, ranks=2, whom=whom)
+        finish(*options, ranks=2)
     state = place.state()["txl_lightning"]
     assert state["memory"]["h"][:, :2].ne(state["memory"]["h"][:, 2:]).any()
     first, second = (rank["rng"]["torch"] for rank in state["ranks"])
@@ -55,16 +68,19 @@ def test_run_continues_in_one_process_or_two_with_the_same_text(place, whole):
     parts = "--data.micro_batches=2"
     assert place.fit(*exact, "--resume=auto", parts, ranks=2).codes == [0, 0]
     assert place.tokens() == expected.tokens()
-    of_ranks = {}
-    for line in place.lines():
-        of_ranks.setdefault(line["batch"], []).append(float.fromhex(line["loss"]))
-    # DDP averages what each rank's rows contribute.
-    losses = [sum(losses) / len(losses) for _, losses in sorted(of_ranks.items())]
-    one = [float.fromhex(line["loss"]) for line in expected.lines()]
-    assert losses == pytest.approx(one, rel=1e-4)
+    assert place.mean_losses() == pytest.approx(expected.mean_losses(), rel=1e-4)
     weights = expected.state()["state_dict"], place.state()["state_dict"]
     for a, b in zip(*(each.values() for each in weights), strict=True):
         assert b.sub(a).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_losses_are_those_of_one_process_and_thread_to_rounding(place, whole, ranks, threads):
+    exact = ["--model.net.dropout=0", "--model.net.dropatt=0", "--data.micro_batches=1"]
+    assert set(place.fit(*exact, ranks=ranks, THREADS=str(threads)).codes) == {0}
+    assert place.tokens() == whole(*exact).tokens()
+    assert place.mean_losses() == pytest.approx(whole(*exact).mean_losses(), rel=1e-4)
 
 
 @pytest.mark.parametrize("interval", [5, 10])

@@ -1,10 +1,16 @@
 """A signal waits for the step to end; what it leaves is where training continues exactly."""
 
+import csv
 import os
+import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
+import yaml
+
+from txl_lightning.checkpoints import load_run
 
 pytestmark = pytest.mark.faults
 
@@ -93,3 +99,66 @@ def test_third_signal_after_two_seconds_stops_at_once(place):
     assert ended.code == 143
     assert ended.seconds < 5
     assert "TERM again: stopped at once" in ended.output
+
+
+CHECKPOINT = "runs/version_0/checkpoints/last.ckpt"
+TEXT = ["--data.path=letters.txt", "--data.tgt_len=8", "--data.batch_size=4"]
+COMMANDS = {
+    "test": [*TEXT, f"--ckpt_path={CHECKPOINT}"],
+    "predict": [*TEXT, f"--ckpt_path={CHECKPOINT}"],
+    "prepare": ["letters.txt", "--vocab=bpe"],
+    "evaluate": [CHECKPOINT, "--path=letters.txt", "--batch_size=1", "--tgt_len=8"],
+    "generate": [f"--ckpt_path={CHECKPOINT}", "--prompt=a", "--state_file=state"],
+    "convert": [CHECKPOINT],
+}
+AT_ONCE = {
+    "INT:{0}s": {130}, "TERM:{0}s": {143}, "HUP:{0}s": {143}, "USR1:{0}s": {0},
+    "INT:{0}s,INT:{0}1s": {130}, "INT:{0}s,TERM:{0}1s": {130, 143},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_signal_at_any_moment_ends_a_command_that_trains_nothing(place, command, count):
+    """Also Ctrl-C twice; USR1 asks for a checkpoint, which there is none of."""
+    assert place.fit("--trainer.max_steps=3").code == 0
+    chance, words = random.Random(command), [command, *COMMANDS[command]]
+    more = (lambda nth: ["--out", f"converted{nth}"]) if command == "convert" else lambda nth: []
+    since = time.monotonic()
+    assert place.end(place.fork(*more("whole"), command=words)).code == 0
+    longest = time.monotonic() - since
+    for nth in range(count(6, 30)):
+        fault, codes = list(AT_ONCE.items())[nth % len(AT_ONCE)]
+        fault = fault.format(f"{chance.uniform(0.01, longest):.3f}")
+        ended = place.end(place.fork(*more(nth), command=words, fault=fault))
+        assert ended.code in codes | {0}, (fault, ended.output)
+        assert "Traceback" not in ended.output
+        if (place.folder / f"converted{nth}" / "config.json").exists():
+            load_run(place.folder / f"converted{nth}")
+    assert place.end(place.fork(*more("again"), command=words)).code == 0
+
+
+def test_sweep_that_is_interrupted_at_any_moment_has_the_results_of_a_whole_one(place, count):
+    script = Path(__file__).parents[1] / "sweeps" / "script.py"
+    command = ["${interpreter}", str(script), "--wait=0.05", "${args}"]
+    parameters = {"lr": {"values": [n / 10 for n in range(count(6, 12))]}}
+    search = {"method": "grid", "metric": {"name": "val/bits_per_byte"}, "command": command}
+    (place.folder / "s.yaml").write_text(yaml.safe_dump(search | {"parameters": parameters}))
+
+    def sweep(out: str, fault: str = ""):
+        return place.end(place.fork("--out", out, command=["sweep", "s.yaml"], fault=fault))
+
+    def rows(out: str) -> list[dict[str, str]]:
+        found = list(csv.DictReader((place.folder / out / "results.csv").read_text().splitlines()))
+        return [{key: row[key] for key in ("trial", "state", "value", "lr")} for row in found]
+
+    assert sweep("whole").code == 0
+    chance, faults = random.Random(0), {**AT_ONCE, "KILL:{0}s": {-9}}
+    for nth in range(count(7, 21)):
+        fault, codes = list(faults.items())[nth % len(faults)]
+        fault = fault.format(f"{chance.uniform(0.1, 1.5):.3f}")
+        ended = sweep("parts", fault)
+        assert ended.code in codes | {0}, (fault, ended.output)
+        assert "Traceback" not in ended.output
+    assert sweep("parts").code == 0
+    assert rows("parts") == rows("whole")
+    assert {row["state"] for row in rows("whole")} == {"complete"}

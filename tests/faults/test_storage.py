@@ -1,5 +1,6 @@
 """Disks that are full, closed, or elsewhere; and a process that dies while it writes."""
 
+import os
 import random
 import shutil
 import subprocess
@@ -7,6 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from torch.testing import assert_close
 
 from txl_lightning.checkpoints import files
 
@@ -44,7 +47,7 @@ def test_25_kills_during_saves_leave_no_truncated_file(place, finish):
 
 
 ON_A_SMALL_DISK = """
-mkdir runs && mount -t tmpfs -o size=2m tmpfs runs || exit 99
+mkdir runs && mount -t tmpfs -o size=$SIZE tmpfs runs || exit 99
 "$@"
 code=$?
 rm -f runs/filler
@@ -54,15 +57,67 @@ exit $code
 
 
 @pytest.mark.skipif(not can_mount(), reason="a file system can only be mounted by root")
-def test_disk_that_fills_up_stops_training_and_keeps_the_last_file(place, finish):
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [("fill", "No space left on device"), ("protect", "Read-only file system")],
+)
+def test_disk_that_cannot_be_written_stops_training_and_keeps_the_last_file(
+    place, finish, fault, message
+):
     inside = ["unshare", "-m", "sh", "-c", ON_A_SMALL_DISK, "sh"]
-    ended = place.end(place.launch(before=inside, fault="fill:before12", FILL="runs/filler"))
+    disk = {"FILL": "runs/filler", "SIZE": "2m"}
+    ended = place.end(place.launch(before=inside, fault=f"{fault}:before12", **disk))
     assert ended.code == 6, ended.output
-    assert "cannot be written (No space left on device; " in ended.output
+    assert f"cannot be written ({message}; " in ended.output
     (place.folder / "runs").rmdir()
     (place.folder / "kept").rename(place.folder / "runs")
     assert place.state()["global_step"] == 10
     assert not list(place.folder.rglob("*.part"))
+    finish()
+
+
+def test_run_whose_folder_is_removed_goes_on_and_leaves_a_whole_checkpoint(place, whole):
+    ended = place.fit(fault="remove:before12")
+    assert ended.code == 0, ended.output
+    place.assert_same(whole(), every_row=False)
+
+
+def test_file_in_the_place_of_the_checkpoints_stops_training_in_one_line(place):
+    ended = place.fit(fault="obstruct:before12")
+    assert ended.code == 6, ended.output
+    [line] = [line for line in ended.output.splitlines() if "error" in line]
+    assert "checkpoints" in line
+
+
+def test_two_runs_that_start_at_once_have_a_folder_each(place, whole, count):
+    for _ in range(count(3, 10)):
+        place.forget()
+        both = [place.fork(LOSSES=f"losses{nth}") for nth in range(2)]
+        assert place.end(both[0], alone=False).code == place.end(both[1]).code == 0
+        folders = sorted((place.folder / "runs").iterdir())
+        assert [folder.name for folder in folders] == ["version_0", "version_1"]
+        for folder in folders:
+            last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+            assert_close(last["state_dict"], whole().state()["state_dict"], rtol=0, atol=0)
+
+
+def test_of_two_that_resume_one_run_the_second_is_refused(place, whole, count):
+    for _ in range(count(3, 10)):
+        place.forget()
+        assert place.fit(fault="KILL:13").code == -9
+        first, second = (place.fork("--resume=auto", PAUSE="0.1") for _ in range(2))
+        code, ended = place.end(first, alone=False).code, place.end(second)
+        assert {code, ended.code} == {0, 6}, ended.output
+        assert "another process trains there" in ended.output
+        place.assert_same(whole())
+
+
+def test_clock_that_is_set_back_changes_nothing(place, finish):
+    """Python's; and every file gets a time of next year."""
+    for fault in ("clock:7,KILL:12", "KILL:25"):
+        assert place.fit("--resume=auto", fault=fault).code == -9
+        for nth, path in enumerate(sorted((place.folder / "runs").rglob("*"), reverse=True)):
+            os.utime(path, (2e9 + nth, 2e9 + nth))
     finish()
 
 

@@ -169,8 +169,11 @@ def test_wrong_file_is_refused_in_one_line_with_file_and_key(tmp_path, changes, 
     assert message in str(error.value)
 
 
-def test_folder_with_another_kind_of_journal_is_refused(tmp_path):
-    (tmp_path / "journal.log").write_text("step,loss\n1,2\n")
+@pytest.mark.parametrize("change", [None, ("random", "ran\x07dom")])
+def test_journal_that_is_damaged_or_of_another_kind_is_refused(tmp_path, change):
+    path = tmp_path / "journal.log"
+    engine.open_sweep(make_config(), tmp_path, 1)
+    path.write_text(path.read_text().replace(*change) if change else "step,loss\n1,2\n")
     with pytest.raises(ValueError, match=r"out: invalid .*journal\.log; expected the journal"):
         engine.open_sweep(make_config(), tmp_path, 1)
 

@@ -9,11 +9,14 @@ import pytest
 import torch
 import yaml
 from jsonargparse import Namespace
+from lightning.pytorch.loggers import CSVLogger
 
 from txl_lightning import TransformerXLConfig
 from txl_lightning.checkpoints.files import verify_checkpoint
-from txl_lightning.errors import CheckpointError
+from txl_lightning.errors import CheckpointError, DataError
+from txl_lightning.files import lock_folder, read_log
 from txl_lightning.training.resume import CheckpointConfig, check_same_model, find_start
+from txl_lightning.training.run_logger import RunLogger
 
 AUTO = "--resume=auto"
 
@@ -179,6 +182,36 @@ def test_runs_without_a_logger_have_their_own_folders(txl, small):
     runs = [Path("bare", f"version_{n}", "checkpoints", "last.ckpt") for n in range(2)]
     assert [load(path)["global_step"] for path in runs] == [6, 4]
     assert find_start("auto", None, Path("bare")) == runs[1]
+
+
+def test_run_that_another_process_trains_is_neither_resumed_nor_changed(txl, small, root):
+    files = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    handle = lock_folder(root / "version_0")
+    more = ("fit", *small, AUTO, "--trainer.max_steps=6")
+    code, output = txl(*more)
+    assert code == 6
+    assert output.err.splitlines()[-1] == "error: runs/version_0: another process trains there"
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == files
+    os.close(handle)
+    assert txl(*more)[0] == 0
+    # Its lock ends with it.
+    os.close(lock_folder(root / "version_0"))
+
+
+def test_of_two_runs_that_start_at_once_each_makes_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(CSVLogger, "_get_next_version", lambda _: 3)
+    loggers = [RunLogger(tmp_path, name="") for _ in range(2)]
+    assert [Path(logger.log_dir).name for logger in loggers] == ["version_3", "version_4"]
+
+
+@pytest.mark.parametrize("row", ["a,1", "1,b", "1.5,2", ",3", "1,2,3"])
+def test_metrics_with_a_cell_that_is_no_number_are_refused_by_name(tmp_path, row):
+    path = tmp_path / "metrics.csv"
+    path.write_text(f"step,loss\n0,1\n{row}\n1,cut")
+    with pytest.raises(DataError, match=rf"{path}: damaged \(.*\); mend it, or move it away"):
+        read_log(path)
+    path.write_text("step,loss\n0,1\n7,\n1,cut")
+    assert read_log(path) == [{"step": "0", "loss": "1"}, {"step": "7", "loss": ""}]
 
 
 def test_mistakes_about_checkpoints_have_their_exit_codes(txl, small, last):

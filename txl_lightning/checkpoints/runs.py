@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ..data.config import DataConfig
+from ..data.documents import short_hash
 from ..data.store import Store
 from ..data.tasks import TaskStore
 from ..data.vocab import Vocabulary, load_vocabulary
@@ -33,8 +34,9 @@ def save_folder(model: TransformerXL, folder: Path, vocab: Vocabulary | None = N
     if vocab is not None:
         write_text(vocab.to_json(), folder / VOCAB)
     # Written last, so that an interrupted export is not a valid folder.
-    about = {"format": FORMAT, "weights_sha256": sha256_of_weights(folder)}
-    write_json({KEY: about, "net": model.config.to_dict()}, folder / CONFIG)
+    net, about = model.config.to_dict(), {"format": FORMAT}
+    about |= {"weights_sha256": sha256_of_weights(folder), "rest": hash_rest(folder, net)}
+    write_json({KEY: about, "net": net}, folder / CONFIG)
 
 
 def load_folder(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
@@ -45,13 +47,23 @@ def load_folder(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     config, weights = read_config(folder), load_content(folder / WEIGHTS)
     with errors_in(folder / WEIGHTS):
         model = load_weights(weights, map_own_weights, config)
-    verify_weights(folder)
-    return model, load_vocabulary_in(folder, config.n_token)
+    vocab = load_vocabulary_in(folder, config.n_token)
+    verify_folder(folder)
+    return model, vocab
 
 
-def verify_weights(folder: Path) -> None:
-    """Raise a CheckpointError if the weights do not match the sha256 in config.json."""
-    expected = load_json(folder / CONFIG)[KEY].get("weights_sha256")
+def hash_rest(folder: Path, net: dict[str, Any]) -> str:
+    """Return a checksum of a network's settings and of the vocabulary in its folder."""
+    vocab = folder / VOCAB
+    return short_hash([net, vocab.read_text(encoding="utf-8") if vocab.is_file() else None])
+
+
+def verify_folder(folder: Path) -> None:
+    """Raise a CheckpointError if files do not match the checksums in config.json."""
+    settings = load_json(folder / CONFIG)
+    expected, rest = (settings[KEY].get(name) for name in ("weights_sha256", "rest"))
+    if rest not in (None, hash_rest(folder, settings["net"])):
+        raise CheckpointError(f"{folder / CONFIG}: damaged: it, or {VOCAB}, was changed")
     if expected is None:
         warn_unverified(folder / WEIGHTS, f"{CONFIG} does not have its sha256")
     elif (found := sha256_of_weights(folder)) != expected:

@@ -1,7 +1,5 @@
 """Metrics of a run, loaded from the metrics.csv in its folder, and their formatting."""
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..errors import prefix_errors
+from ..files import read_log
 
 ERROR = "_error"
 """Suffix of the name of a metric's standard error."""
@@ -85,16 +83,12 @@ def read_metrics(folder: Path, loggers: Iterable[Any] = ()) -> RunMetrics:
     for logger in loggers:
         logger.save()
     rows: dict[int, dict[str, float]] = {}
-    path = folder / "metrics.csv"
-    # The last line may be incomplete.
-    text = path.read_text().rpartition("\n")[0] if path.is_file() else ""
-    with prefix_errors(str(path), ": "):
-        for cells in csv.DictReader(io.StringIO(text)):
-            values = {name: float(cell) for name, cell in cells.items() if cell}
-            # Lightning logs a step before it counts it.
-            step = int(values.pop("step", math.nan)) + 1
-            # If a killed run repeated a step, the later values count.
-            rows.setdefault(step, {"step": step}).update(values)
+    for cells in read_log(folder / "metrics.csv"):
+        values = {name: float(cell) for name, cell in cells.items() if cell}
+        # Lightning logs a step before it counts it.
+        step = int(values.pop("step")) + 1
+        # If a killed run repeated a step, the later values count.
+        rows.setdefault(step, {"step": step}).update(values)
     return RunMetrics([rows[step] for step in sorted(rows)])
 
 

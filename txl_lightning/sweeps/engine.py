@@ -164,12 +164,13 @@ def open_sweep(config: Mapping[str, Any], folder: Path, seed: int) -> Sweep:
             os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
         with refuse_invalid("out", path, "the journal of a sweep"):
             storage = JournalStorage(journal.JournalFileBackend(str(path), lock_obj=lock))
-        options |= {"storage": storage, "pruner": make_pruner(config), "load_if_exists": True}
-        study = optuna.create_study(**options)
-        search = {key: config.get(key) for key in SEARCH} | {"seed": seed}
-        search = json.loads(json.dumps(search))
-        known = study.user_attrs.get("search", search)
-        if changed := ", ".join(key for key in search if known[key] != search[key]):
+            options |= {"storage": storage, "pruner": make_pruner(config), "load_if_exists": True}
+            study = optuna.create_study(**options)
+            search = {key: config.get(key) for key in SEARCH} | {"seed": seed}
+            search = json.loads(json.dumps(search))
+            known = study.user_attrs.get("search", search)
+            changed = ", ".join(key for key in search if known[key] != search[key])
+        if changed:
             message = f"{changed}: not as when the sweep in {folder} began"
             raise ValueError(f"{message}; expected the same, or another folder as out")
         study.set_user_attr("search", search)

@@ -1,5 +1,7 @@
 """Defaults of Lightning's commands: the Trainer's options, callbacks, and what a run saves."""
 
+import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
+from ..files import lock_folder
 from .callbacks.checkpointing import BestCheckpoint, LastCheckpoint
 from .callbacks.predictions import SaveNats
 from .callbacks.progress_bar import SegmentProgressBar, TokenProgressBar
@@ -60,7 +63,11 @@ def default_callbacks(
 
 
 class SaveRun(SaveConfigCallback):
-    """Save the config and the vocabulary in the run's folder before training."""
+    """Lock the run's folder while it trains; before, save the config and the vocabulary there."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lock = ExitStack()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -69,6 +76,8 @@ class SaveRun(SaveConfigCallback):
             self.config.resume, self.config.ckpt_path = "never", None
             # Here, because the ranks agree on the folder together.
             self.folder = run_folder(trainer)
+            if trainer.is_global_zero:
+                self.lock.callback(os.close, lock_folder(self.folder))
             for line in find_writers_elsewhere(trainer, self.folder):
                 print_once(f"warning: {line}")
             super().setup(trainer, pl_module, stage)
@@ -79,10 +88,14 @@ class SaveRun(SaveConfigCallback):
         print_once(f"data: {data.config.name}: {data.store.describe()}")
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / self.config_filename
         self.parser.save(self.config, path, skip_none=False, overwrite=True)
         whole = yaml.safe_load(self.parser.dump(self.config, skip_unset=False))
         for logger in wandb_loggers(trainer):
             logger.update_config(whole)
         (self.folder / "vocab.json").write_text(trainer.datamodule.vocab.to_json())
+
+    def teardown(self, *_: Any, **__: Any) -> None:
+        self.lock.close()
+
+    on_exception = teardown

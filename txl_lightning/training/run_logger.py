@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
-from ..files import write_text
+from ..files import explain_write_errors, read_log, write_text
 
 
 class RunLogger(CSVLogger):
@@ -23,6 +24,17 @@ class RunLogger(CSVLogger):
         if self._experiment is None:
             self._experiment = AppendingWriter(self.log_dir)
         return self._experiment
+
+    def _get_next_version(self) -> int:
+        # Private: of two runs that start at once, one makes the folder, the other the next one.
+        number = super()._get_next_version()
+        while rank_zero_only.rank == 0:
+            try:
+                os.makedirs(Path(self.root_dir, f"version_{number}"))
+                break
+            except FileExistsError:
+                number += 1
+        return number
 
     @rank_zero_only
     def drop_rows(self, n_step: int, validation_due: bool) -> None:
@@ -45,10 +57,7 @@ class AppendingWriter(ExperimentWriter):
         self.metrics_keys = list(next(iter(self.read_rows()), {}))
 
     def read_rows(self) -> list[dict[str, str]]:
-        """Read the rows of metrics.csv; the last one may be truncated by a kill."""
-        path = Path(self.metrics_file_path)
-        whole = path.read_text().rpartition("\n")[0] if path.is_file() else ""
-        return list(csv.DictReader(whole.splitlines()))
+        return read_log(Path(self.metrics_file_path))
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:
         """Replace metrics.csv atomically."""
@@ -57,6 +66,13 @@ class AppendingWriter(ExperimentWriter):
         writer.writeheader()
         writer.writerows(rows)
         write_text(text.getvalue(), Path(self.metrics_file_path))
+
+    def save(self) -> None:
+        path = Path(self.metrics_file_path)
+        with explain_write_errors(path):
+            # Somebody may have removed it.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            super().save()
 
     def _check_log_dir_exists(self) -> None:
         """Delete nothing: Lightning's method deletes an existing metrics.csv."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import LambdaCallback
+from lightning.pytorch.callbacks import EarlyStopping, LambdaCallback, Timer
 
 from txl_lightning.errors import StorageError
 from txl_lightning.files import find_write_problem
@@ -120,6 +120,59 @@ def test_run_stopped_before_its_last_validation_validates_when_it_is_resumed(
         after["optimizer_states"][0]["param_groups"]
         == (before["optimizer_states"][0]["param_groups"])
     )
+
+
+def timer_over_at(step: int) -> Timer:
+    class OverTimer(Timer):
+        def on_train_batch_end(self, trainer, *_):
+            if trainer.global_step == step:
+                self.load_state_dict({"time_elapsed": {"train": 3600}})
+            super().on_train_batch_end(trainer)
+
+    return OverTimer({"hours": 1})
+
+
+def stop_early(_) -> EarlyStopping:
+    return EarlyStopping("val/nats", stopping_threshold=99.0)
+
+
+EPOCHS = {"max_steps": -1, "max_epochs": 2, "limit_train_batches": 4}
+BY_EPOCH = {"val_check_interval": 1.0, "check_val_every_n_epoch": 1}
+ENDS = {
+    "max_epochs": (EPOCHS, None, [4, 8]),
+    "max_epochs, validated by epochs": (EPOCHS | BY_EPOCH, None, [4, 8]),
+    "max_time": ({}, timer_over_at, [4, 6]),
+    "early stopping": ({}, stop_early, [4]),
+}
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_batch_end", None])
+@pytest.mark.parametrize("end", ENDS)
+def test_run_that_something_else_than_max_steps_ends_has_its_last_validation_once(
+    saved_steps, last, end, hook
+):
+    """Stopped before it or in it, or resumed after it, when nothing is left to do."""
+    options, make_end, expected = ENDS[end]
+
+    def run(*callbacks, **resumed) -> list[int]:
+        steps = []
+        record = LambdaCallback(
+            on_validation_end=lambda trainer, _: steps.append(trainer.global_step)
+        )
+        ending = [make_end(expected[-1])] if make_end else []
+        saved_steps(*ending, *callbacks, LastCheckpoint(), record, **options, **resumed)
+        return steps
+
+    if hook is None:
+        assert run() == expected
+        assert run(ckpt_path=last) == []
+    else:
+        with pytest.raises(SystemExit):
+            run(send_signal("TERM", expected[-1], hook))
+        assert run(ckpt_path=last) == expected[-1:]
+    after = torch.load(last, weights_only=True)
+    assert after["global_step"] == expected[-1]
+    assert after["callbacks"]["LastCheckpoint"] == {"validation_due": False}
 
 
 @pytest.mark.parametrize("name", ["TERM", "USR1"])

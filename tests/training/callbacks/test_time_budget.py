@@ -96,12 +96,16 @@ def test_steps_of_several_segments_are_planned_as_a_whole(plan):
 def test_run_on_a_machine_that_becomes_slower_ends_validated_and_saved(plan, tmp_path):
     machine = Machine(0.5, 1)
     machine.slower_from = 60
-    trainer, shown = plan(machine, LastCheckpoint(), enable_checkpointing=True)
+    saves = {"enable_checkpointing": True}
+    trainer, shown = plan(machine, LastCheckpoint(), **saves)
     # 33 seconds until then, and 5 for each step after it.
     assert trainer.global_step == machine.validated[-1] == 72
     assert "slower than planned: ended after 1.6 minutes, before its last step" in shown
-    checkpoint = torch.load(tmp_path / "runs" / "checkpoints" / "last.ckpt", weights_only=True)
-    assert checkpoint["global_step"] == 72
+    path = tmp_path / "runs" / "checkpoints" / "last.ckpt"
+    assert torch.load(path, weights_only=True)["global_step"] == 72
+    # Resumed, it is still too late.
+    trainer, shown = plan(Machine(0.5, 1), LastCheckpoint(), **saves, ckpt_path=path)
+    assert (trainer.global_step, "slower than planned: ended" in shown) == (72, True)
 
 
 def test_resumed_run_keeps_its_plan_bit_for_bit_on_a_faster_machine(plan, tmp_path):

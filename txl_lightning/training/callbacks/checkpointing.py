@@ -81,6 +81,11 @@ class LastCheckpoint(Checkpoint):
                 raise StorageError(problem)
             self.path, self.loops_before_validation = folder / "last.ckpt", None
 
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        if self.validation_due and trainer.should_stop:
+            # trainer.max_time is over: here, too, Lightning would not start.
+            trainer.should_stop, self.is_extended = False, True
+
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         if launcher := trainer.strategy.launcher:
             self.signals.kill = partial(launcher.kill, signal.SIGKILL)
@@ -99,6 +104,10 @@ class LastCheckpoint(Checkpoint):
             trainer.training = True
         if self.is_extended:
             trainer.fit_loop.epoch_loop.max_steps, self.is_extended = trainer.global_step, False
+        # A run that was killed after EarlyStopping had ended it takes no further step.
+        if any(each.stopping_reason.value for each in trainer.early_stopping_callbacks):
+            pl_module.print("EarlyStopping has ended this run")
+            trainer.should_stop = True
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
         if pl_module.between_steps:

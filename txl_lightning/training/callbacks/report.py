@@ -1,5 +1,6 @@
 """report.html: a run on one page, from metrics.csv and the validation probe; its figures as PNG."""
 
+import gc
 import math
 import os
 import shlex
@@ -80,7 +81,7 @@ class Report(Callback):
         self.probe, self.html, self.defaults = probe, html, defaults or {}
         self.folder, self.written_at = Path(), -math.inf
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         # On every rank: the ranks agree on the folder together.
         self.folder = run_folder(trainer)
 
@@ -117,6 +118,8 @@ class Report(Callback):
         # Whatever it is: what is saved and said after it matters more.
         except Exception as error:
             rank_zero_warn(f"{self.folder}: {error!r}; no report is written")
+        # Parts of figures refer to each other; beside so many objects Python would keep hundreds.
+        gc.collect(1)
 
     def write_state(self, trainer: Trainer, state: str) -> None:
         about = {"state": state, "step": trainer.global_step, "max_steps": trainer.max_steps}

@@ -52,19 +52,21 @@ class TimeBudget(Callback):
         self.started_at = self.lap_at = self.clock() - self.before
         if self.plan:
             self.follow(trainer, pl_module)
+            self.stop_if_late(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Segment, batch_idx: int
     ) -> None:
         if self.seconds is None or not pl_module.between_steps:
             return
-        part = self.elapsed / self.seconds
         if self.plan:
-            self.stop_if_late(trainer, pl_module, part)
+            self.stop_if_late(trainer, pl_module)
             return
         self.steps.append(self.lap())
         enough = len(self.steps) >= N_WARMUP + N_MEASURED
-        [self.measured] = pl_module.ranks.max(int(enough and part > MEASURING))
+        [self.measured] = pl_module.ranks.max(
+            int(enough and self.elapsed > MEASURING * self.seconds)
+        )
         if self.measured:
             self.tokens = len(batch.targets_BL) * batch.new_len * trainer.world_size
             if n_validation(trainer):
@@ -106,9 +108,9 @@ class TimeBudget(Callback):
         trainer.val_check_batch = every or trainer.val_check_batch
         reschedule(trainer.lr_scheduler_configs[0].scheduler, pl_module.optim, steps)
 
-    def stop_if_late(self, trainer: Trainer, pl_module: Any, part: float) -> None:
+    def stop_if_late(self, trainer: Trainer, pl_module: Any) -> None:
         """End a run that takes much longer than planned; Lightning validates first."""
-        [is_late] = pl_module.ranks.max(int(part > LATEST))
+        [is_late] = pl_module.ranks.max(int(self.elapsed > LATEST * self.seconds))
         if is_late and trainer.global_step < trainer.max_steps:
             minutes = f"{self.elapsed / 60:.1f} minutes"
             pl_module.print(f"slower than planned: ended after {minutes}, before its last step")

@@ -1,0 +1,281 @@
+"""Files in which something was changed: every reader refuses them in one line, or reads them."""
+
+import random
+import re
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from txl_lightning.checkpoints import load_run, save_folder
+from txl_lightning.checkpoints.files import find_latest
+from txl_lightning.checkpoints.runs import load_training_text
+from txl_lightning.convert import load_any_checkpoint, save_huggingface
+from txl_lightning.data import documents
+from txl_lightning.data.config import DataConfig
+from txl_lightning.data.documents import SPLITS
+from txl_lightning.data.vocab import Characters
+from txl_lightning.errors import format_line, innermost_error, is_out_of_memory
+from txl_lightning.evaluation.run_metrics import read_metrics
+from txl_lightning.generation import Sampling, decode_steps, start_decoding
+from txl_lightning.generation.state import load_state, save_state
+from txl_lightning.sweeps import engine
+from txl_lightning.sweeps.results import read_metric
+from txl_lightning.training.run_logger import RunLogger
+
+pytestmark = pytest.mark.faults
+
+ALPHABET = "abcdefghijk"
+VALUE = re.compile(rb"-?\d[\d.e+-]*|\"[^\"\n]*\"|\w+")
+HOSTILE = [b"-1", b"0", b"1e400", b"NaN", b"99999999999999999999", b"4000000000", b'"\\ud800"']
+HOSTILE += [b"[]", b"{}", b"null", b'"\x1b]0;x\x07"', b"\xff", b"true", b'"a b"', b"&a [*a, *a]"]
+WHOLES = [b"", b"[]", b"{}", b"null", b'"a"', b"5", b"[" * 100_000, b"{" * 5000, bytes(5000), b"\n"]
+
+
+def mutate(content: bytes, chance: random.Random) -> bytes:
+    """Return other bytes than these."""
+    data, at = bytearray(content), chance.randrange(len(content))
+    piece = slice(at, at + chance.randrange(1, 100))
+    match chance.choice(["bit", "cut", "insert", "remove", "repeat", "value", "value", "whole"]):
+        case "bit":
+            data[at] ^= 1 << chance.randrange(8)
+        case "cut":
+            del data[at:]
+        case "insert":
+            data[at:at] = chance.randbytes(chance.randrange(1, 100))
+        case "remove":
+            del data[piece]
+        case "repeat":
+            data[at:at] = data[piece]
+        case "value":
+            places = [found.span() for found in VALUE.finditer(content[:100_000])]
+            start, end = chance.choice(places or [(at, at)])
+            data[start:end] = chance.choice(HOSTILE)
+        case "whole":
+            data[:] = chance.choice([*WHOLES, chance.randbytes(5000)])
+    return bytes(data)
+
+
+class Target:
+    """A file, what reads it, and whether it has a checksum, so that nothing else is read."""
+
+    def __init__(self, path: Path, read: Callable, verified: bool = False, named=True) -> None:
+        self.path, self.read, self.verified, self.named = path, read, verified, named
+
+
+def prepare(folder: Path, **settings):
+    """Open a text anew, wholly: its tokens."""
+    store = DataConfig(data_dir=str(folder / "data"), **settings).open(whole=True)
+    texts = [store.text(split) for split in SPLITS]
+    return [text.ids_at(np.arange(len(text))).tolist() for text in texts]
+
+
+def make_checkpoint(folder, run, **_):
+    path = run / "checkpoints" / "last.ckpt"
+    return Target(path, lambda: len(load_run(path)[0].state_dict()), verified=True)
+
+
+def make_manifest(folder, run, **_):
+    path = run / "checkpoints" / "last.ckpt"
+
+    def read():
+        assert find_latest(run.parent)[0] is not None, "best.ckpt is whole"
+        return len(load_run(path)[0].state_dict())
+
+    return Target(path.with_name("last.ckpt.json"), read)
+
+
+def make_config(folder, run, **_):
+    # Another text than that of the checkpoint is named, not the file that says so.
+    path = run / "config.yaml"
+    return Target(path, lambda: load_training_text(run / "checkpoints/last.ckpt"), named=False)
+
+
+def make_config_of_fit(folder, run, parse_fit, **_):
+    path = run / "config.yaml"
+    return Target(path, lambda: parse_fit(f"--config={path}"), named=False)
+
+
+def make_metrics(folder, run, **_):
+    return Target(run / "metrics.csv", lambda: read_metrics(run).validations)
+
+
+def make_metrics_of_resume(folder, run, **_):
+    logger = RunLogger(run.parent, name="", version=run.name)
+
+    def read():
+        logger._experiment = None
+        logger.drop_rows(3, validation_due=True)
+
+    return Target(run / "metrics.csv", read)
+
+
+def make_metrics_of_sweep(folder, run, **_):
+    return Target(run / "metrics.csv", lambda: read_metric(run.parent, "val/nats"))
+
+
+def make_vocabulary(kind: str):
+    def make(folder, text, **_):
+        settings = {"path": str(text), "vocab": kind}
+        store = DataConfig(data_dir=str(folder / "first"), **settings).open()
+        path = folder / "vocab.json"
+        path.write_text(store.vocab.to_json())
+        return Target(path, lambda: prepare(folder, **settings | {"vocab": str(path)}))
+
+    return make
+
+
+def make_tokenizer(folder, text, **_):
+    from tokenizers import ByteLevelBPETokenizer
+
+    path, tokenizer = folder / "tokenizer.json", ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator([text.read_text()], vocab_size=300, show_progress=False)
+    tokenizer.save(str(path))
+    return Target(path, lambda: prepare(folder, path=str(text), vocab=str(path)))
+
+
+def make_store(name: str):
+    def make(folder, text, **_):
+        settings = {"path": str(text), "vocab": "words", "document_unit": "lines"}
+        prepare(folder, **settings)
+        [path] = (folder / "data" / "prepared").glob(f"*/{name}")
+        return Target(path, lambda: prepare(folder, **settings), verified=True)
+
+    return make
+
+
+def make_state(folder, make_net, **_):
+    net, path = make_net(), folder / "state"
+    start = start_decoding(net, [torch.tensor([1, 2])], ext_len=2)
+    [*_, state] = decode_steps(net, start, 5, Sampling())
+    save_state(path, state, "sha256")
+    return Target(path, lambda: load_state(path, net, "sha256").tokens_BL.tolist(), verified=True)
+
+
+def make_folder(name: str, verified: bool = False):
+    def make(folder, make_net, **_):
+        save_folder(make_net(), folder / "saved", Characters(ALPHABET))
+        return Target(folder / "saved" / name, lambda: load_run(folder / "saved")[1], verified)
+
+    return make
+
+
+def make_state_dict(folder, repository, **_):
+    source = repository / "tests" / "golden" / "nvidia" / "checkpoint_best.pt"
+    path = folder / "a.pt"
+    path.write_bytes(source.read_bytes())
+    return Target(path, lambda: load_any_checkpoint(path)[0].config)
+
+
+def make_huggingface(folder, make_net, **_):
+    theirs = folder / "theirs"
+    save_huggingface(make_net().float(), theirs, None)
+    return Target(theirs / "config.json", lambda: load_any_checkpoint(theirs)[0].config)
+
+
+SWEEP = {
+    "method": "random",
+    "metric": {"name": "val/loss", "goal": "minimize"},
+    "parameters": {"lr": {"min": 0.001, "max": 0.01}, "mem_len": {"values": [0, 16]}},
+    "command": ["${interpreter}", "${args}"],
+    "early_terminate": {"type": "hyperband", "min_iter": 2, "eta": 2},
+}
+
+
+def make_sweep(folder, **_):
+    path = folder / "sweep.yaml"
+    path.write_text(yaml.safe_dump(SWEEP))
+    return Target(path, lambda: engine.load_sweep_file(str(path)))
+
+
+def make_journal(folder, **_):
+    def read():
+        sweep = engine.open_sweep(SWEEP, folder, 1)
+        trial = sweep.ask_trial()
+        return sweep.suggest_parameters(trial)
+
+    read()
+    return Target(folder / "journal.log", read)
+
+
+def make_tar(folder, text, **_):
+    with tarfile.open(folder / "a.tar", "w") as tar:
+        for name in ("train", "val", "test"):
+            tar.add(text, f"{name}/a.txt")
+    path = folder / "a.tar"
+    return Target(path, lambda: prepare(folder, path=str(path)))
+
+
+READERS = {
+    "checkpoint": make_checkpoint,
+    "manifest": make_manifest,
+    "config.yaml": make_config,
+    "--config": make_config_of_fit,
+    "metrics.csv": make_metrics,
+    "metrics.csv, resumed": make_metrics_of_resume,
+    "metrics.csv, sweep": make_metrics_of_sweep,
+    "vocab.json, words": make_vocabulary("words"),
+    "vocab.json, characters": make_vocabulary("characters"),
+    "vocab.json, subwords": make_vocabulary("bpe"),
+    "tokenizer.json": make_tokenizer,
+    "store, manifest": make_store("manifest.json"),
+    "store, ids": make_store("train.ids"),
+    "store, starts": make_store("train.starts"),
+    "store, vocabulary": make_store("vocab.json"),
+    "state of a generation": make_state,
+    "safetensors": make_folder("model.safetensors", verified=True),
+    "config.json": make_folder("config.json"),
+    "vocab.json of a folder": make_folder("vocab.json"),
+    "NVIDIA's checkpoint": make_state_dict,
+    "Hugging Face's config": make_huggingface,
+    "sweep file": make_sweep,
+    "sweep journal": make_journal,
+    "tar": make_tar,
+}
+
+
+def describe(target: Target, error: BaseException) -> str:
+    """Return what is wrong with how a file was refused."""
+    if isinstance(error, MemoryError) or is_out_of_memory(error):
+        return ""
+    if not isinstance(error, ValueError | OSError):
+        return f"{type(error).__name__}: {error}"
+    line = format_line(innermost_error(str(error)))
+    if target.named and target.path.parent.name not in line:
+        return f"no name: {line}"
+    return ""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", READERS)
+def test_changed_file_is_refused_in_one_line_or_read(
+    name, tmp_path, request, run_folder, make_net, repository, monkeypatch, count
+):
+    monkeypatch.setattr(documents, "SETTLED", 0)
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat\n" * 60 + "a dog was there\n" * 20)
+    copytree(run_folder, tmp_path / "runs" / "version_0")
+    parts = {"run": tmp_path / "runs" / "version_0", "text": text, "repository": repository}
+    parts |= {"make_net": make_net}
+    if name == "--config":
+        parts["parse_fit"] = request.getfixturevalue("parse_fit")
+    target, chance = READERS[name](tmp_path, **parts), random.Random(name)
+    whole, expected = target.path.read_bytes(), target.read()
+    wrong = []
+    for nth in range(count(20, 200)):
+        whole = target.path.read_bytes() if name == "sweep journal" and not nth else whole
+        content = mutate(whole, chance)
+        target.path.write_bytes(content)
+        try:
+            found = target.read()
+            problem = "read" if target.verified and found != expected else ""
+        except BaseException as error:
+            problem = describe(target, error)
+        if problem:
+            wrong.append(f"{nth}: {problem}")
+    assert not wrong, "\n".join(wrong)
