@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 quickstart: $(READY)  ## train on this Python's own source for five minutes, then measure and sample
-	$(BIN)/python experiments/quickstart/run.py
+	$(BIN)/txl-lightning quickstart
 
 reproduce: $(READY)  ## measure what experiments/ asks again (hours); goes on where it stopped
 	for name in $(EXPERIMENTS); do $(BIN)/python -m experiments.$$name.run && \

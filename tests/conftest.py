@@ -21,7 +21,7 @@ from jsonargparse import Namespace
 
 from txl_lightning import CorpusDataModule, TransformerXL, TransformerXLConfig
 from txl_lightning import __main__ as door
-from txl_lightning.__main__ import IGNORED_WARNINGS
+from txl_lightning.errors import IGNORED_WARNINGS
 from txl_lightning.training.cli import TxlCLI
 
 SMALL = [

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,25 @@ def test_without_a_command_the_commands_are_listed(txl):
         code, output = txl(*arguments)
         assert code == 0
         assert all(command in output.out for command in door.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("command", "packages"),
+    [("fit", "PyTorch and Lightning"), ("generate", "PyTorch"), ("sweep", "Optuna")],
+)
+def test_a_terminal_is_told_at_once_what_is_loaded(txl, monkeypatch, command, packages):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(door, "LIGHTNING", ())
+    monkeypatch.setattr(door, "run_function", lambda *_: print(sys.stderr.getvalue()))
+    assert txl(command)[1].out == f"{command}: loading {packages} ...\n\n"
+
+
+def test_a_missing_package_comes_with_its_install_line(txl, small, monkeypatch):
+    code, output = txl("fit", *small, "--trainer.logger=MLFlowLogger")
+    assert (code, "pip install mlflow" in output.err) == (2, True), output.err
+    monkeypatch.setattr(door, "run_function", lambda *_: import_module("absent.part"))
+    code, output = txl("sweep")
+    assert (code, output.err) == (2, "error: No module named 'absent'; pip install absent\n")
 
 
 LINE, COMMA = "\n", ", "

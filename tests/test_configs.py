@@ -128,6 +128,31 @@ def test_an_ablation_is_what_its_name_says_with_about_the_papers_parameters(path
         assert round(n_parameters(path, 793_471) / 1e9, 1) == 0.3
 
 
+def test_the_list_has_every_file_with_the_parameters_of_its_header(txl):
+    code, output = txl("configs")
+    heading, *rows = (re.split(r"  +", line, maxsplit=1) for line in output.out.splitlines())
+    assert (code, heading[0]) == (0, "config")
+    assert sorted(name for name, _ in rows) == sorted(map(config_id, FOLDER.rglob("*.yaml")))
+    listed = dict(rows)
+    assert all(f"{min(c.values()):,}  " in listed[name] for name, c in PARAMETERS.items())
+    assert f"{n_parameters(FOLDER / 'quickstart.yaml', 4096):,}  " in listed["quickstart"]
+    # What is listed as published is in the header, too.
+    for name, facts in rows:
+        for number in re.findall(r"  perplexity ([\d.]+)|  ([\d.]+) bits", facts):
+            assert "".join(number) in header(FOLDER / f"{name}.yaml")
+
+
+def test_a_given_config_is_printed_and_used_by_name_unless_a_file_has_the_name(txl, parse_fit):
+    code, output = txl("configs", "paper/enwik8_base")
+    assert (code, output.out) == (0, (FOLDER / "paper" / "enwik8_base.yaml").read_text())
+    for name in ("paper/enwik8_base", "paper/enwik8_base.yaml"):
+        assert parse_fit("--config", name).model.net.n_layer == 12
+    Path("smoke").write_text("model: {net: {n_layer: 7}}")
+    assert parse_fit("--config=smoke").model.net.n_layer == 7
+    code, output = txl("configs", "paper/enwik9")
+    assert (code, "file: invalid paper/enwik9; expected a name" in output.err) == (2, True)
+
+
 @pytest.mark.parametrize("path", HARDWARE, ids=config_id)
 def test_a_file_for_a_machine_changes_only_where_a_run_is_done(path, parse_fit):
     smoke, written = FOLDER / "smoke.yaml", yaml.safe_load(path.read_text())
@@ -137,5 +162,5 @@ def test_a_file_for_a_machine_changes_only_where_a_run_is_done(path, parse_fit):
     assert after["trainer"] == before["trainer"] | written["trainer"]
     assert (after["model"], after["data"]) == (before["model"], before["data"])
     example = [line for line in path.read_text().splitlines() if line.startswith("#")][-1]
-    assert f"--config configs/hardware/{path.name}" in example
-    assert "python -m txl_lightning fit --config configs/" in example
+    assert f" --config hardware/{path.stem}" in example
+    assert "txl-lightning fit --config " in example

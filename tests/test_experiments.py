@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from txl_lightning import stream_nats
 from txl_lightning.convert import load_original
@@ -141,31 +140,6 @@ def test_scaling_fits_a_line_and_compares_two_processes_with_one(tmp_path):
     assert all(speedup > 0 for speedup in found["processes"]["speedup"].values())
     assert "two, rows shared" in shown
     assert path.with_suffix(".png").stat().st_size > 5000
-
-
-@pytest.mark.slow
-def test_quickstart_trains_measures_and_samples(tmp_path, text_file, capsys, monkeypatch):
-    settings = yaml.safe_load((HERE.parent / "configs" / "smoke.yaml").read_text())
-    settings["data"] = {"path": str(text_file), "tgt_len": 32, "batch_size": 4}
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(settings))
-    monkeypatch.chdir(tmp_path)
-    quickstart = import_script("quickstart/run.py")
-    monkeypatch.setattr(sys, "argv", ["run.py", "--config", "small.yaml"])
-    quickstart.main()
-    shown = capsys.readouterr().out
-    for expected in (
-        "mem_len    0",
-        "mem_len   32",
-        "bits per byte",
-        "how the model goes on:",
-        " fit --config",
-    ):
-        assert expected in shown
-    assert (tmp_path / "runs" / "smoke" / "version_0" / "curve.png").stat().st_size > 5000
-    monkeypatch.setattr(sys, "argv", ["run.py", "--config", "none.yaml"])
-    with pytest.raises(SystemExit, match="2"):
-        quickstart.main()
-    assert "none.yaml" in capsys.readouterr().err
 
 
 @pytest.mark.slow

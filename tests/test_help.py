@@ -10,6 +10,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
+import txl_lightning
 from txl_lightning import __main__ as door
 
 SLOW = {"lightning", "torchmetrics", "wandb", "matplotlib", "scipy", "requests", "tokenizers"}
@@ -29,13 +30,14 @@ finally:
     [
         ([], {*SLOW, "torch", "numpy"}),
         (["prepare"], {"torch", "rich"}),
+        (["configs"], {"torch", "numpy", "rich"}),
         *(pytest.param([command], SLOW, marks=pytest.mark.slow) for command in FUNCTIONS),
     ],
 )
 def test_help_of_functions_imports_no_slow_packages(repository, words, absent):
     command = [sys.executable, "-c", PROGRAM, *words, "--help"]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("usage: python -m txl_lightning")
+    assert done.stdout.startswith("usage: txl-lightning")
     packages = set(done.stderr.split())
     assert "jsonargparse" in packages
     assert not packages & absent
@@ -46,6 +48,7 @@ def helps() -> dict[str, str]:
     """The help of every command in 100 columns, and of the Trainer's options."""
     commands = {command: [command, "--help"] for command in door.COMMANDS}
     commands["trainer"] = ["fit", "--trainer.help"]
+    commands |= {f"{command} full": [command, "--help", "full"] for command in door.LIGHTNING}
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "102")
@@ -59,40 +62,40 @@ def helps() -> dict[str, str]:
 
 @pytest.mark.parametrize("command", door.COMMANDS)
 def test_help_has_usage_options_without_types_and_an_example_that_parses(
-    helps, command, parse_fit, monkeypatch, repository
+    helps, command, parse_fit, monkeypatch, tmp_path
 ):
     usage, *lines = helps[command].rstrip().splitlines()
-    assert re.fullmatch(rf"usage: python -m txl_lightning {command} .*\[options\]", usage)
+    assert re.fullmatch(rf"usage: txl-lightning {command} .*\[options\]", usage)
     for noise in ("type:", "Optional", "Literal[", "Union[", "``", "default: null", ":class:"):
         assert noise not in helps[command]
     options = [line for line in lines if line.startswith("  ")]
     assert all(len(line) <= 100 or line.strip().startswith("--") for line in options)
-    name, example = lines[-1].split(f" python -m txl_lightning {command} ")
+    name, example = lines[-1].split(f" txl-lightning {command}")
     assert name == "example:"
-    monkeypatch.chdir(repository)
+    # A given config is found from everywhere.
+    monkeypatch.chdir(tmp_path)
     if command in door.LIGHTNING:
         assert parse_fit(*door.name_checkpoint(command, shlex.split(example)))
         return
     function, parser = door.make_parser(command)
-    assert parser.parse_args(shlex.split(example))
+    assert parser.parse_args(shlex.split(example)) is not None
     parameters = inspect.signature(function).parameters.values()
     needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    assert needed
     assert all(re.search(rf"\b{name}\b", usage) for name in needed)
 
 
 @pytest.mark.parametrize(
     ("command", "part"),
     [
-        ("generate", "usage: python -m txl_lightning generate ckpt_path [options]"),
+        ("generate", "usage: txl-lightning generate ckpt_path [options]"),
         ("recl", "looked at. (default: 0.1 0.5 1.0)"),
         ("prepare", "(one of none, files, lines)"),
-        ("fit", "--model.optim.schedule {constant,cosine,inverse_sqrt,linear,wsd} Learning"),
+        ("fit full", "--model.optim.schedule {constant,cosine,inverse_sqrt,linear,wsd} Learning"),
         ("fit", "Memory length M in training: cached hidden states per layer;"),
         ("fit", "Peak learning rate, whatever the schedule. (default: 0.001)"),
         ("fit", "Rows read in parallel, over all devices together. (default: 16)"),
         ("fit", "--trainer.val_check_interval VAL_CHECK_INTERVAL Segments from one validation to"),
-        ("test", "--trainer.limit_test_batches LIMIT_TEST_BATCHES How much"),
+        ("test full", "--trainer.limit_test_batches LIMIT_TEST_BATCHES How much"),
     ],
 )
 def test_options_have_their_fields_docstrings_and_defaults(helps, command, part):
@@ -101,14 +104,27 @@ def test_options_have_their_fields_docstrings_and_defaults(helps, command, part)
 
 def test_options_appear_in_the_help_of_their_commands_ours_first(helps):
     for option in ("--model.optim.lr", "--checkpoint.every_n_steps", "--trainer.max_steps"):
-        assert option in helps["fit"]
-        assert option not in helps["test"]
+        assert option in helps["fit full"]
+        assert option not in helps["test full"]
     order = ("resume", "model.", "data.", "trainer.max_steps")
-    starts = [helps["fit"].index(f"  --{name}") for name in order]
+    starts = [helps["fit full"].index(f"  --{name}") for name in order]
     assert starts == sorted(starts)
-    assert "--trainer.deterministic" not in helps["fit"]
+    assert "--trainer.deterministic" not in helps["fit full"]
     assert "--trainer.deterministic" in helps["trainer"]
     assert not re.search(r"^  --(?!trainer\.)", helps["trainer"], re.MULTILINE)
+
+
+def test_help_of_fit_is_short_and_names_the_full_one(helps):
+    shown, all_shown = ({*re.findall(r"--[\w.]+", helps[name])} for name in ("fit", "fit full"))
+    assert len(shown) < 30 < 90 < len(all_shown)
+    assert shown < all_shown
+    assert {"--config", "--data.path", "--model.net.mem_len", "--plan.minutes"} <= shown
+    assert "--help full prints all" in helps["fit"]
+
+
+def test_the_version_is_printed(capsys):
+    door.run(["--version"])
+    assert capsys.readouterr().out == f"txl-lightning {txl_lightning.__version__}\n"
 
 
 def test_the_help_of_a_callback_has_no_types(capsys):

@@ -22,7 +22,12 @@ COMMANDS = [
     for block in re.findall(r"```(?:bash|sh)\n(.*?)```", text, re.DOTALL)
     for line in block.replace("\\\n", " ").splitlines()
 ]
-OURS = [(page, line.split("-m txl_lightning ")[1]) for page, line in COMMANDS if "-m txl_l" in line]
+OURS = [
+    (page, words[1])
+    for page, line in COMMANDS
+    # By torchrun it is a module.
+    if (words := re.search(r"(?:\btxl-lightning|-m txl_lightning) (.+)", line))
+]
 TARGETS = sorted({line.split()[1] for _, line in COMMANDS if line.startswith("make ")})
 
 

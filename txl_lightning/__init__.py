@@ -1,7 +1,15 @@
 """Transformer-XL language models in PyTorch Lightning: memory from segment to segment."""
 
+import os
 from importlib import import_module
 from typing import Any
+
+__version__ = "0.2.0"
+
+if os.name == "nt":
+    raise ImportError(
+        "txl_lightning runs on Linux and macOS; on Windows, inside WSL (wsl --install)"
+    )
 
 HOMES = {
     "CorpusDataModule": "data.datamodule",
@@ -18,7 +26,7 @@ HOMES = {
 }
 """Where each name lives. It is imported when it is asked for: preparing a text needs no torch."""
 
-__all__ = list(HOMES)
+__all__ = ["__version__", *HOMES]
 
 
 def __getattr__(name: str) -> Any:

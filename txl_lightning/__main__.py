@@ -1,4 +1,4 @@
-"""The command line: python -m txl_lightning COMMAND. Exit codes: 0 done, 2 wrong settings, 3 wrong
+"""The command line: txl-lightning COMMAND. Exit codes: 0 done, 2 wrong settings, 3 wrong
 data, 4 damaged checkpoint or none to resume, 5 numbers that are not finite, 6 a file or folder that
 cannot be written, 7 out of memory, 130 interrupted (SIGINT), 141 output closed (| head), 143
 terminated (SIGTERM, SIGHUP)."""
@@ -6,12 +6,10 @@ terminated (SIGTERM, SIGHUP)."""
 import errno
 import inspect
 import io
-import logging
 import os
 import sys
 import textwrap
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib import import_module
@@ -19,7 +17,7 @@ from typing import get_args
 
 import jsonargparse
 
-from . import signals
+from . import __version__, signals
 from .errors import (
     OutOfMemoryError,
     PrintableStream,
@@ -29,6 +27,7 @@ from .errors import (
     innermost_error,
     is_out_of_memory,
     prefix_errors,
+    silence_warnings,
     strip_prefix,
 )
 from .files import check_yaml
@@ -49,16 +48,17 @@ COMMANDS = {
     "runs": "list runs",
     "compare": "lay runs over each other: settings, curves, results",
     "sweep": "try many settings, one run after the other, as a sweep file says",
+    "quickstart": "train for five minutes, and see what memory is worth",
+    "configs": "list the given configs, or print one",
+    "environment": "print versions, device, kernels and paths, for a report of a bug",
 }
 LIGHTNING = ("fit", "validate", "test", "predict")
 """Commands that Lightning's Trainer runs; each of the others is a function."""
-LEFT_OUT = {"root": "runs"}
+LOADED = dict.fromkeys((*LIGHTNING, "quickstart"), "PyTorch and Lightning")
+LOADED |= {"sweep": "Optuna"} | dict.fromkeys(("prepare", "configs", "runs", "compare"), "")
+"""What takes seconds to import, where it is not PyTorch alone."""
+LEFT_OUT = {"root": "runs", "file": ""}
 """Words of a command that may be left out, and what they are then."""
-
-IGNORED_WARNINGS = (
-    ".*(LeafSpec|exists and is not empty|infer the batch indices|used to create the checkpoint).*"
-)
-"""Warnings of Lightning to its own developers, or about loaders that are not ours."""
 TO_LOWER = {
     "evaluate": "batch_size, tgt_len, mem_len or ext_len",
     "generate": "mem_len, num_samples, num_beams, or the length of the prompt",
@@ -79,13 +79,16 @@ def main() -> None:
         # Python would write what is left when it ends, and fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         if os.environ.get("TXL_DEBUG"):
             raise
         if not has_parent_failed():
             # Of a file, without the number that Python's own words start with.
             is_of_file = isinstance(error, OSError) and error.filename and error.strerror
             words = f"{error.filename}: {error.strerror}" if is_of_file else str(error)
+            if isinstance(error, ModuleNotFoundError) and error.name:
+                # Without a name it is Lightning's, who says what to install.
+                words += f"; pip install {error.name.partition('.')[0]}"
             print(f"error: {format_line(innermost_error(words))}", file=sys.stderr)
         is_storage = getattr(error, "errno", None) in STORAGE_ERRORS
         sys.exit(StorageError.exit_code if is_storage else getattr(error, "exit_code", 2))
@@ -96,12 +99,16 @@ def run(arguments: list[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return
+    if arguments[0] == "--version":
+        print(f"{PROGRAM} {__version__}")
+        return
     command, *options = arguments
     if command not in COMMANDS:
         raise ValueError(f"{command}: unknown command; expected one of {', '.join(COMMANDS)}")
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A locale that lacks a character (LC_ALL=C) is no reason to fail after hours.
         sys.stdout.reconfigure(errors="backslashreplace")
+    tell_what_is_loaded(command)
     silence_warnings()
     limit_yaml()
     call = run_lightning if command in LIGHTNING else run_function
@@ -116,27 +123,19 @@ def run(arguments: list[str]) -> None:
         raise OutOfMemoryError(f"{command}: out of memory{advice}") from error
 
 
+def tell_what_is_loaded(command: str) -> None:
+    """Say on a terminal why nothing happens for some seconds."""
+    packages = LOADED.get(command, "PyTorch")
+    if packages and sys.stderr is not None and sys.stderr.isatty():
+        print(f"{command}: loading {packages} ...", file=sys.stderr)
+
+
 def run_lightning(command: str, options: list[str]) -> None:
     """Run a command of Lightning's Trainer; imported here, because it takes seconds."""
-    from lightning.pytorch.utilities.exceptions import MisconfigurationException
-    from rich.console import Console
+    from .training.launch import run_trainer
 
-    from .training.cli import TxlCLI
-
-    def raise_again(_: Console) -> None:
-        # A closed pipe ends the process with 141: rich's own reaction is exit code 1.
-        raise
-
-    # After the import, which sets them.
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    silence_warnings()
-    Console.on_broken_pipe = raise_again
     flush_denormals()
-    try:
-        TxlCLI([command, *options])
-    except (MisconfigurationException, ModuleNotFoundError) as error:
-        raise ValueError(str(error)) from error
+    run_trainer([command, *options])
 
 
 def run_function(command: str, options: list[str]) -> None:
@@ -224,17 +223,9 @@ def name_checkpoint(command: str, options: list[str]) -> list[str]:
 
 
 def usage() -> str:
-    commands = "".join(f"\n  {command:10}{text}" for command, text in COMMANDS.items())
+    commands = "".join(f"\n  {command:13}{text}" for command, text in COMMANDS.items())
     head = f"usage: {PROGRAM} COMMAND [options]\n{commands}\n\nCOMMAND --help lists its options."
     return f"{head}\n\n{textwrap.fill(str(__doc__).split('. ', 1)[1], 79)}"
-
-
-def silence_warnings() -> None:
-    # Lightning 2.6 calls methods that jsonargparse has renamed.
-    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-    warnings.filterwarnings("ignore", message=IGNORED_WARNINGS)
-    if not os.environ.get("TXL_DEBUG"):
-        warnings.formatwarning = lambda text, *_, **__: f"warning: {format_line(str(text))}\n"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Error classes with their exit codes, and one-line messages: key, value, expected values."""
 
 import difflib
+import os
 import re
 import sys
+import warnings
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -44,6 +46,11 @@ EXHAUSTED = re.compile(
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters: escapes, line ends, and those that reverse text."""
 LONGEST_VALUE, LONGEST_LINE = 200, 1000
+
+IGNORED_WARNINGS = (
+    ".*(LeafSpec|exists and is not empty|infer the batch indices|used to create the checkpoint).*"
+)
+"""Warnings of Lightning to its own developers, or about loaders that are not ours."""
 
 
 class DataError(ValueError):
@@ -151,6 +158,15 @@ class PrintableStream:
 def print_notice(text: str) -> None:
     """Print lines on stderr, with control characters escaped."""
     print(text, file=PrintableStream(sys.stderr))
+
+
+def silence_warnings() -> None:
+    """Leave out warnings that concern no user; print the others as one line (TXL_DEBUG=1: all)."""
+    # Lightning 2.6 calls methods that jsonargparse has renamed.
+    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
+    warnings.filterwarnings("ignore", message=IGNORED_WARNINGS)
+    if not os.environ.get("TXL_DEBUG"):
+        warnings.formatwarning = lambda text, *_, **__: f"warning: {format_line(str(text))}\n"
 
 
 def require_at_least(config: object, **least: int) -> None:

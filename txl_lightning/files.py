@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from .errors import TYPE_WORDS, DataError, StorageError, require
 
+PACKAGE = Path(__file__).parent
 DEEPEST, LONGEST_YAML = 100, 100_000
 """Limits of a YAML file: nesting levels, and characters with aliases expanded."""
 
@@ -171,6 +172,19 @@ def check_yaml(text: str | bytes) -> None:
                 levels[-1][1] += sizes.get(event.anchor, 0)
         if len(levels) > DEEPEST or levels[-1][1] > len(text) + LONGEST_YAML:
             raise yaml.YAMLError("nested too deeply, or too long with its aliases written out")
+
+
+def configs_folder() -> Path:
+    """Return the folder of the given configs: in the package if installed, else beside it."""
+    folder = PACKAGE / "configs"
+    return folder if folder.is_dir() else PACKAGE.parent / "configs"
+
+
+def find_config(name: str) -> str:
+    """Return the path of the given config of this name; any other name as it is."""
+    given = os.fspath(configs_folder() / f"{name.removesuffix('.yaml')}.yaml")
+    # Unlike Path's, this takes YAML in place of a name.
+    return given if os.path.isfile(given) and not os.path.isfile(name) else name
 
 
 def temporary_path(path: Path) -> Path:

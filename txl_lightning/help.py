@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
 MAX_WIDTH = 100
-PROGRAM = "python -m txl_lightning"
+PROGRAM = "txl-lightning"
 MARKUP = (
     (r":\w+:`~?(?:[\w. ]*\.)?(\w+)`", r"\1"),
     (r"\s*Default: (``[^`]*``|\w+)\.?", ""),
@@ -18,7 +18,7 @@ MARKUP = (
 )
 """Markup in the texts of other packages, and the defaults that we print ourselves."""
 EXAMPLES = {
-    "fit": "--config configs/quickstart.yaml --data.path my.txt",
+    "fit": "--config quickstart --data.path my.txt",
     "validate": "RUN",
     "test": "RUN --model.eval_mem_len 512",
     "predict": "RUN",
@@ -28,10 +28,13 @@ EXAMPLES = {
     "convert": "model.safetensors --args args.json --out converted",
     "inspect": "RUN --out figures",
     "recl": "RUN OTHER --r 0.1 0.5",
-    "speed": "configs/paper/enwik8_base.yaml --lengths 800 1800",
+    "speed": "paper/enwik8_base --lengths 800 1800",
     "runs": "runs/quickstart",
     "compare": "runs/quickstart/version_0 runs/quickstart/version_1",
-    "sweep": "configs/sweeps/quickstart.yaml --count 8",
+    "sweep": "sweeps/quickstart --count 8",
+    "quickstart": "",
+    "configs": "paper/enwik8_base",
+    "environment": "",
 }
 
 
@@ -68,7 +71,7 @@ def describe_command(parser: ArgumentParser, command: str, text: str) -> None:
     words = [word if a.required else f"[{word}]" for a, word in zip(needed, words, strict=True)]
     parser.usage = " ".join([PROGRAM, command, *words, "[options]"])
     parser.description = textwrap.fill(" ".join(text.split()), MAX_WIDTH - 20)
-    parser.epilog = f"example: {PROGRAM} {command} {EXAMPLES[command]}"
+    parser.epilog = f"example: {PROGRAM} {command} {EXAMPLES[command]}".rstrip()
     # An option that is a group's name reads all of the group from a file.
     hide_options(parser, lambda name: name in parser.groups)
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning.__main__ import silence_warnings
 from txl_lightning.checkpoints import load_run
+from txl_lightning.errors import silence_warnings
 from txl_lightning.training.cli import TxlCLI
 from txl_lightning.training.computing import enable_activation_checkpointing
 

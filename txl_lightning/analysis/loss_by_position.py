@@ -3,7 +3,7 @@
 B rows   G whole segments of a row   L tokens of a segment   T tokens scored in each row
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,11 +51,9 @@ def score_memory_lens(
     *,
     batch_size: int,
     tgt_len: int,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> dict[int, np.ndarray]:
-    """Return, for each memory length, shortest first, the nats_BGL of the same tokens.
-
-    These are all full segments after the longest memory is filled.
-    """
+    """Return for each memory length the nats_BGL of the same segments, the longest full."""
     lengths, segments = sorted(set(mem_lens)), {"batch_size": batch_size, "tgt_len": tgt_len}
     require(lengths[0] >= 0, "mem_lens", lengths[0], "0 (no memory) or more")
     for key, value in segments.items():
@@ -68,4 +66,5 @@ def score_memory_lens(
     for mem_len in lengths:
         nats_BT = stream_nats(model, tokens, mem_len=mem_len, **segments).double()
         nats[mem_len] = nats_BT.unfold(1, tgt_len, tgt_len)[:, n_warmup:].cpu().numpy()
+        advance(1)
     return nats

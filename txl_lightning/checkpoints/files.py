@@ -13,13 +13,14 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .. import __version__
 from ..errors import CheckpointError, require
 from ..files import (
     explain_write_errors,
@@ -230,9 +231,5 @@ def is_running(pid: int) -> bool:
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of the packages that determine a checkpoint."""
-    versions = {"python": platform.python_version()}
-    for package in ("txl-lightning", "torch", "lightning", "numpy"):
-        # This package has no version if it is not installed.
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions
+    others = {package: version(package) for package in ("torch", "lightning", "numpy")}
+    return {"python": platform.python_version(), "txl-lightning": __version__, **others}

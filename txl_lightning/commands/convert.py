@@ -9,6 +9,7 @@ from ..checkpoints import save_folder
 from ..checkpoints.runs import find_checkpoint
 from ..checkpoints.tensors import load_json
 from ..convert import load_any_checkpoint, save_huggingface
+from ..data.documents import show_progress
 from ..errors import require
 from .card import CARD, write_card
 
@@ -43,8 +44,11 @@ def convert_command(
     folder = Path(out)
     is_new = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     require(is_new, "out", out, "new, or an empty folder")
-    model, vocabulary = load_any_checkpoint(source, args, vocab)
-    WRITERS[to](model, folder, vocabulary)
+    with show_progress("convert", 2, in_bytes=False) as advance:
+        model, vocabulary = load_any_checkpoint(source, args, vocab)
+        advance(1)
+        WRITERS[to](model, folder, vocabulary)
+        advance(1)
     write_card(folder, model, vocabulary, find_checkpoint(source), to)
     size = sum(parameter.numel() for parameter in model.parameters())
     print(f"{folder}: {size:,} parameters, {model.config.n_token:,} tokens")

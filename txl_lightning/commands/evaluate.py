@@ -13,6 +13,7 @@ import numpy as np
 from ..checkpoints.runs import find_checkpoint, load_training_text, sha256_of_weights
 from ..data.config import DataConfig
 from ..data.corpora import CORPORA
+from ..data.documents import show_progress
 from ..data.store import EvalText
 from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
@@ -104,17 +105,12 @@ def select_text(path: str | None, corpus: str | None, folder: str) -> DataConfig
 def score(
     model: TransformerXL, text: EvalText, protocol: Protocol, per_token: str | None
 ) -> dict[str, Any]:
-    # Imported here, because --help and errors need no progress bar.
-    from rich.console import Console
-    from rich.progress import Progress
-
     n_token, nats_N = protocol.stream(text.tokens).end, None
     if per_token is not None:
         nats_N = np.lib.format.open_memmap(per_token, "w+", np.float32, (n_token,))
         nats_N[:] = np.nan
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(protocol.name, total=n_token)
-        return evaluate(model, text, protocol, nats_N, lambda count: bar.advance(task, count))
+    with show_progress(protocol.name, n_token, in_bytes=False) as advance:
+        return evaluate(model, text, protocol, nats_N, advance)
 
 
 def format_table(record: dict[str, Any], unit: str) -> str:

@@ -13,6 +13,7 @@ from ..analysis.loss_by_position import (
     score_memory_lens,
 )
 from ..checkpoints.runs import find_checkpoint, sha256_of_weights
+from ..data.documents import show_progress
 from ..errors import require
 from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
@@ -54,8 +55,11 @@ def inspect_command(
     tgt_len = find_tgt_len(checkpoint) if tgt_len is None else tgt_len
     segments = {"batch_size": batch_size, "tgt_len": tgt_len}
     usual = [max(1, (mem_len or tgt_len) * 2**power // 4) for power in range(5)]
-    nats = score_memory_lens(model, ids, [0, mem_len, *(mem_lens or usual)], **segments)
-    attention = measure_attention_distance(model, ids, **segments)
+    lengths = sorted({0, mem_len, *(mem_lens or usual)})
+    with show_progress("inspect", len(lengths) + 1, in_bytes=False) as advance:
+        nats = score_memory_lens(model, ids, lengths, **segments, advance=advance)
+        attention = measure_attention_distance(model, ids, **segments)
+        advance(1)
     about = {"checkpoint": str(checkpoint), "checkpoint_sha256": sha256_of_weights(checkpoint)}
     about |= {"path": path, "split": split} | describe_environment(model.device)
     about |= {"tokens": len(ids), "unit": vocab.unit, "trained_mem_len": mem_len, **segments}

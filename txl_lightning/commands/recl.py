@@ -9,6 +9,7 @@ import numpy as np
 from ..analysis.plots import label_recl, plot_gains
 from ..analysis.recl import THRESHOLD, compute_recl, score_context, spread_targets
 from ..checkpoints.runs import find_checkpoint, sha256_of_weights
+from ..data.documents import show_progress
 from ..data.vocab import Vocabulary
 from ..errors import require
 from ..evaluation.environment import describe_environment
@@ -54,19 +55,36 @@ def recl_command(
     tokens = read_ids(checkpoints[0], vocab, path, split)
     place_P = spread_targets(len(tokens), max_context, positions)
     folder = make_output_folder(out, checkpoints[0], "recl")
-    contexts, nats = range(step, max_context + 1, step), {}
+    contexts, is_whole = range(step, max_context + 1, step), reading == "whole"
     print(f"nats per {vocab.unit}, at {len(place_P):,} positions, by context")
-    for checkpoint, (name, model) in zip(checkpoints, models.items(), strict=True):
-        lengths = {"tgt_len": find_tgt_len(checkpoint), "mem_len": model.config.mem_len}
-        lengths = lengths if reading == "trained" else {}
-        rows = []
-        for context in contexts:
-            rows.append(score_context(model, tokens, place_P, context, **lengths))
-            print(f"{name}  {context:6,}  {rows[-1].mean():.4f}", flush=True)
-        nats[name] = np.stack(rows)
+    lengths = [
+        {} if is_whole else {"tgt_len": find_tgt_len(each), "mem_len": model.config.mem_len}
+        for each, model in zip(checkpoints, models.values(), strict=True)
+    ]
+    nats = score_models(models, tokens, place_P, contexts, lengths)
     about = describe_group(models, checkpoints) | {"reading": reading, "positions": len(place_P)}
     about |= {"path": path, "split": None if path else split}
     write_results(folder, nats, r, about | {"contexts": list(contexts), "unit": vocab.unit})
+
+
+def score_models(
+    models: dict[str, TransformerXL],
+    tokens: np.ndarray,
+    place_P: np.ndarray,
+    contexts: Sequence[int],
+    lengths: Sequence[dict[str, int]],
+) -> dict[str, np.ndarray]:
+    """Return each model's nats_CP, and print their means as they become known."""
+    nats = {}
+    with show_progress("recl", len(models) * len(contexts), in_bytes=False) as advance:
+        for (name, model), given in zip(models.items(), lengths, strict=True):
+            rows = []
+            for context in contexts:
+                rows.append(score_context(model, tokens, place_P, context, **given))
+                print(f"{name}  {context:6,}  {rows[-1].mean():.4f}", flush=True)
+                advance(1)
+            nats[name] = np.stack(rows)
+    return nats
 
 
 def check_options(step: int, max_context: int, r: Sequence[float], positions: int) -> None:

@@ -11,7 +11,7 @@ from ..checkpoints.runs import find_checkpoint
 from ..errors import require
 from ..evaluation.environment import describe_environment
 from ..evaluation.tables import write_table
-from ..files import load_yaml
+from ..files import find_config, load_yaml
 from ..model import TransformerXL, TransformerXLConfig
 from .inputs import Device, make_output_folder, pick_device
 
@@ -34,8 +34,8 @@ def speed_command(
     Written as .csv, .json and .png: window, latency.
 
     Args:
-        source: A checkpoint, a run's folder, one of convert's, or a config (.yaml), whose weights
-            are drawn.
+        source: A checkpoint, a run's folder, one of convert's, or a config, whose weights are
+            drawn.
         lengths: Attention lengths: what is remembered, and how long the window is.
         tgt_len: Tokens in a segment, with memory.
         segments: How many are timed, with memory; the fastest counts.
@@ -50,6 +50,7 @@ def speed_command(
         require(value >= 1, key, value, "at least 1")
     for key, values in {"lengths": lengths, "batches": batches}.items():
         require(all(value >= 1 for value in values), key, list(values), "at least 1 each")
+    source = find_config(source)
     model = load_network(source).to(pick_device(device))
     # A config has no run.
     out = "runs/speed" if out is None and is_config(source) else out

@@ -3,8 +3,9 @@
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..data.documents import show_progress
 from ..errors import require
-from ..files import check_folder_writable
+from ..files import check_folder_writable, find_config
 
 
 def sweep_command(
@@ -18,7 +19,7 @@ def sweep_command(
     and its run.
 
     Args:
-        path: A sweep in W&B's format, as in configs/sweeps.
+        path: A sweep in W&B's format, or the name of a given one.
         count: Trials in all, with those of earlier calls and those that failed; left out, the
             file's run_cap, or as many as its grid has.
         out: The folder to write to; left out, one of the file's name in runs/sweeps.
@@ -30,13 +31,14 @@ def sweep_command(
         raise ValueError("sweep: optuna is not installed; pip install 'txl-lightning[sweeps]'")
     from ..sweeps import engine, results, runner
 
-    config = engine.load_sweep_file(path)
+    config = engine.load_sweep_file(find_config(path))
     limit, method = count or config.get("run_cap"), config["method"]
     is_finite = limit is not None or method == "grid"
     require(is_finite, "count", limit, f"a number of trials, as {method} has no end")
     folder = Path(out or Path("runs", "sweeps", Path(path).stem))
     check_folder_writable("out", folder)
     sweep = engine.open_sweep(config, folder, seed)
-    runner.run_trials(sweep, limit)
+    with show_progress("trials", limit, in_bytes=False) as advance:
+        runner.run_trials(sweep, limit, advance)
     results.draw_figures(sweep)
     results.print_results(sweep)

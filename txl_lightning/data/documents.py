@@ -20,7 +20,7 @@ CHUNK = 1 << 20
 SETTLED = 2 * 10**9  # nanoseconds after which a change certainly gets another time stamp
 SPLITS = ("train", "val", "test")
 
-Advance = Callable[[int], object]  # called with the number of bytes read since the last call
+Advance = Callable[[int], object]  # called with what is done since the last call
 # One document of a text: each file, or each line.
 DocumentUnit = Literal["files", "lines"]
 
@@ -176,13 +176,17 @@ def sha256_text(splits: Mapping[str, Sequence[FileSlice]], data_dir: Path) -> st
 
 
 @contextmanager
-def show_progress(task: str, total: int | None) -> Iterator[Advance]:
-    """Show a progress bar of `total` bytes on a terminal; yield the function that advances it."""
+def show_progress(task: str, total: int | None, in_bytes: bool = True) -> Iterator[Advance]:
+    """Show a progress bar of `total` bytes or parts on a terminal; yield what advances it."""
     # rich is slow to import, and a prepared text needs no bar.
+    from rich import progress
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(24), DownloadColumn())
-    console, hidden = Console(stderr=True), not sys.stderr.isatty()
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=hidden) as bar:
+    amount = progress.DownloadColumn() if in_bytes else progress.MofNCompleteColumn()
+    name = progress.TextColumn("{task.description}", markup=False)
+    columns = name, progress.BarColumn(24), amount, progress.TimeRemainingColumn()
+    # Printed above the bar; to a file it must go as ever.
+    shared = bool(sys.stdout and sys.stdout.isatty())
+    options = {"console": Console(stderr=True), "disable": not sys.stderr.isatty()}
+    with progress.Progress(*columns, **options, redirect_stdout=shared) as bar:
         yield partial(bar.advance, bar.add_task(show_controls(task), total=total))

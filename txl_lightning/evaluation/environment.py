@@ -7,11 +7,12 @@ import resource
 import subprocess
 import sys
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from .. import __version__
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -31,7 +32,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     machine |= {"load": os.getloadavg()[0], "torch": torch.__version__}
     machine["python"] = platform.python_version()
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"date": date, "release": release(), "commit": commit(), "machine": machine}
+    return {"date": date, "release": __version__, "commit": commit(), "machine": machine}
 
 
 def cpu_name() -> str:
@@ -49,12 +50,4 @@ def commit() -> str | None:
     try:
         return subprocess.run(command, check=True, **options).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def release() -> str | None:
-    """Return this package's version; None if it is not installed."""
-    try:
-        return version("txl-lightning")
-    except PackageNotFoundError:
         return None

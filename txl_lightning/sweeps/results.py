@@ -8,9 +8,10 @@ from typing import Any
 import yaml
 from optuna.trial import FrozenTrial, TrialState
 
+from .. import __version__
 from ..analysis.plots import GRAY, PALETTE, open_figure, use_log_axis
 from ..errors import flatten_settings
-from ..evaluation.environment import commit, cpu_name, release
+from ..evaluation.environment import commit, cpu_name
 from ..evaluation.run_metrics import collect_by_key, read_metrics
 from ..evaluation.tables import align_columns, write_table
 from ..help import PROGRAM
@@ -65,7 +66,7 @@ def flat_parameters(trial: FrozenTrial) -> dict[str, Any]:
 
 
 def write_results(sweep: Sweep) -> None:
-    about = {"release": release(), "commit": commit(), "cpu": cpu_name()}
+    about = {"release": __version__, "commit": commit(), "cpu": cpu_name()}
     about |= sweep.study.user_attrs["search"]
     write_table(make_rows(sweep), sweep.folder / "results", about)
 
@@ -132,5 +133,5 @@ def print_results(sweep: Sweep) -> None:
     print(f"\nwritten to {sweep.folder}; evaluate the best with")
     # "best.ckpt" comes before "last.ckpt".
     for path in sorted(sweep.folder.glob(f"{best['trial']:03}/version_*/checkpoints/*.ckpt"))[:1]:
-        print(f"  python -m txl_lightning evaluate {path} --split val")
+        print(f"  {PROGRAM} evaluate {path} --split val")
     print(f"compare its trials with\n  {PROGRAM} compare {sweep.folder}")

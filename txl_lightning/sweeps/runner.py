@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,14 @@ POLL = 1.0
 MAX_FIRST_FAILURES = 3
 
 
-def run_trials(sweep: Sweep, limit: int | None) -> None:
-    """Run trials until there are `limit` in all, the target is reached, or the grid ends."""
+def run_trials(
+    sweep: Sweep, limit: int | None, advance: Callable[[int], object] = lambda _: None
+) -> None:
+    """Run trials until there are `limit` in all, the target is reached, or the grid ends.
+
+    `advance` is called with the trials that have ended, first with those of earlier calls.
+    """
+    advance(sum(trial.state.is_finished() for trial in sweep.study.trials))
     while runner := claim_trial(sweep, limit):
         with runner.owner:
             try:
@@ -39,6 +45,7 @@ def run_trials(sweep: Sweep, limit: int | None) -> None:
             finally:
                 with sweep.lock:
                     write_results(sweep)
+        advance(1)
 
 
 def claim_trial(sweep: Sweep, limit: int | None) -> "TrialRunner | None":

@@ -7,13 +7,14 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
+from jsonargparse import ActionConfigFile, Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..data.config import DataConfig
 from ..data.datamodule import CorpusConfig
 from ..errors import format_line, prefix_errors, require, shorten
+from ..files import find_config
 from ..help import HelpFormatter, describe_command, hide_options
 from ..model import EvalLengths
 from .optimizers import OptimConfig, check_end
@@ -29,7 +30,15 @@ TRAINER_OPTIONS = """default_root_dir max_steps max_time gradient_clip_val accum
     val_check_interval limit_val_batches limit_test_batches limit_predict_batches log_every_n_steps
     accelerator devices num_nodes strategy precision logger callbacks enable_progress_bar"""
 """Options of the Trainer in a command's help; --trainer.help lists them all."""
+SHORT_OPTIONS = """help config ckpt_path resume plan.minutes
+    model.net.n_layer model.net.n_head model.net.d_model model.net.mem_len model.net.dropout
+    model.eval_mem_len model.optim.name model.optim.lr model.optim.schedule
+    data.corpus data.path data.vocab data.tgt_len data.batch_size
+    trainer.default_root_dir trainer.max_steps trainer.val_check_interval trainer.precision
+    trainer.accelerator trainer.devices trainer.logger trainer.callbacks trainer.help"""
+"""Options of a command's help, unless --help full asks for all."""
 TEXTS = {
+    "help": "Print these options; --help full prints all.",
     "ckpt_path": "A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.",
     "trainer.default_root_dir": "The folder of runs; each has a version_N in it.",
     "trainer.max_steps": "Steps of training, and with plan.minutes their limit; -1: no end.",
@@ -49,15 +58,27 @@ FIT_ONLY = ("model.optim.", "checkpoint.", "plan.", "wandb.", "report.", "resume
 FIT_ONLY += ("trainer.gradient_", "trainer.accumulate_", "trainer.val_", "trainer.log_every_")
 
 
+class ConfigOption(ActionConfigFile):
+    """--config, which takes a given config's name, too."""
+
+    def __call__(self, parser: Any, config: Namespace, value: Any, *option: Any) -> None:
+        super().__call__(parser, config, find_config(value), *option)
+
+
 class Parser(LightningArgumentParser):
-    """Lightning's parser with our help formatter."""
+    """Lightning's parser with our help formatter and names for the given configs."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"formatter_class": HelpFormatter} | options)
 
+    def add_argument(self, *names: Any, **options: Any) -> Any:
+        if options.get("action") is ActionConfigFile:
+            options["action"] = ConfigOption
+        return super().add_argument(*names, **options)
+
 
 def describe_options(parser: LightningArgumentParser, arguments: list[str]) -> None:
-    """Write a command's help: its own settings, or with --trainer.help the Trainer's."""
+    """Write a command's help, short, or full; or with --trainer.help the Trainer's options."""
     command = arguments[0]
     describe_command(parser, command, ABOUT[command])
     if command != "fit":
@@ -72,6 +93,9 @@ def describe_options(parser: LightningArgumentParser, arguments: list[str]) -> N
     hidden = ("weights_only", *(FIT_ONLY if command != "fit" else ()))
     hide_options(parser, lambda name: name.startswith("trainer.") and name not in shown)
     hide_options(parser, lambda name: name.startswith(hidden))
+    # Only in a help: jsonargparse leaves what it hides out of config.yaml, too.
+    if {"-h", "--help"} & {*arguments} and "full" not in arguments:
+        hide_options(parser, lambda name: name not in SHORT_OPTIONS.split())
     # Our settings first: Lightning adds the Trainer's before them.
     parser._action_groups.sort(key=lambda group: group is parser.groups["trainer"])
 

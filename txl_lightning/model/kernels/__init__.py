@@ -14,13 +14,18 @@ from torch import Tensor
 from . import matmul, per_head, reference, sdpa
 from .cuda import CUDA_KERNELS as CUDA_KERNELS
 
+REASONS = {
+    "sdpa": "the fastest on GPUs; torch.compile fuses its elementwise operations",
+    "per_head": "the fastest on a CPU; torch.compile cannot trace it",
+    "matmul": "on a CPU half precision is converted for each product; it has the fewest",
+}
+"""Why each is chosen where it is (experiments/README.md)."""
+
 
 def choose_kernel(device: torch.device, dtype: torch.dtype, is_compiled: bool = False) -> str:
     """Return the fastest kernel; of equally fast ones, the one with the least memory."""
-    # torch.compile cannot trace per_head, but fuses the elementwise operations of sdpa.
     if device.type != "cpu" or is_compiled:
         return "sdpa"
-    # Half precision is converted for each product of a tile; matmul has fewer, larger products.
     return "per_head" if dtype in (torch.float32, torch.float64) else "matmul"
 
 

@@ -12,9 +12,10 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
+from ... import __version__
 from ...checkpoints.files import manifest_path, read_manifest
 from ...errors import require
-from ...evaluation.environment import commit, release
+from ...evaluation.environment import commit
 from .run_folder import is_fitting, run_folder
 from .validation_probe import ValidationProbe
 
@@ -118,7 +119,7 @@ class WandbRun(Callback):
         # The least value in the run's summary, which W&B has not of metrics under *.
         options = {"step_metric": "tokens", "summary": "min,last"}
         for logger in wandb_loggers(trainer):
-            logger.update_config({"txl_lightning": {"commit": commit(), "release": release()}})
+            logger.update_config({"txl_lightning": {"commit": commit(), "release": __version__}})
             for name in names:
                 logger.experiment.define_metric(f"val/{name}", **options)
             self.run_id = logger.version
