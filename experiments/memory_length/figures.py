@@ -19,6 +19,7 @@ from experiments.common import (
     spread,
     write_table,
 )
+from experiments.memory_length.pairs import VALUES
 
 Records = Mapping[str, dict[str, Any]]
 PUBLISHED = {
@@ -107,7 +108,7 @@ def draw_pairs(records: Records, path: Path) -> None:
             how = {"color": colour, "label": label, "fmt": "o-", "markersize": 4}
             axes.errorbar(range(len(nearest)), means, yerr=deviations, capsize=3, **how)
         axes.set_xticks(range(len(nearest)), [f"{low}-{2 * low - 1}" for low in nearest])
-        axes.axhline(1 / 16, color="grey", linestyle=":", label="guessing")
+        axes.axhline(1 / VALUES, color="grey", linestyle=":", label="guessing")
         axes.set(xlabel="tokens since the key's value", ylabel="values recalled right")
         segment = found[0]["segment"]
         axes.set_title(

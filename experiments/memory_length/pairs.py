@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-KEYS, VALUES, LONGEST = 500, 16, 384
+KEYS, VALUES, LONGEST = 250, 8, 192
 """Of LONGEST pairs at most, the last with a key: there are more keys than that."""
 FRESH = 0.3
 """Share of pairs with a key that has a new value."""

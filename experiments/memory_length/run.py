@@ -35,7 +35,9 @@ GROUP = ("recurrence_ours_full", "recurrence_shaw_full", "alone_ours_full", "alo
 """Models that RECL compares, as in the second part of Table 8."""
 READ_LENS = (0, 16, 32, 64, 128, 256, 512, 1024)
 TRAINED_LENS = (0, 32, 128, 512)
-PAIRS = Sizes(n_layer=2, d_model=64, n_head=4, n_token=516, segment=32, batch_size=32, steps=600)
+PAIRS = Sizes(n_layer=2, d_model=64, n_head=4, n_token=258, segment=32, batch_size=32, steps=800)
+MUON = {"name": "muon", "lr": 3e-3, "muon_lr": 9e-3}
+"""As in configs/tasks/recall.yaml."""
 
 
 def main() -> None:
@@ -87,12 +89,13 @@ def recall_pairs(
     given: argparse.Namespace, ablation: Path, seed: int, mem_len: int
 ) -> dict[str, Any]:
     """Return how many values are recalled right, by distance, of a model trained with mem_len."""
-    sizes = replace(FAST, n_token=516) if given.fast else PAIRS
+    sizes = replace(FAST, n_token=258) if given.fast else PAIRS
     count = 2000 if given.fast else sizes.steps * sizes.segment * sizes.batch_size // 2 + 1000
     folder = given.runs / "text"
     paths = write_pairs(folder, {"train": count, "val": 1000, "test": count // 20 + 4000})
     row = Row("pairs", mem_len > 0, "sinusoidal", False)
     options = fit_options(row, sizes, seed) | {"data.path": paths, "data.vocab": "characters"}
+    options |= {f"model.optim.{key}": value for key, value in MUON.items()}
     options |= {"model.net.mem_len": mem_len}
     where = checkpoint(fit(given.runs / f"seed{seed}" / f"mem{mem_len}", options), "last")
     text = Path(paths[2]).read_text()
