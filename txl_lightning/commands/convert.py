@@ -33,7 +33,7 @@ def convert_command(
             TransfoXL, a checkpoint_*.pt of NVIDIA's, or a state_dict of the original code (.pt,
             .safetensors).
         out: The folder to write; new, or empty.
-        to: txl, for generate, and for fit, validate and test as ckpt_path; or huggingface, for
+        to: txl, for generate, fit, validate and test; or huggingface, for
             TransfoXLLMHeadModel.from_pretrained of transformers 4.57.
         args: A JSON file of the keywords of the original's constructor, for a state_dict of it.
         vocab: A file of words, one in a line, or JSON of them in a list or with their ids; a saved

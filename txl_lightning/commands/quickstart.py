@@ -92,5 +92,5 @@ def print_next_commands(folder: Path) -> None:
     given = f"--config {folder}/config.yaml --ckpt_path {checkpoint}"
     print("\ncontinue, test with a longer memory, sample:\n")
     print(f"  txl-lightning fit {given} --plan.minutes 10")
-    print(f"  txl-lightning test {given} --model.eval_mem_len 512")
-    print(f"  txl-lightning generate --ckpt_path {checkpoint} --prompt 'import os'")
+    print(f"  txl-lightning test {folder} --model.eval_mem_len 512")
+    print(f"  txl-lightning generate {folder} --prompt 'import os'")
