@@ -35,7 +35,7 @@ GROUP = ("recurrence_ours_full", "recurrence_shaw_full", "alone_ours_full", "alo
 """Models that RECL compares, as in the second part of Table 8."""
 READ_LENS = (0, 16, 32, 64, 128, 256, 512, 1024)
 TRAINED_LENS = (0, 32, 128, 512)
-PAIRS = Sizes(n_layer=2, d_model=64, n_head=4, n_token=258, segment=32, batch_size=32, steps=800)
+PAIRS = Sizes(n_layer=2, d_model=64, n_head=4, n_token=258, segment=32, batch_size=32, steps=1500)
 MUON = {"name": "muon", "lr": 3e-3, "muon_lr": 9e-3}
 """As in configs/tasks/recall.yaml."""
 
