@@ -1,9 +1,11 @@
-"""The table "ours, theirs" of README.md, from the results of every folder.
+"""The table "ours, theirs" of README.md, from the results of every folder;
+five rows are on the front page.
 
 python -m experiments.claims [--print]
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import astuple, fields
 from importlib import import_module
 from pathlib import Path
@@ -11,26 +13,39 @@ from pathlib import Path
 from experiments.common import Claim, format_table, load_records
 
 FOLDER = Path(__file__).parent
-PAGE = FOLDER / "README.md"
-BEGIN, END = "<!-- claims: by claims.py -->\n", "<!-- end of claims -->\n"
+PAGE, FRONT_PAGE = FOLDER / "README.md", FOLDER.parent / "README.md"
+FRONT = ("sorting", "tiny_shakespeare", "ablation", "memory_length", "own_text")
+"""Folders whose first row is on the front page."""
+BEGIN, END = "<!-- claims: by experiments/claims.py -->\n", "<!-- end of claims -->\n"
 
 
 def main() -> None:
-    """Put the table between its two marks in README.md, or print it."""
-    table = format_table([[field.name for field in fields(Claim)], *list_rows()])
-    if "--print" in sys.argv or BEGIN not in (page := PAGE.read_text()):
+    """Put the tables between the two marks of each page, or print the long one."""
+    claims = load_claims()
+    table = format_claims([claim for found in claims.values() for claim in found])
+    if "--print" in sys.argv:
         print(table, end="")
         return
-    before, rest = page.split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}{table}{END}{rest.split(END)[1]}")
+    replace_table(PAGE, table)
+    replace_table(FRONT_PAGE, format_claims([claims[name][0] for name in FRONT if name in claims]))
 
 
-def list_rows() -> list[tuple[str, ...]]:
-    rows = []
+def load_claims() -> dict[str, list[Claim]]:
+    """Return the rows of each folder that has results."""
+    claims = {}
     for path in sorted(FOLDER.glob("*/results.json")):
         figures = import_module(f"experiments.{path.parent.name}.figures")
-        rows += [astuple(claim) for claim in figures.list_claims(load_records(path))]
-    return rows
+        claims[path.parent.name] = figures.list_claims(load_records(path))
+    return claims
+
+
+def format_claims(claims: Sequence[Claim]) -> str:
+    return format_table([[field.name for field in fields(Claim)], *map(astuple, claims)])
+
+
+def replace_table(page: Path, table: str) -> None:
+    before, rest = page.read_text().split(BEGIN)
+    page.write_text(f"{before}{BEGIN}{table}{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":
