@@ -274,6 +274,7 @@ MISTAKES = [
     ("fit --model.net.cutoffs=[10,300]", 2, "expected smaller than the vocabulary"),
     ("fit --trainer.accelerator=gpu", 2, "trainer.accelerator: invalid gpu; No supported gpu"),
     ("fit --trainer.accelerator=quantum", 2, "trainer.accelerator: invalid quantum; "),
+    ("fit --trainer.accelerator=cpu --trainer.devices=1000", 2, "trainer.devices: invalid 1000; "),
     ("fit --trainer.limit_val_batches=2.5", 2, "trainer.limit_val_batches: invalid 2.5; "),
     ("fit --data.path=few.txt", 3, "few.txt, train: 27 tokens are too few for 4 rows of 8 + 1"),
     ("fit --data.path=none.txt", 3, "none.txt: no such file"),

@@ -1,5 +1,6 @@
 """Options of Lightning's commands: their help, and what is refused before anything is built."""
 
+import os
 import sys
 import warnings
 from argparse import ArgumentError, ArgumentParser
@@ -9,6 +10,7 @@ from typing import Any
 
 from jsonargparse import ActionConfigFile, Namespace
 from lightning.pytorch import Trainer
+from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..data.config import DataConfig
@@ -54,6 +56,8 @@ OBJECTS = {"callbacks", "plugins", "default_root_dir"}
 BUILT_LATER = {"logger", "enable_progress_bar", "enable_checkpointing", "enable_model_summary"}
 BUILT_LATER |= OBJECTS
 """Options of the Trainer that name objects, or have no say in what a machine can do."""
+MAX_PROCESSES = 8
+"""Processes for each core of a CPU."""
 FIT_ONLY = ("model.optim.", "checkpoint.", "plan.", "wandb.", "report.", "resume", "trainer.max_")
 FIT_ONLY += ("trainer.gradient_", "trainer.accumulate_", "trainer.val_", "trainer.log_every_")
 
@@ -168,7 +172,11 @@ def check_trainer(trainer: Namespace) -> None:
 
 def make_trainer(options: dict[str, Any]) -> None:
     with warnings.catch_warnings(action="ignore"):
-        Trainer(**options, **dict.fromkeys(BUILT_LATER - OBJECTS, False))
+        trainer = Trainer(**options, **dict.fromkeys(BUILT_LATER - OBJECTS, False))
+    # Lightning would start them all.
+    most = MAX_PROCESSES * (os.cpu_count() or 1)
+    if isinstance(trainer.accelerator, CPUAccelerator) and trainer.num_devices > most:
+        raise ValueError(f"expected at most {most} processes on this CPU")
 
 
 def round_counts(trainer: Namespace) -> None:
