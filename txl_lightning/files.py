@@ -137,9 +137,10 @@ def read_log(path: Path) -> list[dict[str, str]]:
         rows = list(csv.DictReader(whole.splitlines(), restval=""))
         for row in rows:
             int(row["step"])
-            for cell in filter(None, row.values()):
-                float(cell)
-    except (LookupError, TypeError, ValueError, csv.Error) as error:
+            for name, cell in row.items():
+                # Losses may be infinite, counts not.
+                (int if str(name).endswith("tokens_seen") else float)(float(cell or 0))
+    except (LookupError, TypeError, ValueError, OverflowError, csv.Error) as error:
         raise DataError(f"{path}: damaged ({error}); mend it, or move it away") from error
     return rows
 

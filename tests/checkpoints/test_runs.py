@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from txl_lightning.checkpoints import load_folder, load_run, read_checkpoint, save_folder
 from txl_lightning.checkpoints.runs import find_checkpoint
+from txl_lightning.checkpoints.tensors import errors_in
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import CheckpointError
 
@@ -90,6 +91,12 @@ def test_absurd_sizes_are_compared_with_the_weights_before_anything_is_built(
     (folder / "config.json").write_text(json.dumps(settings))
     with pytest.raises(CheckpointError, match=message):
         load_folder(folder)
+
+
+def test_setting_that_is_infinite_is_refused_with_its_file(tmp_path):
+    message = "a: a setting is of a wrong kind"
+    with pytest.raises(CheckpointError, match=message), errors_in(tmp_path / "a"):
+        int(float("inf"))
 
 
 def test_invalid_weights_are_refused_with_their_file_and_name(folder):

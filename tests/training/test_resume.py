@@ -210,6 +210,9 @@ def test_metrics_with_a_cell_that_is_no_number_are_refused_by_name(tmp_path, row
     path.write_text(f"step,loss\n0,1\n{row}\n1,cut")
     with pytest.raises(DataError, match=rf"{path}: damaged \(.*\); mend it, or move it away"):
         read_log(path)
+    path.write_text("step,train/tokens_seen\n0,nan\n")
+    with pytest.raises(DataError, match=r"damaged"):
+        read_log(path)
     path.write_text("step,loss\n0,1\n7,\n1,cut")
     assert read_log(path) == [{"step": "0", "loss": "1"}, {"step": "7", "loss": ""}]
 

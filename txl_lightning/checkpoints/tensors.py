@@ -71,7 +71,7 @@ def errors_in(path: Path) -> Iterator[None]:
         raise
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    except (TypeError, AttributeError, LookupError) as error:
+    except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{path}: a setting is of a wrong kind ({reason})") from error
 
