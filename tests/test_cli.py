@@ -36,6 +36,9 @@ def test_fit_writes_all_files_of_a_run(run_folder):
     assert expected | {"checkpoints/best.ckpt", "checkpoints/last.ckpt"} <= files
     hparams = yaml.safe_load((run_folder / "hparams.yaml").read_text())
     assert len(hparams["data"]["fingerprint"]) == 16
+    # Options that --help does not show are settings, too.
+    trainer = yaml.safe_load((run_folder / "config.yaml").read_text())["trainer"]
+    assert {"max_steps", "deterministic", "barebones"} <= set(trainer)
     columns = (run_folder / "metrics.csv").read_text().splitlines()[0].split(",")
     for stage in ("train", "val"):
         names = ("loss", "nats", "bits_per_byte", "perplexity", "tokens_seen")

@@ -90,18 +90,25 @@ def describe_options(parser: LightningArgumentParser, arguments: list[str]) -> N
     # Private: argparse has no public list of a parser's options, nor of their groups.
     for action in parser._actions:
         action.help = TEXTS.get(action.dest, action.help)
-    if "--trainer.help" in arguments:
+    # Only in a help: jsonargparse leaves what it hides out of config.yaml, too.
+    if asks := {"-h", "--help", "--trainer.help"} & {*arguments}:
+        hide_from_help(parser, command, "--trainer.help" in asks, "full" in arguments)
+    # Our settings first: Lightning adds the Trainer's before them.
+    parser._action_groups.sort(key=lambda group: group is parser.groups["trainer"])
+
+
+def hide_from_help(
+    parser: LightningArgumentParser, command: str, only_trainer: bool, is_full: bool
+) -> None:
+    if only_trainer:
         hide_options(parser, lambda name: not name.startswith("trainer."))
         return
     shown = {f"trainer.{name}" for name in (*TRAINER_OPTIONS.split(), "help")}
     hidden = ("weights_only", *(FIT_ONLY if command != "fit" else ()))
     hide_options(parser, lambda name: name.startswith("trainer.") and name not in shown)
     hide_options(parser, lambda name: name.startswith(hidden))
-    # Only in a help: jsonargparse leaves what it hides out of config.yaml, too.
-    if {"-h", "--help"} & {*arguments} and "full" not in arguments:
+    if not is_full:
         hide_options(parser, lambda name: name not in SHORT_OPTIONS.split())
-    # Our settings first: Lightning adds the Trainer's before them.
-    parser._action_groups.sort(key=lambda group: group is parser.groups["trainer"])
 
 
 def check_settings(parser: LightningArgumentParser, config: Namespace) -> None:
