@@ -146,7 +146,7 @@ def list_claims(records: Records) -> list[Claim]:
                     f"Ablation: {what}",
                     f"paper, {source}",
                     f"{theirs:.1f} % less perplexity",
-                    f"{show_spread(gains, 1)} % less",
+                    f"{show_spread(gains, 1)} %",
                     scale,
                     judge(gains),
                 )
