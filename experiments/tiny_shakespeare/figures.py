@@ -69,7 +69,7 @@ def nats(found: list[dict[str, Any]], mem_len: str) -> list[float]:
 
 def list_claims(records: dict[str, dict[str, Any]]) -> list[Claim]:
     claims = []
-    for kind, mem_len, aim in (("recipe", "0", 1.88), ("plain", "0", 1.88), ("memory", "64", 1.75)):
+    for kind, mem_len, aim in (("memory", "64", 1.75), ("plain", "0", 1.88), ("recipe", "0", 1.88)):
         if found := choose(records, kind=kind):
             values = nats(found, mem_len)
             scale = f"{found[0]['parameters']:,} parameters, 1.5M characters; nanoGPT 0.80M"
