@@ -169,7 +169,7 @@ def test_wrong_file_is_refused_in_one_line_with_file_and_key(tmp_path, changes, 
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("change", [None, ("random", "ran\x07dom")])
+@pytest.mark.parametrize("change", [None, ("random", "ran\x07dom"), (":0", ":99")])
 def test_journal_that_is_damaged_or_of_another_kind_is_refused(tmp_path, change):
     path = tmp_path / "journal.log"
     engine.open_sweep(make_config(), tmp_path, 1)

@@ -59,6 +59,9 @@ HYPERBAND = "type hyperband, min_iter or max_iter and s, and a whole eta from 2"
 PARAMETER_KEYS = {"distribution", "value", "values", "min", "max", "q", "mu", "sigma"}
 PARAMETER = "value, values, or a distribution of numbers (for YAML 1e-4 is a text, 1.0e-4 a number)"
 N_RANDOM = 5
+# What values that Optuna does not expect lead it to; of a journal, also its own assertions.
+INVALID = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError)
+INVALID += (TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,7 @@ def is_command(words: Any) -> bool:
 def refuse_invalid(key: str, value: object, expected: str) -> Iterator[None]:
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+    except INVALID:
         require(False, key, value, expected)
 
 
