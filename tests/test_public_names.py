@@ -11,12 +11,13 @@ import pytest
 import torch
 
 import txl_lightning
+import txl_lightning.evaluation
 from txl_lightning import OptimConfig, TransformerXL, TransformerXLConfig
 from txl_lightning.checkpoints import save_folder
 from txl_lightning.data.datamodule import CorpusConfig
 from txl_lightning.data.vocab import Bytes
 
-NAMES = {name: getattr(txl_lightning, name) for name in txl_lightning.__all__}
+NAMES = {name: getattr(txl_lightning, name) for name in txl_lightning.HOMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -31,6 +32,10 @@ def test_help_begins_with_a_sentence_and_has_an_example_that_runs(name, tmp_path
     assert test.examples
     test.globs = NAMES | {"torch": torch}
     assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_stream_nats_is_a_name_of_evaluation_too():
+    assert txl_lightning.evaluation.stream_nats is txl_lightning.stream_nats
 
 
 @pytest.mark.parametrize(

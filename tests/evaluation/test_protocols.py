@@ -36,7 +36,7 @@ def read_test_settings(config: Path) -> dict[str, str]:
     own = {"data.eval_tgt_len": data.get("eval_tgt_len", data["tgt_len"])}
     own["data.eval_batch_size"] = data.get("eval_batch_size", data["batch_size"])
     header = "".join(line.lstrip("#") for line in text.splitlines() if line.startswith("#"))
-    command = header[header.index("txl_lightning test") :]
+    command = header[header.index("txl-lightning test") :]
     own |= re.findall(r"--((?:data|model)\.\w+) (\S+)", command)
     return {SETTINGS[name]: str(value) for name, value in own.items()}
 
