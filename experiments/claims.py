@@ -14,7 +14,7 @@ from experiments.common import Claim, format_table, load_records
 
 FOLDER = Path(__file__).parent
 PAGE, FRONT_PAGE = FOLDER / "README.md", FOLDER.parent / "README.md"
-FRONT = ("sorting", "tiny_shakespeare", "ablation", "memory_length", "own_text")
+FRONT = ("fragmentation", "sorting", "tiny_shakespeare", "own_text", "ablation")
 """Folders whose first row is on the front page."""
 BEGIN, END = "<!-- claims: by experiments/claims.py -->\n", "<!-- end of claims -->\n"
 
