@@ -68,7 +68,7 @@ def test_interrupted_and_failing_runs_of_fit_are_compared(
     assert len(values) == 5
     assert best["value"] == min(values)
     line = next(line for line in output.out.splitlines() if " evaluate out/000/" in line)
-    assert Path(line.split()[4]).name == "best.ckpt"
+    assert Path(line.split()[2]).name == "best.ckpt"
 
 
 @pytest.mark.slow
