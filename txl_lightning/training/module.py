@@ -104,7 +104,7 @@ class LanguageModel(LightningModule):
         segment = Segment.from_batch(batch)
         memory = self.memory_bank.get("train", 0, len(segment.tokens_BL))
         nats_BL, memory = nats_in_micro_batches(
-            self.net, segment, memory, self.reading.ext_len, self.reading.micro_batches
+            self.net, segment, memory, self.stream_config.ext_len, self.reading.micro_batches
         )
         self.memory_bank.stage("train", 0, memory)
         self.train_nats.update(nats_BL, segment.targets_BL)
@@ -119,7 +119,7 @@ class LanguageModel(LightningModule):
         bank, place = self.memory_bank, (self.stage, dataloader_idx)
         memory = bank.get(*place, len(segment.tokens_BL))
         example_len = self.corpus.store.example_len if self.corpus else None
-        ext_len = self.reading.eval_ext_len
+        ext_len = self.stream_config.eval_ext_len
         if example_len:
             nats_BL, right_BL, memory = segment_answers(bank.reader, segment, memory, ext_len)
             answers = self.metric(f"{dataloader_idx}/answers", RightAnswers, example_len)
@@ -271,7 +271,7 @@ class LanguageModel(LightningModule):
         return self.corpus.vocab.unit if self.corpus else "token"
 
     @property
-    def reading(self) -> StreamConfig:
+    def stream_config(self) -> StreamConfig:
         """How the text is read; of other loaders, without ext_len or micro-batches."""
         return self.corpus.config if self.corpus else StreamConfig()
 
