@@ -104,7 +104,7 @@ class LanguageModel(LightningModule):
         segment = Segment.from_batch(batch)
         memory = self.memory_bank.get("train", 0, len(segment.tokens_BL))
         nats_BL, memory = nats_in_micro_batches(
-            self.net, segment, memory, self.stream_config.ext_len, self.reading.micro_batches
+            self.net, segment, memory, self.stream_config.ext_len, self.stream_config.micro_batches
         )
         self.memory_bank.stage("train", 0, memory)
         self.train_nats.update(nats_BL, segment.targets_BL)
