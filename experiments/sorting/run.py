@@ -47,7 +47,7 @@ FAST = {"trainer.max_steps": 4, "trainer.val_check_interval": 4, "data.batch_siz
 N_SAMPLE, AT_ONCE = 5000, 1000
 """Samples that are answered, and how many of them together: as in the blog."""
 LENGTHS, ROUNDS = (10, 20, 40, 80, 160), 3
-"""Digits of the samples whose answers are timed, and how often."""
+"""Digits of the samples whose answers are timed, AT_ONCE together, and how often."""
 
 
 def main() -> None:
@@ -63,9 +63,9 @@ def main() -> None:
             save_record(given, name, kind="answers", **about, **found)
     if given.time:
         net, _ = load_run(train(given, given.seeds[0]))
-        count = 16 if given.fast else N_SAMPLE
+        count = 16 if given.fast else AT_ONCE
         rows = [time_answers(net, length, count) for length in LENGTHS[: 2 if given.fast else None]]
-        save_record(given, "time", kind="time", samples=count, at_once=AT_ONCE, rows=rows)
+        save_record(given, "time", kind="time", samples=count, rows=rows)
 
 
 def train(given: Namespace, seed: int) -> Path:
@@ -142,8 +142,7 @@ def time_answers(net: TransformerXL, length: int, count: int) -> dict[str, Any]:
     for _ in range(ROUNDS):
         for way, answer in (("memory", answer_with_memory), ("rereading", answer_by_rereading)):
             began = time.perf_counter()
-            for part_BL in batches(shown_BL):
-                answer(net, part_BL)
+            answer(net, shown_BL)
             seconds[way].append(time.perf_counter() - began)
     fastest = {f"{way}_seconds": min(each) for way, each in seconds.items()}
     ratio = fastest["rereading_seconds"] / fastest["memory_seconds"]
