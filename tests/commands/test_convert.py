@@ -17,6 +17,7 @@ from txl_lightning.convert import load_any_checkpoint, load_huggingface, load_or
 GOLDEN = Path(__file__).parents[1] / "golden"
 NVIDIA = GOLDEN / "nvidia" / "checkpoint_best.pt"
 UNVERIFIED = ".*another code's files have no checksum"
+pytestmark = pytest.mark.filterwarnings(f"ignore:{UNVERIFIED}")
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from txl_lightning.convert.nvidia import Vocab, convert_vocabulary, map_nvidia_w
 from txl_lightning.convert.original import config_from_original
 from txl_lightning.errors import CheckpointError
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*another code's files have no checksum")
+
 CHECKPOINT = Path(__file__).parents[1] / "golden" / "nvidia" / "checkpoint_best.pt"
 
 

@@ -272,7 +272,7 @@ class LanguageModel(LightningModule):
 
     @property
     def stream_config(self) -> StreamConfig:
-        """How the text is read; of other loaders, without ext_len or micro-batches."""
+        """Settings of the text's streams; defaults with loaders of another kind."""
         return self.corpus.config if self.corpus else StreamConfig()
 
     @property
