@@ -46,7 +46,7 @@ OPTIONS = {
 FAST = {"trainer.max_steps": 4, "trainer.val_check_interval": 4, "data.batch_size": 8}
 N_SAMPLE, AT_ONCE = 5000, 1000
 """Samples that are answered, and how many of them together: as in the blog."""
-LENGTHS, ROUNDS = (10, 20, 40, 80), 3
+LENGTHS, ROUNDS = (10, 20, 40), 5
 """Digits of the samples whose answers are timed, AT_ONCE together, and how often."""
 
 
