@@ -1,6 +1,6 @@
 """Rows of the paper's Tables 6, 7 and 10, with the sizes of a laptop."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -48,6 +48,8 @@ class Row:
     segment: int = 128
     """The paper's: what equal memory allows in Table 10."""
     table: int = 6
+    times: int = 1
+    """Tokens that it is trained on, as a multiple of the other rows'."""
 
 
 ROWS = [
@@ -70,6 +72,12 @@ SHUFFLED = [
     Row("shuffled_alone_ours", False, "sinusoidal", False, (27.1, 27.1, 0), table=7),
 ]
 """Of a text without long dependencies; the paper does not tell their attention lengths."""
+LONGER = [
+    replace(row, name=f"{row.name}_longer", times=4)
+    for row in ROWS
+    if row.name in ("recurrence_ours_full", "alone_ours_full")
+]
+"""Whether recurrence helps more after more training."""
 POSITIONS = {
     "sinusoidal": "the paper's", "shaw": "Shaw", "learned": "learned distances",
     "absolute_sinusoidal": "Vaswani", "absolute_learned": "Al-Rfou",
@@ -106,7 +114,7 @@ def fit_options(row: Row, sizes: Sizes, seed: int) -> dict[str, Any]:
     """Return the options of fit: as many tokens computed in each row, of a text read from a place
     that the seed draws."""
     length = segment_len(row, sizes)
-    steps = round(sizes.steps * sizes.segment / length)
+    steps = round(row.times * sizes.steps * sizes.segment / length)
     scored = length // 2 if row.half else length
     model = {f"model.net.{key}": value for key, value in net_options(row, sizes).items()}
     data = {"tgt_len": scored, "ext_len": length - scored, "batch_size": sizes.batch_size}

@@ -4,7 +4,8 @@
 
 Every row has as many parameters and computes as many tokens. It is tested with the attention length
 that is best on validation text, and with that of its training. Rows of seed 1 come first, then
-those of seed 2, so that a stop leaves whole seeds; rows of a text of shuffled lines come last.
+those of seed 2, so that a stop leaves whole seeds; rows of a text of shuffled lines come later, and
+last those with four times the training.
 """
 
 import argparse
@@ -14,7 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments.ablation.rows import FAST, ROWS, SHUFFLED, Row, Sizes, fit_options, segment_len
+from experiments.ablation.rows import (
+    FAST,
+    LONGER,
+    ROWS,
+    SHUFFLED,
+    Row,
+    Sizes,
+    fit_options,
+    segment_len,
+)
 from experiments.common import checkpoint, fit, load_records, parse_options, save_record
 from txl_lightning import TransformerXL, stream_nats
 from txl_lightning.checkpoints import load_run
@@ -34,7 +44,7 @@ def main() -> None:
     tables = {"type": int, "nargs": "+", "default": [6, 7, 10], "help": "the paper's tables"}
     options = {"text": "a text in place of python_source", "tables": tables}
     given = parse_options(__file__, __doc__, **options)
-    for rows in (ROWS, SHUFFLED):
+    for rows in (ROWS, SHUFFLED, LONGER):
         for seed in given.seeds:
             for row in (row for row in rows if row.table in given.tables):
                 if (name := f"{row.name}/{seed}") not in load_records(given.out):
