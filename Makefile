@@ -26,10 +26,11 @@ $(READY): pyproject.toml constraints.txt
 quickstart: $(READY)  ## train on this Python's own source for five minutes, then measure and sample
 	$(BIN)/txl-lightning quickstart
 
-reproduce: $(READY)  ## measure what experiments/ asks again (hours); goes on where it stopped
-	for name in $(EXPERIMENTS); do $(BIN)/python -m experiments.$$name.run && \
-	  $(BIN)/python -m experiments.$$name.figures || failed="$$failed $$name"; done; test -z "$$failed"
-	$(BIN)/python -m experiments.claims
+reproduce: $(READY)  ## measure all claims again in runs/reproduced (hours); goes on where it stopped
+	for name in $(EXPERIMENTS); do out=runs/reproduced/$$name; \
+	  $(BIN)/python -m experiments.$$name.run --runs $$out --out $$out/results.json $(REPRODUCE) && \
+	  $(BIN)/python -m experiments.$$name.figures $$out/results.json || failed="$$failed $$name"; done; test -z "$$failed"
+	$(BIN)/python -m experiments.claims runs/reproduced
 
 reproduce-fast: $(READY)  ## show in ten minutes, at tiny sizes, that all of it runs (runs/fast)
 	for name in $(EXPERIMENTS); do $(BIN)/python -m experiments.$$name.run --fast && \

@@ -1,7 +1,9 @@
 """The table "ours, theirs" of README.md, from the results of every folder;
 five rows are on the front page.
 
-python -m experiments.claims [--print]
+    python -m experiments.claims [FOLDER]
+
+The table of results in another folder, as runs/reproduced, is printed.
 """
 
 import sys
@@ -20,20 +22,20 @@ BEGIN, END = "<!-- claims: by experiments/claims.py -->\n", "<!-- end of claims 
 
 
 def main() -> None:
-    """Put the tables between the two marks of each page, or print the long one."""
-    claims = load_claims()
+    """Put the tables between the two marks of each page, or print that of another folder."""
+    claims = load_claims(*map(Path, sys.argv[1:]))
     table = format_claims([claim for found in claims.values() for claim in found])
-    if "--print" in sys.argv:
+    if len(sys.argv) > 1:
         print(table, end="")
         return
     replace_table(PAGE, table)
     replace_table(FRONT_PAGE, format_claims([claims[name][0] for name in FRONT if name in claims]))
 
 
-def load_claims() -> dict[str, list[Claim]]:
-    """Return the rows of each folder that has results."""
+def load_claims(folder: Path = FOLDER) -> dict[str, list[Claim]]:
+    """Return the rows of each experiment that has results in a folder."""
     claims = {}
-    for path in sorted(FOLDER.glob("*/results.json")):
+    for path in sorted(folder.glob("*/results.json")):
         figures = import_module(f"experiments.{path.parent.name}.figures")
         claims[path.parent.name] = figures.list_claims(load_records(path))
     return claims
