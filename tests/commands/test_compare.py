@@ -110,7 +110,12 @@ def test_mistakes_about_runs_are_one_line(refused, runs, tmp_path):
         ("config.yaml", "words", 3, "config.yaml: damaged"),
         ("run.json", "{", 3, "run.json: damaged, or not JSON"),
         ("run.json", "{}", 3, "run.json: state: invalid None"),
-        ("metrics.csv", "step,val/nats\n1,x\n", 3, "metrics.csv: damaged (could not convert string"),
+        (
+            "metrics.csv",
+            "step,val/nats\n1,x\n",
+            3,
+            "metrics.csv: damaged (could not convert string",
+        ),
     ],
 )
 def test_a_damaged_file_of_a_run_is_named(refused, runs, file, text, code, words):

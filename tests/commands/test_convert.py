@@ -181,8 +181,7 @@ def test_text_or_size_that_does_not_fit_the_folder_is_refused(txl, text_options)
     assert (code, "data.vocab: the checkpoint's is" in output.err) == (3, True)
     Path("ours", "vocab.json").unlink()
     code, output = txl("test", *options)
-    message = "ours/config.json: damaged: it, or vocab.json, was changed"
-    assert (code, message in output.err) == (4, True)
+    assert (code, "damaged: it, or vocab.json, was changed" in output.err) == (4, True)
 
 
 @pytest.mark.parametrize(

@@ -151,8 +151,7 @@ def forked(arguments: list[str], settings: dict[str, str], folder: Path, output:
     rank_zero_only.rank = int(os.environ.get("RANK", 0))
     torch.set_num_threads(int(os.environ.get("THREADS", 1)))
     sys.argv[1:] = arguments
-    # nohup, under which the tests may run, ignores it.
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have it ignored
     try:
         main()
     finally:

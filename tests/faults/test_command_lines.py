@@ -21,18 +21,9 @@ SECONDS = 60
 HUGE = ["1000000000", "1" + "0" * 30, "1e12", "-1000000000"]
 NUMBERS = ["-1", "0", "1", "2", "0.5", "-0.0", "1e-320", "1e309", "nan", "inf", "-inf", *HUGE]
 PLAIN = ["null", "true", "false", "", " ", "auto", "must", "last", "bytes", "words", "lines", "cpu"]
-FOLDED = [
-    "[]",
-    "{}",
-    "[1,2]",
-    "[0.5,0.5,0]",
-    "[[[[[[",
-    "{a: {b: 1}}",
-    "&a [*a, *a]",
-    "!!int x",
-    "- 1",
-]
-FOLDED += ["{class_path: os.system}", "{class_path: lightning.pytorch.callbacks.Timer}", "a: b: c"]
+FOLDED = ["[]", "{}", "[1,2]", "[0.5,0.5,0]", "[[[[[[", "{a: {b: 1}}", "&a [*a, *a]", "!!int x"]
+FOLDED += ["- 1", "{class_path: os.system}", "a: b: c"]
+FOLDED += ["{class_path: lightning.pytorch.callbacks.Timer}"]
 FILES = [".", "..", "letters.txt", "letters.txt/below", "none/below", "empty", "data", "a.yaml"]
 FILES += ["checkpoint.ckpt", "cut.ckpt", "/dev/null", "/dev/zero", "/dev/full", "/proc/self/mem"]
 TEXTS = ["\x1b]0;x\x07", "\u202e", "日本語", "\udcff", "a" * 5000, "'", '"', "%s%n", "${x}", "`id`"]
