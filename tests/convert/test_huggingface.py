@@ -13,7 +13,6 @@ from txl_lightning.data.vocab import WordOptions, Words
 from txl_lightning.errors import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*another code's files have no checksum")
-
 GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "huggingface").glob("*.npz"))
 
 

@@ -13,7 +13,6 @@ from txl_lightning.convert.original import config_from_original
 from txl_lightning.errors import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*another code's files have no checksum")
-
 CHECKPOINT = Path(__file__).parents[1] / "golden" / "nvidia" / "checkpoint_best.pt"
 
 

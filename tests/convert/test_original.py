@@ -12,7 +12,6 @@ from txl_lightning.convert.nvidia import map_nvidia_weights
 from txl_lightning.convert.original import config_from_original, map_original_weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*another code's files have no checksum")
-
 CODES = {
     "nvidia": (load_nvidia, map_nvidia_weights),
     "original": (load_original, map_original_weights),
