@@ -132,7 +132,7 @@ def tell_what_is_loaded(command: str) -> None:
 
 def run_lightning(command: str, options: list[str]) -> None:
     """Run a command of Lightning's Trainer; imported here, because it takes seconds."""
-    from .training.launch import run_trainer
+    from .training.cli import run_trainer
 
     flush_denormals()
     run_trainer([command, *options])

@@ -15,6 +15,7 @@ PALETTE = (
 )  # fmt: skip
 """Line colors: contrast of at least 3.7 with a white page and with a dark one."""
 GRAY = PALETTE[-1]
+ATTENTION_TITLE = "Attention distance of heads (dot: mean, dash: median, bar: 10-90 %)"
 LOG_RATIO = 2.0
 """Smallest ratio of largest to smallest value for a logarithmic axis."""
 TICKS = {5: (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8), 20: (1, 1.5, 2, 3, 5, 7), 1000: (1, 2, 5)}
@@ -81,7 +82,7 @@ def plot_curves(
 def plot_attention(rows: Rows, path: Path, unit: str) -> None:
     with open_figure(path) as (axes,):
         draw_attention(axes, rows, unit)
-        axes.set_title("Attention distance of heads (dot: mean, dash: median, bar: 10-90 %)")
+        axes.set_title(ATTENTION_TITLE)
 
 
 def draw_attention(axes: Any, rows: Rows, unit: str) -> None:

@@ -37,7 +37,7 @@ def quickstart_command(config: str = "quickstart") -> None:
     """
     # Lightning takes seconds, which --help need not wait for.
     from ..training.callbacks.run_folder import run_folder
-    from ..training.launch import run_trainer
+    from ..training.cli import run_trainer
 
     path = Path(find_config(config))
     require(path.is_file(), "config", config, "a file, or a name that txl-lightning configs lists")

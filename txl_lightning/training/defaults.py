@@ -74,7 +74,6 @@ class SaveRun(SaveConfigCallback):
             # It says what is run, not how this time it was started.
             self.config = self.config.clone()
             self.config.resume, self.config.ckpt_path = "never", None
-            # Here, because the ranks agree on the folder together.
             self.folder = run_folder(trainer)
             if trainer.is_global_zero:
                 self.lock.callback(os.close, lock_folder(self.folder))

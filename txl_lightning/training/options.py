@@ -41,6 +41,9 @@ SHORT_OPTIONS = """help config ckpt_path resume plan.minutes
 """Options of a command's help, unless --help full asks for all."""
 TEXTS = {
     "help": "Print these options; --help full prints all.",
+    "trainer.help": "List all of the Trainer's options.",
+    "resume": "Continue the latest run under trainer.default_root_dir, in its folder, from its "
+    "newest whole checkpoint: auto, if there is one; must, or stop; never.",
     "ckpt_path": "A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.",
     "trainer.default_root_dir": "The folder of runs; each has a version_N in it.",
     "trainer.max_steps": "Steps of training, and with plan.minutes their limit; -1: no end.",
@@ -51,7 +54,7 @@ TEXTS = {
     "lets options and configs name its classes, and which only the command line can say.",
     "trainer.strategy": "How devices share the work: ddp, fsdp2, or another of Lightning's.",
 }
-"""Texts where Lightning's own do not fit an endless loader and our folders."""
+"""Texts of single options, and where Lightning's own do not fit an endless loader."""
 OBJECTS = {"callbacks", "plugins", "default_root_dir"}
 BUILT_LATER = {"logger", "enable_progress_bar", "enable_checkpointing", "enable_model_summary"}
 BUILT_LATER |= OBJECTS

@@ -8,7 +8,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..checkpoints.files import find_latest, remove_partial_files
-from ..checkpoints.runs import VOCAB, find_checkpoint, read_data_settings
+from ..checkpoints.runs import find_checkpoint, read_data_settings
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.vocab import Vocabulary
 from ..errors import (
@@ -25,6 +25,7 @@ from .callbacks.checkpointing import is_validation_due
 from .module import LanguageModel
 
 Resume = Literal["auto", "must", "never"]
+print_once = rank_zero_only(print_notice)
 SHAPES_NO_WEIGHT = {"mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"}
 SHAPES_NO_WEIGHT |= {"dropout", "dropout_type", "dropatt"}
 SHAPES_NO_WEIGHT |= {"init", "init_std", "init_range", "proj_init_std"}
@@ -95,12 +96,6 @@ def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) ->
         require(same, "model.optim.name", name, expected)
 
 
-def vocabulary_setting(start: Path) -> dict[str, str]:
-    """Return the setting that reads text with the vocabulary of a folder, if it has one."""
-    vocab = start / VOCAB
-    return {"data.vocab": str(vocab)} if vocab.is_file() else {}
-
-
 def text_settings(start: Path, is_named: bool) -> dict[str, Any]:
     """Return the settings of data that a run has in its folder, but its text if one is named."""
     settings = read_data_settings(start)
@@ -119,8 +114,3 @@ def load_weights(
         sizes = f"{data.n_token} tokens are not the {net.config.n_token} of the weights"
         raise DataError(f"data.vocab: {sizes}; give the vocabulary that it was trained with")
     model.net.load_state_dict(net.state_dict())
-
-
-@rank_zero_only
-def print_once(line: str) -> None:
-    print_notice(line)

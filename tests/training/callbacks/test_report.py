@@ -19,7 +19,7 @@ from txl_lightning.evaluation.run_metrics import RunMetrics
 from txl_lightning.help import PROGRAM
 from txl_lightning.training.callbacks import report
 from txl_lightning.training.callbacks.checkpointing import AtomicCheckpointIO, LastCheckpoint
-from txl_lightning.training.callbacks.report import Report, ReportConfig, render_report
+from txl_lightning.training.callbacks.report import Report, ReportConfig
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
@@ -96,7 +96,7 @@ def render(fit):
     def render_notes(rows=(), **notes) -> str:
         probe = ValidationProbe()
         probe.load_state_dict(notes)
-        return render_report(trainer, RunMetrics(list(rows)), probe)
+        return Report(probe).render(trainer, RunMetrics(list(rows)), "finished")
 
     return render_notes
 
@@ -210,7 +210,7 @@ def test_the_page_is_written_after_the_first_validation_and_then_seldom(
 ):
     states = []
     monkeypatch.setattr(report, "SECONDS", seconds)
-    monkeypatch.setattr(report, "render_report", lambda *_, state, **__: states.append(state) or "")
+    monkeypatch.setattr(Report, "render", lambda *given: states.append(given[-1]) or "")
     train(val_check_interval=2)
     assert states == ["training"] * pages + ["finished"]
 

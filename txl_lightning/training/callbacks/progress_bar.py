@@ -48,7 +48,6 @@ class TokenProgressBar(ProgressBar):
         self.first: tuple[int, float] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        # On every rank: the ranks agree on the folder together.
         self.folder = run_folder(trainer)
         self.step = trainer.global_step
         self.print(format_parameters(pl_module.net))

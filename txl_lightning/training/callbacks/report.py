@@ -15,15 +15,8 @@ import yaml
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from ...analysis import plots
 from ...analysis.page import LARGE, draw_small, render_page
-from ...analysis.plots import (
-    draw_attention,
-    draw_learning_curves,
-    draw_loss_by_position,
-    draw_memory_gain,
-    open_figure,
-    to_svg,
-)
 from ...errors import flatten_settings, require
 from ...evaluation.environment import describe_environment
 from ...evaluation.run_metrics import RunMetrics, find_differences, format_columns, read_metrics
@@ -37,10 +30,7 @@ from .weight_averaging import WeightAverage
 Plot = Callable[[Any], None]
 SECONDS = 60.0
 """At least, between two pages while training goes on."""
-TITLES = {
-    "curve": "Learning curves",
-    "attention": "Attention distance of heads (dot: mean, dash: median, bar: 10-90 %)",
-}
+TITLES = {"curve": "Learning curves", "attention": plots.ATTENTION_TITLE}
 """Figures that are pictures of their own too."""
 NEXT = {
     "generate": "{} --prompt 'Once upon a time'",
@@ -82,7 +72,6 @@ class Report(Callback):
         self.folder, self.written_at = Path(), -math.inf
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
-        # On every rank: the ranks agree on the folder together.
         self.folder = run_folder(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -128,60 +117,45 @@ class Report(Callback):
 
     def save_plots(self, trainer: Trainer) -> None:
         metrics = read_metrics(self.folder, trainer.loggers)
-        plots = make_plots(metrics, self.probe, trainer.lightning_module.unit)
-        for name in TITLES.keys() & plots.keys():
-            with open_figure(self.folder / f"{name}.png") as (axes,):
-                plots[name](axes)
+        figures = make_plots(metrics, self.probe, trainer.lightning_module.unit)
+        for name in TITLES.keys() & figures.keys():
+            with plots.open_figure(self.folder / f"{name}.png") as (axes,):
+                figures[name](axes)
                 axes.set_title(TITLES[name])
 
     def write_page(self, trainer: Trainer, state: str) -> None:
-        metrics, config = read_metrics(self.folder, trainer.loggers), self.folder / "config.yaml"
-        values = {"folder": self.folder, "state": state, "defaults": self.defaults}
-        values["config"] = config.read_text() if config.is_file() else ""
-        page = render_report(trainer, metrics, self.probe, **values)
+        page = self.render(trainer, read_metrics(self.folder, trainer.loggers), state)
         write_text(page, self.folder / "report.html")
         self.written_at = time.monotonic()
 
-
-def render_report(
-    trainer: Trainer,
-    metrics: RunMetrics,
-    probe: ValidationProbe,
-    folder: Path = Path(),
-    config: str = "",
-    defaults: Mapping[str, Any] | None = None,
-    **values: Any,
-) -> str:
-    module, rows = trainer.lightning_module, metrics.validations
-    mem_len = module.net.config.mem_len
-    plots = make_plots(metrics, probe, module.unit)
-    facts = {"parameters": f"{count_parameters(trainer):,}", "memory length": f"{mem_len:,} tokens"}
-    settings = [defaults or {}, flatten_settings(yaml.safe_load(config) or {})]
-    return render_page(
-        "report.html.j2",
-        # The folder of runs and the run's in it, as short as it is clear.
-        title="/".join(folder.absolute().parts[-2:]),
-        folder=folder.absolute(),
-        trainer=trainer,
-        facts=metrics.headlines | facts,
-        plots={name: to_svg(plot, LARGE) for name, plot in plots.items()},
-        small=draw_small([metrics]),
-        table=format_columns(rows),
-        best_row=rows.index(metrics.best) if metrics.best else None,
-        mem_len=mem_len,
-        samples=[(step, text.translate(CONTROLS)) for step, text in reversed(probe.samples)],
-        prompt_len=probe.prompt_len,
-        run=describe_run(trainer),
-        differences=find_differences(settings),
-        config=config,
-        commands=next_commands(folder),
-        **values,
-    )
-
-
-def next_commands(folder: Path) -> list[str]:
-    name = shlex.quote(str(folder))
-    return [f"{PROGRAM} {command} {NEXT[command].format(name)}" for command in NEXT]
+    def render(self, trainer: Trainer, metrics: RunMetrics, state: str) -> str:
+        module, rows, probe = trainer.lightning_module, metrics.validations, self.probe
+        path, quoted = self.folder / "config.yaml", shlex.quote(str(self.folder))
+        config = path.read_text() if path.is_file() else ""
+        n_parameter, mem_len = count_parameters(trainer), module.net.config.mem_len
+        facts = {"parameters": f"{n_parameter:,}", "memory length": f"{mem_len:,} tokens"}
+        figures = make_plots(metrics, probe, module.unit)
+        settings = [self.defaults, flatten_settings(yaml.safe_load(config) or {})]
+        return render_page(
+            "report.html.j2",
+            # The folder of runs and the run's in it, as short as it is clear.
+            title="/".join(self.folder.absolute().parts[-2:]),
+            folder=self.folder.absolute(),
+            trainer=trainer,
+            state=state,
+            facts=metrics.headlines | facts,
+            plots={name: plots.to_svg(draw, LARGE) for name, draw in figures.items()},
+            small=draw_small([metrics]),
+            table=format_columns(rows),
+            best_row=rows.index(metrics.best) if metrics.best else None,
+            mem_len=mem_len,
+            samples=[(step, text.translate(CONTROLS)) for step, text in reversed(probe.samples)],
+            prompt_len=probe.prompt_len,
+            run=describe_run(trainer),
+            differences=find_differences(settings),
+            config=config,
+            commands=[f"{PROGRAM} {command} {NEXT[command].format(quoted)}" for command in NEXT],
+        )
 
 
 def count_parameters(trainer: Trainer) -> int:
@@ -198,13 +172,13 @@ def describe_run(trainer: Trainer) -> dict[str, Any]:
 
 def make_plots(metrics: RunMetrics, probe: ValidationProbe, unit: str) -> dict[str, Plot]:
     """Return the large figures of a run by name, as far as there is something to draw."""
-    plots: dict[str, Plot] = {}
+    found: dict[str, Plot] = {}
     if metrics.rows:
-        plots["curve"] = partial(draw_learning_curves, metrics=metrics)
+        found["curve"] = partial(plots.draw_learning_curves, metrics=metrics)
     if metrics.curve("val/memory_gain"):
-        plots["memory_gain"] = partial(draw_memory_gain, runs=[metrics], unit=unit)
+        found["memory_gain"] = partial(plots.draw_memory_gain, runs=[metrics], unit=unit)
     if len(nats := probe.nats_by_position) > 1:
-        plots["position"] = partial(draw_loss_by_position, nats_by_position=nats, unit=unit)
+        found["position"] = partial(plots.draw_loss_by_position, nats_by_position=nats, unit=unit)
     if rows := probe.attention:
-        plots["attention"] = partial(draw_attention, rows=rows, unit=unit)
-    return plots
+        found["attention"] = partial(plots.draw_attention, rows=rows, unit=unit)
+    return found

@@ -11,7 +11,7 @@ def is_fitting(trainer: Trainer) -> bool:
 
 
 def run_folder(trainer: Trainer) -> Path:
-    """The folder of a run, the same on every rank."""
+    """Return the folder of a run, on which all ranks agree together: each of them calls it."""
     return Path(trainer.log_dir or trainer.default_root_dir)
 
 

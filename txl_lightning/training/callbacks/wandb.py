@@ -113,7 +113,6 @@ class WandbRun(Callback):
         self.run_id: str | None = None
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        # On every rank: the ranks agree on the folder together.
         self.folder = run_folder(trainer)
         names = ("loss", "nats", "bits_per_byte", f"bits_per_{pl_module.unit}", "perplexity")
         # The least value in the run's summary, which W&B has not of metrics under *.
