@@ -4,12 +4,13 @@ import math
 import time
 import timeit
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import yaml
 
-from ..errors import require, show_controls
+from ..errors import flatten_settings, require, show_controls
 from ..evaluation.scoring import stream_nats
 from ..files import find_config, load_yaml
 from ..generation import generate
@@ -52,8 +53,12 @@ def quickstart_command(config: str = "quickstart") -> None:
 
 def choose_precision(path: Path) -> list[str]:
     """Return options for bfloat16 on a CPU that multiplies it faster, as with AMX."""
-    settings: dict[str, Any] = load_yaml(path.read_bytes()).get("trainer") or {}
-    if settings.get("accelerator") != "cpu":
+    try:
+        settings = flatten_settings(load_yaml(path.read_bytes()))
+    except (yaml.YAMLError, UnicodeDecodeError, AttributeError):
+        # What is wrong with the file, fit says.
+        return []
+    if settings.get("trainer.accelerator") != "cpu":
         return []
     seconds = []
     for dtype in (torch.float32, torch.bfloat16):
@@ -79,7 +84,6 @@ def measure_memory(data: "CorpusDataModule", model: TransformerXL) -> None:
 
 
 def print_sample(data: "CorpusDataModule", model: TransformerXL) -> None:
-    """Print how the model continues the test text."""
     prompt = torch.from_numpy(data.store.ids("test")[:PROMPT_LEN].astype(np.int64))
     ids = generate(model, prompt, 200, temperature=0.9, seed=1)
     before, after = data.vocab.decode(prompt[-40:].tolist()), data.vocab.decode(ids.tolist())

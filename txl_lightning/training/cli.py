@@ -102,7 +102,9 @@ class TxlCLI(LightningCLI):
     def parse(self) -> jsonargparse.Namespace:
         """Parse the arguments over the parsers' defaults; mistakes are ValueErrors of one line."""
         try:
-            return self.parser.parse_args(self.arguments)
+            config = self.parser.parse_args(self.arguments)
+            options.check_groups(self.command_parser, config[self.arguments[0]])
+            return config
         except jsonargparse.ArgumentError as error:
             missing = errors.MISSING.search(str(error))
             is_filled = any(word.startswith(SAVE_DIR) for word in self.arguments)

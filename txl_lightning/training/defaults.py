@@ -10,7 +10,7 @@ import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
-from ..files import lock_folder
+from ..files import lock_folder, write_text
 from .callbacks.checkpointing import BestCheckpoint, LastCheckpoint
 from .callbacks.predictions import SaveNats
 from .callbacks.progress_bar import SegmentProgressBar, TokenProgressBar
@@ -92,7 +92,7 @@ class SaveRun(SaveConfigCallback):
         whole = yaml.safe_load(self.parser.dump(self.config, skip_unset=False))
         for logger in wandb_loggers(trainer):
             logger.update_config(whole)
-        (self.folder / "vocab.json").write_text(trainer.datamodule.vocab.to_json())
+        write_text(trainer.datamodule.vocab.to_json(), self.folder / "vocab.json")
 
     def teardown(self, *_: Any, **__: Any) -> None:
         self.lock.close()

@@ -114,6 +114,13 @@ def hide_from_help(
         hide_options(parser, lambda name: name not in SHORT_OPTIONS.split())
 
 
+def check_groups(parser: LightningArgumentParser, config: Namespace) -> None:
+    for key in parser.groups:
+        # jsonargparse takes a number in place of settings. A command is a group of itself, too.
+        is_valid = key not in config or isinstance(config[key], Namespace)
+        require(is_valid, key, config.get(key), "settings by name")
+
+
 def check_settings(parser: LightningArgumentParser, config: Namespace) -> None:
     """Refuse values that cannot be, with the whole key."""
     for key, group in parser.groups.items():
