@@ -19,11 +19,11 @@ FLOORS = {
 # What was reached; the aim is 10,000 lines in all and 9,000 of tests. Budgets fall with every cut;
 # raising one is a decision, and its commit says why.
 BUDGETS = {
-    "top": 964, "model": 2354, "data": 2733, "evaluation": 700, "generation": 575,
-    "checkpoints": 746, "convert": 499, "analysis": 699, "training": 3402, "sweeps": 562,
-    "commands": 1389,
+    "top": 955, "model": 2354, "data": 2733, "evaluation": 700, "generation": 575,
+    "checkpoints": 736, "convert": 499, "analysis": 697, "training": 3296, "sweeps": 562,
+    "commands": 1362,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_623, 15_253, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_469, 15_253, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "data/datamodule.py", "__main__.py"},

@@ -17,19 +17,7 @@ from typing import get_args
 
 import jsonargparse
 
-from . import __version__, signals
-from .errors import (
-    OutOfMemoryError,
-    PrintableStream,
-    StorageError,
-    explain_parser_error,
-    format_line,
-    innermost_error,
-    is_out_of_memory,
-    prefix_errors,
-    silence_warnings,
-    strip_prefix,
-)
+from . import __version__, errors, signals
 from .files import check_yaml
 from .help import PROGRAM, HelpFormatter, describe_command
 
@@ -89,9 +77,9 @@ def main() -> None:
             if isinstance(error, ModuleNotFoundError) and error.name:
                 # Without a name it is Lightning's, who says what to install.
                 words += f"; pip install {error.name.partition('.')[0]}"
-            print(f"error: {format_line(innermost_error(words))}", file=sys.stderr)
+            print(f"error: {errors.format_line(errors.innermost_error(words))}", file=sys.stderr)
         is_storage = getattr(error, "errno", None) in STORAGE_ERRORS
-        sys.exit(StorageError.exit_code if is_storage else getattr(error, "exit_code", 2))
+        sys.exit(errors.StorageError.exit_code if is_storage else getattr(error, "exit_code", 2))
 
 
 def run(arguments: list[str]) -> None:
@@ -109,18 +97,18 @@ def run(arguments: list[str]) -> None:
         # A locale that lacks a character (LC_ALL=C) is no reason to fail after hours.
         sys.stdout.reconfigure(errors="backslashreplace")
     tell_what_is_loaded(command)
-    silence_warnings()
+    errors.silence_warnings()
     limit_yaml()
     call = run_lightning if command in LIGHTNING else run_function
     is_printable = sys.stdout is not None and (command != "generate" or sys.stdout.isatty())
     try:
-        with redirect_stdout(PrintableStream(sys.stdout) if is_printable else sys.stdout):
+        with redirect_stdout(errors.PrintableStream(sys.stdout) if is_printable else sys.stdout):
             call(command, name_checkpoint(command, [*map(underscore_name, options)]))
     except Exception as error:
-        if not is_out_of_memory(error):
+        if not errors.is_out_of_memory(error):
             raise
         advice = f"; lower {TO_LOWER[command]}" if command in TO_LOWER else ""
-        raise OutOfMemoryError(f"{command}: out of memory{advice}") from error
+        raise errors.OutOfMemoryError(f"{command}: out of memory{advice}") from error
 
 
 def tell_what_is_loaded(command: str) -> None:
@@ -144,15 +132,15 @@ def run_function(command: str, options: list[str]) -> None:
     try:
         config = parser.parse_args(options)
         for name, group in parser.groups.items():
-            with prefix_errors(name):
+            with errors.prefix_errors(name):
                 # So that a dataclass refuses what it does not allow, with the whole key.
                 group.group_class(**vars(config[name]))
         config = parser.instantiate_classes(config)
     except jsonargparse.ArgumentError as error:
-        raise ValueError(explain_parser_error(str(error), [parser])) from error
+        raise ValueError(errors.explain_parser_error(str(error), [parser])) from error
     flush_denormals()
     # What fit calls data.path is path here, and prepare's NAME.
-    with strip_prefix("data.", ["path", *(action.dest for action in parser._actions)]):
+    with errors.strip_prefix("data.", ["path", *(action.dest for action in parser._actions)]):
         function(**config.as_dict())
 
 

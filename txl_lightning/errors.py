@@ -98,17 +98,14 @@ def require(condition: bool, key: str, value: object, expected: str) -> None:
 def require_types(config: object) -> None:
     """Refuse a field of a dataclass whose value is of another type than it is annotated with."""
     for key, kind in resolve_types(type(config)).items():
-        value, kinds = getattr(config, key), get_args(kind) if is_union(kind) else (kind,)
+        is_union, value = get_origin(kind) in (Union, UnionType), getattr(config, key)
+        kinds = get_args(kind) if is_union else (kind,)
         if not any(is_of_type(value, each) for each in kinds):
             require(False, key, repr(value), describe_types(", ".join(map(str, kinds))))
 
 
 # It takes longer than all checks.
 resolve_types = cache(get_type_hints)
-
-
-def is_union(kind: Any) -> bool:
-    return get_origin(kind) in (Union, UnionType)
 
 
 def is_of_type(value: object, kind: Any) -> bool:

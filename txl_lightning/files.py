@@ -29,7 +29,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
 
     Missing folders are created. After a StorageError the old file is unchanged.
     """
-    part = temporary_path(path)
+    part = path.with_name(f".{path.name}.{host_name()}.{os.getpid()}.part")
     with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -188,14 +188,20 @@ def find_config(name: str) -> str:
     return given if os.path.isfile(given) and not os.path.isfile(name) else name
 
 
-def temporary_path(path: Path) -> Path:
-    """Return where this process writes a file before it is renamed to `path`."""
-    return path.with_name(f".{path.name}.{host_name()}.{os.getpid()}.part")
-
-
 def host_name() -> str:
     # Without its domain.
     return platform.node().split(".")[0]
+
+
+def is_running(pid: int) -> bool:
+    """Return True if another process of this machine has this id."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()
 
 
 def flush_to_disk(path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_run_whose_process_is_gone_was_killed_and_one_of_elsewhere_is_believed
     process.wait()
     for host, pid, expected in (
         (host_name(), process.pid, "killed"),
-        (host_name(), os.getpid(), "training"),
+        (host_name(), os.getppid(), "training"),
         ("elsewhere", process.pid, "training"),
     ):
         (folder / "run.json").write_text(json.dumps(about | {"host": host, "pid": pid}))
@@ -110,12 +110,7 @@ def test_mistakes_about_runs_are_one_line(refused, runs, tmp_path):
         ("config.yaml", "words", 3, "config.yaml: damaged"),
         ("run.json", "{", 3, "run.json: damaged, or not JSON"),
         ("run.json", "{}", 3, "run.json: state: invalid None"),
-        (
-            "metrics.csv",
-            "step,val/nats\n1,x\n",
-            3,
-            "metrics.csv: damaged (could not convert string",
-        ),
+        ("metrics.csv", "step,val/nats\n1,x\n", 3, "metrics.csv: damaged (could not convert"),
     ],
 )
 def test_a_damaged_file_of_a_run_is_named(refused, runs, file, text, code, words):

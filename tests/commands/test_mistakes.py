@@ -121,12 +121,8 @@ def test_checkpoint_is_the_first_word_or_named_and_a_run_is_its_best(
     txl, run_folder, checkpoint, words
 ):
     command, *options = words.split()
-    spellings = (
-        [run_folder],
-        [checkpoint],
-        ["--ckpt_path", checkpoint],
-        [f"--ckpt_path={run_folder}"],
-    )
+    given = ["--ckpt_path", checkpoint], [f"--ckpt_path={run_folder}"]
+    spellings = [run_folder], [checkpoint], *given
     outputs = [txl(command, *spelling, *options) for spelling in spellings]
     assert [code for code, _ in outputs] == [0] * 4, outputs[0][1].err
     results = {re.sub(r"seconds.*|date.*", "", output.out) for _, output in outputs}

@@ -114,13 +114,7 @@ def test_recl_reads_whole_contexts_or_as_in_training(
 ):
     model, ids = loaded
     Path("text.txt").write_bytes(ids[:31].astype(np.uint8).tobytes())
-    options = (
-        "--step=15",
-        "--max_context=30",
-        "--path=text.txt",
-        f"--reading={reading}",
-        "--out=recl",
-    )
+    options = f"--step=15 --max_context=30 --path=text.txt --reading={reading} --out=recl".split()
     assert txl("recl", checkpoint, *options)[0] == 0
     expected = [
         score_context(model, ids, np.array([30]), context, **lengths).item() for context in (15, 30)

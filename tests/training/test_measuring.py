@@ -82,7 +82,7 @@ def test_eval_lengths_leave_training_as_it_is(fit):
 def test_omitted_eval_lengths_are_those_of_training():
     def lengths(config, **given):
         model = LanguageModel(TransformerXLConfig(**config), **given)
-        return model.memory_bank.reader.empty_memory(1, model.eval_lengths)
+        return model.memory_bank.reader.empty_memory(1, model.memory_bank.eval_lengths)
 
     learned, equal = {"positions": "learned", "clamp_len": 0}, {"same_length": "mem_len"}
     assert lengths(learned).clamp_len == 0

@@ -69,7 +69,6 @@ def summarize_heads(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
 
 
 def distance_statistics(sum_S: np.ndarray) -> dict[str, float]:
-    """Return mean and quantiles of a distance, from the sum of attention at each distance."""
     reached_S = sum_S.cumsum() / sum_S.sum()
     # Rounding in the sum may miss a quantile that is reached exactly.
     quantiles = {name: int(np.argmax(reached_S > q - 1e-9)) for name, q in QUANTILES.items()}

@@ -70,15 +70,13 @@ def compare_with_window(
     """
     n_segment = -(-segments // positions)
     timers = [(time_segments(model, at, tgt_len), time_windows(model, at)) for at in lengths]
-    times, rows = [([], []) for _ in lengths], []
+    rounds, rows = [], []
     for _ in range(positions + 1):
-        for (segment_times, window_times), (memory_s, window_s) in zip(timers, times, strict=True):
-            memory_s.append(list(islice(segment_times, n_segment)))
-            window_s.append(next(window_times))
-    for attention_len, (memory_s, window_s) in zip(lengths, times, strict=True):
-        # The first round is a warm-up.
-        memory_ms = 1e3 * np.ravel(memory_s[1:]) / tgt_len
-        window_ms = 1e3 * np.array(window_s[1:])
+        rounds.append([(list(islice(each, n_segment)), next(window)) for each, window in timers])
+    # The first round is a warm-up.
+    for attention_len, times in zip(lengths, zip(*rounds[1:], strict=True), strict=True):
+        memory_s, window_s = zip(*times, strict=True)
+        memory_ms, window_ms = 1e3 * np.ravel(memory_s) / tgt_len, 1e3 * np.array(window_s)
         row = {"attention_len": attention_len, "tgt_len": tgt_len}
         for name, ms in (("memory", memory_ms), ("window", window_ms)):
             row[f"{name}_ms_per_token"] = float(ms.min())

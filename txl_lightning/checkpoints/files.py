@@ -25,6 +25,7 @@ from ..errors import CheckpointError, require
 from ..files import (
     explain_write_errors,
     host_name,
+    is_running,
     read_json,
     replace_file,
     sha256_file,
@@ -216,17 +217,6 @@ def remove_partial_files(root: Path) -> None:
         *_, host, pid, _ = part.name.split(".")
         if host == host_name() and pid.isdecimal() and not is_running(int(pid)):
             part.unlink(missing_ok=True)
-
-
-def is_running(pid: int) -> bool:
-    """Return True if another process has this id; the present one has no partial files here."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid != os.getpid()
 
 
 def installed_versions() -> dict[str, str]:

@@ -21,7 +21,6 @@ def configs_command(file: str) -> None:
         return
     for line in (configs_folder() / "README.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("| "):
-            name, about, published, parameters = map(
-                str.strip, line.replace("`", "").split("|")[1:-1]
-            )
+            cells = line.replace("`", "").strip("|").split("|")
+            name, about, published, parameters = map(str.strip, cells)
             print(f"{name:42}{parameters:>11}  {published:25}{about}".rstrip())

@@ -14,19 +14,9 @@ from ..files import PACKAGE, configs_folder
 from ..model.kernels import CUDA_KERNELS, REASONS, choose_kernel
 from .inputs import pick_device
 
-PACKAGES = (
-    "torch lightning torchmetrics jsonargparse numpy safetensors tokenizers wandb optuna triton"
-)
-VARIABLES = (
-    "TXL_",
-    "OMP_",
-    "MKL_",
-    "CUDA_",
-    "NCCL_",
-    "SLURM_JOB_ID",
-    "TORCHELASTIC_",
-    "WANDB_MODE",
-)
+PACKAGES = """torch lightning torchmetrics jsonargparse numpy safetensors tokenizers wandb optuna
+    triton"""
+VARIABLES = "TXL_ OMP_ MKL_ CUDA_ NCCL_ SLURM_JOB_ID TORCHELASTIC_ WANDB_MODE"
 """Environment variables that change what is computed, by how their names begin."""
 
 
@@ -46,7 +36,8 @@ def environment_command() -> None:
     rows["kernels of CUDA"] = ", ".join(CUDA_KERNELS) or "none"
     paths = {"package": PACKAGE, "configs": configs_folder(), "data": DataConfig().data_folder}
     rows |= {name: str(path.absolute()) for name, path in (paths | {"here": Path()}).items()}
-    rows |= {name: os.environ[name] for name in sorted(os.environ) if name.startswith(VARIABLES)}
+    starts = tuple(VARIABLES.split())
+    rows |= {name: os.environ[name] for name in sorted(os.environ) if name.startswith(starts)}
     print("| | |\n|---|---|")
     for name, value in rows.items():
         print(f"| {name} | {value} |")

@@ -8,18 +8,11 @@ from typing import Any
 
 import torch
 
+from .. import generation
 from ..checkpoints.runs import find_checkpoint, sha256_of_weights
 from ..data.vocab import Vocabulary
 from ..errors import require, require_at_least
 from ..files import check_file_writable
-from ..generation import (
-    Sampling,
-    StreamingDetokenizer,
-    decode_steps,
-    encode_prompt,
-    search_beams,
-    start_decoding,
-)
 from ..generation.state import DecodingState, find_missing_memory, load_state, save_state
 from ..model import TransformerXL, Weights
 from ..signals import defer_signals
@@ -30,7 +23,7 @@ UNFINISHED = 64
 
 
 @dataclass(frozen=True)
-class TextOptions(Sampling):
+class TextOptions(generation.Sampling):
     """Settings of each prompt's continuation."""
 
     temperature: float = 0.8
@@ -101,15 +94,17 @@ def generate_command(
         n_printed, [text] = len(state), texts
         if text is not None:
             # The symbol that begins a text does not belong into the middle of one.
-            state = state.append_tokens(encode_prompt(text, vocab)[None, vocab.n_start :])
+            ids_L = generation.encode_prompt(text, vocab)[vocab.n_start :]
+            state = state.append_tokens(ids_L[None])
     else:
-        ids = [encode_prompt("\n" if text is None else text, vocab) for text in texts]
+        ids = [generation.encode_prompt("\n" if text is None else text, vocab) for text in texts]
         ids = [ids_L for ids_L in ids for _ in range(how.num_samples)]
-        state = start_decoding(model, ids, how.mem_len, choose_ext_len(model, how, checkpoint))
+        ext_len = choose_ext_len(model, how, checkpoint)
+        state = generation.start_decoding(model, ids, how.mem_len, ext_len)
     # Its generator starts from the same number in every process.
     torch.seed()
     if how.num_beams is None:
-        steps = decode_steps(model, state, how.max_new_tokens, how)
+        steps = generation.decode_steps(model, state, how.max_new_tokens, how)
     else:
         steps = search_text(model, vocab, state, how)
     print_steps(Printer(vocab, state, how.stop, n_printed), steps, how.state_file, sha256)
@@ -128,13 +123,13 @@ def search_text(
     prefix = state.row_tokens(0)[-UNFINISHED:].tolist()
 
     def has_stop(ids: list[int]) -> bool:
-        text = StreamingDetokenizer(vocab, prefix, how.stop)
+        text = generation.StreamingDetokenizer(vocab, prefix, how.stop)
         for index in ids:
             text.push(index)
         return text.ended
 
     options = {"num_beams": how.num_beams, "is_finished": has_stop if how.stop else None}
-    yield search_beams(model, state, how.max_new_tokens, **options)
+    yield generation.search_beams(model, state, how.max_new_tokens, **options)
 
 
 class Printer:
@@ -148,7 +143,7 @@ class Printer:
     ) -> None:
         self.state = state
         ids_B = [state.row_tokens(row).tolist() for row in range(len(state.length_B))]
-        self.streams = [StreamingDetokenizer(vocab, ids, stop) for ids in ids_B]
+        self.streams = [generation.StreamingDetokenizer(vocab, ids, stop) for ids in ids_B]
         self.texts = [""] * len(ids_B)
         self.print_new(["".join(stream.prefix_pieces[n_printed:]) for stream in self.streams])
 

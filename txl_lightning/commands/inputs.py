@@ -24,7 +24,6 @@ USUAL_TGT_LEN = 128
 
 
 def pick_device(device: Device) -> str:
-    """Return the device asked for, or the best one."""
     has_gpu = torch.cuda.is_available()
     require(device != "cuda" or has_gpu, "device", device, "cpu, because torch finds no GPU")
     return device or ("cuda" if has_gpu else "cpu")
@@ -33,7 +32,6 @@ def pick_device(device: Device) -> str:
 def load_model(
     ckpt_path: Path, device: Device, weights: Weights = "float32"
 ) -> tuple[TransformerXL, Vocabulary]:
-    """Load the network, in eval mode on its device, and its vocabulary."""
     place = pick_device(device)
     model, vocab = load(ckpt_path)
     return narrow_weights(model.to(place), weights), vocab
@@ -64,7 +62,6 @@ def read_ids(ckpt_path: Path, vocab: Vocabulary, path: str | None, split: str) -
 
 
 def read_prompt(prompt: str | None, prompt_file: str | None) -> str | None:
-    """Return the prompt, or None if there is none."""
     require(prompt is None or prompt_file is None, "prompt", prompt, "null with prompt_file")
     if prompt is not None or prompt_file is not None:
         return prompt if prompt_file is None else read_text(prompt_file)

@@ -119,9 +119,8 @@ def load_group(
     paths: Sequence[Path], device: Device
 ) -> tuple[dict[str, TransformerXL], Vocabulary]:
     """Load models by name, and their one vocabulary."""
-    require(
-        len(set(paths)) == len(paths), "ckpt_path", ", ".join(map(str, paths)), "different files"
-    )
+    are_different = len(set(paths)) == len(paths)
+    require(are_different, "ckpt_path", ", ".join(map(str, paths)), "different files")
     models, vocabs = zip(*(load_model(path, device) for path in paths), strict=True)
     for path, vocab in zip(paths, vocabs, strict=True):
         if vocab.fingerprint != vocabs[0].fingerprint:

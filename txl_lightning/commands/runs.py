@@ -1,6 +1,5 @@
 """runs: list the runs in a folder."""
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +12,7 @@ import yaml
 from ..errors import DataError, flatten_settings, require
 from ..evaluation.run_metrics import RunMetrics, read_metrics
 from ..evaluation.tables import align_columns
-from ..files import host_name, load_yaml, read_json
+from ..files import host_name, is_running, load_yaml, read_json
 
 STATE = {"state": str, "step": int, "parameters": int, "host": str, "pid": int}
 
@@ -32,7 +31,7 @@ class Run:
         about = self.about or {"state": "", "host": ""}
         # Nobody writes that a process was killed.
         is_killed = about["state"] == "training" and about["host"] == host_name()
-        return "killed" if is_killed and not is_alive(about["pid"]) else about["state"]
+        return "killed" if is_killed and not is_running(about["pid"]) else about["state"]
 
     @property
     def facts(self) -> dict[str, str]:
@@ -53,12 +52,11 @@ def runs_command(root: str) -> None:
     lines = [["run", "last written", "state", "steps", "parameters", "best validation", ""]]
     for folder in find_runs(root, "root"):
         facts = load_run_folder(folder).facts
-        best = [(name, text) for name, text in facts.items() if name.startswith("best validation")]
-        unit = "".join(name.removeprefix("best validation ").strip("()") for name, _ in best)
-        cells = [facts.get(name) or "-" for name in ("state", "steps", "parameters")]
-        value = "".join(text for _, text in best) or "-"
+        best = next((name for name in facts if name.startswith("best validation")), "")
+        cells = [facts.get(name) or "-" for name in ("state", "steps", "parameters", best)]
         date = datetime.fromtimestamp(written_at(folder)).strftime("%Y-%m-%d %H:%M")
-        lines.append([str(folder), date, *cells, value, unit])
+        unit = best.removeprefix("best validation ").strip("()")
+        lines.append([str(folder), date, *cells, unit])
     print(align_columns(lines))
 
 
@@ -80,21 +78,11 @@ def load_run_folder(folder: Path) -> Run:
     config, about = folder / "config.yaml", folder / "run.json"
     try:
         settings = flatten_settings(load_yaml(config.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, AttributeError) as error:
+    except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
         raise DataError(f"{config}: damaged, or not what fit wrote") from error
     # Runs of earlier releases have none.
     state = read_json(about, STATE) if about.is_file() else {}
     return Run(folder, settings, read_metrics(folder), state)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def shorten_paths(paths: Sequence[str | Path]) -> list[str]:

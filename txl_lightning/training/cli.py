@@ -165,9 +165,8 @@ class TxlCLI(LightningCLI):
         if self.subcommand != "fit":
             if self.start is None:
                 raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
-            config.trainer.default_root_dir = str(
-                config.trainer.default_root_dir or result_folder(self.start)
-            )
+            root = config.trainer.default_root_dir or result_folder(self.start)
+            config.trainer.default_root_dir = str(root)
         if self.subcommand in ("fit", "predict"):
             check_folder_writable("trainer.default_root_dir", config.trainer.default_root_dir)
         if config.weights_only is False:

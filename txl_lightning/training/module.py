@@ -239,7 +239,6 @@ class LanguageModel(LightningModule):
         return every > 0 and step % every == 0
 
     def log_training(self, segment: Segment, memory: Memory) -> None:
-        """Log the means since the previous log point."""
         values = self.readings("train", self.train_nats.compute()) | {
             "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
             "mem_filled": memory.filled_B.float().mean().item(),
@@ -261,10 +260,6 @@ class LanguageModel(LightningModule):
     def stage(self) -> str:
         """train, val, test or predict."""
         return self.trainer.state.stage.dataloader_prefix
-
-    @property
-    def eval_lengths(self) -> EvalLengths:
-        return self.memory_bank.eval_lengths
 
     @property
     def unit(self) -> str:

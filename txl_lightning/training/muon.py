@@ -80,7 +80,6 @@ class Muon(Optimizer):
 
 
 def take_own_part(update: Tensor, weight: Tensor) -> Tensor:
-    """Return this device's shard of a weight's update, which every device has computed."""
     if not isinstance(weight, DTensor):
         return update
     return distribute_tensor(update, weight.device_mesh, weight.placements, src_data_rank=None)

@@ -35,5 +35,4 @@ class Ranks:
 
 
 def gather_shards(tensor: Tensor) -> Tensor:
-    """Return the full tensor of a possibly sharded one."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -7,25 +7,18 @@ from typing import Any, Literal
 from jsonargparse import Namespace
 from lightning.pytorch.utilities import rank_zero_only
 
+from .. import errors
 from ..checkpoints.files import find_latest, remove_partial_files
 from ..checkpoints.runs import find_checkpoint, read_data_settings
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.vocab import Vocabulary
-from ..errors import (
-    CheckpointError,
-    DataError,
-    flatten_settings,
-    print_notice,
-    require,
-    require_at_least,
-)
 from ..model import TransformerXL
 from ..model.config import LEARNED
 from .callbacks.checkpointing import is_validation_due
 from .module import LanguageModel
 
 Resume = Literal["auto", "must", "never"]
-print_once = rank_zero_only(print_notice)
+print_once = rank_zero_only(errors.print_notice)
 SHAPES_NO_WEIGHT = {"mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"}
 SHAPES_NO_WEIGHT |= {"dropout", "dropout_type", "dropatt"}
 SHAPES_NO_WEIGHT |= {"init", "init_std", "init_range", "proj_init_std"}
@@ -42,7 +35,7 @@ class CheckpointConfig:
     """Number of steps between writes."""
 
     def __post_init__(self) -> None:
-        require_at_least(self, every_n_steps=1)
+        errors.require_at_least(self, every_n_steps=1)
 
 
 def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> Path | None:
@@ -52,7 +45,7 @@ def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> Path | None
     """
     if ckpt_path not in (None, "last"):
         expected = "never with ckpt_path: one of them says where to start"
-        require(resume == "never", "resume", resume, expected)
+        errors.require(resume == "never", "resume", resume, expected)
         return find_checkpoint(ckpt_path)
     if resume == "never" and ckpt_path is None:
         return None
@@ -63,7 +56,8 @@ def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> Path | None
         print_once(f"warning: {complaint}; passed over")
     if path is None and (resume == "must" or ckpt_path == "last"):
         setting = "resume: must" if resume == "must" else "ckpt_path: last"
-        raise CheckpointError(f"{setting}: there is no whole checkpoint of a run under {root}")
+        words = f"{setting}: there is no whole checkpoint of a run under {root}"
+        raise errors.CheckpointError(words)
     print_once(f"resume: {path or f'nothing under {root}; training starts from the beginning'}")
     return path
 
@@ -77,7 +71,7 @@ def check_remaining_steps(max_steps: int, checkpoint: dict[str, Any], resume: Re
         print_once(f"all {max_steps} steps are done; more with --trainer.max_steps")
         raise SystemExit(0)
     expected = f"more than the {step} steps of the checkpoint"
-    require(False, "trainer.max_steps", max_steps, expected)
+    errors.require(False, "trainer.max_steps", max_steps, expected)
 
 
 def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) -> None:
@@ -87,13 +81,13 @@ def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) ->
     for name in net.keys() - (SHAPES_NO_WEIGHT - table) - {"n_token"}:
         value = list(model.net[name]) if isinstance(model.net[name], tuple) else model.net[name]
         expected = f"{net[name]}, as in the checkpoint (as in its run's config.yaml)"
-        require(value == net[name], f"model.net.{name}", value, expected)
+        errors.require(value == net[name], f"model.net.{name}", value, expected)
     # A converted checkpoint has no optimizer state.
     if training and "optim" in saved:
         name, before = model.optim.name, saved["optim"]["name"]
         same = SAME_STATE.get(name, name) == SAME_STATE.get(before, before)
         expected = f"{before}, as in the checkpoint; or convert it, and start from its weights"
-        require(same, "model.optim.name", name, expected)
+        errors.require(same, "model.optim.name", name, expected)
 
 
 def text_settings(start: Path, is_named: bool) -> dict[str, Any]:
@@ -101,7 +95,7 @@ def text_settings(start: Path, is_named: bool) -> dict[str, Any]:
     settings = read_data_settings(start)
     names = settings.keys() & {field.name for field in fields(CorpusConfig)}
     names -= {"corpus", "path"} if is_named else set()
-    return flatten_settings({name: settings[name] for name in names}, "data.")
+    return errors.flatten_settings({name: settings[name] for name in names}, "data.")
 
 
 def load_weights(
@@ -112,5 +106,5 @@ def load_weights(
         data.load_state_dict({"vocab": vocab.to_json()})
     elif net.config.n_token != data.n_token:
         sizes = f"{data.n_token} tokens are not the {net.config.n_token} of the weights"
-        raise DataError(f"data.vocab: {sizes}; give the vocabulary that it was trained with")
+        raise errors.DataError(f"data.vocab: {sizes}; give the vocabulary that it was trained with")
     model.net.load_state_dict(net.state_dict())

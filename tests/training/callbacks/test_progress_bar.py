@@ -12,11 +12,7 @@ from rich.console import Console
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.evaluation.run_metrics import RunMetrics, read_metrics
 from txl_lightning.training.callbacks import progress_bar
-from txl_lightning.training.callbacks.progress_bar import (
-    TokenProgressBar,
-    format_parameters,
-    format_result,
-)
+from txl_lightning.training.callbacks.progress_bar import TokenProgressBar
 from txl_lightning.training.callbacks.throughput import Throughput
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 
@@ -123,7 +119,7 @@ def test_lines_in_a_pipe_are_as_seldom_as_asked_and_a_missing_validation_has_its
 def test_every_parameter_counts_for_one_part(changes):
     sizes = {"n_token": 40, "n_layer": 3, "n_head": 2, "d_model": 8}
     net = TransformerXL(TransformerXLConfig(**sizes | changes))
-    lines = [line.split() for line in format_parameters(net).splitlines()[1:]]
+    lines = [line.split() for line in progress_bar.format_parameters(net).splitlines()[1:]]
     counts = {name: int(count.replace(",", "")) for name, count in lines}
     total = sum(p.numel() for p in net.parameters())
     assert sum(counts.values()) == 2 * total == 2 * counts["all"]
@@ -160,6 +156,7 @@ def test_a_run_that_ends_by_the_clock_says_when(make_trainer):
 
 def test_the_final_table_has_the_best_validation_however_long_ago(make_trainer):
     rows = [{"step": n, "val/nats": 1.0 if n == 5 else 2.0} for n in range(1, 31)]
-    lines = format_result(make_trainer(), RunMetrics(rows)).splitlines()[1:]
+    shown = progress_bar.format_result(make_trainer(), RunMetrics(rows))
+    lines = shown.splitlines()[1:]
     assert [line.split()[-2] for line in lines[1:]] == ["1", "5", *map(str, range(25, 31))]
     assert [line.startswith("best") for line in lines[1:]] == [False, True] + [False] * 6

@@ -123,14 +123,8 @@ def test_the_best_validation_is_marked_and_shown_first(render):
     ]
     text = render(rows)
     [best] = re.findall(r'<tr class="best">(.*?)</tr>', text)
-    assert re.findall(r"<td>(.*?)</td>", best) == [
-        "20",
-        "200",
-        "1.000",
-        "0.250",
-        "1.400",
-        "0.250 ± 0.010",
-    ]
+    cells = re.findall(r"<td>(.*?)</td>", best)
+    assert cells == ["20", "200", "1.000", "0.250", "1.400", "0.250 ± 0.010"]
     facts = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
     assert (facts["best validation (bits per byte)"], facts["at step"]) == ("1.400", "20")
     assert (facts["answer accuracy"], facts["memory gain (nats)"]) == ("25.0%", "0.250 ± 0.010")

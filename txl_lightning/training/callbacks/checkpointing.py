@@ -228,7 +228,6 @@ class BestCheckpoint(ModelCheckpoint):
 
 
 def requeue_job() -> None:
-    """Ask SLURM to run this job once more."""
     job = os.environ["SLURM_JOB_ID"]
     if "SLURM_ARRAY_JOB_ID" in os.environ:
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"

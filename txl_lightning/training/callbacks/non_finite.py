@@ -1,7 +1,6 @@
 """NonFiniteGuard: stop before an update, or a checkpoint, with numbers that are not finite."""
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.nn import Parameter
 
 from ...data.stream import Segment
 from ...errors import NonFiniteError
@@ -43,8 +41,9 @@ class NonFiniteGuard(Callback):
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
         # Loss and gradient together, because to look is to wait for the device.
-        loss, norm = torch.stack(self.losses).sum(), gradient_norm(pl_module.parameters())
-        loss, self.norm = torch.stack([loss, norm]).tolist()
+        gradients = [weight.grad for weight in pl_module.parameters() if weight.grad is not None]
+        norm = gather_shards(torch.nn.utils.get_total_norm(gradients))
+        loss, self.norm = torch.stack([torch.stack(self.losses).sum(), norm]).tolist()
         self.losses = []
         scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
         # A scaler finds by infinite gradients how far to scale, and skips those updates itself.
@@ -83,9 +82,3 @@ class NonFiniteGuard(Callback):
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         self.n_skipped = state_dict["n_skipped"]
-
-
-def gradient_norm(parameters: Iterable[Parameter]) -> Tensor:
-    """Return the norm of all gradients together, also of sharded ones."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return gather_shards(torch.nn.utils.get_total_norm(gradients))

@@ -175,7 +175,6 @@ def format_measured(metrics: Mapping[str, Any]) -> str:
 
 
 def name_kernel(trainer: Trainer, pl_module: Any) -> str:
-    """Return the kernel of attention that computes, also where it is chosen automatically."""
     net = pl_module.net
     if net.config.kernel != "auto":
         return net.config.kernel

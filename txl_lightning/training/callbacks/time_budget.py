@@ -63,10 +63,9 @@ class TimeBudget(Callback):
             self.stop_if_late(trainer, pl_module)
             return
         self.steps.append(self.lap())
-        enough = len(self.steps) >= N_WARMUP + N_MEASURED
-        [self.measured] = pl_module.ranks.max(
-            int(enough and self.elapsed > MEASURING * self.seconds)
-        )
+        has_steps = len(self.steps) >= N_WARMUP + N_MEASURED
+        is_enough = has_steps and self.elapsed > MEASURING * self.seconds
+        [self.measured] = pl_module.ranks.max(int(is_enough))
         if self.measured:
             self.tokens = len(batch.targets_BL) * batch.new_len * trainer.world_size
             if n_validation(trainer):
@@ -125,7 +124,6 @@ class TimeBudget(Callback):
         return None if self.plan or self.seconds is None else self.seconds - self.elapsed
 
     def lap(self) -> float:
-        """Return the seconds since the last call."""
         before, self.lap_at = self.lap_at, self.clock()
         return self.lap_at - before
 

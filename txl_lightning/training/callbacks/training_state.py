@@ -88,7 +88,6 @@ class TrainingStateCheckpoint(Callback):
 
 
 def restore(state: State, trainer: Trainer, pl_module: Any) -> None:
-    """Restore this rank's part of a checkpoint's state."""
     warn_of_changes(state, describe_rounding(trainer, pl_module))
     ranks, rank = state.get("ranks", []), trainer.global_rank
     if memory := state.get("memory"):
@@ -111,7 +110,6 @@ def restore(state: State, trainer: Trainer, pl_module: Any) -> None:
 
 
 def random_states(device: torch.device) -> State:
-    """Return the state of every generator that training may draw from."""
     kind, keys, *rest = np.random.get_state()
     states = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if device.type == "cuda":
@@ -157,7 +155,6 @@ def refuse_different_starts(trainer: Trainer, pl_module: Any, position: State | 
 
 
 def warn_of_changes(state: State, now: State) -> None:
-    """Warn about everything that prevents a bit-exact resume."""
     if not state.get("exact"):
         rank_zero_warn("the checkpoint was saved in mid-step: what follows is near, not exact")
     if not state.get("memory"):

@@ -81,9 +81,10 @@ class ValidationProbe(Callback):
         has_gain = eval_mem_len(pl_module) and not pl_module.hparams["compile"]
         if has_gain and 0 <= batch_idx - self.n_warmup < N_GAIN:
             with trainer.precision_plugin.forward_context():
-                reader, lengths = pl_module.memory_bank.reader, pl_module.eval_lengths
-                memory = reader.empty_memory(len(batch.tokens_BL), replace(lengths, mem_len=0))
-                alone_BL, _ = segment_nats(reader, batch, memory)
+                bank = pl_module.memory_bank
+                lengths = replace(bank.eval_lengths, mem_len=0)
+                memory = bank.reader.empty_memory(len(batch.tokens_BL), lengths)
+                alone_BL, _ = segment_nats(bank.reader, batch, memory)
             self.gain.update(alone_BL - outputs, batch.targets_BL)
             self.gains_N.update((alone_BL - outputs).nanmean(dim=1))
         if trainer.is_global_zero:
@@ -134,7 +135,7 @@ class ValidationProbe(Callback):
         whole = [each for each in self.segments if each.new_len == self.segments[0].new_len]
         # A shorter validation does not fill the memory.
         if len(whole) > self.n_warmup:
-            memory = pl_module.net.empty_memory(1, pl_module.eval_lengths)
+            memory = pl_module.net.empty_memory(1, pl_module.memory_bank.eval_lengths)
             ext_len = pl_module.corpus.config.eval_ext_len
             sums = sum_attention(pl_module.net, whole, memory, self.n_warmup, ext_len)
             self.attention = summarize_heads(sums)
@@ -154,4 +155,4 @@ def n_warmup_segments(pl_module: Any, segment: Segment) -> int:
 
 
 def eval_mem_len(pl_module: Any) -> int:
-    return pl_module.eval_lengths.resolve(pl_module.net.config).mem_len
+    return pl_module.memory_bank.eval_lengths.resolve(pl_module.net.config).mem_len

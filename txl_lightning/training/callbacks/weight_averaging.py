@@ -57,7 +57,6 @@ class WeightAverage(Callback):
 
     @torch.no_grad()
     def update(self, net: TransformerXL) -> None:
-        """Add the weights after a step to the average."""
         self.count += 1
         if self.average is None:
             self.average = copy_at_least_float32(net)
