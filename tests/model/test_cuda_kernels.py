@@ -101,7 +101,7 @@ def test_sdpa_on_cuda_asks_neither_cudnn_nor_flash():
         cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled,
     )  # fmt: skip
     before = [is_enabled() for is_enabled in backends]
-    with sdpa.right_backends(torch.device("cuda")):
+    with sdpa.correct_backends(torch.device("cuda")):
         assert [is_enabled() for is_enabled in backends] == [False, False, True, True]
-    with sdpa.right_backends(torch.device("cpu")):
+    with sdpa.correct_backends(torch.device("cpu")):
         assert [is_enabled() for is_enabled in backends] == before

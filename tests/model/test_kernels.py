@@ -130,7 +130,7 @@ def test_dropped_attention_keeps_its_mean(kernel):
 
 
 def test_index_of_a_distance_does_not_depend_on_mem_len():
-    short, long = (reference.index_of_distance(2, seen_len, "cpu") for seen_len in (3, 9))
+    short, long = (reference.index_of_distance(2, n_state, "cpu") for n_state in (3, 9))
     assert torch.equal(3 - short, (9 - long)[:, -3:])
 
 

@@ -40,7 +40,7 @@ def uneven_memory() -> Memory:
 @pytest.mark.parametrize(
     ("filled", "message"),
     [
-        ([0, 5, 0], r"filled_B: invalid \[0, 5, 0\]; expected 0 to 4, the states that there are"),
+        ([0, 5, 0], r"filled_B: invalid \[0, 5, 0\]; expected 0 to 4, the number of states"),
         ([0, -1, 0], r"filled_B: invalid \[0, -1, 0\]; expected 0 to 4"),
         ([0, 0], r"filled_B: invalid torch.Size\(\[2\]\); expected a number for each row"),
     ],

@@ -52,7 +52,7 @@ def ids_of_tables(config: TransformerXLConfig) -> list[range]:
 class AdaptiveEmbedding(nn.Module):
     """Embeddings with a width per cluster, projected to the width of the model.
 
-    As in the original, a single table of the model's width has no projection; several all have one.
+    As in the original, a single table as wide as the model has no projection; others all have one.
     """
 
     def __init__(self, config: TransformerXLConfig) -> None:
@@ -75,7 +75,7 @@ class AdaptiveEmbedding(nn.Module):
 
     def _embed(self, i: int, tokens_BL: Tensor) -> Tensor:
         row_BL = tokens_BL - self.ids[i].start
-        # Ids of other tables get any row; ids of no table stay errors.
+        # Ids of other tables are clamped; ids outside the vocabulary still raise an error.
         if i > 0:
             row_BL = row_BL.clamp(min=0)
         if i + 1 < len(self.tables):
@@ -98,7 +98,7 @@ class Softmax(nn.Module):
             self.out.weight = table.weight
 
     def forward(self, h_BLD: Tensor) -> Tensor:
-        # Views: autocast would cast a parameter once, and sum the gradients of chunks in bfloat16.
+        # Views: autocast caches the cast of a parameter, and would sum chunk gradients in bfloat16.
         weight, bias = (each.view_as(each) for each in (self.out.weight, self.out.bias))
         return F.linear(self.down(h_BLD), weight, bias)
 
@@ -111,7 +111,7 @@ class Softmax(nn.Module):
 class AdaptiveSoftmax(nn.Module):
     """Softmax over the first cluster and the other clusters, then within a cluster.
 
-    Entry i of `cluster` is the score of cluster i + 1 as a whole.
+    Entry i of `cluster` is the score of the whole cluster i + 1.
     """
 
     is_compilable = False
@@ -133,7 +133,7 @@ class AdaptiveSoftmax(nn.Module):
         """Return log-probabilities of the whole vocabulary, logp_BLV; they sum to one."""
         first, *tails = (at_least_float32(score(h_BLD)).log_softmax(-1) for score in self.scorers())
         token_BLV, *cluster_X = first.tensor_split([-i for i in range(len(tails), 0, -1)], -1)
-        tails = [tail_BLV + of_BL1 for tail_BLV, of_BL1 in zip(tails, cluster_X, strict=True)]
+        tails = [tail_BLV + logp_BL1 for tail_BLV, logp_BL1 in zip(tails, cluster_X, strict=True)]
         return torch.cat([token_BLV, *tails], dim=-1)
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
@@ -204,8 +204,8 @@ def chunked_nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor, chunk_size: int
     if chunk_size is None or chunk_size >= len(target_Y):
         return nats(scorer, h_YD, target_Y)
     chunks = zip(h_YD.split(chunk_size), target_Y.split(chunk_size), strict=True)
-    again = {"use_reentrant": False, "preserve_rng_state": False}
-    return torch.cat([checkpoint(nats, scorer, *chunk, **again) for chunk in chunks])
+    options = {"use_reentrant": False, "preserve_rng_state": False}
+    return torch.cat([checkpoint(nats, scorer, *chunk, **options) for chunk in chunks])
 
 
 def nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor) -> Tensor:

@@ -10,14 +10,14 @@ from ..errors import require, require_types
 SameLength = Literal["mem_len", "mem_len+1"] | None
 EvalSameLength = Literal["mem_len", "mem_len+1", "all"] | None
 MAX_LAYERS = 10_000
-"""More than any real network; building these takes seconds, a larger number might never end."""
+"""More than any real network has; building even this many takes only seconds."""
 LEARNED = ("learned", "shaw", "absolute_learned")
 """Position schemes with a row for each distance up to clamp_len."""
 
 
 @dataclass(frozen=True)
 class TransformerXLConfig:
-    """Sizes and parts of a Transformer-XL (Dai et al. 2019, Section 3); checked when made.
+    """Sizes and parts of a Transformer-XL (Dai et al. 2019, Section 3), validated when created.
 
     >>> TransformerXLConfig(n_layer=2, d_model=64, mem_len=32).inner_width
     256
@@ -44,7 +44,7 @@ class TransformerXLConfig:
         clamp_len: Largest relative distance; larger ones are clamped. Required for learned
             positions.
         norm: Layer normalization after each residual sum (post, paper) or before each sublayer
-            (pre); pre_kv leaves queries out (the original's absolute positions).
+            (pre); pre_kv: pre, except for queries (the original with absolute positions).
         final_norm: Normalize the last layer's output; default true unless norm is post.
         norm_eps: Epsilon added to the variance in layer normalization.
         positions: Position scheme: relative (Section 3.3; learned, as in labml; Shaw et al. 2018),
@@ -108,7 +108,7 @@ class TransformerXLConfig:
             require(is_possible, field, shown, expected)
 
     def _checks(self) -> Iterator[tuple[bool, str, str]]:
-        """Yield for each field: is it valid, its name, what is expected; simple checks first."""
+        """Yield checks, simple ones first: is the value valid, the field, the expected values."""
         for field in ("n_token", "n_layer", "n_head", "d_model", "div_val"):
             yield getattr(self, field) >= 1, field, "at least 1"
         yield self.n_layer <= MAX_LAYERS, "n_layer", f"at most {MAX_LAYERS:,}"
@@ -136,16 +136,16 @@ class TransformerXLConfig:
         yield self.div_val == 1 or bool(self.cutoffs), "div_val", "1 without cutoffs"
         drops = self.kernel == "flex" and self.dropatt > 0
         yield not drops, "dropatt", "0 with kernel flex, which cannot drop attention weights"
-        narrow = f"small enough to leave the last cluster a width ({width} at first)"
+        narrow = f"small enough for the last cluster to have a width (the first has {width})"
         yield width >= self.div_val ** len(self.cutoffs), "div_val", narrow
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as in a checkpoint and a YAML file: lists for tuples."""
+        """Return the fields for checkpoints and YAML files, with lists instead of tuples."""
         return asdict(self) | {"cutoffs": list(self.cutoffs), "tie_projs": list(self.tie_projs)}
 
     @property
     def is_absolute(self) -> bool:
-        """True if a cached state gets another position in each segment that attends to it."""
+        """True if the position of a cached state changes from segment to segment."""
         return self.positions.startswith("absolute")
 
     @property
@@ -161,7 +161,7 @@ class TransformerXLConfig:
 
     @property
     def has_projections(self) -> bool:
-        """True if embeddings are projected, unless a single table has the model's width."""
+        """True unless all embeddings are as wide as the model."""
         return self.div_val > 1 or self.embed_width != self.d_model
 
     @property
@@ -187,10 +187,10 @@ class TransformerXLConfig:
         As usual (Kaplan et al. 2020; Chowdhery et al. 2022), embeddings, norms, projections of
         memory and recomputation are not counted, and the softmax is over all of V.
         """
-        inner, seen = self.n_head * self.head_width, self.mem_len + (tgt_len + 1) / 2
+        inner, n_visible = self.n_head * self.head_width, self.mem_len + (tgt_len + 1) / 2
         weights = self.d_model * (4 * inner + 2 * self.inner_width)
         # Scores by content, scores by distance, and the sum of values.
-        attention = 3 * inner * seen
+        attention = 3 * inner * n_visible
         # A multiplication and an addition for each weight, and twice that backward.
         return 6 * (self.n_layer * (weights + attention) + self.n_token * self.d_model)
 

@@ -24,13 +24,13 @@ from .positions import DistanceTerms
 from .transformer_xl import Layer, TransformerXL
 
 SLACK = 256
-"""Minimum number of tokens for which a buffer has room and terms are computed."""
+"""Smallest segment length for which slots and distance terms are prepared."""
 ROOM = 8192
-"""Initial room, and number of terms, for a longer mem_len."""
+"""Number of states for which they are prepared at first, if mem_len is larger."""
 
 
 class CachedReader:
-    """The network for evaluation, called like it; its memory caches keys and values.
+    """The network for evaluation, with the same methods; its memory caches keys and values.
 
     For `torch.inference_mode` or `no_grad`, in eval mode, with constant weights. The network
     itself, with `Memory`, computes the same more slowly.
@@ -44,7 +44,7 @@ class CachedReader:
         """Return an empty cache, or an empty `Memory` where a cache is impossible."""
         require(batch_size >= 0, "batch_size", batch_size, "0 or more")
         config, weight = self.config, next(self.net.layers[0].parameters())
-        # Later segments would compute other keys from the same state.
+        # The keys of a state change from segment to segment.
         changing = config.is_absolute or config.memory_source == "same_layer"
         # FSDP2 gathers a layer's weights, which are DTensors, only for the layer's own forward;
         # importing that class takes as long as the rest of torch.
@@ -142,7 +142,7 @@ class KeyValueCache:
     buffer: Buffer
     end: int
     n_kept: int
-    """Valid slots before `end`: at most M, as many as in the fullest row."""
+    """Valid slots before `end`: at most M; the number of states in the fullest row."""
     filled_B: Tensor
     mem_len: int
     clamp_len: int | None = None
@@ -165,8 +165,8 @@ class KeyValueCache:
         """Return the tensors to save."""
         k_NHBKM, v_NHBMK = self.buffer.slots(self.end - self.n_kept, self.end)
         mem_len = torch.tensor(self.mem_len)
-        kept = {"k_NHBKM": k_NHBKM, "v_NHBMK": v_NHBMK}
-        return kept | {"filled_B": self.filled_B, "mem_len": mem_len}
+        states = {"k_NHBKM": k_NHBKM, "v_NHBMK": v_NHBMK}
+        return states | {"filled_B": self.filled_B, "mem_len": mem_len}
 
     def restored(self, tensors: dict[str, Tensor]) -> KeyValueCache:
         """Return the cache saved by `tensors`, with the lengths of this one."""
@@ -185,7 +185,7 @@ class KeyValueCache:
         k, v = self.buffer.slots(self.end - self.n_kept, self.end)
         if index_B is not None:
             k, v = k.index_select(2, index_B), v.index_select(2, index_B)
-        # At least half of the slots stay free: the buffer is rarely moved.
+        # At least half of the slots stay free, so that the buffer is rarely copied.
         room = self._room(tgt_len)
         n_slot = room + max(room, 2 * tgt_len, SLACK)
         # A tensor made under inference_mode could not be written to outside of it.
@@ -205,7 +205,7 @@ class KeyValueCache:
         """Return the same states with the distance terms of a segment of this length."""
         if self.terms_N and self.terms_N[0].n_distance >= self._n_distance(self.n_kept, tgt_len):
             return self
-        # Never for fewer tokens: terms of a text continued later would differ in the last bits.
+        # For SLACK tokens or more: the number of terms affects their last bits by rounding.
         count = self._n_distance(self._room(tgt_len), max(tgt_len, SLACK))
         distance_E = torch.arange(count - 1, -1, -1, device=self.filled_B.device)
         terms_N = positions(distance_E.clamp(min=0, max=self.clamp_len))
@@ -213,11 +213,11 @@ class KeyValueCache:
         return replace(self, terms_N=tuple(lay_out_terms(terms, values) for terms in terms_N))
 
     def _room(self, tgt_len: int) -> int:
-        """Return mem_len or, for a long memory, a power of two that suffices after the segment."""
+        """Return mem_len or, if it is large, a power of two that is enough after the segment."""
         return min(self.mem_len, max(ROOM, 1 << (self.n_kept + tgt_len - 1).bit_length()))
 
     def _n_distance(self, n_kept: int, tgt_len: int) -> int:
-        # Beyond clamp_len all terms are equal: the farthest L represent them.
+        # Terms beyond clamp_len are equal; the farthest L stand for all of them.
         count = n_kept + tgt_len + 1
         return count if self.clamp_len is None else min(count, self.clamp_len + tgt_len)
 
@@ -231,7 +231,7 @@ class KeyValueCache:
 
     def attention_mask(self, tgt_len: int, doc_pos_BL: Tensor | None = None) -> Mask:
         """Return which of the S states each query attends to: a band if all rows are equal."""
-        farthest, seen_len = farthest_state(self.same_length, self.mem_len), self.n_kept + tgt_len
+        farthest, n_state = farthest_state(self.same_length, self.mem_len), self.n_kept + tgt_len
         mask_BLS = attention_mask(self.filled_B, self.n_kept, tgt_len, farthest, doc_pos_BL)
         is_band, dtype = self.is_even, self.buffer.k_NHBKC.dtype
         if is_band and doc_pos_BL is not None:
@@ -239,8 +239,8 @@ class KeyValueCache:
             is_band = bool((doc_pos_BL >= token_L + self.n_kept).all())
         if not is_band:
             return Mask(mask_BLS, dtype)
-        n_far = 0 if farthest is None else max(seen_len - 1 - farthest, 0)
-        return Mask(mask_BLS, dtype, ((0, n_far), (self.n_kept + 1, seen_len)))
+        n_far = 0 if farthest is None else max(n_state - 1 - farthest, 0)
+        return Mask(mask_BLS, dtype, ((0, n_far), (self.n_kept + 1, n_state)))
 
     def updated(self, tgt_len: int, mask: Mask, n_reread: int = 0) -> KeyValueCache:
         """Return the cache after a segment, without the last n_reread tokens."""
@@ -254,7 +254,6 @@ class KeyValueCache:
 
 
 AnyMemory = Memory | KeyValueCache
-"""Memory of an evaluation."""
 
 
 @contextmanager

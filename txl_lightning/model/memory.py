@@ -39,11 +39,11 @@ class Memory:
     def __post_init__(self) -> None:
         is_each = self.filled_B.shape == (self.batch_size,)
         require(is_each, "filled_B", self.filled_B.shape, "a number for each row of h_NBMD")
-        # Reading values would synchronize a GPU, and a compiled graph has none.
+        # Reading values would synchronize a GPU, and is impossible in a compiled graph.
         if self.filled_B.is_cpu and not torch.compiler.is_compiling():
             filled, most = self.filled_B.tolist(), self.mem_len
             is_there = min(filled, default=0) >= 0 and max(filled, default=0) <= most
-            require(is_there, "filled_B", filled, f"0 to {most}, the states that there are")
+            require(is_there, "filled_B", filled, f"0 to {most}, the number of states")
 
     @property
     def batch_size(self) -> int:
@@ -114,7 +114,7 @@ def farthest_state(same_length: SameLength, mem_len: int) -> int | None:
 def attention_mask(
     filled_B: Tensor, n_kept: int, tgt_len: int, farthest: int | None, doc_pos_BL: Tensor | None
 ) -> Tensor:
-    """Return mask_BLS for S = n_kept + tgt_len states, of which the newest `filled_B` of n_kept."""
+    """Return mask_BLS over n_kept cached states (the newest `filled_B` valid) and the segment."""
     token_L = torch.arange(tgt_len, device=filled_B.device)
     farthest_BL = (filled_B[:, None] + token_L).clamp(min=0, max=farthest)
     if doc_pos_BL is not None:

@@ -23,7 +23,7 @@ class NarrowLinear(nn.Module):
         self.pack(linear.weight.data)
 
     def forward(self, *parts: Tensor) -> Tensor:
-        # Those of keys and values may be called with memory and segment.
+        # The layer of keys and values is called with memory and segment.
         return self.multiply(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
 
 

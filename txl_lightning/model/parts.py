@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from .config import TransformerXLConfig
 
 INITIALIZED_LIKE_WEIGHTS = ("u_NHK", "v_NHK", "r_NCHK", "r_NCK", "p_NCD")
-"""Parameters of position schemes that are not biases per distance."""
+"""Parameters of position schemes, except biases per distance."""
 PROJECTIONS = ("embedding.projections.", "head.down")
 """Name prefixes of the projections from and to the width of embeddings."""
 
@@ -27,8 +27,8 @@ class VariationalDropout(nn.Dropout):
     """
 
     def forward(self, h_BLD: Tensor) -> Tensor:
-        kept_B1D = F.dropout(torch.ones_like(h_BLD[..., :1, :]), self.p, self.training)
-        return h_BLD * kept_B1D
+        mask_B1D = F.dropout(torch.ones_like(h_BLD[..., :1, :]), self.p, self.training)
+        return h_BLD * mask_B1D
 
 
 def make_dropout(config: TransformerXLConfig) -> nn.Dropout:
@@ -48,7 +48,7 @@ def residual_norms(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
 
 
 class ConcatenatedLinear(nn.Linear):
-    """A linear map of [m o h], or of h alone, without backward work for an m that needs none."""
+    """A linear map of [m o h], or of h alone; computes no gradient of m where none is needed."""
 
     def forward(self, *parts: Tensor) -> Tensor:
         if len(parts) == 1:
@@ -61,21 +61,21 @@ class ConcatenatedLinear(nn.Linear):
 class LinearOfParts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, memory_BMD: Tensor, h_BLD: Tensor, weight_ID: Tensor) -> Tensor:
-        seen_BSD = torch.cat([memory_BMD, h_BLD], dim=1)
-        out_BSI = F.linear(seen_BSD, weight_ID)
+        h_BSD = torch.cat([memory_BMD, h_BLD], dim=1)
+        out_BSI = F.linear(h_BSD, weight_ID)
         # Under autocast, products have lower precision than their operands.
         ctx.n_memory = memory_BMD.size(1)
-        ctx.save_for_backward(seen_BSD.to(out_BSI.dtype), weight_ID)
+        ctx.save_for_backward(h_BSD.to(out_BSI.dtype), weight_ID)
         return out_BSI
 
     @staticmethod
     def backward(ctx: Any, d_out_BSI: Tensor) -> tuple[Tensor | None, ...]:
-        seen_BSD, weight_ID = ctx.saved_tensors
+        h_BSD, weight_ID = ctx.saved_tensors
         (needs_memory, needs_h, _), n_memory = ctx.needs_input_grad, ctx.n_memory
         narrow_ID = weight_ID.to(d_out_BSI.dtype)
         d_memory_BMD = d_out_BSI[:, :n_memory] @ narrow_ID if needs_memory else None
         d_h_BLD = d_out_BSI[:, n_memory:] @ narrow_ID if needs_h else None
-        d_weight_ID = d_out_BSI.flatten(0, 1).mT @ seen_BSD.flatten(0, 1)
+        d_weight_ID = d_out_BSI.flatten(0, 1).mT @ h_BSD.flatten(0, 1)
         return d_memory_BMD, d_h_BLD, d_weight_ID.to(weight_ID.dtype)
 
 

@@ -3,7 +3,7 @@
 Beyond the training length, sinusoidal schemes extrapolate; learned schemes clamp to clamp_len.
 
 B rows   L queries   H heads   K head width   D width   N layers
-M in memory   S = M + L states seen   T = S + 1 distances   C = clamp_len + 1 learned distances
+M in memory   S = M + L visible states   T = S + 1 distances   C = clamp_len + 1 learned distances
 """
 
 from __future__ import annotations

@@ -106,13 +106,13 @@ class TransformerXL(nn.Module):
         for layer, memory_BMD, terms in parts:
             h_BLD = layer(h_BLD, memory_BMD, terms, mask_BLS)
             states.append(h_BLD)
-        # In Ding et al. 2021 memory is of the same layer, in the paper of the layer below.
-        kept = states[1:] if self.config.memory_source == "same_layer" else states[:-1]
-        kept = [state.to(self.compute_dtype) for state in kept]
-        return self.drop(self.final_norm(h_BLD)), memory.updated(kept, mask_BLS, n_reread)
+        # Memory is of the layer below in the paper, of the same layer in Ding et al. 2021.
+        cached = states[1:] if self.config.memory_source == "same_layer" else states[:-1]
+        cached = [state.to(self.compute_dtype) for state in cached]
+        return self.drop(self.final_norm(h_BLD)), memory.updated(cached, mask_BLS, n_reread)
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> Memory:
-        """Return an empty memory, with the lengths of training or the given ones."""
+        """Return an empty memory, with the lengths of training by default."""
         require(batch_size >= 0, "batch_size", batch_size, "0 or more")
         use = (lengths or EvalLengths()).resolve(self.config)
         shape = (self.config.n_layer, batch_size, use.mem_len, self.config.d_model)
@@ -127,7 +127,7 @@ class TransformerXL(nn.Module):
     @property
     def compute_dtype(self) -> torch.dtype:
         """Precision of matrix products and of the memory: autocast's, or that of the weights."""
-        # Autocast's residual sums are float32, but the next segment's products convert them.
+        # Autocast keeps the states in float32, but the products of the next segment convert them.
         if torch.is_autocast_enabled(self.device.type):
             return torch.get_autocast_dtype(self.device.type)
         return next(self.layers[0].parameters()).dtype
@@ -148,11 +148,11 @@ class Layer(nn.Module):
         self, h_BLD: Tensor, memory_BMD: Tensor, terms: DistanceTerms, mask_BLS: Tensor
     ) -> Tensor:
         memory_BMD, h_BLD = terms.add_positions(memory_BMD, h_BLD)  # absolute schemes only
-        # h~ = [SG(m) o h]; SG, the stop-gradient, is applied in Memory.updated.
-        seen = self.norm_before(memory_BMD.to(h_BLD.dtype)), self.norm_before(h_BLD)
-        query_BLD = seen[1] if self.norms_queries else h_BLD
-        read_BLD = self.attention(query_BLD, seen, terms, mask_BLS)
-        return self.feed_forward(self.norm_after(h_BLD + self.drop(read_BLD)))
+        # h~ = [SG(m) o h], in two parts; SG, the stop-gradient, is applied in Memory.updated.
+        context = self.norm_before(memory_BMD.to(h_BLD.dtype)), self.norm_before(h_BLD)
+        query_BLD = context[1] if self.norms_queries else h_BLD
+        attention_BLD = self.attention(query_BLD, context, terms, mask_BLS)
+        return self.feed_forward(self.norm_after(h_BLD + self.drop(attention_BLD)))
 
 
 class RelativeAttention(nn.Module):
@@ -171,12 +171,12 @@ class RelativeAttention(nn.Module):
     def forward(
         self,
         query_BLD: Tensor,
-        seen: tuple[Tensor, Tensor],
+        context: tuple[Tensor, Tensor],
         terms: DistanceTerms,
         mask_BLS: Tensor,
     ) -> Tensor:
         q_BLHK = self.q_net(query_BLD).unflatten(-1, self.heads)
-        kv_BS2HK = self.kv_net(*seen).unflatten(-1, (2, *self.heads))
+        kv_BS2HK = self.kv_net(*context).unflatten(-1, (2, *self.heads))
         dropatt = self.dropatt if self.training else 0.0
         # Masked softmax of (a) + (b) + (c) + (d): `terms` has r, u and v.
         out_BLHK = self.attend(q_BLHK, kv_BS2HK, terms, mask_BLS, dropatt)

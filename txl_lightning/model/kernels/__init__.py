@@ -17,9 +17,9 @@ from .cuda import CUDA_KERNELS as CUDA_KERNELS
 REASONS = {
     "sdpa": "the fastest on GPUs; torch.compile fuses its elementwise operations",
     "per_head": "the fastest on a CPU; torch.compile cannot trace it",
-    "matmul": "on a CPU half precision is converted for each product; it has the fewest",
+    "matmul": "a CPU converts half precision for each product; this kernel has the fewest products",
 }
-"""Why each is chosen where it is (experiments/README.md)."""
+"""Reasons for the choices below (measured in experiments/README.md)."""
 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype, is_compiled: bool = False) -> str:

@@ -1,9 +1,9 @@
 """Relative attention through PyTorch's FlexAttention, which adds (b) + (d) to each score.
 
-Content scores are never written to memory, distance scores are. For CUDA: PyTorch has no
-gradient of it elsewhere. The gradient of (b) + (d) is scattered, each entry once.
+Distance scores are written to memory, content scores are not. For CUDA: PyTorch has no
+gradient of FlexAttention elsewhere. The gradient of (b) + (d) is scattered, each entry once.
 
-B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances   Y = L * T
+B rows   L queries   S visible states   H heads   K head width   T = S + 1 distances   Y = L * T
 """
 
 from collections.abc import Callable
@@ -34,11 +34,11 @@ def attend(
         first = q_BLHK.size(1)
 
         def add_distance(score, b, h, l, s):  # noqa: E741
-            # positions.shift: read as rows of S after the first L, the scores are by state.
+            # As in positions.shift: without the first L entries, rows of S are scores by state.
             return score + score_BHY[b, h, first + l * S + s]
 
     query_BLHK = q_BLHK if terms.u_HK is None else q_BLHK + terms.u_HK
-    # u may be wider, under autocast.
+    # Under autocast, u may have higher precision.
     states = (query_BLHK.to(k_BSHK.dtype), k_BSHK, value_BSHK)
     states = (state.transpose(1, 2) for state in states)
     out_BHLK = fused_attention()(*states, score_mod=add_distance, block_mask=blocks(mask_BLS))
@@ -56,8 +56,8 @@ def fused_attention() -> Callable[..., Tensor]:
 def blocks(mask_BLS: Tensor) -> BlockMask:
     """Find the tiles that are not fully masked, once for all layers, which share the mask."""
 
-    def is_seen(b, h, l, s):  # noqa: E741
+    def is_visible(b, h, l, s):  # noqa: E741
         return mask_BLS[b, l, s]
 
     B, L, S = mask_BLS.shape
-    return create_block_mask(is_seen, B, None, L, S, device=mask_BLS.device)
+    return create_block_mask(is_visible, B, None, L, S, device=mask_BLS.device)

@@ -1,6 +1,6 @@
 """Relative attention without gradients: scores are computed and masked in place.
 
-Terms may be of E < T distances; the first L are then equal, and represent all farther ones.
+Terms may have only E < T distances: the first L are then equal, and stand for all larger ones.
 
 B rows   L queries   S visible states   H heads   K head width   T = S + 1 distances
 X = H * B matrices in a batched product   Y = B * L
@@ -24,8 +24,8 @@ class Mask:
     Args:
         mask_BLS: True where query l attends to state s.
         dtype: precision of the scores.
-        band: first and last states of S, by start and stop, if all rows are alike and every query
-            attends to all states between these.
+        band: start and stop of the first and of the last states, if all rows are equal and every
+            query attends to all states between them.
     """
 
     def __init__(
@@ -81,13 +81,13 @@ def attend(
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     # Autocast may have changed since the cache was written.
-    q_HBLK, seen_len = q_BLHK.permute(2, 0, 1, 3).to(k_BSHK.dtype), k_BSHK.size(1)
+    q_HBLK, n_state = q_BLHK.permute(2, 0, 1, 3).to(k_BSHK.dtype), k_BSHK.size(1)
     content_HBLK, distance_HBLK = (scale_query(q_HBLK, bias) for bias in (terms.u_HK, terms.v_HK))
     k_HBKS, value_HBSK = k_BSHK.permute(2, 0, 3, 1), value_BSHK.permute(2, 0, 1, 3)
     out_HBLK = torch.empty_like(content_HBLK)
-    for heads, rows in tiles(q_HBLK, seen_len):
+    for heads, rows in tiles(q_HBLK, n_state):
         tile = heads, rows
-        score_HBLS = shifted_scores(distance_HBLK[tile], seen_len, terms, heads, workspace)
+        score_HBLS = shifted_scores(distance_HBLK[tile], n_state, terms, heads, workspace)
         score_XLS = score_HBLS.flatten(0, 1)
         score_XLS.baddbmm_(content_HBLK[tile].flatten(0, 1), k_HBKS[tile].flatten(0, 1))
         mask.hide_(score_HBLS, rows)
@@ -99,7 +99,7 @@ def attend(
 
 
 def tiles(
-    q_HBLK: Tensor, seen_len: int, n_score: int | None = None
+    q_HBLK: Tensor, n_state: int, n_score: int | None = None
 ) -> Iterator[tuple[slice, slice]]:
     """Yield heads and rows computed at once: all rows of some heads, or some rows of one head.
 
@@ -108,7 +108,7 @@ def tiles(
     H, B, L, _ = q_HBLK.shape
     n_core = torch.get_num_threads()
     n_score = n_score or TILE_SCORES.get(q_HBLK.device.type, TILE_SCORES["elsewhere"])
-    n_matrix = max(n_score // (L * seen_len) // n_core, 1) * n_core
+    n_matrix = max(n_score // (L * n_state) // n_core, 1) * n_core
     n_head, n_row = max(n_matrix // B, 1), min(n_matrix, B)
     for head in range(0, H, n_head):
         for row in range(0, B, n_row):
@@ -124,11 +124,11 @@ def scale_query(q_HBLK: Tensor, bias_HK: Tensor | None) -> Tensor:
 
 
 def shifted_scores(
-    q_HBLK: Tensor, seen_len: int, terms: DistanceTerms, heads: slice, workspace: Workspace
+    q_HBLK: Tensor, n_state: int, terms: DistanceTerms, heads: slice, workspace: Workspace
 ) -> Tensor:
     """Return (b) + (d) of some heads and rows for each state: score_HBLS."""
     (H, B, L, _), n_near = q_HBLK.shape, terms.n_distance
-    score_HBLS = workspace.get("scores", (H, B, L, seen_len), q_HBLK)
+    score_HBLS = workspace.get("scores", (H, B, L, n_state), q_HBLK)
     if not n_near:
         return score_HBLS.zero_()
     near_HYE = workspace.get("by distance", (H, B * L, n_near), q_HBLK)
@@ -138,7 +138,7 @@ def shifted_scores(
         torch.bmm(q_HBLK.flatten(1, 2), terms.r_THK.permute(1, 2, 0)[heads], out=near_HYE)
     if terms.b_TH is not None:
         near_HYE.add_(terms.b_TH.t()[heads, None])
-    near_HBLE, n_far = near_HYE.view(H, B, L, n_near), seen_len + 1 - n_near
+    near_HBLE, n_far = near_HYE.view(H, B, L, n_near), n_state + 1 - n_near
     score_HBLS[..., n_far:] = shift(near_HBLE)
     if n_far:
         score_HBLS[..., :n_far] = near_HBLE[..., :1]

@@ -3,7 +3,7 @@
 Distance scores are one product per head over all rows; the product of the content scores
 accumulates into them.
 
-B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances
+B rows   L queries   S visible states   H heads   K head width   T = S + 1 distances
 X = B * H matrices in a batched product   Y = B * L queries of one head
 """
 
@@ -39,10 +39,10 @@ def attend(
     return out_XLK.view(B, H, L, K).transpose(1, 2)
 
 
-def distance(q_BLHK: Tensor, seen_len: int, terms: DistanceTerms) -> Tensor:
+def distance(q_BLHK: Tensor, n_state: int, terms: DistanceTerms) -> Tensor:
     """Return (b) + (d) for each state, from queries already divided by sqrt(K)."""
     B, L, H, K = q_BLHK.shape
-    score_HBLT = q_BLHK.new_zeros(H, B, L, seen_len + 1)
+    score_HBLT = q_BLHK.new_zeros(H, B, L, n_state + 1)
     if terms.r_THK is not None:
         query_BLHK = q_BLHK if terms.v_HK is None else q_BLHK + terms.v_HK * K**-0.5
         query_HYK = query_BLHK.permute(2, 0, 1, 3).reshape(H, B * L, K)

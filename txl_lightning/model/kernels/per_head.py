@@ -1,9 +1,9 @@
 """Relative attention a few heads at a time, so that their scores stay in the caches of a CPU.
 
-The gradient is written by hand: views shift distances to states in both directions, and the
-gradients of keys and values are written where their projection reads them.
+The gradient is written by hand: shifting is a view in both directions, and the gradients of keys
+and values are written into the tensor that the gradient of their projection reads.
 
-B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances
+B rows   L queries   S visible states   H heads   K head width   T = S + 1 distances
 X = H * B matrices in a batched product   Y = B * L queries of one head
 """
 
@@ -22,7 +22,7 @@ Tile = tuple[slice, slice]
 """Heads and rows."""
 
 THREAD_SCORES = 3 << 18
-"""Scores of a tile for each thread: fastest of 1 << 18 to 1 << 21 at four sizes, two threads."""
+"""Scores of a tile per thread: fastest of 1 << 18 to 1 << 21 for 4 networks on 2 threads."""
 
 
 @torch.compiler.disable
@@ -116,8 +116,8 @@ def make_operands(
     return Operands(content_HBLK, distance_HBLK, kv_BS2HK.permute(2, 3, 0, 1, 4), r_HTK, b_HT)
 
 
-def training_tiles(q_HBLK: Tensor, seen_len: int) -> Iterator[Tile]:
-    return tiles(q_HBLK, seen_len, THREAD_SCORES * torch.get_num_threads())
+def training_tiles(q_HBLK: Tensor, n_state: int) -> Iterator[Tile]:
+    return tiles(q_HBLK, n_state, THREAD_SCORES * torch.get_num_threads())
 
 
 def find_hidden_columns(mask_BLS: Tensor) -> tuple[int, int]:

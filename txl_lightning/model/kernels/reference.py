@@ -1,6 +1,6 @@
 """Relative attention as the equation of Section 3.3, to be checked by eye.
 
-B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances
+B rows   L queries   S visible states   H heads   K head width   T = S + 1 distances
 """
 
 from torch import Tensor, arange, einsum
@@ -37,9 +37,9 @@ def content(q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms) -> Tensor:
     return score_BHLS
 
 
-def distance(q_BLHK: Tensor, seen_len: int, terms: DistanceTerms) -> Tensor:
+def distance(q_BLHK: Tensor, n_state: int, terms: DistanceTerms) -> Tensor:
     """Return (b) q.r + (d) v.r, or the number b that replaces v.r."""
-    index_LS = index_of_distance(q_BLHK.size(1), seen_len, q_BLHK.device)
+    index_LS = index_of_distance(q_BLHK.size(1), n_state, q_BLHK.device)
     score_BHLS = q_BLHK.new_zeros(())
     if terms.r_THK is not None:
         score_BHLS = score_BHLS + einsum("blhk,lshk->bhls", q_BLHK, terms.r_THK[index_LS])
@@ -50,11 +50,11 @@ def distance(q_BLHK: Tensor, seen_len: int, terms: DistanceTerms) -> Tensor:
     return score_BHLS
 
 
-def index_of_distance(tgt_len: int, seen_len: int, device) -> Tensor:
+def index_of_distance(tgt_len: int, n_state: int, device) -> Tensor:
     """Return the index, in a tensor over T, of the distance from query l back to state s.
 
     A state after the query has no distance; it gets 0 and must be masked.
     """
-    query_L1 = arange(tgt_len, device=device)[:, None] + seen_len - tgt_len
-    distance_LS = query_L1 - arange(seen_len, device=device)
-    return seen_len - distance_LS.clamp(min=0)
+    query_L1 = arange(tgt_len, device=device)[:, None] + n_state - tgt_len
+    distance_LS = query_L1 - arange(n_state, device=device)
+    return n_state - distance_LS.clamp(min=0)

@@ -2,7 +2,7 @@
 
 It computes (a) + (c) = (q + u).k; (b) + (d) = (q + v).r is passed as an additive mask.
 
-B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances
+B rows   L queries   S visible states   H heads   K head width   T = S + 1 distances
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -29,7 +29,7 @@ def attend(
     score_BHLT = scores_by_distance(q_BLHK, terms)
     no_terms = score_BHLT is None
     score_BHLS = q_BLHK.new_zeros(hidden_B1LS.shape) if no_terms else shift(score_BHLT)
-    with right_backends(q_BLHK.device):
+    with correct_backends(q_BLHK.device):
         out_BHLK = F.scaled_dot_product_attention(
             query_BLHK.transpose(1, 2),
             k_BSHK.transpose(1, 2),
@@ -52,7 +52,7 @@ def scores_by_distance(q_BLHK: Tensor, terms: DistanceTerms) -> Tensor | None:
     return score_BHLT
 
 
-def right_backends(device: torch.device) -> AbstractContextManager:
+def correct_backends(device: torch.device) -> AbstractContextManager:
     """Restrict PyTorch to the backends whose gradient of a mask is correct."""
     # On CUDA it tries cuDNN first, which refuses a mask that needs a gradient, or returns NaN for
     # it at lengths of 64 modulo 128 (pytorch issue 196678); flash takes no mask.

@@ -8,7 +8,7 @@ is computed online, and recomputed for gradients (Dao et al. 2022).
 For CUDA, untested; tests run it in Triton's interpreter. Gradients of r and b are atomic sums:
 they are not bit-identical in two runs.
 
-B rows   L queries   S states seen   H heads   K head width   T = S + 1 distances
+B rows   L queries   S visible states   H heads   K head width   T = S + 1 distances
 W queries, states or distances of a tile   P = K, padded to a power of two
 """
 
@@ -56,8 +56,8 @@ class Attention(torch.autograd.Function):
     """Attention of queries plus u (for content) and plus v (for distance), all contiguous."""
 
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
-        *tensors, ctx.dropatt = given
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        *tensors, ctx.dropatt = inputs
         content_BLHK = tensors[0]
         B, L, H, _ = content_BLHK.shape
         place = {"device": content_BLHK.device}
@@ -82,11 +82,11 @@ class Attention(torch.autograd.Function):
         states = torch.empty_like(k_BSHK), torch.empty_like(value_BSHK)
         distances = torch.zeros_like(r_THK, dtype=torch.float32), torch.zeros_like(b_TH)
         sizes, options = launch_options(content_BLHK, k_BSHK, ctx.dropatt)
-        given = (*inputs, d_out_BLHK, norm_BHL, mean_BHL)
+        inputs = (*inputs, d_out_BLHK, norm_BHL, mean_BHL)
         grid = (triton.cdiv(L, options["W"]), B * H)
-        query_gradients[grid](*given, *queries, *distances, *sizes, **options)
+        query_gradients[grid](*inputs, *queries, *distances, *sizes, **options)
         grid = (triton.cdiv(k_BSHK.size(1), options["W"]), B * H)
-        state_gradients[grid](*given, *states, *sizes, **options)
+        state_gradients[grid](*inputs, *states, *sizes, **options)
         d_r_THK, d_b_TH = distances
         return *queries, *states, d_r_THK.to(r_THK.dtype), d_b_TH, None, None
 
@@ -124,8 +124,8 @@ def attend_tiles(
         k_WP = load_tile(k + states, s_W, S, H * K, K, P)
         value_WP = load_tile(value + states, s_W, S, H * K, K, P)
         _, upper_WW = by_distance(distance_WP, r, b, near_W + start + W, S, H, head, K, P)
-        seen_WW = load_mask(mask, row, l_W, s_W, L, S)
-        score_WW = scores(content_WP, k_WP, lower_WW, upper_WW, seen_WW, scale)
+        visible_WW = load_mask(mask, row, l_W, s_W, L, S)
+        score_WW = scores(content_WP, k_WP, lower_WW, upper_WW, visible_WW, scale)
         new_W = tl.maximum(largest_W, tl.max(score_WW, 1))
         weight_WW = tl.exp(score_WW - new_W[:, None])
         shrink_W = tl.exp(largest_W - new_W)
@@ -159,14 +159,14 @@ def query_gradients(
     d_content_WP = tl.zeros([W, P], tl.float32)
     d_distance_WP = tl.zeros([W, P], tl.float32)
     above_WW = tl.zeros([W, W], tl.float32)
-    # One tile more, in which nothing is seen, takes the gradient of the last upper run.
+    # One more tile, fully masked, takes the gradient of the last upper run.
     for start in range(0, tl.minimum(S, S - L + first + W) + W, W):
         s_W, near_W = start + run_W, L - first - W + start + run_W
         k_WP = load_tile(k + states, s_W, S, H * K, K, P)
         value_WP = load_tile(value + states, s_W, S, H * K, K, P)
         r_next_WP, upper_WW = by_distance(distance_WP, r, b, near_W + W, S, H, head, K, P)
-        seen_WW = load_mask(mask, row, l_W, s_W, L, S)
-        score_WW = scores(content_WP, k_WP, lower_WW, upper_WW, seen_WW, scale)
+        visible_WW = load_mask(mask, row, l_W, s_W, L, S)
+        score_WW = scores(content_WP, k_WP, lower_WW, upper_WW, visible_WW, scale)
         keep_WW = keep_factor(seed, l_W, s_W, S, DROP)
         weight_WW = tl.exp(score_WW - norm_W[:, None])
         d_score_WW = d_scores(weight_WW, d_out_WP, value_WP, keep_WW, mean_W, scale)
@@ -201,7 +201,7 @@ def state_gradients(
     value_WP = load_tile(value + states, s_W, S, H * K, K, P)
     d_k_WP = tl.zeros([W, P], tl.float32)
     d_value_WP = tl.zeros([W, P], tl.float32)
-    # Causality: earlier queries see none of these states.
+    # Causality: earlier queries attend to none of these states.
     for first in range(tl.maximum(start - (S - L), 0) // W * W, L, W):
         l_W, near_W = first + run_W, L - first - W + start + run_W
         content_WP = load_tile(content + queries, l_W, L, H * K, K, P)
@@ -211,8 +211,8 @@ def state_gradients(
         mean_W = tl.load(mean + tl.program_id(1) * L + l_W, l_W < L, 0.0)
         _, lower_WW = by_distance(distance_WP, r, b, near_W, S, H, head, K, P)
         _, upper_WW = by_distance(distance_WP, r, b, near_W + W, S, H, head, K, P)
-        seen_WW = load_mask(mask, row, l_W, s_W, L, S)
-        score_WW = scores(content_WP, k_WP, lower_WW, upper_WW, seen_WW, scale)
+        visible_WW = load_mask(mask, row, l_W, s_W, L, S)
+        score_WW = scores(content_WP, k_WP, lower_WW, upper_WW, visible_WW, scale)
         keep_WW = keep_factor(seed, l_W, s_W, S, DROP)
         weight_WW = tl.exp(score_WW - norm_W[:, None])
         kept_WW = (weight_WW * keep_WW).to(d_out_WP.dtype)
@@ -225,14 +225,14 @@ def state_gradients(
 
 
 @triton.jit
-def scores(content_WP, k_WP, lower_WW, upper_WW, seen_WW, scale):
+def scores(content_WP, k_WP, lower_WW, upper_WW, visible_WW, scale):
     """Return (a) to (d) over sqrt(K) of a tile."""
     W: tl.constexpr = content_WP.shape[0]
     row_W1, column_1W = tl.arange(0, W)[:, None], tl.arange(0, W)[None]
     near_WW = tl.where(row_W1 + column_1W < W, upper_WW, lower_WW)
     near_WW = tl.gather(near_WW, (column_1W - row_W1) & (W - 1), 1)
     score_WW = tl.dot(content_WP, tl.trans(k_WP), input_precision=EXACT) + near_WW
-    return tl.where(seen_WW, score_WW * scale, HIDDEN)
+    return tl.where(visible_WW, score_WW * scale, HIDDEN)
 
 
 @triton.jit
@@ -253,7 +253,7 @@ def d_scores(weight_WW, d_out_WP, value_WP, keep_WW, mean_W, scale):
 
 @triton.jit
 def keep_factor(seed, l_W, s_W, S, DROP: tl.constexpr):
-    """Draw what each weight is multiplied by, the same in every kernel: by place, row and head."""
+    """Draw the dropout factor of each weight: in every kernel the same by place, row and head."""
     keep_WW = tl.full([l_W.shape[0], s_W.shape[0]], 1.0, tl.float32)
     if DROP > 0:
         place_WW = l_W[:, None] * S + s_W[None]
