@@ -183,7 +183,7 @@ def test_refused_pickle_is_named_with_instructions(refused, tmp_path):
     torch.save({"a": Song(tmp_path / "sung")}, "a.pt")
     code, text = refused("convert", "a.pt", "--out=o")
     assert (code, Path("o").exists()) == (4, False)
-    assert f"a.pt: refused: to read it would execute {os.mkdir.__module__}.mkdir; save its" in text
+    assert f"a.pt: refused: reading it would execute {os.mkdir.__module__}.mkdir; save its" in text
     assert "torch.save(model.state_dict(), 'sd.pt')" in text
 
 

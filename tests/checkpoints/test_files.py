@@ -93,8 +93,8 @@ def test_process_killed_at_any_line_of_a_save_leaves_only_intact_files(tmp_path)
             assert not list(copy.rglob("*.part"))
             for path in copy.rglob("*.ckpt"):
                 assert verify_checkpoint(path)["step"] == step_of(path)
-            path, complaints = find_latest(copy)
-            assert complaints == []
+            path, problems = find_latest(copy)
+            assert problems == []
             steps.append(step_of(path) if path else 0)
         # Never less than there was, and from some line on the new one.
         assert steps == sorted(steps)

@@ -59,8 +59,8 @@ def folder(make_net, tmp_path):
         ({"txl_lightning": {"format": 2}}, "written by a later release"),
         ({"net": {"n_layer": 0}}, "n_layer: invalid 0"),
         ({"net": {"n_layer": 10**9}}, "n_layer: invalid 1000000000; expected at most 10,000"),
-        ({"net": {"colour": 1}}, r"a setting is of a wrong kind \(.*colour"),
-        ({"txl_lightning": {}}, r"a setting is of a wrong kind \('format"),
+        ({"net": {"colour": 1}}, r"a setting has a wrong type \(.*colour"),
+        ({"txl_lightning": {}}, r"a setting has a wrong type \('format"),
         ('{"model_type": "transfo-xl"}', "not written by convert; convert "),
         ("[]", r"content: invalid \[\]; expected settings by name"),
         ("[" * 100_000, "damaged, or not JSON"),
@@ -79,7 +79,7 @@ def test_invalid_settings_are_refused_with_their_file(folder, change, message):
     [
         ({"n_layer": 9999}, "n_layer: invalid 9999; expected at most 2[0-9]"),
         ({"d_model": 10**9}, "net: sizes beyond those of tensors"),
-        ({"d_model": 10**30}, "a setting is of a wrong kind"),
+        ({"d_model": 10**30}, "a setting has a wrong type"),
         ({"d_inner": 10**12}, r"invalid \[32, 8\] float64; expected \[1000000000000, 8\]"),
     ],
 )
@@ -94,7 +94,7 @@ def test_absurd_sizes_are_compared_with_the_weights_before_anything_is_built(
 
 
 def test_setting_that_is_infinite_is_refused_with_its_file(tmp_path):
-    message = "a: a setting is of a wrong kind"
+    message = "a: a setting has a wrong type"
     with pytest.raises(CheckpointError, match=message), errors_in(tmp_path / "a"):
         int(float("inf"))
 

@@ -159,6 +159,4 @@ def test_a_text_that_has_changed_or_is_unknown_is_refused(refused, run_folder, t
     (moved / "config.yaml").unlink()
     code, line = refused("evaluate", moved / "checkpoints" / "best.ckpt")
     assert code == 3
-    assert line.endswith(
-        "no moved/config.yaml says what it was trained on; give a text with --path"
-    )
+    assert line.endswith("no moved/config.yaml names its training text; give a text with --path")

@@ -82,7 +82,7 @@ def test_checkpoint_without_its_run_needs_a_text(txl, refused, checkpoint, tmp_p
         (lonely.parent / file.name).write_bytes(file.read_bytes())
     code, line = refused("inspect", lonely)
     assert code == 3
-    assert line.endswith("says what it was trained on; give a text with --path")
+    assert line.endswith("names its training text; give a text with --path")
     Path("text.txt").write_text("some text " * 50)
     assert txl("inspect", lonely, "--path=text.txt", "--batch_size=2")[0] == 0
     assert (lonely.parent / "inspect" / "memory.csv").is_file()

@@ -36,7 +36,7 @@ def test_checkpoint_may_lack_a_vocabulary_and_its_errors_name_the_file(tmp_path,
         ("model_state", extra, "state_dict: left over: extra"),
         ("model_state", {"a": "text"}, "not a state_dict"),
         ("model_config", golden.args | {"n_layer": "2"}, "n_layer: invalid '2'; expected a number"),
-        ("model_config", 3, r"a setting is of a wrong kind \(.*not iterable"),
+        ("model_config", 3, r"a setting has a wrong type \(.*not iterable"),
         ("vocab", {"idx2sym": ["a"]}, "vocab: invalid kind; expected words"),
     ):
         torch.save(content | {key: value}, path)

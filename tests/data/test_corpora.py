@@ -82,10 +82,10 @@ def test_corpus_file_is_verified_when_it_changes_and_refused_if_it_is_another(
     write_files, tmp_path, monkeypatch
 ):
     remote = RemoteFile("http://127.0.0.1:9/text.txt", 5, sha256(b"to be"))
-    monkeypatch.setattr(documents, "SETTLED", 0)
+    monkeypatch.setattr(documents, "MIN_AGE", 0)
     for text in (b"to me", b"to me again"):
         write_files({"some/text.txt": text})
-        with pytest.raises(DataError, match=r"text\.txt: another file \(sha256 \w+, not \w+\)"):
+        with pytest.raises(DataError, match=r"text\.txt: wrong file \(sha256 \w+, not \w+\)"):
             place_file(remote, tmp_path / "some")
         write_files({"some/text.txt": b"to be"})
         assert place_file(remote, tmp_path / "some") == [tmp_path / "some" / "text.txt"]
@@ -118,7 +118,7 @@ def test_missing_members_are_extracted_from_the_archive_if_it_is_the_right_one(
     assert [path.read_bytes() for path in found] == [b"a" * 200_000, b"own"]
     (tmp_path / "some" / "a").unlink()
     archive.write_bytes(content[:-1])
-    with pytest.raises(DataError, match=r"some/a: missing; .*some\.\w+.*: another file"):
+    with pytest.raises(DataError, match=r"some/a: missing; .*some\.\w+.*: wrong file"):
         place_file(remote, tmp_path / "some")
 
 

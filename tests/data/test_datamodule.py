@@ -87,7 +87,7 @@ def test_checkpoint_of_another_vocabulary_or_text_is_refused_with_both_fingerpri
     letters = make_data(vocab="characters")
     state = letters.state_dict()
     assert make_data(vocab="characters", batch_size=2).load_state_dict(state) is None
-    sizes = r"vocab: the checkpoint's is \w{16}, this text's \w{16}; .*of 26 and 256 tokens; pass"
+    sizes = r"vocab: the checkpoint's is \w{16}, this text's \w{16}; .*have 26 and 256 tokens; pass"
     for allowed in (False, True):
         with pytest.raises(DataError, match=sizes):
             make_data(allow_mismatch=allowed).load_state_dict(state)

@@ -100,7 +100,7 @@ FAILURES = {
     "404": (fail(404), "HTTP 404", 1),
     "early end": (
         {"code": 200, "body": BODY[:100_000], "headers": NO_LENGTH},
-        "it broke off at 100,000 of 300,000 bytes",
+        "connection closed at 100,000 of 300,000 bytes",
         5,
     ),
 } | {str(code): (fail(code), f"HTTP {code}", 5) for code in (408, 416, 429, 500, 503)}
@@ -157,7 +157,7 @@ def test_downloaded_file_is_whole_and_used_again_without_network(server, remote,
 
 def test_different_file_at_the_target_path_is_refused_and_not_changed(server, remote, target):
     target.write_bytes(b"mine")
-    with pytest.raises(DataError, match=rf"a\.bin: another file \(sha256 .*, not {SHA256}"):
+    with pytest.raises(DataError, match=rf"a\.bin: wrong file \(sha256 .*, not {SHA256}"):
         download_file(remote, target)
     assert target.read_bytes() == b"mine"
     assert server.requested == []

@@ -20,7 +20,7 @@ from txl_lightning.errors import DataError
 @pytest.fixture
 def open_store(tmp_path, text_file, monkeypatch):
     """Open the prepared text, as all commands do; a file that has just changed counts as old."""
-    monkeypatch.setattr(documents, "SETTLED", 0)
+    monkeypatch.setattr(documents, "MIN_AGE", 0)
 
     def run(whole=False, data="data") -> Store:
         where = {"path": str(text_file), "data_dir": str(tmp_path / data)}
@@ -73,7 +73,7 @@ def test_irreparable_damage_is_refused_with_the_file_name(open_store, limit_file
     [
         ([], r"content: invalid \[\]; expected settings by name"),
         ("[" * 100_000, "damaged, or not JSON"),
-        ({"dtype": "float64"}, "damaged: its checksum is not what it says"),
+        ({"dtype": "float64"}, "damaged: its checksum differs"),
         ({"tokens": {"train": 1, "val": 2, "test": "3"}}, "test: invalid '3'; expected a whole"),
         ({"files": None}, "files: invalid None; expected settings by name"),
     ],
@@ -122,7 +122,7 @@ def test_block_that_changes_after_opening_is_refused_when_it_is_read(open_store,
     expected, path = content(prepared), prepared.folder / "train.ids"
     text = open_store().text("train")
     flip_bit(path, 7)
-    with pytest.raises(DataError, match=r"train\.ids: damaged: block 1 of 1 is not what was wri"):
+    with pytest.raises(DataError, match=r"train\.ids: damaged: block 1 of 1 differs from its ch"):
         text.ids_at(np.zeros((2, 3), int))
     assert content(open_store()) == expected
     assert "the text was encoded again" in capsys.readouterr().err

@@ -79,7 +79,7 @@ def test_prepared_text_is_neither_read_nor_written_again(tmp_path, recipe, monke
         files = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
         return {path: path.stat().st_mtime_ns for path in files}
 
-    monkeypatch.setattr(documents, "SETTLED", 0)
+    monkeypatch.setattr(documents, "MIN_AGE", 0)
     made = recipe(b"abcdabcd")
     first, before = prepare_store(made, tmp_path / "data"), times()
     monkeypatch.setattr(FileSlice, "chunks", lambda self: pytest.fail("read again"))
@@ -176,7 +176,7 @@ def test_text_that_cannot_be_encoded_or_stored_leaves_nothing_behind(tmp_path, r
     with pytest.raises(DataError, match="is not UTF-8"):
         prepare_store(recipe(b"\xff\xfe\xfd\xfc", vocab="characters"), tmp_path / "data")
     assert [path.suffix for path in (tmp_path / "data" / "prepared").iterdir()] == [".lock"]
-    monkeypatch.setattr(documents, "SETTLED", 0)
+    monkeypatch.setattr(documents, "MIN_AGE", 0)
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/prepared/\w+: cannot be written \("):
         prepare_store(recipe(b"abcdabcd"), tmp_path / "file")

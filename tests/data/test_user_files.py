@@ -42,17 +42,17 @@ def make_tar(*entries: bytes) -> bytes:
     return b"".join(entries) + bytes(1024)
 
 
-NO_PLAIN_FILE = "member 'b' is no plain file; leave it out"
-DAMAGED = r"damaged or no archive \("
+NOT_REGULAR = "member 'b' is not a regular file; remove it"
+DAMAGED = r"damaged, or not an archive \("
 REFUSED_MEMBERS = {
     "parent folder": (entry("../evil", b"x"), rf"{DAMAGED}.*outside"),
     "parent folder inside": (entry("books/../../evil", b"x"), rf"{DAMAGED}.*outside"),
-    "symbolic link": (entry("b", type=tarfile.SYMTYPE, linkname="/etc/passwd"), NO_PLAIN_FILE),
-    "hard link": (entry("b", type=tarfile.LNKTYPE, linkname="a"), NO_PLAIN_FILE),
-    "device": (entry("b", type=tarfile.CHRTYPE, devmajor=1, devminor=5), NO_PLAIN_FILE),
-    "pipe": (entry("b", type=tarfile.FIFOTYPE), NO_PLAIN_FILE),
-    "unknown kind": (entry("b", type=b"?"), NO_PLAIN_FILE),
-    "negative size": (entry("b", size=-512), NO_PLAIN_FILE),
+    "symbolic link": (entry("b", type=tarfile.SYMTYPE, linkname="/etc/passwd"), NOT_REGULAR),
+    "hard link": (entry("b", type=tarfile.LNKTYPE, linkname="a"), NOT_REGULAR),
+    "device": (entry("b", type=tarfile.CHRTYPE, devmajor=1, devminor=5), NOT_REGULAR),
+    "pipe": (entry("b", type=tarfile.FIFOTYPE), NOT_REGULAR),
+    "unknown kind": (entry("b", type=b"?"), NOT_REGULAR),
+    "negative size": (entry("b", size=-512), NOT_REGULAR),
     "size beyond memory": (entry("b", size=1 << 70), "unpacks to more than 67,108,864 bytes"),
     "header beyond memory": (entry("b", size=1 << 70, type=tarfile.XHDTYPE), DAMAGED),
     "damaged header": (b"?" + entry("b", b"x")[1:], rf"{DAMAGED}no header at byte 1,024"),
@@ -222,7 +222,7 @@ def test_packed_files_and_json_in_lines_give_their_texts(
     assert [*map(len, three.values())] == [len(documents)] * 3
 
 
-def test_files_that_are_not_text_are_passed_over_and_named(write_files, tmp_path, capfd):
+def test_files_that_are_not_text_are_skipped_and_named(write_files, tmp_path, capfd):
     picture = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
     files = {f"{n}.png": picture for n in range(6)} | {"a.txt": b"a", "latin.txt": b"caf\xe9"}
     folder = write_files(files, "texts")
@@ -232,7 +232,7 @@ def test_files_that_are_not_text_are_passed_over_and_named(write_files, tmp_path
     assert texts(splits)["train"] == [b"a", b"b", b"caf\xe9"]
     [line] = capfd.readouterr().err.splitlines()
     expected = "0.png, 1.png, 2.png, 3.png, 4.png, ... (7)"
-    assert line == f"warning: {folder}: passed over, as not text: {expected}"
+    assert line == f"warning: {folder}: skipped, because not text: {expected}"
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_files_that_are_not_text_are_passed_over_and_named(write_files, tmp_path
     [
         (make_zip({"../evil": b"x"}), rf"{DAMAGED}.*outside"),
         (make_zip({"/evil": b"x"}), rf"{DAMAGED}.*outside"),
-        (make_zip({"b": b"/etc/passwd"}, stat.S_IFLNK), NO_PLAIN_FILE),
+        (make_zip({"b": b"/etc/passwd"}, stat.S_IFLNK), NOT_REGULAR),
         (make_zip({"b": b"x" * 99})[:-30], DAMAGED),
         (make_zip({"zeros": bytes(80 << 20)}), "unpacks to more than 67,108,864 bytes"),
     ],
@@ -285,16 +285,16 @@ def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, 
     ("files", "paths", "message"),
     [
         ({}, ["no.txt"], "no.txt: no such file"),
-        ({"empty.txt": b""}, ["empty.txt"], "empty.txt: there is no text in it"),
-        ({"folder/empty": b""}, ["folder"], "folder: there is no text in it"),
+        ({"empty.txt": b""}, ["empty.txt"], "empty.txt: no text in it"),
+        ({"folder/empty": b""}, ["folder"], "folder: no text in it"),
         ({"a.txt.zst": b"x"}, ["a.txt.zst"], "a.txt.zst: packed; unpack it first"),
-        ({"a.txt.gz": b"x"}, ["a.txt.gz"], r"a.txt.gz: damaged or no archive \(Not a gzipped fi"),
-        ({"a.zip": b"x"}, ["a.zip"], r"a.zip: damaged or no archive \(File is not a zip"),
-        ({"f/a.png": b"\0", "f/b": b"\0"}, ["f"], "f: there is no text in it, but a.png, b; data"),
+        ({"a.txt.gz": b"x"}, ["a.txt.gz"], r"a.txt.gz: damaged, or not an archive \(Not a g"),
+        ({"a.zip": b"x"}, ["a.zip"], r"a.zip: damaged, or not an archive \(File is n"),
+        ({"f/a.png": b"\0", "f/b": b"\0"}, ["f"], "f: no text in it, only a.png, b; data"),
         ({"a.jsonl": b'{"text": "a"}\n["b"]'}, ["a.jsonl"], "a.jsonl: line 2 has no text; expect"),
         ({"a.jsonl": b'{"text": "\\ud800"}'}, ["a.jsonl"], "a.jsonl: line 1 has no text; expect"),
         ({"a.jsonl": b"[" * 100_000}, ["a.jsonl"], "a.jsonl: line 1 has no text; expected JSON in"),
-        ({"a.jsonl": b"\n"}, ["a.jsonl"], "a.jsonl: there is no text in it; data.path must name"),
+        ({"a.jsonl": b"\n"}, ["a.jsonl"], "a.jsonl: no text in it; data.path must name"),
         ({"a": b"x"}, ["a", "a"], r"data\.path: invalid number of files 2; expected one, or three"),
         (
             dict.fromkeys(("train.txt", "val.txt", "test.txt", "README"), b"x"),

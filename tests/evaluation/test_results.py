@@ -104,10 +104,10 @@ def test_same_length_hides_nothing_without_a_memory(make_net, name):
 
 def test_broken_weights_and_empty_texts_are_refused(make_net):
     net = make_net()
-    with pytest.raises(ValueError, match="a: nothing in it is scored; it must have two tokens"):
+    with pytest.raises(ValueError, match="a: no token is scored; expected a text of two tokens"):
         evaluate(net, eval_text(np.arange(3), (0, 1, 2)), Protocol(tgt_len=5))
     net.layers[0].attention.q_net.weight.data[0, 0] = torch.nan
-    with pytest.raises(NonFiniteError, match="a: nats nan; the network's weights are of no use"):
+    with pytest.raises(NonFiniteError, match="a: nats nan; the network's weights are invalid"):
         evaluate(net, eval_text(np.arange(21) % 11), Protocol())
 
 

@@ -256,7 +256,7 @@ def describe(target: Target, error: BaseException) -> str:
 def test_changed_file_is_refused_in_one_line_or_read(
     name, tmp_path, request, run_folder, make_net, repository, monkeypatch, count
 ):
-    monkeypatch.setattr(documents, "SETTLED", 0)
+    monkeypatch.setattr(documents, "MIN_AGE", 0)
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat\n" * 60 + "a dog was there\n" * 20)
     copytree(run_folder, tmp_path / "runs" / "version_0")

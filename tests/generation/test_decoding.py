@@ -163,7 +163,7 @@ def test_a_lightning_module_generates_as_its_network_does():
         ({"max_new_tokens": -1}, "max_new_tokens: invalid -1"),
         ({"temperature": -0.5}, "temperature: invalid -0.5"),
         ({"ext_len": -1}, "ext_len: invalid -1"),
-        ({"prompt": torch.tensor([], dtype=torch.long)}, "prompt: invalid an empty one"),
+        ({"prompt": torch.tensor([], dtype=torch.long)}, "prompt: invalid empty prompt"),
         ({"prompt": torch.tensor([3, 11])}, r"prompt: invalid \[3, 11\]; .* ids from 0 to 10"),
         ({"prompt": []}, "prompts: invalid none"),
         ({"prompt": [0.5, 1.5]}, "prompt: invalid 0.5; expected a text, or ids in one dimension"),

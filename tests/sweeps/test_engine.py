@@ -144,7 +144,7 @@ def test_hyperband_prunes_trials_worse_than_half_of_the_others(goal, values, is_
         ({"metric": {"nme": "x"}}, "metric.nme: unknown key; expected one of method"),
         ({"metric": {"name": "x", "goal": "less"}}, "metric.goal: invalid less"),
         ({"metrc": 1}, "metrc: unknown key; expected one of method, metric.name"),
-        ({"run_cap": "8"}, "run_cap: invalid 8; expected a number from 1"),
+        ({"run_cap": "8"}, "run_cap: invalid 8; expected 1 or more"),
         ({"run_cap": 0}, "run_cap: invalid 0"),
         ({"parameters": {}}, "parameters: invalid {}"),
         ({"parameters": {"x": {"valuess": [1]}}}, "parameters.x: invalid {'valuess': [1]}"),
@@ -189,5 +189,5 @@ def test_journal_that_is_damaged_or_of_another_kind_is_refused(tmp_path, change)
 def test_another_search_is_refused_in_the_folder_of_a_sweep(changes, seed, key, tmp_path):
     propose(make_config(), tmp_path, 1)
     other = make_config(**changes)
-    with pytest.raises(ValueError, match=f"^{key}: not as when the sweep in"):
+    with pytest.raises(ValueError, match=f"^{key}: changed since the sweep in"):
         engine.open_sweep(other, tmp_path, seed)

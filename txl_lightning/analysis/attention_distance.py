@@ -80,7 +80,7 @@ def sum_attention(
     model: TransformerXL, segments: Iterable[Segment], memory: Memory, n_warmup: int, ext_len: int
 ) -> list[HeadSums]:
     """Return each layer's sums over segments of equal length, after n_warmup fill the memory."""
-    # Recording starts late: the first segments see fewer states.
+    # The first segments are not recorded: they attend to fewer states.
     with eval_mode(model), ExitStack() as later:
         for index, segment in enumerate(segments):
             if index == n_warmup:

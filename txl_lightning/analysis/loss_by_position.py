@@ -53,7 +53,7 @@ def score_memory_lens(
     tgt_len: int,
     advance: Callable[[int], object] = lambda _: None,
 ) -> dict[int, np.ndarray]:
-    """Return for each memory length the nats_BGL of the same segments, the longest full."""
+    """Return nats_BGL by memory length, of the same segments; even the longest memory is full."""
     lengths, segments = sorted(set(mem_lens)), {"batch_size": batch_size, "tgt_len": tgt_len}
     require(lengths[0] >= 0, "mem_lens", lengths[0], "0 (no memory) or more")
     for key, value in segments.items():

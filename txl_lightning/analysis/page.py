@@ -9,7 +9,7 @@ from ..evaluation.run_metrics import RunMetrics
 from .plots import draw_from_zero, to_svg
 
 LARGE, SMALL = (4.6, 2.8), (2.1, 1.5)
-"""Inches of figures."""
+"""Width and height of figures in inches."""
 FROM_ZERO = {
     "train/lr": "learning rate",
     "train/grad_norm": "gradient norm",
@@ -18,7 +18,7 @@ FROM_ZERO = {
     "train/mem_filled": "cached hidden states",
     "train/peak_memory_bytes": "peak memory (bytes)",
 }
-"""Metrics that are drawn small, unless they are 0 throughout."""
+"""Metrics with a small chart, unless all their values are 0."""
 
 
 def draw_small(runs: Sequence[RunMetrics]) -> dict[str, str]:
@@ -31,7 +31,7 @@ def draw_small(runs: Sequence[RunMetrics]) -> dict[str, str]:
 
 
 def render_page(template: str, **values: Any) -> str:
-    # Slow to import, and needed only to write a page.
+    # jinja2 is slow to import, and needed only to write a page.
     from jinja2 import Environment, FileSystemLoader
 
     templates = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)

@@ -19,8 +19,8 @@ ATTENTION_TITLE = "Attention distance of heads (dot: mean, dash: median, bar: 10
 LOG_RATIO = 2.0
 """Smallest ratio of largest to smallest value for a logarithmic axis."""
 TICKS = {5: (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8), 20: (1, 1.5, 2, 3, 5, 7), 1000: (1, 2, 5)}
-"""Ticks within each power of 10, by the largest ratio for which they are used; otherwise one."""
-SMOOTHED = 32
+"""Ticks within each power of 10, for ratios up to the key; for larger ratios one tick."""
+SMOOTHING = 32
 """Divisor of the segment length that gives the half-width of the moving average."""
 # Fraction of the distance between layers over which a layer's heads are spread.
 LAYER_WIDTH = 0.7
@@ -109,12 +109,12 @@ def draw_attention(axes: Any, rows: Rows, unit: str) -> None:
     axes.set(xlabel="layer, its heads from near to far", ylabel=f"distance ({unit}s)")
 
 
-def plot_gains(steps: Rows, found: Rows, path: Path, unit: str, threshold: float) -> None:
+def plot_gains(steps: Rows, recls: Rows, path: Path, unit: str, threshold: float) -> None:
     """Plot the gain of each model from more context, in one panel per share r.
 
     The dotted line is the threshold: RECL is where the gain falls below it.
     """
-    shares, recl = group_by(steps, "r"), {(row["model"], row["r"]): row for row in found}
+    shares, recl = group_by(steps, "r"), {(row["model"], row["r"]): row for row in recls}
     lines = {}
     with open_figure(path, len(shares)) as panels:
         for axes, (r, rows) in zip(panels, shares.items(), strict=True):
@@ -180,7 +180,7 @@ def draw_memory_gain(axes: Any, runs: Sequence[RunMetrics], unit: str) -> None:
 def draw_loss_by_position(axes: Any, nats_by_position: list[list[float]], unit: str) -> None:
     """Draw the loss at each position, and a moving average."""
     place, nats = zip(*nats_by_position, strict=True)
-    width = len(nats) // SMOOTHED
+    width = len(nats) // SMOOTHING
     near = [nats[max(0, at - width) : at + width + 1] for at in range(len(nats))]
     axes.plot(place, nats, linewidth=0.8, alpha=0.5)
     axes.plot(place, [sum(each) / len(each) for each in near], color="C0", linewidth=2)
@@ -213,12 +213,12 @@ def open_figure(
     file: Path | IO[str], count: int = 1, inches: tuple[float, float] | None = None, **options: Any
 ) -> Iterator[list[Any]]:
     """Yield the axes of panels, side by side with one scale; write the figure at the end."""
-    # Slow to import, and not needed without figures.
+    # matplotlib is slow to import, and not needed without figures.
     from cycler import cycler
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    # Text of SVG stays text.
+    # Keep text in SVG as text.
     style = {"axes.prop_cycle": cycler(color=PALETTE), "svg.fonttype": "none"}
     with rc_context(style | {"axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(inches or (3.6 * count + 3.4 * (count == 1), 4), layout="constrained")

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import require
 from ..model import CachedReader, EvalLengths, TransformerXL, eval_mode
 
-# From the paper: smaller gains count as none.
+# From the paper: smaller gains count as 0.
 THRESHOLD = 0.01
 SEGMENT = 128
 # Attention scores of a layer in memory at once.
@@ -29,19 +29,19 @@ def compute_recl(
     """Return rows with each model's RECL, and rows with the gains it is derived from.
 
     If even the last gain is above the threshold, RECL is a lower bound, and `found` is False.
-    `nats` are each model's nats_CP; for each r, the share r of positions with the most nats counts.
+    `nats` are each model's nats_CP; for each r, only the hardest share r of positions counts.
     """
     nats_CIP = np.stack(list(nats.values()), axis=1)
-    found, steps = [], []
+    recls, steps = [], []
     for r in shares:
         gain_CI = np.stack([gain(*pair, r) for pair in pairwise(nats_CIP)])
         for model, gain_C in zip(nats, gain_CI.T, strict=True):
             small, about = np.flatnonzero(gain_C < THRESHOLD), {"model": model, "r": r}
             recl = contexts[small[0]] if len(small) else contexts[-1]
-            found.append(about | {"recl": recl, "found": len(small) > 0})
+            recls.append(about | {"recl": recl, "found": len(small) > 0})
             for (short, long), share in zip(pairwise(contexts), gain_C.tolist(), strict=True):
                 steps.append(about | {"context": short, "longer": long, "gain": share})
-    return found, steps
+    return recls, steps
 
 
 def gain(short_IP: np.ndarray, long_IP: np.ndarray, r: float) -> np.ndarray:

@@ -16,7 +16,7 @@ from ..model import CachedReader, EvalLengths, TransformerXL
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 PERCENTILES = (50, 90, 95, 99)
 # Tokens per segment while filling the memory.
-FILLING = 256
+FILL_LEN = 256
 
 
 def time_segments(
@@ -24,11 +24,11 @@ def time_segments(
 ) -> Iterator[float]:
     """Yield the seconds of each further tgt_len tokens, after a memory of attention_len."""
     reader, generator = CachedReader(model), torch.Generator().manual_seed(0)
-    # Allocate at once: out of memory shows now, not after hours of filling.
+    # Allocate the full memory now, so that a failure does not come after hours of filling it.
     model.empty_memory(batch_size, EvalLengths(attention_len))
     memory = reader.empty_memory(batch_size, EvalLengths(attention_len))
-    for place in range(0, attention_len, FILLING):
-        shape = (batch_size, min(FILLING, attention_len - place))
+    for place in range(0, attention_len, FILL_LEN):
+        shape = (batch_size, min(FILL_LEN, attention_len - place))
         _, memory = reader.hidden(draw_tokens(model, shape, generator), memory)
     while True:
         tokens_BL, targets_BL = draw_tokens(model, (2, batch_size, tgt_len), generator)

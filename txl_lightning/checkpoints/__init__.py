@@ -9,7 +9,7 @@ __all__ = ["load", "load_folder", "load_original", "load_run", "read_checkpoint"
 
 
 def __getattr__(name: str) -> Any:
-    # A public name that stays, although its function has moved to convert/, a layer above.
+    # Stays public here; imported on use, because convert/ is above this room.
     if name != "load_original":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module("txl_lightning.convert").load_original

@@ -34,7 +34,7 @@ from ..files import (
 from ..signals import is_child
 from .tensors import refuse_damaged
 
-# The key in a checkpoint for state outside of Lightning.
+# Key in a checkpoint for state that Lightning does not know.
 KEY = "txl_lightning"
 # Incremented when older releases cannot read new checkpoints.
 FORMAT = 1
@@ -66,22 +66,22 @@ def save_checkpoint(checkpoint: Mapping[str, Any], path: Path, about: Mapping[st
     def save_part(part: Path) -> None:
         with part.open("wb") as file:
             torch.save(checkpoint, file)
-        announce(path, {sha256_file(part): {**about, "bytes": part.stat().st_size}})
+        update_manifests(path, {sha256_file(part): {**about, "bytes": part.stat().st_size}})
 
     replace_file(path, save_part)
 
 
-def announce(path: Path, entry: Manifest) -> None:
-    """Write the manifest of the file that will replace `path`; keep the one there as PREVIOUS."""
-    before, kept = previous_entries(path), None
+def update_manifests(path: Path, entry: Manifest) -> None:
+    """Write the manifest of the file that will replace `path`; keep the old file as PREVIOUS."""
+    before, copy = previous_entries(path), None
     is_whole = path.is_file() and path.stat().st_size in {e["bytes"] for e in before.values()}
     # A step saved twice, or a truncated file, must not replace the previous checkpoint.
     if path.name == LAST and is_whole and newest_step(before) != newest_step(entry):
-        kept = path.with_name(PREVIOUS)
-        write_manifest(kept, before | previous_entries(kept))
+        copy = path.with_name(PREVIOUS)
+        write_manifest(copy, before | previous_entries(copy))
     write_manifest(path, entry | before)
-    if kept:
-        os.replace(path, kept)
+    if copy:
+        os.replace(path, copy)
 
 
 def previous_entries(path: Path) -> Manifest:
@@ -177,15 +177,15 @@ def find_latest(root: Path) -> tuple[Path | None, list[str]]:
     The latest run has the largest N of version_N, its newest checkpoint the most steps: file times
     are not used. Crash checkpoints and runs without checkpoints are skipped.
     """
-    complaints: list[str] = []
+    problems: list[str] = []
     for folder in sorted(root.glob("version_*/checkpoints"), key=run_number, reverse=True):
-        if path := find_in_run(folder, complaints):
-            return path, complaints
-    return None, complaints
+        if path := find_in_run(folder, problems):
+            return path, problems
+    return None, problems
 
 
-def find_in_run(folder: Path, complaints: list[str]) -> Path | None:
-    """Return the newest intact checkpoint in a folder; append problems to `complaints`."""
+def find_in_run(folder: Path, problems: list[str]) -> Path | None:
+    """Return the newest intact checkpoint in a folder; append problems to `problems`."""
     # Files without a step in a manifest come first; at equal steps, last.ckpt before best.ckpt.
     claims = [(newest_step(previous_entries(path)), path) for path in folder.glob("*.ckpt")]
     best, best_step = None, -1
@@ -196,10 +196,10 @@ def find_in_run(folder: Path, complaints: list[str]) -> Path | None:
         try:
             entry = verify_checkpoint(path)
         except CheckpointError as error:
-            complaints.append(str(error))
+            problems.append(str(error))
             continue
         if entry is None:
-            complaints.append(f"{path}: its manifest {manifest_path(path)} is missing")
+            problems.append(f"{path}: its manifest {manifest_path(path)} is missing")
         elif entry["exact"] and entry["step"] > best_step:
             best, best_step = path, entry["step"]
     return best
@@ -220,6 +220,6 @@ def remove_partial_files(root: Path) -> None:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of the packages that determine a checkpoint."""
+    """Return the versions of the packages that affect a checkpoint."""
     others = {package: version(package) for package in ("torch", "lightning", "numpy")}
     return {"python": platform.python_version(), "txl-lightning": __version__, **others}

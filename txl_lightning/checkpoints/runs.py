@@ -66,8 +66,8 @@ def verify_folder(folder: Path) -> None:
         raise CheckpointError(f"{folder / CONFIG}: damaged: it, or {VOCAB}, was changed")
     if expected is None:
         warn_unverified(folder / WEIGHTS, f"{CONFIG} does not have its sha256")
-    elif (found := sha256_of_weights(folder)) != expected:
-        wrong = f"its sha256 is {found[:16]}, that in {CONFIG} {str(expected)[:16]}"
+    elif (actual := sha256_of_weights(folder)) != expected:
+        wrong = f"its sha256 is {actual[:16]}, that in {CONFIG} {str(expected)[:16]}"
         raise CheckpointError(f"{folder / WEIGHTS}: damaged: {wrong}")
 
 
@@ -85,13 +85,13 @@ def read_config(folder: Path) -> TransformerXLConfig:
 def find_checkpoint(path: str | Path) -> Path:
     """Return the checkpoint that a path names: in a run's folder best.ckpt, or else last.ckpt.
 
-    Of a folder of convert's, or of another code, that is the folder. One without any checkpoint is
-    a CheckpointError.
+    For a folder written by convert or by another code, that is the folder itself; a folder without
+    a checkpoint is a CheckpointError.
     """
     path = Path(path)
     if not path.is_dir() or (path / CONFIG).is_file():
         return path
-    # Not recursive: it may be any folder.
+    # Not recursive: a path may be a large folder.
     places = [path / part / name for name in ("best.ckpt", LAST) for part in ("checkpoints", "")]
     if not (found := [place for place in places if place.is_file()]):
         expected = "expected a run's folder, or one written by convert"
@@ -100,7 +100,7 @@ def find_checkpoint(path: str | Path) -> Path:
 
 
 def result_folder(checkpoint: Path) -> Path:
-    """Return the folder for what is measured of a checkpoint: its run's, or convert's."""
+    """Return the folder for results of a checkpoint: its run's, or the converted folder."""
     if checkpoint.is_dir():
         return checkpoint
     folder = checkpoint.parent if checkpoint.parent != Path() else Path.cwd()
@@ -116,13 +116,13 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if path.is_dir():
         return {"hyper_parameters": {"net": read_config(path).to_dict()}}
     if not path.is_file():
-        beside = ", ".join(sorted(found.name for found in path.parent.glob("*.ckpt")))
-        there = f" (there is {beside})" if beside else ""
+        others = ", ".join(sorted(other.name for other in path.parent.glob("*.ckpt")))
+        there = f" (there is {others})" if others else ""
         allowed = "expected a checkpoint written by fit, or a folder written by convert"
         raise ValueError(f"ckpt_path: {path}: no such file{there}; {allowed}")
     checkpoint = load_checkpoint(path)
     with refuse_damaged(path, FOREIGN.format(path)):
-        # Before anybody builds what its settings say.
+        # Before a network is built from its settings.
         match_weights(*own_weights(checkpoint))
     if not (manifest := manifest_path(path)).is_file():
         warn_unverified(path, f"its manifest {manifest.name} is missing")
@@ -130,7 +130,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def own_weights(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], Any, TransformerXLConfig]:
-    """Return a run's weights, how they are named, and the settings of their network."""
+    """Return a run's weights, the function that maps their names, and their network's settings."""
     weights = {name.removeprefix("net."): each for name, each in checkpoint["state_dict"].items()}
     config = TransformerXLConfig(**checkpoint["hyper_parameters"]["net"])
     return weights, map_own_weights, config
@@ -157,7 +157,7 @@ def load(path: str | Path) -> tuple[TransformerXL, Vocabulary]:
     >>> vocab.decode(vocab.encode_text("to be"))
     'to be'
 
-    The path is a run's folder, which stands for its best.ckpt, a .ckpt, or a folder of convert's.
+    The path is a .ckpt file, a run's folder (for its best.ckpt), or a folder written by convert.
     A missing file is a ValueError; a damaged one, or one without a vocabulary, a CheckpointError.
     """
     model, known = load_run(path)
@@ -183,7 +183,7 @@ def read_data_settings(ckpt_path: str | Path) -> dict[str, Any]:
     path = result_folder(find_checkpoint(ckpt_path)) / RUN_CONFIG
     if not path.is_file():
         return {}
-    with refuse_damaged(path, f"{path}: damaged, or not what fit wrote; {OTHERWISE}"):
+    with refuse_damaged(path, f"{path}: damaged, or not written by fit; {OTHERWISE}"):
         return dict(load_yaml(path.read_text(encoding="utf-8")).get("data") or {})
 
 
@@ -201,9 +201,9 @@ def load_training_text(
     )
     path = result_folder(find_checkpoint(ckpt_path)) / RUN_CONFIG
     if state is None or not settings:
-        missing = f"no {path} says what it was trained on"
+        missing = f"no {path} names its training text"
         raise DataError(f"ckpt_path: {ckpt_path}: {missing}; {OTHERWISE}")
-    with refuse_damaged(path, f"{path}: damaged, or not what fit wrote; {OTHERWISE}"):
+    with refuse_damaged(path, f"{path}: damaged, or not written by fit; {OTHERWISE}"):
         names = settings.keys() & {field.name for field in fields(DataConfig)}
         config = DataConfig(**{name: settings[name] for name in names})
     store = (replace(config, data_dir=data_dir) if data_dir else config).open()

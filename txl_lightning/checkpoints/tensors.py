@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..files import read_json, replace_file
 
-# How torch's error names the class that a file would import.
+# Matches, in torch's error, the class that a file would import.
 CODE = re.compile(r"GLOBAL (\S+)")
 INSTEAD = (
     "save its tensors with the code that wrote it, torch.save(model.state_dict(), 'sd.pt'), and "
@@ -58,7 +58,7 @@ def refuse_damaged(path: Path, message: str) -> Iterator[None]:
     except Exception as error:
         # Random bytes make torch.load raise any error: UnicodeDecodeError, OSError, ...
         if found := CODE.search(str(error)):
-            message = f"{path}: refused: to read it would execute {found[1]}; {INSTEAD}"
+            message = f"{path}: refused: reading it would execute {found[1]}; {INSTEAD}"
         raise CheckpointError(message) from error
 
 
@@ -73,7 +73,7 @@ def errors_in(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: {error}") from error
     except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
         reason = " ".join(str(error).split())
-        raise CheckpointError(f"{path}: a setting is of a wrong kind ({reason})") from error
+        raise CheckpointError(f"{path}: a setting has a wrong type ({reason})") from error
 
 
 def require_tensors(path: Path, content: Any) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from ..data.vocab import Bytes, Vocabulary, WordOptions, Words, read_vocabulary_
 from ..data.vocab.words import UNKNOWN
 from ..errors import DataError
 
-# The line end option, by the symbol that the original uses.
+# Line end option for each symbol of the original.
 LINE_ENDS = {"<eos>": "eos", "<S>": "double_eos"}
 PICKLED = (".pkl", ".pickle", ".bin", ".pt")
 INSTEAD = "with the code that wrote it, json.dump(tokenizer.idx2sym, open('words.json', 'w'))"
@@ -17,7 +17,7 @@ INSTEAD = "with the code that wrote it, json.dump(tokenizer.idx2sym, open('words
 def read_vocabulary(name: str, n_token: int) -> Vocabulary:
     """Read the vocabulary of a network with `n_token` ids: "bytes", or a file; else DataError."""
     if Path(name).suffix in PICKLED:
-        raise DataError(f"vocab: {name}: refused: a pickle can execute anything; {INSTEAD}")
+        raise DataError(f"vocab: {name}: refused: a pickle can execute code; {INSTEAD}")
     try:
         vocab = Bytes() if name == "bytes" else read_vocabulary_file(Path(name), make_words)
         return require_size(vocab, n_token)

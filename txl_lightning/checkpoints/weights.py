@@ -36,7 +36,7 @@ class WeightMap(NamedTuple):
 
 
 def map_weights(config: TransformerXLConfig, map_weight: Callable[[str], Part | None]) -> WeightMap:
-    """Map every weight of a network by name; None: the weight belongs to another weight's part."""
+    """Map every weight of a network by name; None if it is in the part of another weight."""
     parts, copies = [], {}
     first: dict[Tensor, str] = {}
     for ours, weight in empty_network(config).named_parameters(remove_duplicate=False):
@@ -94,17 +94,17 @@ def match_weights(
     copies = {name: source for name, source in names.copies.items() if source in theirs}
     for name, source in copies.items():
         if name in theirs and not torch.equal(theirs[name], theirs[source]):
-            raise ValueError(f"state_dict: {name} is not {source}, as the settings say it is")
-    given = {name: theirs[source] for name, source in copies.items()} | dict(theirs)
+            raise ValueError(f"state_dict: {name} and {source} differ; the settings share them")
+    state = {name: theirs[source] for name, source in copies.items()} | dict(theirs)
     needed = {name for part in names.parts for name in part.theirs}
-    extra = given.keys() - needed - names.copies.keys() - COMPUTED
-    wrong = {"missing": needed - given.keys(), "left over": extra}
-    if lists := [f"{key}: {list_names(found)}" for key, found in wrong.items() if found]:
+    extra = state.keys() - needed - names.copies.keys() - COMPUTED
+    wrong = {"missing": needed - state.keys(), "left over": extra}
+    if lists := [f"{key}: {list_names(some)}" for key, some in wrong.items() if some]:
         raise ValueError(f"state_dict: {'; '.join(lists)}")
     shapes = empty_network(config).state_dict()
     ours: dict[str, Tensor] = {}
     for part in names.parts:
-        ours |= zip(part.ours, convert_part(part, given, shapes), strict=True)
+        ours |= zip(part.ours, convert_part(part, state, shapes), strict=True)
     return ours
 
 
@@ -113,17 +113,17 @@ def list_names(names: set[str], limit: int = 4) -> str:
     return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
-def convert_part(part: Part, given: Mapping[str, Tensor], shapes: Mapping[str, Tensor]) -> Tensors:
-    """Return our tensors of a part, if they have the shapes of the network."""
-    theirs = [given[name] for name in part.theirs]
+def convert_part(part: Part, state: Mapping[str, Tensor], shapes: Mapping[str, Tensor]) -> Tensors:
+    """Return our tensors of a part; ValueError if they do not have the shapes of the network."""
+    theirs = [state[name] for name in part.theirs]
     expected = [shapes[name] for name in part.ours]
     try:
-        found = part.to_ours(*theirs)
+        ours = part.to_ours(*theirs)
     except (RuntimeError, LookupError):
-        found = ()
+        ours = ()
     floating = all(tensor.is_floating_point() for tensor in theirs)
-    if floating and [tensor.shape for tensor in found] == [tensor.shape for tensor in expected]:
-        return found
+    if floating and [tensor.shape for tensor in ours] == [tensor.shape for tensor in expected]:
+        return ours
     kinds = [f"{list(tensor.shape)} {str(tensor.dtype)[6:]}" for tensor in theirs]
     allowed = [str(list(tensor.shape)) for tensor in part.to_theirs(*expected)]
     raise ValueError(
@@ -133,7 +133,7 @@ def convert_part(part: Part, given: Mapping[str, Tensor], shapes: Mapping[str, T
 
 
 def export_weights(ours: Mapping[str, Tensor], names: WeightMap) -> dict[str, Tensor]:
-    """Return our tensors under another code's names, the copies too."""
+    """Return our tensors, and copies of shared ones, under another code's names."""
     theirs: dict[str, Tensor] = {}
     for part in names.parts:
         converted = part.to_theirs(*(ours[name] for name in part.ours))

@@ -1,4 +1,4 @@
-"""Checkpoints of other codes: detect.py first, then original.py, which the others descend from."""
+"""Checkpoints of other codes: read detect.py, then original.py; the others derive from it."""
 
 from .detect import load_any_checkpoint
 from .huggingface import load_huggingface, save_huggingface

@@ -24,7 +24,7 @@ def load_any_checkpoint(source: str, args: str | None = None, vocab: str | None 
     Args:
         source: the file or folder.
         args: the keywords of the original's constructor, as JSON; only for a state_dict.
-        vocab: see `read_vocabulary`; left out, what comes with the checkpoint.
+        vocab: see `read_vocabulary`; by default the one that comes with the checkpoint.
     """
     path = find_checkpoint(source)
     model, own = load_from_folder(path) if path.is_dir() else load_from_file(path, args)

@@ -18,7 +18,7 @@ from .original import NO_CHECKSUM, fill_settings, map_original_weights, rename_w
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 MODEL_TYPE = "transfo-xl"
-# Settings that we have too.
+# Settings that have the same names here.
 SAME_NAME = (
     "d_embed", "d_head", "d_inner", "d_model", "div_val", "dropatt", "dropout", "init",
     "init_range", "init_std", "mem_len", "n_head", "n_layer", "proj_init_std", "untie_r",
@@ -35,10 +35,10 @@ DEFAULTS = {
 
 
 def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
-    """Load the network, in eval mode, and the vocabulary, if any, of what save_pretrained wrote.
+    """Load the network, in eval mode, and the vocabulary, if any, from a save_pretrained folder.
 
     The vocabulary is vocab.json or vocab.txt; vocab.pkl is never read, because it could execute
-    anything. A warning says that another code's files have no checksum. Errors are those of
+    code. A warning says that another code's files have no checksum. Errors are those of
     `load_any_checkpoint`.
     """
     settings = load_json(folder / "config.json")
@@ -55,15 +55,15 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
 
 
 def save_huggingface(model: TransformerXL, folder: Path, vocab: Vocabulary | None = None) -> None:
-    """Write config.json, model.safetensors and, of words, vocab.txt, for from_pretrained.
+    """Write config.json, model.safetensors and, for words, vocab.txt, for from_pretrained.
 
-    For us there is vocab.json beside. Settings of training that it does not have are left out; of a
-    network that it has no setting for there is a ValueError.
+    It also writes our vocab.json. Training settings unknown to Hugging Face are left out; a network
+    that it cannot represent is a ValueError.
     """
     settings = config_to_huggingface(model.config)
     names = map_huggingface_weights(model.config)
     weights = export_weights(model.state_dict(), names)
-    # Biases that all layers share are written for each: it loads every one by its own name.
+    # Biases shared by all layers are written once per layer, under the names that it loads.
     tied = {name for name in names.copies if name.startswith("crit.")}
     theirs = {name: weights[name] for name in weights if name not in tied}
     even_D = torch.arange(0.0, model.config.d_model, 2.0)
@@ -79,34 +79,34 @@ def save_huggingface(model: TransformerXL, folder: Path, vocab: Vocabulary | Non
 
 
 def config_from_huggingface(settings: Mapping[str, Any]) -> TransformerXLConfig:
-    """Translate the settings of a config.json; refuse one that its code cannot run either."""
-    given = fill_settings(settings, DEFAULTS)
+    """Translate the settings of a config.json; refuse settings that its own code cannot run."""
+    theirs = fill_settings(settings, DEFAULTS)
     for key, expected in {"model_type": MODEL_TYPE, "attn_type": 0}.items():
-        require(given.get(key) == expected, key, given.get(key), str(expected))
-    require(given["sample_softmax"] <= 0, "sample_softmax", given["sample_softmax"], "-1")
-    shared = [given["proj_share_all_but_first"]] * len(given["cutoffs"])
+        require(theirs.get(key) == expected, key, theirs.get(key), str(expected))
+    require(theirs["sample_softmax"] <= 0, "sample_softmax", theirs["sample_softmax"], "-1")
+    shared = [theirs["proj_share_all_but_first"]] * len(theirs["cutoffs"])
     return TransformerXLConfig(
-        **{key: given[key] for key in SAME_NAME},
-        n_token=given.get("n_token", given["vocab_size"]),
-        cutoffs=given["cutoffs"],
-        tie_projs=given.get("tie_projs") or [False, *shared],
-        norm="pre" if given["pre_lnorm"] else "post",
+        **{key: theirs[key] for key in SAME_NAME},
+        n_token=theirs.get("n_token", theirs["vocab_size"]),
+        cutoffs=theirs["cutoffs"],
+        tie_projs=theirs.get("tie_projs") or [False, *shared],
+        norm="pre" if theirs["pre_lnorm"] else "post",
         final_norm=False,
-        norm_eps=given["layer_norm_epsilon"],
-        clamp_len=given["clamp_len"] if given["clamp_len"] > 0 else None,
-        same_length="mem_len" if given["same_length"] else None,
-        tie_weight=given["tie_word_embeddings"] and given["tie_weight"],
+        norm_eps=theirs["layer_norm_epsilon"],
+        clamp_len=theirs["clamp_len"] if theirs["clamp_len"] > 0 else None,
+        same_length="mem_len" if theirs["same_length"] else None,
+        tie_weight=theirs["tie_word_embeddings"] and theirs["tie_weight"],
     )
 
 
 def config_to_huggingface(config: TransformerXLConfig) -> dict[str, Any]:
-    """Return config.json, as save_pretrained writes it; refuse what it has no setting for."""
+    """Return the settings as in save_pretrained's config.json; refuse other networks."""
     for key, value, possible in (
         ("positions", config.positions, ("sinusoidal",)),
         ("norm", config.norm, ("post", "pre")),
         ("final_norm", config.has_final_norm, (False,)),
         ("memory_source", config.memory_source, ("layer_below",)),
-        # Of no memory, its queries with same_length would not see even themselves.
+        # Without memory, its queries with same_length would not attend even to themselves.
         ("same_length", config.same_length, ("mem_len", None) if config.mem_len else (None,)),
     ):
         allowed = f"{' or '.join(map(str, possible))} for Hugging Face"
@@ -134,7 +134,7 @@ def config_to_huggingface(config: TransformerXLConfig) -> dict[str, Any]:
 
 
 def map_huggingface_weights(config: TransformerXLConfig) -> WeightMap:
-    """Return its names: the order of its clusters is ours, and u and v are the layers' own."""
+    """Return its names of weights: clusters in our order, and u and v for each layer."""
     parts, copies = map_original_weights(config)
     for index, part in enumerate(parts):
         name = part.theirs[0]

@@ -17,12 +17,12 @@ from ..model import TransformerXL, TransformerXLConfig
 from .original import (
     NO_CHECKSUM,
     config_from_original,
-    flip_places,
+    flip_table,
     map_original_weights,
     rename_weights,
 )
 
-# Where the original's names have something else.
+# Where NVIDIA's names differ from the original's.
 NVIDIA_NAMES = {
     r"out_layers\.(\d+)\.bias": r"out_layers_biases.\1",
     r"out_layers\.(\d+)\.weight": r"out_layers_weights.\1",
@@ -49,7 +49,7 @@ def load_nvidia(
 ) -> TransformerXL:
     """Load a network of NVIDIA's PyTorch code, as `load_original` does of the original's."""
     config = config_from_original(args, state_dict.get("r_emb"))
-    # Each query attends to one state more than in the original.
+    # Each query attends to one more state than in the original.
     config = replace(config, same_length="mem_len+1" if config.same_length else None)
     warn_unverified(Path(source), NO_CHECKSUM)
     return load_weights(state_dict, map_nvidia_weights, config)
@@ -63,9 +63,9 @@ def map_nvidia_weights(config: TransformerXLConfig) -> WeightMap:
         for i in range(config.n_table):
             copies[f"crit.shared_out_projs.{i}"] = f"word_emb.emb_projs.{i}"
     # NVIDIA's learned positions are shared by all heads.
-    places = ("positions.p_NCD",)
-    own = Part(("r_emb",), places, flip_places, flip_places)
-    return WeightMap([own if part.ours == places else part for part in parts], copies)
+    names = ("positions.p_NCD",)
+    own = Part(("r_emb",), names, flip_table, flip_table)
+    return WeightMap([own if part.ours == names else part for part in parts], copies)
 
 
 def convert_vocabulary(vocab: Any, n_token: int) -> Vocabulary | None:
@@ -74,5 +74,5 @@ def convert_vocabulary(vocab: Any, n_token: int) -> Vocabulary | None:
     content = vars(vocab) if isinstance(vocab, Vocab) else {}
     words = content.get("idx2sym")
     if not isinstance(words, list) or content.get("delimiter") is not None:
-        raise ValueError("vocab: invalid kind; expected words between white space")
+        raise ValueError("vocab: invalid kind; expected words separated by white space")
     return require_size(make_words(words, bool(content.get("lower_case"))), n_token)

@@ -1,4 +1,4 @@
-"""Networks of the original PyTorch code (kimiyoung/transformer-xl): its settings and its names.
+"""Networks of the original PyTorch code (kimiyoung/transformer-xl): settings and names of weights.
 
 H heads   K head width   D width   N layers   C learned distances
 """
@@ -20,19 +20,19 @@ from ..model import TransformerXL, TransformerXLConfig
 
 NO_CHECKSUM = "another code's files have no checksum"
 REQUIRED = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "mem_len")
-# Keywords that we have too, and those that we call otherwise.
+# Keywords with the same name here.
 SAME_NAME = (*REQUIRED, "d_embed", "div_val", "dropout", "dropatt", "tie_weight")
 DEFAULTS = {
     "attn_type": 0, "clamp_len": -1, "cutoffs": [], "ext_len": 0, "pre_lnorm": False,
     "same_length": False, "tgt_len": 0, "tie_projs": [], "tie_weight": True,
 }  # fmt: skip
-# All that the original's constructor has, and NVIDIA's.
+# All keywords of the original's constructor, and of NVIDIA's.
 KEYWORDS = {*SAME_NAME, *DEFAULTS, "adapt_inp", "dtype", "sample_softmax"}
-# How like a keyword a misspelt one is; none of train.py's other options is as like.
+# Similarity of a misspelt keyword; train.py's other options are less similar to any keyword.
 CLOSE = 0.8
-# By attn_type.
+# Position scheme of each attn_type.
 POSITIONS = ("sinusoidal", "learned", "absolute_sinusoidal", "absolute_learned")
-# What a file may hold as something else, by the kind of the default.
+# For each type of a default, the types that a file may have instead.
 KINDS = {
     int: ("a number", int | float),
     float: ("a number", int | float),
@@ -41,7 +41,7 @@ KINDS = {
     list: ("a list", list | tuple),
 }
 
-# What our names have (regular expressions), and what the original's have in its place.
+# Our names (regular expressions) -> the original's.
 ORIGINAL_NAMES = {
     r"^embedding\.weight": "word_emb.emb_layers.0.weight",
     r"^embedding\.tables": "word_emb.emb_layers",
@@ -72,14 +72,14 @@ def load_original(
 
     Args:
         state_dict: the original's tensors under its own names; their precision is kept.
-        args: the keywords its constructor was called with, null for what was left out. Others may
-            be among them, as in all options of train.py, unless they look like one misspelt.
-            Of tgt_len and ext_len, only the size of a table that is not in state_dict depends.
-        source: where they come from, for the warning.
+        args: the keywords that its constructor was called with; null is the default. Other options
+            of train.py are ignored; one that looks like a misspelt keyword is an error. tgt_len and
+            ext_len are only used for the size of learned positions if they are not in state_dict.
+        source: their file, for the warning.
 
     Raises:
         ValueError: a keyword is misspelt or has a value that the original does not have, or a
-            tensor is missing, left over or of another shape; it is named.
+            tensor is missing, left over or of another shape; the message names it.
     """
     config = config_from_original(args, state_dict.get("r_emb"))
     warn_unverified(Path(source), NO_CHECKSUM)
@@ -89,52 +89,52 @@ def load_original(
 def config_from_original(
     args: Mapping[str, Any], table_NC: Tensor | None = None
 ) -> TransformerXLConfig:
-    """Translate the constructor's keywords, with its table of learned positions, if any."""
+    """Translate the constructor's keywords; `table_NC` is its learned positions, if any."""
     for key in args.keys() - KEYWORDS:
         if close := get_close_matches(str(key), KEYWORDS, cutoff=CLOSE):
             raise ValueError(f"args: {key}: unknown key; did you mean {close[0]}?")
-    given = fill_settings(args, DEFAULTS, SAME_NAME)
-    if missing := [key for key in REQUIRED if key not in given]:
+    theirs = fill_settings(args, DEFAULTS, SAME_NAME)
+    if missing := [key for key in REQUIRED if key not in theirs]:
         raise ValueError(f"args: {', '.join(missing)} missing; expected the constructor's keywords")
-    kind, n_projs = given["attn_type"], len(given["cutoffs"]) + 1
+    kind, n_projs = theirs["attn_type"], len(theirs["cutoffs"]) + 1
     require(kind in range(4), "attn_type", kind, "0, 1, 2 or 3")
     # With absolute positions, the original does not normalize queries.
     norm = "pre" if kind in (0, 1) else "pre_kv"
     return TransformerXLConfig(
-        **{key: given[key] for key in SAME_NAME if key in given},
-        cutoffs=given["cutoffs"],
-        tie_projs=[*map(bool, given["tie_projs"]), *[False] * n_projs][:n_projs],
+        **{key: theirs[key] for key in SAME_NAME if key in theirs},
+        cutoffs=theirs["cutoffs"],
+        tie_projs=[*map(bool, theirs["tie_projs"]), *[False] * n_projs][:n_projs],
         positions=POSITIONS[int(kind)],
-        norm=norm if given["pre_lnorm"] else "post",
+        norm=norm if theirs["pre_lnorm"] else "post",
         final_norm=False,
-        clamp_len=greatest_distance(given, table_NC),
-        same_length="mem_len" if given["same_length"] else None,
+        clamp_len=greatest_distance(theirs, table_NC),
+        same_length="mem_len" if theirs["same_length"] else None,
     )
 
 
 def fill_settings(
-    given: Mapping[str, Any], defaults: Mapping[str, Any], numbers: tuple[str, ...] = ()
+    theirs: Mapping[str, Any], defaults: Mapping[str, Any], numbers: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Return settings of the types of their defaults; null or missing ones get the default."""
-    settings = {key: value for key, value in given.items() if value is not None}
+    settings = {key: value for key, value in theirs.items() if value is not None}
     for key in settings.keys() & {*defaults, *numbers}:
         usual, value = type(defaults.get(key, 0)), settings[key]
         expected, kind = KINDS[usual]
         require(isinstance(value, kind), key, repr(value), expected)
-        # 1 for true, or 512.0.
+        # For example 1 for true, or 512.0 for 512.
         settings[key] = usual(value) if usual(value) == value else value
     return {**defaults, **settings}
 
 
-def greatest_distance(given: Mapping[str, Any], table_NC: Tensor | None) -> int | None:
+def greatest_distance(theirs: Mapping[str, Any], table_NC: Tensor | None) -> int | None:
     """Return our clamp_len; a table of learned positions begins with distance 0."""
-    clamp_len, kind = given["clamp_len"], given["attn_type"]
+    clamp_len, kind = theirs["clamp_len"], theirs["attn_type"]
     if kind in (0, 2):
         return clamp_len if clamp_len > 0 else None
-    n_row = given["tgt_len"] + given["ext_len"] + given["mem_len"]
+    n_row = theirs["tgt_len"] + theirs["ext_len"] + theirs["mem_len"]
     if table_NC is not None:
         n_row = table_NC.shape[1:2].numel()
-    require(n_row >= 1, "tgt_len", given["tgt_len"], "given, as positions are learned")
+    require(n_row >= 1, "tgt_len", theirs["tgt_len"], "1 or more, because positions are learned")
     return (min(n_row, clamp_len) if kind == 1 and clamp_len > 0 else n_row) - 1
 
 
@@ -162,13 +162,13 @@ def map_original_weight(config: TransformerXLConfig, ours: str) -> Part | None:
             # Rows beyond clamp_len are unused.
             used = slice(-config.n_distance, None)
             return part._replace(
-                to_ours=lambda table_NC: flip_places(table_NC[:, used]), to_theirs=flip_places
+                to_ours=lambda table_NC: flip_table(table_NC[:, used]), to_theirs=flip_table
             )
         case ["positions", "p_NCD"]:
-            # By head, which together are as wide as the model.
+            # The original has them by head; all heads together are as wide as the model.
             return part._replace(
-                to_ours=lambda r_NCHK: flip_places(r_NCHK.flatten(2)),
-                to_theirs=lambda p_NCD: flip_places(p_NCD.unflatten(2, (config.n_head, -1))),
+                to_ours=lambda r_NCHK: flip_table(r_NCHK.flatten(2)),
+                to_theirs=lambda p_NCD: flip_table(p_NCD.unflatten(2, (config.n_head, -1))),
             )
         case ["positions", "u_NHK" | "v_NHK"] if is_shared:
             return part._replace(
@@ -181,7 +181,7 @@ def flip_rows(tensor: Tensor) -> Tensors:
     return (tensor.flip(0),)
 
 
-def flip_places(table_NC: Tensor) -> Tensors:
+def flip_table(table_NC: Tensor) -> Tensors:
     """Reverse a learned table: in the other codes it begins with the largest distance."""
     return (table_NC.flip(1),)
 

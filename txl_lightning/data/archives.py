@@ -1,4 +1,4 @@
-"""A user's packed texts, which are untrusted: tar, zip, gz, bz2, xz, and JSON in lines."""
+"""A user's packed texts, which are untrusted: tar, zip, gz, bz2, xz, and JSON lines."""
 
 import bz2
 import errno
@@ -29,11 +29,11 @@ HARMLESS = 64 << 20
 # Errors that damaged numbers and names cause in Python.
 DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, KeyError)
 DAMAGE += (MemoryError, OverflowError, ValueError, RuntimeError, OSError)
-# Errors of the system that damaged offsets and names in an archive cause; others are of the disk.
-OF_CONTENT = {None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
+# System errors that a damaged archive causes by wrong offsets and names; all others are the disk's.
+DAMAGE_CODES = {None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
 LINES = ".jsonl"
 TEXT, ENDS = "text", "ends"
-"""Files of the texts that were in lines: the texts, and where each ends."""
+"""Files that `unpack_lines` writes: the texts, and the position where each ends."""
 
 
 def unpacker(path: Path) -> Callable[[Path, Path], None] | None:
@@ -49,26 +49,26 @@ def refuse_damage(archive: Path) -> Iterator[None]:
     try:
         yield
     except DAMAGE as error:
-        if isinstance(error, DataError) or getattr(error, "errno", None) not in OF_CONTENT:
+        if isinstance(error, DataError) or getattr(error, "errno", None) not in DAMAGE_CODES:
             raise
         reason = " ".join(str(error).split())
-        raise DataError(f"{archive}: damaged or no archive ({reason}); replace it") from error
+        raise DataError(f"{archive}: damaged, or not an archive ({reason}); replace it") from error
 
 
 def limit_members(archive: Path, members: Iterable[tuple[Any, str, int, bool]]) -> Iterator[Any]:
-    """Yield members, given with their names, sizes and if they are plain, while they are small."""
+    """Yield members of (member, name, size, is a file or folder); DataError if too large."""
     left = limit = max(HARMLESS, GROWTH * archive.stat().st_size)
     for member, name, n_byte, is_plain in members:
         left -= n_byte
         if left < 0:
             raise DataError(f"{archive}: unpacks to more than {limit:,} bytes; replace it")
         if not is_plain:
-            raise DataError(f"{archive}: member {name!r} is no plain file; leave it out")
+            raise DataError(f"{archive}: member {name!r} is not a regular file; remove it")
         yield member
 
 
 def unpack_tar(archive: Path, folder: Path) -> None:
-    """Unpack a tar; DataError unless it is small, whole, of plain files and folders."""
+    """Unpack a tar; DataError if it is too large, damaged, or has more than files and folders."""
     with refuse_damage(archive), tarfile.open(archive) as tar:
         # Negative sizes cause endless loops in older versions of tarfile.
         each = ((m, m.name, m.size, m.size >= 0 and (m.isreg() or m.isdir())) for m in tar)
@@ -94,7 +94,7 @@ def unpack_zip(archive: Path, folder: Path) -> None:
 
 
 def decompress(archive: Path, folder: Path) -> None:
-    """Write the one file that is in a .gz, .bz2 or .xz."""
+    """Unpack the single file in a .gz, .bz2 or .xz."""
     with refuse_damage(archive), COMPRESSED[archive.suffix](archive) as packed:
         chunks = iter(partial(packed.read, CHUNK), b"")
         each = ((chunk, archive.stem, len(chunk), True) for chunk in chunks)
@@ -103,7 +103,7 @@ def decompress(archive: Path, folder: Path) -> None:
 
 
 def unpack_lines(path: Path, folder: Path) -> None:
-    """Write the text of each line of JSON into one file, and where each ends into another."""
+    """Write the texts of JSON lines into one file, and the end of each into another."""
     ends, n_byte = array("q"), 0
     with path.open("rb") as lines, (folder / TEXT).open("wb") as file:
         for number, line in enumerate(iter(partial(lines.readline, HARMLESS), b""), 1):
@@ -114,7 +114,7 @@ def unpack_lines(path: Path, folder: Path) -> None:
 
 def find_text(line: bytes, where: str) -> bytes:
     try:
-        # Half of a surrogate pair is no text.
+        # Half of a surrogate pair cannot be encoded.
         return json.loads(line)["text"].encode() if line.strip() else b""
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         expected = 'expected JSON in each line, as {"text": "..."}'
@@ -122,13 +122,13 @@ def find_text(line: bytes, where: str) -> bytes:
 
 
 def find_texts(folder: Path) -> list[FileSlice]:
-    """Return the texts that `unpack_lines` wrote, but the empty ones."""
+    """Return the texts that `unpack_lines` wrote, except empty ones."""
     bounds = pairwise([0, *array("q", (folder / ENDS).read_bytes())])
     return [FileSlice(folder / TEXT, start, end) for start, end in bounds if end > start]
 
 
 def save_texts(texts: Iterable[str], path: Path) -> None:
-    """Write texts as JSON in lines, the file that `unpack_lines` takes."""
+    """Write texts as JSON lines, which `unpack_lines` reads."""
     require(not isinstance(texts, str), "texts", "one text", "a list of texts")
     require(path.name.endswith(LINES), "path", path, f"a file whose name ends with {LINES}")
 

@@ -61,8 +61,8 @@ class CheckedIds:
             # Change the time stamp, so that the next process checks the file again.
             with suppress(OSError):
                 os.utime(self.path)
-            where = f"block {block + 1} of {len(self.checksums)} is not what was written"
-            raise DataError(f"{self.path}: damaged: {where}; start again, and it is encoded anew")
+            where = f"block {block + 1} of {len(self.checksums)} differs from its checksum"
+            raise DataError(f"{self.path}: damaged: {where}; start again to encode it again")
         if ids.max() >= self.n_token:
             raise DataError(f"{self.path}: id {ids.max()} is beyond the {self.n_token} tokens")
         self._is_new[block] = False

@@ -19,7 +19,7 @@ PARTS = {"words": WordOptions, "subwords": SubwordOptions, "task": TaskConfig}
 
 
 def plain_values(config: "DataConfig") -> dict[str, Any]:
-    """Return settings as they are stored: paths as texts, and plain values of parts as parts."""
+    """Return settings with paths as strings, and nested settings as instances of PARTS."""
     values: dict[str, Any] = {}
     for name in ("path", "vocab", "data_dir"):
         value = getattr(config, name)
@@ -28,7 +28,7 @@ def plain_values(config: "DataConfig") -> dict[str, Any]:
         values["path"] = [str(p) if isinstance(p, Path) else p for p in values["path"]]
     for name, kind in PARTS.items():
         value = getattr(config, name)
-        # A parsed YAML file has plain values.
+        # In a parsed YAML file, nested settings are dicts.
         values[name] = kind(**value) if isinstance(value, dict) else value
     return values
 
@@ -44,7 +44,7 @@ class DataConfig:
             JSON lines, or three of these for train, val and test.
         vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
             tokenizer.json, or words, one per line; default the corpus's own, or bytes.
-        document_unit: Unit of independent documents, which see nothing before them; default the
+        document_unit: Unit of documents, which attend to nothing before them; default the
             corpus's own, the files of a folder or archive, otherwise none.
         split: Fractions for train, val and test if the text is not already split; they add up to 1.
         words: Rules of words; default those of the corpus's published results.
@@ -111,13 +111,13 @@ class DataConfig:
     def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
         """Encode a split with a given vocabulary in a permanent folder; DataError as in `open`."""
         recipe, saved = self.recipe(), folder / "vocab.json"
-        filled = [name for name, parts in recipe.splits.items() if any(p.n_byte for p in parts)]
-        if split not in filled:
+        nonempty = [name for name, parts in recipe.splits.items() if any(p.n_byte for p in parts)]
+        if split not in nonempty:
             raise DataError(f"{self.name}: its {split} text is empty; give another split")
         saved.write_text(vocab.to_json())
         splits = {name: recipe.splits[name] if name == split else [] for name in SPLITS}
         store = prepare_store(replace(recipe, splits=splits, vocab=str(saved)), folder)
-        # From the text alone, so that all vocabularies are evaluated on the same text.
+        # The hash of the text alone: it shows that vocabularies are compared on the same text.
         fingerprint = store.manifest["text"][:16]
         text = replace(EvalText.from_store(self.name, store, split), fingerprint=fingerprint)
-        return text if len(filled) > 1 else replace(text, split="whole text")
+        return text if len(nonempty) > 1 else replace(text, split="whole text")

@@ -48,8 +48,8 @@ class Corpus:
 
     def find_splits(self, data_dir: Path, fractions: Sequence[float]) -> Splits:
         """Return the slices of train, val and test, downloaded if missing; DataError on failure."""
-        placed = [place_file(file, data_dir / self.folder) for file in self.files]
-        return self.cut([path for paths in placed for path in paths], fractions)
+        groups = [place_file(file, data_dir / self.folder) for file in self.files]
+        return self.cut([path for paths in groups for path in paths], fractions)
 
 
 def place_file(remote: RemoteFile, folder: Path) -> list[Path]:

@@ -35,8 +35,8 @@ class StreamConfig:
         eval_tgt_len: Tokens per segment in validation, test and predict; default tgt_len.
         eval_batch_size: Rows in validation, test and predict; default batch_size.
         eval_ext_len: Tokens read again in validation, test and predict; default ext_len.
-        eval_warmup_len: Unscored tokens that each of their rows except the first reads before its
-            own.
+        eval_warmup_len: Unscored tokens that each row except the first reads before its own, in
+            validation, test and predict.
         order: Order of the training text: ordered; rolled, each row from another offset in each
             pass; or shuffled, documents in another order in each pass.
         segments: Lengths of training segments: fixed, tgt_len each; or varlen, random around
@@ -75,7 +75,7 @@ class CorpusConfig(DataConfig, StreamConfig):
     """Settings of a text and of reading it."""
 
     def __post_init__(self) -> None:
-        # First, because it makes texts of paths.
+        # First, because it converts paths to strings.
         DataConfig.__post_init__(self)
         StreamConfig.__post_init__(self)
 
@@ -109,7 +109,7 @@ class CorpusDataModule(LightningDataModule):
     def from_texts(
         cls, texts: Iterable[str], path: str | Path, **settings: Any
     ) -> "CorpusDataModule":
-        """Save texts, each a document, as JSON in lines; return the module that reads this file.
+        """Save texts, each a document, as JSON lines; return the module that reads this file.
 
         Evaluation and resuming need this file, not the texts.
         """
@@ -196,17 +196,17 @@ class CorpusDataModule(LightningDataModule):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raise a DataError for a checkpoint of another text or vocabulary, unless allowed."""
-        was = load_vocabulary(state["vocab"])
-        fingerprints = {"data.vocab": (was.fingerprint, self.vocab.fingerprint)}
+        before = load_vocabulary(state["vocab"])
+        fingerprints = {"data.vocab": (before.fingerprint, self.vocab.fingerprint)}
         if text := state.get("fingerprint"):
             fingerprints[f"data ({self.config.name})"] = (text, self.store.fingerprint)
         changed = "; ".join(
-            f"{key}: the checkpoint's is {before}, this text's {now}"
-            for key, (before, now) in fingerprints.items()
-            if before != now
+            f"{key}: the checkpoint's is {theirs}, this text's {ours}"
+            for key, (theirs, ours) in fingerprints.items()
+            if theirs != ours
         )
-        if was.n_token != self.n_token:
-            sizes = f"they are of {was.n_token} and {self.n_token} tokens"
+        if before.n_token != self.n_token:
+            sizes = f"they have {before.n_token} and {self.n_token} tokens"
             raise DataError(f"{changed}; {sizes}; pass its run's vocab.json as data.vocab")
         if changed and not self.config.allow_mismatch:
             fix = "give the same text and vocabulary, or --data.allow_mismatch true"

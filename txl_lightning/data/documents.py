@@ -17,10 +17,10 @@ from ..errors import DataError, StorageError, print_notice, show_controls
 from ..files import read_json, write_json
 
 CHUNK = 1 << 20
-SETTLED = 2 * 10**9  # nanoseconds after which a change certainly gets another time stamp
+MIN_AGE = 2 * 10**9  # nanoseconds after which a change certainly gets another time stamp
 SPLITS = ("train", "val", "test")
 
-Advance = Callable[[int], object]  # called with what is done since the last call
+Advance = Callable[[int], object]  # called with the amount done since the last call
 # One document of a text: each file, or each line.
 DocumentUnit = Literal["files", "lines"]
 
@@ -107,19 +107,19 @@ def find_difference(path: Path, checksum: str) -> str:
     """Return a file's checksum and the expected one as text, or "" if they are equal."""
     algorithm, _, digest = checksum.partition(":")
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, algorithm).hexdigest()
-    return "" if found == digest else f"{algorithm} {found}, not {digest}"
+        actual = hashlib.file_digest(file, algorithm).hexdigest()
+    return "" if actual == digest else f"{algorithm} {actual}, not {digest}"
 
 
 def verify_file(path: Path, checksum: str) -> None:
     """Raise a DataError unless a file can be read and has this checksum."""
     try:
-        wrong = find_difference(path, checksum)
+        difference = find_difference(path, checksum)
     except OSError as error:
         reason = error.strerror or error
         raise DataError(f"{path}: cannot be read ({reason}); pass data.path") from error
-    if wrong:
-        raise DataError(f"{path}: another file ({wrong}); remove it, or pass data.path")
+    if difference:
+        raise DataError(f"{path}: wrong file ({difference}); remove it, or pass data.path")
 
 
 def short_hash(value: Any) -> str:
@@ -140,8 +140,8 @@ def cached_by_mtime(
                 return saved.get("result")
         print_notice(f"warning: {cache}: damaged; computed again")
     result = compute()
-    if all(time.time_ns() - changed > SETTLED for *_, changed in stamps):
-        # A prepared folder may be read-only; then compute every time.
+    if all(time.time_ns() - changed > MIN_AGE for *_, changed in stamps):
+        # The folder may be read-only; then every call computes.
         with suppress(StorageError):
             write_json({"result": result, "checksum": short_hash(result)}, cache)
     return result
@@ -177,7 +177,7 @@ def sha256_text(splits: Mapping[str, Sequence[FileSlice]], data_dir: Path) -> st
 
 @contextmanager
 def show_progress(task: str, total: int | None, in_bytes: bool = True) -> Iterator[Advance]:
-    """Show a progress bar of `total` bytes or parts on a terminal; yield what advances it."""
+    """Show a progress bar of `total` bytes or parts; yield the function that advances it."""
     # rich is slow to import, and a prepared text needs no bar.
     from rich import progress
     from rich.console import Console
@@ -185,8 +185,8 @@ def show_progress(task: str, total: int | None, in_bytes: bool = True) -> Iterat
     amount = progress.DownloadColumn() if in_bytes else progress.MofNCompleteColumn()
     name = progress.TextColumn("{task.description}", markup=False)
     columns = name, progress.BarColumn(24), amount, progress.TimeRemainingColumn()
-    # Printed above the bar; to a file it must go as ever.
-    shared = bool(sys.stdout and sys.stdout.isatty())
+    # Print stdout above the bar, unless stdout is a file.
+    is_terminal = bool(sys.stdout and sys.stdout.isatty())
     options = {"console": Console(stderr=True), "disable": not sys.stderr.isatty()}
-    with progress.Progress(*columns, **options, redirect_stdout=shared) as bar:
+    with progress.Progress(*columns, **options, redirect_stdout=is_terminal) as bar:
         yield partial(bar.advance, bar.add_task(show_controls(task), total=total))

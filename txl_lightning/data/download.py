@@ -47,9 +47,9 @@ def _download(remote: RemoteFile, target: Path) -> Path:
         problem = None
     except requests.RequestException as error:
         problem = f"cannot be read ({_reason(error)})"
-    if not problem and (wrong := find_difference(part, remote.checksum)):
-        aside = part.replace(target.with_name(f"{target.name}.wrong"))
-        problem = f"is another file ({wrong}; kept as {aside})"
+    if not problem and (difference := find_difference(part, remote.checksum)):
+        wrong = part.replace(target.with_name(f"{target.name}.wrong"))
+        problem = f"is a wrong file ({difference}; kept as {wrong})"
     if problem:
         advice = "put the file there yourself"
         raise DataError(f"{target}: missing, and {remote.url} {problem}; {advice}")
@@ -84,7 +84,7 @@ def _append_rest(remote: RemoteFile, part: Path) -> None:
                 if response.ok or response.status_code == PAST_THE_END:
                     start = file.truncate(0)
                 if response.status_code == requests.codes.partial_content:
-                    raise requests.ConnectionError(f"it sent {extent!r}, which was not asked for")
+                    raise requests.ConnectionError(f"unexpected range {extent!r} from the server")
             response.raise_for_status()
             end = start + int(response.headers.get("Content-Length", remote.n_byte - start))
             # Some servers declare a .gz as an encoding; decoded, it would be a different file.
@@ -95,7 +95,7 @@ def _append_rest(remote: RemoteFile, part: Path) -> None:
                     start += file.write(chunk)
                     advance(len(chunk))
     if start < end:
-        raise requests.ConnectionError(f"it broke off at {start:,} of {end:,} bytes")
+        raise requests.ConnectionError(f"connection closed at {start:,} of {end:,} bytes")
 
 
 def _reason(error: BaseException) -> str:

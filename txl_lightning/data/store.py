@@ -69,7 +69,7 @@ class Recipe:
     def describe(self, data_dir: Path) -> dict[str, Any]:
         """Return the recipe as plain values, with the text's checksum."""
         sizes = {name: [part.n_byte for part in self.splits[name]] for name in SPLITS}
-        described: dict[str, Any] = {
+        description: dict[str, Any] = {
             "version": VERSION,
             "text": sha256_text(self.splits, data_dir),
             "vocab": self.vocab,
@@ -80,13 +80,13 @@ class Recipe:
         }
         match self.vocab:
             case "words":
-                described["words"] = asdict(self.words)
+                description["words"] = asdict(self.words)
             case "bpe" | "unigram":
-                described["subwords"] = asdict(self.subwords)
+                description["subwords"] = asdict(self.subwords)
             case name if name not in BUILT_IN:
                 vocab = sha256_file(Path(name)) if Path(name).is_file() else name
-                described |= {"vocab": vocab, "words": asdict(self.words)}
-        return described
+                description |= {"vocab": vocab, "words": asdict(self.words)}
+        return description
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Store:
     """A prepared text: for each split its ids, and the positions where documents begin."""
 
     folder: Path
-    example_len = None  # a text's answers are not right or wrong, as a task's are
+    example_len = None  # only tasks have examples, whose answers are right or wrong
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Store:
         path = self.folder / "manifest.json"
         manifest = read_json(path, MANIFEST)
         if manifest.pop("checksum") != short_hash(manifest):
-            raise DataError(f"{path}: damaged: its checksum is not what it says")
+            raise DataError(f"{path}: damaged: its checksum differs")
         return manifest
 
     @cached_property
@@ -161,7 +161,7 @@ class Store:
         return Text(ids, map_array(self.verify(f"{split}.starts"), "int64"))
 
     def describe(self) -> str:
-        """Return in one line how much text there is, and of what tokens."""
+        """Return the sizes of text and vocabulary in one line."""
         names = {"n_document": "documents"} if self.manifest["documents"] else {}
         names |= {"bytes": "bytes", "tokens": "tokens"}
         counts = [f"{sum(self.manifest[key].values()):,} {names[key]}" for key in names]
@@ -211,11 +211,11 @@ def prepare_store(recipe: Recipe, data_dir: Path, whole: bool = False) -> Store:
 
     With `whole`, all files are compared with their checksums.
     """
-    described = recipe.describe(data_dir)
-    folder = data_dir / "prepared" / short_hash(described)
+    description = recipe.describe(data_dir)
+    folder = data_dir / "prepared" / short_hash(description)
 
     def build(part: Path) -> None:
-        build_store(part, recipe, described)
+        build_store(part, recipe, description)
 
     create_folder(folder, build)
     if problem := Store(folder).find_damage(data_dir, whole):
@@ -227,16 +227,16 @@ def prepare_store(recipe: Recipe, data_dir: Path, whole: bool = False) -> Store:
     return Store(folder)
 
 
-def build_store(folder: Path, recipe: Recipe, described: dict[str, Any]) -> None:
+def build_store(folder: Path, recipe: Recipe, description: dict[str, Any]) -> None:
     """Write the ids of every split, the vocabulary and the manifest into a folder."""
-    total = sum(described["bytes"].values())
+    total = sum(description["bytes"].values())
     if total > LARGE and not sys.stderr.isatty():
         print_notice(f"encoding {total:,} bytes as {recipe.vocab}")
     vocab = recipe.build_vocabulary()
     with show_progress("encoding", total) as advance:
         counts = {name: encode_split(folder, name, vocab, recipe, advance) for name in SPLITS}
     (folder / "vocab.json").write_text(vocab.to_json(), encoding="utf-8")
-    manifest = described | {"dtype": vocab.dtype.name, "n_token": vocab.n_token}
+    manifest = description | {"dtype": vocab.dtype.name, "n_token": vocab.n_token}
     manifest["files"] = {
         name: {"bytes": (folder / name).stat().st_size, "blocks": hash_blocks(folder / name)}
         for name in FILES

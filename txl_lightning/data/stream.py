@@ -41,7 +41,7 @@ class Segment(NamedTuple):
 
     @staticmethod
     def from_batch(batch: Any) -> Segment:
-        """Return a segment; one in which each row of (tokens_BL, targets_BL) is a text of its own.
+        """Return a segment, made of (tokens_BL, targets_BL) if necessary; each row is a document.
 
         A batch of another kind is a ValueError.
         """
@@ -186,7 +186,7 @@ class TrainingLoader:
     consumed: int = 0
 
     def __len__(self) -> int:
-        # Endless, but a number: without one, Lightning fetches ahead of what it trains on.
+        # It is endless, but without a length Lightning would prefetch batches.
         return sys.maxsize
 
     def __iter__(self) -> Iterator[Segment]:
@@ -210,11 +210,11 @@ class TrainingLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the position; if the reading settings changed, start from the beginning."""
-        was = {"ext_len": 0} | state["read_as"]
-        changed = [name for name, value in self.read_as.items() if was.get(name) != value]
+        before = {"ext_len": 0} | state["read_as"]
+        changed = [name for name, value in self.read_as.items() if before.get(name) != value]
         if changed:
-            found = (f"{name} was {was.get(name)}, is {self.read_as[name]}" for name in changed)
-            warnings.warn(f"reading from the start of the text: {'; '.join(found)}", stacklevel=2)
+            both = (f"{name} was {before.get(name)}, is {self.read_as[name]}" for name in changed)
+            warnings.warn(f"reading from the start of the text: {'; '.join(both)}", stacklevel=2)
         self.consumed = 0 if changed else state["consumed"]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import require_at_least
 from .documents import SPLITS, short_hash
-from .tokens import Drawn, Examples
+from .tokens import Examples, QuestionAnswer
 from .vocab import WordOptions, Words
 
 ENDLESS = 1 << 40
@@ -39,7 +39,7 @@ class TaskConfig:
         require_at_least(self, length=1, n_symbol=2, distance=0, n_train=1, n_eval=1)
 
 
-def draw_sort(config: TaskConfig, rng: np.random.Generator) -> Drawn:
+def draw_sort(config: TaskConfig, rng: np.random.Generator) -> QuestionAnswer:
     """Draw digits, answered by the sorted digits (augustwester/transformer-xl).
 
     With length 5: `3 1 4 1 5` is answered by `1 1 3 4 5`.
@@ -48,7 +48,7 @@ def draw_sort(config: TaskConfig, rng: np.random.Generator) -> Drawn:
     return unsorted, np.sort(unsorted)
 
 
-def draw_copy(config: TaskConfig, rng: np.random.Generator) -> Drawn:
+def draw_copy(config: TaskConfig, rng: np.random.Generator) -> QuestionAnswer:
     """Draw symbols, blanks and a mark, answered by the same symbols.
 
     With length 3 and distance 2: `3 1 4 . . >` is answered by `3 1 4`.
@@ -58,7 +58,7 @@ def draw_copy(config: TaskConfig, rng: np.random.Generator) -> Drawn:
     return np.concatenate([copied, np.full(config.distance, blank), [mark]]), copied
 
 
-def draw_recall(config: TaskConfig, rng: np.random.Generator) -> Drawn:
+def draw_recall(config: TaskConfig, rng: np.random.Generator) -> QuestionAnswer:
     """Draw pairs of a key and a value, blanks, a mark and a key, answered by the key's value.
 
     With length 3 and distance 4: `c 1 a 7 b 1 . . . . > a` is answered by `7`.

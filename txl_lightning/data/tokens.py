@@ -18,7 +18,7 @@ Pair = tuple[ndarray, ndarray]
 DEVIATION, SHORTEST = 5, 5
 
 
-Drawn = tuple[ndarray, ndarray]
+QuestionAnswer = tuple[ndarray, ndarray]
 """Ids of an example: the question, and the answer."""
 
 
@@ -53,7 +53,7 @@ class Examples:
     An example is the same each time it is read.
     """
 
-    draw: Callable[[np.random.Generator], Drawn]
+    draw: Callable[[np.random.Generator], QuestionAnswer]
     seed: tuple[int, int]
     n_example: int
     row_multiple: int
@@ -108,7 +108,7 @@ class RolledOrder:
 
 
 class ShuffledOrder:
-    """The documents follow each other in another order in each pass."""
+    """The documents are read in another order in each pass."""
 
     def __init__(self, text: Text, seed: int) -> None:
         self.text, self.seed = text, seed

@@ -15,12 +15,12 @@ from ..signals import is_child
 from .archives import COMPRESSED, LINES, TARS, find_texts, unpack_lines, unpacker
 from .documents import SPLITS, FileSlice, Splits, file_stamp, short_hash, whole_file
 
-Documents = Mapping[str, list[FileSlice]]  # by the path of a file, the texts in it
-Found = dict[str, list[FileSlice] | None]  # the same, with None for what is not text
-# Files of several texts, if they are no folders.
+Documents = Mapping[str, list[FileSlice]]  # path of a file -> the texts in it
+Contents = dict[str, list[FileSlice] | None]  # the same, with None for a file that is not text
+# Endings of files with several texts.
 SEVERAL = (*TARS, ".zip", LINES, *(f"{LINES}{ending}" for ending in COMPRESSED))
 PACKED = (".zst", ".7z")
-NUL_WITHIN = 8000  # bytes: a file without a NUL there is text, as git says
+NUL_WITHIN = 8000  # bytes; a file without a NUL in its first bytes is text, as in git
 # Names of a split within file or folder names, between dots.
 NAMES = {"train": {"train"}, "val": {"val", "valid", "validation", "dev"}, "test": {"test"}}
 
@@ -37,13 +37,13 @@ def split_user_files(paths: Sequence[Path], fractions: Sequence[float], data_dir
         expected = "expected one, or three: train, val and test"
         raise DataError(f"data.path: invalid number of files {len(paths)}; {expected}")
     documents = find_documents(paths[0], data_dir)
-    with removed_if_refused(paths[0], data_dir):
-        named = split_by_name(paths[0], documents)
-    return named or split_by_fractions([*chain(*documents.values())], fractions)
+    with remove_if_refused(paths[0], data_dir):
+        splits = split_by_name(paths[0], documents)
+    return splits or split_by_fractions([*chain(*documents.values())], fractions)
 
 
 def has_documents(path: Path) -> bool:
-    """Return True if there are several documents in it."""
+    """Return True if a path may contain several documents."""
     return path.is_dir() or path.name.endswith(SEVERAL)
 
 
@@ -58,23 +58,23 @@ def find_documents(path: Path, data_dir: Path) -> Documents:
         expected = "data.path must name a text file, a folder or an archive"
         raise DataError(f"{path}: no such file; {expected}")
     if path.suffix in PACKED:
-        raise DataError(f"{path}: packed; unpack it first (.zip, .gz, .bz2 and .xz may stay so)")
-    with removed_if_refused(path, data_dir):
+        raise DataError(f"{path}: packed; unpack it first (.zip, .gz, .bz2 and .xz need not be)")
+    with remove_if_refused(path, data_dir):
         find = find_in_folder if path.is_dir() else find_in_file
-        found = find(path, data_dir)
-        documents = {name: slices for name, slices in found.items() if slices}
-        passed_over = [name for name, slices in found.items() if slices is None]
-        names = f"{', '.join(passed_over[:5])}{', ...' * (len(passed_over) > 5)}"
+        contents = find(path, data_dir)
+        documents = {name: slices for name, slices in contents.items() if slices}
+        skipped = [name for name, slices in contents.items() if slices is None]
+        names = f"{', '.join(skipped[:5])}{', ...' * (len(skipped) > 5)}"
         if not documents:
-            but = f"there is no text in it{f', but {names}' * bool(names)}"
-            raise DataError(f"{path}: {but}; data.path must name some")
-    if passed_over and not is_child():
-        print_notice(f"warning: {path}: passed over, as not text: {names} ({len(passed_over):,})")
+            problem = f"no text in it{f', only {names}' * bool(names)}"
+            raise DataError(f"{path}: {problem}; data.path must name a text")
+    if skipped and not is_child():
+        print_notice(f"warning: {path}: skipped, because not text: {names} ({len(skipped):,})")
     return documents
 
 
-def find_in_file(path: Path, data_dir: Path) -> Found:
-    """Return the texts in a file, which is unpacked if it must be."""
+def find_in_file(path: Path, data_dir: Path) -> Contents:
+    """Return the texts in a file, unpacked if necessary."""
     unpack = unpacker(path)
     if unpack is None:
         return {path.name: whole_file(path)}
@@ -85,19 +85,19 @@ def find_in_file(path: Path, data_dir: Path) -> Found:
     return find_in_folder(folder, data_dir, unpacked=True)
 
 
-def find_in_folder(folder: Path, data_dir: Path, unpacked: bool = False) -> Found:
-    """Return the texts in a folder by path, None for what is not text.
+def find_in_folder(folder: Path, data_dir: Path, unpacked: bool = False) -> Contents:
+    """Return the texts in a folder by path, None for a file that is not text.
 
-    Packed files are unpacked, but in what is `unpacked`: archives in archives grow without limit.
+    Packed files are unpacked, except in an archive (`unpacked`): nested ones grow without limit.
     """
-    found: Found = {}
+    contents: Contents = {}
     for name, path in list_files(folder, data_dir).items():
         if path.suffix == LINES or (unpacker(path) and not unpacked):
             inner = find_in_file(path, data_dir)
-            found |= {f"{name}/{part}": slices for part, slices in inner.items()}
+            contents |= {f"{name}/{part}": slices for part, slices in inner.items()}
         else:
-            found[name] = whole_file(path) if is_text(path) else None
-    return found
+            contents[name] = whole_file(path) if is_text(path) else None
+    return contents
 
 
 def is_text(path: Path) -> bool:
@@ -110,7 +110,7 @@ def unpacked_folder(archive: Path, data_dir: Path) -> Path:
 
 
 @contextmanager
-def removed_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
+def remove_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
     """Remove the unpacked copy of a tar if a DataError refuses it."""
     try:
         yield
@@ -120,32 +120,32 @@ def removed_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
 
 
 def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
-    """Return the files in a folder by path, without hidden ones, links, and ours in `data_dir`."""
-    ours = [data_dir.resolve() / name for name in ("prepared", "downloads")]
-    found = {}
+    """Return the files in a folder by path, without hidden ones, links, and our own in data_dir."""
+    own = [data_dir.resolve() / name for name in ("prepared", "downloads")]
+    paths_by_name = {}
     for parent, folders, files in os.walk(folder):
         here = Path(parent)
         visible = [name for name in folders if not name.startswith(".")]
         # os.walk visits only the folders that remain in its list.
-        folders[:] = [name for name in visible if (here / name).resolve() not in ours]
+        folders[:] = [name for name in visible if (here / name).resolve() not in own]
         paths = (here / name for name in files if not name.startswith("."))
         plain = (path for path in paths if path.is_file() and not path.is_symlink())
-        found |= {path.relative_to(folder).as_posix(): path for path in plain}
-    return dict(sorted(found.items()))
+        paths_by_name |= {path.relative_to(folder).as_posix(): path for path in plain}
+    return dict(sorted(paths_by_name.items()))
 
 
 def split_by_name(path: Path, documents: Documents) -> Splits:
-    """Return the documents of each split if their names give all three; then each must give one."""
-    named = {name: split_named_by(name) for name in documents}
-    if not set(named.values()) >= set(SPLITS):
+    """Return the documents of each split, or {} unless there are names of all three splits."""
+    split_of = {name: split_in_name(name) for name in documents}
+    if not set(split_of.values()) >= set(SPLITS):
         return {}
-    if stray := next((name for name in named if named[name] is None), None):
+    if stray := next((name for name, split in split_of.items() if split is None), None):
         raise DataError(f"{path}: {stray} is not in train, val or test, but others are; move it")
-    parts = {split: [documents[n] for n in documents if named[n] == split] for split in SPLITS}
+    parts = {split: [documents[n] for n in documents if split_of[n] == split] for split in SPLITS}
     return {split: [*chain(*parts[split])] for split in SPLITS}
 
 
-def split_named_by(name: str) -> str | None:
+def split_in_name(name: str) -> str | None:
     """Return the split that a path names: as a folder, or between dots in the file name."""
     *folders, file = name.split("/")
     parts = (*folders, *file.split("."))

@@ -37,8 +37,8 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 
 def cpu_name() -> str:
     cpus = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*: (.+)", cpus.read_text(), re.M) if cpus.exists() else None
-    return found[1] if found else platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*: (.+)", cpus.read_text(), re.M) if cpus.exists() else None
+    return match[1] if match else platform.processor() or platform.machine()
 
 
 def commit() -> str | None:

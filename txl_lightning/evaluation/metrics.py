@@ -31,7 +31,7 @@ class MeanNats(Metric):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any) -> "MeanNats":
         def move(value: Tensor) -> Tensor:
-            # Cast to bfloat16 with the module, the count would stop at 256 tokens.
+            # In bfloat16, to which the module may be cast, the count would stop at 256 tokens.
             device = fn(value).device
             return value.to(device, accumulator_dtype(device))
 

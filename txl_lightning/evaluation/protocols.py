@@ -43,10 +43,10 @@ class ProtocolOptions:
 class Protocol(ProtocolOptions):
     """Rows and segments in which a text is scored.
 
-    mem_len, clamp_len and same_length of None are those of training, a tgt_len of None makes the
-    text one segment, max_tokens of None scores all of it. Rows start with an empty memory and
-    their warm-up: results are independent of batch_size only if the warm-up covers the context
-    of all layers.
+    None means, for mem_len, clamp_len and same_length, the value of training; for tgt_len, one
+    segment for the whole text; for max_tokens, no limit. Rows start with an empty memory and a
+    warm-up: results are independent of batch_size only if the warm-up covers the context of all
+    layers.
     """
 
     batch_size: int = 1
@@ -55,7 +55,7 @@ class Protocol(ProtocolOptions):
     warmup_len: int = 0
     drop_last: bool = False
     name: str = "segments"
-    source: str = "lengths given one by one"
+    source: str = "individual lengths"
     """Source of the values."""
     unit: Literal["bits", "perplexity"] = "bits"
     """Unit of the published results."""
@@ -106,7 +106,7 @@ TABLE = {
     "paper-wt103-large": published("pytorch/run_wt103_large.sh", "perplexity", 10, 128, 1600, 1000),
     "paper-lm1b-base": published("pytorch/run_lm1b_base.sh", "perplexity", 64, 32, 128, None),
     "paper-lm1b-large": published("pytorch/run_lm1b_large.sh", "perplexity", 8, 32, 128, None),
-    # Whole segments of the row before fill the memory; the first row starts empty.
+    # Whole segments of the previous row fill the memory; the first row starts empty.
     "nvidia-wt103-base": published(
         *NVIDIA, 64, 640, 400, same_length="mem_len+1", warmup_len=640
     ),

@@ -1,6 +1,6 @@
-"""One evaluation as a record of plain values, counted in constant memory, with its interval.
+"""The result of an evaluation as plain values with intervals, computed in constant memory.
 
-K targets that are scored   N tokens of the text
+K scored targets   N tokens of the text
 """
 
 import math
@@ -111,9 +111,9 @@ def evaluate(
             nats_N[part.position_K] = part.nats_K.numpy()
         report(len(part.position_K))
     if not total.n_scored:
-        raise ValueError(f"{text.name}: nothing in it is scored; it must have two tokens or more")
+        raise ValueError(f"{text.name}: no token is scored; expected a text of two tokens or more")
     if not math.isfinite(total.mean):
-        raise NonFiniteError(f"{text.name}: nats {total.mean}; the network's weights are of no use")
+        raise NonFiniteError(f"{text.name}: nats {total.mean}; the network's weights are invalid")
     seconds = time.perf_counter() - began
     record = describe_reading(model, text, protocol) | {"cold_starts": n_cold, "tokens": stream.end}
     record |= total.summary(text.vocab.unit, n_byte)

@@ -17,7 +17,7 @@ ERROR = "_error"
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """Logged values of a run by name, one row a step; "step" counts from 1."""
+    """Logged values of a run by name, one row per step; "step" counts from 1."""
 
     rows: list[dict[str, float]]
 
@@ -32,17 +32,17 @@ class RunMetrics:
     @property
     def validations(self) -> list[dict[str, float]]:
         """Rows of the validations: step, tokens_seen, nats, other readings of the first text."""
-        found = []
+        rows = []
         for row in self.rows:
             names = [name[4:] for name in row if name.startswith("val/") and name.count("/") == 1]
             # The loss equals the nats; other tools expect this name.
             names = sorted({*names} - {"loss"}, key=lambda n: (n != "tokens_seen", n != "nats", n))
             if names:
                 values = {name: row[f"val/{name}"] for name in names}
-                # A whole number is written as one.
+                # Shown without a decimal point.
                 values |= {name: int(values[name]) for name in names if name == "tokens_seen"}
-                found.append({"step": row["step"]} | values)
-        return found
+                rows.append({"step": row["step"]} | values)
+        return rows
 
     @property
     def best(self) -> dict[str, float] | None:
@@ -51,31 +51,31 @@ class RunMetrics:
 
     @property
     def bits(self) -> str:
-        """The unit to show: bits per byte, which compares models, or else per token."""
+        """The unit to show: bits per byte, which are comparable, or else bits per token."""
         names = {name.partition("/")[2] for row in self.rows for name in row}
-        # "byte" is first by the alphabet too.
+        # Alphabetically, "bits_per_byte" is the first.
         return min((name for name in names if name.startswith("bits_per_")), default="nats")
 
     @property
     def headlines(self) -> dict[str, str]:
         """The main results of a run as text, by label; missing ones are left out."""
-        best, found = self.best or {}, {}
+        best, texts = self.best or {}, {}
         bits = self.bits if self.bits in best else "nats"
         if best:
-            found[f"best validation ({bits.replace('_', ' ')})"] = format_cell(best, bits)
-            found["at step"] = format_cell(best, "step")
+            texts[f"best validation ({bits.replace('_', ' ')})"] = format_cell(best, bits)
+            texts["at step"] = format_cell(best, "step")
         if "answer_accuracy" in best:
-            found["answer accuracy"] = f"{best['answer_accuracy']:.1%}"
+            texts["answer accuracy"] = f"{best['answer_accuracy']:.1%}"
         if "memory_gain" in best:
-            found["memory gain (nats)"] = format_cell(best, "memory_gain")
+            texts["memory gain (nats)"] = format_cell(best, "memory_gain")
         if self.rows:
-            found["training tokens"] = f"{self.last('train/tokens_seen'):,.0f}"
-            found["training time"] = str(timedelta(seconds=int(self.last("train/seconds"))))
+            texts["training tokens"] = f"{self.last('train/tokens_seen'):,.0f}"
+            texts["training time"] = str(timedelta(seconds=int(self.last("train/seconds"))))
         if rates := [rate for _, rate in self.curve("train/tokens_per_second")]:
-            found["tokens per second (median)"] = f"{median(rates):,.0f}"
+            texts["tokens per second (median)"] = f"{median(rates):,.0f}"
         if peak := self.last("train/peak_memory_bytes"):
-            found["peak memory"] = f"{peak / 2**20:,.0f} MiB"
-        return found
+            texts["peak memory"] = f"{peak / 2**20:,.0f} MiB"
+        return texts
 
 
 def read_metrics(folder: Path, loggers: Iterable[Any] = ()) -> RunMetrics:
@@ -95,9 +95,9 @@ def read_metrics(folder: Path, loggers: Iterable[Any] = ()) -> RunMetrics:
 def find_differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return the values, one per run, of each key whose values differ."""
     rows = collect_by_key(settings)
-    found = {key: row for key, row in rows.items() if any(value != row[0] for value in row)}
+    rows = {key: row for key, row in rows.items() if any(value != row[0] for value in row)}
     # As in YAML, without quotes around strings.
-    return {k: [v if isinstance(v, str) else json.dumps(v) for v in found[k]] for k in found}
+    return {k: [v if isinstance(v, str) else json.dumps(v) for v in rows[k]] for k in rows}
 
 
 def collect_by_key(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -59,17 +59,17 @@ def score_text(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iter
     """Yield every scored token of a text, a segment at a time, with the model in eval mode."""
     stream, reader = protocol.stream(tokens), CachedReader(model)
     memory = reader.empty_memory(protocol.batch_size, protocol.lengths)
-    forgets = protocol.lengths.resolve(model.config).mem_len == 0
+    has_no_memory = protocol.lengths.resolve(model.config).mem_len == 0
     with eval_mode(model):
         for index in range(len(stream)):
             segment = stream.segment(index)
             scored_BL = segment.targets_BL != IGNORED
             # Segments before the first scored window have no effect without memory.
-            if forgets and not scored_BL.any():
+            if has_no_memory and not scored_BL.any():
                 continue
             here, mask_BL = segment.to(model.device), scored_BL.to(model.device)
             h_BLD, memory = segment_hidden(reader, here, memory, protocol.ext_len)
-            # Of a sliding window, only the last logits are computed.
+            # For a sliding window, only the last logits are computed.
             nats_K = model.head.nats(h_BLD[mask_BL], here.targets_BL[mask_BL])
             _, _, stop = stream.lengths.bounds(stream.total, index)
             column_L = np.arange(stop - scored_BL.size(1), stop) + 1 - stream.warmup_len
@@ -93,13 +93,13 @@ def stream_nats(
     >>> stream_nats(model, ids, batch_size=1, tgt_len=8).shape
     torch.Size([1, 17])
 
-    The text, ids in one dimension, is read in rows, each with an empty memory at first; a row's
-    first token is not scored, unless there is a warm-up (then only that of the text has none: nan).
-    The lengths are those of `Protocol`: mem_len, clamp_len, same_length and ext_len. The model is
-    left in the mode it was in. With enough memory tgt_len changes nothing but the speed.
+    `tokens` are ids in one dimension, read in rows, each with an empty memory at first. The first
+    token of a row is not scored; with a warm-up, only the first token of the text is not (nan).
+    `lengths` are those of `Protocol`: mem_len, clamp_len, same_length and ext_len. The model's mode
+    is restored. With enough memory, tgt_len only affects the speed.
 
     Raises:
-        ValueError: a length or an id that cannot be, or fewer than two tokens for each row.
+        ValueError: an invalid length or id, or fewer than two tokens for each row.
     """
     lengths |= {"tgt_len": tgt_len, "warmup_len": warmup_len}
     protocol = Protocol(batch_size=batch_size, drop_last=True, **lengths)

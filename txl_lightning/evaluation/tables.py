@@ -8,7 +8,7 @@ from typing import Any
 
 
 def write_table(rows: Sequence[Mapping[str, Any]], path: Path, about: Mapping[str, Any]) -> None:
-    """Write a table's rows beside `path`: as CSV, and as JSON together with `about`."""
+    """Write rows as `path`.csv, and as `path`.json together with `about`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
@@ -18,7 +18,7 @@ def write_table(rows: Sequence[Mapping[str, Any]], path: Path, about: Mapping[st
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Return lines with the first column left-aligned, the others right; the last is a note."""
+    """Return lines: first column left-aligned, others right-aligned, the last one not aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *middle, note in rows:

@@ -30,7 +30,7 @@ def generate(
     ext_len: int = 0,
     **sampling: Any,
 ) -> Any:
-    """Continue a prompt with a sample; return what follows the prompt, without it.
+    """Continue a prompt by sampling; return the continuation without the prompt.
 
     >>> model, vocab = load("version_0")
     >>> text = generate(model, "ROMEO:", 40, vocab=vocab, top_p=0.9, seed=1)
@@ -38,9 +38,9 @@ def generate(
     5
 
     Args:
-        model: a network, used in eval mode and left in the mode it was in; or a LanguageModel.
+        model: a network or a LanguageModel; used in eval mode, then its mode is restored.
         prompt: a text, or ids (a tensor or a list), of at least one token; or a list of such
-            prompts of any lengths, each continued independently. The result has its form.
+            prompts of any lengths, each continued independently. The result has the same form.
         max_new_tokens: tokens to sample.
         vocab: the vocabulary of texts.
         mem_len: memory length; default as in training.
@@ -60,15 +60,15 @@ def generate(
     for after in decode_steps(net, state, max_new_tokens, Sampling(**sampling)):
         state = after
     new = state.tokens_BL[:, prompt_len:]
-    found = [decode_as(*each, vocab) for each in zip(prompts, ids, new, strict=True)]
-    return found[0] if is_one(prompt) else found
+    texts = [decode_as(*each, vocab) for each in zip(prompts, ids, new, strict=True)]
+    return texts[0] if is_one(prompt) else texts
 
 
 @torch.inference_mode()
 def decode_steps(
     model: TransformerXL, state: DecodingState, max_new_tokens: int, sampling: Sampling
 ) -> Iterator[DecodingState]:
-    """Yield the state after each new token, which is not read yet; any of them can be continued."""
+    """Yield the state after each new token, which is not read yet; each state can be continued."""
     require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
     seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
     reader = CachedReader(model)
@@ -92,7 +92,7 @@ def beam_search(
     ext_len: int = 0,
     **search: Any,
 ) -> Any:
-    """Continue a prompt with the most likely text found; return what follows the prompt.
+    """Continue a prompt with the most likely text found; return it without the prompt.
 
     >>> model, vocab = load("version_0")
     >>> text = beam_search(model, "ROMEO:", 8, vocab=vocab, num_beams=2)

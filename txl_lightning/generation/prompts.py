@@ -1,4 +1,4 @@
-"""Prompts as people have them, text or ids, and continuations in the same form."""
+"""Prompts as text or ids, and continuations in the same form."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,13 +15,13 @@ Prompt = str | Tensor | np.ndarray | Sequence[int]
 
 
 def is_one(prompt: Any) -> bool:
-    """Tell one prompt from a list of prompts."""
+    """Return True for one prompt, False for a list of prompts."""
     is_list = isinstance(prompt, list | tuple)
     return not is_list or (len(prompt) > 0 and isinstance(prompt[0], int | np.integer))
 
 
 def encode_prompt(prompt: Prompt, vocab: Vocabulary | None = None) -> Tensor:
-    """Return the ids of a prompt, prompt_L; ValueError where it is none."""
+    """Return the ids of a prompt, prompt_L; ValueError if it is invalid."""
     if isinstance(prompt, str):
         expected = "the vocabulary of the text, as load returns it beside the model"
         require(vocab is not None, "vocab", vocab, expected)
@@ -38,11 +38,11 @@ def encode_prompt(prompt: Prompt, vocab: Vocabulary | None = None) -> Tensor:
 def decode_as(prompt: Prompt, prompt_L: Tensor, new_L: Tensor, vocab: Vocabulary | None) -> Any:
     """Return a continuation in the form of its prompt."""
     if isinstance(prompt, Tensor):
-        # A copy, because a tensor made under inference_mode cannot be changed by its user.
+        # A copy, because the user cannot modify a tensor made under inference_mode.
         return new_L.clone()
     if not isinstance(prompt, str):
         return new_L.tolist()
     assert vocab is not None
-    # A word's space depends on the word before it.
+    # The space before a word depends on the previous word.
     text = StreamingDetokenizer(vocab, prompt_L.tolist())
     return "".join([*map(text.push, new_L.tolist()), text.flush()])

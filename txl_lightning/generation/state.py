@@ -23,7 +23,7 @@ from ..model import AnyMemory, CachedReader, EvalLengths, TransformerXL
 SEGMENT_LEN = 128
 """Tokens per segment of a prompt."""
 FORMAT = "txl_lightning decoding state 3"
-"""The number changes with the content of a file."""
+"""The number changes with the file format."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class DecodingState:
     def doc_positions(self, start: int, stop: int) -> Tensor | None:
         """Return the tokens of its own text before each token of these columns: doc_pos_BL."""
         if not self.is_padded:
-            # Without padding, the memory alone masks, which is faster.
+            # Without padding, the mask of the memory is enough, and faster.
             return None
         doc_pos_BL = torch.arange(start, stop) - len(self) + self.length_B[:, None]
         return doc_pos_BL.clamp(min=0).to(self.tokens_BL.device)
@@ -90,7 +90,7 @@ def start_decoding(
     """Return the state before any token of the prompts is read."""
     require(len(prompts) > 0, "prompts", "none", "at least one")
     lengths = [len(prompt_L) for prompt_L in prompts]
-    require(min(lengths) > 0, "prompt", "an empty one", "at least one token")
+    require(min(lengths) > 0, "prompt", "empty prompt", "at least one token")
     ids = torch.cat([prompt_L.cpu() for prompt_L in prompts])
     n_token = model.config.n_token
     is_known = int(ids.min()) >= 0 and int(ids.max()) < n_token
@@ -129,7 +129,7 @@ def advance(reader: CachedReader, state: DecodingState) -> tuple[Tensor, Decodin
 
 
 def skippable_prefix(net: TransformerXL, state: DecodingState) -> int:
-    """Return how many of the first tokens cannot affect the last one through any layer's memory."""
+    """Return the number of first tokens that cannot affect the last one through any memory."""
     if net.config.memory_source == "same_layer":
         return 0
     # Each layer extends the context by its memory and the segment after it.

@@ -42,24 +42,24 @@ METHODS = ("grid", "random", "bayes")
 MACROS = ("${env}", "${interpreter}", "${args}")
 SEARCH = ("method", "parameters", "metric", "command")
 CHECKS = {
-    "method": (lambda given: given in METHODS, f"one of {', '.join(METHODS)}"),
-    "metric.name": (lambda given: isinstance(given, str), "a column of metrics.csv, as val/loss"),
-    "metric.goal": (lambda given: given in (None, "minimize", "maximize"), "minimize or maximize"),
-    "metric.target": (lambda given: isinstance(given, int | float | None), "a number"),
-    "run_cap": (lambda given: given is None or (is_int(given) and given > 0), "a number from 1"),
-    "command": (lambda given: is_command(given), f"a list of words and {', '.join(MACROS)}"),
-    "parameters": (lambda given: isinstance(given, dict) and given, "keys of fit with values"),
+    "method": (lambda value: value in METHODS, f"one of {', '.join(METHODS)}"),
+    "metric.name": (lambda value: isinstance(value, str), "a column of metrics.csv (val/loss)"),
+    "metric.goal": (lambda value: value in (None, "minimize", "maximize"), "minimize or maximize"),
+    "metric.target": (lambda value: isinstance(value, int | float | None), "a number"),
+    "run_cap": (lambda value: value is None or (is_int(value) and value > 0), "1 or more"),
+    "command": (lambda value: is_command(value), f"a list of words and {', '.join(MACROS)}"),
+    "parameters": (lambda value: isinstance(value, dict) and value, "keys of fit with values"),
 }
 KEYS = [
     *(*CHECKS, "name", "description", "project", "entity", "program"),
     *("metric.impute", "metric.impute_while_running"),
     *(f"early_terminate.{key}" for key in ("type", "min_iter", "max_iter", "s", "eta", "strict")),
 ]
-HYPERBAND = "type hyperband, min_iter or max_iter and s, and a whole eta from 2"
+HYPERBAND = "type hyperband, min_iter or max_iter and s, and a whole number eta of 2 or more"
 PARAMETER_KEYS = {"distribution", "value", "values", "min", "max", "q", "mu", "sigma"}
 PARAMETER = "value, values, or a distribution of numbers (for YAML 1e-4 is a text, 1.0e-4 a number)"
 N_RANDOM = 5
-# What values that Optuna does not expect lead it to; of a journal, also its own assertions.
+# Errors in Optuna from unexpected values, and from assertions about a journal.
 INVALID = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError)
 INVALID += (TypeError, ValueError)
 
@@ -86,7 +86,7 @@ class Sweep:
         return (max if self.is_maximized else min)(values, default=None)
 
     def ask_trial(self) -> Trial | None:
-        """Return a new trial, or None after a grid's last; one process at a time."""
+        """Return a new trial, or None after the last point of a grid; call it with the lock."""
         number, method = len(self.study.get_trials(deepcopy=False)), self.config["method"]
         # Each trial has its own sampler, because a sampler's random state is not stored.
         seed = random.Random(f"{self.seed} {number}").getrandbits(32)
@@ -156,7 +156,7 @@ def refuse_invalid(key: str, value: object, expected: str) -> Iterator[None]:
 
 
 def open_sweep(config: Mapping[str, Any], folder: Path, seed: int) -> Sweep:
-    """Open or create the journal of a sweep; refuse the journal of another search."""
+    """Open or create the journal of a sweep; refuse one of a sweep with other settings."""
     path = folder / "journal.log"
     # Optuna's own lock files stay after kill -9; the kernel releases this one.
     lock = FileLock(f"{path}.lock")
@@ -174,8 +174,8 @@ def open_sweep(config: Mapping[str, Any], folder: Path, seed: int) -> Sweep:
             known = study.user_attrs.get("search", search)
             changed = ", ".join(key for key in search if known[key] != search[key])
         if changed:
-            message = f"{changed}: not as when the sweep in {folder} began"
-            raise ValueError(f"{message}; expected the same, or another folder as out")
+            message = f"{changed}: changed since the sweep in {folder} began"
+            raise ValueError(f"{message}; expected no change, or another folder as out")
         study.set_user_attr("search", search)
     return Sweep(config, folder, seed, study, lock)
 

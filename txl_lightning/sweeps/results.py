@@ -58,11 +58,11 @@ def make_rows(sweep: Sweep) -> list[dict[str, Any]]:
 
 def flat_parameters(trial: FrozenTrial) -> dict[str, Any]:
     """Return a trial's values by dotted key; a `config` of settings as text is flattened."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in trial.user_attrs.get("parameters", {}).items():
         settings = yaml.safe_load(value) if key == "config" else None
-        found |= flatten_settings(settings) if isinstance(settings, dict) else {key: value}
-    return found
+        flat |= flatten_settings(settings) if isinstance(settings, dict) else {key: value}
+    return flat
 
 
 def write_results(sweep: Sweep) -> None:
@@ -80,7 +80,7 @@ def draw_figures(sweep: Sweep) -> None:
     names = [key for key in keys if len({str(trial.params[key]) for trial in complete}) > 1]
     if not names:
         return
-    # The import takes a second.
+    # These imports take a second.
     from matplotlib import pyplot
     from matplotlib.colors import LinearSegmentedColormap
     from optuna.visualization import matplotlib as figures

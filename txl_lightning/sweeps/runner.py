@@ -33,7 +33,7 @@ MAX_FIRST_FAILURES = 3
 def run_trials(
     sweep: Sweep, limit: int | None, advance: Callable[[int], object] = lambda _: None
 ) -> None:
-    """Run trials until there are `limit` in all, the target is reached, or the grid ends.
+    """Run trials until there are `limit` in total, the target is reached, or the grid ends.
 
     `advance` is called with the trials that have ended, first with those of earlier calls.
     """
@@ -98,7 +98,7 @@ class TrialRunner:
         A signal or pruning asks it to save and exit. It has its own session, so that Ctrl-C
         reaches only the sweep, which forwards it.
         """
-        lock, is_pruned, is_told = lock_process(self.folder), False, False
+        lock, is_pruned, is_stopping = lock_process(self.folder), False, False
         group = {"WANDB_RUN_GROUP": self.sweep.config["name"]}
         environment = {"WANDB_MODE": "offline", **os.environ, **group}
         with lock, self.log.open("ab") as log, handle_signals(self.signals.handlers()):
@@ -113,11 +113,11 @@ class TrialRunner:
                     stop_code, save = self.signals.take()
                     if save:
                         process.send_signal(SAVE)
-                    if not is_told:
+                    if not is_stopping:
                         is_pruned = self.report_values() and self.trial.should_prune()
-                    if (stop_code or is_pruned) and not is_told:
+                    if (stop_code or is_pruned) and not is_stopping:
                         process.terminate()
-                        is_told = True
+                        is_stopping = True
             finally:
                 # An error here must not end the trial before it saves.
                 if process.poll() is None:

@@ -16,8 +16,8 @@ import numpy as np
 from ...errors import DataError
 from ..documents import FileSlice
 
-# Up to the last word's end, best before a space: tokenizers may join a line's end to the word
-# before it, and do not take the separators 1c to 1f for white space, as Python does.
+# Text up to the end of the last word, if possible before a space: tokenizers may join a line end
+# to the word before it. Unlike Python, they do not count the separators 1c to 1f as white space.
 LAST_GAP = re.compile(r"(?s:.*)\S(?= )|(?s:.*)\S(?=[^\S\x1c-\x1f])")
 
 
@@ -28,7 +28,7 @@ class Vocabulary(ABC):
     n_token: int  # V
     n_start: int = 0  # symbols before a document's first word
     unknown: int | None = None
-    """The id of text outside the vocabulary; None if there is none, or it is refused."""
+    """Id of unknown text; None if no text is unknown, or unknown text is refused."""
 
     @abstractmethod
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
@@ -36,7 +36,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
-        """Return the ids of a short text that may continue; errors call it `where`."""
+        """Return the ids of a short text that may continue; `where` names it in errors."""
 
     @abstractmethod
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:

@@ -165,7 +165,7 @@ def sample_text(documents: Sequence[FileSlice], n_byte: int) -> Iterator[str]:
 
 @contextmanager
 def _explain_tokenizer_errors(prefix: str) -> Iterator[None]:
-    with tempfile.TemporaryFile() as said, _divert_stderr(said):
+    with tempfile.TemporaryFile() as output, _divert_stderr(output):
         try:
             yield
         except BaseException as error:
@@ -173,14 +173,14 @@ def _explain_tokenizer_errors(prefix: str) -> Iterator[None]:
             # anything else is a bug.
             if type(error) is not Exception and type(error).__name__ != "PanicException":
                 raise
-            # A panic also prints a message for its developers.
-            said.truncate(0)
+            # A panic also prints a message for the developers of `tokenizers`; drop it.
+            output.truncate(0)
             raise DataError(f"{prefix} ({error})") from error
 
 
 @contextmanager
 def _divert_stderr(file: IO[bytes]) -> Iterator[None]:
-    """Redirect stderr, also of native code, to a file; print what remains of it at the end."""
+    """Redirect stderr, also of native code, to a file; print its content at the end."""
     stderr = os.dup(2)
     os.dup2(file.fileno(), 2)
     try:
@@ -193,7 +193,7 @@ def _divert_stderr(file: IO[bytes]) -> Iterator[None]:
 
 
 def make_deterministic(scores: list[tuple[str, float | None]]) -> list[tuple[str, float]]:
-    """Return scores that are equal in all runs of the unigram trainer, whose sum order varies."""
+    """Return scores that are equal in all runs; the unigram trainer sums in varying order."""
     # Bytes missing in the text get the lowest score plus multiples of 0.0001, in arbitrary order;
     # without any text they get no score.
     lowest = min(score or 0.0 for _, score in scores)

@@ -162,7 +162,7 @@ class Words(Vocabulary):
         ids = map(self._index.get, words, repeat(self.unknown))
         try:
             return np.fromiter(ids, self.dtype, len(words))
-        except TypeError as error:  # None is no id
+        except TypeError as error:  # None is not an id
             unseen = next(word for word in words if word not in self._index)
             raise DataError(
                 f"{where}: {unseen!r} is not among the vocabulary's {self.n_token} words; "
