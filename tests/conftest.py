@@ -20,7 +20,7 @@ import torch
 from jsonargparse import Namespace
 
 from txl_lightning import CorpusDataModule, TransformerXL, TransformerXLConfig
-from txl_lightning import __main__ as door
+from txl_lightning import __main__ as entry
 from txl_lightning.errors import IGNORED_WARNINGS
 from txl_lightning.training.cli import TxlCLI
 
@@ -122,7 +122,7 @@ def run_folder(tmp_path_factory, sizes) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     where = [f"--data.path={write_letters(folder)}", f"--data.data_dir={folder / 'data'}"]
     where += [f"--trainer.default_root_dir={folder}"]
-    door.run(["fit", *sizes, "--report.html=true", "--report.sample_len=20", *where])
+    entry.run(["fit", *sizes, "--report.html=true", "--report.sample_len=20", *where])
     return folder / "version_0"
 
 
@@ -135,7 +135,7 @@ def txl(monkeypatch, capsys, tmp_path, text_file):
         monkeypatch.setattr(sys, "argv", ["txl-lightning", *map(str, arguments)])
         monkeypatch.setenv("COLUMNS", "200")
         try:
-            door.main()
+            entry.main()
             code = 0
         except SystemExit as stop:
             code = stop.code
@@ -164,7 +164,7 @@ def small(sizes, text_file):
 @pytest.fixture(scope="session")
 def parse_fit():
     """Parse and check arguments of fit, by a parser built once: to build one takes a second."""
-    door.limit_yaml()
+    entry.limit_yaml()
     cli = TxlCLI.__new__(TxlCLI)
     with pytest.raises(SystemExit), redirect_stdout(io.StringIO()):
         cli.__init__(["fit", "--print_config"])
@@ -204,18 +204,18 @@ class Run:
     """What W&B was told of a run without a network."""
 
     def __init__(self, path: Path) -> None:
-        told = defaultdict(list)
+        stored = defaultdict(list)
         for record in read_records(path):
             kind = record.WhichOneof("record_type")
-            told[kind].append(getattr(record, kind))
-        first = told["run"][0]
+            stored[kind].append(getattr(record, kind))
+        first = stored["run"][0]
         self.id, self.project = first.run_id, first.project
-        self.rows = [decode_items(row.item) for row in told["history"]]
-        updates = [first.config.update, *(config.update for config in told["config"])]
+        self.rows = [decode_items(row.item) for row in stored["history"]]
+        updates = [first.config.update, *(config.update for config in stored["config"])]
         self.config = decode_items(chain.from_iterable(updates))
-        self.summary = decode_items(chain.from_iterable(each.update for each in told["summary"]))
-        self.metrics = {metric.name or metric.glob_name: metric for metric in told["metric"]}
-        self.artifacts = told["artifact"]
+        self.summary = decode_items(chain.from_iterable(each.update for each in stored["summary"]))
+        self.metrics = {metric.name or metric.glob_name: metric for metric in stored["metric"]}
+        self.artifacts = stored["artifact"]
 
 
 @pytest.fixture(scope="session")
@@ -233,8 +233,8 @@ def fit_with_wandb(sizes, repository):
         done = subprocess.run(
             command, env=env, cwd=folder, capture_output=True, text=True, timeout=240
         )
-        found = folder.glob("runs/wandb/offline-run-*/run-*.wandb")
-        return done, [Run(path) for path in sorted(found, key=os.path.getmtime)]
+        paths = folder.glob("runs/wandb/offline-run-*/run-*.wandb")
+        return done, [Run(path) for path in sorted(paths, key=os.path.getmtime)]
 
     return fit
 

@@ -38,10 +38,10 @@ def test_a_repeated_key_has_the_value_of_that_distance(load):
     text = "".join(f"{chr(1000 + key)}{chr(97 + value)}" for key, value in drawn)
     distance_N = pairs.find_distances(text)
     assert not distance_N[::2].any()
-    asked = np.flatnonzero(distance_N)
-    assert 0.5 < len(asked) / len(drawn) < 0.8
+    repeats = np.flatnonzero(distance_N)
+    assert 0.5 < len(repeats) / len(drawn) < 0.8
     assert distance_N.max() <= 2 * pairs.LONGEST
-    for place in asked:
+    for place in repeats:
         before = place - distance_N[place]
         assert text[before - 1 : before + 1] == text[place - 1 : place + 1]
         assert text[place - 1] not in text[before : place - 1]

@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from txl_lightning import LanguageModel
-from txl_lightning import __main__ as door
+from txl_lightning import __main__ as entry
 from txl_lightning.errors import format_line
 
 AGAIN = "--trainer.default_root_dir=again"
@@ -88,12 +88,12 @@ def test_another_text_than_the_runs_is_read_where_it_is_named(refused, run_folde
 
 
 def test_a_run_that_ends_between_validations_is_validated_at_its_end_and_can_continue(txl, small):
-    given = ("fit", *small, "--model.optim.schedule=constant")
-    assert txl(*given, "--trainer.max_steps=3")[0] == 0
+    command = ("fit", *small, "--model.optim.schedule=constant")
+    assert txl(*command, "--trainer.max_steps=3")[0] == 0
     rows = csv.DictReader(Path("runs", "version_0", "metrics.csv").read_text().splitlines())
     assert [row["step"] for row in rows if row["val/nats"]] == ["1", "2"]
-    assert txl(*given, "--resume=must")[0] == 0
-    assert txl(*given, AGAIN)[0] == 0
+    assert txl(*command, "--resume=must")[0] == 0
+    assert txl(*command, AGAIN)[0] == 0
     continued, at_once = (
         torch.load(f"{root}/version_0/checkpoints/last.ckpt", weights_only=True)
         for root in ("runs", "again")
@@ -104,15 +104,15 @@ def test_a_run_that_ends_between_validations_is_validated_at_its_end_and_can_con
 
 
 def test_lengths_given_at_evaluation_replace_the_checkpoints(txl, best, monkeypatch):
-    seen = []
+    mem_lens = []
     monkeypatch.setattr(
         LanguageModel,
         "on_test_epoch_end",
-        lambda self: seen.append(self.memory_bank.committed["test", 0].mem_len),
+        lambda self: mem_lens.append(self.memory_bank.committed["test", 0].mem_len),
     )
     for option in ("--data.tgt_len=8", "--model.net.mem_len=128", "--model.eval_mem_len=3"):
         assert txl("test", *best, option)[0] == 0
-    assert seen == [8, 128, 3]
+    assert mem_lens == [8, 128, 3]
 
 
 def test_text_outside_the_terminals_encoding_is_escaped(txl, best, monkeypatch):
@@ -168,7 +168,7 @@ def test_without_a_command_the_commands_are_listed(txl):
     for arguments in ((), ("--help",), ("-h",)):
         code, output = txl(*arguments)
         assert code == 0
-        assert all(command in output.out for command in door.COMMANDS)
+        assert all(command in output.out for command in entry.COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -177,15 +177,15 @@ def test_without_a_command_the_commands_are_listed(txl):
 )
 def test_a_terminal_is_told_at_once_what_is_loaded(txl, monkeypatch, command, packages):
     monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setattr(door, "LIGHTNING", ())
-    monkeypatch.setattr(door, "run_function", lambda *_: print(sys.stderr.getvalue()))
+    monkeypatch.setattr(entry, "LIGHTNING", ())
+    monkeypatch.setattr(entry, "run_function", lambda *_: print(sys.stderr.getvalue()))
     assert txl(command)[1].out == f"{command}: loading {packages} ...\n\n"
 
 
 def test_a_missing_package_comes_with_its_install_line(txl, small, monkeypatch):
     code, output = txl("fit", *small, "--trainer.logger=MLFlowLogger")
     assert (code, "pip install mlflow" in output.err) == (2, True), output.err
-    monkeypatch.setattr(door, "run_function", lambda *_: import_module("absent.part"))
+    monkeypatch.setattr(entry, "run_function", lambda *_: import_module("absent.part"))
     code, output = txl("sweep")
     assert (code, output.err) == (2, "error: No module named 'absent'; pip install absent\n")
 
@@ -367,9 +367,9 @@ def test_a_logger_that_does_not_say_where_writes_into_the_folder_of_runs(txl, sm
 
 @pytest.mark.slow
 def test_a_closed_output_is_exit_code_141(run_folder, sizes, tmp_path, repository):
-    given = [*sizes, "--trainer.max_steps=100000", f"--data.path={run_folder.parent}/letters.txt"]
+    options = [*sizes, "--trainer.max_steps=100000", f"--data.path={run_folder.parent}/letters.txt"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "txl_lightning", "fit", *given],
+        [sys.executable, "-m", "txl_lightning", "fit", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd=tmp_path,
@@ -412,10 +412,10 @@ def test_another_optimizer_starts_fresh_from_converted_weights(txl, run_folder):
 
 def test_prepare_encodes_a_text_once_and_prints_its_path(txl, text_file):
     text_file.write_text("ab cd\n" * 100)
-    given = ("prepare", text_file, "--vocab=words", "--data_dir=there", "--document_unit=lines")
-    code, output = txl(*given)
+    command = ("prepare", text_file, "--vocab=words", "--data_dir=there", "--document_unit=lines")
+    code, output = txl(*command)
     assert code == 0
     assert "4 words in the vocabulary" in output.out
     assert "train            270 tokens            540 bytes         90 documents" in output.out
     assert Path(output.out.splitlines()[0].split(": ")[1]).is_relative_to("there")
-    assert txl(*given)[1].out == output.out
+    assert txl(*command)[1].out == output.out

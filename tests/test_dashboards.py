@@ -142,22 +142,22 @@ class Server(BaseHTTPRequestHandler):
     """As much of W&B as saving needs; it keeps what it was sent."""
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        answer = json.dumps({"data": self.answer(asked)}).encode()
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answer = json.dumps({"data": self.answer(request)}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
 
-    def answer(self, asked: dict) -> dict:
-        if "upsertView" in asked["query"]:
-            given = asked["variables"]
-            self.server.kept.append(given)
-            project = {"name": given["projectName"], "entityName": given["entityName"]}
+    def answer(self, request: dict) -> dict:
+        if "upsertView" in request["query"]:
+            data = request["variables"]
+            self.server.kept.append(data)
+            project = {"name": data["projectName"], "entityName": data["entityName"]}
             view = {"id": "abc", "project": project}
-            view |= {name: given[name] for name in ("name", "displayName", "description", "spec")}
+            view |= {name: data[name] for name in ("name", "displayName", "description", "spec")}
             return {"upsertView": {"view": view, "inserted": True}}
-        if "GetProjects" in asked["query"]:
+        if "GetProjects" in request["query"]:
             return {"models": {"pageInfo": {"hasNextPage": False, "endCursor": None}, "edges": []}}
         return {"viewer": {"id": "1", "entity": "me", "username": "me", "flags": "{}"}}
 
@@ -177,4 +177,4 @@ def test_one_command_saves_workspace_and_report(push):
     assert report.startswith(f"report: {address}/me/ours/reports/")
     assert workspace.startswith(f"workspace: {address}/me/ours?nw=")
     assert [kept["type"] for kept in server.kept] == ["runs", "project-view"]
-    assert all(all(asked in kept["spec"] for asked in QUESTIONS) for kept in server.kept)
+    assert all(all(question in kept["spec"] for question in QUESTIONS) for kept in server.kept)

@@ -55,11 +55,11 @@ def test_training_reproduces_the_recorded_curve(tmp_path):
     )
     golden_curve = import_script("reproduction/golden_curve.py")
     with np.load(tmp_path / "curve.npz") as curve:
-        found = golden_curve.compare(curve, str(tmp_path / "text.txt"), str(tmp_path / "data"))
-    assert found["steps"] == 9
-    assert found["largest_loss_difference"] < 1e-12
-    assert found["val_nats_difference"] < 1e-12
-    assert found["val_tokens"] == 3 * (200 // 3 - 1)
+        result = golden_curve.compare(curve, str(tmp_path / "text.txt"), str(tmp_path / "data"))
+    assert result["steps"] == 9
+    assert result["largest_loss_difference"] < 1e-12
+    assert result["val_nats_difference"] < 1e-12
+    assert result["val_tokens"] == 3 * (200 // 3 - 1)
     with pytest.raises(ValueError, match="schedule: 'linear' cannot be repeated"):
         golden_curve.schedule(CURVE | {"schedule": "linear"})
 
@@ -76,19 +76,19 @@ def results(tmp_path_factory):
 def run_speed(script, *options, code=0):
     command = [sys.executable, HERE.parent / "experiments" / "speed" / script, "--smoke", *options]
     environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
-    found = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert found.returncode == code, found.stderr
-    return found.stdout
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert process.returncode == code, process.stderr
+    return process.stdout
 
 
 @pytest.mark.slow
 def test_the_benchmark_measures_each_case_and_draws_it(results):
-    path, found, shown = results
-    training, decoding, _ = found["cases"]
-    assert [case["kind"] for case in found["cases"]] == ["training", "decoding", "evaluation"]
+    path, record, shown = results
+    training, decoding, _ = record["cases"]
+    assert [case["kind"] for case in record["cases"]] == ["training", "decoding", "evaluation"]
     assert set(training["contestants"]) == {"ours", "products alone"}
     assert set(decoding["contestants"]) == {"ours", "products alone", "reading its bytes"}
-    for case in found["cases"]:
+    for case in record["cases"]:
         ours = case["contestants"]["ours"]
         assert 0 < ours["fastest_ms"] <= ours["median_ms"]
         assert 0 < ours["share_of_peak"] < 1
@@ -103,20 +103,20 @@ def test_the_benchmark_measures_each_case_and_draws_it(results):
 def test_a_slowdown_beyond_the_tolerance_is_named(results, monkeypatch):
     monkeypatch.syspath_prepend(HERE.parent / "experiments" / "speed")
     compare = import_script("speed/results.py").compare
-    _, found, _ = results
-    lines, is_slower = compare(found, found, 0.15)
+    _, record, _ = results
+    lines, is_slower = compare(record, record, 0.15)
     assert not is_slower
     assert len(lines) == 3
-    faster = copy.deepcopy(found)
+    faster = copy.deepcopy(record)
     for field in ("fastest_ms", "operations_ms"):
         faster["cases"][1]["contestants"]["ours"][field] /= 1.2
-    lines, is_slower = compare(found, faster, 0.15)
+    lines, is_slower = compare(record, faster, 0.15)
     assert is_slower
     assert ["SLOWER" in line for line in lines] == [False, True, False]
     assert lines[1].startswith("decode-2100, ours: +20.0%")
-    assert not compare(found, faster, 0.25)[1]
-    found["cases"][0]["sizes"]["d_model"] += 2
-    assert "nothing to compare" in compare(found, faster, 0.25)[0][0]
+    assert not compare(record, faster, 0.25)[1]
+    record["cases"][0]["sizes"]["d_model"] += 2
+    assert "nothing to compare" in compare(record, faster, 0.25)[0][0]
 
 
 def test_the_products_of_a_step_match_the_usual_flop_count(monkeypatch):
@@ -133,11 +133,11 @@ def test_the_products_of_a_step_match_the_usual_flop_count(monkeypatch):
 def test_scaling_fits_a_line_and_compares_two_processes_with_one(tmp_path):
     path = tmp_path / "scaling.json"
     shown = run_speed("scaling.py", "--out", path)
-    found = json.loads(path.read_text())
-    for curve in found["memory"]["curves"].values():
+    record = json.loads(path.read_text())
+    for curve in record["memory"]["curves"].values():
         assert len(curve["us_per_token"]) == 6
         assert min(curve["us_per_token"]) > 0
-    assert all(speedup > 0 for speedup in found["processes"]["speedup"].values())
+    assert all(speedup > 0 for speedup in record["processes"]["speedup"].values())
     assert "two, rows shared" in shown
     assert path.with_suffix(".png").stat().st_size > 5000
 
@@ -151,5 +151,5 @@ def test_the_check_of_a_gpu_runs_its_parts_on_a_cpu_in_tiny_sizes(tmp_path):
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert {part["status"] for part in result["parts"].values()} == {"done"}
     speed, [resume] = (result["parts"][name]["found"] for name in ("speed", "resume"))
-    assert {"sdpa", "matmul", "flex", "triton"} <= {found["kernel"] for found in speed}
+    assert {"sdpa", "matmul", "flex", "triton"} <= {row["kernel"] for row in speed}
     assert resume["resumes_exactly"]

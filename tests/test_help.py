@@ -11,10 +11,10 @@ from contextlib import redirect_stdout
 import pytest
 
 import txl_lightning
-from txl_lightning import __main__ as door
+from txl_lightning import __main__ as entry
 
 SLOW = {"lightning", "torchmetrics", "wandb", "matplotlib", "scipy", "requests", "tokenizers"}
-FUNCTIONS = [command for command in door.COMMANDS if command not in door.LIGHTNING]
+FUNCTIONS = [command for command in entry.COMMANDS if command not in entry.LIGHTNING]
 PROGRAM = """
 import sys
 from txl_lightning.__main__ import main
@@ -46,21 +46,21 @@ def test_help_of_functions_imports_no_slow_packages(repository, words, absent):
 @pytest.fixture(scope="module")
 def helps() -> dict[str, str]:
     """The help of every command in 100 columns, and of the Trainer's options."""
-    commands = {command: [command, "--help"] for command in door.COMMANDS}
+    commands = {command: [command, "--help"] for command in entry.COMMANDS}
     commands["trainer"] = ["fit", "--trainer.help"]
-    commands |= {f"{command} full": [command, "--help", "full"] for command in door.LIGHTNING}
-    found = {}
+    commands |= {f"{command} full": [command, "--help", "full"] for command in entry.LIGHTNING}
+    texts = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "102")
         for name, words in commands.items():
             printed = io.StringIO()
             with pytest.raises(SystemExit, match="0"), redirect_stdout(printed):
-                door.run(words)
-            found[name] = printed.getvalue()
-    return found
+                entry.run(words)
+            texts[name] = printed.getvalue()
+    return texts
 
 
-@pytest.mark.parametrize("command", door.COMMANDS)
+@pytest.mark.parametrize("command", entry.COMMANDS)
 def test_help_has_usage_options_without_types_and_an_example_that_parses(
     helps, command, parse_fit, monkeypatch, tmp_path
 ):
@@ -74,10 +74,10 @@ def test_help_has_usage_options_without_types_and_an_example_that_parses(
     assert name == "example:"
     # A given config is found from everywhere.
     monkeypatch.chdir(tmp_path)
-    if command in door.LIGHTNING:
-        assert parse_fit(*door.name_checkpoint(command, shlex.split(example)))
+    if command in entry.LIGHTNING:
+        assert parse_fit(*entry.name_checkpoint(command, shlex.split(example)))
         return
-    function, parser = door.make_parser(command)
+    function, parser = entry.make_parser(command)
     assert parser.parse_args(shlex.split(example)) is not None
     parameters = inspect.signature(function).parameters.values()
     needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
@@ -123,13 +123,13 @@ def test_help_of_fit_is_short_and_names_the_full_one(helps):
 
 
 def test_the_version_is_printed(capsys):
-    door.run(["--version"])
+    entry.run(["--version"])
     assert capsys.readouterr().out == f"txl-lightning {txl_lightning.__version__}\n"
 
 
 def test_the_help_of_a_callback_has_no_types(capsys):
     with pytest.raises(SystemExit, match="0"):
-        door.run(["fit", "--trainer.callbacks.help=WeightAverage"])
+        entry.run(["fit", "--trainer.callbacks.help=WeightAverage"])
     text = capsys.readouterr().out
     assert "--trainer.callbacks.start_step" in text
     assert "type:" not in text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from txl_lightning import __main__ as door
+from txl_lightning import __main__ as entry
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = ("configs", "experiments", "tests", "txl_lightning")
@@ -43,11 +43,11 @@ def test_a_command_of_a_page_parses(page, command, parse_fit, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     name, *words = shlex.split(command.split(" | ")[0])
     words = [word.replace("RUN/config.yaml", "configs/smoke.yaml") for word in words]
-    words = door.name_checkpoint(name, words)
-    if name in door.LIGHTNING:
+    words = entry.name_checkpoint(name, words)
+    if name in entry.LIGHTNING:
         assert parse_fit(*words)
     else:
-        assert door.make_parser(name)[1].parse_args(words)
+        assert entry.make_parser(name)[1].parse_args(words)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -35,12 +35,12 @@ def test_an_experiment_measures_once_and_draws_what_it_found(name, call, tmp_pat
     results = tmp_path / "results.json"
     options = ["--fast", "--runs", tmp_path / "runs", "--out", results]
     call(f"{name}.run", *options)
-    found = results.read_text()
-    for record in json.loads(found)["records"].values():
+    before = results.read_text()
+    for record in json.loads(before)["records"].values():
         assert record["origin"]["machine"]["cpu"]
         assert f"experiments.{name}.run --fast" in record["origin"]["command"]
     call(f"{name}.run", *options)
-    assert results.read_text() == found
+    assert results.read_text() == before
     call(f"{name}.figures", results)
     assert (tmp_path / "table.md").read_text().startswith("| ")
     assert all(path.stat().st_size > 5000 for path in tmp_path.glob("*.png"))

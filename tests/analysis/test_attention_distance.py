@@ -18,7 +18,7 @@ def record_calls(net, tokens_BL, memory) -> list[tuple]:
     calls = []
     for layer in net.layers:
         kernel = layer.attention.attend
-        layer.attention.attend = lambda *given, kernel=kernel: calls.append(given) or kernel(*given)
+        layer.attention.attend = lambda *args, kernel=kernel: calls.append(args) or kernel(*args)
     net.hidden(tokens_BL, memory)
     return calls
 
@@ -34,7 +34,7 @@ def test_recorded_sums_equal_a_count_of_the_weights_of_the_reference(make_net, p
     with record_attention(net) as sums:
         net.hidden(tokens_BL, memory)
     S = mem_len + 5
-    for arguments, found in zip(record_calls(net, tokens_BL, memory), sums, strict=True):
+    for arguments, layer_sums in zip(record_calls(net, tokens_BL, memory), sums, strict=True):
         q_BLHK, kv_BS2HK, terms, mask_BLS, _ = arguments
         weight_BHLS = reference.weights(q_BLHK, kv_BS2HK[:, :, 0], terms, mask_BLS)
         distance_HS, memory_H = torch.zeros(2, S).double(), torch.zeros(2).double()
@@ -42,9 +42,9 @@ def test_recorded_sums_equal_a_count_of_the_weights_of_the_reference(make_net, p
             if state <= mem_len + query:
                 distance_HS[head, mem_len + query - state] += weight
             memory_H[head] += weight if state < mem_len else 0
-        torch.testing.assert_close(found.distance_HS, distance_HS)
-        torch.testing.assert_close(found.memory_H, memory_H)
-        assert found.distance_HS.sum(dim=1).tolist() == pytest.approx([10, 10])
+        torch.testing.assert_close(layer_sums.distance_HS, distance_HS)
+        torch.testing.assert_close(layer_sums.memory_H, memory_H)
+        assert layer_sums.distance_HS.sum(dim=1).tolist() == pytest.approx([10, 10])
 
 
 @pytest.mark.parametrize("kernel", ["reference", "per_head"])

@@ -115,8 +115,8 @@ def test_mistakes_about_runs_are_one_line(refused, runs, tmp_path):
 )
 def test_a_damaged_file_of_a_run_is_named(refused, runs, file, text, code, words):
     (runs / "first" / "version_0" / file).write_text(text)
-    found, line = refused("compare", runs)
-    assert (found, words in line) == (code, True)
+    exit_code, line = refused("compare", runs)
+    assert (exit_code, words in line) == (code, True)
 
 
 @pytest.mark.slow

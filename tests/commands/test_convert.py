@@ -23,9 +23,9 @@ pytestmark = pytest.mark.filterwarnings(f"ignore:{UNVERIFIED}")
 @pytest.fixture
 def original(tmp_path):
     """The original's network, whose weights and keywords are files."""
-    with np.load(GOLDEN / "original" / "adaptive_div2_untied_projs.npz") as held:
-        weights = {n[3:]: torch.from_numpy(held[n]) for n in held.files if n.startswith("sd.")}
-        args = str(held["config"])
+    with np.load(GOLDEN / "original" / "adaptive_div2_untied_projs.npz") as npz:
+        weights = {n[3:]: torch.from_numpy(npz[n]) for n in npz.files if n.startswith("sd.")}
+        args = str(npz["config"])
     torch.save(weights, tmp_path / "sd.pt")
     apart = {name: tensor.clone() for name, tensor in weights.items()}
     save_file(apart, tmp_path / "sd.safetensors")
@@ -33,9 +33,9 @@ def original(tmp_path):
     return load_original(weights, json.loads(args))
 
 
-def equal_nats(found, expected) -> bool:
+def equal_nats(actual, expected) -> bool:
     tokens = torch.randint(expected.config.n_token, (90,))
-    nats = (stream_nats(net, tokens, batch_size=2, tgt_len=9) for net in (found, expected))
+    nats = (stream_nats(net, tokens, batch_size=2, tgt_len=9) for net in (actual, expected))
     return torch.equal(*nats)
 
 
@@ -129,8 +129,8 @@ def test_card_has_each_result_of_evaluate_once(txl, checkpoint, text_file):
     assert table.endswith("\n\n## Licence\n\nMine.\n")
     # The Hub's own reader takes it.
     hub = pytest.importorskip("huggingface_hub")
-    found = hub.ModelCard(card.read_text()).data.to_dict()
-    assert (found["library_name"], found["pipeline_tag"]) == ("txl-lightning", "text-generation")
+    meta = hub.ModelCard(card.read_text()).data.to_dict()
+    assert (meta["library_name"], meta["pipeline_tag"]) == ("txl-lightning", "text-generation")
 
 
 @pytest.fixture
@@ -152,8 +152,8 @@ def test_folder_is_measured_on_a_text_in_its_own_words(txl, text_options, text_f
     # The last line's end is a word too.
     ids = np.append(ids, vocab.words.index("<eos>"))
     expected = stream_nats(net, ids, batch_size=4, tgt_len=16).mean().item()
-    [found] = re.findall(r"^test/nats +([\d.]+)$", output.out, re.MULTILINE)
-    assert float(found) == pytest.approx(expected, abs=6e-5)
+    [nats] = re.findall(r"^test/nats +([\d.]+)$", output.out, re.MULTILINE)
+    assert float(nats) == pytest.approx(expected, abs=6e-5)
 
 
 @pytest.mark.slow
@@ -208,6 +208,6 @@ def test_mistake_is_one_line_that_names_it(refused, options, code, message):
     Path("other", "config.json").write_text('{"model_type": "bert"}')
     Path("few.json").write_text('{"dropout": 0.1}')
     torch.save([1, 2], "list.pt")
-    found, line = refused("convert", *options)
-    assert (found, line[: len(message)]) == (code, message)
+    exit_code, line = refused("convert", *options)
+    assert (exit_code, line[: len(message)]) == (code, message)
     assert not Path("o").exists()

@@ -35,9 +35,9 @@ def measure(txl, checkpoint):
 
 def test_evaluate_agrees_with_the_test_command(txl, measure, run_folder, checkpoint):
     _, output = txl("test", run_folder)
-    [found] = re.findall(r"test/nats +([\d.]+)$", output.out, re.MULTILINE)
+    [nats] = re.findall(r"test/nats +([\d.]+)$", output.out, re.MULTILINE)
     record = measure("--batch_size=4", "--tgt_len=8", "--drop_last=true")
-    assert record["nats"] == pytest.approx(float(found), abs=6e-5)
+    assert record["nats"] == pytest.approx(float(nats), abs=6e-5)
 
 
 def test_the_record_names_everything_a_number_depends_on(measure, checkpoint, monkeypatch):

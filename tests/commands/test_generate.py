@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning import __main__ as door
+from txl_lightning import __main__ as entry
 from txl_lightning.checkpoints import save_folder
 from txl_lightning.commands.generate import Printer, print_steps
 from txl_lightning.commands.inputs import read_prompt
@@ -28,7 +28,7 @@ def checkpoint(tmp_path_factory, sizes) -> Path:
     (folder / "letters.txt").write_bytes(letters.tobytes())
     where = [f"--data.path={folder / 'letters.txt'}", f"--data.data_dir={folder / 'data'}"]
     where += [f"--trainer.default_root_dir={folder}", "--data.vocab=characters"]
-    door.run(["fit", *sizes, *where])
+    entry.run(["fit", *sizes, *where])
     return folder / "version_0" / "checkpoints" / "last.ckpt"
 
 
@@ -124,9 +124,9 @@ def test_words_of_a_prompt_are_appended_without_a_start_symbol(txl, small, text_
 def test_a_state_file_of_other_weights_is_refused(refused, generate, run_folder, checkpoint):
     generate("--max_new_tokens=3", "--state_file=a.state")
     other = run_folder / "checkpoints" / "last.ckpt"
-    for given in ([other], [checkpoint, "--weights=int8"]):
-        found = refused("generate", "--state_file=a.state", "--ckpt_path", *given)
-        assert found == (3, "state_file: a.state: written with another checkpoint or --weights")
+    for changes in ([other], [checkpoint, "--weights=int8"]):
+        result = refused("generate", "--state_file=a.state", "--ckpt_path", *changes)
+        assert result == (3, "state_file: a.state: written with another checkpoint or --weights")
 
 
 def test_a_prompt_is_read_from_a_file_or_a_pipe_that_is_not_empty(monkeypatch, tmp_path):
@@ -219,7 +219,7 @@ def test_ext_len_defaults_to_the_training_segment_where_memory_is_not_enough(
     if net is not None:
         checkpoint = "folder"
         save_folder(make_net(n_token=3, **net), Path("folder"), Characters("\nab"))
-    given = ["generate", "--ckpt_path", checkpoint, "--state_file=m"]
-    assert txl(*given, "--max_new_tokens=3", *options)[0] == 0
-    _, line = refused(*given, *options, "--ext_len=99")
+    command = ["generate", "--ckpt_path", checkpoint, "--state_file=m"]
+    assert txl(*command, "--max_new_tokens=3", *options)[0] == 0
+    _, line = refused(*command, *options, "--ext_len=99")
     assert line == f"ext_len: invalid 99; expected {ext_len}, as in m"

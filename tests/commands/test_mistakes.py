@@ -74,8 +74,8 @@ def test_a_mistake_is_one_line_with_its_exit_code(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     command, *options = shlex.split(words)
     where = [] if command == "prepare" else [checkpoint]
-    found, line = refused(command, *where, *options)
-    assert (found, line[: len(message)]) == (code, message)
+    exit_code, line = refused(command, *where, *options)
+    assert (exit_code, line[: len(message)]) == (code, message)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ class Golden:
     """Settings, weights, tokens, nats and memories of another code: tests/golden/NAME.npz."""
 
     def __init__(self, name):
-        with np.load(Path(__file__).parents[1] / "golden" / f"{name}.npz") as held:
-            arrays = {n: held[n] for n in held.files if held[n].dtype.kind != "U"}
-            self.args = json.loads(str(held["config"]))
-            self.words = json.loads(str(held["idx2sym"])) if "idx2sym" in held else None
+        with np.load(Path(__file__).parents[1] / "golden" / f"{name}.npz") as archive:
+            arrays = {n: archive[n] for n in archive.files if archive[n].dtype.kind != "U"}
+            self.args = json.loads(str(archive["config"]))
+            self.words = json.loads(str(archive["idx2sym"])) if "idx2sym" in archive else None
         self.arrays = {name: torch.from_numpy(arrays[name]) for name in arrays}
         self.weights = {n[3:]: self.arrays[n] for n in self.arrays if n.startswith("sd.")}
         as_made = [self.args.get("tgt_len") or self.arrays["tgt_len"], self.args.get("ext_len", 0)]
@@ -40,12 +40,12 @@ class Golden:
         memory = net.empty_memory(3, EvalLengths(self.mem_len))
         for index, (tokens, targets, scored) in enumerate(self.segments()):
             nats, memory = net.loss(tokens.to(net.device), targets.to(net.device), memory)
-            found, expected = nats[:, -scored:].cpu(), self.arrays[f"nll.{index}"].t()
+            actual, expected = nats[:, -scored:].cpu(), self.arrays[f"nll.{index}"].t()
             if f"ordered.{index}" in self.arrays:
                 expected = self.arrays[f"ordered.{index}"].t()
             elif self.by_cluster:
-                found, expected = found.flatten().sort().values, expected.flatten().sort().values
-            torch.testing.assert_close(found, expected.to(found.dtype), rtol=0, atol=1e-5)
+                actual, expected = actual.flatten().sort().values, expected.flatten().sort().values
+            torch.testing.assert_close(actual, expected.to(actual.dtype), rtol=0, atol=1e-5)
         assert f"nll.{index + 1}" not in self.arrays
         for n, h_BMD in enumerate(memory.h_NBMD if self.mem_len else []):
             expected = self.arrays[f"mem.{n}"].transpose(0, 1)

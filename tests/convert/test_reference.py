@@ -81,10 +81,10 @@ def root(tmp_path_factory):
 def test_nats_are_those_of_hugging_face(root, name):
     net, _ = load_huggingface(root / name)
     tokens = (TOKENS_BT % net.config.n_token).flatten()
-    found = stream_nats(net, tokens, batch_size=3, tgt_len=7)
+    actual = stream_nats(net, tokens, batch_size=3, tgt_len=7)
     expected = torch.from_numpy(np.load(root / name / "nats.npy"))
-    print(f"{name}: greatest difference {(found - expected).abs().max():.1e} nats")
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    print(f"{name}: greatest difference {(actual - expected).abs().max():.1e} nats")
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", THEIRS)

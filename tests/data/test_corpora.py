@@ -114,8 +114,8 @@ def test_missing_members_are_extracted_from_the_archive_if_it_is_the_right_one(
         place_file(remote, tmp_path / "some")
     assert [path.name for path in (tmp_path / "some").iterdir()] == ["b"]
     assert {path.suffix for path in (tmp_path / "downloads").iterdir()} <= {archive.suffix}
-    found = place_file(remote, tmp_path / "some")
-    assert [path.read_bytes() for path in found] == [b"a" * 200_000, b"own"]
+    paths = place_file(remote, tmp_path / "some")
+    assert [path.read_bytes() for path in paths] == [b"a" * 200_000, b"own"]
     (tmp_path / "some" / "a").unlink()
     archive.write_bytes(content[:-1])
     with pytest.raises(DataError, match=r"some/a: missing; .*some\.\w+.*: wrong file"):

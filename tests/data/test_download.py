@@ -199,8 +199,8 @@ def test_next_run_continues_the_partial_download(server, remote, part, target, c
 
 def test_download_with_a_wrong_checksum_is_set_aside_and_never_used(server, remote, part, target):
     server.script = [fail(200, b"<html>"), {}]
-    found = hashlib.sha256(b"<html>").hexdigest()
-    with pytest.raises(DataError, match=rf"{found}.*{SHA256}; kept as .*a\.bin\.wrong"):
+    wrong_sha256 = hashlib.sha256(b"<html>").hexdigest()
+    with pytest.raises(DataError, match=rf"{wrong_sha256}.*{SHA256}; kept as .*a\.bin\.wrong"):
         download_file(remote, target)
     assert target.with_name("a.bin.wrong").read_bytes() == b"<html>"
     assert not target.exists()

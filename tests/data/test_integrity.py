@@ -110,11 +110,11 @@ def test_prepare_check_detects_changes_that_keep_the_time_stamp(
     path = open_store().folder / "train.ids"
     flip_bit(path, 99)
     monkeypatch.setattr(store, "cached_by_mtime", lambda *_: None)
-    given = ("prepare", text_file, "--vocab=characters", "--document_unit=lines")
-    given += (f"--data_dir={path.parents[2]}",)
-    assert "encoded again" not in txl(*given)[1].err
-    assert f"warning: {path}: damaged" in txl(*given, "--check=true")[1].err
-    assert txl(*given, "--check=true")[1].err == ""
+    command = ("prepare", text_file, "--vocab=characters", "--document_unit=lines")
+    command += (f"--data_dir={path.parents[2]}",)
+    assert "encoded again" not in txl(*command)[1].err
+    assert f"warning: {path}: damaged" in txl(*command, "--check=true")[1].err
+    assert txl(*command, "--check=true")[1].err == ""
 
 
 def test_block_that_changes_after_opening_is_refused_when_it_is_read(open_store, capsys):
@@ -144,12 +144,12 @@ def test_only_blocks_that_are_read_are_compared_and_ids_beyond_the_vocabulary_re
 
 def test_damaged_cache_is_recomputed_with_a_message(open_store, tmp_path, capsys):
     expected = content(open_store())
-    found = sorted((tmp_path / "data" / "prepared" / "cache").iterdir())
-    saved = json.loads(found[0].read_text())
+    caches = sorted((tmp_path / "data" / "prepared" / "cache").iterdir())
+    saved = json.loads(caches[0].read_text())
     assert saved["checksum"] == short_hash(saved["result"])
     for damage in ("", "[" * 100_000, '{"result": 5, "checksum": "5"}', '"a"'):
-        for path in found:
+        for path in caches:
             path.write_text(damage)
         assert content(open_store()) == expected
         lines = capsys.readouterr().err.splitlines()
-        assert sorted(lines) == [f"warning: {path}: damaged; computed again" for path in found]
+        assert sorted(lines) == [f"warning: {path}: damaged; computed again" for path in caches]

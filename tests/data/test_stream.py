@@ -130,18 +130,18 @@ def test_ranks_together_read_what_one_process_reads(stream, world_size):
 @given(streams(), st.lists(st.integers(0, 12), max_size=5), st.sampled_from([None, None, 1, 4]))
 def test_training_loader_interrupted_anywhere_gives_the_same_segments(stream, stops, n_segment):
     expected = itertools.islice(TrainingLoader(stream, n_segment=n_segment), sum(stops) + 3)
-    found, state = [], TrainingLoader(stream).state_dict()
+    actual, state = [], TrainingLoader(stream).state_dict()
     for stop in (*stops, 3):
         loader = TrainingLoader(stream, n_segment=n_segment)
         loader.load_state_dict(state)
         reading = iter(loader)
         for segment in itertools.islice(reading, stop):
-            found.append(segment)
+            actual.append(segment)
             loader.commit(segment)
         # What is fetched and not committed is read again.
         next(reading)
         state = loader.state_dict()
-    for a, b in zip(expected, found, strict=True):
+    for a, b in zip(expected, actual, strict=True):
         assert (a.index, a.n_context) == (b.index, b.n_context)
         assert all(torch.equal(getattr(a, name), getattr(b, name)) for name in TENSORS)
 
@@ -149,11 +149,11 @@ def test_training_loader_interrupted_anywhere_gives_the_same_segments(stream, st
 @holds
 @given(streams(), st.sampled_from([None, 1, 3]))
 def test_training_loader_counts_the_tokens_seen(stream, n_segment):
-    loader, seen = TrainingLoader(stream, n_segment=n_segment), 0
+    loader, n_token = TrainingLoader(stream, n_segment=n_segment), 0
     for segment in itertools.islice(loader, 2 * len(stream)):
-        assert loader.tokens_seen(segment.index) == seen
-        seen += len(segment.targets_BL) * segment.new_len
-    assert loader.tokens_seen(2 * len(stream)) == seen
+        assert loader.tokens_seen(segment.index) == n_token
+        n_token += len(segment.targets_BL) * segment.new_len
+    assert loader.tokens_seen(2 * len(stream)) == n_token
 
 
 @pytest.mark.parametrize("n_segment", [None, 2])

@@ -62,9 +62,9 @@ def test_changes_override_the_protocols_values():
 
 
 def test_window_is_that_many_tokens_before_each():
-    found = get_protocol("sliding-window", window=100, batch_size=3)
-    assert (found.tgt_len, found.mem_len, found.ext_len, found.warmup_len) == (1, 0, 99, 100)
-    assert (found.batch_size, found.max_tokens) == (3, 1000)
+    proto = get_protocol("sliding-window", window=100, batch_size=3)
+    assert (proto.tgt_len, proto.mem_len, proto.ext_len, proto.warmup_len) == (1, 0, 99, 100)
+    assert (proto.batch_size, proto.max_tokens) == (3, 1000)
 
 
 @pytest.mark.parametrize(

@@ -48,15 +48,15 @@ def test_with_enough_memory_nats_depend_on_no_length(make_net, changes, tgt_len,
     net, tokens = make_net(**changes), torch.randint(11, (3 * 25 + 2,))
     expected = torch.stack([nats_alone(net, row) for row in tokens[:75].view(3, 25)])
     lengths = {"tgt_len": tgt_len, "ext_len": ext_len, "mem_len": 25}
-    found = stream_nats(net, tokens, batch_size=3, **lengths)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    actual = stream_nats(net, tokens, batch_size=3, **lengths)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(("tgt_len", "ext_len"), [(5, 0), (1, 7), (5, 5), (4, 6), (3, 63)])
 def test_without_memory_the_context_of_a_segment_is_all_that_it_sees(make_net, tgt_len, ext_len):
     net, tokens = make_net(), torch.randint(11, (26,))
-    found = stream_nats(net, tokens, batch_size=1, tgt_len=tgt_len, ext_len=ext_len, mem_len=0)[0]
-    for place, nats in enumerate(found):
+    actual = stream_nats(net, tokens, batch_size=1, tgt_len=tgt_len, ext_len=ext_len, mem_len=0)[0]
+    for place, nats in enumerate(actual):
         start = place // tgt_len * tgt_len
         expected = nats_alone(net, tokens[max(start - ext_len, 0) : place + 2])[-1]
         torch.testing.assert_close(nats, expected)
@@ -156,32 +156,32 @@ def test_warmed_rows_give_every_token_but_the_first_the_nats_of_one_row(make_net
     expected = nats_by_position(net, text, Protocol(batch_size=1, **lengths))
     assert expected.isnan().nonzero().tolist() == [[0]]
     for batch_size in (2, 7, 20):
-        found = nats_by_position(net, text, Protocol(batch_size=batch_size, **lengths))
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10, equal_nan=True)
+        actual = nats_by_position(net, text, Protocol(batch_size=batch_size, **lengths))
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10, equal_nan=True)
 
 
 def test_warm_up_reads_the_tokens_before_a_row(make_net):
     net, ids, lengths = make_net(), torch.randint(11, (60,)), {"tgt_len": 4, "mem_len": 5}
-    found = stream_nats(net, ids, batch_size=3, warmup_len=8, **lengths)
-    assert found.shape == (3, 20)
-    assert found.isnan().nonzero().tolist() == [[0, 0]]
+    actual = stream_nats(net, ids, batch_size=3, warmup_len=8, **lengths)
+    assert actual.shape == (3, 20)
+    assert actual.isnan().nonzero().tolist() == [[0, 0]]
     alone = stream_nats(net, ids[32:], batch_size=1, **lengths)[0]
-    torch.testing.assert_close(found[2], alone[7:])
+    torch.testing.assert_close(actual[2], alone[7:])
 
 
 @pytest.mark.parametrize("window", [1, 7, 100])
 def test_each_token_of_a_sliding_window_is_predicted_from_the_window_alone(make_net, window):
     net, ids = make_net(), torch.randint(11, (50,))
     protocol = Protocol(batch_size=4, **window_lengths(window))
-    found = nats_by_position(net, Text(ids.numpy()), protocol)
+    actual = nats_by_position(net, Text(ids.numpy()), protocol)
     for place in range(1, 50):
         expected = nats_alone(net, ids[max(place - window, 0) : place + 1])[-1]
-        torch.testing.assert_close(found[place], expected)
+        torch.testing.assert_close(actual[place], expected)
 
 
 def test_windows_that_score_nothing_are_not_computed(make_net, monkeypatch):
     hidden, computed = CachedReader.hidden, []
-    monkeypatch.setattr(CachedReader, "hidden", lambda *given: computed.append(1) or hidden(*given))
+    monkeypatch.setattr(CachedReader, "hidden", lambda *args: computed.append(1) or hidden(*args))
     protocol = Protocol(batch_size=4, **window_lengths(30))
     nats_by_position(make_net(), Text(np.arange(40) % 11), protocol)
     assert len(computed) == 10
@@ -195,8 +195,8 @@ def test_given_lengths_are_those_of_the_memory(make_net):
         nats, memory = net.loss(tokens_BT[:, :-1], tokens_BT[:, 1:], memory)
         expected.append(nats)
     lengths = {"mem_len": 7, "clamp_len": 3, "same_length": "mem_len+1"}
-    found = stream_nats(net, ids, batch_size=1, tgt_len=5, **lengths)
-    torch.testing.assert_close(found, torch.cat(expected, dim=1))
+    actual = stream_nats(net, ids, batch_size=1, tgt_len=5, **lengths)
+    torch.testing.assert_close(actual, torch.cat(expected, dim=1))
 
 
 def test_text_is_read_as_far_as_it_is_scored_and_the_models_mode_is_restored(make_net):

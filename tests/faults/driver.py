@@ -29,7 +29,7 @@ from pathlib import Path
 
 from lightning.pytorch import Callback
 
-from txl_lightning import __main__ as door
+from txl_lightning import __main__ as entry
 from txl_lightning.training import cli
 
 
@@ -134,7 +134,7 @@ def main() -> None:
     ours = [Record(), *map(Accident, faults), *([Growth()] if "GROWTH" in os.environ else [])]
     cli.default_callbacks = lambda *args: [*original(*args), *ours]
     sys.argv[0] = __file__
-    door.main()
+    entry.main()
 
 
 def forked(arguments: list[str], settings: dict[str, str], folder: Path, output: Path) -> None:
@@ -172,7 +172,7 @@ def run_line(arguments: list[str], folder: Path, output: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     os.environ |= {"WANDB_MODE": "offline", "PYTHONPATH": str(Path(__file__).parents[2])}
     sys.argv[1:] = arguments
-    door.main()
+    entry.main()
 
 
 if __name__ == "__main__":

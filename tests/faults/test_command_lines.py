@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from txl_lightning import __main__ as door
+from txl_lightning import __main__ as entry
 from txl_lightning.training.cli import TxlCLI
 
 pytestmark = pytest.mark.faults
@@ -67,16 +67,16 @@ LAST = {
 @cache
 def keys(command: str) -> list[str]:
     """Return the options that a command has."""
-    if command in door.LIGHTNING:
+    if command in entry.LIGHTNING:
         cli = TxlCLI.__new__(TxlCLI)
         try:
             cli.__init__([command, "--print_config"])
         except SystemExit:
             parser = cli.command_parser
     else:
-        _, parser = door.make_parser(command)
-    found = (name for action in parser._actions for name in action.option_strings)
-    return sorted({name.removesuffix("+") for name in found if name.startswith("--")})
+        _, parser = entry.make_parser(command)
+    options = (name for action in parser._actions for name in action.option_strings)
+    return sorted({name.removesuffix("+") for name in options if name.startswith("--")})
 
 
 @st.composite

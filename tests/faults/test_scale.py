@@ -15,10 +15,10 @@ pytestmark = pytest.mark.faults
 MB = 1 << 20
 PEAK = """
 import resource, sys
-from txl_lightning import __main__ as door
+from txl_lightning import __main__ as entry
 sys.argv = ["txl-lightning", *sys.argv[1:]]
 try:
-    door.main()
+    entry.main()
 finally:
     print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
 """
@@ -80,8 +80,8 @@ def test_many_documents_are_prepared_and_counted(measure, tmp_path, count, unit)
     else:
         path.write_text("".join(f"document {nth}\n" for nth in range(n_document)))
     output, _ = measure("prepare", path, f"--document_unit={unit}")
-    found = re.findall(r"([\d,]+) documents", output)
-    total = sum(int(number.replace(",", "")) for number in found)
+    counts = re.findall(r"([\d,]+) documents", output)
+    total = sum(int(number.replace(",", "")) for number in counts)
     # A file is cut into train, val and test by bytes: two of its lines may be.
     assert n_document <= total <= n_document + 2 * (unit == "lines")
 
@@ -92,17 +92,17 @@ def test_many_remembered_states_are_as_many_as_there_are(measure, tmp_path, run_
     n_state = count(2000, 20_000)
     letters = np.random.default_rng(1).integers(97, 123, n_state + 64).astype(np.uint8)
     (tmp_path / "letters.txt").write_bytes(letters.tobytes())
-    given = ["evaluate", run_folder / "checkpoints" / "last.ckpt", "--path=letters.txt"]
-    given += ["--batch_size=1", "--tgt_len=64"]
-    outputs = [measure(*given, f"--mem_len={n}")[0] for n in (n_state, 10 * n_state)]
+    options = ["evaluate", run_folder / "checkpoints" / "last.ckpt", "--path=letters.txt"]
+    options += ["--batch_size=1", "--tgt_len=64"]
+    outputs = [measure(*options, f"--mem_len={n}")[0] for n in (n_state, 10 * n_state)]
     nats = [json.loads(output)["nats"] for output in outputs]
     assert nats[0] == pytest.approx(nats[1], rel=1e-6)
 
 
 def test_many_samples_are_all_printed(measure, run_folder, count):
     n_sample = count(100, 1000)
-    given = ["--prompt=abc", "--max_new_tokens=20", f"--num_samples={n_sample}"]
-    output, _ = measure("generate", f"--ckpt_path={run_folder}/checkpoints/last.ckpt", *given)
+    options = ["--prompt=abc", "--max_new_tokens=20", f"--num_samples={n_sample}"]
+    output, _ = measure("generate", f"--ckpt_path={run_folder}/checkpoints/last.ckpt", *options)
     assert re.findall(r"^--- (\d+) ---$", output, re.MULTILINE) == [
         str(nth) for nth in range(1, n_sample + 1)
     ]
@@ -114,8 +114,8 @@ def test_memory_and_open_files_do_not_grow_with_steps(place, count):
     options += ["--report.html=true", "--checkpoint.every_n_steps=100"]
     ended = place.fit(*options, GROWTH="growth")
     assert ended.code == 0, ended.output
-    held = np.loadtxt(place.folder / "growth")
-    kilobytes, n_file = held[len(held) // 2 :].T
+    growth = np.loadtxt(place.folder / "growth")
+    kilobytes, n_file = growth[len(growth) // 2 :].T
     slope = np.polyfit(np.arange(len(kilobytes)) * 50 / 1000, kilobytes, 1)[0]
     assert n_file.max() == n_file.min()
     # Kilobytes in 1,000 steps: metrics, and the curve that is drawn of them, have more points.

@@ -148,8 +148,8 @@ def test_sweep_that_is_interrupted_at_any_moment_has_the_results_of_a_whole_one(
         return place.end(place.fork("--out", out, command=["sweep", "s.yaml"], fault=fault))
 
     def rows(out: str) -> list[dict[str, str]]:
-        found = list(csv.DictReader((place.folder / out / "results.csv").read_text().splitlines()))
-        return [{key: row[key] for key in ("trial", "state", "value", "lr")} for row in found]
+        table = list(csv.DictReader((place.folder / out / "results.csv").read_text().splitlines()))
+        return [{key: row[key] for key in ("trial", "state", "value", "lr")} for row in table]
 
     assert sweep("whole").code == 0
     chance, faults = random.Random(0), {**AT_ONCE, "KILL:{0}s": {-9}}

@@ -32,8 +32,8 @@ def fit(place):
 
 def test_usr1_saves_and_queues_the_job_again_which_continues_exactly(place, finish, fit):
     for n, (where, step) in enumerate({"12": 12, "val": 20}.items()):
-        ended, asked = fit(f"USR1:{where}")
-        assert (ended.code, asked) == (143, ["requeue 77"] * (n + 1)), ended.output
+        ended, scontrol_calls = fit(f"USR1:{where}")
+        assert (ended.code, scontrol_calls) == (143, ["requeue 77"] * (n + 1)), ended.output
         assert place.state()["global_step"] == step
     finish()
 
@@ -50,8 +50,8 @@ def test_usr1_saves_and_queues_the_job_again_which_continues_exactly(place, fini
     ids=["array", "cancelled", "interactive"],
 )
 def test_job_is_queued_by_its_number_if_it_may_be(fit, fault, environment, code, requests):
-    ended, asked = fit(f"{fault}:12", **environment)
-    assert (ended.code, asked) == (code, requests)
+    ended, scontrol_calls = fit(f"{fault}:12", **environment)
+    assert (ended.code, scontrol_calls) == (code, requests)
     assert "saved after step 12" in ended.output
 
 

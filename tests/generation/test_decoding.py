@@ -24,12 +24,12 @@ PROMPT = torch.tensor([1, 3, 0, 2])
 LETTERS = Characters("abcdefghijk")
 
 
-def assert_close(found, expected) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+def assert_close(actual, expected) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("net", "prompt_len", "ext_len", "seen"),
+    ("net", "prompt_len", "ext_len", "context_len"),
     [
         *(({"mem_len": 200}, prompt_len, 5, 200) for prompt_len in (1, 3, 140)),
         ({"mem_len": 200}, 5, 0, 200),
@@ -39,11 +39,11 @@ def assert_close(found, expected) -> None:
     ids=str,
 )
 def test_greedy_generation_equals_rereading_the_context_for_every_token(
-    make_net, net, prompt_len, ext_len, seen
+    make_net, net, prompt_len, ext_len, context_len
 ):
     net, history = make_net(**net), torch.randint(11, (prompt_len,))
     for token in generate(net, history, 12, temperature=0, ext_len=ext_len):
-        logits_BLV, _ = net(history[None, -seen:])
+        logits_BLV, _ = net(history[None, -context_len:])
         assert token == logits_BLV[0, -1].argmax()
         history = torch.cat([history, token[None]])
 
@@ -204,13 +204,13 @@ def small(make_net):
 
 def every_continuation(net, length: int, end: int | None) -> dict[tuple[int, ...], float]:
     """Log-probabilities of texts that have `end` only at their end, and end with it or are long."""
-    found = {}
+    logps = {}
     for n in range(1, length + 1):
         for ids in product(range(4), repeat=n):
             if end not in ids[:-1] and (n == length or ids[-1] == end):
                 logp_LV = net(torch.cat([PROMPT, torch.tensor(ids)])[None])[0][0].log_softmax(-1)
-                found[ids] = sum(logp_LV[3 + at, index].item() for at, index in enumerate(ids))
-    return found
+                logps[ids] = sum(logp_LV[3 + at, index].item() for at, index in enumerate(ids))
+    return logps
 
 
 @pytest.mark.parametrize("end", [None, 0])
@@ -223,8 +223,8 @@ def test_enough_beams_equal_exhaustive_search(make_net, end):
         for power in (0.0, 0.7, 1.0, 2.0):
             best = max(known, key=lambda ids: known[ids] / len(ids) ** power)
             options = {"num_beams": 64, "length_penalty": power}
-            found = beam_search(net, PROMPT, 4, is_finished=lambda ids: ids[-1] == end, **options)
-            assert tuple(found.tolist()) == best
+            result = beam_search(net, PROMPT, 4, is_finished=lambda ids: ids[-1] == end, **options)
+            assert tuple(result.tolist()) == best
             lengths.add(len(best))
     # Only then does it matter what lengths are worth.
     assert lengths == {4} if end is None else len(lengths) > 1
@@ -248,10 +248,10 @@ def test_each_beam_keeps_its_own_memory(make_net):
     for seed in range(4):
         torch.manual_seed(seed)
         net = make_net(n_token=4, mem_len=9)
-        found = search_beams(net, start_decoding(net, [PROMPT]), 6, num_beams=5)
-        assert found.n_read == len(found) - 1
-        alone = start_decoding(net, [found.row_tokens(0).clone()])
-        expected, result = (advance(CachedReader(net), state)[0] for state in (alone, found))
+        best = search_beams(net, start_decoding(net, [PROMPT]), 6, num_beams=5)
+        assert best.n_read == len(best) - 1
+        alone = start_decoding(net, [best.row_tokens(0).clone()])
+        expected, result = (advance(CachedReader(net), state)[0] for state in (alone, best))
         assert_close(result, expected)
 
 

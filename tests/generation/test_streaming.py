@@ -47,13 +47,13 @@ def test_text_ends_before_the_stop_string_that_is_complete_first(text, stop):
     """Whatever its tokens are: here each is one character."""
     vocab = Characters("ab")
     stream = StreamingDetokenizer(vocab, stop=stop)
-    found = "".join(pieces(stream, vocab.encode_text(text).tolist()))
+    result = "".join(pieces(stream, vocab.encode_text(text).tolist()))
     ends = [n for n in range(len(text) + 1) if any(text[:n].endswith(each) for each in stop)]
     longest = max(
         (len(each) for each in stop if ends and text[: ends[0]].endswith(each)), default=0
     )
     assert stream.ended is bool(ends)
-    assert found == (text[: ends[0] - longest] if ends else text)
+    assert result == (text[: ends[0] - longest] if ends else text)
 
 
 @given(
@@ -65,5 +65,5 @@ def test_token_boundaries_change_no_text(text, stop, cuts):
     edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     whole, parted = StreamingDetokenizer(BYTES, stop=stop), StreamingDetokenizer(BYTES, stop=stop)
     expected = "".join(pieces(whole, list(text.encode())))
-    found = "".join(parted.push_text(text[a:b]) for a, b in pairwise(edges))
-    assert (found + parted.flush(), parted.ended) == (expected, whole.ended)
+    result = "".join(parted.push_text(text[a:b]) for a, b in pairwise(edges))
+    assert (result + parted.flush(), parted.ended) == (expected, whole.ended)

@@ -75,10 +75,10 @@ def slow_log_probability(softmax, settings, h_D, token):
 def test_every_token_has_the_vector_of_its_cluster(kind):
     embedding, _ = parts(**kind)
     tokens = torch.arange(23).flip(0).view(1, 23)
-    found = embedding(tokens)
+    actual = embedding(tokens)
     for place, token in enumerate(tokens[0].tolist()):
         expected = slow_embedding(embedding, config(**kind), token)
-        torch.testing.assert_close(found[0, place], expected)
+        torch.testing.assert_close(actual[0, place], expected)
 
 
 @pytest.mark.parametrize(
@@ -118,10 +118,10 @@ def test_nats_are_those_of_the_targets_in_their_order_with_every_gradient(kind, 
     torch.testing.assert_close(fast, slow)
     slow_gradients = torch.autograd.grad((slow * weight_BL).sum(), leaves, allow_unused=True)
     fast_gradients = torch.autograd.grad((fast * weight_BL).sum(), leaves, allow_unused=True)
-    for expected, found in zip(slow_gradients, fast_gradients, strict=True):
-        assert (expected is None) == (found is None)
+    for expected, actual in zip(slow_gradients, fast_gradients, strict=True):
+        assert (expected is None) == (actual is None)
         if expected is not None:
-            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("kind", [KINDS[2], KINDS[4]])
@@ -142,9 +142,9 @@ def test_in_bfloat16_nats_are_summed_in_float32(kind):
     _, softmax = parts(**kind)
     h, targets = torch.randn(2, 40, 8, dtype=torch.float64), torch.randint(23, (2, 40))
     expected = softmax.nats(h, targets)
-    found = softmax.bfloat16().nats(h.bfloat16(), targets)
-    assert found.dtype == torch.float32
-    assert (found - expected).abs().max() < 0.03 * expected.abs().max()
+    actual = softmax.bfloat16().nats(h.bfloat16(), targets)
+    assert actual.dtype == torch.float32
+    assert (actual - expected).abs().max() < 0.03 * expected.abs().max()
 
 
 @pytest.mark.parametrize("kind", [{"cutoffs": CUTOFFS, "div_val": 2}, {}])
@@ -157,8 +157,8 @@ def test_gradients_of_chunks_are_added_in_float32_under_autocast(make_net, kind)
         with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
             nats_BL = head.nats(h_BLD, targets)
         gradients.append(torch.autograd.grad(nats_BL.mean(), [out.weight for out in outs]))
-    for found, expected in zip(*gradients, strict=True):
-        assert (found - expected).norm() < 0.007 * expected.norm()
+    for actual, expected in zip(*gradients, strict=True):
+        assert (actual - expected).norm() < 0.007 * expected.norm()
 
 
 @pytest.mark.parametrize("tie", [False, True])
@@ -199,13 +199,13 @@ def test_chunks_of_the_plain_softmax_give_the_same_nats_and_gradients(make_net, 
     cut.load_state_dict(whole.state_dict())
     tokens, targets = torch.randint(11, (2, 3, 5))
     targets[0, 0] = IGNORED
-    found = []
+    results = []
     for net in (whole, cut):
         nats, _ = net.loss(tokens, targets)
-        found.append([nats, *torch.autograd.grad(nats.sum(), list(net.parameters()))])
-    for expected, got in zip(*found, strict=True):
+        results.append([nats, *torch.autograd.grad(nats.sum(), list(net.parameters()))])
+    for expected, got in zip(*results, strict=True):
         torch.testing.assert_close(got, expected)
-    assert found[1][0][0, 0] == 0
+    assert results[1][0][0, 0] == 0
 
 
 @pytest.mark.parametrize(("chunk", "at_once"), [(None, 30), (4, 4)])

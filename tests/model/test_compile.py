@@ -29,8 +29,8 @@ def train(net: TransformerXL, memory: Memory, documents: bool) -> Iterator[list[
         # The second row's text begins with the third segment.
         doc_pos_BL = torch.arange(TGT_LEN).repeat(ROWS, 1) + TGT_LEN * segment
         doc_pos_BL[1, :] %= 2 * TGT_LEN
-        given = memory, doc_pos_BL if documents else None
-        nats_BL, memory = net.loss(tokens_BL, tokens_BL, *given)
+        arguments = memory, doc_pos_BL if documents else None
+        nats_BL, memory = net.loss(tokens_BL, tokens_BL, *arguments)
         gradients = torch.autograd.grad(nats_BL.mean(), list(net.parameters()))
         yield [nats_BL.detach(), *gradients, memory.h_NBMD]
 
@@ -62,6 +62,6 @@ def test_one_graph_serves_a_memory_that_fills(make_net, changes, how):
         empty = net.empty_memory(ROWS)
         expected = list(train(net, empty, documents))
         setattr(net, method, torch.compile(getattr(net, method), backend=counter, fullgraph=True))
-        for segment, found in zip(expected, train(net, empty, documents), strict=True):
-            torch.testing.assert_close(found, segment)
+        for segment, actual in zip(expected, train(net, empty, documents), strict=True):
+            torch.testing.assert_close(actual, segment)
     assert counter.frame_count == 1

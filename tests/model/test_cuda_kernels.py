@@ -58,9 +58,9 @@ def run_with_triton(*arguments, **environment) -> str:
     """Run Python beside the tests: Triton chooses its interpreter when it is imported."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed (it is for Linux)")
-    given = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | environment
+    variables = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | environment
     command = [sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, env=os.environ | given, capture_output=True, text=True)
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -70,9 +70,9 @@ def run_with_triton(*arguments, **environment) -> str:
 def test_triton_equals_the_reference_with_every_gradient_in_its_interpreter(dtype, limit):
     """Half precision has larger tiles; the interpreter cannot compute in bfloat16."""
     shown = run_with_triton(SCRIPT, "tiled", "--dtype", dtype, TRITON_INTERPRET="1")
-    found = json.loads(shown)
-    assert len(found) == len(correctness.SMALL) + 1
-    for case, errors in found.items():
+    errors_of_case = json.loads(shown)
+    assert len(errors_of_case) == len(correctness.SMALL) + 1
+    for case, errors in errors_of_case.items():
         assert max(errors.values()) < limit, (case, errors)
 
 

@@ -26,13 +26,13 @@ AXES = [
 
 def read(net, memory, tokens, segments, doc_pos=None, ext_len=0):
     """Logits of a text read in segments, and the memory after it."""
-    found = []
+    logits = []
     for stop, length in zip(accumulate(segments), segments, strict=True):
         window = slice(max(stop - length - ext_len, 0), stop)
         here = None if doc_pos is None else doc_pos[:, window]
         h, memory = net.hidden(tokens[:, window], memory, here, min(ext_len, stop))
-        found.append(net.head(h)[:, -length:])
-    return torch.cat(found, dim=1), memory
+        logits.append(net.head(h)[:, -length:])
+    return torch.cat(logits, dim=1), memory
 
 
 def document_positions(total: int) -> torch.Tensor:
@@ -90,7 +90,7 @@ def test_cached_reader_equals_the_network_in_any_setting(
 def test_buffer_is_rarely_moved(make_net, monkeypatch):
     moves, move = [], KeyValueCache._move
     monkeypatch.setattr(inference_module, "SLACK", 16)
-    monkeypatch.setattr(KeyValueCache, "_move", lambda *given: moves.append(1) or move(*given))
+    monkeypatch.setattr(KeyValueCache, "_move", lambda *args: moves.append(1) or move(*args))
     check_equal(make_net, segments=[1] * 80, mem_len=5)
     assert 1 <= len(moves) <= 1 + 80 / 16
 
@@ -102,9 +102,9 @@ def test_long_memory_grows_with_the_tokens_read(make_net, monkeypatch, segments)
     net, tokens = make_net(), torch.randint(11, (3, sum(segments)))
     reader = CachedReader(net)
     with torch.inference_mode():
-        found, _ = read(reader, reader.empty_memory(3, EvalLengths(10**12)), tokens, segments)
+        actual, _ = read(reader, reader.empty_memory(3, EvalLengths(10**12)), tokens, segments)
         expected, _ = read(net, net.empty_memory(3, EvalLengths(50)), tokens, segments)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
 @torch.inference_mode()
@@ -115,8 +115,8 @@ def test_cache_is_unchanged_by_later_caches(make_net):
     before = cache.buffer.k_NHBKC[..., : cache.end].clone()
     followers = [(reader(text, cache)[1], net(text, memory)[1]) for text in texts]
     for fast, slow in followers:
-        found, expected = reader(tokens, fast)[0], net(tokens, slow)[0]
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        actual, expected = reader(tokens, fast)[0], net(tokens, slow)[0]
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
     assert torch.equal(cache.buffer.k_NHBKC[..., : cache.end], before)
 
 
@@ -152,8 +152,8 @@ def test_tensors_of_a_cache_restore_it(make_net, lengths, documents):
     assert (restored.mem_len, restored.clamp_len, restored.same_length) == lengths
     assert torch.equal(restored.filled_B, cache.filled_B)
     assert restored.is_even == (cache.is_even or lengths[0] == 0)
-    expected, found = (read(reader, each, tokens, [1, 6, 2])[0] for each in (cache, restored))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    expected, actual = (read(reader, each, tokens, [1, 6, 2])[0] for each in (cache, restored))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -164,10 +164,10 @@ def test_cache_is_read_with_and_without_autocast_and_inference_mode(make_net, fi
     for is_half in (first, not first, first):
         autocast = torch.autocast("cpu", torch.bfloat16, enabled=is_half)
         with torch.inference_mode(is_half), torch.no_grad(), autocast:
-            found, cache = reader(tokens, cache)
+            actual, cache = reader(tokens, cache)
             expected, memory = net(tokens, memory)
-        torch.testing.assert_close(found.float(), expected.float(), rtol=0.05, atol=0.05)
-        assert found.std() > 0.5
+        torch.testing.assert_close(actual.float(), expected.float(), rtol=0.05, atol=0.05)
+        assert actual.std() > 0.5
 
 
 @torch.inference_mode()

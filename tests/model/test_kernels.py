@@ -57,8 +57,8 @@ def test_kernel_equals_the_reference_with_every_gradient(kernel, tgt_len, mem_le
     torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-10)
     slow_gradients = torch.autograd.grad((slow * weight).sum(), list(leaves.values()))
     fast_gradients = torch.autograd.grad((fast * weight).sum(), list(leaves.values()))
-    for name, expected, found in zip(leaves, slow_gradients, fast_gradients, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=name)
+    for name, expected, actual in zip(leaves, slow_gradients, fast_gradients, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9, msg=name)
 
 
 @pytest.mark.parametrize(("tgt_len", "mem_len", "names"), CASES)
@@ -81,11 +81,11 @@ def test_kernel_error_is_within_its_precision(kernel, dtype, tolerance):
     leaves, mask = make_inputs(8, 9)
     exact = run("reference", leaves, mask)
     narrow = {name: leaf.detach().to(dtype).requires_grad_() for name, leaf in leaves.items()}
-    found = run(kernel, narrow, mask)
-    assert found.dtype == dtype
-    assert (found.double() - exact).abs().max() < tolerance * exact.abs().max()
+    actual = run(kernel, narrow, mask)
+    assert actual.dtype == dtype
+    assert (actual.double() - exact).abs().max() < tolerance * exact.abs().max()
     exact_gradients = torch.autograd.grad(exact.sum(), list(leaves.values()))
-    gradients = torch.autograd.grad(found.sum(), list(narrow.values()))
+    gradients = torch.autograd.grad(actual.sum(), list(narrow.values()))
     for expected, gradient in zip(exact_gradients, gradients, strict=True):
         limit = 4 * tolerance * max(expected.abs().max().item(), 1.0)
         assert (gradient.double() - expected).abs().max() < limit
@@ -94,7 +94,7 @@ def test_kernel_error_is_within_its_precision(kernel, dtype, tolerance):
 def test_reference_equals_a_loop_over_pairs():
     tgt_len, mem_len = 4, 3
     leaves, mask = make_inputs(tgt_len, mem_len)
-    found = run("reference", leaves, mask)
+    actual = run("reference", leaves, mask)
     q, k, value, r, v, u = (leaf.detach() for leaf in leaves.values())
     for row, head, i in product(range(2), range(3), range(tgt_len)):
         scores = {}
@@ -105,7 +105,7 @@ def test_reference_equals_a_loop_over_pairs():
             c, d = u[head] @ key, v[head] @ r_ij
             scores[j] = math.exp((a + b + c + d) / 2)
         read = sum(scores[j] * value[row, j, head] for j in scores) / sum(scores.values())
-        torch.testing.assert_close(found[row, i, head], read)
+        torch.testing.assert_close(actual[row, i, head], read)
 
 
 @pytest.mark.parametrize("kernel", ["reference", *FAST])

@@ -41,15 +41,15 @@ def test_a_narrow_layer_multiplies_rounded_numbers(rows, width, has_bias):
 @torch.inference_mode()
 def test_narrow_weights_change_nats_only_slightly(make_net, changes, weights, error):
     net, tokens = make_net(d_model=32, **changes).float(), torch.randint(11, (3, 3, 9))
-    found = []
+    results = []
     for narrow in ("float32", weights):
         reader, memory = CachedReader(narrow_weights(net, narrow)), None
         for segment, targets in pairwise(tokens):
             nats, memory = reader.loss(segment, targets, memory)
-        found.append(nats)
+        results.append(nats)
     assert net.compute_dtype == torch.float32
-    assert 0 <= (found[0] - found[1]).abs().mean() <= error
-    assert torch.equal(*found) == (weights == "float32")
+    assert 0 <= (results[0] - results[1]).abs().mean() <= error
+    assert torch.equal(*results) == (weights == "float32")
 
 
 @torch.inference_mode()

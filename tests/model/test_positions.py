@@ -46,8 +46,8 @@ def test_sinusoids_are_those_of_the_paper_in_float32_whatever_the_precision(is_h
 def test_terms_in_half_precision_come_from_exact_distances():
     exact = scheme()
     half = scheme().to(torch.bfloat16)
-    expected, found = exact(distances(2000))[0].r_THK, half(distances(2000))[0].r_THK.float()
-    assert (expected - found).abs().max() < 0.02 * expected.abs().max() + 0.02
+    expected, actual = exact(distances(2000))[0].r_THK, half(distances(2000))[0].r_THK.float()
+    assert (expected - actual).abs().max() < 0.02 * expected.abs().max() + 0.02
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -63,9 +63,9 @@ def test_terms_of_a_distance_are_constant_while_memory_fills_and_beyond_clamp_le
 
 @pytest.mark.parametrize("name", TABLES)
 def test_distances_beyond_the_table_use_its_last_row(name):
-    for found in numbers(scheme(name)(distances(9))[1]):
-        assert all(torch.equal(found[5], row) for row in found[6:])
-        assert not torch.allclose(found[4], found[5])
+    for table in numbers(scheme(name)(distances(9))[1]):
+        assert all(torch.equal(table[5], row) for row in table[6:])
+        assert not torch.allclose(table[4], table[5])
 
 
 def test_u_and_v_are_one_pair_unless_untied():

@@ -65,8 +65,8 @@ def test_inputs_are_unchanged_and_memory_has_no_gradient(make_net):
     _, memory = net(before)
     kept = copy.deepcopy((tokens, memory.h_NBMD, memory.filled_B))
     logits, after = net(tokens, memory)
-    for expected, found in zip(kept, (tokens, memory.h_NBMD, memory.filled_B), strict=True):
-        assert torch.equal(found, expected)
+    for expected, actual in zip(kept, (tokens, memory.h_NBMD, memory.filled_B), strict=True):
+        assert torch.equal(actual, expected)
     assert (logits.requires_grad, after.h_NBMD.requires_grad) == (True, False)
 
 
@@ -173,8 +173,8 @@ def test_documents_in_a_row_are_independent(make_net, kernel, tgt_len, mem_len, 
         nats = read(net, tokens, targets, doc_pos, mem_len, tgt_len)
         gradients = torch.autograd.grad((nats * weight).sum(), list(net.parameters()))
         results.append((nats.detach(), *gradients))
-    for expected, found in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +192,8 @@ def test_network_has_the_parameters_of_the_paper(make_net, changes, more):
     # q, k, v, o, r; feed-forward; two norms
     layer = 5 * 64 + 2 * 8 * 32 + 40 + 2 * 16
     embedding_bias_u_v = 11 * 8 + 11 + 2 * 8
-    found = sum(parameter.numel() for parameter in make_net(**changes).parameters())
-    assert found == embedding_bias_u_v + 2 * layer + more
+    actual = sum(parameter.numel() for parameter in make_net(**changes).parameters())
+    assert actual == embedding_bias_u_v + 2 * layer + more
 
 
 @pytest.mark.parametrize(
@@ -283,6 +283,6 @@ def test_gradients_do_not_depend_on_how_the_memory_is_joined(make_net, monkeypat
         nats_BL, _ = net.loss(tokens_BL, tokens_BL, memory)
         return torch.autograd.grad(nats_BL.sum(), list(net.parameters()))
 
-    found = gradients()
+    actual = gradients()
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    torch.testing.assert_close(found, gradients())
+    torch.testing.assert_close(actual, gradients())

@@ -56,9 +56,9 @@ def nats(model: TransfoXLLMHeadModel, tokens_BT: torch.Tensor) -> torch.Tensor:
     for segment, target in zip(
         inputs_BT.split(TGT_LEN, dim=1), targets_BT.split(TGT_LEN, dim=1), strict=True
     ):
-        found = model(input_ids=segment.contiguous(), mems=memories)
-        parts.append(-found.prediction_scores.gather(2, target[..., None]).squeeze(2))
-        memories = found.mems
+        output = model(input_ids=segment.contiguous(), mems=memories)
+        parts.append(-output.prediction_scores.gather(2, target[..., None]).squeeze(2))
+        memories = output.mems
     return torch.cat(parts, dim=1)
 
 

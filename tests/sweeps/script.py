@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
-folder = Path(given["trainer.default_root_dir"])
-if given["lr"] == "impossible":
+args = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
+folder = Path(args["trainer.default_root_dir"])
+if args["lr"] == "impossible":
     sys.exit("error: lr: invalid impossible; expected a number")
-if "learnrate" in given:
+if "learnrate" in args:
     sys.exit("error: learnrate: unknown key; did you mean lr?")
 
 stops = []
@@ -28,10 +28,10 @@ with (folder / "version_0" / "metrics.csv").open("a+") as metrics:
     n_done = len(metrics.readlines()) - 1
     if n_done < 0:
         print("step,train/loss,val/bits_per_byte", file=metrics, flush=True)
-    for step in range(max(n_done, 0), int(given.get("steps", 3))):
+    for step in range(max(n_done, 0), int(args.get("steps", 3))):
         # A lr of 0.3 is best; a longer memory helps a little.
-        bits = (float(given["lr"]) - 0.3) ** 2 + 1 / (step + 1) - int(given.get("mem_len", 0)) / 1e4
+        bits = (float(args["lr"]) - 0.3) ** 2 + 1 / (step + 1) - int(args.get("mem_len", 0)) / 1e4
         print(f"{step},1,{bits}", file=metrics, flush=True)
-        time.sleep(float(given.get("wait", 0)))
+        time.sleep(float(args.get("wait", 0)))
         if stops:
             sys.exit(stops[0])

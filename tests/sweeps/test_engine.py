@@ -36,12 +36,12 @@ def propose(config: dict, folder, count: int, seed: int = 1) -> list[dict]:
     folder.mkdir(exist_ok=True)
     sweep = engine.open_sweep(config, folder, seed)
     while len(sweep.study.trials) < count and (trial := sweep.ask_trial()):
-        found = sweep.suggest_parameters(trial)
-        trial.set_user_attr("parameters", found)
+        proposal = sweep.suggest_parameters(trial)
+        trial.set_user_attr("parameters", proposal)
         if trial.number == 2:
             sweep.study.tell(trial, state=optuna.trial.TrialState.FAIL)
         else:
-            loss = abs(math.log10(found.get("lr", 1)) + 2) + found.get("tgt_len", 0)
+            loss = abs(math.log10(proposal.get("lr", 1)) + 2) + proposal.get("tgt_len", 0)
             sweep.study.tell(trial, loss)
     return [trial.user_attrs["parameters"] for trial in sweep.study.trials]
 

@@ -145,14 +145,14 @@ def together(commands: list[list[str]]) -> None:
         for process in started:
             stack.callback(process.terminate)
         for process in started:
-            said, _ = process.communicate(timeout=180)
-            assert process.returncode == 0, said
+            output, _ = process.communicate(timeout=180)
+            assert process.returncode == 0, output
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
 
 
 def losses(folder: Path, run: str) -> list[float]:
@@ -207,8 +207,8 @@ def test_sharded_run_is_saved_as_a_whole_one(runs):
 def test_one_process_measures_what_two_have_trained(runs):
     options = command_line(runs, "measured", *going_on(runs, "fsdp_on"))[1:]
     cli = TxlCLI(["validate", *options])
-    found = cli.trainer.callback_metrics["val/nats"].item()
-    assert found == pytest.approx(losses(runs, "fsdp_on")[-1], rel=1e-5)
+    nats = cli.trainer.callback_metrics["val/nats"].item()
+    assert nats == pytest.approx(losses(runs, "fsdp_on")[-1], rel=1e-5)
 
 
 def test_two_nodes_measure_and_save_the_average_of_one_process(runs):

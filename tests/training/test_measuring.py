@@ -19,8 +19,8 @@ def measure(make_trainer):
     def run(model, data, stage="validate", limit=1.0, **options) -> dict[str, float]:
         options |= {f"limit_{'val' if stage == 'validate' else stage}_batches": limit}
         trainer = make_trainer(**options)
-        [found] = getattr(trainer, stage)(model, datamodule=data, verbose=False)
-        return found
+        [results] = getattr(trainer, stage)(model, datamodule=data, verbose=False)
+        return results
 
     return run
 
@@ -60,28 +60,28 @@ def test_validation_is_the_protocol_of_the_final_table(
 ):
     net = FAR if settings else {"init_std": 0.3}
     model, data = make_model(settings=settings, **net), make_data(eval_tgt_len=5, **reading)
-    found, ids = measure(model, data, precision="64-true"), data.store.ids("val")
-    usual, given = (
+    results, ids = measure(model, data, precision="64-true"), data.store.ids("val")
+    default, expected = (
         stream_nats(model.net, ids, batch_size=4, tgt_len=5, **how).mean() for how in ({}, protocol)
     )
-    assert found["val/nats"] == found["val/loss"] == pytest.approx(given.item(), rel=1e-6)
-    assert found["val/bits_per_byte"] == pytest.approx(given.item() / math.log(2), rel=1e-6)
-    assert found["val/perplexity"] == pytest.approx(given.exp().item(), rel=1e-6)
-    assert (given.item() == pytest.approx(usual.item(), rel=1e-5)) is (protocol == {})
+    assert results["val/nats"] == results["val/loss"] == pytest.approx(expected.item(), rel=1e-6)
+    assert results["val/bits_per_byte"] == pytest.approx(expected.item() / math.log(2), rel=1e-6)
+    assert results["val/perplexity"] == pytest.approx(expected.exp().item(), rel=1e-6)
+    assert (expected.item() == pytest.approx(default.item(), rel=1e-5)) is (protocol == {})
 
 
 def test_eval_lengths_leave_training_as_it_is(fit):
     settings = {"eval_mem_len": 40, "eval_clamp_len": 9, "eval_same_length": "mem_len+1"}
     alone, measured = (
-        fit(FAR | {"settings": given}, val_check_interval=2, limit_val_batches=3, max_steps=3)
-        for given in ({}, settings)
+        fit(FAR | {"settings": changes}, val_check_interval=2, limit_val_batches=3, max_steps=3)
+        for changes in ({}, settings)
     )
     assert measured.losses == alone.losses
 
 
 def test_omitted_eval_lengths_are_those_of_training():
-    def lengths(config, **given):
-        model = LanguageModel(TransformerXLConfig(**config), **given)
+    def lengths(config, **changes):
+        model = LanguageModel(TransformerXLConfig(**config), **changes)
         return model.memory_bank.reader.empty_memory(1, model.memory_bank.eval_lengths)
 
     learned, equal = {"positions": "learned", "clamp_len": 0}, {"same_length": "mem_len"}
@@ -100,12 +100,12 @@ def test_predict_writes_the_nats_of_every_token_once(
 ):
     model, data = make_model(), make_data(eval_ext_len=ext_len)
     returned = make_trainer(callbacks=[SaveNats(tmp_path / "runs")]).predict(model, datamodule=data)
-    found = np.load(tmp_path / "runs" / "nats.npy")
+    actual = np.load(tmp_path / "runs" / "nats.npy")
     whole = torch.cat(returned, dim=1).numpy()
-    np.testing.assert_array_equal(found, whole[:, ~np.isnan(whole).any(axis=0)])
+    np.testing.assert_array_equal(actual, whole[:, ~np.isnan(whole).any(axis=0)])
     how = {"batch_size": 4, "tgt_len": 8, "ext_len": ext_len}
     nats = stream_nats(model.net, data.store.ids("test"), **how)
-    np.testing.assert_allclose(found, nats.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual, nats.numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("ext_len", [0, 1, 20])
@@ -117,11 +117,11 @@ def test_task_reports_the_share_of_right_answers(measure, ext_len):
     model = LanguageModel(TransformerXLConfig(**sizes))
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
-    found, examples = measure(model, data), data.store.text("val")
+    results, examples = measure(model, data), data.store.text("val")
     answers = np.array([examples.example(n)[3:] for n in range(64)])
-    assert found["val/token_accuracy"] == pytest.approx((answers == 0).mean())
-    assert found["val/answer_accuracy"] == pytest.approx((answers == 0).all(axis=1).mean())
-    assert "val/bits_per_byte" not in found
+    assert results["val/token_accuracy"] == pytest.approx((answers == 0).mean())
+    assert results["val/answer_accuracy"] == pytest.approx((answers == 0).all(axis=1).mean())
+    assert "val/bits_per_byte" not in results
 
 
 def test_bits_per_byte_of_words_are_those_of_their_bytes(make_model, make_data, measure):
@@ -138,14 +138,14 @@ def test_warmup_is_not_scored_and_a_split_without_scored_tokens_is_refused(
     make_model, make_data, measure
 ):
     data, model = make_data(eval_warmup_len=20, eval_batch_size=3), make_model(mem_len=400)
-    found, ids = measure(model, data, precision="64-true")["val/nats"], data.store.ids("val")
+    actual, ids = measure(model, data, precision="64-true")["val/nats"], data.store.ids("val")
     expected = []
     for row in range(3):
         start = max(row * 100 - 20, 0)
         part = ids[start : (row + 1) * 100]
         nats = stream_nats(model.net, part, batch_size=1, tgt_len=8, mem_len=400)[0]
         expected.append(nats[row * 100 - start - 1 :] if row else nats)
-    assert found == pytest.approx(torch.cat(expected).mean().item(), rel=1e-6)
+    assert actual == pytest.approx(torch.cat(expected).mean().item(), rel=1e-6)
     with pytest.raises(ValueError, match=r"data\.eval_warmup_len: nothing was scored"):
         measure(model, make_data(eval_warmup_len=40), limit=2)
 

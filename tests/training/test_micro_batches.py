@@ -18,14 +18,14 @@ def train(fit):
     return run
 
 
-def assert_same(found, expected):
-    assert found.losses == pytest.approx(expected.losses, rel=1e-10)
+def assert_same(actual, expected):
+    assert actual.losses == pytest.approx(expected.losses, rel=1e-10)
     for name in ("train/tokens_seen", "train/nats", "train/mem_filled"):
-        values, others = ([row.get(name, 0) for row in each.logged] for each in (found, expected))
+        values, others = ([row.get(name, 0) for row in each.logged] for each in (actual, expected))
         assert values == pytest.approx(others, rel=1e-6)
-    memory, other = (each.model.memory_bank.committed["train", 0] for each in (found, expected))
+    memory, other = (each.model.memory_bank.committed["train", 0] for each in (actual, expected))
     assert torch.equal(memory.filled_B, other.filled_B)
-    tensors = [*found.model.parameters(), memory.h_NBMD]
+    tensors = [*actual.model.parameters(), memory.h_NBMD]
     others = [*expected.model.parameters(), other.h_NBMD]
     torch.testing.assert_close(tensors, others, rtol=0, atol=1e-10)
 
@@ -79,8 +79,8 @@ def test_backward_pass_draws_the_same_dropout_again(step):
     torch.manual_seed(5)
     nats_BL, _ = nats_in_micro_batches(net, segment, memory, 0, 2)
     assert torch.equal(nats_BL, torch.cat(nats))
-    found = torch.autograd.grad(nats_BL.sum(), list(net.parameters()))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    actual = torch.autograd.grad(nats_BL.sum(), list(net.parameters()))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
 def test_activations_are_kept_of_one_micro_batch_at_a_time(step, kept_bytes):

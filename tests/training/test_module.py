@@ -48,12 +48,12 @@ def test_fit_takes_the_steps_of_a_plain_training_loop(fit, make_model, make_data
 
 @pytest.mark.parametrize(("algorithm", "clip"), [("value", 1e-3), ("norm", 1e-2)])
 def test_gradients_are_clipped_as_asked(fit, algorithm, clip):
-    found, look = [], Callback()
-    look.on_before_zero_grad = lambda trainer, module, _: found.extend(
+    gradients, look = [], Callback()
+    look.on_before_zero_grad = lambda trainer, module, _: gradients.extend(
         parameter.grad for parameter in module.parameters() if parameter.grad is not None
     )
     fit(max_steps=2, callbacks=[look], gradient_clip_val=clip, gradient_clip_algorithm=algorithm)
-    gradient = torch.cat([each.flatten() for each in found])
+    gradient = torch.cat([each.flatten() for each in gradients])
     size = gradient.abs().max() if algorithm == "value" else gradient.norm()
     assert size.item() == pytest.approx(clip, rel=1e-3)
 
@@ -204,8 +204,8 @@ def test_logged_tokens_and_means_cover_the_steps_since_the_last_log(fit, accumul
     names = [f"train/{name}" for name in ("tokens_seen", "nats", "loss", "lr", "mem_filled")]
     for n in (1, 2):
         nats = sum(record.losses[(n - 1) * window : n * window]) / 2
-        found = [record.logged[n * window - 1][name] for name in names]
-        assert found == pytest.approx([n * window * 32, nats, nats, 3e-3, 12], rel=1e-5)
+        actual = [record.logged[n * window - 1][name] for name in names]
+        assert actual == pytest.approx([n * window * 32, nats, nats, 3e-3, 12], rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ def test_every_optimizer_and_schedule_can_be_chosen():
 @pytest.mark.parametrize("schedule", [*AFTER_WARMUP, "inverse_sqrt"])
 def test_warmup_is_correct_from_the_first_step(schedule):
     config = OptimConfig(schedule=schedule, warmup_steps=5)
-    found = [lr_factor(step, config, 20) for step in range(21)]
-    assert found[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert max(found) == 1.0
+    factors = [lr_factor(step, config, 20) for step in range(21)]
+    assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert max(factors) == 1.0
 
 
 SCHEDULES = {
@@ -166,12 +166,12 @@ def test_lamb_leaves_a_weight_without_a_gradient_unchanged():
 def test_orthogonalized_update_has_singular_values_near_one(shape, dtype, near):
     u, _, v = torch.linalg.svd(torch.randn(3, *shape, dtype=dtype), full_matrices=False)
     s = torch.linspace(1, 10, min(shape), dtype=dtype)
-    found = orthogonalize(u * s @ v)
-    assert found.dtype == dtype
-    values = torch.linalg.svdvals(found)
+    update = orthogonalize(u * s @ v)
+    assert update.dtype == dtype
+    values = torch.linalg.svdvals(update)
     assert values.min() > 0.79 - near
     assert values.max() < 1.21 + near
-    turned = torch.linalg.svd(found, full_matrices=False)
+    turned = torch.linalg.svd(update, full_matrices=False)
     torch.testing.assert_close(turned.U @ turned.Vh, u @ v, rtol=0, atol=near)
 
 

@@ -45,31 +45,31 @@ class Precisions(Callback):
 def test_every_precision_evaluates_correctly_with_losses_of_at_least_float32(
     fit, make_data, precision
 ):
-    found, data = Precisions(), make_data()
-    record = fit(precision=precision, max_steps=3, limit_val_batches=1.0, callbacks=[found])
+    precisions, data = Precisions(), make_data()
+    record = fit(precision=precision, max_steps=3, limit_val_batches=1.0, callbacks=[precisions])
     assert all(map(math.isfinite, record.losses))
     [values] = record.trainer.validate(record.model, datamodule=data, verbose=False)
     ids = data.store.ids("val")
     whole = stream_nats(record.model.net.float(), ids, batch_size=4, tgt_len=8)
     assert values["val/nats"] == pytest.approx(whole.mean().item(), rel=0.02)
-    assert found.losses == {torch.float64 if precision == "64-true" else torch.float32}
+    assert precisions.losses == {torch.float64 if precision == "64-true" else torch.float32}
 
 
 @pytest.mark.parametrize("precision", COMPUTE)
 def test_memory_has_the_precision_of_the_products_from_the_first_segment_on(fit, precision):
-    found, dtype = Precisions(), COMPUTE[precision]
+    precisions, dtype = Precisions(), COMPUTE[precision]
     options = {"max_steps": 2, "val_check_interval": 2, "limit_val_batches": 2}
-    model = fit(precision=precision, callbacks=[found], **options).model
-    assert found.memories == [("train", dtype)] * 2 + [("val", dtype)] * 2
+    model = fit(precision=precision, callbacks=[precisions], **options).model
+    assert precisions.memories == [("train", dtype)] * 2 + [("val", dtype)] * 2
     assert model.memory_bank.committed["train", 0].h_NBMD.dtype == dtype
 
 
 def test_memory_of_a_checkpoint_gets_the_precision_of_training(fit, tmp_path):
-    path, found = tmp_path / "a.ckpt", Precisions()
+    path, precisions = tmp_path / "a.ckpt", Precisions()
     fit(max_steps=3, save=(path, 3))
     with pytest.warns(match="precision: was 32-true, is bf16-mixed"):
-        record = fit(precision="bf16-mixed", ckpt_path=path, max_steps=5, callbacks=[found])
-    assert found.memories == [("train", torch.bfloat16)] * 2
+        record = fit(precision="bf16-mixed", ckpt_path=path, max_steps=5, callbacks=[precisions])
+    assert precisions.memories == [("train", torch.bfloat16)] * 2
     assert record.model.memory_bank.committed["train", 0].filled_B.tolist() == [12] * 4
 
 

@@ -96,10 +96,10 @@ def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="every_n_steps: invalid 0; expected at least 1"):
         CheckpointConfig(0)
     learned = TransformerXLConfig(n_token=9, positions="learned", clamp_len=4).to_dict()
-    given = Namespace(net=Namespace(**learned | {"clamp_len": 5}))
-    check_same_model(given, {"net": learned | {"clamp_len": 5}}, training=False)
+    settings = Namespace(net=Namespace(**learned | {"clamp_len": 5}))
+    check_same_model(settings, {"net": learned | {"clamp_len": 5}}, training=False)
     with pytest.raises(ValueError, match=r"model\.net\.clamp_len: invalid 5; expected 4, as in"):
-        check_same_model(given, {"net": learned}, training=False)
+        check_same_model(settings, {"net": learned}, training=False)
 
 
 @pytest.mark.parametrize("logger", [(), ("--trainer.logger=false",)], ids=["logger", "no logger"])
@@ -225,8 +225,8 @@ def test_mistakes_about_checkpoints_have_their_exit_codes(txl, small, last):
         ([f"--ckpt_path={last}"], 4, f"{last}: damaged: its sha256"),
         (["--trainer.plugins=AsyncCheckpointIO"], 2, "trainer.plugins: invalid AsyncCheckpointIO"),
     ):  # fmt: skip
-        found, output = txl("fit", *small, *options)
-        assert found == code
+        exit_code, output = txl("fit", *small, *options)
+        assert exit_code == code
         assert output.err.startswith(f"error: {message}")
         assert len(output.err.strip().splitlines()) == 1
     assert not Path("none").exists()

@@ -17,13 +17,13 @@ LINE_ENDS = st.sampled_from(["eos", "double_eos", "none"])
 
 def symbols_of(text: str, options: WordOptions) -> list[str]:
     """The slow truth."""
-    found = []
+    symbols = []
     for line in io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"):
         line = line.strip().lower() if options.lower_case else line.strip()
         start = {"double_eos": ["<S>"]}.get(options.line_end, [])
         end = {"eos": ["<eos>"], "none": []}.get(options.line_end, start)
-        found += [*start, *line.split(), *end]
-    return found
+        symbols += [*start, *line.split(), *end]
+    return symbols
 
 
 def encoded(vocab: Words, document) -> list[str]:

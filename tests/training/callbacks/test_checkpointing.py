@@ -208,16 +208,16 @@ def test_low_disk_space_is_a_warning_before_the_first_step(saved_steps, monkeypa
 
 
 def test_best_checkpoint_is_of_the_lowest_nats(saved_steps, last):
-    found = []
+    validations = []
     record = LambdaCallback(
-        on_validation_end=lambda trainer, _: found.append(
+        on_validation_end=lambda trainer, _: validations.append(
             (trainer.callback_metrics["val/nats"].item(), trainer.global_step)
         )
     )
     saved_steps(record, BestCheckpoint(), max_steps=6, val_check_interval=2)
     best = torch.load(last.with_name("best.ckpt"), weights_only=True)
-    assert len(found) == 3
-    assert best["global_step"] == min(found)[1]
+    assert len(validations) == 3
+    assert best["global_step"] == min(validations)[1]
 
 
 def test_run_killed_after_its_first_best_checkpoint_writes_another(saved_steps, last):

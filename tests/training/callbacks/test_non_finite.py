@@ -55,8 +55,8 @@ def train(fit):
 def test_non_finite_number_stops_training_before_the_update(fit, train, what, value, accumulate):
     spoil = Spoil(what, float(value), 3)
     where = f"step 4, segment {4 * accumulate - 1} of the training text"
-    said = rf"{where}: loss .*, gradient norm .*; nothing was updated; lower model\.optim\.lr"
-    with pytest.raises(NonFiniteError, match=said) as stop:
+    message = rf"{where}: loss .*, gradient norm .*; nothing was updated; lower model\.optim\.lr"
+    with pytest.raises(NonFiniteError, match=message) as stop:
         train(spoil, gradient_clip_val=0.25, accumulate_grad_batches=accumulate)
     assert (stop.value.exit_code, fit.trainer.global_step) == (5, 3)
     assert all(map(torch.equal, fit.trainer.lightning_module.parameters(), spoil.weights[3]))
@@ -75,8 +75,8 @@ def test_skipped_updates_also_discard_their_memory(train):
 
 def test_skipped_update_is_not_in_the_logged_mean(train):
     optim, options = {"max_skipped_updates": 1}, {"log_every_n_steps": 2, "max_steps": 4}
-    said = r"step 3, segment 2 .* loss nan, gradient norm nan; skipped"
-    with pytest.warns(UserWarning, match=said):
+    message = r"step 3, segment 2 .* loss nan, gradient norm nan; skipped"
+    with pytest.warns(UserWarning, match=message):
         trainer = train(Spoil("memory", NAN, 2), optim=optim, **options)
     assert 5 < trainer.callback_metrics["train/nats"] < 6
 
@@ -125,5 +125,5 @@ def test_logged_gradient_norm_and_memory_bytes_are_right(train):
 def test_out_of_memory_is_exit_code_7_and_names_what_to_lower(txl, small):
     code, output = txl("fit", *small, "--model.net.d_inner=100000000000")
     assert code == 7
-    asked = "data.batch_size 4, data.tgt_len 8, model.net.mem_len 8, trainer.precision 32-true"
-    assert f"error: out of memory with {asked}; lower one of them, or set " in output.err
+    settings = "data.batch_size 4, data.tgt_len 8, model.net.mem_len 8, trainer.precision 32-true"
+    assert f"error: out of memory with {settings}; lower one of them, or set " in output.err

@@ -13,7 +13,7 @@ import pytest
 from lightning.pytorch.callbacks import LambdaCallback
 from matplotlib.figure import Figure
 
-from txl_lightning import __main__ as door
+from txl_lightning import __main__ as entry
 from txl_lightning.analysis.plots import draw_attention, draw_learning_curves, draw_memory_gain
 from txl_lightning.evaluation.run_metrics import RunMetrics
 from txl_lightning.help import PROGRAM
@@ -58,9 +58,9 @@ def render_in_browser(text: str, width: int, folder) -> tuple[dict, list[str]]:
     own = f"--user-data-dir={folder / 'chromium'}"
     command = [CHROMIUM, *QUIET, own, "--window-size=1400,1000", framed.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    told = re.search(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)[1]
-    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return json.loads(html.unescape(told)), complaints
+    content = re.search(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)[1]
+    messages = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return json.loads(html.unescape(content)), messages
 
 
 @pytest.mark.slow
@@ -68,8 +68,8 @@ def render_in_browser(text: str, width: int, folder) -> tuple[dict, list[str]]:
 @pytest.mark.parametrize("width", [1200, 360])
 def test_a_browser_shows_all_figures_without_complaints(run_folder, tmp_path, width):
     text = (run_folder / "report.html").read_text(encoding="utf-8")
-    shown, complaints = render_in_browser(text, width, tmp_path)
-    assert complaints == []
+    shown, messages = render_in_browser(text, width, tmp_path)
+    assert messages == []
     assert shown["headings"] == [*HEADINGS, "What to type next"]
     assert len(shown["figures"]) >= 8
     assert all(height > 100 for _, height in shown["figures"])
@@ -231,10 +231,10 @@ def test_a_page_is_named_by_its_run_and_shows_what_was_changed_and_what_to_type(
     assert "model.net.kernel" not in settings
     assert "<details><summary>config.yaml" in text
     commands = html.unescape(text).partition("What to type next")[2]
-    found = re.findall(rf"{re.escape(PROGRAM)} (\w+) (.*)", commands.partition("</pre>")[0])
-    assert [command for command, _ in found] == list(report.NEXT)
-    for command, words in found:
-        assert door.make_parser(command)[1].parse_args(shlex.split(words))
+    next_commands = re.findall(rf"{re.escape(PROGRAM)} (\w+) (.*)", commands.partition("</pre>")[0])
+    assert [command for command, _ in next_commands] == list(report.NEXT)
+    for command, words in next_commands:
+        assert entry.make_parser(command)[1].parse_args(shlex.split(words))
 
 
 @pytest.mark.parametrize(

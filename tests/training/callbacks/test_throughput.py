@@ -23,11 +23,11 @@ def test_throughput_counts_new_tokens_without_validation_time(fit, monkeypatch, 
     )
     options = {"log_every_n_steps": 4, "val_check_interval": 3, "max_steps": 4}
     trainer = fit(clock, Throughput(), data={"ext_len": ext_len}, **options)
-    found = trainer.callback_metrics
-    assert found["train/tokens_per_second"] == 4 * 8
+    metrics = trainer.callback_metrics
+    assert metrics["train/tokens_per_second"] == 4 * 8
     flops = 4 * 8 * trainer.lightning_module.net.config.flops_per_token(8)
-    assert found["train/model_flops_per_second"].item() == pytest.approx(flops)
-    assert found.get("train/mfu") == (peak and pytest.approx(flops / peak))
+    assert metrics["train/model_flops_per_second"].item() == pytest.approx(flops)
+    assert metrics.get("train/mfu") == (peak and pytest.approx(flops / peak))
 
 
 def test_elapsed_seconds_continue_after_a_resume(fit, tmp_path):

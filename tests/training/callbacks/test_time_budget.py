@@ -45,10 +45,10 @@ def plan(fit, capsys):
 
     def run(machine: Machine, *callbacks, minutes: float | None = 1, **options):
         budget = TimeBudget(minutes, clock=lambda: machine.now)
-        given = {"max_steps": 160, "val_check_interval": 40, "limit_val_batches": 1}
-        given |= {"sizes": SIZES, "optim": OPTIM} | options
+        settings = {"max_steps": 160, "val_check_interval": 40, "limit_val_batches": 1}
+        settings |= {"sizes": SIZES, "optim": OPTIM} | options
         capsys.readouterr()
-        trainer = fit(machine, budget, *callbacks, **given)
+        trainer = fit(machine, budget, *callbacks, **settings)
         return trainer, capsys.readouterr().out
 
     return run

@@ -55,13 +55,13 @@ def test_samples_continue_the_beginning_of_the_validation_text(fit):
 
 
 def test_nats_by_position_are_means_over_the_validation(fit):
-    probe, found = ValidationProbe(), []
+    probe, outputs = ValidationProbe(), []
     trainer = fit(probe, **ONCE)
     model = trainer.lightning_module
     step = model.validation_step
-    model.validation_step = lambda *args: (found.append(step(*args)), found[-1])[1]
+    model.validation_step = lambda *args: (outputs.append(step(*args)), outputs[-1])[1]
     trainer.validate(model, datamodule=trainer.datamodule, verbose=False)
-    nats_L = torch.cat([nats_BL.double() for nats_BL in found]).nanmean(dim=0)
+    nats_L = torch.cat([nats_BL.double() for nats_BL in outputs]).nanmean(dim=0)
     positions, nats = zip(*probe.nats_by_position, strict=True)
     assert positions == tuple(range(8))
     assert nats == pytest.approx(nats_L.tolist(), rel=1e-6)
@@ -228,13 +228,13 @@ def test_only_the_first_of_several_texts_is_measured(fit, monkeypatch):
     "sizes", [{"mem_len": 0}, {"positions": "absolute_sinusoidal"}], ids=["no memory", "absolute"]
 )
 def test_a_model_that_cannot_remember_samples_with_ext_len(fit, sizes, monkeypatch):
-    given, generate = [], validation_probe.generate
+    ext_lens, generate = [], validation_probe.generate
 
-    def note(*args, **how):
-        given.append(how["ext_len"])
-        return generate(*args, **how)
+    def note(*args, **options):
+        ext_lens.append(options["ext_len"])
+        return generate(*args, **options)
 
     monkeypatch.setattr(validation_probe, "generate", note)
     trainer = fit(ValidationProbe(5), sizes={"mem_len": 0} | sizes, **ONCE)
-    assert given == [validation_probe.PROMPT_LEN]
+    assert ext_lens == [validation_probe.PROMPT_LEN]
     assert GAIN not in trainer.callback_metrics

@@ -129,10 +129,10 @@ def test_wandb_is_required_only_with_its_logger():
 
 
 def test_settings_of_the_given_logger_are_kept(tmp_path):
-    given = WandbLogger(
+    wandb_logger = WandbLogger(
         "name", project="mine", id="abc", prefix="p", checkpoint_name="c", tags=["t"], offline=True
     )
-    logger = OfflineFallbackWandbLogger(given, str(tmp_path), required=False, run_id="other")
+    logger = OfflineFallbackWandbLogger(wandb_logger, str(tmp_path), required=False, run_id="other")
     assert logger._wandb_init["tags"] == ["t"]
     assert (logger._name, logger.name, logger.version) == ("name", "mine", "abc")
     assert (logger._prefix, logger._checkpoint_name, logger._offline) == ("p", "c", True)

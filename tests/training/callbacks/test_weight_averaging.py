@@ -26,7 +26,7 @@ class Record(Callback):
     """Weights after every step, losses, training memory, results of validations."""
 
     def __init__(self):
-        self.weights, self.losses, self.found, self.memory = [], [], [], None
+        self.weights, self.losses, self.val_nats, self.memory = [], [], [], None
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         if module.between_steps:
@@ -35,7 +35,7 @@ class Record(Callback):
         self.memory = module.memory_bank.committed.get(("train", 0))
 
     def on_validation_end(self, trainer, module):
-        self.found.append(trainer.callback_metrics["val/nats"].item())
+        self.val_nats.append(trainer.callback_metrics["val/nats"].item())
 
 
 def weights_of(net) -> Weights:
@@ -98,10 +98,10 @@ def test_exponential_mean_starts_at_the_weights_and_does_not_change_training(tra
     assert_mean(load(last()), [expected])
     assert record.losses == alone.losses
     assert torch.equal(record.memory.h_NBMD, alone.memory.h_NBMD)
-    assert record.found != alone.found
+    assert record.val_nats != alone.val_nats
     # Until there is an average, validation measures the weights.
     late, _ = train(WeightAverage(start_step=4), into="late")
-    assert late.found == alone.found
+    assert late.val_nats == alone.val_nats
     assert "trained" not in torch.load(last("late"), weights_only=True)
 
 
@@ -110,11 +110,11 @@ def test_validation_during_and_after_fit_measures_the_average(train, last, make_
     model, options = trainer.lightning_module, {"datamodule": make_data(), "verbose": False}
     before = weights_of(model.net)
     for _ in range(2):
-        [found] = trainer.validate(model, **options)
-        assert found["val/nats"] == record.found[-1]
+        [results] = trainer.validate(model, **options)
+        assert results["val/nats"] == record.val_nats[-1]
         assert are_equal(weights_of(model.net), before)
-    [found] = make_trainer().validate(LanguageModel.load_from_checkpoint(last()), **options)
-    assert found["val/nats"] == record.found[-1]
+    [results] = make_trainer().validate(LanguageModel.load_from_checkpoint(last()), **options)
+    assert results["val/nats"] == record.val_nats[-1]
     trainer.save_checkpoint(last("after"))
     assert are_equal(load(last("after")), before)
     assert are_equal(load(last("after"), "trained"), record.weights[-1])
@@ -148,7 +148,7 @@ def test_interrupted_run_ends_as_one_that_never_stopped(
     for key in ("state_dict", "trained"):
         assert are_equal(load(last(), key), load(last("whole"), key))
     assert resumed.losses == whole.losses[steps:]
-    assert resumed.found[-1] == whole.found[-1]
+    assert resumed.val_nats[-1] == whole.val_nats[-1]
 
 
 def test_averaging_can_begin_or_end_at_a_resume(train, last):
