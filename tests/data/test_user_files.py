@@ -152,18 +152,20 @@ def test_unsafe_tar_member_is_refused(write_files, tmp_path, kind):
     assert set(os.listdir(tmp_path)) == {"a.tar", "unpacked"}
 
 
-@pytest.mark.parametrize("kind", [*REFUSED_MEMBERS, "no text", "stray name"])
-def test_refused_tar_leaves_no_unpacked_copy(write_files, tmp_path, kind):
+@pytest.mark.parametrize("place", ["a.tar", "folder/a.tar"])
+@pytest.mark.parametrize("kind", [*REFUSED_MEMBERS, "no text", "stray name", "bad line"])
+def test_refused_tar_leaves_no_unpacked_copy(write_files, tmp_path, kind, place):
     names = {
         "no text": {"a": b""},
-        "stray name": dict.fromkeys(("train", "val", "test", "z"), b"x"),
+        "stray name": dict.fromkeys(("train", "val", "test", "z.jsonl"), make_lines("x")),
+        "bad line": {"1.jsonl": make_lines("x"), "2.jsonl": b"{}"},
     }
     entries = [entry(name, text) for name, text in names.get(kind, {"a": b"a"}).items()]
     entries += [REFUSED_MEMBERS[kind][0]] if kind in REFUSED_MEMBERS else []
-    folder = write_files({"a.tar": make_tar(*entries)})
-    with pytest.raises(DataError, match=r"a\.tar: "):
-        split_user_files([folder / "a.tar"], FRACTIONS, tmp_path)
-    assert [left.suffix for left in (tmp_path / "prepared").iterdir()] == [".lock"]
+    folder, top = write_files({place: make_tar(*entries)}), place.split("/")[0]
+    with pytest.raises(DataError, match=rf"{top}|a\.tar-"):
+        split_user_files([folder / top], FRACTIONS, tmp_path / "data")
+    assert [left.suffix for left in (tmp_path / "data" / "prepared").iterdir()] == [".lock"]
 
 
 def test_decompression_bomb_is_stopped_before_it_is_written(tmp_path, monkeypatch):

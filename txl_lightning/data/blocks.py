@@ -26,8 +26,7 @@ def hash_block(block: bytes | np.ndarray) -> str:
 
 def verify_blocks(path: Path, checksums: Sequence[str]) -> None:
     """Raise a DataError if any block of a file has changed."""
-    found = hash_blocks(path)
-    if found != list(checksums):
+    if hash_blocks(path) != list(checksums):
         raise DataError(f"{path}: damaged: its checksum is not the manifest's")
 
 

@@ -14,12 +14,10 @@ from .blocks import CheckedIds
 
 Pair = tuple[ndarray, ndarray]
 """Positions in the text, and tokens of the same document before each: both [B, L]."""
-# Parameters of varlen, as in the original.
-DEVIATION, SHORTEST = 5, 5
-
-
 QuestionAnswer = tuple[ndarray, ndarray]
 """Ids of an example: the question, and the answer."""
+# Parameters of varlen, as in the original.
+DEVIATION, SHORTEST = 5, 5
 
 
 @dataclass(frozen=True)

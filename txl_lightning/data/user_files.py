@@ -75,8 +75,7 @@ def find_documents(path: Path, data_dir: Path) -> Documents:
 
 def find_in_file(path: Path, data_dir: Path) -> Contents:
     """Return the texts in a file, unpacked if necessary."""
-    unpack = unpacker(path)
-    if unpack is None:
+    if (unpack := unpacker(path)) is None:
         return {path.name: whole_file(path)}
     folder = unpacked_folder(path, data_dir)
     create_folder(folder, partial(unpack, path))
@@ -93,7 +92,8 @@ def find_in_folder(folder: Path, data_dir: Path, unpacked: bool = False) -> Cont
     contents: Contents = {}
     for name, path in list_files(folder, data_dir).items():
         if path.suffix == LINES or (unpacker(path) and not unpacked):
-            inner = find_in_file(path, data_dir)
+            # Within an archive's copy, so that both are removed together.
+            inner = find_in_file(path, folder / ".unpacked" if unpacked else data_dir)
             contents |= {f"{name}/{part}": slices for part, slices in inner.items()}
         else:
             contents[name] = whole_file(path) if is_text(path) else None
@@ -111,11 +111,12 @@ def unpacked_folder(archive: Path, data_dir: Path) -> Path:
 
 @contextmanager
 def remove_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
-    """Remove the unpacked copy of a tar if a DataError refuses it."""
+    """Remove the unpacked copies of an archive, or of a folder's, if a DataError refuses it."""
     try:
         yield
     except DataError:
-        shutil.rmtree(unpacked_folder(path, data_dir), ignore_errors=True)
+        for packed in list_files(path, data_dir).values() if path.is_dir() else [path]:
+            shutil.rmtree(unpacked_folder(packed, data_dir), ignore_errors=True)
         raise
 
 
@@ -141,8 +142,8 @@ def split_by_name(path: Path, documents: Documents) -> Splits:
         return {}
     if stray := next((name for name, split in split_of.items() if split is None), None):
         raise DataError(f"{path}: {stray} is not in train, val or test, but others are; move it")
-    parts = {split: [documents[n] for n in documents if split_of[n] == split] for split in SPLITS}
-    return {split: [*chain(*parts[split])] for split in SPLITS}
+    parts = [(split_of[name], part) for name in documents for part in documents[name]]
+    return {name: [part for split, part in parts if split == name] for name in SPLITS}
 
 
 def split_in_name(name: str) -> str | None:
