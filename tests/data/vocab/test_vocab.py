@@ -279,6 +279,9 @@ def test_list_of_words_gives_the_ids_by_its_order(build, tmp_path, text, words):
         ("deep.json", b"[" * 100_000, NOT_OURS),
         ("deep_model.json", b'{"model": ' + b'{"a": ' * 900 + b"1" + b"}" * 901, "annot read it"),
         ("panic.json", tokenizer_json(merges=["a a"]), "annot read it (range end index"),
+        ("half.json", saved_words(["<eos>", "<unk>", "\ud800"]), NOT_OURS),
+        ("half.txt", b'{"kind": "characters", "alphabet": "\\ud800"}', NOT_OURS),
+        ("random.json", tokenizer_json(dropout=0.5), "dropout: invalid 0.5; expected null, or"),
         ("id.json", tokenizer_json(vocab={"a": 4_000_000_000}), "has an id 4,000,000,000; exp"),
     ],
 )

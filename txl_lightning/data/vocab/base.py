@@ -98,7 +98,8 @@ class Characters(Vocabulary):
     unit = "character"
 
     def __post_init__(self) -> None:
-        if not self.alphabet or list(self.alphabet) != sorted(set(self.alphabet)):
+        # Half of a surrogate pair is no text, and a ValueError here.
+        if not self.alphabet.encode() or list(self.alphabet) != sorted(set(self.alphabet)):
             raise DataError("vocabulary: the alphabet is not sorted by code point")
 
     @staticmethod

@@ -53,6 +53,8 @@ class Subwords(Vocabulary):
         if vocab.n_token > LARGEST:
             limit = f"expected ids below {LARGEST:,}"
             raise DataError(f"vocabulary: the tokenizer has an id {vocab.n_token - 1:,}; {limit}")
+        if dropout := tokenizer["model"].get("dropout"):
+            raise DataError(f"vocabulary: dropout: invalid {dropout}; expected null, or ids vary")
         return vocab
 
     @cached_property

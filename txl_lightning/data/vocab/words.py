@@ -112,7 +112,7 @@ class Words(Vocabulary):
     def from_list(words: Iterable[str], options: WordOptions) -> "Words":
         """Use these words in this order, then missing symbols."""
         words = list(words)
-        if not all(isinstance(word, str) and word.split() == [word] for word in words):
+        if not all(isinstance(w, str) and w.encode() and w.split() == [w] for w in words):
             raise DataError("expected words without white space")
         known = dict.fromkeys([*words, *options.symbols])
         if options.unknown == "unk" and known.keys().isdisjoint(UNKNOWN):
