@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ..data.stream import Stream
 from ..data.tokens import FixedLengths, Tokens
-from ..errors import DataError, require, require_at_least
+from ..errors import DataError, require, require_at_least, require_types
 from ..model import EvalLengths, EvalSameLength
 
 
@@ -35,6 +35,7 @@ class ProtocolOptions:
     """Leave out the last tokens, which do not fill all rows."""
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_at_least(self, batch_size=1, tgt_len=1, mem_len=0, clamp_len=1)
         require_at_least(self, ext_len=0, warmup_len=0, max_tokens=1)
 
@@ -131,8 +132,7 @@ def get_protocol(
         **changes: Overrides of the protocol's values.
     """
     name = ALIASES.get(protocol, protocol)
-    known = ", ".join([*PROTOCOLS, *ALIASES])
-    require(name in PROTOCOLS, "protocol", protocol, f"one of {known}")
+    require(name in PROTOCOLS, "protocol", protocol, f"one of {', '.join([*PROTOCOLS, *ALIASES])}")
     values = {} if window is None else window_lengths(window)
     options = asdict(ProtocolOptions(**changes))
     values |= {field: value for field, value in options.items() if value is not None}

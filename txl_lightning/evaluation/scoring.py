@@ -111,5 +111,4 @@ def stream_nats(
     nats_K = torch.cat([part.nats_K for part in parts])
     nats_N = nats_K.new_full((batch_size * row_len,), torch.nan)
     nats_N[torch.from_numpy(np.concatenate([part.position_K for part in parts]))] = nats_K
-    first = 0 if warmup_len else 1
-    return nats_N.view(batch_size, row_len)[:, first:].to(model.device)
+    return nats_N.view(batch_size, row_len)[:, 0 if warmup_len else 1 :].to(model.device)
