@@ -113,7 +113,7 @@ class Place:
             codes = [started.wait(240)]
         else:
             for process in started:
-                process.join(120)
+                process.join(600)
             codes = [process.exitcode for process in started]
         assert None not in codes, f"it does not end:\n{self.log.read_text()}"
         while alone and self.alive() and time.monotonic() - since < DEADLINE:

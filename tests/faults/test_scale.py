@@ -108,15 +108,18 @@ def test_many_samples_are_all_printed(measure, run_folder, count):
     ]
 
 
-def test_memory_and_open_files_do_not_grow_with_steps(place, count):
+@pytest.mark.parametrize("html", ["true", "false"])
+def test_memory_and_open_files_do_not_grow_with_steps(place, count, html):
     n_step = count(1000, 5000)
     options = [f"--trainer.max_steps={n_step}", "--trainer.val_check_interval=50"]
-    options += ["--report.html=true", "--checkpoint.every_n_steps=100"]
+    options += [f"--report.html={html}", "--checkpoint.every_n_steps=100"]
+    options += ["--trainer.log_every_n_steps=10"]
     ended = place.fit(*options, GROWTH="growth")
     assert ended.code == 0, ended.output
     growth = np.loadtxt(place.folder / "growth")
     kilobytes, n_file = growth[len(growth) // 2 :].T
     slope = np.polyfit(np.arange(len(kilobytes)) * 50 / 1000, kilobytes, 1)[0]
     assert n_file.max() == n_file.min()
-    # Kilobytes in 1,000 steps: metrics, and the curve that is drawn of them, have more points.
-    assert slope < 3000, kilobytes.tolist()
+    # Kilobytes in 1,000 steps: a page is drawn of metrics.csv, of which each row takes 1 kB; of the
+    # first 1,000 steps, what libraries keep for their next use.
+    assert slope < count(3000, 200), kilobytes.tolist()

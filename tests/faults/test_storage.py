@@ -112,10 +112,18 @@ def test_of_two_that_resume_one_run_the_second_is_refused(place, whole, count):
         place.assert_same(whole())
 
 
-def test_clock_that_is_set_back_changes_nothing(place, finish):
-    """Python's; and every file gets a time of next year."""
-    for fault in ("clock:7,KILL:12", "KILL:25"):
-        assert place.fit("--resume=auto", fault=fault).code == -9
+@pytest.mark.parametrize("clock", ["of Python", "of the system"])
+def test_clock_that_is_set_back_changes_nothing(place, finish, clock):
+    """Python's, or the system's from tomorrow to yesterday; and every file gets a time of 2033."""
+    if clock == "of the system" and shutil.which("faketime") is None:
+        pytest.skip("no faketime: apt-get install faketime")
+    for days, fault in (("+1d", "clock:7,KILL:12"), ("-1d", "KILL:25")):
+        if clock == "of Python":
+            assert place.fit("--resume=auto", fault=fault).code == -9
+        else:
+            given = {"before": ("faketime", "-f", days), "fault": fault.split(",")[-1]}
+            # The program's own code for a command that was killed.
+            assert place.end(place.launch("--resume=auto", **given)).code == 1
         for nth, path in enumerate(sorted((place.folder / "runs").rglob("*"), reverse=True)):
             os.utime(path, (2e9 + nth, 2e9 + nth))
     finish()

@@ -22,10 +22,8 @@ TICKS = {5: (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8), 20: (1, 1.5, 2, 3, 5, 7), 1000: 
 """Ticks within each power of 10, for ratios up to the key; for larger ratios one tick."""
 SMOOTHING = 32
 """Divisor of the segment length that gives the half-width of the moving average."""
-# Fraction of the distance between layers over which a layer's heads are spread.
-LAYER_WIDTH = 0.7
-# The smallest gain, in percent, that a logarithmic axis shows.
-SMALLEST_GAIN = 0.01
+LAYER_WIDTH = 0.7  # fraction of the distance between layers over which heads are spread
+SMALLEST_GAIN = 0.01  # in percent, that a logarithmic axis shows
 
 
 def plot_loss_by_position(rows: Rows, path: Path, unit: str) -> None:
@@ -146,6 +144,8 @@ def draw_curve(axes: Any, metrics: RunMetrics, name: str, **style: Any) -> None:
 
     errors = dict(metrics.curve(name + ERROR))
     if finite := [point for point in metrics.curve(name) if math.isfinite(point[1])]:
+        # At most 500, up to the last one: a figure has little more pixels.
+        finite = finite[:: -math.ceil(len(finite) / 500)][::-1]
         tokens, values = zip(*finite, strict=True)
         bars = [errors.get(at, 0.0) for at in tokens] if errors else None
         axes.errorbar(tokens, values, bars, **{"linewidth": 1.2, "markersize": 4} | style)
