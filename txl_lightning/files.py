@@ -22,6 +22,7 @@ from .errors import TYPE_WORDS, DataError, StorageError, require
 PACKAGE = Path(__file__).parent
 DEEPEST, LONGEST_YAML = 100, 100_000
 """Limits of a YAML file: nesting levels, and characters with aliases expanded."""
+COUNTS = ("step", "tokens_seen", "seconds")  # ends of names in metrics.csv
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
@@ -119,34 +120,35 @@ def require_shape(key: str, content: Any, shape: Any) -> None:
     The shape of the key `...` is that of every value.
     """
     kind = dict if isinstance(shape, dict) else shape
-    words = TYPE_WORDS.get(kind.__name__, "settings by name")
-    require(type(content) is kind, key, repr(content), words)
+    is_possible = type(content) is kind and (kind is not int or abs(content) < 1 << 63)
+    require(is_possible, key, repr(content), TYPE_WORDS.get(kind.__name__, "settings by name"))
     if isinstance(shape, dict):
         for name, part in shape.items():
             for each in content if name is ... else [name]:
                 require_shape(each, content.get(each), part)
 
 
-def read_log(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a metrics.csv, if there is one; the last may have been cut by a kill.
+def read_log(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a metrics.csv, if there is one; the last may have been cut by a kill.
 
     DataError where a cell is not a number.
     """
     try:
-        whole = path.read_text(encoding="utf-8").rpartition("\n")[0] if path.is_file() else ""
-        rows = list(csv.DictReader(whole.splitlines(), restval=""))
-        for row in rows:
-            int(row["step"])
-            for name, cell in row.items():
-                # Losses may be infinite, counts not.
-                (int if str(name).endswith("tokens_seen") else float)(float(cell or 0))
-    except (LookupError, TypeError, ValueError, OverflowError, csv.Error) as error:
+        with (path if path.is_file() else Path(os.devnull)).open(encoding="utf-8") as file:
+            # Row by row, which takes a third of the memory.
+            for row in csv.DictReader((line for line in file if line[-1] == "\n"), restval=""):
+                int(row["step"])
+                for name, cell in row.items():
+                    # Losses may be infinite; counts not, nor seconds beyond those of a timedelta.
+                    if not abs(float(cell or 0)) < 8e13 and str(name).endswith(COUNTS):
+                        raise ValueError(f"{name} {cell}")
+                yield row
+    except (LookupError, TypeError, ValueError, csv.Error) as error:
         raise DataError(f"{path}: damaged ({error}); mend it, or move it away") from error
-    return rows
 
 
 def load_yaml(text: str | bytes) -> Any:
-    """Load YAML; aliases that expand too far are a YAMLError, too."""
+    """Load YAML; aliases that expand too far are a YAMLError, impossible dates a ValueError."""
     check_yaml(text)
     return yaml.safe_load(text)
 
@@ -197,10 +199,8 @@ def is_running(pid: int) -> bool:
     """Return True if another process of this machine has this id."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except (OSError, OverflowError) as error:
+        return isinstance(error, PermissionError)
     return pid != os.getpid()
 
 

@@ -98,7 +98,7 @@ def handle_signals(handlers: Mapping[int, Handler]) -> Iterator[None]:
 def is_child() -> bool:
     """Return True if Lightning started this process for another rank."""
     outside = any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_PROCID"))
-    return not outside and int(os.environ.get("LOCAL_RANK", 0)) > 0
+    return not outside and os.environ.get("LOCAL_RANK", "0") != "0"
 
 
 def print_message(text: str) -> None:

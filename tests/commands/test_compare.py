@@ -89,6 +89,7 @@ def test_a_run_whose_process_is_gone_was_killed_and_one_of_elsewhere_is_believed
     for host, pid, expected in (
         (host_name(), process.pid, "killed"),
         (host_name(), os.getppid(), "training"),
+        (host_name(), 1 << 62, "killed"),
         ("elsewhere", process.pid, "training"),
     ):
         (folder / "run.json").write_text(json.dumps(about | {"host": host, "pid": pid}))
@@ -109,7 +110,10 @@ def test_mistakes_about_runs_are_one_line(refused, runs, tmp_path):
         ("config.yaml", "a: [", 3, "config.yaml: damaged"),
         ("config.yaml", "words", 3, "config.yaml: damaged"),
         ("run.json", "{", 3, "run.json: damaged, or not JSON"),
+        ("config.yaml", "a: 2020-99-99", 3, "config.yaml: damaged"),
+        ("config.yaml", f"a: {'1' * 5000}", 3, "config.yaml: damaged"),
         ("run.json", "{}", 3, "run.json: state: invalid None"),
+        ("run.json", f'{{"state": "", "step": {10**400}}}', 3, "run.json: step: invalid 1000"),
         ("metrics.csv", "step,val/nats\n1,x\n", 3, "metrics.csv: damaged (could not convert"),
     ],
 )

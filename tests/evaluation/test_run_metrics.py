@@ -24,17 +24,8 @@ def test_a_folder_without_metrics_has_empty_curves(tmp_path):
 
 
 def test_repeated_steps_count_once_with_their_last_values_and_a_truncated_line_not(tmp_path):
-    lines = [
-        "step,train/lr,val/nats",
-        "0,1.0,",
-        "1,2.0,",
-        "1,,9.0",
-        "1,3.0,",
-        "1,,8.0",
-        "2,4.0,",
-        "3,5",
-    ]
-    (tmp_path / "metrics.csv").write_text("\n".join(lines))
+    text = "step,train/lr,val/nats\n0,1.0,\n1,2.0,\n1,,9.0\n1,3.0,\n1,,8.0\n2,4.0,\n3,5"
+    (tmp_path / "metrics.csv").write_text(text)
     first, second, third = read_metrics(tmp_path).rows
     assert first == {"step": 1, "train/lr": 1.0}
     assert second == {"step": 2, "train/lr": 3.0, "val/nats": 8.0}

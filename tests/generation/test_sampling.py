@@ -30,22 +30,13 @@ def choose(sampling: Sampling, logits_BV: torch.Tensor, quantile: float) -> int:
 @pytest.mark.parametrize(
     ("keep", "limit", "kept"),
     [
-        (keep_top_k, 1, [2]),
-        (keep_top_k, 2, [0, 2]),
-        (keep_top_k, 9, [0, 1, 2, 3]),
-        (keep_top_p, 1e-9, [2]),
-        (keep_top_p, 0.5, [2]),
-        (keep_top_p, 0.51, [0, 2]),
-        (keep_top_p, 0.74, [0, 2]),
-        (keep_top_p, 0.76, [0, 1, 2]),
-        (keep_top_p, 1, [0, 1, 2, 3]),
-        (keep_min_p, 0, [0, 1, 2, 3]),
-        (keep_min_p, 0.2, [0, 1, 2]),
-        (keep_min_p, 0.49, [0, 2]),
-        (keep_min_p, 0.51, [2]),
-        (keep_min_p, 1, [2]),
+        (keep_top_k, 1, [2]), (keep_top_k, 2, [0, 2]), (keep_top_k, 9, [0, 1, 2, 3]),
+        (keep_top_p, 1e-9, [2]), (keep_top_p, 0.5, [2]), (keep_top_p, 0.51, [0, 2]),
+        (keep_top_p, 0.74, [0, 2]), (keep_top_p, 0.76, [0, 1, 2]), (keep_top_p, 1, [0, 1, 2, 3]),
+        (keep_min_p, 0, [0, 1, 2, 3]), (keep_min_p, 0.2, [0, 1, 2]), (keep_min_p, 0.49, [0, 2]),
+        (keep_min_p, 0.51, [2]), (keep_min_p, 1, [2]),
     ],
-)
+)  # fmt: skip
 def test_a_filter_keeps_the_most_likely_tokens_up_to_its_limit(keep, limit, kept):
     logits_BV = scores(0.25, 0.1875, 0.5, 0.0625)
     result = keep(limit, logits_BV)

@@ -77,8 +77,8 @@ def written_at(folder: Path) -> float:
 def load_run_folder(folder: Path) -> Run:
     config, about = folder / "config.yaml", folder / "run.json"
     try:
-        settings = flatten_settings(load_yaml(config.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
+        settings = flatten_settings(load_yaml(config.read_bytes()))
+    except (yaml.YAMLError, AttributeError, ValueError) as error:
         raise DataError(f"{config}: damaged, or not what fit wrote") from error
     # Runs of earlier releases have none.
     state = read_json(about, STATE) if about.is_file() else {}

@@ -101,6 +101,6 @@ def load_network(source: str) -> TransformerXL:
     try:
         net = load_yaml(Path(source).read_text())["model"]["net"]
         return TransformerXL(TransformerXLConfig(**net)).eval()
-    except (KeyError, TypeError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"source: {source} is not a config with model.net: {reason}") from error

@@ -97,7 +97,8 @@ def find_differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[st
     rows = collect_by_key(settings)
     rows = {key: row for key, row in rows.items() if any(value != row[0] for value in row)}
     # As in YAML, without quotes around strings.
-    return {k: [v if isinstance(v, str) else json.dumps(v) for v in rows[k]] for k in rows}
+    dump = json.JSONEncoder(default=str).encode
+    return {k: [v if isinstance(v, str) else dump(v) for v in rows[k]] for k in rows}
 
 
 def collect_by_key(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -57,7 +57,7 @@ class AppendingWriter(ExperimentWriter):
         self.metrics_keys = list(next(iter(self.read_rows()), {}))
 
     def read_rows(self) -> list[dict[str, str]]:
-        return read_log(Path(self.metrics_file_path))
+        return list(read_log(Path(self.metrics_file_path)))
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:
         """Replace metrics.csv atomically."""
