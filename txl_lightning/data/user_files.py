@@ -60,8 +60,7 @@ def find_documents(path: Path, data_dir: Path) -> Documents:
     if path.suffix in PACKED:
         raise DataError(f"{path}: packed; unpack it first (.zip, .gz, .bz2 and .xz need not be)")
     with remove_if_refused(path, data_dir):
-        find = find_in_folder if path.is_dir() else find_in_file
-        contents = find(path, data_dir)
+        contents = (find_in_folder if path.is_dir() else find_in_file)(path, data_dir)
         documents = {name: slices for name, slices in contents.items() if slices}
         skipped = [name for name, slices in contents.items() if slices is None]
         names = f"{', '.join(skipped[:5])}{', ...' * (len(skipped) > 5)}"
@@ -142,8 +141,8 @@ def split_by_name(path: Path, documents: Documents) -> Splits:
         return {}
     if stray := next((name for name, split in split_of.items() if split is None), None):
         raise DataError(f"{path}: {stray} is not in train, val or test, but others are; move it")
-    parts = [(split_of[name], part) for name in documents for part in documents[name]]
-    return {name: [part for split, part in parts if split == name] for name in SPLITS}
+    parts = {split: [documents[n] for n in documents if split_of[n] == split] for split in SPLITS}
+    return {split: [*chain(*parts[split])] for split in SPLITS}
 
 
 def split_in_name(name: str) -> str | None:
