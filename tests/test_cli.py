@@ -219,6 +219,9 @@ WRONG_SETTINGS = [
     ("model: {net: {n_layr: 3}}", "model.net.n_layr: unknown key; did you mean"),
     ("trainer: {callbacks: [{class_path: torch.hub.load}]}", "may not import torch.hub.load"),
     ("model: [", "a.yaml: Problems parsing config"),
+    ("model: {net: null}", "model.net: invalid None; expected settings by name"),
+    ("trainer: {max_steps: null}", "trainer.max_steps: invalid null; expected a number of steps"),
+    ("report: {sample_len: null}", "report.sample_len: invalid None; expected a whole number"),
     ("model: {net: {n_layer: two}}", "a.yaml: model.net.n_layer: invalid two; expected a whole"),
     ("--model.net.norm=mid\n" + "mid" * 1000, " characters) ... "),
     (BOMB, "nested too deeply, or too long with its aliases written out"),
@@ -250,6 +253,11 @@ def test_aliases_of_a_config_are_read(parse_fit, sizes, tmp_path):
     )
     data = parse_fit(*sizes, f"--config={tmp_path / 'a.yaml'}").data
     assert (data.split, data.eval_batch_size) == ((0.5, 0.25, 0.25), 9)
+
+
+def test_a_folder_of_runs_that_is_null_is_the_usual_one(parse_fit, sizes):
+    config = parse_fit(*sizes, "--trainer.default_root_dir=null")
+    assert config.trainer.default_root_dir == "runs"
 
 
 MISTAKES = [

@@ -24,16 +24,8 @@ def test_quickstart_trains_measures_and_samples(txl, text_file, repository):
     assert Path("runs", "smoke", "version_0", "curve.png").stat().st_size > 5000
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("none", "config: invalid none; expected a file"),
-        ("list.yaml", "list.yaml: Unexpected config: [1]"),
-        ("trainer.yaml", "trainer: invalid 3; expected settings by name"),
-    ],
-)
-def test_quickstart_refuses_a_config_that_is_not_one(refused, name, message):
+def test_quickstart_refuses_a_config_that_is_not_one(refused):
     Path("list.yaml").write_text("[1]")
-    Path("trainer.yaml").write_text("trainer: 3")
-    code, text = refused("quickstart", f"--config={name}")
-    assert (code, message in text) == (2, True), text
+    for name, message in (("none", "config: invalid none"), ("list.yaml", "Unexpected config")):
+        code, text = refused("quickstart", f"--config={name}")
+        assert (code, message in text) == (2, True), text

@@ -30,8 +30,8 @@ from .defaults import TRAINER_DEFAULTS, SaveRun, default_callbacks, trainer_defa
 from .module import LanguageModel
 from .run_logger import RunLogger
 
-LIGHTNING = ("callbacks", "loggers", "plugins", "profilers", "strategies")
-IMPORTABLE = ["txl_lightning", *(f"lightning.pytorch.{part}" for part in LIGHTNING)]
+LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
+IMPORTABLE = ["txl_lightning", *(f"lightning.pytorch.{part}" for part in LIGHTNING_PARTS)]
 """Packages that a class_path of a config may name; nothing else is imported."""
 
 SAVE_DIR = "--trainer.logger.save_dir="
@@ -162,11 +162,12 @@ class TxlCLI(LightningCLI):
         config = self.config[self.subcommand]
         options.round_counts(config.trainer)
         options.check_settings(self.command_parser, config)
-        if self.subcommand != "fit":
-            if self.start is None:
-                raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
-            root = config.trainer.default_root_dir or result_folder(self.start)
-            config.trainer.default_root_dir = str(root)
+        if self.subcommand == "fit":
+            config.trainer.default_root_dir = root_folder(config)
+        elif self.start is None:
+            raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
+        elif not config.trainer.default_root_dir:
+            config.trainer.default_root_dir = str(result_folder(self.start))
         if self.subcommand in ("fit", "predict"):
             check_folder_writable("trainer.default_root_dir", config.trainer.default_root_dir)
         if config.weights_only is False:

@@ -45,18 +45,17 @@ def default_callbacks(
     command: str, config: jsonargparse.Namespace, defaults: dict[str, Any]
 ) -> list[Callback]:
     """Make the callbacks of every run of a command; a config's own are added."""
-    has_bar, root = config.trainer.enable_progress_bar is not False, config.trainer.default_root_dir
+    bar = TokenProgressBar() if command == "fit" else SegmentProgressBar()
+    bars: list[Callback] = [bar] if config.trainer.enable_progress_bar is not False else []
+    if command == "predict":
+        return [*bars, SaveNats(Path(config.trainer.default_root_dir))]
     if command != "fit":
-        bars: list[Callback] = [SegmentProgressBar()] if has_bar else []
-        return [*bars, SaveNats(Path(root))] if command == "predict" else bars
+        return bars
     probe = ValidationProbe(config.report.sample_len)
     report = Report(probe, config.report.html, defaults)
-    callbacks: list[Callback] = [Throughput(), probe, FinalValidation(), report]
     # After the report, which draws what W&B shows.
-    callbacks.append(WandbRun(probe, config.wandb.checkpoints))
-    if has_bar:
-        callbacks.append(TokenProgressBar())
-    callbacks.append(TimeBudget(config.plan.minutes))
+    wandb, budget = WandbRun(probe, config.wandb.checkpoints), TimeBudget(config.plan.minutes)
+    callbacks = [Throughput(), probe, FinalValidation(), report, wandb, *bars, budget]
     if config.trainer.enable_checkpointing is not False:
         callbacks += [BestCheckpoint(), LastCheckpoint(config.checkpoint.every_n_steps)]
     return callbacks

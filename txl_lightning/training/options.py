@@ -132,11 +132,12 @@ def check_settings(parser: LightningArgumentParser, config: Namespace) -> None:
         EvalLengths(config.model.eval_mem_len, config.model.eval_clamp_len)
     with prefix_errors("data"):
         CorpusConfig(**config.data.as_dict())
-    check_end(OptimConfig(**vars(config.model.optim)), config.trainer.max_steps)
+    steps = config.trainer.max_steps
+    require(steps is not None, "trainer.max_steps", "null", "a number of steps, or -1: no end")
+    check_end(OptimConfig(**vars(config.model.optim)), steps)
     check_endless(config.trainer)
-    if config.plan.minutes is not None:
-        steps, expected = config.trainer.max_steps, "the most steps that plan.minutes may take"
-        require(steps > 0, "trainer.max_steps", steps, expected)
+    is_enough = config.plan.minutes is None or steps > 0
+    require(is_enough, "trainer.max_steps", steps, "the most steps that plan.minutes may take")
 
 
 def take_option(arguments: list[str], *names: str) -> tuple[list[str], list[str]]:

@@ -147,6 +147,14 @@ def test_the_time_left_is_the_mean_of_all_steps_except_the_first(
     assert left == ["", "0:00:36 left", "0:00:34 left", "0:03:12 left"]
 
 
+def test_a_module_prints_while_it_is_measured(make_model, make_trainer, capsys):
+    model = make_model()
+    bar = progress_bar.SegmentProgressBar()
+    model.trainer = make_trainer(callbacks=[bar], enable_progress_bar=True)
+    model.print("seen")
+    assert capsys.readouterr().out == "seen\n"
+
+
 def test_a_run_that_ends_by_the_clock_says_when(make_trainer):
     progress = TokenProgressBar()
     by_clock = make_trainer(max_time="00:01:00:00", max_steps=1000)

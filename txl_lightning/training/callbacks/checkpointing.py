@@ -171,9 +171,8 @@ class LastCheckpoint(Checkpoint):
         except Exception as error:
             print_message(f"no crash checkpoint: {error}")
         else:
-            print_message(
-                f"the state at the crash is in {path}; only last.ckpt continues training exactly"
-            )
+            crashed = f"the state at the crash is in {path}"
+            print_message(f"{crashed}; only last.ckpt continues training exactly")
 
     def save_if_asked(self, trainer: Trainer, due: bool | None = False) -> None:
         """Save if it is due or a signal asks for it, which may also stop training."""
@@ -193,9 +192,8 @@ class LastCheckpoint(Checkpoint):
         """Leave with an exit code, if there is one; on SLURM also without, to be queued again."""
         requeued = not exit_code and SLURMEnvironment.detect()
         if trainer.is_global_zero:
-            print_message(
-                f"saved after step {trainer.global_step}: {self.path}; --resume auto continues"
-            )
+            saved = f"saved after step {trainer.global_step}: {self.path}"
+            print_message(f"{saved}; --resume auto continues")
             if requeued:
                 requeue_job()
         if exit_code or requeued:

@@ -33,7 +33,23 @@ N_RECENT = 6
 """Validations at the end of a run that its table has, beside the first and the best."""
 
 
-class TokenProgressBar(ProgressBar):
+class ConsoleBar(ProgressBar):
+    """A bar whose console is quiet on every rank but the first."""
+
+    console: Console
+
+    @property
+    def is_enabled(self) -> bool:
+        return not self.console.quiet
+
+    def disable(self) -> None:
+        self.console.quiet = True
+
+    def enable(self) -> None:
+        self.console.quiet = False
+
+
+class TokenProgressBar(ConsoleBar):
     """Loss, bits, tokens a second and time left against the steps of the whole run."""
 
     def __init__(self, seconds_between_lines: float = 10.0) -> None:
@@ -99,9 +115,6 @@ class TokenProgressBar(ProgressBar):
             self.print(format_result(trainer, read_metrics(self.folder, trainer.loggers)))
             self.print(f"run folder: {self.folder}")
 
-    def on_exception(self, *_: Any) -> None:
-        self.stop()
-
     def format_time_left(self, trainer: Trainer) -> str:
         """Return the time until the run ends, by steps or by the clock, as far as it is known."""
         timers = Timer, TimeBudget
@@ -124,27 +137,20 @@ class TokenProgressBar(ProgressBar):
         for task in self.live.task_ids:
             self.live.update(task, **changes)
 
-    def stop(self) -> None:
+    def stop(self, *_: Any) -> None:
         self.update(left="")
         self.live.stop()
 
-    @property
-    def is_enabled(self) -> bool:
-        return not self.console.quiet
-
-    def disable(self) -> None:
-        self.console.quiet = True
-
-    def enable(self) -> None:
-        self.console.quiet = False
+    on_exception = stop
 
 
-class SegmentProgressBar(ProgressBar):
+class SegmentProgressBar(ConsoleBar):
     """A bar of the segments that validate, test or predict has read, on stderr of a terminal."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.live = Progress(console=Console(stderr=True), disable=not sys.stderr.isatty())
+        self.console = Console(stderr=True)
+        self.live = Progress(console=self.console, disable=not sys.stderr.isatty())
 
     def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.live.start()
@@ -160,12 +166,6 @@ class SegmentProgressBar(ProgressBar):
     on_validation_start = on_predict_start = on_test_start
     on_validation_batch_end = on_predict_batch_end = on_test_batch_end
     on_validation_end = on_predict_end = on_exception = on_test_end
-
-    def disable(self) -> None:
-        self.live.disable = True
-
-    def enable(self) -> None:
-        self.live.disable = not sys.stderr.isatty()
 
 
 def format_measured(metrics: Mapping[str, Any]) -> str:

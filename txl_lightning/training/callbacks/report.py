@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from ...analysis import plots
 from ...analysis.page import LARGE, draw_small, render_page
-from ...errors import flatten_settings, require
+from ...errors import flatten_settings, require, require_types
 from ...evaluation.environment import describe_environment
 from ...evaluation.run_metrics import RunMetrics, find_differences, format_columns, read_metrics
 from ...files import host_name, write_json, write_text
@@ -54,6 +54,7 @@ class ReportConfig:
     """Tokens that the model writes after each validation; 0: none."""
 
     def __post_init__(self) -> None:
+        require_types(self)
         require(self.sample_len >= 0, "sample_len", self.sample_len, "0 or more")
 
 
