@@ -1,4 +1,4 @@
-"""Every experiment runs at tiny sizes, does nothing twice, and draws what it found."""
+"""Experiments run at tiny sizes, resume after a kill, and their pages match their results."""
 
 import json
 import math
@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -20,31 +21,47 @@ REPOSITORY = Path(__file__).parents[1]
 def call(tmp_path_factory):
     data = tmp_path_factory.mktemp("data")
 
-    def run(module, *options, **environment):
+    def run(module, *options, kill_at=None, **environment):
         command = [sys.executable, "-m", f"experiments.{module}", *map(str, options)]
         env = os.environ | {"TXL_DATA": str(data), "PYTHONPATH": str(REPOSITORY)} | environment
-        done = subprocess.run(command, cwd=data, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        pipe = {"stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=data, env=env, **pipe) as process:
+            while kill_at and not kill_at.is_file() and process.poll() is None:
+                time.sleep(0.01)
+            if kill_at:
+                process.kill()
+            _, shown = process.communicate()
+        assert kill_at or process.returncode == 0, shown
 
     return run
 
 
+@pytest.fixture
+def load(monkeypatch):
+    monkeypatch.syspath_prepend(REPOSITORY)
+    return lambda module: import_module(f"experiments.{module}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LISTED.split())
-def test_an_experiment_measures_once_and_draws_what_it_found(name, call, tmp_path):
+def test_a_killed_experiment_measures_the_rest_once_and_draws_it(name, call, tmp_path):
     results = tmp_path / "results.json"
     options = ["--fast", "--runs", tmp_path / "runs", "--out", results]
+    call(f"{name}.run", *options, kill_at=results)
+    first = json.loads(results.read_text())["records"]
     call(f"{name}.run", *options)
-    before = results.read_text()
-    for record in json.loads(before)["records"].values():
+    text = results.read_text()
+    records = json.loads(text)["records"]
+    assert first.items() <= records.items()
+    for record in records.values():
         assert record["origin"]["machine"]["cpu"]
         assert f"experiments.{name}.run --fast" in record["origin"]["command"]
+        assert record["seconds"] > 0
     call(f"{name}.run", *options)
-    assert results.read_text() == before
+    assert results.read_text() == text
     call(f"{name}.figures", results)
     assert (tmp_path / "table.md").read_text().startswith("| ")
-    assert all(path.stat().st_size > 5000 for path in tmp_path.glob("*.png"))
-    assert list(tmp_path.glob("*.[ps][nv]g"))
+    assert min(path.stat().st_size for path in tmp_path.glob("*.[ps][nv]g")) > 5000
 
 
 @pytest.mark.slow
@@ -61,14 +78,23 @@ def test_the_notebook_runs_on_a_small_text_and_shows_two_pictures(call, tmp_path
     assert "###" in "".join(outputs[-1]["text"])
 
 
+def test_claims_and_tables_match_the_results(load):
+    claims, results = load("claims"), load("results")
+    for page, text in claims.update_pages().items():
+        assert page.read_text() == text, "run: python -m experiments.claims"
+    for name, records in claims.load_results().items():
+        table = results.format_table(load(f"{name}.figures").list_rows(records))
+        redraw = f"run: python -m experiments.{name}.figures"
+        assert (claims.FOLDER / name / "table.md").read_text() == table, redraw
+
+
 def test_the_notebook_opens_with_its_pictures():
     notebook = REPOSITORY / "experiments" / "own_text" / "own_text.ipynb"
     assert notebook.read_text().count('"image/png"') == 2
 
 
-def test_bits_of_chapters_are_those_of_the_tokens_that_end_in_them(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(REPOSITORY)
-    own_text = import_module("experiments.own_text.run")
+def test_bits_of_chapters_are_those_of_the_tokens_that_end_in_them(load, tmp_path):
+    own_text = load("own_text.run")
     book = tmp_path / "book.txt"
     book.write_text("A Title\n\nChapter I\nab\nCHAPTER II: on\nabc\n")
     chapters = own_text.find_chapters(book)
@@ -77,3 +103,48 @@ def test_bits_of_chapters_are_those_of_the_tokens_that_end_in_them(tmp_path, mon
     ends = np.array([7, 9, 22, 41])
     nats = math.log(2) * np.array([0, 18, 13, 38])
     assert own_text.bits_by_chapter(nats, ends, chapters) == pytest.approx([2, 1, 2])
+
+
+def test_all_rows_have_as_many_parameters_and_compute_as_many_tokens(load):
+    rows = load("ablation.rows")
+    sizes = rows.Sizes()
+    for row in (*rows.ROWS, *rows.SHUFFLED):
+        options = rows.fit_options(row, sizes, seed=1)
+        ours = rows.count_parameters(rows.net_options(rows.ROWS[0], sizes), sizes)
+        assert rows.count_parameters(rows.net_options(row, sizes), sizes) == pytest.approx(
+            ours, 0.01
+        )
+        tokens = options["data.tgt_len"] + options["data.ext_len"]
+        assert tokens == rows.segment_len(row, sizes)
+        computed = tokens * options["trainer.max_steps"]
+        assert computed == pytest.approx(sizes.segment * sizes.steps, 0.01)
+        assert (options["data.ext_len"] == options["data.tgt_len"]) == row.half
+        assert (options["model.net.mem_len"] > 0) == row.recurrence
+
+
+def test_a_repeated_key_has_the_value_of_that_distance(load):
+    pairs = load("memory_length.pairs")
+    drawn = pairs.draw_pairs(np.random.default_rng(0), 5000)
+    text = "".join(f"{chr(1000 + key)}{chr(97 + value)}" for key, value in drawn)
+    distance_N = pairs.find_distances(text)
+    assert not distance_N[::2].any()
+    repeats = np.flatnonzero(distance_N)
+    assert 0.5 < len(repeats) / len(drawn) < 0.8
+    assert distance_N.max() <= 2 * pairs.LONGEST
+    for place in repeats:
+        before = place - distance_N[place]
+        assert text[before - 1 : before + 1] == text[place - 1 : place + 1]
+        assert text[place - 1] not in text[before : place - 1]
+
+
+@pytest.mark.parametrize(
+    ("gains", "verdict"),
+    [
+        ([3.0, 4.0, 5.0], "holds"),
+        ([-3.0, -4.0, -5.0], "does not hold"),
+        ([-1.0, 3.0, 0.0], "no clear difference"),
+        ([3.0], "one seed only"),
+    ],
+)
+def test_a_comparison_is_judged_by_its_spread(load, gains, verdict):
+    assert load("ablation.figures").judge(gains) == verdict

@@ -1,131 +1,95 @@
-"""Figure, table and claims of the ablation, from results.json alone.
-
-python -m experiments.ablation.figures [FILE]
-"""
+"""Table, figure and claims of the ablation, from results.json alone."""
 
 import math
 import statistics
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.ablation.rows import LONGER, POSITIONS, ROWS, SHUFFLED, Row
-from experiments.common import (
-    COLOURS,
-    Claim,
-    choose,
-    find_results,
-    load_records,
-    open_figure,
-    show_spread,
-    spread,
-    write_table,
-)
+from experiments import results
+from experiments.ablation.rows import LONGER, POSITIONS, ROWS, SHUFFLED
 
-Records = Mapping[str, dict[str, Any]]
-HEAD = (
+HEAD = [
     "row", "table", "recurrence", "positions", "loss", "segment", "attention length",
     "perplexity as trained", "perplexity", "paper: as trained, best", "parameters",
-)  # fmt: skip
-# Better row, worse row, and what it shows; the rows differ in nothing else.
-COMPARISONS = [
-    ("recurrence_ours_full", "alone_ours_full", "recurrence helps", "Table 6"),
-    ("recurrence_ours_half", "alone_ours_half", "recurrence helps, loss on half", "Table 6"),
-    ("recurrence_shaw_full", "alone_shaw_full", "recurrence helps, Shaw's positions", "Table 6"),
-    ("recurrence_ours_full", "recurrence_shaw_full", "its positions beat Shaw's", "Table 6"),
-    ("alone_ours_full", "alone_shaw_full", "its positions beat Shaw's, alone", "Table 6"),
-    ("recurrence_ours_full", "recurrence_ours_half", "loss on the whole segment", "Table 6"),
-    ("alone_ours_full", "alone_ours_half", "loss on the whole segment, alone", "Table 6"),
-    ("alone_ours_half", "alone_vaswani_half", "relative beats absolute sinusoids", "Table 6"),
-    ("alone_ours_half", "alone_al_rfou_half", "relative beats learned absolute", "Table 6"),
-    (
-        "recurrence_ours_full_longer",
-        "alone_ours_full_longer",
-        "recurrence helps, four times the training",
-        "Table 6",
+]  # fmt: skip
+COMPARISONS = {
+    "recurrence helps": ("recurrence_ours_full", "alone_ours_full"),
+    "recurrence helps, four times the training": (
+        "recurrence_ours_full_longer", "alone_ours_full_longer",
     ),
-    (
-        "shuffled_recurrence_ours",
-        "shuffled_alone_ours",
-        "recurrence helps, shuffled lines",
-        "Table 7",
+    "recurrence helps, half loss": ("recurrence_ours_half", "alone_ours_half"),
+    "recurrence helps, Shaw's positions": ("recurrence_shaw_full", "alone_shaw_full"),
+    "recurrence helps, shuffled lines": ("shuffled_recurrence_ours", "shuffled_alone_ours"),
+    "recurrence helps at equal GPU memory": ("recurrence_ours_full", "alone_ours_full_176"),
+    "recurrence helps at equal GPU memory, half loss": (
+        "recurrence_ours_half", "alone_ours_half_172",
     ),
-    (
-        "shuffled_recurrence_ours",
-        "shuffled_recurrence_shaw",
-        "positions help, shuffled lines",
-        "Table 7",
+    "the paper's positions beat Shaw's": ("recurrence_ours_full", "recurrence_shaw_full"),
+    "the paper's positions beat Shaw's, no recurrence": ("alone_ours_full", "alone_shaw_full"),
+    "the paper's positions beat Shaw's, shuffled lines": (
+        "shuffled_recurrence_ours", "shuffled_recurrence_shaw",
     ),
-    ("recurrence_ours_full", "alone_ours_full_176", "at equal memory, full loss", "Table 10"),
-    ("recurrence_ours_half", "alone_ours_half_172", "at equal memory, half loss", "Table 10"),
-]
+    "the paper's positions beat absolute sinusoids": ("alone_ours_half", "alone_vaswani_half"),
+    "the paper's positions beat learned absolute ones": ("alone_ours_half", "alone_al_rfou_half"),
+    "full loss beats half loss": ("recurrence_ours_full", "recurrence_ours_half"),
+    "full loss beats half loss, no recurrence": ("alone_ours_full", "alone_ours_half"),
+}  # fmt: skip
+"""Claims, each with two rows that differ in nothing else: the better one, by the paper, first."""
 BY_NAME = {row.name: row for row in (*ROWS, *SHUFFLED, *LONGER)}
 
 
-def main() -> None:
-    out = find_results(__file__)
-    records = load_records(out)
-    write_table(out.with_name("table.md"), [HEAD, *table_rows(records)])
-    draw(records, out.with_name("ablation.png"))
-
-
-def values(records: Records, name: str, key: str) -> list[float]:
-    return [record[key] for record in choose(records, row=name)]
-
-
-def table_rows(records: Records) -> list[list[str]]:
-    rows = []
-    for row in measured(records):
-        first = choose(records, row=row.name)[0]
-        theirs = f"{row.published[0]}, {row.published[1]}" if row.published else "none"
-        about = [row.name, row.table, "yes" if row.recurrence else "no", POSITIONS[row.positions]]
-        about += ["half" if row.half else "full", first["segment"]]
-        lengths = ", ".join(map(str, values(records, row.name, "attention_len")))
-        numbers = [
-            show_spread(values(records, row.name, key)) for key in ("test_as_trained", "test")
-        ]
-        rows.append([*about, lengths, *numbers, theirs, f"{first['parameters']:,}"])
+def list_rows(records: results.Records) -> list[list[Any]]:
+    rows = [HEAD]
+    for row in BY_NAME.values():
+        if found := results.select(records, row=row.name):
+            theirs = f"{row.published[0]}, {row.published[1]}" if row.published else "none"
+            lengths = ", ".join(str(record["attention_len"]) for record in found)
+            keys = ("test_as_trained", "test")
+            ours = [results.format_spread([record[key] for record in found], 2) for key in keys]
+            about = [row.name, row.table, "yes" if row.recurrence else "no"]
+            about += [POSITIONS[row.positions], "half" if row.half else "full"]
+            about += [found[0]["segment"], lengths, *ours, theirs]
+            rows.append([*about, f"{found[0]['parameters']:,}"])
     return rows
 
 
-def measured(records: Records) -> list[Row]:
-    return [row for row in BY_NAME.values() if choose(records, row=row.name)]
+def draw(records: results.Records, folder: Path) -> None:
+    """Draw the gains of all comparisons, ours and the paper's."""
+    gains = {name: each for name in COMPARISONS if (each := compare(records, name))}
+    with results.open_figure(folder / "ablation.png", inches=(9, 0.4 * len(gains) + 1.6)) as (
+        axes,
+    ):
+        places, names = range(len(gains)), [f"{name} ({len(each)})" for name, each in gains.items()]
+        means, deviations = zip(*map(results.spread, gains.values()), strict=True)
+        ours = {"fmt": "o", "capsize": 3, "color": results.COLOURS[0], "label": "ours"}
+        axes.errorbar(means, places, xerr=deviations, **ours)
+        theirs = {
+            "fillstyle": "none",
+            "color": results.COLOURS[1],
+            "label": "paper, 128M parameters",
+        }
+        axes.plot([published_gain(name) for name in gains], places, "D", **theirs)
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.set_yticks(places, names)
+        axes.invert_yaxis()
+        axes.set_xlabel("gain: % less perplexity (mean ± standard deviation; number of seeds)")
+        results.label_figure(
+            axes, "Do the paper's findings hold for a small model? (right of 0: yes)"
+        )
 
 
-def draw(records: Records, path: Path) -> None:
-    """Draw perplexities, ours beside the paper's, in the paper's order."""
-    rows = [row for row in measured(records) if row in ROWS and row.table == 6 and row.published]
-    rows.sort(key=lambda row: row.published[1])
-    with open_figure(path, 2, inches=(9, 0.42 * len(rows) + 1.2)) as (ours, theirs):
-        for place, row in enumerate(rows):
-            seeds = values(records, row.name, "test")
-            mean, deviation = spread(seeds)
-            colour = COLOURS[0 if row.recurrence else 1]
-            ours.plot(seeds, [place] * len(seeds), "o", color=colour, markersize=3, alpha=0.5)
-            ours.errorbar(mean, place, xerr=deviation, fmt="|", color=colour, capsize=3)
-            theirs.plot(row.published[1], place, "o", color=colour)
-        ours.set_yticks(range(len(rows)), [describe(row) for row in rows])
-        ours.invert_yaxis()
-        seeds = len(values(records, rows[0].name, "test"))
-        first = choose(records, row=rows[0].name)[0]
-        size = f"{first['parameters'] / 1e6:.2f} million parameters"
-        tokens = f"{first['tokens'] / 1e6:.1f} million tokens"
-        ours.set_title(f"Ours: {size}, {tokens} (seeds: {seeds})", loc="left", fontsize=8)
-        theirs.set_title("Paper: WikiText-103, 128 million parameters", loc="left", fontsize=8)
-        for axes, text in ((ours, "perplexity of a subword"), (theirs, "perplexity of a word")):
-            axes.set_xlabel(f"{text}, best attention length")
+def compare(records: results.Records, name: str) -> list[float]:
+    """Return by how many percent the better row's perplexity is less, for each seed of both."""
+    better, worse = (
+        {record["seed"]: record["test"] for record in results.select(records, row=row)}
+        for row in COMPARISONS[name]
+    )
+    return [100 * (1 - better[seed] / worse[seed]) for seed in sorted(better.keys() & worse.keys())]
 
 
-def describe(row: Row) -> str:
-    how = "recurrence" if row.recurrence else "no recurrence"
-    return f"{how}, {POSITIONS[row.positions]}, {'half' if row.half else 'full'}"
-
-
-def compare(records: Records, better: str, worse: str) -> list[float]:
-    """Return, for each seed of both, by how many percent the better row's perplexity is less."""
-    tests = [{r["seed"]: r["test"] for r in choose(records, row=name)} for name in (better, worse)]
-    seeds = sorted(tests[0].keys() & tests[1].keys())
-    return [100 * (1 - tests[0][seed] / tests[1][seed]) for seed in seeds]
+def published_gain(name: str) -> float:
+    better, worse = (BY_NAME[row].published[1] for row in COMPARISONS[name])
+    return 100 * (1 - better / worse)
 
 
 def judge(gains: list[float]) -> str:
@@ -134,31 +98,26 @@ def judge(gains: list[float]) -> str:
         return "one seed only"
     mean, error = statistics.fmean(gains), statistics.stdev(gains) / math.sqrt(len(gains))
     if abs(mean) < 2 * error:
-        return "not told apart"
+        return "no clear difference"
     return "holds" if mean > 0 else "does not hold"
 
 
-def list_claims(records: Records) -> list[Claim]:
-    """Return a row for each comparison of the paper."""
+def list_claims(records: results.Records) -> list[results.Claim]:
+    """Return a row for each comparison with results."""
     claims = []
-    for better, worse, what, source in COMPARISONS:
-        if gains := compare(records, better, worse):
-            theirs = 100 * (1 - BY_NAME[better].published[1] / BY_NAME[worse].published[1])
-            record = choose(records, row=better)[0]
-            million = [record[key] / 1e6 for key in ("parameters", "tokens")]
-            scale = "{:.2f}M parameters, {:.1f}M tokens".format(*million)
-            claims.append(
-                Claim(
-                    f"Ablation: {what}",
-                    f"paper, {source}",
-                    f"{theirs:.1f} % less perplexity",
-                    f"{show_spread(gains, 1)} %",
-                    scale,
-                    judge(gains),
-                )
+    for name, (better, _) in COMPARISONS.items():
+        if gains := compare(records, name):
+            record = results.select(records, row=better)[0]
+            size, tokens = record["parameters"] / 1e6, record["tokens"] / 1e6
+            texts = (
+                f"{published_gain(name):.1f} % less perplexity",
+                f"{results.format_spread(gains, 1)} %",
             )
+            scale = f"{size:.2f}M parameters, {tokens:.1f}M tokens"
+            source = f"paper, Table {max(BY_NAME[row].table for row in COMPARISONS[name])}"
+            claims.append(results.Claim(f"Ablation: {name}", source, *texts, scale, judge(gains)))
     return claims
 
 
 if __name__ == "__main__":
-    main()
+    results.publish(__file__, list_rows, draw)

@@ -3,14 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
-from txl_lightning import TransformerXL, TransformerXLConfig
-
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes that all rows share."""
+    """Sizes of all rows."""
 
     n_layer: int = 3
     d_model: int = 96
@@ -18,11 +14,11 @@ class Sizes:
     vocab: str = "bpe"
     n_token: int = 1024
     segment: int = 64
-    """Tokens that gradients pass through, and states remembered; 128 in the paper."""
+    """Length of a segment, and of the memory; 128 in the paper."""
     batch_size: int = 16
     steps: int = 700
     val_tokens: int = 8192
-    """Tokens that the attention length is chosen by."""
+    """Tokens by whose loss the attention length is chosen."""
     test_tokens: int = 16_384
     attention_lens: tuple[int, ...] = (16, 32, 64, 96, 128)
     memory_lens: tuple[int, ...] = (16, 32, 64, 96, 128, 192, 256, 384)
@@ -36,20 +32,20 @@ FAST = Sizes(
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: how its network remembers, tells places apart and is trained."""
+    """A row of a table: recurrence, positions and loss of one network."""
 
     name: str
     recurrence: bool
     positions: str
     half: bool
-    """Loss on the later half of the segment only."""
+    """The loss is on the second half of the segment only."""
     published: tuple[float, float, int] | None = None
-    """Perplexity with the length of training and at best, and the attention length of that."""
+    """Perplexity with the attention length of training, the best perplexity, and its length."""
     segment: int = 128
-    """The paper's: what equal memory allows in Table 10."""
+    """The paper's segment length; in Table 10, the longest with the same GPU memory."""
     table: int = 6
     times: int = 1
-    """Tokens that it is trained on, as a multiple of the other rows'."""
+    """Training tokens, as a multiple of the other rows'."""
 
 
 ROWS = [
@@ -71,13 +67,13 @@ SHUFFLED = [
     Row("shuffled_recurrence_shaw", True, "shaw", False, (25.7, 25.7, 0), table=7),
     Row("shuffled_alone_ours", False, "sinusoidal", False, (27.1, 27.1, 0), table=7),
 ]
-"""Of a text without long dependencies; the paper does not tell their attention lengths."""
+"""On a text without long dependencies; the paper does not give their attention lengths."""
 LONGER = [
     replace(row, name=f"{row.name}_longer", times=4)
     for row in ROWS
     if row.name in ("recurrence_ours_full", "alone_ours_full")
 ]
-"""Whether recurrence helps more after more training."""
+"""Does recurrence help more after more training?"""
 POSITIONS = {
     "sinusoidal": "the paper's", "shaw": "Shaw", "learned": "learned distances",
     "absolute_sinusoidal": "Vaswani", "absolute_learned": "Al-Rfou",
@@ -85,12 +81,12 @@ POSITIONS = {
 
 
 def segment_len(row: Row, sizes: Sizes) -> int:
-    """Return the tokens that gradients pass through: even, as half of them may be scored."""
+    """Return the segment length of a row; it is even, because half of it may be scored."""
     return 2 * round(sizes.segment * row.segment / 256)
 
 
 def net_options(row: Row, sizes: Sizes) -> dict[str, Any]:
-    """Return the network's settings, as wide inside as makes its parameters equally many."""
+    """Return the network's settings; d_inner makes the numbers of parameters equal."""
     length = segment_len(row, sizes)
     mem_len = length if row.recurrence else 0
     net = {"n_layer": sizes.n_layer, "n_head": sizes.n_head, "d_model": sizes.d_model}
@@ -105,14 +101,21 @@ def net_options(row: Row, sizes: Sizes) -> dict[str, Any]:
 
 
 def count_parameters(net: dict[str, Any], sizes: Sizes) -> int:
+    # Imported here, because figures need the rows without torch.
+    import torch
+
+    from txl_lightning import TransformerXL, TransformerXLConfig
+
     with torch.device("meta"):
         model = TransformerXL(TransformerXLConfig(n_token=sizes.n_token, **net))
     return sum(weight.numel() for weight in model.parameters())
 
 
 def fit_options(row: Row, sizes: Sizes, seed: int) -> dict[str, Any]:
-    """Return the options of fit: as many tokens computed in each row, of a text read from a place
-    that the seed draws."""
+    """Return the options of fit: equal numbers of computed tokens, and a random start of the text.
+
+    The seed draws initial weights and the start.
+    """
     length = segment_len(row, sizes)
     steps = round(row.times * sizes.steps * sizes.segment / length)
     scored = length // 2 if row.half else length

@@ -1,20 +1,20 @@
-"""Does the paper's order hold? Recurrence, positions and loss (Tables 6, 7, 10), with spread.
+"""Does the paper's order of recurrence, positions and loss hold? (Tables 6, 7 and 10)
 
     python -m experiments.ablation.run [--seeds 1 2 3] [--fast] [--text FILE] [--tables 6 7 10]
 
-Every row has as many parameters and computes as many tokens. It is tested with the attention length
-that is best on validation text, and with that of its training. Rows of seed 1 come first, then
-those of seed 2, so that a stop leaves whole seeds; rows of a text of shuffled lines come later, and
-last those with four times the training.
+All rows have equal numbers of parameters and of computed tokens. Each is tested with the attention
+length that is best on validation text, and with that of its training. Order: Tables 6 and 10 seed
+by seed, then Table 7 (shuffled lines), then two rows with four times the training.
 """
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from experiments import common
 from experiments.ablation.rows import (
     FAST,
     LONGER,
@@ -25,59 +25,56 @@ from experiments.ablation.rows import (
     fit_options,
     segment_len,
 )
-from experiments.common import checkpoint, fit, load_records, parse_options, save_record
 from txl_lightning import TransformerXL, stream_nats
 from txl_lightning.checkpoints import load_run
 from txl_lightning.checkpoints.runs import load_training_text
 from txl_lightning.files import load_yaml, write_text
 
 STRIDE = 8
-"""Tokens that are scored in a window of a model without memory."""
+"""Tokens by which the window of a model without memory moves."""
 PIECES = 64
-"""Pieces of a text that are scored."""
-ENOUGH = 1.001
-"""Attention is long enough where perplexity is at most so many times the least."""
+"""Number of scored pieces of a text."""
+TOLERANCE = 1.001
+"""The best attention length is the shortest with at most this multiple of the least perplexity."""
 
 
 def main() -> None:
     """Train and test each row with each seed."""
     tables = {"type": int, "nargs": "+", "default": [6, 7, 10], "help": "the paper's tables"}
-    options = {"text": "a text in place of python_source", "tables": tables}
-    given = parse_options(__file__, __doc__, **options)
+    more = {"text": "a text in place of python_source", "tables": tables}
+    args = common.parse_args(__file__, __doc__, **more)
     for rows in (ROWS, SHUFFLED, LONGER):
-        for seed in given.seeds:
-            for row in (row for row in rows if row.table in given.tables):
-                if (name := f"{row.name}/{seed}") not in load_records(given.out):
-                    run = train_row(given, given.runs, row, seed)
-                    save_record(given, name, **measure_row(run, row, seed, given.fast))
+        for seed in args.seeds:
+            for row in (row for row in rows if row.table in args.tables):
+                common.measure_once(args, f"{row.name}/{seed}", measure_row, args, row, seed)
 
 
-def pick_sizes(fast: bool) -> Sizes:
-    return FAST if fast else Sizes()
+def pick_sizes(args: Namespace) -> Sizes:
+    return FAST if args.fast else Sizes()
 
 
-def train_row(given: argparse.Namespace, runs: Path, row: Row, seed: int) -> Path:
-    """Return the folder of the row's run under `runs`, trained now or before."""
-    sizes = pick_sizes(given.fast)
-    data = text_options(given.text, sizes)
+def train_row(args: Namespace, runs: Path, row: Row, seed: int) -> Path:
+    """Return the run's folder of a row; it is trained if it is missing under `runs`."""
+    sizes = pick_sizes(args)
+    data = text_options(args.text, sizes)
     if row in SHUFFLED:
-        # The same subwords.
-        first = train_row(given, runs, ROWS[0], seed)
+        # The vocabulary of the text in order.
+        first = train_row(args, runs, ROWS[0], seed)
         data = {"data.path": shuffle_lines(first, runs / "lines")}
         data |= {"data.vocab": str(first / "vocab.json")}
-    return fit(runs / f"seed{seed}" / row.name, data | fit_options(row, sizes, seed))
+    return common.fit(runs / f"seed{seed}" / row.name, data | fit_options(row, sizes, seed))
 
 
 def text_options(text: str | None, sizes: Sizes) -> dict[str, Any]:
-    """Return the options of the text that is learned, and of its vocabulary."""
+    """Return the options of the training text and its vocabulary."""
     data = {"data.path": text} if text else {"data.corpus": "python_source"}
     subwords = {"data.subwords": {"n_token": sizes.n_token}} if sizes.vocab == "bpe" else {}
     return data | {"data.vocab": sizes.vocab} | subwords
 
 
 def shuffle_lines(run: Path, folder: Path) -> list[str]:
-    """Write a run's text with its lines in another order, and return the three files of it."""
-    _, store = load_training_text(checkpoint(run, "last"))
+    """Write each split of a run's text with its lines shuffled, and return the three files."""
+    _, store = load_training_text(common.checkpoint(run))
     paths = [folder / f"{split}.txt" for split in ("train", "val", "test")]
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
@@ -88,35 +85,39 @@ def shuffle_lines(run: Path, folder: Path) -> list[str]:
     return [str(path) for path in paths]
 
 
-def measure_row(run: Path, row: Row, seed: int, fast: bool) -> dict[str, Any]:
-    """Return perplexities by attention length, and those of the test text."""
-    sizes, path = pick_sizes(fast), checkpoint(run, "last")
-    model, _ = load_run(path)
-    _, store = load_training_text(path)
-    val, test = (
+def measure_row(args: Namespace, row: Row, seed: int) -> dict[str, Any]:
+    """Return validation perplexities by attention length, and test perplexities."""
+    run, sizes = train_row(args, args.runs, row, seed), pick_sizes(args)
+    model, _ = load_run(common.checkpoint(run))
+    _, store = load_training_text(common.checkpoint(run))
+    val_PT, test_PT = (
         cut_pieces(store.ids(split), count // PIECES, max(sizes.memory_lens))
         for split, count in (("val", sizes.val_tokens), ("test", sizes.test_tokens))
     )
     lengths = sizes.memory_lens if row.recurrence else sizes.attention_lens
-    by_len = {n: perplexity(model, val, sizes, n) for n in lengths}
-    best = min(n for n in lengths if by_len[n] <= ENOUGH * min(by_len.values()))
-    length = segment_len(row, sizes)
-    trained = None if row.recurrence else length
+    by_len = {n: perplexity(model, val_PT, sizes, n) for n in lengths}
+    best = min(n for n in lengths if by_len[n] <= TOLERANCE * min(by_len.values()))
+    trained = None if row.recurrence else segment_len(row, sizes)
     found = {"row": row.name, "seed": seed, "table": row.table, "attention_len": best}
-    found |= {"test": perplexity(model, test, sizes, best)}
-    found |= {"test_as_trained": perplexity(model, test, sizes, trained)}
+    found |= {"test": perplexity(model, test_PT, sizes, best)}
+    found |= {"test_as_trained": perplexity(model, test_PT, sizes, trained)}
     found |= {"val": {str(n): value for n, value in by_len.items()}}
+    found |= {"parameters": common.count_parameters(model), "segment": segment_len(row, sizes)}
+    return found | count_tokens(run, row, sizes)
+
+
+def count_tokens(run: Path, row: Row, sizes: Sizes) -> dict[str, int]:
+    """Return the numbers of targets and of computed tokens of a training run."""
     settings = load_yaml((run / "config.yaml").read_text())
-    scored = settings["data"]["tgt_len"] * sizes.batch_size * settings["trainer"]["max_steps"]
-    parameters = sum(weight.numel() for weight in model.parameters())
-    found |= {"parameters": parameters, "targets": scored, "segment": length}
-    return found | {"tokens": round(scored * length / settings["data"]["tgt_len"])}
+    scored = settings["data"]["tgt_len"]
+    targets = scored * sizes.batch_size * settings["trainer"]["max_steps"]
+    return {"targets": targets, "tokens": round(targets * segment_len(row, sizes) / scored)}
 
 
 def cut_pieces(ids: np.ndarray, own: int, before: int) -> np.ndarray:
-    """Return rows of `own` tokens and as many as `before` before them, evenly over a text.
+    """Return PIECES rows of `before` context tokens and `own` scored ones, evenly over a text.
 
-    The texts of a corpus differ: neighbours are too few of them.
+    The files of a corpus differ, so a single long piece would not represent it.
     """
     starts = before + np.linspace(0, len(ids) - before - own, PIECES).astype(int)
     return np.stack([ids[start - before : start + own] for start in starts])
@@ -125,10 +126,10 @@ def cut_pieces(ids: np.ndarray, own: int, before: int) -> np.ndarray:
 def perplexity(
     model: TransformerXL, ids_PT: np.ndarray, sizes: Sizes, attention_len: int | None
 ) -> float:
-    """Return the perplexity of pieces, each token of which is predicted from attention_len others.
+    """Return the perplexity of pieces, each token predicted from `attention_len` others.
 
-    Without memory they are read again for every STRIDE tokens, which see at most so many. With
-    memory None is as in training: a segment and its memory.
+    Without memory, a window moves by STRIDE tokens, and `attention_len` is the longest context.
+    With memory, None means as in training: a segment and its memory.
     """
     mem_len, before = model.config.mem_len, max(sizes.memory_lens)
     if mem_len and attention_len is None:

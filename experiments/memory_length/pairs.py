@@ -1,8 +1,8 @@
-"""A text of pairs, a key and its value, in which most keys come again with the same value.
+"""A text of pairs of a key and a value, in which most keys repeat with the same value.
 
-The package's task `recall` scores one token of an example: at a distance of 500 tokens, one in 511.
-Here every second token is the value of a key, and a key's distance to its last occurrence is drawn
-anew each time, so that one text asks for all distances.
+The package's task `recall` scores one token of an example: at a distance of 500 tokens, one of 511.
+Here every second token is a value, and the distance to the last occurrence of its key is random, so
+that one text tests all distances.
 """
 
 from pathlib import Path
@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 
 KEYS, VALUES, LONGEST = 250, 8, 192
-"""Of LONGEST pairs at most, the last with a key: there are more keys than that."""
+"""Keys, values, and the longest distance of a repeated key in pairs; it is less than KEYS."""
 FRESH = 0.3
-"""Share of pairs with a key that has a new value."""
+"""Share of pairs whose key gets a new value."""
 FIRST_KEY, FIRST_VALUE = 0x4E00, ord("a")
-"""Characters that stand for keys and values."""
+"""Characters of keys and values."""
 
 
 def write_pairs(folder: Path, counts: dict[str, int]) -> list[str]:
-    """Write a file of so many pairs for each split, and return their paths."""
+    """Write a file of `counts[split]` pairs for each split, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed, (split, count) in enumerate(counts.items()):
         pairs = draw_pairs(np.random.default_rng(seed), count)
@@ -28,7 +28,7 @@ def write_pairs(folder: Path, counts: dict[str, int]) -> list[str]:
 
 
 def draw_pairs(rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
-    """Draw keys by how far back they were last, evenly over the logarithm of the distance."""
+    """Draw pairs; distances of repeated keys are uniform in their logarithm."""
     pairs, last = [], {}
     while len(pairs) < count:
         back = int(np.exp(rng.uniform(0, np.log(LONGEST + 1))))
@@ -48,9 +48,9 @@ def draw_pairs(rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
 
 
 def find_distances(text: str) -> np.ndarray:
-    """Return, for each character, how far back its key's last value is; 0 for keys and new values.
+    """Return, for each character, the distance to its key's last value; 0 for keys and new values.
 
-    A key that comes again after more than LONGEST pairs has a new value.
+    A key that repeats after more than LONGEST pairs has a new value.
     """
     distance_N, last = np.zeros(len(text), np.int64), {}
     for place in range(1, len(text), 2):

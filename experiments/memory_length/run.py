@@ -1,14 +1,14 @@
-"""How long is a memory of use?
+"""How far back does a memory help?
 
     python -m experiments.memory_length.run [--seeds 1 2 3] [--fast] [--text FILE]
 
-With the models of experiments/ablation, which are trained if they are not there: nats with more
-memory than in training, and the relative effective context length (Table 8). With models trained
-on pairs of keys and values, with a memory of 0, 32, 128 and 512: how far back a value is recalled.
+With the models of experiments/ablation (trained if missing): loss with longer memories than in
+training, and the relative effective context length, RECL (Table 8). With models trained on pairs of
+keys and values, with memories of 0, 32, 128 and 512: the distance at which values are recalled.
 """
 
-import argparse
 import json
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from experiments import common
 from experiments.ablation.rows import FAST, ROWS, Row, Sizes, fit_options
 from experiments.ablation.run import PIECES, cut_pieces, pick_sizes, train_row
-from experiments.common import checkpoint, fit, load_records, parse_options, save_record
 from experiments.memory_length.pairs import find_distances, write_pairs
 from txl_lightning import stream_nats
 from txl_lightning.__main__ import run
@@ -30,39 +30,41 @@ from txl_lightning.evaluation.scoring import segment_answers
 from txl_lightning.model import CachedReader
 
 BY_NAME = {row.name: row for row in ROWS}
-LONGER = ("recurrence_ours_full", "recurrence_learned_full", "recurrence_shaw_full")
-GROUP = ("recurrence_ours_full", "recurrence_shaw_full", "alone_ours_full", "alone_al_rfou_half")
-"""Models that RECL compares, as in the second part of Table 8."""
+READ_ROWS = ("recurrence_ours_full", "recurrence_learned_full", "recurrence_shaw_full")
+"""Models that are evaluated with READ_LENS."""
+RECL_ROWS = (
+    "recurrence_ours_full", "recurrence_shaw_full", "alone_ours_full", "alone_al_rfou_half",
+)  # fmt: skip
+"""Models whose RECL is compared, as in the second part of Table 8."""
 READ_LENS = (0, 16, 32, 64, 128, 256, 512, 1024)
-TRAINED_LENS = (0, 32, 128, 512)
+PAIRS_LENS = (0, 32, 128, 512)
 PAIRS = Sizes(n_layer=2, d_model=64, n_head=4, n_token=258, segment=32, batch_size=32, steps=1500)
 MUON = {"name": "muon", "lr": 3e-3, "muon_lr": 9e-3}
 """As in configs/tasks/recall.yaml."""
 
 
 def main() -> None:
-    """Measure what is not measured yet, seed by seed."""
-    given = parse_options(__file__, __doc__, text="a text in place of python_source")
-    ablation = given.runs.parent / "ablation"
-    for seed in given.seeds:
-        parts = [(f"read/{name}/{seed}", read_longer, name) for name in LONGER]
-        parts += [(f"recl/{seed}", measure_recl, None)]
-        parts += [(f"pairs/{mem_len}/{seed}", recall_pairs, mem_len) for mem_len in TRAINED_LENS]
-        for name, measure, what in parts:
-            if name not in load_records(given.out):
-                found = measure(given, ablation, seed, what)
-                save_record(given, name, seed=seed, kind=name.split("/")[0], **found)
+    """Measure all models of a seed, seed by seed."""
+    args = common.parse_args(__file__, __doc__, text="a text in place of python_source")
+    for seed in args.seeds:
+        for name in READ_ROWS:
+            common.measure_once(args, f"read/{name}/{seed}", measure_longer, args, seed, name)
+        common.measure_once(args, f"recl/{seed}", measure_recl, args, seed)
+        for mem_len in PAIRS_LENS:
+            common.measure_once(
+                args, f"pairs/{mem_len}/{seed}", measure_recall, args, seed, mem_len
+            )
 
 
-def train(given: argparse.Namespace, ablation: Path, seed: int, name: str) -> Path:
+def train(args: Namespace, seed: int, name: str) -> Path:
     """Return the checkpoint of a row of the ablation."""
-    return checkpoint(train_row(given, ablation, BY_NAME[name], seed), "last")
+    return common.checkpoint(train_row(args, args.runs.parent / "ablation", BY_NAME[name], seed))
 
 
-def read_longer(given: argparse.Namespace, ablation: Path, seed: int, name: str) -> dict[str, Any]:
-    """Return nats of the same test text by the length of memory that is read."""
-    sizes, path = pick_sizes(given.fast), train(given, ablation, seed, name)
-    lengths = [n for n in READ_LENS if not given.fast or n <= 2 * sizes.segment]
+def measure_longer(args: Namespace, seed: int, name: str) -> dict[str, Any]:
+    """Return nats of the same test text by memory length."""
+    sizes, path = pick_sizes(args), train(args, seed, name)
+    lengths = [n for n in READ_LENS if not args.fast or n <= 2 * sizes.segment]
     model, _ = load_run(path)
     _, store = load_training_text(path)
     before = max(lengths)
@@ -71,43 +73,44 @@ def read_longer(given: argparse.Namespace, ablation: Path, seed: int, name: str)
     for mem_len in lengths:
         nats_PT = stream_nats(model, ids_PT.ravel(), mem_len=mem_len, **how)
         nats[str(mem_len)] = nats_PT[:, before - 1 :].double().mean().item()
-    return {"row": name, "positions": model.config.positions, "nats": nats}
+    found = {"kind": "read", "seed": seed, "row": name, "nats": nats}
+    return found | {"positions": model.config.positions}
 
 
-def measure_recl(given: argparse.Namespace, ablation: Path, seed: int, _: None) -> dict[str, Any]:
-    """Return the rows of the recl verb for the models of one seed."""
-    paths = {name: train(given, ablation, seed, name) for name in GROUP}
-    out = given.runs / f"recl{seed}"
-    lengths = ["--step=8", "--max_context=32", "--positions=50"] if given.fast else []
-    lengths = lengths or ["--step=8", "--max_context=128", "--positions=1000"]
-    run(["recl", *map(str, paths.values()), *lengths, "--split=test", f"--out={out}"])
+def measure_recl(args: Namespace, seed: int) -> dict[str, Any]:
+    """Return what the command `recl` finds for the models of one seed."""
+    paths = [str(train(args, seed, name)) for name in RECL_ROWS]
+    out = args.runs / f"recl{seed}"
+    sizes = ["--max_context=32", "--positions=50"] if args.fast else []
+    sizes = sizes or ["--max_context=128", "--positions=1000"]
+    run(["recl", *paths, "--step=8", *sizes, "--split=test", f"--out={out}"])
     found = json.loads((out / "recl.json").read_text())
-    return {name: found[name] for name in ("contexts", "positions", "nats", "rows")}
+    kept = {name: found[name] for name in ("contexts", "positions", "nats", "rows")}
+    return {"kind": "recl", "seed": seed, **kept}
 
 
-def recall_pairs(
-    given: argparse.Namespace, ablation: Path, seed: int, mem_len: int
-) -> dict[str, Any]:
-    """Return how many values are recalled right, by distance, of a model trained with mem_len."""
-    sizes = replace(FAST, n_token=258) if given.fast else PAIRS
-    count = 2000 if given.fast else sizes.steps * sizes.segment * sizes.batch_size // 2 + 1000
-    folder = given.runs / "text"
-    paths = write_pairs(folder, {"train": count, "val": 1000, "test": count // 20 + 4000})
+def measure_recall(args: Namespace, seed: int, mem_len: int) -> dict[str, Any]:
+    """Return the share of recalled values by distance, of a model trained with `mem_len`."""
+    sizes = replace(FAST, n_token=258) if args.fast else PAIRS
+    count = 2000 if args.fast else sizes.steps * sizes.segment * sizes.batch_size // 2 + 1000
+    counts = {"train": count, "val": 1000, "test": count // 20 + 4000}
+    paths = write_pairs(args.runs / "text", counts)
     row = Row("pairs", mem_len > 0, "sinusoidal", False)
     options = fit_options(row, sizes, seed) | {"data.path": paths, "data.vocab": "characters"}
     options |= {f"model.optim.{key}": value for key, value in MUON.items()}
     options |= {"model.net.mem_len": mem_len}
-    where = checkpoint(fit(given.runs / f"seed{seed}" / f"mem{mem_len}", options), "last")
-    text = Path(paths[2]).read_text()
-    distance_N, right_N = find_distances(text), np.zeros(len(text), bool)
-    for place_BL, right_BL in find_right_tokens(where, sizes):
+    path = common.checkpoint(common.fit(args.runs / f"seed{seed}" / f"mem{mem_len}", options))
+    distance_N = find_distances(Path(paths[2]).read_text())
+    right_N = np.zeros(len(distance_N), bool)
+    for place_BL, right_BL in find_right_tokens(path, sizes):
         right_N[place_BL] = right_BL
     rows = average_by_distance(distance_N, right_N)
-    return {"mem_len": mem_len, "segment": sizes.segment, "rows": rows}
+    found = {"kind": "pairs", "seed": seed, "mem_len": mem_len}
+    return found | {"segment": sizes.segment, "rows": rows}
 
 
 def average_by_distance(distance_N: np.ndarray, right_N: np.ndarray) -> list[dict[str, Any]]:
-    """Return the share of right values between each power of two and the next."""
+    """Return the share of right values at distances from each power of two to the next."""
     rows = []
     for nearest in (2**power for power in range(1, 10)):
         asked_N = (distance_N >= nearest) & (distance_N < 2 * nearest)
@@ -119,7 +122,7 @@ def average_by_distance(distance_N: np.ndarray, right_N: np.ndarray) -> list[dic
 
 @torch.inference_mode()
 def find_right_tokens(path: Path, sizes: Sizes) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield positions of tokens in the test text, and whether each was the likeliest."""
+    """Yield positions of the test text, and whether the most probable token is right there."""
     model, _ = load_run(path)
     _, store = load_training_text(path)
     stream = Stream.from_tokens(store.ids("test"), sizes.batch_size, sizes.segment)

@@ -1,69 +1,64 @@
-"""Bits per byte of an unseen book by chapter: figure, table, page, claims."""
+"""Table, figure, page and claim of an unseen book, from results.json alone."""
 
 from pathlib import Path
 from typing import Any
 
-from experiments.common import (
-    COLOURS,
-    Claim,
-    find_results,
-    load_records,
-    open_figure,
-    write_table,
-)
+from experiments import results
 
 
-def main() -> None:
-    """Draw chapters.png, write table.md and page.txt, of the first seed."""
-    path = find_results(__file__)
-    record = next(iter(load_records(path).values()))
-    draw_chapters(record, path.with_name("chapters.png"))
-    write_table(path.with_name("table.md"), list_rows(record))
-    page = f"{record['prompt']}\n--- and as the model goes on:\n{record['page']}\n"
-    path.with_name("page.txt").write_text(page)
-
-
-def draw_chapters(record: dict[str, Any], path: Path) -> None:
-    with open_figure(path, inches=(9, 4)) as (axes,):
-        for (mem_len, bits), colour in zip(list_curves(record).items(), COLOURS, strict=False):
-            label = f"memory of {mem_len}" if mem_len != "0" else "no memory"
-            # What is before the first chapter is a title, of which no model knows much.
-            bits = bits[int(record["chapters"][0] == "before") :]
-            place = range(1, len(bits) + 1)
-            axes.plot(place, bits, "o-", label=label, color=colour, markersize=4)
-        xz = record["xz_bits_per_byte"]
-        axes.axhline(xz, color="gray", linestyle=":", label="xz, the whole book")
-        axes.set(xlabel="chapter", ylabel="bits per byte")
-        axes.set_title(f"{record['book']}, {record['book_bytes']:,} bytes, not in the training")
-        axes.legend(frameon=False)
-
-
-def list_curves(record: dict[str, Any]) -> dict[str, list[float]]:
-    curves = record["chapter_bits_by_mem_len"]
-    return {mem_len: curves[mem_len] for mem_len in sorted(curves, key=int, reverse=True)}
-
-
-def list_rows(record: dict[str, Any]) -> list[list[Any]]:
-    whole, curves = record["bits_per_byte_by_mem_len"], list_curves(record)
-    rows = [["chapter", *(f"mem_len {mem_len}" for mem_len in curves)]]
-    rows.append(["the whole book", *(f"{whole[mem_len]:.3f}" for mem_len in curves)])
-    rows.append(["the same by xz", *(f"{record['xz_bits_per_byte']:.3f}" for _ in curves)])
-    for place, name in enumerate(record["chapters"]):
-        rows.append([name, *(f"{bits[place]:.3f}" for bits in curves.values())])
+def list_rows(records: results.Records) -> list[list[Any]]:
+    found = list(records.values())
+    first, mem_lens = found[0], list_mem_lens(found[0])
+    rows = [["chapter", *(f"mem_len {mem_len}" for mem_len in mem_lens)]]
+    rows.append(
+        ["the whole book", *(results.format_spread(select_bits(found, n)) for n in mem_lens)]
+    )
+    rows.append(["the whole book, xz", *(f"{first['xz_bits_per_byte']:.3f}" for _ in mem_lens)])
+    for place, name in enumerate(first["chapters"]):
+        curves = [[r["chapter_bits_by_mem_len"][n][place] for r in found] for n in mem_lens]
+        rows.append([name, *(f"{results.spread(bits)[0]:.3f}" for bits in curves)])
     return rows
 
 
-def list_claims(records: dict[str, dict[str, Any]]) -> list[Claim]:
-    record = next(iter(records.values()))
-    whole, xz = record["bits_per_byte_by_mem_len"], record["xz_bits_per_byte"]
-    with_memory = max(whole, key=int)
-    ours, without = whole[with_memory], whole["0"]
-    scale = f"{record['options']['trainer.max_steps']:,} steps, {record['parameters']:,} parameters"
-    name = f"bits per byte of a book not seen ({record['book']})"
-    verdict = "smaller" if ours < xz else "xz is smaller"
-    shown = f"{ours:.3f} ({without:.3f} without the memory; 1 seed)"
-    return [Claim(name, "xz -9 of the book", f"{xz:.3f}", shown, scale, verdict)]
+def list_mem_lens(record: dict[str, Any]) -> list[str]:
+    return sorted(record["bits_per_byte_by_mem_len"], key=int, reverse=True)
+
+
+def select_bits(found: list[dict[str, Any]], mem_len: str) -> list[float]:
+    return [record["bits_per_byte_by_mem_len"][mem_len] for record in found]
+
+
+def draw(records: results.Records, folder: Path) -> None:
+    """Draw chapters.png, and write page.txt of the first seed."""
+    found = list(records.values())
+    first = found[0]
+    with results.open_figure(folder / "chapters.png", inches=(9, 4)) as (axes,):
+        for mem_len, style in zip(list_mem_lens(first), results.STYLES, strict=False):
+            # The part before the first chapter is a title, which no model predicts well.
+            start = int(first["chapters"][0] == "before")
+            rows = [record["chapter_bits_by_mem_len"][mem_len][start:] for record in found]
+            label = f"memory of {mem_len}" if mem_len != "0" else "no memory"
+            results.plot_seeds(axes, range(1, len(rows[0]) + 1), rows, label=label, **style)
+        xz = first["xz_bits_per_byte"]
+        axes.axhline(xz, color="gray", linestyle=":", label="xz, the whole book")
+        axes.set(xlabel="chapter", ylabel="bits per byte (fewer is better)")
+        title = f"Does memory help in every chapter of an unseen book? ({first['book']}"
+        results.label_figure(axes, f"{title}; {results.format_seeds(len(found))})")
+    page = f"{first['prompt']}\n--- the model continues:\n{first['page']}\n"
+    (folder / "page.txt").write_text(page)
+
+
+def list_claims(records: results.Records) -> list[results.Claim]:
+    found = list(records.values())
+    first, xz = found[0], found[0]["xz_bits_per_byte"]
+    ours = select_bits(found, max(list_mem_lens(first), key=int))
+    without = results.format_spread(select_bits(found, "0"))
+    scale = f"{first['options']['trainer.max_steps']:,} steps, {first['parameters']:,} parameters"
+    name = f"Bits per byte of an unseen book ({first['book']})"
+    verdict = "smaller" if results.spread(ours)[0] < xz else "xz is smaller"
+    shown = f"{results.format_spread(ours)}; without memory {without}"
+    return [results.Claim(name, "xz -9 of the book", f"{xz:.3f}", shown, scale, verdict)]
 
 
 if __name__ == "__main__":
-    main()
+    results.publish(__file__, list_rows, draw)

@@ -1,8 +1,8 @@
-"""Run own_text.ipynb without Jupyter, and keep its outputs in it.
+"""Run own_text.ipynb without Jupyter, and store its outputs in it.
 
     python -m experiments.own_text.notebook [--out FILE]
 
-BOOKS=FOLDER and FAST=1 in the environment are for other books, and for seconds instead of minutes.
+The environment variables BOOKS=FOLDER and FAST=1 choose other books, and tiny sizes.
 """
 
 import argparse
@@ -20,7 +20,7 @@ NOTEBOOK = Path(__file__).with_name("own_text.ipynb")
 
 
 def main() -> None:
-    """Run the cells in order and write the notebook with what they show."""
+    """Run the cells in order, and write the notebook with their outputs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=NOTEBOOK)
     out = parser.parse_args().out
@@ -30,11 +30,11 @@ def main() -> None:
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for count, cell in enumerate(cells, start=1):
         cell |= {"execution_count": count, "outputs": execute("".join(cell["source"]), names)}
-    out.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    out.write_text(json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
 
 
 def execute(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what a cell prints and the figures that it leaves open, which are closed."""
+    """Run a cell; return its printed text and its open figures as notebook outputs."""
     with redirect_stdout(io.StringIO()) as printed:
         exec(compile(source, NOTEBOOK.name, "exec"), names)
     text = printed.getvalue().splitlines(keepends=True)

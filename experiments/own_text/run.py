@@ -1,16 +1,17 @@
-"""From a folder of books to a model: bits of an unseen book by chapter, and a page of its own.
+"""From a folder of books to a model: bits of an unseen book by chapter, and a sampled page.
 
     python -m experiments.own_text.run [--books FOLDER] [--book FILE] [--fast]
 
-The folder has train/, valid/ and test/ with a .txt for each book; left out, novels98 in the data
-folder: 98 English novels, no author in two of the three. The book is that of test/ with the most
-chapters. With --fast the books are this project's own pages.
+FOLDER has train/, valid/ and test/ with one .txt file per book. The default is novels98 in the data
+folder: 98 English novels; no author is in two of the three. FILE is the scored book, by default the
+one of test/ with the most chapters. With --fast the books are pages of this project.
 """
 
 import lzma
 import math
 import re
 import shutil
+from argparse import Namespace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,18 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments.common import (
-    REPOSITORY,
-    checkpoint,
-    count_parameters,
-    curve,
-    evaluate,
-    fit,
-    load_records,
-    parse_options,
-    save_record,
-)
-from txl_lightning import generate
+from experiments import common
+from txl_lightning import TransformerXL, generate
 from txl_lightning.checkpoints import load_run
 from txl_lightning.data.config import DataConfig
 from txl_lightning.data.documents import whole_file
@@ -54,31 +45,34 @@ FAST = {
 }
 CHAPTER = re.compile(rb"^ *(?:chapter|## ).*", re.IGNORECASE | re.MULTILINE)
 PAGE_LEN, PROMPT_LEN = 400, 300
-"""Tokens of the page, and of the book before it: a memory that is nearly empty is rare."""
+"""Tokens of the sampled page, and of its prompt, which fills the memory."""
 
 
 def main() -> None:
-    """Train, score the book with the memory and without, sample."""
-    given = parse_options(__file__, __doc__, (1,), books="folder of books", book="book to score")
-    books = Path(given.books or DataConfig().data_folder / "novels98")
-    if given.fast and not given.books:
-        books = copy_pages(given.runs / "books")
-    for seed in given.seeds:
-        if (name := f"seed {seed}") not in load_records(given.out):
-            options = {"data.path": str(books), "trainer.precision": given.precision}
-            options = OPTIONS | options | {"seed_everything": seed} | (FAST if given.fast else {})
-            folder = fit(given.runs / f"seed_{seed}", options)
-            book = Path(given.book) if given.book else find_book(books / "test")
-            about = {"kind": "book", "seed": seed, "options": options, "book": book.name}
-            save_record(given, name, **about, **measure(folder, book))
+    """Train with each seed, score the book with and without memory, and sample a page."""
+    more = {"books": "folder of books", "book": "book to score"}
+    args = common.parse_args(__file__, __doc__, (1,), **more)
+    books = Path(args.books or DataConfig().data_folder / "novels98")
+    if args.fast and not args.books:
+        books = copy_pages(args.runs / "books")
+    book = Path(args.book) if args.book else find_book(books / "test")
+    for seed in args.seeds:
+        common.measure_once(args, f"seed {seed}", train_and_measure, args, seed, books, book)
+
+
+def train_and_measure(args: Namespace, seed: int, books: Path, book: Path) -> dict[str, Any]:
+    options = {"data.path": str(books), "trainer.precision": args.precision}
+    options = OPTIONS | options | {"seed_everything": seed} | (FAST if args.fast else {})
+    found = {"kind": "book", "seed": seed, "options": options, "book": book.name}
+    return found | measure(common.fit(args.runs / f"seed_{seed}", options), book)
 
 
 def copy_pages(folder: Path) -> Path:
-    """Return a folder of three short books: pages of this repository."""
+    """Write pages of this repository as three books, and return their folder."""
     pages = {"train": "CONTRIBUTING.md", "valid": "configs/README.md", "test": "README.md"}
     for split, page in pages.items():
         (folder / split).mkdir(parents=True, exist_ok=True)
-        shutil.copy(REPOSITORY / page, folder / split / "page.txt")
+        shutil.copy(common.REPOSITORY / page, folder / split / "page.txt")
     return folder
 
 
@@ -88,7 +82,7 @@ def find_book(folder: Path) -> Path:
 
 
 def find_chapters(book: Path) -> list[tuple[str, int, int]]:
-    """Return headings and bytes, from and to; what is before the first heading is one, too."""
+    """Return heading, first byte and end of each chapter; "before" is the part before the first."""
     text = book.read_bytes()
     found = [(match[0].decode().strip(), match.start()) for match in CHAPTER.finditer(text)]
     if not found or found[0][1]:
@@ -97,9 +91,9 @@ def find_chapters(book: Path) -> list[tuple[str, int, int]]:
     return [(name, start, end) for (name, start), end in zip(found, ends, strict=True)]
 
 
-def measure(folder: Path, book: Path) -> dict[str, Any]:
-    """Return what a run's model knows of a book, chapter by chapter, and how it goes on."""
-    path = checkpoint(folder, "last")
+def measure(run: Path, book: Path) -> dict[str, Any]:
+    """Return a run's bits per byte of a book, whole and by chapter, and a sampled page."""
+    path = common.checkpoint(run)
     model, vocab = load_run(path)
     ids = np.concatenate(list(vocab.encode(whole_file(book)[0])))
     end_N = vocab.token_bytes()[ids].cumsum()
@@ -108,8 +102,8 @@ def measure(folder: Path, book: Path) -> dict[str, Any]:
         tests[str(mem_len)], nats_N = score_book(path, book, mem_len)
         chapters[str(mem_len)] = bits_by_chapter(nats_N, end_N, find_chapters(book))
     return {
-        "parameters": count_parameters(path),
-        "curve": curve(folder, "val/bits_per_byte"),
+        "parameters": common.count_parameters(model),
+        "curve": common.load_curve(run, "val/bits_per_byte"),
         "book_bytes": len(text),
         "xz_bits_per_byte": 8 * len(lzma.compress(text, preset=9)) / len(text),
         "bits_per_byte_by_mem_len": tests,
@@ -120,18 +114,18 @@ def measure(folder: Path, book: Path) -> dict[str, Any]:
 
 
 def score_book(path: Path, book: Path, mem_len: int) -> tuple[float, np.ndarray]:
-    """Return bits per byte of a book, and the nats of its tokens (0 of the first)."""
+    """Return bits per byte of a book, and the nats of each token (0 for the first)."""
     with TemporaryDirectory() as folder:
         nats = Path(folder) / "nats.npy"
         how = {"path": str(book), "mem_len": mem_len, "tgt_len": 64, "per_token": str(nats)}
-        record = evaluate(path, how)
+        record = common.evaluate(path, how)
         return record["bits_per_byte"], np.nan_to_num(np.load(nats))
 
 
 def bits_by_chapter(
     nats_N: np.ndarray, end_N: np.ndarray, chapters: list[tuple[str, int, int]]
 ) -> list[float]:
-    """Return bits per byte of each chapter; a token belongs to that in which it ends."""
+    """Return bits per byte of each chapter; a token counts in the chapter where it ends."""
     bits = []
     for _, start, end in chapters:
         first, last = np.searchsorted(end_N, (start, end), side="right")
@@ -139,8 +133,8 @@ def bits_by_chapter(
     return bits
 
 
-def sample_page(model: Any, vocab: Any, ids: np.ndarray) -> dict[str, str]:
-    """Return the end of a beginning of the book, and how the model goes on."""
+def sample_page(model: TransformerXL, vocab: Any, ids: np.ndarray) -> dict[str, str]:
+    """Return the end of the prompt, the book's first tokens, and the page sampled after it."""
     prompt = torch.from_numpy(ids[:PROMPT_LEN].astype("int64"))
     page = generate(model, prompt, PAGE_LEN, temperature=0.8, top_p=0.95, seed=1)
     return {"prompt": vocab.decode(prompt[-60:].tolist()), "page": vocab.decode(page.tolist())}

@@ -2,16 +2,20 @@
 
     python -m experiments.precision.run [--seeds 1] [--fast]
 
-The same 2,000 steps in each precision; bits per byte of the validation text after every 500, and
-the mean of the training loss at every point that was logged.
+The same 2,000 steps in each precision: bits per byte of the validation text every 500 steps, and
+the mean training loss at every logged step.
 """
 
-from experiments.common import REPOSITORY, curve, fit, load_records, parse_options, save_record
+from argparse import Namespace
+from typing import Any
+
+from experiments import common
+from experiments.results import load_records
 
 VALIDATION = "val/bits_per_byte"
 PRECISIONS = ("32-true", "bf16-mixed")
 OPTIONS = {
-    "config": str(REPOSITORY / "configs/quickstart.yaml"),
+    "config": "configs/quickstart.yaml",
     "plan.minutes": None,
     "trainer.max_steps": 2000,
     "trainer.val_check_interval": 500,
@@ -20,28 +24,32 @@ FAST = {"trainer.max_steps": 4, "trainer.val_check_interval": 2, "trainer.log_ev
 
 
 def main() -> None:
-    """Train in each precision, and print how far the others are from the first."""
-    given = parse_options(__file__, __doc__, seeds=(1,))
-    for seed in given.seeds:
-        for precision in PRECISIONS:
-            if (name := f"{precision}, seed {seed}") not in load_records(given.out):
-                options = {"seed_everything": seed, "trainer.precision": precision}
-                options = OPTIONS | options | (FAST if given.fast else {})
-                run = fit(given.runs / name.replace(", ", "_").replace(" ", "_"), options)
-                curves = {key: curve(run, key) for key in ("train/bits_per_byte", VALIDATION)}
-                save_record(given, name, seed=seed, precision=precision, curves=curves)
-        print_differences(load_records(given.out), seed)
+    """Train in each precision, and print the difference from float32."""
+    args = common.parse_args(__file__, __doc__, seeds=(1,))
+    for seed in args.seeds:
+        names = [f"{precision}, seed {seed}" for precision in PRECISIONS]
+        for name, precision in zip(names, PRECISIONS, strict=True):
+            common.measure_once(args, name, measure, args, seed, precision)
+        records = load_records(args.out)
+        print_differences([records[name] for name in names])
 
 
-def print_differences(records: dict[str, dict], seed: int) -> None:
-    """Print the validations of each precision, and their distance from those of float32."""
-    first, *others = [records[f"{precision}, seed {seed}"] for precision in PRECISIONS]
-    reference = first["curves"][VALIDATION][VALIDATION]
-    for record in [first, *others]:
+def measure(args: Namespace, seed: int, precision: str) -> dict[str, Any]:
+    options = OPTIONS | {"seed_everything": seed, "trainer.precision": precision}
+    run = common.fit(args.runs / f"{precision}_seed_{seed}", options | (FAST if args.fast else {}))
+    curves = {key: common.load_curve(run, key) for key in ("train/bits_per_byte", VALIDATION)}
+    return {"seed": seed, "precision": precision, "curves": curves}
+
+
+def print_differences(records: list[dict[str, Any]]) -> None:
+    """Print the validations of each precision, and their largest difference from the first's."""
+    reference = records[0]["curves"][VALIDATION][VALIDATION]
+    for record in records:
         values = record["curves"][VALIDATION][VALIDATION]
         apart = max(abs(a / b - 1) for a, b in zip(values, reference, strict=True))
         shown = ", ".join(f"{value:.4f}" for value in values)
-        print(f"seed {seed}, {record['precision']}: {shown}; at most {apart:.2%} from float32")
+        about = f"seed {record['seed']}, {record['precision']}"
+        print(f"{about}: {shown}; at most {apart:.2%} from float32")
 
 
 if __name__ == "__main__":

@@ -1,33 +1,37 @@
-"""How much slower is a sliding window? (Table 9)
+"""How much slower is a sliding window than memory? (Table 9)
 
     python -m experiments.sliding_window.run [--seeds 1 2 3] [--fast]
 
-The speed verb with the network of configs/paper/enwik8_base.yaml, whose weights are random. A seed
-is a repetition. Nothing else should run on the machine: the verb warns if something did.
+The command `speed` with the network of configs/paper/enwik8_base.yaml and random weights. A seed is
+a repetition. It needs an idle machine; records tell whether other work disturbed it.
 """
 
 import json
+from argparse import Namespace
+from typing import Any
 
-from experiments.common import REPOSITORY, load_records, parse_options, save_record
+from experiments import common
 from txl_lightning.__main__ import run
 from txl_lightning.analysis.speed import is_disturbed
 
-NETWORK = REPOSITORY / "configs" / "paper" / "enwik8_base.yaml"
-SMALL = REPOSITORY / "configs" / "smoke.yaml"
+NETWORK = common.REPOSITORY / "configs" / "paper" / "enwik8_base.yaml"
+SMALL = common.REPOSITORY / "configs" / "smoke.yaml"
 FAST = ["--lengths", "16", "32", "--tgt_len=8", "--segments=2", "--positions=1", "--tokens=4"]
 
 
 def main() -> None:
-    """Measure as often as there are seeds."""
-    given = parse_options(__file__, __doc__)
-    for seed in given.seeds:
-        if (name := f"speed/{seed}") not in load_records(given.out):
-            out = given.runs / f"repetition{seed}"
-            sizes = FAST if given.fast else ["--tokens=20"]
-            network = str(SMALL if given.fast else NETWORK)
-            run(["speed", network, *sizes, "--batches", "1", f"--out={out}"])
-            rows = json.loads((out / "window.json").read_text())["rows"]
-            save_record(given, name, seed=seed, rows=rows, disturbed=is_disturbed(rows))
+    """Measure once for each seed."""
+    args = common.parse_args(__file__, __doc__)
+    for seed in args.seeds:
+        common.measure_once(args, f"speed/{seed}", measure, args, seed)
+
+
+def measure(args: Namespace, seed: int) -> dict[str, Any]:
+    out = args.runs / f"repetition{seed}"
+    network, sizes = (SMALL, FAST) if args.fast else (NETWORK, ["--tokens=20"])
+    run(["speed", str(network), *sizes, "--batches", "1", f"--out={out}"])
+    rows = json.loads((out / "window.json").read_text())["rows"]
+    return {"seed": seed, "rows": rows, "disturbed": is_disturbed(rows)}
 
 
 if __name__ == "__main__":

@@ -1,30 +1,21 @@
-"""What does a small character model learn of Shakespeare, beside nanoGPT's and labml's?
+"""What does a small character model learn of Shakespeare, compared with nanoGPT's and labml's?
 
     python -m experiments.tiny_shakespeare.run [--seeds 1 2 3] [--only KIND ...] [--fast]
 
-Kinds: nanoGPT's CPU example (4 layers of 128, segments of 64, 12 rows, 2,000 steps, AdamW) as it is
-there, without a memory ("recipe"); at as many weights and tokens ours, with Muon, without a memory
-("plain") and with one of 64 ("memory"). labml's network and schedule for the first 5,000 of its 2
-million steps, with its learned distances ("labml") and with the paper's ("sinusoidal").
-d_inner 448, not 512, makes room for the keys of distances, which nanoGPT lacks.
+Kinds: nanoGPT's CPU example (4 layers of 128, segments of 64, 12 rows, 2,000 steps, AdamW) without
+memory ("recipe"); with Muon, the same parameters and tokens, without memory ("plain") and with a
+memory of 64 ("memory"); labml's network and schedule for the first 5,000 of its 2 million steps,
+with its learned distances ("labml") and with the paper's sinusoids ("sinusoidal").
+d_inner is 448 instead of 512, because nanoGPT has no projection of distances.
 """
 
-from pathlib import Path
+from argparse import Namespace
 from typing import Any
 
 import torch
 
-from experiments.common import (
-    checkpoint,
-    count_parameters,
-    curve,
-    evaluate,
-    fit,
-    load_records,
-    parse_options,
-    save_record,
-)
-from txl_lightning import generate
+from experiments import common
+from txl_lightning import TransformerXL, generate
 from txl_lightning.checkpoints import load_run
 
 # nanoGPT validates on the last tenth.
@@ -50,7 +41,7 @@ ADAMW = {
     "model.optim.warmup_steps": 100,
     "model.optim.min_lr_ratio": 0.1,
 }
-# The quickstart's.
+# As in configs/quickstart.yaml.
 MUON = {
     "model.net.init_std": 0.05,
     "model.optim.name": "muon",
@@ -74,8 +65,6 @@ KINDS = {
     "labml": LABML,
     "sinusoidal": LABML | SINUSOIDAL,
 }
-SHAPE = {"batch_size": 12, "tgt_len": 64}
-"""Of evaluation, as in training; labml's has more rows, which are faster."""
 FAST = {
     # It needs no download.
     "data.corpus": "python_source",
@@ -85,44 +74,47 @@ FAST = {
     "trainer.limit_val_batches": 2,
 }
 MEM_LENS = {"memory": (0, 64, 128), "labml": (32,), "sinusoidal": (32,)}
-"""What is remembered in evaluation; nothing of those trained without."""
+"""Memory lengths in evaluation; 0 for kinds trained without memory."""
+SHAPE, LABML_SHAPE = {"batch_size": 12, "tgt_len": 64}, {"batch_size": 64, "tgt_len": 2}
+"""Rows and segment in evaluation, as in training; more rows for labml's, which is faster."""
 
 
 def main() -> None:
-    """Train every kind with every seed."""
+    """Train and evaluate each kind with each seed."""
     only = {"nargs": "+", "choices": list(KINDS), "help": "kinds to train", "default": list(KINDS)}
-    given = parse_options(__file__, __doc__, only=only)
-    for seed in given.seeds:
-        for kind in given.only:
-            if f"{kind} {seed}" not in load_records(given.out):
-                measure(given, kind, seed)
+    args = common.parse_args(__file__, __doc__, only=only)
+    for seed in args.seeds:
+        for kind in args.only:
+            common.measure_once(args, f"{kind} {seed}", measure, args, kind, seed)
 
 
-def measure(given: Any, kind: str, seed: int) -> None:
-    """Train, evaluate on the validation text by length of memory, sample, record."""
-    options = KINDS[kind] | {"seed_everything": seed, "trainer.precision": given.precision}
-    options |= FAST if given.fast else {}
-    folder = fit(given.runs / f"{kind}_{seed}", options)
-    path = checkpoint(folder, "last")
-    shape = {"batch_size": 64, "tgt_len": 2} if "config" in options else SHAPE
-    how = {"split": "val"} | shape
-    how |= {"max_tokens": 2000} if given.fast else {}
-    nats = {}
-    for mem_len in MEM_LENS.get(kind, (0,)):
-        nats[str(mem_len)] = evaluate(path, how | {"mem_len": mem_len})["nats"]
-    found = {"nats_by_mem_len": nats, "curve": curve(folder, "val/nats"), "sample": sample(path)}
-    about = {"kind": kind, "seed": seed, "options": options}
-    save_record(given, f"{kind} {seed}", **about, parameters=count_parameters(path), **found)
-
-
-def sample(path: Path) -> str:
+def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
+    """Train; return validation nats by memory length, the learning curve and a sample."""
+    options = KINDS[kind] | {"seed_everything": seed, "trainer.precision": args.precision}
+    options |= FAST if args.fast else {}
+    run = common.fit(args.runs / f"{kind}_{seed}", options)
+    path = common.checkpoint(run)
+    how = {"split": "val"} | (LABML_SHAPE if "config" in options else SHAPE)
+    how |= {"max_tokens": 2000} if args.fast else {}
+    nats = {
+        str(mem_len): common.evaluate(path, how | {"mem_len": mem_len})["nats"]
+        for mem_len in MEM_LENS.get(kind, (0,))
+    }
     model, vocab = load_run(path)
+    found = {"kind": kind, "seed": seed, "options": options, "nats_by_mem_len": nats}
+    found |= {
+        "parameters": common.count_parameters(model),
+        "curve": common.load_curve(run, "val/nats"),
+    }
+    return found | {"sample": sample(model, vocab)}
+
+
+def sample(model: TransformerXL, vocab: Any) -> str:
     prompt = torch.from_numpy(vocab.encode_text("\nROMEO:\n").astype("int64"))
-    # Without a memory, a text is read again for each character.
+    # Without memory, the last 63 characters are read again for each new one.
     ext_len = 0 if model.config.mem_len else 63
-    return vocab.decode(
-        generate(model, prompt, 300, temperature=0.8, seed=1, ext_len=ext_len).tolist()
-    )
+    tokens = generate(model, prompt, 300, temperature=0.8, seed=1, ext_len=ext_len)
+    return vocab.decode(tokens.tolist())
 
 
 if __name__ == "__main__":
