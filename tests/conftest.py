@@ -1,4 +1,4 @@
-"""What several tests start from."""
+"""Fixtures of several folders of tests."""
 
 import io
 import json
@@ -35,7 +35,7 @@ BLOCK, HEADER = 32768, struct.Struct("<IHB")
 
 os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
 os.environ.setdefault("WANDB_MODE", "offline")
-# Networks of the tests are too small to share; threads that wait for a busy core slow them down.
+# The networks are too small for several threads, which would wait for busy cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
 
@@ -97,7 +97,7 @@ def make_data(text_file):
 
 @pytest.fixture
 def make_net():
-    """A small network in float64 and eval mode, whose every parameter is away from its start."""
+    """A small float64 network in eval mode; every parameter differs from its initial value."""
 
     def make(**changes) -> TransformerXL:
         sizes = {"n_token": 11, "n_layer": 2, "n_head": 2, "d_model": 8, "mem_len": 6}
@@ -118,7 +118,7 @@ def sizes() -> list[str]:
 
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory, sizes) -> Path:
-    """The folder of a finished run, to be read only."""
+    """The folder of a finished run; tests must not modify it."""
     folder = tmp_path_factory.mktemp("finished")
     where = [f"--data.path={write_letters(folder)}", f"--data.data_dir={folder / 'data'}"]
     where += [f"--trainer.default_root_dir={folder}"]
@@ -128,7 +128,7 @@ def run_folder(tmp_path_factory, sizes) -> Path:
 
 @pytest.fixture
 def txl(monkeypatch, capsys, tmp_path, text_file):
-    """Run a command line in an empty folder: its exit code, and what it printed."""
+    """Run a command line in an empty folder; return its exit code and its output."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str):
@@ -146,7 +146,7 @@ def txl(monkeypatch, capsys, tmp_path, text_file):
 
 @pytest.fixture
 def refused(txl):
-    """The exit code and the one line of a mistake."""
+    """Run an invalid command line; return its exit code and its one-line error."""
 
     def run(*arguments) -> tuple[int, str]:
         code, output = txl(*arguments)
@@ -163,7 +163,7 @@ def small(sizes, text_file):
 
 @pytest.fixture(scope="session")
 def parse_fit():
-    """Parse and check arguments of fit, by a parser built once: to build one takes a second."""
+    """Parse and check arguments of fit, with a parser built once, which takes a second."""
     entry.limit_yaml()
     cli = TxlCLI.__new__(TxlCLI)
     with pytest.raises(SystemExit), redirect_stdout(io.StringIO()):
@@ -190,7 +190,7 @@ def read_records(path: Path) -> Iterator:
             _, count, kind = HEADER.unpack_from(block, at)
             at += HEADER.size + count
             parts += block[at - count : at]
-            # A whole one, or the last part of one.
+            # A complete record, or the last part of one.
             if kind in (1, 4):
                 yield Record.FromString(parts)
                 parts = b""
@@ -201,7 +201,7 @@ def decode_items(entries) -> dict:
 
 
 class Run:
-    """What W&B was told of a run without a network."""
+    """The data of an offline run of W&B."""
 
     def __init__(self, path: Path) -> None:
         stored = defaultdict(list)
@@ -220,14 +220,14 @@ class Run:
 
 @pytest.fixture(scope="session")
 def fit_with_wandb(sizes, repository):
-    """Train in a process of its own; the process, and W&B's runs in its folder, oldest first."""
+    """Train in a separate process; return it, and W&B's runs in its folder, oldest first."""
 
     def fit(folder: Path, *options: str, **environment: str) -> tuple[CompletedProcess, list[Run]]:
         (folder / "letters.txt").write_bytes(bytes(range(97, 123)) * 200)
         command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
         command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger"]
         command += ["--report.html=true", "--report.sample_len=200", *options]
-        # What W&B sets in a process that has used it would send the run to that one's folder.
+        # Variables that W&B set in this process would send the run to another folder.
         env = {name: value for name, value in os.environ.items() if "WANDB" not in name}
         env |= {"PYTHONPATH": str(repository), "WANDB_SILENT": "true"} | environment
         done = subprocess.run(
@@ -241,7 +241,7 @@ def fit_with_wandb(sizes, repository):
 
 @pytest.fixture(scope="session")
 def offline_run(tmp_path_factory, fit_with_wandb) -> tuple[Path, Run]:
-    """The folder of a finished run with W&B offline, and what W&B was told; to be read only."""
+    """The folder of a finished run with W&B offline, and the data of W&B; not to be modified."""
     folder = tmp_path_factory.mktemp("offline")
     done, [run] = fit_with_wandb(folder, "--wandb.checkpoints=all", WANDB_MODE="offline")
     assert done.returncode == 0, done.stderr

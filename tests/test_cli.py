@@ -1,4 +1,4 @@
-"""The command line: what it does, and what it prints about a mistake."""
+"""The command line: its results and its errors."""
 
 import csv
 import io
@@ -20,12 +20,12 @@ from txl_lightning import __main__ as entry
 from txl_lightning.errors import format_line
 
 AGAIN = "--trainer.default_root_dir=again"
-"""Another folder for the runs that continue a finished one."""
+"""Another folder, for runs that continue a finished one."""
 
 
 @pytest.fixture
 def best(run_folder):
-    """Arguments to measure the best checkpoint of a run."""
+    """Arguments that evaluate the best checkpoint of a run."""
     return (run_folder / "checkpoints" / "best.ckpt", AGAIN)
 
 
@@ -36,7 +36,7 @@ def test_fit_writes_all_files_of_a_run(run_folder):
     assert expected | {"checkpoints/best.ckpt", "checkpoints/last.ckpt"} <= files
     hparams = yaml.safe_load((run_folder / "hparams.yaml").read_text())
     assert len(hparams["data"]["fingerprint"]) == 16
-    # Options that --help does not show are settings, too.
+    # Options that --help does not show are also settings.
     trainer = yaml.safe_load((run_folder / "config.yaml").read_text())["trainer"]
     assert {"max_steps", "deterministic", "barebones"} <= set(trainer)
     columns = (run_folder / "metrics.csv").read_text().splitlines()[0].split(",")
@@ -46,7 +46,7 @@ def test_fit_writes_all_files_of_a_run(run_folder):
     assert {"train/tokens_per_second", "train/lr", "val/memory_gain"} <= set(columns)
 
 
-def test_the_saved_config_gives_the_same_run_and_says_what_it_reads(txl, run_folder):
+def test_the_saved_config_gives_the_same_run_and_prints_its_text(txl, run_folder):
     code, output = txl("fit", "--config", run_folder / "config.yaml", AGAIN)
     assert code == 0
     counts = "6,000 bytes, 6,000 tokens (5,400 train, 300 val, 300 test), vocabulary of 256 bytes"
@@ -73,14 +73,14 @@ def test_a_run_is_measured_on_either_text_of_its_own_and_no_run_is_made(txl, run
     assert not Path("runs").exists()
 
 
-def test_what_a_measurement_has_read_is_shown_on_a_terminal(txl, run_folder, monkeypatch):
+def test_the_text_of_a_measurement_is_shown_on_a_terminal(txl, run_folder, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     code, output = txl("test", run_folder)
     assert (code, "100%" in output.err) == (0, True)
 
 
-def test_another_text_than_the_runs_is_read_where_it_is_named(refused, run_folder):
+def test_another_text_than_the_runs_is_read_if_it_is_named(refused, run_folder):
     code, line = refused("test", run_folder, "--data.corpus=python_source", "--data.path=none.txt")
     assert (code, line.startswith("none.txt: no such file")) == (3, True)
     code, line = refused("test", run_folder, "--data.corpus=recall", "--data.vocab=bytes")
@@ -175,14 +175,14 @@ def test_without_a_command_the_commands_are_listed(txl):
     ("command", "packages"),
     [("fit", "PyTorch and Lightning"), ("generate", "PyTorch"), ("sweep", "Optuna")],
 )
-def test_a_terminal_is_told_at_once_what_is_loaded(txl, monkeypatch, command, packages):
+def test_a_terminal_shows_at_once_what_is_loaded(txl, monkeypatch, command, packages):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(entry, "LIGHTNING", ())
     monkeypatch.setattr(entry, "run_function", lambda *_: print(sys.stderr.getvalue()))
     assert txl(command)[1].out == f"{command}: loading {packages} ...\n\n"
 
 
-def test_a_missing_package_comes_with_its_install_line(txl, small, monkeypatch):
+def test_a_missing_package_is_an_error_with_its_install_command(txl, small, monkeypatch):
     code, output = txl("fit", *small, "--trainer.logger=MLFlowLogger")
     assert (code, "pip install mlflow" in output.err) == (2, True), output.err
     monkeypatch.setattr(entry, "run_function", lambda *_: import_module("absent.part"))
@@ -194,7 +194,7 @@ LINE, COMMA = "\n", ", "
 BOMB = "a0: &a0 [x, x]\n" + LINE.join(
     f"a{level}: &a{level} [{COMMA.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 12)
 )
-"""240 bytes or so of YAML, written out 10^11 times as long."""
+"""About 240 bytes of YAML; with aliases expanded, 10^11 times as long."""
 WRONG_SETTINGS = [
     ("--model.net.n_layr=3", "model.net.n_layr: unknown key; did you mean model.net.n_layer?"),
     ("--model.net.n_layer=two", "model.net.n_layer: invalid two; expected a whole"),
@@ -368,7 +368,7 @@ def test_loggers_and_profilers_that_write_elsewhere_are_printed_at_the_start(txl
     )
 
 
-def test_a_logger_that_does_not_say_where_writes_into_the_folder_of_runs(txl, small):
+def test_a_logger_without_a_folder_writes_into_the_folder_of_runs(txl, small):
     assert txl("fit", *small, "--trainer.logger=CSVLogger")[0] == 0
     assert Path("runs", "lightning_logs", "version_0", "metrics.csv").is_file()
 

@@ -1,4 +1,4 @@
-"""Every configuration that is shipped parses, builds, and has the parameters that are published."""
+"""Every shipped configuration parses, builds, and has the published number of parameters."""
 
 import re
 from pathlib import Path
@@ -13,15 +13,15 @@ from txl_lightning.model import TransformerXL
 FOLDER = Path(__file__).parents[1] / "configs"
 HARDWARE = sorted((FOLDER / "hardware").glob("*.yaml"))
 SWEEPS = sorted((FOLDER / "sweeps").glob("*.yaml"))
-"""Files of W&B's: many runs, tested in sweeps/."""
+"""Sweep files, tested in sweeps/."""
 CONFIGS = sorted(set(FOLDER.rglob("*.yaml")) - set(HARDWARE) - set(SWEEPS))
 ABLATIONS = sorted((FOLDER / "paper" / "ablation").glob("*.yaml"))
 PUBLISHED = ("paper", "nvidia", "fairseq", "labml")
-"""Folders of runs that were done elsewhere."""
+"""Folders of runs that others published."""
 
 PARAMETERS = {
-    # With the symbols that each code has, and with ours. Run and seen in the code of each but where
-    # a number is published in millions: text8_large, ptb and NVIDIA's large.
+    # By vocabulary size, that of the original code and ours. Counted in the original code, except
+    # where the published number is in millions: text8_large, ptb and NVIDIA's large.
     "paper/enwik8_base": {204: 41_055_436, 256: 41_082_112},
     "paper/enwik8_large": {204: 277_231_820, 256: 277_285_120},
     "paper/text8_base": {27: 40_964_635},
@@ -52,7 +52,7 @@ def header(path: Path) -> str:
 
 
 def n_parameters(path: Path, n_token: int, **changes: int) -> int:
-    """Count what a configuration's network has without making it; what is tied counts once."""
+    """Count the parameters of a configuration on the meta device; tied ones count once."""
     net = yaml.safe_load(path.read_text())["model"]["net"]
     with torch.device("meta"):
         model = TransformerXL(TransformerXLConfig(**net | changes, n_token=n_token))
@@ -136,7 +136,7 @@ def test_the_list_has_every_file_with_the_parameters_of_its_header(txl):
     listed = dict(rows)
     assert all(f"{min(c.values()):,}  " in listed[name] for name, c in PARAMETERS.items())
     assert f"{n_parameters(FOLDER / 'quickstart.yaml', 4096):,}  " in listed["quickstart"]
-    # What is listed as published is in the header, too.
+    # The published results of the list are in the headers.
     for name, facts in rows:
         for number in re.findall(r"  perplexity ([\d.]+)|  ([\d.]+) bits", facts):
             assert "".join(number) in header(FOLDER / f"{name}.yaml")
@@ -154,7 +154,7 @@ def test_a_given_config_is_printed_and_used_by_name_unless_a_file_has_the_name(t
 
 
 @pytest.mark.parametrize("path", HARDWARE, ids=config_id)
-def test_a_file_for_a_machine_changes_only_where_a_run_is_done(path, parse_fit):
+def test_a_hardware_config_changes_only_devices_and_precision(path, parse_fit):
     smoke, written = FOLDER / "smoke.yaml", yaml.safe_load(path.read_text())
     before = parse_fit("--config", smoke).as_dict()
     after = parse_fit("--config", smoke, "--config", path).as_dict()

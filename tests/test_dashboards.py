@@ -1,4 +1,4 @@
-"""Dashboards are built offline from what runs log, and sent to the server that is asked for."""
+"""Dashboards are built offline from logged metrics, and sent to the chosen server."""
 
 import json
 import os
@@ -25,7 +25,7 @@ NAMING = ("xAxis", "yAxis", "metrics", "accessor", "targetKey", "mediaKeys", "ta
 
 @pytest.fixture(scope="module")
 def push(tmp_path_factory):
-    """Run the script with no key but a given one, from an empty folder."""
+    """Run the script in an empty folder, without any other W&B key."""
     folder = tmp_path_factory.mktemp("home")
 
     def run(*options: str, **environment: str) -> subprocess.CompletedProcess:
@@ -40,7 +40,7 @@ def push(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def boards(push) -> tuple[dict[str, list], dict[str, list], dict]:
-    """The panels under each heading of the workspace, of the report, and what would be sent."""
+    """The panels under each heading of the workspace and of the report, and the request."""
     done = push("--json", **NOWHERE)
     assert (done.returncode, done.stderr) == (0, "")
     sent = json.loads(done.stdout)
@@ -54,18 +54,18 @@ def boards(push) -> tuple[dict[str, list], dict[str, list], dict]:
 
 
 def metric_names(node, key: str = "") -> set[str]:
-    """Return all names that a panel asks a run for."""
+    """Return the names of all metrics in a panel."""
     if isinstance(node, list):
         return set().union(*(metric_names(each, key) for each in node))
     if not isinstance(node, dict):
         return {node} if key in NAMING else set()
-    # What a query is given has its name beside it.
+    # A query's argument is beside its name.
     inside = {node["name"]: node["value"]} if {"name", "value"} <= node.keys() else node
     return set().union(*(metric_names(each, name) for name, each in inside.items()))
 
 
 def setting(config: dict, name: str):
-    """Return a setting, found as W&B finds it."""
+    """Return a setting by its dotted name, as W&B does."""
     first, rest = name.removeprefix("config:").split(".value.")
     return reduce(getitem, rest.split("."), config[first])
 
@@ -82,7 +82,7 @@ def test_workspace_and_report_have_the_four_questions_and_panels_that_do_not_ove
             assert any(a[at] + a[size] <= b[at] for a, b, at, size in pairs)
 
 
-def test_panels_name_only_what_runs_log_and_compare_the_least_values(boards, offline_run):
+def test_panels_name_only_logged_metrics_and_compare_their_minima(boards, offline_run):
     _, run = offline_run
     logged = {key.removesuffix("/_type") for row in run.rows for key in row}
     panels = [panel for shown in boards[:2] for inside in shown.values() for panel in inside]
@@ -139,7 +139,7 @@ def test_a_failure_is_one_line(push, tmp_path, options, environment, package, me
 
 
 class Server(BaseHTTPRequestHandler):
-    """As much of W&B as saving needs; it keeps what it was sent."""
+    """The part of W&B's server that saving needs; it stores the requests."""
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -1,4 +1,4 @@
-"""Experiments that are shipped do what they say."""
+"""Shipped experiments run and give correct results."""
 
 import copy
 import importlib.util
@@ -20,7 +20,7 @@ CURVE = {
     "steps": 9, "batch_size": 3, "tgt_len": 7, "mem_len": 9, "eval_mem_len": 12,
     "optimizer": "Adam", "betas": [0.9, 0.999], "clip_global_norm": 0.25,
     "schedule": "cosine to 0 over 9 steps, no warm-up, stepped once per update",
-    # Nothing is learnt, so that the losses are the nats of the text.
+    # The learning rate is almost 0, so that the losses are the nats of the text.
     "lr": 1e-30,
 }  # fmt: skip
 
@@ -28,7 +28,7 @@ CURVE = {
 def import_script(path: str):
     source = HERE.parent / "experiments" / path
     spec = importlib.util.spec_from_file_location(source.stem, source)
-    # A dataclass looks for the module that it is made in.
+    # dataclass needs the module in sys.modules.
     sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -66,7 +66,7 @@ def test_training_reproduces_the_recorded_curve(tmp_path):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Return what the benchmark of speed wrote about one case of each kind, at tiny sizes."""
+    """Run the speed benchmark for one case of each kind, at tiny sizes; return its results."""
     path = tmp_path_factory.mktemp("speed") / "results.json"
     cases = ("train-256", "decode-2100", "eval-64-640")
     shown = run_speed("bench.py", "--only", *cases, "--no-peers", "--out", path)

@@ -1,4 +1,4 @@
-"""Places that cannot be written are found before the work."""
+"""Paths that cannot be written are refused before any work."""
 
 import os
 
@@ -8,7 +8,7 @@ from txl_lightning.errors import StorageError
 from txl_lightning.files import check_file_writable, check_folder_writable
 
 
-def test_a_file_that_could_not_be_written_is_refused_and_nothing_is_left(tmp_path):
+def test_a_path_that_cannot_be_written_is_refused_and_nothing_is_left(tmp_path):
     (tmp_path / "file").touch()
     for path in (None, "/dev/null", tmp_path / "file", tmp_path / "new"):
         check_file_writable("out", path)
@@ -22,7 +22,7 @@ def test_a_file_that_could_not_be_written_is_refused_and_nothing_is_left(tmp_pat
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_folder_is_made_unless_a_file_has_its_place(tmp_path):
+def test_a_folder_is_created_unless_a_file_has_its_path(tmp_path):
     check_folder_writable("out", tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "c").touch()

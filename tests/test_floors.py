@@ -16,8 +16,8 @@ FLOORS = {
     "commands": 5,
     "__init__": 6, "__main__": 6,
 }  # fmt: skip
-# What was reached; the aim is 10,000 lines in all and 9,000 of tests. Budgets fall with every cut;
-# raising one is a decision, and its commit says why.
+# The present line counts; the goals are 10,000 in all and 9,000 of tests. Lower a budget with every
+# cut; explain a raised one in the commit message.
 BUDGETS = {
     "top": 955, "model": 2354, "data": 2733, "evaluation": 700, "generation": 575,
     "checkpoints": 736, "convert": 499, "analysis": 697, "training": 3296, "sweeps": 562,

@@ -72,7 +72,7 @@ def test_help_has_usage_options_without_types_and_an_example_that_parses(
     assert all(len(line) <= 100 or line.strip().startswith("--") for line in options)
     name, example = lines[-1].split(f" txl-lightning {command}")
     assert name == "example:"
-    # A given config is found from everywhere.
+    # A shipped config is found from any folder.
     monkeypatch.chdir(tmp_path)
     if command in entry.LIGHTNING:
         assert parse_fit(*entry.name_checkpoint(command, shlex.split(example)))

@@ -1,4 +1,4 @@
-"""The package as it is installed: what the wheel holds, and where it runs."""
+"""The installed package: contents of the wheel, and supported systems."""
 
 import importlib
 import os
@@ -25,7 +25,7 @@ def test_every_folder_with_code_is_a_package_of_the_wheel():
     assert packages == {".".join(folder.parts) for folder in code}
 
 
-def test_windows_is_refused_in_words(monkeypatch):
+def test_windows_is_refused_with_a_message(monkeypatch):
     monkeypatch.setattr(os, "name", "nt")
     with pytest.raises(ImportError, match="on Windows, inside WSL"):
         importlib.reload(txl_lightning)
@@ -33,7 +33,7 @@ def test_windows_is_refused_in_words(monkeypatch):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """A virtual environment with the wheel, and with what it needs from the one of the tests."""
+    """A virtual environment with the wheel; its dependencies are those of the tests."""
     folder = tmp_path_factory.mktemp("wheel")
     source, environment = folder / "source", folder / "environment"
     for name in ("txl_lightning", "configs"):
@@ -47,13 +47,13 @@ def installed(tmp_path_factory) -> Path:
     [wheel] = folder.glob("*.whl")
     subprocess.run([*pip, "--python", environment, "install", *quiet, wheel], check=True)
     [packages] = environment.glob("lib/python*/site-packages")
-    # A folder's own .pth files are not read: the package of the tests is not found in it.
+    # .pth files in this folder are not read, so the package of the tests is not imported.
     (packages / "others.pth").write_text(str(Path(pytest.__file__).parents[1]))
     return environment
 
 
 @pytest.mark.slow
-def test_an_installed_wheel_has_the_verbs_and_the_configs(installed, tmp_path, text_file):
+def test_an_installed_wheel_has_the_commands_and_the_configs(installed, tmp_path, text_file):
     environment = {name: os.environ[name] for name in os.environ if name != "PYTHONPATH"}
 
     def txl(*words: str) -> str:

@@ -1,4 +1,4 @@
-"""Each public name says what it is for, with an example that runs."""
+"""Each public name has a docstring with an example that runs."""
 
 import doctest
 import inspect
@@ -56,7 +56,7 @@ def test_help_explains_each_setting(name, kind):
 
 @pytest.mark.parametrize("room", ["data", "generation", "training"])
 @pytest.mark.filterwarnings("ignore")
-def test_python_of_a_page_runs_as_it_stands(room, tmp_path, monkeypatch, repository):
+def test_python_code_of_a_page_runs_unchanged(room, tmp_path, monkeypatch, repository):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.txt").write_text("to be or not to be " * 999)
     with zipfile.ZipFile("my_books.zip", "w") as books:

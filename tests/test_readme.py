@@ -14,7 +14,7 @@ PATHS = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")]
 PATHS += [path for folder in FOLDERS for path in sorted((REPOSITORY / folder).rglob("*.md"))]
 PAGES = {path.relative_to(REPOSITORY).as_posix(): path.read_text() for path in PATHS}
 SOURCES = [path.as_posix() for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*.py")]
-# Of a recipe, and of another code.
+# Paths in recipes, and of other codes.
 OTHERS = {"txl_lightning/commands/NAME.py", "train_xl_enwik8.py"}
 COMMANDS = [
     (page, line.split("  #")[0].strip())
@@ -25,7 +25,7 @@ COMMANDS = [
 OURS = [
     (page, words[1])
     for page, line in COMMANDS
-    # By torchrun it is a module.
+    # torchrun starts it as a module.
     if (words := re.search(r"(?:\btxl-lightning|-m txl_lightning) (.+)", line))
 ]
 TARGETS = sorted({line.split()[1] for _, line in COMMANDS if line.startswith("make ")})

@@ -99,7 +99,7 @@ def test_bits_of_chapters_are_those_of_the_tokens_that_end_in_them(load, tmp_pat
     book.write_text("A Title\n\nChapter I\nab\nCHAPTER II: on\nabc\n")
     chapters = own_text.find_chapters(book)
     assert chapters == [("before", 0, 9), ("Chapter I", 9, 22), ("CHAPTER II: on", 22, 41)]
-    # Tokens of 7, 2, 13 and 19 bytes: the last one's nats are the last chapter's.
+    # Tokens of 7, 2, 13 and 19 bytes: the last one belongs to the last chapter.
     ends = np.array([7, 9, 22, 41])
     nats = math.log(2) * np.array([0, 18, 13, 38])
     assert own_text.bits_by_chapter(nats, ends, chapters) == pytest.approx([2, 1, 2])

@@ -1,4 +1,4 @@
-"""Signals end a process, or wait; the handlers before them come back."""
+"""Signals end a process or are deferred; previous handlers are restored."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def test_a_stop_signal_is_deferred_and_a_later_one_exits_at_once(number, code, c
     pending.kill = lambda: ended.append("the processes that it started")
     monkeypatch.setattr(os, "_exit", ended.append)
     with signals.handle_signals(pending.handlers()):
-        # As a launcher passes it on.
+        # As forwarded by a launcher.
         send_to_self(number, number, number)
         assert ended == []
         assert pending.take() == (code, 0)
@@ -44,7 +44,7 @@ def test_an_ignored_hangup_stays_ignored():
 
 
 @pytest.mark.parametrize(("number", "code"), STOPS)
-def test_a_signal_outside_training_exits_and_handlers_are_put_back(number, code, capfd):
+def test_a_signal_outside_training_exits_and_handlers_are_restored(number, code, capfd):
     before = [signal.getsignal(known) for known in KNOWN]
     with pytest.raises(SystemExit) as stop, signals.exit_on_signals():
         send_to_self(signals.SAVE, number)

@@ -1,4 +1,4 @@
-"""Nothing in a stranger's file is executed: a canary is imported by nobody, a song is not sung."""
+"""Nothing in an untrusted file is executed; the canary's file shows if it was."""
 
 import json
 import os
@@ -26,7 +26,7 @@ NVIDIA = Path(__file__).parent / "golden" / "nvidia" / "checkpoint_best.pt"
 
 @pytest.fixture
 def canary(tmp_path, monkeypatch) -> Path:
-    """A module that could be imported; the file that it leaves then."""
+    """A module that could be imported, and the file that its import would write."""
     (tmp_path / "canary.py").write_text(
         "from pathlib import Path\nPath(__file__).with_name('sung').touch()\nclass Bird: pass\n"
     )
@@ -45,7 +45,7 @@ def test_class_path_in_a_config_is_not_imported(refused, small, canary, name):
     assert not canary.exists()
 
 
-def test_own_classes_are_used_where_the_command_line_allows_it(
+def test_own_classes_are_used_if_the_command_line_allows_it(
     txl, refused, small, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -104,7 +104,7 @@ def test_sizes_beyond_those_of_the_weights_are_refused_before_a_network_is_built
 
 
 class Song:
-    """Makes a folder when it is unpickled, without any module of its own."""
+    """Creates a folder when it is unpickled, with only standard modules."""
 
     def __init__(self, sung):
         self.sung = sung
@@ -166,7 +166,7 @@ def test_malicious_pickle_is_refused_in_one_line(tmp_path, kind, name):
 
 
 def test_torchscript_and_the_first_archives_of_torch_are_refused(tmp_path):
-    """TorchScript holds code; the tar format was read by executing pickles only."""
+    """TorchScript contains code; the tar format can only be read by executing pickles."""
     with pytest.warns(DeprecationWarning, match="torch.jit"):
         torch.jit.script(torch.nn.Linear(1, 1)).save(tmp_path / "script.pt")
     (tmp_path / "pickle").write_bytes(pickle.dumps(Song(tmp_path / "sung"), protocol=2))

@@ -1,4 +1,4 @@
-"""Pictures can be read: colours on either background, ticks apart, legends found at once."""
+"""Figures: contrast of lines, ticks without overlap, and fast legends."""
 
 import itertools
 import warnings
@@ -10,11 +10,11 @@ from txl_lightning.analysis.plots import PALETTE, draw_learning_curves, to_svg, 
 from txl_lightning.evaluation.run_metrics import RunMetrics
 
 BACKGROUNDS = ("#ffffff", "#14171d")
-"""Of the light page and of the dark one."""
+"""Backgrounds of the light page and of the dark one."""
 
 
 def luminance(color: str) -> float:
-    """The relative luminance of WCAG 2."""
+    """Return the relative luminance of WCAG 2."""
     parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return sum(c * weight for c, weight in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
@@ -48,7 +48,7 @@ def test_ticks_of_a_logarithmic_axis_are_plain_numbers_that_do_not_overlap(value
 
 
 @pytest.mark.parametrize("values", [(5.0, 6.0), (0.0, 6.0), (-1.0, 6.0), ()])
-def test_an_axis_is_linear_where_values_are_near_or_have_no_logarithm(values):
+def test_an_axis_is_linear_if_values_are_close_or_have_no_logarithm(values):
     axes = Figure().subplots()
     axes.plot(values)
     use_log_axis(axes)
@@ -56,7 +56,7 @@ def test_an_axis_is_linear_where_values_are_near_or_have_no_logarithm(values):
 
 
 def test_a_legend_is_placed_without_a_search_among_many_points(monkeypatch):
-    """Matplotlib warns where its search for the best place takes long."""
+    """Matplotlib warns if its search for the best location is slow."""
     rows = [{"train/tokens_seen": n, "train/nats": 1 + 9 / n} for n in range(1, 100)]
     monkeypatch.setattr("time.perf_counter", itertools.count(step=10.0).__next__)
     with warnings.catch_warnings(action="error"):

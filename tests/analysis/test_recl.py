@@ -1,4 +1,4 @@
-"""RECL follows the paper's equations, and its losses know exactly their context."""
+"""RECL follows the paper's equations, and each loss uses exactly its context."""
 
 import math
 
@@ -10,7 +10,7 @@ from txl_lightning.analysis.recl import compute_recl, gain, score_context, sprea
 
 
 def gain_by_hand(models: list, c: int, longer: int, i: int, r: float) -> float:
-    """g_i(c, c') as Appendix C writes it, a position at a time; models[i][c][t] is l_i(c, t)."""
+    """Compute g_i(c, c') as in Appendix C, position by position; models[i][c][t] is l_i(c, t)."""
     positions = range(len(models[0][0]))
     b = [min(model[c][t] for model in models) for t in positions]
     top = sorted(positions, key=lambda t: -b[t])[: round(r * len(b)) or 1]
@@ -26,13 +26,13 @@ def test_gain_follows_the_equations_of_the_paper(r):
     nats_ICP = np.random.default_rng(0).gamma(2.0, size=(3, 5, 40))
     models = nats_ICP.tolist()
     for c in range(4):
-        found_I = gain(nats_ICP[:, c], nats_ICP[:, c + 1], r)
+        actual_I = gain(nats_ICP[:, c], nats_ICP[:, c + 1], r)
         by_hand_I = [gain_by_hand(models, c, c + 1, i, r) for i in range(3)]
-        assert found_I == pytest.approx(by_hand_I, abs=1e-12)
+        assert actual_I == pytest.approx(by_hand_I, abs=1e-12)
 
 
-def nats_of_model(n_used: int, contexts, n_place: int = 50) -> np.ndarray:
-    """Nats of a model that gains by each token of context up to `n_used` of them: nats_CP."""
+def make_nats(n_used: int, contexts, n_place: int = 50) -> np.ndarray:
+    """Return nats_CP of a model that gains from each of the last `n_used` tokens of context."""
     used_C = np.minimum(contexts, n_used)
     return 3.0 - 0.01 * np.repeat(used_C[:, None], n_place, axis=1)
 
@@ -42,7 +42,7 @@ def nats_of_model(n_used: int, contexts, n_place: int = 50) -> np.ndarray:
 )
 def test_recl_is_the_context_that_a_model_uses_or_a_lower_bound(n_used, recl, found):
     contexts = list(range(10, 101, 10))
-    (row,), steps = compute_recl({"it": nats_of_model(n_used, contexts)}, contexts, [0.1])
+    (row,), steps = compute_recl({"it": make_nats(n_used, contexts)}, contexts, [0.1])
     assert row == {"model": "it", "r": 0.1, "recl": recl, "found": found}
     assert [step["context"] for step in steps] == contexts[:-1]
     assert [step["longer"] for step in steps] == contexts[1:]
@@ -52,7 +52,7 @@ def test_recl_is_the_context_that_a_model_uses_or_a_lower_bound(n_used, recl, fo
 
 def test_only_nats_below_the_best_of_the_group_are_a_gain():
     contexts = [10, 20, 30, 40]
-    better, worse = nats_of_model(20, contexts), nats_of_model(40, contexts) + 1.0
+    better, worse = make_nats(20, contexts), make_nats(40, contexts) + 1.0
     (_, alone), _ = compute_recl({"other": worse, "it": worse}, contexts, [1.0])
     assert (alone["recl"], alone["found"]) == (40, False)
     (first, beaten), _ = compute_recl({"better": better, "worse": worse}, contexts, [1.0])
@@ -65,7 +65,7 @@ def test_only_nats_below_the_best_of_the_group_are_a_gain():
         ({}, 128),
         ({}, 3),
         ({"mem_len": 0}, 3),
-        # What training did not show is not hidden here.
+        # Here, same_length does not limit the context of a query.
         ({"same_length": "mem_len"}, 3),
         ({"positions": "shaw", "clamp_len": 4}, 3),
         ({"positions": "absolute_sinusoidal"}, 3),
@@ -74,7 +74,7 @@ def test_only_nats_below_the_best_of_the_group_are_a_gain():
 def test_score_of_a_context_is_that_of_a_window_of_its_tokens(
     make_net, monkeypatch, changes, tgt_len
 ):
-    # So that targets are scored in chunks.
+    # Score targets in chunks.
     monkeypatch.setattr("txl_lightning.analysis.recl.SCORES", 1000)
     net, free = make_net(**changes), make_net(**changes | {"same_length": None})
     free.load_state_dict(net.state_dict())

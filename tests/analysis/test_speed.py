@@ -1,4 +1,4 @@
-"""Timers read what they say, and disturbed times are told."""
+"""Timers time what they should, and disturbed times are reported."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from txl_lightning.model import CachedReader
 
 
 class RecordingReader(CachedReader):
-    """Records how many tokens are read, and how many states are remembered."""
+    """Records the number of tokens read, and of states in memory."""
 
     def hidden(self, tokens_BL, memory, *rest):
         lengths.append((tokens_BL.size(1), memory.filled_B.max().item()))
@@ -65,7 +65,7 @@ def test_latencies_far_beyond_the_median_are_disturbed(p99_ms, expected):
 
 
 def test_latency_percentiles_are_times_that_were_measured(make_net, monkeypatch):
-    """Of 100 tokens, the time that so many do not exceed; the first is not counted."""
+    """Percentiles are over 100 tokens, without the first one."""
     fake_times(monkeypatch, "time_segments", [1000.0, *range(100, 0, -1)])
     (row,) = speed.measure_latency(make_net(), 6, [4], 100)
     expected = {f"p{share}_ms": 1000 * share for share in (50, 90, 95, 99)}

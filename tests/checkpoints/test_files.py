@@ -1,4 +1,4 @@
-"""A checkpoint file is whole or absent, and known by its checksum."""
+"""A checkpoint file is intact or absent, and identified by its checksum."""
 
 import json
 import os
@@ -39,11 +39,11 @@ def save_step(
     return path
 
 
-def step_of(path: Path) -> int:
+def read_step(path: Path) -> int:
     return load_checkpoint(path)["global_step"]
 
 
-AT_EVERY_LINE = """
+KILL_AT_EVERY_LINE = """
 import os, shutil, signal, sys
 from pathlib import Path
 import torch
@@ -84,7 +84,7 @@ def test_process_killed_at_any_line_of_a_save_leaves_only_intact_files(tmp_path)
         (tmp_path / str(before)).mkdir()
         for step in range(1, before + 1):
             save_step(tmp_path / str(before), step)
-    subprocess.run([sys.executable, "-c", AT_EVERY_LINE, tmp_path], check=True, timeout=200)
+    subprocess.run([sys.executable, "-c", KILL_AT_EVERY_LINE, tmp_path], check=True, timeout=200)
     for before in range(3):
         killed, steps = sorted(tmp_path.glob(f"{before}-*")), []
         assert len(killed) > 30
@@ -92,11 +92,11 @@ def test_process_killed_at_any_line_of_a_save_leaves_only_intact_files(tmp_path)
             remove_partial_files(copy)
             assert not list(copy.rglob("*.part"))
             for path in copy.rglob("*.ckpt"):
-                assert verify_checkpoint(path)["step"] == step_of(path)
+                assert verify_checkpoint(path)["step"] == read_step(path)
             path, problems = find_latest(copy)
             assert problems == []
-            steps.append(step_of(path) if path else 0)
-        # Never less than there was, and from some line on the new one.
+            steps.append(read_step(path) if path else 0)
+        # The old step up to some line, then the new one.
         assert steps == sorted(steps)
         assert set(steps) == {before, 3}
 
@@ -106,10 +106,10 @@ def test_replaced_last_checkpoint_is_kept_and_removed_with_its_manifest(tmp_path
         last = save_step(tmp_path, step)
         save_step(tmp_path, step, "best.ckpt")
     previous = last.with_name("previous.ckpt")
-    # A step that is saved twice does not push out the one before.
-    assert [step_of(path) for path in (last, previous)] == [3, 2]
+    # A step that is saved twice does not replace the previous one.
+    assert [read_step(path) for path in (last, previous)] == [3, 2]
     assert [verify_checkpoint(path)["step"] for path in (last, previous)] == [3, 2]
-    # A process that dies before the rename leaves a file that the manifest has to know.
+    # The manifest must describe the file that a process leaves if it dies before the rename.
     named = [entry["step"] for entry in json.loads(manifest_path(last).read_text()).values()]
     assert named == [3, 2, 1]
     names = {f"{name}.ckpt{end}" for name in ("last", "previous", "best") for end in ("", ".json")}
@@ -119,8 +119,8 @@ def test_replaced_last_checkpoint_is_kept_and_removed_with_its_manifest(tmp_path
     assert list(last.parent.iterdir()) == []
 
 
-def test_checkpoints_are_renamed_never_written_over(tmp_path):
-    """A copy can be cut in the middle; a rename cannot."""
+def test_checkpoints_are_replaced_by_renaming_never_overwritten(tmp_path):
+    """A copy can be interrupted; a rename cannot."""
     save_step(tmp_path, 1)
     last = save_step(tmp_path, 2)
     link = tmp_path / "link"
@@ -147,18 +147,18 @@ def test_damaged_checkpoint_is_refused_by_name_skipped_and_not_kept(tmp_path, lo
     with pytest.raises(CheckpointError, match=r"last\.ckpt: damaged: its sha256 is \w{16}, the"):
         load_checkpoint(path)
     path.with_name("other.ckpt").unlink()
-    latest, [complaint] = find_latest(tmp_path)
+    latest, [problem] = find_latest(tmp_path)
     assert latest == path.with_name("previous.ckpt")
-    assert "last.ckpt: damaged" in complaint
+    assert "last.ckpt: damaged" in problem
     save_step(tmp_path, 3, size=5000)
     if lost not in ("bit", "place"):
-        # Its size tells that it is not worth the place of the one that is whole.
-        assert step_of(path.with_name("previous.ckpt")) == 1
+        # Its size shows that it is truncated, so it does not replace the intact one.
+        assert read_step(path.with_name("previous.ckpt")) == 1
 
 
 @pytest.mark.parametrize("garbage", [b"X\x01\x00\x00\x00\xff", b"0", b"PK\x03\x04", b"a" * 99, b""])
-def test_garbage_without_a_manifest_is_no_checkpoint(tmp_path, garbage):
-    """Whatever torch makes of it: each of these is another exception."""
+def test_garbage_without_a_manifest_is_refused(tmp_path, garbage):
+    """torch raises another exception for each of these."""
     (tmp_path / "a.ckpt").write_bytes(garbage)
     with pytest.raises(CheckpointError, match=r"a\.ckpt is not a checkpoint written by fit"):
         load_checkpoint(tmp_path / "a.ckpt")
@@ -167,7 +167,7 @@ def test_garbage_without_a_manifest_is_no_checkpoint(tmp_path, garbage):
 def test_checkpoint_without_its_manifest_can_be_loaded_but_is_not_found(tmp_path):
     path = save_step(tmp_path, 1)
     manifest_path(path).unlink()
-    assert step_of(path) == 1
+    assert read_step(path) == 1
     assert find_latest(tmp_path) == (None, [f"{path}: its manifest {path}.json is missing"])
 
 
@@ -183,23 +183,23 @@ def test_damaged_manifest_is_refused_skipped_and_replaced(tmp_path, content):
     best = save_step(tmp_path, 1, "best.ckpt", run="version_1")
     path = save_step(tmp_path, 2, run="version_1")
     manifest_path(path).write_text(content)
-    latest, [complaint] = find_latest(tmp_path)
-    assert (latest, f"{path}.json: not a manifest" in complaint) == (best, True)
+    latest, [problem] = find_latest(tmp_path)
+    assert (latest, f"{path}.json: not a manifest" in problem) == (best, True)
     best.unlink()
     older = save_step(tmp_path, 1, run="version_0")
     with pytest.raises(CheckpointError, match=r"last\.ckpt\.json: not a manifest"):
         load_checkpoint(path)
     assert find_latest(tmp_path)[0] == older
-    assert step_of(save_step(tmp_path, 3, run="version_1")) == 3
+    assert read_step(save_step(tmp_path, 3, run="version_1")) == 3
 
 
 def test_latest_checkpoint_has_the_most_steps_of_the_last_run_whatever_the_file_times(tmp_path):
     for run, step in {"version_2": 5, "version_10": 7, "version_9": 9}.items():
         save_step(tmp_path, step - 1, run=run)
         path = save_step(tmp_path, step, run=run)
-        # Of the same step it is last.ckpt.
+        # At the same step, last.ckpt is preferred.
         save_step(tmp_path, step, "best.ckpt", run=run)
-    # Neither the runs of a folder within, nor what was saved in mid-step.
+    # Runs in a subfolder, and checkpoints saved within a step, are ignored.
     save_step(tmp_path / "inner", 99)
     save_step(tmp_path, 12, "crash-12.ckpt", run="version_10", exact=False)
     save_step(tmp_path, 13, "crash-13.ckpt", run="version_11", exact=False)
@@ -233,7 +233,7 @@ def test_full_disk_keeps_the_files_that_were_there(tmp_path):
     assert {each: each.read_bytes() for each in path.parent.iterdir()} == before
 
 
-def test_errors_of_saving_name_the_file_or_are_raised_as_they_are(tmp_path):
+def test_errors_of_saving_name_the_file_or_are_raised_unchanged(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"a\.ckpt: cannot be written \(Not a directory; "):
         save_checkpoint({}, tmp_path / "file" / "folder" / "a.ckpt", {})

@@ -10,7 +10,7 @@ from txl_lightning.checkpoints import load_run
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NATS = {"0.1.0": 3.267171859741211}
-"""Of the validation text, as make_checkpoint.py has printed it."""
+"""Nats of the validation text, as printed by make_checkpoint.py."""
 
 
 @pytest.mark.parametrize("release", NATS)

@@ -133,7 +133,7 @@ def test_60_flipped_bits_of_the_weights_are_refused_and_a_missing_checksum_is_a_
     (folder / "config.json").write_text(json.dumps(settings))
     with pytest.warns(UserWarning, match=r"safetensors: cannot be verified: config\.json does"):
         load_folder(folder)
-    # Once.
+    # The warning comes only once.
     load_folder(folder)
 
 

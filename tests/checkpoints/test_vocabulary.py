@@ -1,4 +1,4 @@
-"""Other people's vocabularies: the order gives the ids, and nothing is added."""
+"""Vocabularies of other codes: the order gives the ids, and nothing is added."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""A checkpoint that is read only, and the tables that commands write."""
+"""A checkpoint that is not modified, and a reader of the tables that commands write."""
 
 import csv
 import json
@@ -14,7 +14,7 @@ def checkpoint(run_folder) -> Path:
 
 @pytest.fixture
 def read_table():
-    """Read a table: its rows as CSV, and its JSON; both must hold the same."""
+    """Read the rows of a table as CSV, and its JSON; both must be equal."""
 
     def read(path: str) -> tuple[list[dict[str, str]], dict]:
         rows = list(csv.DictReader(Path(f"{path}.csv").read_text().splitlines()))

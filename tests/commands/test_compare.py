@@ -1,4 +1,4 @@
-"""runs and compare: the runs in a folder, listed and laid over each other."""
+"""runs and compare: the runs in a folder, as a list and side by side."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def runs(run_folder, tmp_path) -> Path:
     return root
 
 
-def test_runs_are_listed_by_when_they_were_written(txl, runs):
+def test_runs_are_listed_by_time(txl, runs):
     code, output = txl("runs", runs)
     head, second, first = output.out.splitlines()
     assert code == 0
@@ -50,7 +50,7 @@ def test_runs_are_listed_by_when_they_were_written(txl, runs):
         )
 
 
-def test_compare_shows_what_differs_on_a_page_and_as_a_table(txl, runs):
+def test_compare_shows_differences_on_a_page_and_as_a_table(txl, runs):
     code, output = txl("compare", runs / "first", runs / "second" / "version_0")
     assert code == 0
     lines = [re.split("  +", line.strip()) for line in output.out.splitlines()]
@@ -68,7 +68,7 @@ def test_compare_shows_what_differs_on_a_page_and_as_a_table(txl, runs):
     assert re.findall(r"""<script|\b(?:src|href)\s*=\s*["'](?!#|data:)""", page) == []
 
 
-def test_a_metric_that_no_run_has_is_no_empty_chart():
+def test_a_metric_without_values_has_no_chart():
     assert draw_plots([RunMetrics([])]) == {}
     row = {"step": 1, "val/tokens_seen": 8.0, "val/nats": 2.0}
     assert list(draw_plots([RunMetrics([]), RunMetrics([row])])) == ["Validation loss"]
@@ -81,7 +81,7 @@ def test_names_in_a_page_are_escaped(txl, runs):
     assert "<b>bold" not in page
 
 
-def test_a_run_whose_process_is_gone_was_killed_and_one_of_elsewhere_is_believed(runs):
+def test_a_run_without_its_process_is_killed_and_one_of_another_machine_is_trusted(runs):
     folder = runs / "first" / "version_0"
     about = json.loads((folder / "run.json").read_text()) | {"state": "training"}
     process = subprocess.Popen([sys.executable, "-c", ""])

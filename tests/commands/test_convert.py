@@ -1,4 +1,4 @@
-"""convert: anybody's checkpoint in, a folder out that every command reads."""
+"""convert: any supported checkpoint becomes a folder that every command reads."""
 
 import json
 import re
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings(f"ignore:{UNVERIFIED}")
 
 @pytest.fixture
 def original(tmp_path):
-    """The original's network, whose weights and keywords are files."""
+    """Load a network of the original, and write its weights and keywords to files."""
     with np.load(GOLDEN / "original" / "adaptive_div2_untied_projs.npz") as npz:
         weights = {n[3:]: torch.from_numpy(npz[n]) for n in npz.files if n.startswith("sd.")}
         args = str(npz["config"])
@@ -33,7 +33,7 @@ def original(tmp_path):
     return load_original(weights, json.loads(args))
 
 
-def equal_nats(actual, expected) -> bool:
+def has_equal_nats(actual, expected) -> bool:
     tokens = torch.randint(expected.config.n_token, (90,))
     nats = (stream_nats(net, tokens, batch_size=2, tgt_len=9) for net in (actual, expected))
     return torch.equal(*nats)
@@ -44,11 +44,11 @@ def test_original_state_dict_is_converted_to_our_folder_and_to_hugging_face(txl,
     assert (code, output.err.split(":")[0]) == (0, "warning")
     tgt_len = json.loads(Path("args.json").read_text())["tgt_len"]
     assert f"it was made for --data.tgt_len {tgt_len}" in output.out
-    assert equal_nats(load_folder(Path("ours"))[0], original)
+    assert has_equal_nats(load_folder(Path("ours"))[0], original)
     assert txl("convert", "ours", "--out=theirs", "--to=huggingface")[0] == 0
     with pytest.warns(UserWarning, match=f"theirs: cannot be verified{UNVERIFIED}"):
         assert txl("convert", "theirs", "--out=back")[0] == 0
-    assert equal_nats(load_folder(Path("back"))[0], original)
+    assert has_equal_nats(load_folder(Path("back"))[0], original)
     code, output = txl("generate", "--ckpt_path=ours")
     assert code == 4
     assert "ckpt_path: ours has no vocabulary; convert with --vocab" in output.err
@@ -58,7 +58,7 @@ def test_run_is_converted_to_our_folder_and_to_hugging_face(txl, checkpoint):
     net, vocab = load_run(checkpoint)
     for to, load in (("txl", load_folder), ("huggingface", load_huggingface)):
         assert txl("convert", checkpoint, "--out", to, "--to", to)[0] == 0
-        assert equal_nats(load(Path(to))[0], net)
+        assert has_equal_nats(load(Path(to))[0], net)
     assert load_folder(Path("txl"))[1] == vocab
 
 
@@ -66,7 +66,7 @@ def test_nvidias_checkpoint_comes_with_words_and_generates(txl):
     code, output = txl("convert", NVIDIA, "--out=ours")
     assert (code, output.err) == (0, "")
     net, vocab = load_folder(Path("ours"))
-    assert equal_nats(net, load_any_checkpoint(NVIDIA)[0])
+    assert has_equal_nats(net, load_any_checkpoint(NVIDIA)[0])
     prompt = " ".join(vocab.words[3:6])
     code, output = txl("generate", "--ckpt_path=ours", "--prompt", prompt)
     assert (code, output.out.startswith(prompt)) == (0, True)
@@ -80,12 +80,12 @@ def test_given_vocabulary_replaces_the_checkpoints(txl, original):
     code, output = txl("convert", "sd.safetensors", *options)
     assert (code, output.err) == (0, "")
     net, vocab = load_folder(Path("ours"))
-    assert equal_nats(net, original)
+    assert has_equal_nats(net, original)
     assert vocab.words == (*words, "<unk>")
 
 
 @pytest.mark.parametrize("to", ["txl", "huggingface"])
-def test_model_card_says_what_is_known_and_how_to_load_it(txl, checkpoint, to):
+def test_model_card_has_the_known_facts_and_how_to_load_it(txl, checkpoint, to):
     code, output = txl("convert", checkpoint, "--out=a folder", "--to", to)
     assert code == 0
     command = "hf upload 'YOUR_NAME/a folder' 'a folder'"
@@ -127,7 +127,7 @@ def test_card_has_each_result_of_evaluate_once(txl, checkpoint, text_file):
     values = [f"{record['bits_per_byte']:.4f}", f"{record['nats']:.4f}", "5,999"]
     assert rows[-1][4:] == values
     assert table.endswith("\n\n## Licence\n\nMine.\n")
-    # The Hub's own reader takes it.
+    # The Hub's own parser accepts it.
     hub = pytest.importorskip("huggingface_hub")
     meta = hub.ModelCard(card.read_text()).data.to_dict()
     assert (meta["library_name"], meta["pipeline_tag"]) == ("txl-lightning", "text-generation")
@@ -149,7 +149,7 @@ def test_folder_is_measured_on_a_text_in_its_own_words(txl, text_options, text_f
     net, vocab = load_folder(Path("ours"))
     text = text_file.read_text()
     ids = vocab.encode_text(text[int(len(text) * 0.95) :].rstrip("\n"))
-    # The last line's end is a word too.
+    # The end of the last line is also a word.
     ids = np.append(ids, vocab.words.index("<eos>"))
     expected = stream_nats(net, ids, batch_size=4, tgt_len=16).mean().item()
     [nats] = re.findall(r"^test/nats +([\d.]+)$", output.out, re.MULTILINE)

@@ -22,7 +22,7 @@ LENGTHS = ("--tgt_len=8", "--mem_len=5", "--batch_size=2", "--drop_last=true")
 
 @pytest.fixture
 def measure(txl, checkpoint):
-    """The record that evaluate prints."""
+    """Return the record that evaluate prints."""
 
     def run(*options, path=checkpoint) -> dict:
         code, output = txl("evaluate", path, *options)

@@ -1,4 +1,4 @@
-"""generate: what is printed, when, and what is kept."""
+"""generate: the printed text, its timing, and state files."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from txl_lightning.signals import defer_signals, exit_on_signals
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory, sizes) -> Path:
-    """A small model of 26 letters and the line's end."""
+    """Train a small model of 26 letters and the line end."""
     folder = tmp_path_factory.mktemp("letters")
     letters = np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8)
     letters[::9] = 10
@@ -46,7 +46,7 @@ def generate(txl, checkpoint):
 
 @pytest.fixture
 def launch(repository, checkpoint, tmp_path):
-    """Start generate in a process of its own."""
+    """Start generate in a separate process."""
     command = [sys.executable, "-m", "txl_lightning", "generate", "--seed=1", "--ckpt_path"]
 
     def start(*options: str) -> subprocess.Popen:
@@ -58,7 +58,7 @@ def launch(repository, checkpoint, tmp_path):
     return start
 
 
-def numbered(texts: list[str]) -> str:
+def number_texts(texts: list[str]) -> str:
     return "".join(f"--- {n} ---\n{text}\n" for n, text in enumerate(texts, 1))
 
 
@@ -72,16 +72,16 @@ def test_text_ends_before_a_stop_string_inside_tokens(generate):
     assert generate(*options, "--stop=never") == f"abc{text}"
 
 
-def test_each_sample_and_prompt_is_continued_as_alone(generate, tmp_path):
+def test_each_sample_and_prompt_is_continued_as_if_alone(generate, tmp_path):
     prompts = ("abc", "a", "hijklmnop")
     (tmp_path / "prompts.txt").write_text("abc\na\n\nhijklmnop\n")
     options = ("--max_new_tokens=12", "--top_p=0.9")
     alone = [generate("--prompt=abc", f"--seed={seed}", *options) for seed in (5, 6, 7)]
-    assert generate("--prompt=abc", "--seed=5", "--num_samples=3", *options) == numbered(alone)
+    assert generate("--prompt=abc", "--seed=5", "--num_samples=3", *options) == number_texts(alone)
     assert len(set(alone)) == 3
     alone = [generate(f"--prompt={text}", "--temperature=0", *options) for text in prompts]
     together = generate("--prompts=prompts.txt", "--temperature=0", "--num_samples=2", *options)
-    assert together == numbered([text for text in alone for _ in range(2)])
+    assert together == number_texts([text for text in alone for _ in range(2)])
 
 
 def test_texts_differ_without_a_seed(generate):
@@ -107,7 +107,7 @@ def test_a_state_file_continues_a_text_with_or_without_a_prompt(generate):
     assert text == whole
     text = text.removesuffix("\n")
     further = generate("--prompt=cde", "--max_new_tokens=9", "--temperature=0", *options)
-    # Of a memory of eight, both see the same.
+    # With a memory of eight, both have the same context.
     expected = generate(f"--prompt={text}cde", "--max_new_tokens=9", "--temperature=0")
     assert text + further == expected
 
@@ -162,7 +162,7 @@ def test_text_is_printed_while_generated_and_kept_after_ctrl_c(launch):
 
 @pytest.fixture
 def start(make_net):
-    """The state of a text "b", before anything of it is read."""
+    """Return the state of the text "b" before it is read."""
     return start_decoding(make_net(n_token=3), [torch.tensor([1])])
 
 
@@ -171,7 +171,7 @@ def test_samples_interrupted_by_a_signal_are_printed(start, capsys):
 
     def steps():
         yield (state := start.append_tokens(torch.tensor([[0], [2]])))
-        # A text that has ended does not end the other one.
+        # The end of one text does not end the other.
         yield state.append_tokens(torch.tensor([[2], [1]]))
         raise SystemExit(143)
 
@@ -205,7 +205,7 @@ def test_a_second_signal_is_not_deferred():
     ("net", "options", "ext_len"),
     [
         (None, ["--mem_len=0"], 7),
-        # A folder does not name the segments of training.
+        # A folder does not store the segment length of training.
         ({"positions": "absolute_sinusoidal"}, [], 127),
         ({"mem_len": 0}, [], 127),
         ({"mem_len": 8}, ["--mem_len=0"], 127),

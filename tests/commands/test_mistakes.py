@@ -55,7 +55,7 @@ MISTAKES = [
     ("inspect --tokens=0", 2, "tokens: invalid 0; expected at least 1"),
     ("inspect --tgt_len=0", 2, "tgt_len: invalid 0; expected at least 1"),
     ("inspect --mem_lens=x", 2, "mem_lens: invalid x; expected a whole"),
-    # More than the text has, whatever memory there is.
+    # Longer than the text.
     (f"inspect --mem_lens={HUGE}", 2, "tokens: invalid 300; expected "),
     ("speed --tgt_len=0", 2, "tgt_len: invalid 0; expected at least 1"),
     ("speed --positions=0", 2, "positions: invalid 0"),

@@ -1,4 +1,4 @@
-"""quickstart, from the training to what is typed next."""
+"""quickstart, from training to the suggested commands."""
 
 from pathlib import Path
 

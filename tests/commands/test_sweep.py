@@ -1,4 +1,4 @@
-"""sweep: many runs of fit, one of which is interrupted and one fails."""
+"""sweep: runs of fit; one is interrupted and one fails."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def test_interrupted_and_failing_runs_of_fit_are_compared(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_trials_of_given_sweeps_are_runs_of_fit(path, txl, repository, tmp_path, monkeypatch):
+def test_trials_of_shipped_sweeps_are_runs_of_fit(path, txl, repository, tmp_path, monkeypatch):
     sweep = engine.open_sweep(engine.load_sweep_file(str(path)), tmp_path, 1)
     assert sweep.config["name"] == path.stem
     parameters = sweep.suggest_parameters(sweep.ask_trial())
@@ -92,7 +92,7 @@ def test_trials_of_given_sweeps_are_runs_of_fit(path, txl, repository, tmp_path,
         assert value == expected
 
 
-def test_trials_of_the_attention_sweep_see_and_read_the_same_number_of_tokens():
+def test_trials_of_the_attention_sweep_attend_to_and_read_the_same_number_of_tokens():
     path = next(path for path in CONFIGS if path.stem == "attention")
     texts = yaml.safe_load(path.read_text())["parameters"]["config"]["values"]
     for settings in map(json.loads, texts):

@@ -1,4 +1,4 @@
-"""inspect, recl and speed: tables and pictures of a model, on its own text or another."""
+"""inspect, recl and speed: tables and figures of a model, on its own text or another."""
 
 from pathlib import Path
 
@@ -52,14 +52,14 @@ def test_omitted_device_is_a_gpu_if_present(monkeypatch):
 
 
 def test_inspect_writes_each_table_and_its_picture(txl, checkpoint, read_table):
-    code, output = txl("inspect", checkpoint, "--batch_size=2", "--out=seen")
-    assert (code, "written to seen" in output.out) == (0, True)
+    code, output = txl("inspect", checkpoint, "--batch_size=2", "--out=out")
+    assert (code, "written to out" in output.out) == (0, True)
     for name, n_row in (("positions", 2 * 8), ("memory", 6), ("attention", 2)):
-        rows, content = read_table(f"seen/{name}")
+        rows, content = read_table(f"out/{name}")
         assert len(rows) == n_row
         assert (content["tokens"], content["tgt_len"], content["unit"]) == (300, 8, "byte")
-        assert_picture(f"seen/{name}.png")
-    memory = read_table("seen/memory")[1]["rows"]
+        assert_picture(f"out/{name}.png")
+    memory = read_table("out/memory")[1]["rows"]
     assert [row["mem_len"] for row in memory] == [0, 2, 4, 8, 16, 32]
 
 

@@ -1,4 +1,4 @@
-"""Outputs of other people's code, as files of tests/golden."""
+"""Outputs of other codes, as files in tests/golden."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ class Golden:
             yield window[:, :-1], window[:, 1:], min(self.tgt_len, self.rows.size(1) - 1 - start)
 
     def check(self, net):
-        """Require that a network gives these nats and remembers these states, to 1e-5."""
+        """Require that a network has these nats and this memory, to 1e-5."""
         memory = net.empty_memory(3, EvalLengths(self.mem_len))
         for index, (tokens, targets, scored) in enumerate(self.segments()):
             nats, memory = net.loss(tokens.to(net.device), targets.to(net.device), memory)

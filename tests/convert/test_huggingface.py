@@ -1,4 +1,4 @@
-"""Folders of Hugging Face's TransfoXL: read, written, and what it has no setting for."""
+"""Folders of Hugging Face's TransfoXL: reading, writing, and refused settings."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "huggingface").glob("*.n
 
 
 def drop_shared(weights):
-    """Leave out tensors of the softmax that are another one, as save_pretrained does."""
+    """Leave out tensors of the softmax that are copies, as save_pretrained does."""
     own = {name: weights[name].clone() for name in weights if not name.startswith("crit.")}
     shared = {n for n in weights for each in own.values() if torch.equal(weights[n], each)}
     return {name: weights[name].clone() for name in weights if name not in shared} | own
@@ -30,7 +30,7 @@ def test_folder_is_written_as_save_pretrained_wrote_it(open_golden, tmp_path, pa
     (tmp_path / "config.json").write_text(json.dumps(golden.args))
     save_file(tensors, tmp_path / "model.safetensors")
     net, vocab = load_huggingface(tmp_path)
-    # Of 18 nats, float32 on both sides would already round 1e-5 away.
+    # At 18 nats, the rounding errors of float32 alone reach 1e-5.
     golden.check(net.double())
     assert vocab is None
     save_huggingface(net.float(), tmp_path / "back")

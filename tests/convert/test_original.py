@@ -1,4 +1,4 @@
-"""The original and NVIDIA: golden nats and memories, every tensor there and back, refusals."""
+"""The original and NVIDIA: golden nats and memories, round trips of every tensor, refusals."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ ARGS = {
     "n_token": 7, "n_layer": 1, "n_head": 2, "d_model": 4, "d_head": 2, "d_inner": 6, "mem_len": 3,
     "tie_weight": True, "div_val": 1, "attn_type": 0, "clamp_len": -1, "pre_lnorm": False,
 }  # fmt: skip
-# Of what the original's train.py and NVIDIA's have beside them, those that look most like these.
+# The other options of the original's and NVIDIA's train.py that are most similar to keywords.
 OPTIONS = """
     adaptive dataset emb_init eta_min eval_interval eval_tgt_len init n_all_param no_env no_eval
     not_tied txtlog_file weight_decay
@@ -41,7 +41,7 @@ def test_network_gives_golden_nats_and_memories_and_every_tensor_back(open_golde
     # NVIDIA leaves tied tensors out; the original writes all.
     assert name.startswith("nvidia") or back.keys() <= golden.weights.keys()
     for key in golden.weights.keys() - COMPUTED:
-        # Of a learned table, the original may hold more rows than clamp_len lets it use.
+        # The original's learned table may have more rows than clamp_len uses.
         expected, n_row = golden.weights[key], back[key].shape[1:2].numel()
         used = expected[:, -n_row:] if key in ("r_emb", "r_bias") else expected
         assert torch.equal(back[key].to(used.dtype), used), key

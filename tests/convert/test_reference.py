@@ -1,4 +1,4 @@
-"""Against Hugging Face itself, run by another Python: see tests/reference/."""
+"""Comparison with Hugging Face's code, run by another Python: see tests/reference/."""
 
 import json
 import os
@@ -42,8 +42,8 @@ OURS = {
 }
 
 
-def reference(verb: str, root: Path) -> None:
-    """Let the other Python do it."""
+def run_reference(verb: str, root: Path) -> None:
+    """Run the script of tests/reference in the other Python."""
     python = os.environ.get("TXL_REFERENCE_PYTHON")
     assert python, "TXL_REFERENCE_PYTHON must be a Python with tests/reference/requirements.txt"
     environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
@@ -58,12 +58,12 @@ TOKENS_BT = np.random.default_rng(0).integers(0, 10**6, (3, 50))
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Their random networks, beside each what we write of it, and ours; all measured by them."""
+    """Networks of theirs, our exports of these, and exports of ours, measured by their code."""
     root = tmp_path_factory.mktemp("networks")
     settings = {name: SIZES | THEIRS[name] for name in THEIRS}
     (root / "settings.json").write_text(json.dumps(settings))
     np.save(root / "tokens.npy", TOKENS_BT)
-    reference("make", root)
+    run_reference("make", root)
     for name in THEIRS:
         save_huggingface(load_huggingface(root / name)[0], root / f"{name}-back")
     sizes = {"n_token": 97, "n_layer": 2, "n_head": 3, "d_head": 5, "d_model": 18, "mem_len": 11}
@@ -73,7 +73,7 @@ def root(tmp_path_factory):
         for parameter in net.parameters():
             parameter.data.add_(torch.randn_like(parameter), alpha=0.2)
         save_huggingface(net, root / name)
-    reference("measure", root)
+    run_reference("measure", root)
     return root
 
 

@@ -1,4 +1,4 @@
-"""Files to read, documents that come in pieces of any size, and disks that are full."""
+"""Files, documents that are read in pieces of any size, and full disks."""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ def limit_file_size() -> Callable:
 
 @dataclass(frozen=True)
 class Pieces(FileSlice):
-    """A document that is read so many bytes at a time."""
+    """A document that is read `size` bytes at a time."""
 
     size: int = 1 << 20
 

@@ -41,7 +41,7 @@ def sha256(content: bytes) -> str:
 
 @pytest.fixture
 def place_corpus(write_files, monkeypatch):
-    """Put a text in a corpus's place: it passes for the real one, and nothing is downloaded."""
+    """Replace the files of a corpus by a text that passes verification, without a download."""
     monkeypatch.setattr(corpora, "verify_file", lambda *_: None)
     monkeypatch.setattr(download, "download_file", lambda *_: pytest.fail("downloaded"))
 
@@ -78,7 +78,7 @@ def test_python_source_is_ascii_without_tests_and_sorted(tmp_path):
     assert files == sorted(files, key=lambda path: path.relative_to(files[0].parent).as_posix())
 
 
-def test_corpus_file_is_verified_when_it_changes_and_refused_if_it_is_another(
+def test_corpus_file_is_verified_when_it_changes_and_refused_if_it_differs(
     write_files, tmp_path, monkeypatch
 ):
     remote = RemoteFile("http://127.0.0.1:9/text.txt", 5, sha256(b"to be"))

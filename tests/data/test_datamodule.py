@@ -141,7 +141,7 @@ def test_invalid_numbers_are_refused_before_anything_is_read(changes, message):
     ],
     ids=str,
 )
-def test_misspelt_and_wrong_settings_are_refused_in_words(changes, message):
+def test_misspelt_and_wrong_settings_are_refused_with_a_message(changes, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         CorpusDataModule(**changes)
 

@@ -1,4 +1,4 @@
-"""A download ends with the right file or with one line that says what to do."""
+"""A download ends with the right file, or with a one-line error that says what to do."""
 
 import hashlib
 import http.server
@@ -23,9 +23,9 @@ PATIENCE = 10
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Note the headers of each request; answer by the script, whose last answer is repeated.
+    """Record the headers of each request; answer by the script, whose last answer is repeated.
 
-    An answer changes what a right one has: code, body, end (of the connection) and headers.
+    An answer overrides parts of a correct one: code, body, end (of the connection) and headers.
     """
 
     protocol_version = "HTTP/1.1"
@@ -62,7 +62,7 @@ class Server(http.server.ThreadingHTTPServer):
         return [headers.get("Range") for headers in self.headers]
 
     def handle_error(self, *_):
-        """Clients that hang up are what is tested."""
+        """Ignore clients that disconnect: tests do that."""
 
 
 def fail(code, body=b"", **headers):
@@ -95,7 +95,7 @@ INTERRUPTIONS = {
     "stalled": {"size": 100_000, "end": wait},
     "reset": {"size": 100_000, "end": reset},
 }
-# The answer that is repeated, its error, and how often it is asked for.
+# The repeated answer, its error, and the number of requests.
 FAILURES = {
     "404": (fail(404), "HTTP 404", 1),
     "early end": (
@@ -107,7 +107,7 @@ FAILURES = {
 SOME = BODY[:123_456]
 NEXT = "bytes=123456-"
 WHOLE = fail(200, BODY)
-# What has arrived, what the server answers, and the ranges that it is asked for.
+# Bytes in the partial file, the answers of the server, and the requested ranges.
 CONTINUATIONS = {
     "part": (SOME, [{}], [NEXT]),
     "whole": (BODY, [{}], []),

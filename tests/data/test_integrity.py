@@ -1,4 +1,4 @@
-"""A prepared text gives the tokens that were written, or is mended, or refused."""
+"""A damaged prepared text is rebuilt or refused; its tokens are never wrong."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_60_flipped_bits_or_truncations_anywhere_give_the_same_tokens(open_store
             os.truncate(path, chance.randrange(size))
         else:
             flip_bit(path, chance.randrange(8 * size))
-        # A time that is set back does not hide it.
+        # Restoring the time stamp does not hide the damage.
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         assert content(open_store()) == expected
         [line] = capsys.readouterr().err.splitlines()

@@ -1,4 +1,4 @@
-"""Tokens on disk, of a text to train on or to be scored."""
+"""Tokens on disk, for training and for evaluation."""
 
 import signal
 import subprocess
@@ -29,7 +29,7 @@ WORDS = Words.from_list(["ab", "cd"], WordOptions())
 
 @pytest.fixture
 def recipe(write_files):
-    """The recipe of a text in one file, or of several files that are each of the splits."""
+    """Make the recipe of one text, which is split, or of several, all of them in every split."""
 
     def make(*texts: bytes, vocab="bytes", cut=(0.5, 0.25, 0.25), **changes) -> Recipe:
         names = {f"{len(texts)}{n}.txt": text for n, text in enumerate(texts)}
@@ -49,7 +49,7 @@ def prepare(tmp_path, recipe):
 
 @pytest.fixture
 def encode(tmp_path):
-    """Encode a user's own text with a vocabulary that was there before."""
+    """Encode a user's own text with an existing vocabulary."""
 
     def run(text: bytes, vocab, name="own.txt", split="test", cut=ALL_TEST) -> EvalText:
         (tmp_path / name).write_bytes(text)
@@ -65,7 +65,7 @@ def test_ids_are_memory_mapped_in_the_smallest_type(prepare):
     assert store.ids("train").dtype == np.uint8
     assert store.vocab.decode(store.ids("train").tolist()) == "abcd"
     assert [len(store.ids(name)) for name in ("train", "val", "test")] == [4, 2, 2]
-    # Of 256 ids the last is 255.
+    # 256 ids fit in a byte: 254 words and two symbols.
     for n_word, dtype in ((254, np.uint8), (255, np.uint16)):
         text = " ".join(f"w{n}" for n in range(n_word)).encode()
         words = prepare(text, vocab="words", cut=ALL_TRAIN)
@@ -224,7 +224,7 @@ def test_text_to_be_scored_is_encoded_whole_with_the_given_vocabulary(encode):
     assert text.bytes_per_token == 12 / 6
     assert text.fingerprint == encode(b"cd ab\nef ab\n", Bytes(), name="other.txt").fingerprint
     assert text.fingerprint != encode(b"cd ab\nef ac\n", WORDS).fingerprint
-    # Of several splits only the one that is asked for.
+    # Only the requested one of several splits is encoded.
     assert len(encode(b"xxabab", Characters("ab"), cut=(1 / 3, 0.0, 2 / 3)).tokens) == 4
 
 
@@ -235,7 +235,7 @@ def test_text_to_be_scored_is_refused_where_a_character_is_missing_or_it_is_empt
         encode(b"abab", Bytes(), split="val")
 
 
-def test_bytes_are_counted_exactly_where_each_tokens_are_known(encode):
+def test_bytes_are_counted_exactly_if_each_token_has_a_size(encode):
     text = encode("aaaaéé€".encode(), Characters("aé€"))
     assert (text.count_bytes(np.arange(4)), text.count_bytes(np.arange(4, 7))) == (4, 7)
     assert text.bytes_per_token == 11 / 7

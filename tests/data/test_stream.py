@@ -17,7 +17,7 @@ holds = settings(deadline=None, max_examples=60)
 
 
 def original_iterator(ids, batch_size, tgt_len, ext_len):
-    """The original's rule: in each segment, each row's tokens and targets."""
+    """Yield the tokens and targets of each segment by the original's rule."""
     rows_BN = ids[: len(ids) // batch_size * batch_size].reshape(batch_size, -1)
     for start in range(0, rows_BN.shape[1] - 1, tgt_len):
         stop = min(start + tgt_len, rows_BN.shape[1] - 1)
@@ -40,7 +40,7 @@ def test_stream_in_order_is_the_originals_iterator(n_token, batch_size, tgt_len,
 
 @st.composite
 def streams(draw):
-    """Any way of reading any text of documents; every token is its own position."""
+    """Draw a stream over a text of documents; each id is the position of its token."""
     n_token = draw(st.integers(40, 200))
     cuts = draw(st.sets(st.integers(1, n_token - 1), max_size=12))
     text = Text(np.arange(n_token), np.array([0, *sorted(cuts)]))
@@ -53,21 +53,21 @@ def streams(draw):
     return Stream(text, batch_size, lengths, order, warmup_len, ext_len)
 
 
-def segments_of(stream: Stream, n_pass: int = 1) -> list:
-    """The segments of the first few passes."""
+def list_segments(stream: Stream, n_pass: int = 1) -> list:
+    """Return the segments of the first few passes."""
     count = sum(stream.lengths.count(stream.total, nth) for nth in range(n_pass))
     return [stream.segment(index) for index in range(count)]
 
 
 def join(segments, name: str) -> torch.Tensor:
-    """One field of all segments, in rows, without context."""
+    """Join one field of all segments, row by row, without context."""
     return torch.cat([getattr(segment, name)[:, segment.n_context :] for segment in segments], 1)
 
 
 @holds
 @given(streams())
 def test_rows_continue_and_repeat_ext_len_tokens_as_unscored_context(stream):
-    segments = segments_of(stream)
+    segments = list_segments(stream)
     tokens, targets = join(segments, "tokens_BL"), join(segments, "targets_BL")[:, :-1]
     assert tokens.shape == (stream.batch_size, stream.total)
     assert torch.equal(tokens[:, 1:].where(targets != IGNORED, IGNORED), targets)
@@ -85,7 +85,7 @@ def test_rows_continue_and_repeat_ext_len_tokens_as_unscored_context(stream):
 @holds
 @given(streams())
 def test_every_token_is_a_target_once_unless_nothing_precedes_it(stream):
-    targets = torch.cat([segment.targets_BL.flatten() for segment in segments_of(stream)])
+    targets = torch.cat([segment.targets_BL.flatten() for segment in list_segments(stream)])
     scored = targets[targets != IGNORED].tolist()
     assert len(scored) == len(set(scored))
     read, starts = set(range(stream.row_len * stream.batch_size)), set(stream.tokens.starts)
@@ -103,7 +103,7 @@ def test_every_token_is_a_target_once_unless_nothing_precedes_it(stream):
 @holds
 @given(streams())
 def test_doc_pos_counts_the_tokens_of_the_same_document_before_each(stream):
-    segments = segments_of(stream)
+    segments = list_segments(stream)
     tokens, doc_pos = join(segments, "tokens_BL"), join(segments, "doc_pos_BL")
     starts = set(stream.tokens.starts.tolist())
     for row, counts in zip(tokens.tolist(), doc_pos.tolist(), strict=True):
@@ -117,7 +117,7 @@ def test_doc_pos_counts_the_tokens_of_the_same_document_before_each(stream):
 def test_ranks_together_read_what_one_process_reads(stream, world_size):
     world_size = 1 if stream.batch_size % world_size else world_size
     ranks = [replace(stream, rank=rank, world_size=world_size) for rank in range(world_size)]
-    for index, whole in enumerate(segments_of(stream, 2)):
+    for index, whole in enumerate(list_segments(stream, 2)):
         parts = [rank.segment(index) for rank in ranks]
         for name in TENSORS:
             assert torch.equal(torch.cat([getattr(p, name) for p in parts]), getattr(whole, name))
@@ -138,7 +138,7 @@ def test_training_loader_interrupted_anywhere_gives_the_same_segments(stream, st
         for segment in itertools.islice(reading, stop):
             actual.append(segment)
             loader.commit(segment)
-        # What is fetched and not committed is read again.
+        # Segments that were fetched but not committed are read again.
         next(reading)
         state = loader.state_dict()
     for a, b in zip(expected, actual, strict=True):
@@ -197,7 +197,7 @@ def test_empty_documents_are_skipped():
 
 
 def test_warm_up_reads_the_tokens_before_a_row_but_none_before_the_text():
-    segments = segments_of(Stream(Text(np.arange(40)), 4, FixedLengths(7), warmup_len=13))
+    segments = list_segments(Stream(Text(np.arange(40)), 4, FixedLengths(7), warmup_len=13))
     tokens, doc_pos = join(segments, "tokens_BL"), join(segments, "doc_pos_BL")
     assert tokens[2:].tolist() == [list(range(7, 29)), list(range(17, 39))]
     # The second row has only ten tokens before it; the first one none.
@@ -238,7 +238,7 @@ def test_text_too_short_is_refused_with_the_token_counts():
 
 @pytest.mark.parametrize("changes", [{"tgt_len": 5}, {"ext_len": 2}, {"seed": 1}], ids=str)
 def test_changed_reading_settings_restart_the_text(changes):
-    # A state without ext_len is one of ext_len 0.
+    # A state without ext_len means ext_len 0.
     stream, read_as = Stream.from_tokens(np.arange(50), 3, 4), {"tgt_len": 4, "ext_len": 0}
     state = {"consumed": 2, "read_as": {"tgt_len": 4}}
     loader, other = TrainingLoader(stream, read_as), TrainingLoader(stream, read_as | changes)

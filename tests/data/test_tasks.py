@@ -1,4 +1,4 @@
-"""Tasks in which it is known what must be remembered."""
+"""Generated tasks, whose answers need a memory."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from txl_lightning.data.tokens import FixedLengths
 
 
 def example(name: str, **sizes) -> list[str]:
-    """One example in symbols."""
+    """Return one example in symbols."""
     store = TaskStore(name, TaskConfig(**sizes))
     return [store.vocab.words[index] for index in store.text("train").example(0)]
 
@@ -30,7 +30,7 @@ def test_answers_are_sorted_or_copied_digits_or_the_value_of_the_key():
 
 
 @pytest.mark.parametrize(("name", "tgt_len"), [("sort", 1), ("copy", 4), ("recall", 63)])
-def test_only_answers_are_targets_and_each_example_sees_itself_alone(name, tgt_len):
+def test_only_answers_are_targets_and_each_example_attends_only_to_itself(name, tgt_len):
     store = TaskStore(name, TaskConfig(length=3, distance=2, n_eval=10))
     tokens = store.text("val")
     segments = list(Stream(tokens, 2, FixedLengths(tgt_len)))
@@ -50,7 +50,7 @@ def test_splits_and_seeds_have_their_own_constant_examples():
     assert first("val", 2) == first("val", 2)
 
 
-def test_training_examples_repeat_only_where_n_train_is_given():
+def test_training_examples_repeat_only_if_n_train_is_given():
     config = TaskConfig(length=2, n_train=6)
     stream = Stream(TaskStore("sort", config).text("train"), 2, FixedLengths(11))
     assert torch.equal(stream.segment(0).tokens_BL, stream.segment(1).tokens_BL)

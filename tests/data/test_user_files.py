@@ -1,4 +1,4 @@
-"""A user's own text: a file, three files, or a folder or tar of documents, which may do no harm."""
+"""A user's own text: a file, three files, or a folder or archive; unsafe ones are refused."""
 
 import bz2
 import gzip
@@ -110,7 +110,7 @@ def test_three_files_or_names_of_files_give_the_splits(write_files, tmp_path, na
     assert splits == dict(zip(SPLITS, [[name.encode()] for name in names], strict=True))
 
 
-def test_folder_gives_its_files_by_name_but_hidden_ones_links_and_our_own(write_files, tmp_path):
+def test_folder_gives_its_files_except_hidden_ones_links_and_our_own(write_files, tmp_path):
     documents = {f"{'ab'[n % 2]}/{n}.txt": b"%d" % n * 10 for n in range(10)}
     others = (".hidden", "b/.git/config", "data/prepared/ids", "data/downloads/zip")
     folder = write_files(documents | dict.fromkeys(others, b"x") | {"empty": b""}, "texts")
@@ -120,7 +120,7 @@ def test_folder_gives_its_files_by_name_but_hidden_ones_links_and_our_own(write_
 
 
 @pytest.mark.parametrize("ending", COMPRESSIONS)
-def test_tar_gives_its_files_is_unpacked_once_and_refused_if_it_is_cut(
+def test_tar_gives_its_files_is_unpacked_once_and_refused_if_truncated(
     tmp_path, monkeypatch, ending
 ):
     path, compress = tmp_path / f"texts.tar{ending}", COMPRESSIONS[ending]
@@ -213,7 +213,7 @@ def make_lines(*texts: str) -> bytes:
         ("a/1.zip", make_zip({"b/1.txt": b"one"}), ["one"]),
     ],
 )
-def test_packed_files_and_json_in_lines_give_their_texts(
+def test_packed_files_and_json_lines_give_their_texts(
     write_files, tmp_path, name, content, documents
 ):
     path = write_files({name: content}) / name.split("/")[0]
@@ -248,7 +248,7 @@ def test_files_that_are_not_text_are_skipped_and_named(write_files, tmp_path, ca
     ],
     ids=["parent folder", "absolute", "symbolic link", "damaged", "explosion"],
 )
-def test_zip_that_could_do_harm_is_refused(write_files, tmp_path, content, message):
+def test_unsafe_zip_is_refused(write_files, tmp_path, content, message):
     folder = write_files({"a.zip": content, "unpacked/b": b""})
     with pytest.raises(DataError, match=f"a.zip: {message}"):
         unpack_zip(folder / "a.zip", folder / "unpacked")
@@ -263,7 +263,7 @@ def test_compressed_file_that_explodes_is_stopped(write_files, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["a.zip", "a.jsonl.gz"])
-def test_mutated_archives_are_read_or_refused_in_words(write_files, tmp_path, kind):
+def test_mutated_archives_are_read_or_refused_with_a_message(write_files, tmp_path, kind):
     whole = make_zip({"a": b"to be or not\n" * 9, "b": b"to be"})
     whole = whole if kind == "a.zip" else gzip.compress(make_lines("to be or not" * 9, "to be"))
     rng = random.Random(0)

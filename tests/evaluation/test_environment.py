@@ -1,4 +1,4 @@
-"""The circumstances of a measurement."""
+"""The environment of a measurement."""
 
 import subprocess
 

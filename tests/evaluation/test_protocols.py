@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 def read_test_settings(config: Path) -> dict[str, str]:
-    """Lengths of the test in a config's header; the config's own, where that has none."""
+    """Return the lengths of the test command in a config's header, or else the config's own."""
     text = config.read_text()
     data = yaml.safe_load(text)["data"]
     own = {"data.eval_tgt_len": data.get("eval_tgt_len", data["tgt_len"])}
@@ -61,7 +61,7 @@ def test_changes_override_the_protocols_values():
         assert protocol.name == name
 
 
-def test_window_is_that_many_tokens_before_each():
+def test_window_is_the_number_of_tokens_before_each_target():
     proto = get_protocol("sliding-window", window=100, batch_size=3)
     assert (proto.tgt_len, proto.mem_len, proto.ext_len, proto.warmup_len) == (1, 0, 99, 100)
     assert (proto.batch_size, proto.max_tokens) == (3, 1000)

@@ -1,4 +1,4 @@
-"""One evaluation in plain values, counted in constant memory, and how sure its mean is."""
+"""The result of an evaluation: plain values, constant memory, confidence intervals."""
 
 import json
 import math
@@ -53,11 +53,11 @@ def peak_bytes(net, n_token: int) -> int:
 
 @pytest.mark.slow
 def test_text_of_any_length_is_scored_in_constant_memory(make_net):
-    # What torch holds, a memory and a segment, has a fixed shape; numpy is watched here.
+    # torch's memory and segment have fixed shapes; this measures numpy's.
     net, n_token = make_net(), BLOCKS * SHORTEST_BLOCK
-    peak_bytes(net, n_token // 8)  # what is made once, at first use, is not the text's
+    peak_bytes(net, n_token // 8)  # allocations of the first use do not count
     grown = peak_bytes(net, 2 * n_token) - peak_bytes(net, n_token)
-    # One byte a token would be a copy of the text; Python's own free lists grow with segments.
+    # One byte per token would be a copy of the text; Python's own free lists grow with segments.
     assert grown < n_token // 2
 
 

@@ -1,4 +1,4 @@
-"""The metrics of a run are read back from its metrics.csv as they were logged."""
+"""Metrics loaded from metrics.csv equal the logged ones."""
 
 from txl_lightning.evaluation.run_metrics import (
     RunMetrics,

@@ -17,16 +17,16 @@ from txl_lightning.evaluation.scoring import score_text, segment_answers, segmen
 from txl_lightning.model import CachedReader, EvalLengths
 
 FAR = {"mem_len": 6, "same_length": "mem_len", "warmup_len": 30}
-"""Enough to read first that two layers of six states see all that they ever see."""
+"""A warm-up as long as the context of two layers with six states each."""
 
 
-def nats_alone(net: TransformerXL, tokens: torch.Tensor) -> torch.Tensor:
-    """The nats of all but the first of some tokens, in one segment without a memory."""
+def score_alone(net: TransformerXL, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the nats of all tokens but the first, in one segment without memory."""
     return net.loss(tokens[None, :-1], tokens[None, 1:])[0][0]
 
 
 def nats_by_position(net: TransformerXL, text: Text, protocol: Protocol) -> torch.Tensor:
-    """The nats of each token of a text; nan where none are scored."""
+    """Return the nats of each token of a text; nan if it is not scored."""
     nats_N = torch.full((len(text),), torch.nan, dtype=torch.float64)
     for part in score_text(net, text, protocol):
         assert nats_N[part.position_K].isnan().all()
@@ -46,7 +46,7 @@ def random_ids(count: int) -> np.ndarray:
 )  # fmt: skip
 def test_with_enough_memory_nats_depend_on_no_length(make_net, changes, tgt_len, ext_len):
     net, tokens = make_net(**changes), torch.randint(11, (3 * 25 + 2,))
-    expected = torch.stack([nats_alone(net, row) for row in tokens[:75].view(3, 25)])
+    expected = torch.stack([score_alone(net, row) for row in tokens[:75].view(3, 25)])
     lengths = {"tgt_len": tgt_len, "ext_len": ext_len, "mem_len": 25}
     actual = stream_nats(net, tokens, batch_size=3, **lengths)
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
@@ -58,13 +58,13 @@ def test_without_memory_the_context_of_a_segment_is_all_that_it_sees(make_net, t
     actual = stream_nats(net, tokens, batch_size=1, tgt_len=tgt_len, ext_len=ext_len, mem_len=0)[0]
     for place, nats in enumerate(actual):
         start = place // tgt_len * tgt_len
-        expected = nats_alone(net, tokens[max(start - ext_len, 0) : place + 2])[-1]
+        expected = score_alone(net, tokens[max(start - ext_len, 0) : place + 2])[-1]
         torch.testing.assert_close(nats, expected)
 
 
 @st.composite
 def readings(draw):
-    """The segments of three passes in any order, and ext_len; every token is its own position."""
+    """Draw segments of three passes in any order, and ext_len; each id is a position."""
     n_token, seed = draw(st.integers(30, 120)), draw(st.integers(0, 99))
     cuts = draw(st.sets(st.integers(1, n_token - 1), max_size=9))
     text = Text(np.arange(n_token), np.array([0, *sorted(cuts)]))
@@ -80,8 +80,8 @@ def readings(draw):
 @settings(deadline=None, max_examples=60)
 @given(readings(), st.sampled_from([0, 1, 4, 9, 50]))
 def test_each_query_sees_the_tokens_before_it_as_far_as_memory_goes(reading, mem_len):
-    # States are token ids here, so that what is seen can be read; n_reread is the same throughout,
-    # also where a pass ends and the next segment reads nothing again.
+    # States are token ids here, so that the result shows what is visible; n_reread is constant,
+    # also at the end of a pass, after which nothing is read again.
     segments, ext_len = reading
     memory = Memory(torch.zeros(1, 2, mem_len, 1).double(), torch.zeros(2).long())
     for segment in segments:
@@ -118,7 +118,7 @@ def test_documents_are_scored_as_if_each_were_alone(make_net, order, lengths, ex
         nats_BL, memory = segment_nats(net, segment, memory, ext_len)
         for row, column in targets_BL.ne(IGNORED).nonzero().tolist():
             at, before = (int(part[row, column]) for part in (place.tokens_BL, place.doc_pos_BL))
-            expected = nats_alone(net, ids[at - before : at + 2])[-1]
+            expected = score_alone(net, ids[at - before : at + 2])[-1]
             torch.testing.assert_close(nats_BL[row, column], expected)
             n_scored += 1
     assert n_scored > 80
@@ -175,7 +175,7 @@ def test_each_token_of_a_sliding_window_is_predicted_from_the_window_alone(make_
     protocol = Protocol(batch_size=4, **window_lengths(window))
     actual = nats_by_position(net, Text(ids.numpy()), protocol)
     for place in range(1, 50):
-        expected = nats_alone(net, ids[max(place - window, 0) : place + 1])[-1]
+        expected = score_alone(net, ids[max(place - window, 0) : place + 1])[-1]
         torch.testing.assert_close(actual[place], expected)
 
 

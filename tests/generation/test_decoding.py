@@ -1,4 +1,4 @@
-"""Generation with everything before a token in memory; beam search finds the likeliest text."""
+"""Generation uses all memory; beam search finds the most likely text."""
 
 from itertools import product
 
@@ -91,7 +91,7 @@ def test_a_long_prompt_is_read_only_as_far_back_as_it_is_visible(
     assert_close(logits_BV, advance(reader, state)[0])
 
 
-def test_the_network_returns_to_its_mode_when_generation_is_abandoned(make_net):
+def test_the_mode_of_the_network_is_restored_when_generation_is_abandoned(make_net):
     net = make_net().train()
     steps = decode_steps(net, start_decoding(net, [torch.tensor([1])]), 9, Sampling())
     next(steps)
@@ -119,7 +119,7 @@ def test_samples_follow_the_models_probabilities(make_net):
 
 
 def test_each_token_of_a_text_is_sampled_independently(make_net):
-    """From nearly equal probabilities, one draw for all would give one token."""
+    """With nearly equal probabilities, one random number for all would give one token."""
     ids = generate(make_net(), PROMPT, 30, temperature=1e6, seed=0)
     assert len(ids.unique()) > 5
 
@@ -136,7 +136,7 @@ def test_equal_seeds_sample_equal_texts_in_a_list_or_alone(make_net):
 @pytest.mark.parametrize("function", [generate, beam_search])
 def test_a_continuation_has_the_form_of_its_prompt(make_net, function):
     def run(prompt, vocab=LETTERS):
-        # Both take the likeliest token.
+        # Both take the most likely token.
         options = {"temperature": 0} if function is generate else {"num_beams": 1}
         return function(net, prompt, 5, vocab=vocab, **options)
 
@@ -203,7 +203,7 @@ def small(make_net):
 
 
 def every_continuation(net, length: int, end: int | None) -> dict[tuple[int, ...], float]:
-    """Log-probabilities of texts that have `end` only at their end, and end with it or are long."""
+    """Return log-probabilities of all texts that end with their first `end` or at `length`."""
     logps = {}
     for n in range(1, length + 1):
         for ids in product(range(4), repeat=n):
@@ -226,7 +226,7 @@ def test_enough_beams_equal_exhaustive_search(make_net, end):
             result = beam_search(net, PROMPT, 4, is_finished=lambda ids: ids[-1] == end, **options)
             assert tuple(result.tolist()) == best
             lengths.add(len(best))
-    # Only then does it matter what lengths are worth.
+    # The length penalty matters only if texts can end early.
     assert lengths == {4} if end is None else len(lengths) > 1
 
 
@@ -237,7 +237,7 @@ def test_one_beam_equals_greedy_generation(small):
 
 
 def test_a_finished_text_takes_no_beam_from_the_others(small):
-    """One beam, and the likeliest token ends the text: long texts are worth more."""
+    """One beam; the most likely token ends the text, but longer texts score better."""
     likeliest = int(generate(small, PROMPT, 1, temperature=0))
     options = {"num_beams": 1, "is_finished": lambda ids: ids[-1] == likeliest}
     assert len(beam_search(small, PROMPT, 3, length_penalty=9.0, **options)) > 1

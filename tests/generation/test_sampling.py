@@ -17,12 +17,12 @@ INF = float("inf")
 
 
 def scores(*p: float) -> torch.Tensor:
-    """Logits of these probabilities, in one row."""
+    """Return logits of these probabilities, in one row."""
     return torch.tensor([p], dtype=torch.float64).log()
 
 
 def choose(sampling: Sampling, logits_BV: torch.Tensor, quantile: float) -> int:
-    """The token of a text whose one recent token is 0."""
+    """Choose the next token of a text whose only recent token is 0."""
     quantile_B = torch.tensor([quantile], dtype=torch.float64)
     return sampling.choose_tokens(logits_BV, torch.tensor([[0]]), quantile_B).item()
 
@@ -50,10 +50,10 @@ def test_a_filter_keeps_the_most_likely_tokens_up_to_its_limit(keep, limit, kept
         ({}, (0.5, 0.2, 0.15, 0.1, 0.05), 4),
         ({"top_p": 0.65}, (0.5, 0.2, 0.15, 0.1, 0.05), 1),
         ({"top_k": 2}, (0.5, 0.2, 0.15, 0.1, 0.05), 1),
-        # Each renormalises what the one before has left: 0.5 of 0.7 is more than 0.65.
+        # Each filter renormalizes the result of the previous one: 0.5 of 0.7 is more than 0.65.
         ({"top_p": 0.65, "top_k": 2}, (0.5, 0.2, 0.15, 0.1, 0.05), 0),
         ({"min_p": 0.5, "top_p": 0.6}, (0.5, 0.3, 0.2), 1),
-        # Twice as hot, the likeliest has less than 0.6, and the second more than half of it.
+        # At temperature 2, the most likely has less than 0.6, and the second more than half of it.
         ({"top_p": 0.6}, (0.7, 0.2, 0.1), 0),
         ({"top_p": 0.6, "temperature": 2.0}, (0.7, 0.2, 0.1), 1),
         ({"min_p": 0.5}, (0.7, 0.2, 0.1), 0),
@@ -92,7 +92,7 @@ def test_a_sample_is_where_the_cumulative_probability_reaches_the_quantile():
 
 
 def test_half_precision_logits_are_widened_before_sampling():
-    """Added up in bfloat16, a thousand equal probabilities stay at less than a half."""
+    """In bfloat16, the sum of a thousand equal probabilities would stay below a half."""
     assert choose(Sampling(), torch.zeros(1, 1000, dtype=torch.bfloat16), 0.75) == 749
 
 

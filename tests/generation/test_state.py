@@ -27,7 +27,7 @@ def continue_state(net, state, count):
 
 @pytest.fixture
 def written(make_net, tmp_path):
-    """A network, and the file of a state of its."""
+    """A network, and a file with one of its states."""
     net = make_net()
     state = continue_state(net, start_decoding(net, [torch.tensor([1, 2])], ext_len=2), 5)
     save_state(tmp_path / "a", state, SHA256)
@@ -69,7 +69,7 @@ def test_a_state_of_another_checkpoint_or_length_is_refused(written, options, er
         load_state(path, net, **{"weights_sha256": SHA256} | options)
 
 
-def test_a_damaged_file_or_one_of_something_else_is_refused(written):
+def test_a_damaged_file_or_another_kind_of_file_is_refused(written):
     net, path = written
     content = path.read_bytes()
     save_file({"a": torch.ones(1)}, path)

@@ -1,4 +1,4 @@
-"""Tokens into text as they come."""
+"""Incremental detokenization."""
 
 from itertools import pairwise
 
@@ -33,9 +33,9 @@ def pieces(stream: StreamingDetokenizer, ids: list[int]) -> list[str]:
         (DOTTED, [], [1, 0, 1], ["."], ["three", " one", "", ""]),
     ],
     ids=[
-        "whole characters", "unfinished character", "character begun by the prefix",
+        "whole characters", "unfinished character", "character started in the prefix",
         "words after a prefix", "stop string in the prefix", "empty stop string",
-        "begun stop string", "stop string", "stop string inside a token",
+        "partial stop string", "stop string", "stop string inside a token",
     ],
 )  # fmt: skip
 def test_text_is_returned_as_soon_as_it_cannot_change(vocab, prefix, ids, stop, expected):
@@ -44,7 +44,7 @@ def test_text_is_returned_as_soon_as_it_cannot_change(vocab, prefix, ids, stop, 
 
 @given(text=st.text("ab", max_size=30), stop=st.lists(st.text("ab", min_size=1, max_size=4)))
 def test_text_ends_before_the_stop_string_that_is_complete_first(text, stop):
-    """Whatever its tokens are: here each is one character."""
+    """Here each token is one character."""
     vocab = Characters("ab")
     stream = StreamingDetokenizer(vocab, stop=stop)
     result = "".join(pieces(stream, vocab.encode_text(text).tolist()))

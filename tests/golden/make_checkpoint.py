@@ -1,7 +1,7 @@
-"""Make checkpoint-VERSION.ckpt with the code that is here: python make_checkpoint.py VERSION.
+"""Make checkpoint-VERSION.ckpt with the present code: python make_checkpoint.py VERSION.
 
-One for each release, and whenever FORMAT in txl_lightning/checkpoints/files.py goes up; those of
-before are kept. It prints what tests/checkpoints/test_golden.py is to find.
+Run it for each release, and when FORMAT in txl_lightning/checkpoints/files.py increases; keep the
+earlier files. It prints the values that tests/checkpoints/test_golden.py expects.
 """
 
 import os
@@ -24,7 +24,7 @@ OPTIONS = [
 
 
 def main(version: str) -> None:
-    """Train for a moment, keep the checkpoint beside this file, and measure it."""
+    """Train a few steps, save the checkpoint beside this file, and validate it."""
     from txl_lightning.__main__ import run
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Adaptive vocabularies: a slow truth beside them, and what a softmax must be."""
+"""Adaptive embedding and softmax, compared with slow references, and properties of a softmax."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def config(**changes):
 
 
 def parts(**changes):
-    """Embedding and softmax in float64, with weights that are not small."""
+    """Return embedding and softmax in float64, with weights that are not small."""
     settings = config(**changes)
     embedding = AdaptiveEmbedding(settings)
     softmax = AdaptiveSoftmax(settings, embedding)
@@ -35,7 +35,7 @@ def parts(**changes):
 
 
 def locate(settings, token):
-    """The number of a token's cluster, its first id, the number of its table, and its row there."""
+    """Return a token's cluster, the cluster's first id, the token's table, and its row there."""
     number = sum(token >= cutoff for cutoff in CUTOFFS)
     start = (0, *CUTOFFS)[number]
     return (
@@ -46,14 +46,14 @@ def locate(settings, token):
 
 
 def slow_embedding(embedding, settings, token):
-    """One token's vector, by its cluster."""
+    """Return the vector of one token, from its cluster."""
     _, _, table, row = locate(settings, token)
     vector = embedding.tables[table].weight[row]
     return embedding.projections[table].weight @ vector if embedding.projections else vector
 
 
 def slow_log_probability(softmax, settings, h_D, token):
-    """One token's log-probability: its cluster's, plus its own in the cluster."""
+    """Return log p of one token: log p of its cluster plus log p of it within the cluster."""
 
     def scores(i):
         start, stop = (0, *CUTOFFS, 23)[i : i + 2]
@@ -181,7 +181,7 @@ def test_loss_is_minus_the_log_probability_of_each_target(make_net, kind):
 
 
 class LargestResult(TorchDispatchMode):
-    """The most numbers that any one result has in memory of its own."""
+    """The largest number of elements that one operation allocates."""
 
     count = 0
 
@@ -209,7 +209,7 @@ def test_chunks_of_the_plain_softmax_give_the_same_nats_and_gradients(make_net, 
 
 
 @pytest.mark.parametrize(("chunk", "at_once"), [(None, 30), (4, 4)])
-def test_no_more_logits_than_those_of_a_chunk_are_held(make_net, chunk, at_once):
+def test_no_more_logits_than_those_of_a_chunk_are_in_memory(make_net, chunk, at_once):
     net, tokens = make_net(n_token=5000, loss_chunk_size=chunk), torch.randint(5000, (2, 15))
     with LargestResult() as training:
         net.loss(tokens, tokens)[0].sum().backward()

@@ -1,4 +1,4 @@
-"""torch.compile makes one graph of the network, which stays while memory fills."""
+"""torch.compile makes one graph of the network, also while the memory fills."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ def _nothing_compiled_before():
 
 
 def train(net: TransformerXL, memory: Memory, documents: bool) -> Iterator[list[Tensor]]:
-    """The nats, every gradient and the memory after each segment."""
+    """Yield nats, every gradient and the memory after each segment."""
     draw = torch.Generator().manual_seed(5)
     for segment in range(SEGMENTS):
         tokens_BL = torch.randint(net.config.n_token, (ROWS, TGT_LEN), generator=draw)
@@ -44,11 +44,11 @@ CASES = [
     ({"loss_chunk_size": 5}, {}),
     ({"d_embed": 4}, {}),
     ({"mem_len": 0}, {"documents": False}),
-    # Of an adaptive vocabulary, all but the loss.
+    # With an adaptive softmax, everything except the loss.
     ({"cutoffs": (3, 6), "div_val": 2}, {"method": "hidden", "backend": "aot_eager"}),
     ({"kernel": "sdpa"}, {"dtype": torch.bfloat16}),
     *(({"kernel": kernel}, {"dtype": torch.float32, "half": True}) for kernel in TRACED_KERNELS),
-    # The backward pass too.
+    # Also the backward pass.
     *(({"kernel": kernel}, {"backend": "aot_eager"}) for kernel in TRACED_KERNELS),
 ]
 

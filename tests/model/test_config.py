@@ -1,4 +1,4 @@
-"""Sizes: what is refused, what follows from them, and the operations of a token."""
+"""Invalid sizes, derived sizes, and FLOPs per token."""
 
 import pytest
 import torch
@@ -104,7 +104,7 @@ def test_flops_are_those_of_weights_softmax_and_attention(make_net):
 
 
 def test_forward_of_one_token_takes_a_third_of_its_flops(make_net):
-    """The rest are the keys of two distances, of which the second is only padding."""
+    """The difference is the keys of two distances; the second one is only padding."""
     net = make_net(**SMALL, mem_len=0)
     with FlopCounterMode(display=False) as counter:
         net(torch.tensor([[3]]))

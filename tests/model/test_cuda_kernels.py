@@ -37,7 +37,7 @@ for kernel in (tiled.attend_tiles, tiled.query_gradients, tiled.state_gradients)
 
 @pytest.fixture
 def flex_on_cpu(monkeypatch):
-    """FlexAttention as the products that it stands for; PyTorch forbids their gradient on a CPU."""
+    """Replace FlexAttention by plain products: PyTorch has no gradient of it on a CPU."""
     monkeypatch.setattr(flex, "fused_attention", lambda: flex_attention.flex_attention)
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
     torch._dynamo.reset()
@@ -45,7 +45,7 @@ def flex_on_cpu(monkeypatch):
     torch._dynamo.reset()
 
 
-# The second one PyTorch hides itself, unless warnings are errors.
+# PyTorch hides the second warning itself, unless warnings are errors.
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 @pytest.mark.parametrize("case", correctness.SMALL, ids=str)
@@ -55,7 +55,7 @@ def test_flex_equals_the_reference_with_every_gradient(flex_on_cpu, case):
 
 
 def run_with_triton(*arguments, **environment) -> str:
-    """Run Python beside the tests: Triton chooses its interpreter when it is imported."""
+    """Run Python in a separate process: Triton selects its interpreter at import."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed (it is for Linux)")
     variables = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | environment

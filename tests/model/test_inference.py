@@ -13,7 +13,7 @@ from txl_lightning.model import inference as inference_module
 from txl_lightning.model.kernels import inference as kernel
 
 SEGMENTS = [5, 6, 1, 1, 3]
-# What the random settings leave out, and the edges.
+# Settings that the random ones leave out, and edge cases.
 AXES = [
     {"positions": "learned", "clamp_len": 0},
     {"untie_r": True, "norm": "pre"},
@@ -25,7 +25,7 @@ AXES = [
 
 
 def read(net, memory, tokens, segments, doc_pos=None, ext_len=0):
-    """Logits of a text read in segments, and the memory after it."""
+    """Return the logits of a text read in segments, and the memory after it."""
     logits = []
     for stop, length in zip(accumulate(segments), segments, strict=True):
         window = slice(max(stop - length - ext_len, 0), stop)
@@ -36,13 +36,13 @@ def read(net, memory, tokens, segments, doc_pos=None, ext_len=0):
 
 
 def document_positions(total: int) -> torch.Tensor:
-    """One row goes on, one begins anew twice, one begins anew with the last token."""
+    """Return doc_pos of three rows: no new document, two, and one that is the last token."""
     place = torch.arange(total)
     return torch.stack([place, place % 7, torch.where(place == total - 1, 0, place)])
 
 
 def check_equal(make_net, segments=SEGMENTS, ext_len=0, documents=False, lengths=None, **changes):
-    """Read a text by the cached reader and by the network: the same to rounding."""
+    """Read a text with the cached reader and with the network; compare to rounding."""
     torch.manual_seed(0)
     tile_scores = changes.pop("tile_scores", kernel.TILE_SCORES["cpu"])
     net = make_net(**{"mem_len": 8} | changes)
@@ -56,7 +56,7 @@ def check_equal(make_net, segments=SEGMENTS, ext_len=0, documents=False, lengths
         fast, cache = read(reader, cache, tokens, segments, doc_pos, ext_len)
     assert isinstance(cache, KeyValueCache)
     torch.testing.assert_close(fast, slow, rtol=0, atol=1e-12)
-    # With same_length mem_len, the hidden states forget one state that is read again.
+    # With same_length mem_len, the memory of hidden states drops one reread state.
     difference = set((cache.filled_B - memory.filled_B).tolist())
     assert difference <= {0, int(memory.same_length == "mem_len" and ext_len > 0)}
 
@@ -171,7 +171,7 @@ def test_cache_is_read_with_and_without_autocast_and_inference_mode(make_net, fi
 
 
 @torch.inference_mode()
-def test_cache_holds_the_precision_of_the_network(make_net):
+def test_cache_has_the_precision_of_the_network(make_net):
     reader = CachedReader(make_net().to(torch.bfloat16))
     nats, cache = reader.loss(*torch.randint(11, (2, 2, 5)))
     assert (nats.dtype, cache.buffer.k_NHBKC.dtype) == (torch.float32, torch.bfloat16)
@@ -204,7 +204,7 @@ def test_reader_falls_back_to_hidden_states_where_keys_change(make_net, changes)
     assert torch.equal(reader(tokens, memory)[0], net(tokens, net(tokens)[1])[0])
 
 
-def test_eval_mode_leaves_the_module_in_its_mode_after_an_error(make_net):
+def test_eval_mode_is_undone_after_an_error(make_net):
     net = make_net().train()
     with pytest.raises(IndexError), torch.no_grad(), eval_mode(net):
         CachedReader(net)(torch.tensor([[99]]))

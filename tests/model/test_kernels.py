@@ -1,4 +1,4 @@
-"""Every kernel is the equation: forward, and every gradient, on awkward sizes."""
+"""Every kernel equals the equation, forward and in every gradient, for unusual sizes."""
 
 import math
 from itertools import product
@@ -23,7 +23,7 @@ CASES += [(5, 7, names) for names in ("rvu", "ru", "rv", "r", "u", "b", "ub", ""
 
 
 def make_inputs(tgt_len, mem_len, names="rvu", filled=(0, 3)):
-    """Leaves by name, and the mask of a memory that is filled differently in each row."""
+    """Return inputs by name, and the mask of a memory with `filled` states per row."""
     B, H, K, S = 2, 3, 4, mem_len + tgt_len
     shapes = {"q": (B, tgt_len, H, K), "k": (B, S, H, K), "value": (B, S, H, K)}
     shapes |= {"r": (S + 1, H, K), "u": (H, K), "v": (H, K), "b": (S + 1, H)}

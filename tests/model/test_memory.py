@@ -15,23 +15,23 @@ def empty_memory(n_layer, batch_size, mem_len, *lengths) -> Memory:
 
 
 def remember(memory: Memory, h: torch.Tensor, doc_pos=None, n_reread=0) -> Memory:
-    """The memory after a segment of these states."""
+    """Return the memory after a segment of these states."""
     return memory.updated(h, memory.attention_mask(h.size(2), doc_pos), n_reread)
 
 
 def states(start: int, stop: int) -> torch.Tensor:
-    """States numbered by time, [N=2, B=3, L, D=1]."""
+    """Return states numbered by time, [N=2, B=3, L, D=1]."""
     return torch.arange(start, stop, dtype=torch.float64).expand(2, 3, -1)[..., None]
 
 
 def newest_filled(memory: Memory) -> torch.Tensor:
-    """The states of the first row that are filled; all rows are filled alike."""
+    """Return the valid states of the first row; all rows have equally many."""
     [filled] = set(memory.filled_B.tolist())
     return memory.h_NBMD[:, :, memory.mem_len - filled :].double()
 
 
 def uneven_memory() -> Memory:
-    """One whose rows differ, and whose every setting is away from its default."""
+    """Return a memory with different rows, and no setting at its default."""
     memory = empty_memory(2, 3, 4, 7, "mem_len+1")
     h = states(0, 5) + 100 * torch.arange(3.0)[None, :, None, None]
     return remember(memory, h, torch.tensor([[0, 1, 2, 3, 4], [0] * 5, [0, 0, 0, 0, 1]]))
@@ -57,7 +57,7 @@ def test_invalid_counts_of_states_are_refused(filled, message):
     st.integers(0, 15),
 )
 def test_memory_holds_the_last_states_in_order_without_reread_ones(mem_len, lengths, ext_len):
-    """The original's swapped arguments kept 4 of M = 6 states, and the last ones twice."""
+    """Swapped arguments in the original would keep 4 of M = 6 states, and the last ones twice."""
     memory, start = empty_memory(2, 3, mem_len), 0
     for length in lengths:
         first, stop = max(start - ext_len, 0), start + length
@@ -93,7 +93,7 @@ def test_memory_excludes_earlier_documents(mem_len):
 @pytest.mark.parametrize(
     ("mem_len", "same_length", "count"), [(6, "mem_len", 6), (6, "mem_len+1", 7), (0, "mem_len", 9)]
 )
-def test_same_length_lets_each_query_see_as_many_states(mem_len, same_length, count, lengths):
+def test_same_length_gives_each_query_equally_many_states(mem_len, same_length, count, lengths):
     memory, time = empty_memory(2, 3, mem_len, None, same_length), 0
     for length in lengths:
         start = time if mem_len else 0
@@ -106,7 +106,7 @@ def test_same_length_lets_each_query_see_as_many_states(mem_len, same_length, co
 
 
 def test_memory_has_no_gradient_and_no_larger_storage_than_its_states():
-    """A view of all that was read would keep it, in RAM and in every checkpoint."""
+    """A view would keep all states of the segment, in RAM and in every checkpoint."""
     h = states(0, 40).clone().requires_grad_()
     memory = remember(empty_memory(2, 3, 2), h * 2)
     assert not memory.h_NBMD.requires_grad

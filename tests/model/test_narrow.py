@@ -1,4 +1,4 @@
-"""Narrow weights compute what products of rounded numbers are, and are refused elsewhere."""
+"""Narrow weights equal products of rounded numbers, and are refused if unsupported."""
 
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ from txl_lightning.model.narrow import Bfloat16Linear, Int8Linear
 
 pytestmark = pytest.mark.skipif(
     not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()),
-    reason="the CPU has no such products",
+    reason="the CPU does not support these products",
 )
 SIZES = [(1, 1, True), (3, 5, False), (41, 410, True), (2, 64, False)]
 

@@ -1,4 +1,4 @@
-"""Position schemes: every one, while memory fills and beyond its table."""
+"""All position schemes, while the memory fills and beyond their tables."""
 
 import math
 
@@ -12,7 +12,7 @@ TABLES = {name: {"clamp_len": 5} for name in ("learned", "shaw", "absolute_learn
 
 
 def scheme(name="sinusoidal", **changes):
-    """Two layers' scheme, with weights that are not what they begin as."""
+    """Return a scheme of two layers whose weights differ from their initial values."""
     torch.manual_seed(3)
     options = {"n_layer": 2, "n_head": 2, "d_model": 8, **TABLES.get(name, {}), **changes}
     made = SCHEMES[name](TransformerXLConfig(positions=name, **options))
@@ -22,12 +22,12 @@ def scheme(name="sinusoidal", **changes):
 
 
 def distances(count, clamp_len=None):
-    """Distances where `count` states are in sight."""
+    """Return the distances of `count` visible states."""
     return Memory(torch.zeros(1, 1, 0, 8), torch.zeros(1), clamp_len).distances(count)
 
 
 def numbers(terms):
-    """All that a layer's terms hold, newest first."""
+    """Return all tensors of a layer's terms, nearest distance first."""
     tensors = [terms.r_THK, terms.b_TH, terms.p_SD]
     return [tensor.flip(0) for tensor in tensors if tensor is not None]
 

@@ -1,4 +1,4 @@
-"""The network's properties."""
+"""Properties of the network."""
 
 import copy
 from itertools import pairwise
@@ -15,7 +15,7 @@ EXACT_KERNELS = ["auto", "matmul", "per_head", "reference", "sdpa"]
 
 
 def read_in_segments(net, tokens_BL, lengths, mem_len):
-    """Logits of a text read segment by segment."""
+    """Return the logits of a text read segment by segment."""
     memory, parts = net.empty_memory(len(tokens_BL), EvalLengths(mem_len)), []
     for part_BL in tokens_BL.split(lengths, dim=1):
         logits_BLV, memory = net(part_BL, memory)
@@ -36,7 +36,7 @@ def test_reading_in_segments_equals_reading_at_once(make_net, changes, lengths):
     torch.testing.assert_close(in_parts, net(tokens)[0], rtol=0, atol=1e-10)
 
 
-def test_layer_sees_its_segment_and_mem_len_states_before_it(make_net):
+def test_layer_attends_to_its_segment_and_mem_len_states_before_it(make_net):
     net, tokens = make_net(n_layer=1, mem_len=3), torch.randint(1, 11, (1, 9))
     before = read_in_segments(net, tokens, [3, 3, 3], 3)
     for changed in range(9):
@@ -130,7 +130,7 @@ def test_variational_dropout_drops_the_same_units_of_a_row_and_others_of_each_se
 
 
 def read_alone(net, tokens, targets, doc_pos, mem_len, tgt_len):
-    """One row at a time; where a document begins, the segment is cut and the memory is empty."""
+    """Read one row at a time; a new document starts a new segment with an empty memory."""
     rows = []
     for token_1T, target_1T, [doc_pos_T] in zip(
         *(tensor.split(1) for tensor in (tokens, targets, doc_pos)), strict=True
@@ -147,7 +147,7 @@ def read_alone(net, tokens, targets, doc_pos, mem_len, tgt_len):
 
 
 def read_in_rows(net, tokens, targets, doc_pos, mem_len, tgt_len):
-    """All rows at once, in segments that know documents by `doc_pos` only."""
+    """Read all rows together; only `doc_pos` separates documents."""
     memory, parts = net.empty_memory(len(tokens), EvalLengths(mem_len)), []
     for token_BL, target_BL, doc_pos_BL in zip(
         *(tensor.split(tgt_len, dim=1) for tensor in (tokens, targets, doc_pos)), strict=True

@@ -1,4 +1,4 @@
-"""Hugging Face's TransfoXL, run by a Python that has it: see requirements.txt.
+"""Run Hugging Face's TransfoXL in a Python that has it: see requirements.txt.
 
 python transfo_xl.py make ROOT      for each setting in ROOT/settings.json, a random network
 python transfo_xl.py measure ROOT   of each network in ROOT, the nats of ROOT/tokens.npy
@@ -20,25 +20,25 @@ TGT_LEN = 7
 
 
 def type_as(self, other=None, dtype=None, of=torch.Tensor.type_as):
-    """The model calls it with a dtype, which no torch allows; what is meant is `to`."""
+    """Replace Tensor.type_as: the model passes a dtype, which torch refuses; it means `to`."""
     return of(self, other) if dtype is None else self.to(dtype)
 
 
 def make(root: Path) -> None:
-    """Networks whose every weight is away from its start, as save_pretrained writes them."""
+    """Write networks by save_pretrained, with every weight changed from its initial value."""
     for name, settings in json.loads((root / "settings.json").read_text()).items():
         torch.manual_seed(0)
         model = TransfoXLLMHeadModel(TransfoXLConfig(**settings))
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.2)
-        # Biases that all layers share are refused by safetensors.
+        # safetensors refuses biases that all layers share.
         model.save_pretrained(root / name, safe_serialization=model.config.untie_r)
 
 
 @torch.no_grad()
 def measure(root: Path) -> None:
-    """Nats of every token but a row's first, read in segments; what did not fit is an error."""
+    """Write the nats of every token except each row's first, read in segments."""
     tokens_BT = torch.from_numpy(np.load(root / "tokens.npy"))
     for folder in sorted(path.parent for path in root.glob("*/config.json")):
         model, info = TransfoXLLMHeadModel.from_pretrained(folder, output_loading_info=True)
@@ -48,7 +48,7 @@ def measure(root: Path) -> None:
 
 
 def nats(model: TransfoXLLMHeadModel, tokens_BT: torch.Tensor) -> torch.Tensor:
-    """-log p of each row's tokens after its first."""
+    """Return -log p of each row's tokens except its first."""
     rows, config = len(tokens_BT), model.config
     empty = [torch.zeros(0, rows, config.d_model) for _ in range(config.n_layer)]
     memories, parts = (empty if config.mem_len else None), []

@@ -1,4 +1,4 @@
-"""Sweeps whose trials are a script that logs as fit does, in milliseconds."""
+"""Sweeps whose trials run a script that logs like fit, in milliseconds."""
 
 import csv
 import os
@@ -36,7 +36,7 @@ class Place:
         return path
 
     def start(self) -> subprocess.Popen:
-        """Start the sweep as a process of its own."""
+        """Start the sweep in a separate process."""
         command = [sys.executable, "-m", "txl_lightning", "sweep", "search.yaml"]
         environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[2])}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -52,7 +52,7 @@ class Place:
         return self.out / f"{number:03}"
 
     def steps(self, number: int) -> list[int]:
-        """Return the steps that a trial has logged, in all its processes."""
+        """Return the steps that all processes of a trial have logged."""
         path = self.trial(number) / "version_0" / "metrics.csv"
         lines = path.read_text().splitlines()[1:] if path.exists() else []
         return [int(line.split(",")[0]) for line in lines]
@@ -79,5 +79,5 @@ def place(tmp_path, monkeypatch) -> Place:
 
 @pytest.fixture
 def sweep(txl, place):
-    """Run the folder's sweep here: its exit code, and what it printed."""
+    """Run the sweep of the folder in this process; return its exit code and output."""
     return lambda *options: txl("sweep", "search.yaml", *options)

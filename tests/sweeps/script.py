@@ -1,4 +1,4 @@
-"""A trial of the tests: it logs as fit does, in milliseconds, and continues where it was killed.
+"""A trial of the tests: it logs like fit, in milliseconds, and continues after a kill.
 
 script.py --lr=LR [--mem_len=N] [--steps=N] [--wait=SECONDS] --trainer.default_root_dir=DIR
 """

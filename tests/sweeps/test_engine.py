@@ -1,4 +1,4 @@
-"""W&B's file, what Optuna proposes for it, and when a trial is pruned."""
+"""W&B's file, Optuna's proposals, and pruning."""
 
 import math
 
@@ -32,7 +32,7 @@ def make_config(method: str = "random", parameters: dict = PARAMETERS, **changes
 
 
 def propose(config: dict, folder, count: int, seed: int = 1) -> list[dict]:
-    """Ask for trials until there are so many in the folder; the third of them fails."""
+    """Ask for trials until the folder has `count`; the third of them fails."""
     folder.mkdir(exist_ok=True)
     sweep = engine.open_sweep(config, folder, seed)
     while len(sweep.study.trials) < count and (trial := sweep.ask_trial()):
@@ -63,7 +63,7 @@ def test_reopened_study_continues_with_the_same_proposals(method, tmp_path):
 
 @pytest.mark.slow
 def test_bayes_proposes_better_values_than_random(tmp_path):
-    """Of four parameters one matters, whose best is 0.01."""
+    """One of four parameters matters; its best value is 0.01."""
     errors, parameters = [], {**PARAMETERS, "tgt_len": {"value": 0}}
     for method in ("bayes", "random"):
         trials = propose(make_config(method, parameters), tmp_path / method, 25)
@@ -186,7 +186,7 @@ def test_journal_that_is_damaged_or_of_another_kind_is_refused(tmp_path, change)
         ({}, 2, "seed"),
     ],
 )
-def test_another_search_is_refused_in_the_folder_of_a_sweep(changes, seed, key, tmp_path):
+def test_a_changed_sweep_is_refused_in_the_folder_of_a_sweep(changes, seed, key, tmp_path):
     propose(make_config(), tmp_path, 1)
     other = make_config(**changes)
     with pytest.raises(ValueError, match=f"^{key}: changed since the sweep in"):

@@ -1,4 +1,4 @@
-"""A sweep's results."""
+"""Results of a sweep."""
 
 import json
 

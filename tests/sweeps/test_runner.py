@@ -1,4 +1,4 @@
-"""A sweep from its first trial to its last, with accidents; its trials are a script."""
+"""A sweep from its first trial to its last, with faults; its trials run a script."""
 
 import json
 import signal
@@ -43,7 +43,7 @@ def test_failed_trial_is_recorded_and_the_sweep_continues(place, sweep):
     assert place.states == ["fail", "complete", "complete"]
     reason = "exit code 1: error: lr: invalid impossible; expected a number"
     assert place.rows[-1]["reason"] == reason
-    # Of a value that falls, the best is the first.
+    # If values get worse, the first one is the best.
     assert float(place.rows[0]["value"]) == pytest.approx(1.36)
 
 
@@ -64,7 +64,7 @@ KNOWN = "expected one that is logged: step, train/loss, val/bits_per_byte"
          f"metric.name: invalid train/bits; {KNOWN}", 1, {9}),
     ],
 )  # fmt: skip
-def test_sweep_in_which_nothing_works_ends_early(
+def test_sweep_whose_first_trials_fail_ends_early(
     options, changes, message, n_trials, n_steps, place, sweep
 ):
     place.write(*options, **changes)
@@ -84,7 +84,7 @@ def test_hyperband_stops_a_bad_trial(place, sweep):
     assert "trial 1: pruned, val/bits_per_byte" in output.out
 
 
-def test_count_is_of_trials_in_all(place, sweep):
+def test_count_is_the_total_number_of_trials(place, sweep):
     place.write(method="random", parameters={"lr": {"min": 0.1, "max": 1.0}})
     code, output = sweep()
     assert (code, "count: invalid None; expected a number of trials" in output.err) == (2, True)
@@ -97,7 +97,7 @@ def test_count_is_of_trials_in_all(place, sweep):
     ("goal", "target", "values"),
     [("minimize", 0.35, [0.1, 0.3, 0.9]), ("maximize", 1.3, [0.3, 0.9, 0.1])],
 )
-def test_sweep_ends_where_the_target_is_reached(goal, target, values, place, sweep):
+def test_sweep_ends_when_the_target_is_reached(goal, target, values, place, sweep):
     metric = {"name": "val/bits_per_byte", "goal": goal, "target": target}
     place.write(metric=metric, parameters={"lr": {"values": values}})
     assert sweep()[0] == 0
@@ -121,7 +121,7 @@ def test_command_is_that_of_wandbs_agent_in_the_trials_folder(tmp_path):
 def test_trial_that_another_process_stops_is_interrupted_and_a_killed_one_fails(
     name, code, states, place, sweep
 ):
-    """A machine that shuts down sends SIGTERM to all processes, in any order."""
+    """At shutdown, a machine sends SIGTERM to all processes, in any order."""
     search = place.write()
     search.write_text(search.read_text().replace("${env}", f"sh\n- -c\n- kill -{name} $$"))
     exit_code, output = sweep()

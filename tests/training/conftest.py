@@ -95,7 +95,7 @@ def fit(make_model, make_data, make_trainer):
 
 
 @pytest.fixture
-def kept_bytes():
+def count_bytes():
     """Return how many bytes a computation keeps for its gradients."""
 
     def count(compute) -> int:

@@ -74,14 +74,14 @@ def runs(letters, memory_NBMD) -> Path:
         "ddp": DDP,
         "ddp_averaged": [*DDP, *FOUR, *AVERAGE],
         "fsdp": [*FSDP, *FOUR, "--model.recompute=true", "--data.micro_batches=2"],
-        "fsdp_on": [*FSDP, *going_on(letters, "fsdp")],
+        "fsdp_on": [*FSDP, *resume_options(letters, "fsdp")],
         "fsdp_lamb": [*FSDP, *FOUR, *LAMB, *CLUSTERS],
         "ddp_lamb": [*DDP, *FOUR, *LAMB, *CLUSTERS],
-        "fsdp_no_more": [*FSDP, *going_on(letters, "averaged")],
+        "fsdp_no_more": [*FSDP, *resume_options(letters, "averaged")],
         "fsdp_averaged": [*FSDP, *AVERAGE],
         "cut": CUT,
     }
-    on_two_nodes(letters, {name: command_line(letters, name, *two[name]) for name in two})
+    run_on_two_nodes(letters, {name: command_line(letters, name, *two[name]) for name in two})
     return letters
 
 
@@ -94,16 +94,16 @@ def last(folder: Path, run: str) -> Path:
     return folder / run / "version_0" / "checkpoints" / "last.ckpt"
 
 
-def going_on(folder: Path, run: str) -> list[str]:
+def resume_options(folder: Path, run: str) -> list[str]:
     return [f"--ckpt_path={last(folder, run)}"]
 
 
-def on_two_nodes(folder: Path, command_lines: dict[str, list[str]]) -> None:
+def run_on_two_nodes(folder: Path, command_lines: dict[str, list[str]]) -> None:
     """Run them in two processes that know of each other no more than two machines do."""
     (folder / "runs.json").write_text(json.dumps(command_lines))
     start = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
     start += ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
-    together([[*start, f"--node-rank={rank}", __file__, str(folder)] for rank in (0, 1)])
+    run_group([[*start, f"--node-rank={rank}", __file__, str(folder)] for rank in (0, 1)])
 
 
 def run_all(folder: Path) -> None:
@@ -115,13 +115,13 @@ def run_all(folder: Path) -> None:
     silence_warnings()
     for name, arguments in json.loads((folder / "runs.json").read_text()).items():
         try:
-            kept = what_is_held(TxlCLI(arguments))
+            kept = describe_state(TxlCLI(arguments))
         except ValueError as error:
             kept = {"refused": str(error)}
         torch.save(kept, folder / f"{name}.rank{os.environ['RANK']}.pt")
 
 
-def what_is_held(cli: TxlCLI) -> dict:
+def describe_state(cli: TxlCLI) -> dict:
     """Return what this process holds after a run and an evaluation, when another would begin."""
     h_NBMD = cli.model.memory_bank.committed["train", 0].h_NBMD
     tokens_BL = torch.zeros(1, 1, dtype=torch.long)
@@ -135,7 +135,7 @@ def what_is_held(cli: TxlCLI) -> dict:
     return {"h_NBMD": h_NBMD, "held": held}
 
 
-def together(commands: list[list[str]]) -> None:
+def run_group(commands: list[list[str]]) -> None:
     """Run commands that need each other; none outlives this."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     how = {"cwd": Path(__file__).parents[2], "env": environment, "text": True}
@@ -162,7 +162,7 @@ def losses(folder: Path, run: str) -> list[float]:
     return [float(row[name]) for row in rows for name in names if row[name]]
 
 
-def of_each_rank(folder: Path, run: str, what: str) -> list:
+def load_of_each_rank(folder: Path, run: str, what: str) -> list:
     return [torch.load(folder / f"{run}.rank{rank}.pt")[what] for rank in (0, 1)]
 
 
@@ -171,7 +171,7 @@ def test_two_nodes_take_the_steps_of_one_process(runs):
     assert len(losses(runs, "one")) == 8 + 8 + 4
 
 
-def test_sharded_model_takes_the_steps_of_a_whole_one_also_resumed(runs):
+def test_sharded_model_takes_the_steps_of_an_unsharded_one_also_resumed(runs):
     both = losses(runs, "fsdp") + losses(runs, "fsdp_on")
     assert both == pytest.approx(losses(runs, "one"), rel=1e-5)
 
@@ -184,18 +184,18 @@ def test_two_nodes_take_the_steps_of_one_with_lamb_and_an_adaptive_vocabulary(ru
 @pytest.mark.parametrize("run", ["ddp", "fsdp_on"])
 def test_each_process_keeps_the_memory_of_its_own_rows(runs, memory_NBMD, run):
     """None has the memory of the first, which is what happens to a buffer under DDP."""
-    first, second = of_each_rank(runs, run, "h_NBMD")
+    first, second = load_of_each_rank(runs, run, "h_NBMD")
     assert torch.allclose(torch.cat([first, second], dim=1), memory_NBMD, atol=1e-4)
     assert not torch.allclose(first, second, atol=0.1)
 
 
-def test_each_process_holds_half_of_the_weights_and_of_the_optimizer_state(runs):
-    whole = of_each_rank(runs, "ddp", "held")
-    for part, all_of_it in zip(of_each_rank(runs, "fsdp", "held"), whole, strict=True):
+def test_each_process_stores_half_of_the_weights_and_of_the_optimizer_state(runs):
+    whole = load_of_each_rank(runs, "ddp", "held")
+    for part, all_of_it in zip(load_of_each_rank(runs, "fsdp", "held"), whole, strict=True):
         assert part / all_of_it == pytest.approx(0.5, abs=0.02)
 
 
-def test_sharded_run_is_saved_as_a_whole_one(runs):
+def test_sharded_run_is_saved_like_an_unsharded_one(runs):
     a, b = (torch.load(last(runs, run), weights_only=True) for run in ("one", "fsdp_on"))
     assert a.keys() == b.keys()
     assert a["state_dict"].keys() == b["state_dict"].keys()
@@ -205,7 +205,7 @@ def test_sharded_run_is_saved_as_a_whole_one(runs):
 
 
 def test_one_process_measures_what_two_have_trained(runs):
-    options = command_line(runs, "measured", *going_on(runs, "fsdp_on"))[1:]
+    options = command_line(runs, "measured", *resume_options(runs, "fsdp_on"))[1:]
     cli = TxlCLI(["validate", *options])
     nats = cli.trainer.callback_metrics["val/nats"].item()
     assert nats == pytest.approx(losses(runs, "fsdp_on")[-1], rel=1e-5)
@@ -221,7 +221,7 @@ def test_two_nodes_measure_and_save_the_average_of_one_process(runs):
 
 
 def test_sharded_model_is_not_averaged_but_resumes_from_an_average(runs):
-    for refused in of_each_rank(runs, "fsdp_averaged", "refused"):
+    for refused in load_of_each_rank(runs, "fsdp_averaged", "refused"):
         assert refused.startswith(
             "trainer.strategy: invalid fsdp2; expected ddp with WeightAverage"
         )
@@ -229,21 +229,21 @@ def test_sharded_model_is_not_averaged_but_resumes_from_an_average(runs):
 
 
 def test_matrices_are_not_split_for_tensor_parallelism(runs):
-    for refused in of_each_rank(runs, "cut", "refused"):
+    for refused in load_of_each_rank(runs, "cut", "refused"):
         assert refused.startswith("trainer.strategy.tensor_parallel_size: invalid 2")
 
 
 @pytest.mark.faults
 @pytest.mark.filterwarnings("ignore:the order of the text is exact")
-def test_any_number_of_processes_continues_what_any_other_number_has_saved(letters):
+def test_any_number_of_processes_continues_a_checkpoint_of_any_other_number(letters):
     for name, options in {"alone": ADAMW, "alone_4": [*ADAMW, *FOUR]}.items():
         TxlCLI(command_line(letters, name, *options))
     two = {
         "two_4": [*FSDP, *ADAMW, *FOUR],
-        "one_two": [*FSDP, *ADAMW, *going_on(letters, "alone_4")],
+        "one_two": [*FSDP, *ADAMW, *resume_options(letters, "alone_4")],
     }
-    on_two_nodes(letters, {name: command_line(letters, name, *two[name]) for name in two})
-    TxlCLI(command_line(letters, "two_one", *ADAMW, *going_on(letters, "two_4")))
+    run_on_two_nodes(letters, {name: command_line(letters, name, *two[name]) for name in two})
+    TxlCLI(command_line(letters, "two_one", *ADAMW, *resume_options(letters, "two_4")))
     expected = losses(letters, "alone")
     for run in ("one_two", "two_one"):
         assert losses(letters, run) == pytest.approx(expected[10:], rel=1e-5), run
@@ -251,14 +251,14 @@ def test_any_number_of_processes_continues_what_any_other_number_has_saved(lette
 
 
 @pytest.mark.faults
-def test_devices_of_one_machine_hold_a_sharded_model(letters, memory_NBMD):
+def test_devices_of_one_machine_share_a_model(letters, memory_NBMD):
     options = ["--trainer.devices=2", "--trainer.strategy=fsdp2"]
-    together([[sys.executable, "-m", "txl_lightning", *command_line(letters, "here", *options)]])
+    run_group([[sys.executable, "-m", "txl_lightning", *command_line(letters, "here", *options)]])
     assert losses(letters, "here") == pytest.approx(losses(letters, "one"), rel=1e-5)
 
 
 @pytest.mark.parametrize("kernel", ["reference", "sdpa", "matmul"])
-def test_recomputed_network_computes_the_same_and_keeps_less(make_net, kept_bytes, kernel):
+def test_recomputed_network_computes_the_same_with_less_memory(make_net, count_bytes, kernel):
     net = make_net(n_layer=3, kernel=kernel, dropout=0.2, dropatt=0.1).train()
     names, tokens_BL = list(net.state_dict()), torch.randint(11, (2, 9))
 
@@ -268,12 +268,12 @@ def test_recomputed_network_computes_the_same_and_keeps_less(make_net, kept_byte
         nats_BL, _ = net.loss(tokens_BL, tokens_BL.flip(1), memory)
         return [nats_BL, *torch.autograd.grad(nats_BL.sum(), list(net.parameters()))]
 
-    expected, kept = compute(), kept_bytes(compute)
+    expected, kept = compute(), count_bytes(compute)
     for _ in range(2):
         enable_activation_checkpointing(net)
     assert all(map(torch.equal, compute(), expected))
     assert list(net.state_dict()) == names
-    assert kept_bytes(compute) < 0.5 * kept
+    assert count_bytes(compute) < 0.5 * kept
 
 
 def test_recompute_is_set_for_the_model(fit):

@@ -70,7 +70,7 @@ def test_validation_is_the_protocol_of_the_final_table(
     assert (expected.item() == pytest.approx(default.item(), rel=1e-5)) is (protocol == {})
 
 
-def test_eval_lengths_leave_training_as_it_is(fit):
+def test_eval_lengths_do_not_change_training(fit):
     settings = {"eval_mem_len": 40, "eval_clamp_len": 9, "eval_same_length": "mem_len+1"}
     alone, measured = (
         fit(FAR | {"settings": changes}, val_check_interval=2, limit_val_batches=3, max_steps=3)
@@ -109,7 +109,7 @@ def test_predict_writes_the_nats_of_every_token_once(
 
 
 @pytest.mark.parametrize("ext_len", [0, 1, 20])
-def test_task_reports_the_share_of_right_answers(measure, ext_len):
+def test_task_reports_the_accuracy_of_answers(measure, ext_len):
     """A network of zeros always answers with the first symbol."""
     task = TaskConfig(length=2, n_symbol=2, n_eval=64)
     data = CorpusDataModule(corpus="copy", task=task, tgt_len=3, batch_size=4, ext_len=ext_len)

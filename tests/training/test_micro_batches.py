@@ -83,10 +83,10 @@ def test_backward_pass_draws_the_same_dropout_again(step):
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
-def test_activations_are_kept_of_one_micro_batch_at_a_time(step, kept_bytes):
+def test_only_one_micro_batch_has_activations_in_memory(step, count_bytes):
     net, segment, memory = step
     whole, parts = (
-        kept_bytes(lambda n=n: nats_in_micro_batches(net, segment, memory, 0, n)) for n in (1, 2)
+        count_bytes(lambda n=n: nats_in_micro_batches(net, segment, memory, 0, n)) for n in (1, 2)
     )
     assert parts < whole / 10
 

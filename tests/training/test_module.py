@@ -47,7 +47,7 @@ def test_fit_takes_the_steps_of_a_plain_training_loop(fit, make_model, make_data
 
 
 @pytest.mark.parametrize(("algorithm", "clip"), [("value", 1e-3), ("norm", 1e-2)])
-def test_gradients_are_clipped_as_asked(fit, algorithm, clip):
+def test_gradients_are_clipped_as_configured(fit, algorithm, clip):
     gradients, look = [], Callback()
     look.on_before_zero_grad = lambda trainer, module, _: gradients.extend(
         parameter.grad for parameter in module.parameters() if parameter.grad is not None
@@ -159,7 +159,7 @@ def test_resume_of_a_run_whose_optimizer_was_not_fused_is_exact(interrupt):
     interrupt(3, callbacks=[old], optim={"name": "muon"})
 
 
-def test_asking_for_the_number_of_steps_keeps_the_position(interrupt, monkeypatch):
+def test_reading_the_number_of_steps_keeps_the_position(interrupt, monkeypatch):
     answers, configure = [], LanguageModel.configure_optimizers
 
     def ask(model):
@@ -171,7 +171,7 @@ def test_asking_for_the_number_of_steps_keeps_the_position(interrupt, monkeypatc
     assert answers == [6, 6]
 
 
-def test_resumed_run_trains_by_the_settings_given_now(fit, tmp_path):
+def test_resumed_run_uses_the_new_settings(fit, tmp_path):
     path = tmp_path / "a.ckpt"
     optim = {"schedule": "constant", "warmup_steps": 8, "lr": 0.01, "weight_decay": 0.1}
     fit({"optim": optim}, max_steps=3, save=(path, 3))
@@ -218,7 +218,7 @@ def test_logged_tokens_and_means_cover_the_steps_since_the_last_log(fit, accumul
     ],
     ids=str,
 )
-def test_position_and_memory_are_right_under_lightnings_flags(fit, flags, filled):
+def test_position_and_memory_are_correct_with_lightnings_flags(fit, flags, filled):
     record = fit(**{"limit_val_batches": 3} | flags)
     assert record.filled == filled
     assert [segment.index for segment in record.segments] == [*range(len(filled))]
@@ -295,7 +295,7 @@ def test_any_loader_of_tokens_and_targets_can_be_used_in_any_order(make_model, m
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
-def test_batches_of_another_kind_are_refused_in_words(make_model, make_trainer, batch, message):
+def test_batches_of_another_kind_are_refused(make_model, make_trainer, batch, message):
     with pytest.raises(ValueError, match=message):
         make_trainer().validate(make_model(), DataLoader([batch], batch_size=None))
 

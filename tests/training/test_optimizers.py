@@ -70,7 +70,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize(("settings", "steps", "factors"), SCHEDULES.values(), ids=SCHEDULES)
-def test_schedule_goes_from_the_peak_to_its_end_and_stays_constant(settings, steps, factors):
+def test_schedule_goes_from_the_peak_to_its_end_and_then_stays_constant(settings, steps, factors):
     config = OptimConfig(**settings)
     assert {step: lr_factor(step, config, steps) for step in factors} == pytest.approx(factors)
 
@@ -106,7 +106,7 @@ def test_every_optimizer_learns_and_decays_only_the_layers_matrices(name):
     assert losses[-1] < losses[0] - 0.1
 
 
-def after_one_step(name: str, gradient, weight_decay=0.0) -> torch.Tensor:
+def take_one_step(name: str, gradient, weight_decay=0.0) -> torch.Tensor:
     """Where a matrix of ones is."""
     net = nn.Linear(2, 2, bias=False)
     nn.init.ones_(net.weight)
@@ -117,17 +117,17 @@ def after_one_step(name: str, gradient, weight_decay=0.0) -> torch.Tensor:
     return net.weight.detach()
 
 
-def test_decay_is_a_part_of_the_gradient_or_apart_from_it():
+def test_decay_is_part_of_the_gradient_or_decoupled():
     gradient = [[-0.4, 0.1], [0.3, -0.7]]
     for name in ("adam", "adagrad", "sgd"):
-        decayed = after_one_step(name, gradient, weight_decay=0.5)
-        torch.testing.assert_close(decayed, after_one_step(name, [[0.1, 0.6], [0.8, -0.2]]))
+        decayed = take_one_step(name, gradient, weight_decay=0.5)
+        torch.testing.assert_close(decayed, take_one_step(name, [[0.1, 0.6], [0.8, -0.2]]))
     for name in ("adamw", "muon"):
-        apart = after_one_step(name, gradient) - 0.5 * 0.2
-        torch.testing.assert_close(after_one_step(name, gradient, weight_decay=0.2), apart)
+        apart = take_one_step(name, gradient) - 0.5 * 0.2
+        torch.testing.assert_close(take_one_step(name, gradient, weight_decay=0.2), apart)
 
 
-def lamb_by_hand(weights, gradients, lr, betas, eps, decay):
+def compute_lamb(weights, gradients, lr, betas, eps, decay):
     """Algorithm 2 of You et al. 2020, with NVIDIA's longest weight and without the correction."""
     mean = square = np.zeros_like(weights)
     for gradient in gradients:
@@ -150,7 +150,7 @@ def test_lamb_takes_the_published_steps(scale, decay):
     for gradient in gradients:
         weight.grad = torch.tensor(gradient)
         optimizer.step()
-    expected = lamb_by_hand(start, gradients, **options, decay=decay)
+    expected = compute_lamb(start, gradients, **options, decay=decay)
     np.testing.assert_allclose(weight.detach().numpy(), expected, rtol=1e-12)
 
 

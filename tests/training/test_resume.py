@@ -103,7 +103,7 @@ def test_settings_that_do_not_fit_are_refused():
 
 
 @pytest.mark.parametrize("logger", [(), ("--trainer.logger=false",)], ids=["logger", "no logger"])
-def test_same_command_starts_a_run_continues_in_its_folder_and_is_done(txl, small, logger):
+def test_same_command_starts_a_run_continues_it_and_reports_its_end(txl, small, logger):
     command = ("fit", *small, *logger, "--model.optim.schedule=constant")
     code, output = txl(*command, AUTO)
     assert code == 0
@@ -118,7 +118,7 @@ def test_same_command_starts_a_run_continues_in_its_folder_and_is_done(txl, smal
     assert [path.name for path in Path("runs").iterdir()] == ["version_0"]
 
 
-def test_resumed_run_has_the_metrics_config_and_vocabulary_of_one_that_never_stopped(txl, small):
+def test_resumed_run_has_the_metrics_config_and_vocabulary_of_an_uninterrupted_one(txl, small):
     command = ("fit", *small, "--model.optim.schedule=constant", "--checkpoint.every_n_steps=3")
     whole, run = Path("whole/version_0"), Path("runs/version_0")
     assert txl(*command, "--trainer.max_steps=6", "--trainer.default_root_dir=whole")[0] == 0
@@ -143,7 +143,7 @@ def test_resumed_run_has_the_metrics_config_and_vocabulary_of_one_that_never_sto
     assert (run / "vocab.json").read_text() == (whole / "vocab.json").read_text()
 
 
-def test_best_checkpoint_stays_where_it_is_and_is_replaced_by_a_better_one_only(txl, small, last):
+def test_best_checkpoint_keeps_its_path_and_is_replaced_only_by_a_better_one(txl, small, last):
     best = last.with_name("best.ckpt")
     before, score = best.read_bytes(), load(best)["callbacks"]
     # The folder has moved since: paths in the checkpoint are others.
@@ -166,7 +166,7 @@ def test_checkpoint_given_by_path_starts_a_new_run(txl, small, last):
     assert [row["step"] for row in read_rows(new)] == ["4", "4"]
 
 
-def test_a_checkpoint_fixes_no_kernel(txl, small, last):
+def test_a_checkpoint_does_not_determine_the_kernel(txl, small, last):
     start = f"--ckpt_path={last}"
     assert txl("fit", *small, start, "--trainer.max_steps=5", "--model.net.kernel=matmul")[0] == 0
     start = f"--ckpt_path={last.parents[2]}/version_1/checkpoints/last.ckpt"
@@ -198,14 +198,14 @@ def test_run_that_another_process_trains_is_neither_resumed_nor_changed(txl, sma
     os.close(lock_folder(root / "version_0"))
 
 
-def test_of_two_runs_that_start_at_once_each_makes_a_folder(tmp_path, monkeypatch):
+def test_two_runs_that_start_at_once_have_separate_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(CSVLogger, "_get_next_version", lambda _: 3)
     loggers = [RunLogger(tmp_path, name="") for _ in range(2)]
     assert [Path(logger.log_dir).name for logger in loggers] == ["version_3", "version_4"]
 
 
 @pytest.mark.parametrize("row", ["a,1", "1,b", "1.5,2", ",3", "1,2,3"])
-def test_metrics_with_a_cell_that_is_no_number_are_refused_by_name(tmp_path, row):
+def test_metrics_with_a_cell_that_is_not_a_number_are_refused_by_name(tmp_path, row):
     path = tmp_path / "metrics.csv"
     path.write_text(f"step,loss\n0,1\n{row}\n1,cut")
     with pytest.raises(DataError, match=rf"{path}: damaged \(.*\); mend it, or move it away"):

@@ -144,7 +144,7 @@ def draw_curve(axes: Any, metrics: RunMetrics, name: str, **style: Any) -> None:
 
     errors = dict(metrics.curve(name + ERROR))
     if finite := [point for point in metrics.curve(name) if math.isfinite(point[1])]:
-        # At most 500, up to the last one: a figure has little more pixels.
+        # At most 500 points, with the last one: a figure has few more pixels.
         finite = finite[:: -math.ceil(len(finite) / 500)][::-1]
         tokens, values = zip(*finite, strict=True)
         bars = [errors.get(at, 0.0) for at in tokens] if errors else None

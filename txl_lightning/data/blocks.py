@@ -61,7 +61,7 @@ class CheckedIds:
             with suppress(OSError):
                 os.utime(self.path)
             where = f"block {block + 1} of {len(self.checksums)} differs from its checksum"
-            raise DataError(f"{self.path}: damaged: {where}; start again to encode it again")
+            raise DataError(f"{self.path}: damaged: {where}; run again to encode it again")
         if ids.max() >= self.n_token:
             raise DataError(f"{self.path}: id {ids.max()} is beyond the {self.n_token} tokens")
         self._is_new[block] = False

@@ -91,7 +91,7 @@ def find_in_folder(folder: Path, data_dir: Path, unpacked: bool = False) -> Cont
     contents: Contents = {}
     for name, path in list_files(folder, data_dir).items():
         if path.suffix == LINES or (unpacker(path) and not unpacked):
-            # Within an archive's copy, so that both are removed together.
+            # Inside the copy of the outer archive, so that both are removed together.
             inner = find_in_file(path, folder / ".unpacked" if unpacked else data_dir)
             contents |= {f"{name}/{part}": slices for part, slices in inner.items()}
         else:
@@ -110,7 +110,7 @@ def unpacked_folder(archive: Path, data_dir: Path) -> Path:
 
 @contextmanager
 def remove_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
-    """Remove the unpacked copies of an archive, or of a folder's, if a DataError refuses it."""
+    """Remove the unpacked copies of an archive, or of those in a folder, after a DataError."""
     try:
         yield
     except DataError:

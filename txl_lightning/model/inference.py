@@ -205,7 +205,7 @@ class KeyValueCache:
         """Return the same states with the distance terms of a segment of this length."""
         if self.terms_N and self.terms_N[0].n_distance >= self._n_distance(self.n_kept, tgt_len):
             return self
-        # For SLACK tokens or more: the number of terms affects their last bits by rounding.
+        # At least SLACK tokens: rounding depends on the count, and a text may continue.
         count = self._n_distance(self._room(tgt_len), max(tgt_len, SLACK))
         distance_E = torch.arange(count - 1, -1, -1, device=self.filled_B.device)
         terms_N = positions(distance_E.clamp(min=0, max=self.clamp_len))

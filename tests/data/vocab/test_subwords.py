@@ -1,4 +1,4 @@
-"""Parts of words."""
+"""Subword vocabularies."""
 
 import json
 from itertools import islice, product
@@ -28,7 +28,7 @@ def vocab(request, document) -> Subwords:
 
 @pytest.fixture
 def word_level() -> dict:
-    """A tokenizer.json of words, that cuts texts off, fills them up and marks their ends."""
+    """A tokenizer.json of words, with truncation, padding and end marks."""
     words = {"[UNK]": 0, "a": 1, "b": 2, "[SEP]": 9}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -125,7 +125,7 @@ def test_loaded_tokenizer_encodes_all_of_the_text_with_ids_below_n_token(documen
     assert encoded(vocab, document("a b zed a b")) == [1, 2, 0, 1, 2]
     assert vocab.encode_text("a").tolist() == [1]
     assert vocab.decode([1, 0, 9]) == "a [UNK] [SEP]"
-    # Some ids are left out.
+    # Some ids are unused.
     assert vocab.n_token == 10
 
 

@@ -86,7 +86,7 @@ def test_decode_stream_omits_only_one_space_at_the_beginning(parts):
 @pytest.mark.parametrize(
     ("ids", "pieces"),
     [
-        # With one byte that fits nowhere, decode shows none of its neighbours.
+        # With one invalid byte, decode shows none of its neighbors.
         ([*b"a\xff", 259], ["a", "", "\ufffds", ""]),
         (
             [257, *"é".encode(), *"☃".encode(), 258, *"🙂".encode(), 259],
@@ -94,11 +94,11 @@ def test_decode_stream_omits_only_one_space_at_the_beginning(parts):
         ),
     ],
 )
-def test_stream_shows_a_character_with_its_last_byte_and_takes_none_back(ids, pieces):
+def test_stream_shows_a_character_with_its_last_byte_and_retracts_none(ids, pieces):
     assert list(sentence_piece().decode_stream(ids)) == pieces
 
 
-def test_text_of_an_id_is_there_before_the_next_id_is_read(vocab):
+def test_text_of_an_id_is_yielded_before_the_next_id_is_read(vocab):
     n_read = []
     ids = (n_read.append(index) or index for index in (0, 1, 2, 1))
     for number, _ in enumerate(islice(vocab.decode_stream(ids), 4), 1):
@@ -201,7 +201,7 @@ def test_invalid_options_are_refused(kind, options, message):
 
 @pytest.fixture
 def build(document):
-    """The vocabulary of a name, for a short text."""
+    """Build the named vocabulary for a short text."""
 
     def make(name, options=None):
         text = document("the cat\nthe hat\n")
@@ -298,5 +298,5 @@ def test_file_that_is_no_vocabulary_is_refused_with_the_reason(
     assert reason in message
     assert "expected bytes, characters, words, bpe, unigram, or a file: a saved" in message
     assert "\n" not in message
-    # Nor does what Rust says of a panic stand before it.
+    # Rust's panic message is not printed.
     assert capfd.readouterr().err == ""

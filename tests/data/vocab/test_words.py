@@ -1,4 +1,4 @@
-"""Words, against the original's way: a line at a time."""
+"""Words, compared with the original's line-by-line reader."""
 
 import io
 from collections import Counter
@@ -15,8 +15,8 @@ TEXTS = st.text(st.sampled_from("abAΣσİ \n\r\t\x0b\x1c\x85\u2028\u3000.🙂")
 LINE_ENDS = st.sampled_from(["eos", "double_eos", "none"])
 
 
-def symbols_of(text: str, options: WordOptions) -> list[str]:
-    """The slow truth."""
+def split_by_line(text: str, options: WordOptions) -> list[str]:
+    """Return the symbols of a text by the slow rule of the original."""
     symbols = []
     for line in io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"):
         line = line.strip().lower() if options.lower_case else line.strip()
@@ -34,7 +34,7 @@ def encoded(vocab: Words, document) -> list[str]:
 def test_words_are_those_of_the_lines_read_one_by_one(document, text, size, line_end, lower_case):
     options = WordOptions(line_end=line_end, lower_case=lower_case, unknown="error")
     vocab = Words.from_documents([document(text, size)], options)
-    truth = symbols_of(text, options)
+    truth = split_by_line(text, options)
     assert encoded(vocab, document(text, size)) == truth
     counter = Counter(word for word in truth if word not in ("<eos>", "<S>"))
     first = {"eos": ["<eos>"], "double_eos": ["<S>"], "none": []}[line_end]

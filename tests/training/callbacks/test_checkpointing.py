@@ -122,7 +122,7 @@ def test_run_stopped_before_its_last_validation_validates_when_it_is_resumed(
     )
 
 
-def timer_over_at(step: int) -> Timer:
+def make_timer(step: int) -> Timer:
     class OverTimer(Timer):
         def on_train_batch_end(self, trainer, *_):
             if trainer.global_step == step:
@@ -141,16 +141,14 @@ BY_EPOCH = {"val_check_interval": 1.0, "check_val_every_n_epoch": 1}
 ENDS = {
     "max_epochs": (EPOCHS, None, [4, 8]),
     "max_epochs, validated by epochs": (EPOCHS | BY_EPOCH, None, [4, 8]),
-    "max_time": ({}, timer_over_at, [4, 6]),
+    "max_time": ({}, make_timer, [4, 6]),
     "early stopping": ({}, stop_early, [4]),
 }
 
 
 @pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_batch_end", None])
 @pytest.mark.parametrize("end", ENDS)
-def test_run_that_something_else_than_max_steps_ends_has_its_last_validation_once(
-    saved_steps, last, end, hook
-):
+def test_run_that_ends_before_max_steps_has_its_last_validation_once(saved_steps, last, end, hook):
     """Stopped before it or in it, or resumed after it, when nothing is left to do."""
     options, make_end, expected = ENDS[end]
 

@@ -96,12 +96,12 @@ def test_the_live_line_fits_a_narrow_terminal(watch):
 
 
 @pytest.mark.parametrize(("rate", "shown"), [(57.673, "58 tokens/s"), (1234.5, "1,234 tokens/s")])
-def test_rates_have_no_decimals_that_read_as_thousands(rate, shown):
+def test_rates_have_no_decimals_that_look_like_thousands(rate, shown):
     trainer = SimpleNamespace(callback_metrics={"train/tokens_per_second": torch.tensor(rate)})
     assert progress_bar.format_readings(trainer, "train", ("tokens_per_second",)) == shown
 
 
-def test_lines_in_a_pipe_are_as_seldom_as_asked_and_a_missing_validation_has_its_reason(watch):
+def test_lines_in_a_pipe_are_as_rare_as_requested_and_a_missing_validation_has_its_reason(watch):
     shown, _ = watch(terminal=False, seconds=1e6, val_check_interval=7)
     assert len(re.findall(r"^step \d+/6", shown, re.MULTILINE)) == 1
     assert "no validation: trainer.val_check_interval is 7\n" in shown
@@ -155,14 +155,14 @@ def test_a_module_prints_while_it_is_measured(make_model, make_trainer, capsys):
     assert capsys.readouterr().out == "seen\n"
 
 
-def test_a_run_that_ends_by_the_clock_says_when(make_trainer):
+def test_a_run_with_a_time_limit_shows_the_time_left(make_trainer):
     progress = TokenProgressBar()
     by_clock = make_trainer(max_time="00:01:00:00", max_steps=1000)
     assert progress.format_time_left(by_clock) == "1:00:00 left"
     assert progress.format_time_left(make_trainer(max_steps=-1)) == ""
 
 
-def test_the_final_table_has_the_best_validation_however_long_ago(make_trainer):
+def test_the_final_table_has_the_best_validation_however_early(make_trainer):
     rows = [{"step": n, "val/nats": 1.0 if n == 5 else 2.0} for n in range(1, 31)]
     shown = progress_bar.format_result(make_trainer(), RunMetrics(rows))
     lines = shown.splitlines()[1:]

@@ -66,7 +66,7 @@ def render_in_browser(text: str, width: int, folder) -> tuple[dict, list[str]]:
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 @pytest.mark.parametrize("width", [1200, 360])
-def test_a_browser_shows_all_figures_without_complaints(run_folder, tmp_path, width):
+def test_a_browser_shows_all_figures_without_console_messages(run_folder, tmp_path, width):
     text = (run_folder / "report.html").read_text(encoding="utf-8")
     shown, messages = render_in_browser(text, width, tmp_path)
     assert messages == []
@@ -181,7 +181,7 @@ def fail_at_4(error: BaseException) -> LambdaCallback:
     [(SystemExit(143), "stopped, step 4"), (ValueError("no more"), "ended by: no more, step 4")],
     ids=["signal", "error"],
 )
-def test_a_run_that_is_ended_has_its_page(train, error, status):
+def test_a_run_that_is_stopped_has_its_page(train, error, status):
     with pytest.raises(type(error)):
         train(fail_at_4(error))
     assert status in train.page
@@ -199,7 +199,7 @@ def test_a_failing_report_is_a_warning_hides_no_error_and_loses_no_checkpoint(tr
 
 
 @pytest.mark.parametrize(("seconds", "pages"), [(0.0, 3), (report.SECONDS, 1)])
-def test_the_page_is_written_after_the_first_validation_and_then_seldom(
+def test_the_page_is_written_after_the_first_validation_and_then_rarely(
     train, monkeypatch, seconds, pages
 ):
     states = []
@@ -220,7 +220,7 @@ def test_a_run_without_a_page_has_its_state(fit, tmp_path):
     assert list(tmp_path.glob("runs/*.html")) == []
 
 
-def test_a_page_is_named_by_its_run_and_shows_what_was_changed_and_what_to_type(run_folder):
+def test_a_page_is_named_by_its_run_and_shows_changed_settings_and_next_commands(run_folder):
     text = (run_folder / "report.html").read_text(encoding="utf-8")
     assert f"<h1>{run_folder.parent.name}/version_0</h1>" in text
     shown = re.findall(r"<tr><td>([\w.]+)</td><td>(.*?)</td><td>(.*?)</td></tr>", text)

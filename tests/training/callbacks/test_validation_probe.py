@@ -29,7 +29,7 @@ def scale_weights(trainer, model) -> None:
 SCALED = LambdaCallback(on_fit_start=scale_weights)
 
 
-def test_training_is_bit_for_bit_as_without_the_probe(fit):
+def test_the_probe_changes_no_bit_of_training(fit):
     def train(*probes: ValidationProbe) -> tuple:
         losses = []
         record = LambdaCallback(

@@ -26,7 +26,7 @@ def fit(tmp_path, fit_with_wandb):
 
 
 @pytest.mark.slow
-def test_an_offline_run_has_all_that_a_dashboard_shows(offline_run):
+def test_an_offline_run_has_everything_that_a_dashboard_shows(offline_run):
     folder, run = offline_run
     assert run.project == "txl_lightning"
     saved = yaml.safe_load((folder / "runs" / "version_0" / "config.yaml").read_text())
@@ -60,7 +60,7 @@ def test_an_offline_run_has_all_that_a_dashboard_shows(offline_run):
 
 
 @pytest.mark.slow
-def test_training_with_wandb_is_bit_for_bit_as_without(offline_run, fit, tmp_path):
+def test_wandb_changes_no_bit_of_training(offline_run, fit, tmp_path):
     alone, _ = fit("--trainer.logger=true", WANDB_MODE="offline")
     assert alone.returncode == 0, alone.stderr
     assert losses(offline_run[0]) == losses(tmp_path)

@@ -30,7 +30,7 @@ class Record(Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         if module.between_steps:
-            self.weights.append(weights_of(module.net))
+            self.weights.append(copy_weights_of(module.net))
         self.losses.append(outputs["loss"].item())
         self.memory = module.memory_bank.committed.get(("train", 0))
 
@@ -38,7 +38,7 @@ class Record(Callback):
         self.val_nats.append(trainer.callback_metrics["val/nats"].item())
 
 
-def weights_of(net) -> Weights:
+def copy_weights_of(net) -> Weights:
     return {name: weight.clone() for name, weight in net.state_dict().items()}
 
 
@@ -78,7 +78,7 @@ def last(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*cannot be verified")  # a plain Trainer wrote it
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_plain_mean_is_of_the_weights_after_every_step_that_counts(train, last, accumulate):
+def test_plain_mean_is_of_the_weights_after_every_counted_step(train, last, accumulate):
     options = {"accumulate_grad_batches": accumulate, "val_check_interval": 4}
     record, trainer = train(WeightAverage(decay=None, start_step=1), **options)
     assert_mean(load(last()), record.weights[1:])
@@ -86,7 +86,7 @@ def test_plain_mean_is_of_the_weights_after_every_step_that_counts(train, last, 
     # from the weights.
     assert are_equal(load(last(), "trained"), record.weights[-1])
     assert are_equal(load_run(last())[0].state_dict(), load(last()))
-    assert are_equal(weights_of(trainer.lightning_module.net), load(last()))
+    assert are_equal(copy_weights_of(trainer.lightning_module.net), load(last()))
 
 
 def test_exponential_mean_starts_at_the_weights_and_does_not_change_training(train, last):
@@ -108,11 +108,11 @@ def test_exponential_mean_starts_at_the_weights_and_does_not_change_training(tra
 def test_validation_during_and_after_fit_measures_the_average(train, last, make_data, make_trainer):
     record, trainer = train(WeightAverage(0.5))
     model, options = trainer.lightning_module, {"datamodule": make_data(), "verbose": False}
-    before = weights_of(model.net)
+    before = copy_weights_of(model.net)
     for _ in range(2):
         [results] = trainer.validate(model, **options)
         assert results["val/nats"] == record.val_nats[-1]
-        assert are_equal(weights_of(model.net), before)
+        assert are_equal(copy_weights_of(model.net), before)
     [results] = make_trainer().validate(LanguageModel.load_from_checkpoint(last()), **options)
     assert results["val/nats"] == record.val_nats[-1]
     trainer.save_checkpoint(last("after"))
@@ -129,7 +129,7 @@ def test_validation_during_and_after_fit_measures_the_average(train, last, make_
         (None, 3, "bf16-true", False),
     ],
 )
-def test_interrupted_run_ends_as_one_that_never_stopped(
+def test_interrupted_run_ends_like_an_uninterrupted_one(
     train, last, decay, steps, precision, signalled
 ):
     options = {"precision": precision}
@@ -170,7 +170,7 @@ def test_second_fit_has_its_own_average_and_only_the_network_is_copied(
     _, trainer = train(average)
     model, record = trainer.lightning_module, Record()
     make_trainer(callbacks=[average, record], max_steps=2).fit(model, datamodule=make_data())
-    assert_mean(weights_of(model.net), record.weights)
+    assert_mean(copy_weights_of(model.net), record.weights)
     for copied in (average.average, average.trained):
         assert type(copied) is type(model.net)
         assert all(p.grad is None for p in copied.parameters())
@@ -187,7 +187,7 @@ def test_other_averages_and_invalid_numbers_are_refused(train):
             WeightAverage(**{name: value})
 
 
-def test_config_file_asks_for_an_average_and_the_same_command_resumes(txl, small, tmp_path):
+def test_config_file_sets_an_average_and_the_same_command_resumes(txl, small, tmp_path):
     config = tmp_path / "average.yaml"
     path = f"{WeightAverage.__module__}.WeightAverage"
     init = "init_args: {decay: null, start_step: 2}"
