@@ -1,4 +1,4 @@
-"""Runs that meet with accidents, and what is compared afterwards."""
+"""Runs with faults, and the comparison of their results."""
 
 import contextlib
 import csv
@@ -22,7 +22,7 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 
 HERE = Path(__file__).parent
 DEADLINE = 30.0
-"""Seconds from a signal or a death to the end of the last process."""
+"""Seconds from a signal or a killed process to the end of the last process."""
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 """Arguments between python and its script."""
@@ -42,7 +42,7 @@ STATE = ("state_dict", "optimizer_states", "lr_schedulers", "txl_lightning", "gl
 
 
 class Ended(NamedTuple):
-    """Exit codes and output of a run; seconds since a moment that the test has waited for."""
+    """Exit codes and output of a run; seconds since the event that the test waited for."""
 
     codes: list[int]
     output: str
@@ -54,23 +54,23 @@ class Ended(NamedTuple):
 
 
 class Place:
-    """A folder in which runs are started, one after the other."""
+    """A folder in which runs are started one after the other."""
 
     def __init__(self, folder: Path, server: Any) -> None:
         self.folder, self.server = folder, server
         self.mark, self.log = uuid.uuid4().hex, folder / "log"
         self.started: list[Any] = []
         letters = np.random.default_rng(0).integers(97, 123, 1500).astype(np.uint8)
-        # Lines, for orders that shuffle them; passes are short, so that runs see several.
+        # Lines, for orders that shuffle them; passes are short, so that runs have several.
         letters[::17] = ord("\n")
         (folder / "letters.txt").write_bytes(letters.tobytes())
 
     def fit(self, *options: str, fault: str = "", ranks: int = 1, **environment: str) -> Ended:
-        """Run fit to its end, in as many processes as there are ranks."""
+        """Run fit to its end, in one process per rank."""
         return self.end(self.fork(*options, fault=fault, ranks=ranks, **environment))
 
     def fork(self, *options: str, command=FIT, fault="", ranks=1, **environment: str) -> list:
-        """Start a command in as many processes as there are ranks, without a launcher."""
+        """Start a command in one process per rank, without a launcher."""
         import driver
 
         environment, arguments = self.settings(fault) | environment, [*command, *options]
@@ -92,7 +92,7 @@ class Place:
     def launch(
         self, *options, before=(), launcher="", command=FIT, fault="", **environment: str
     ) -> subprocess.Popen:
-        """Start a command line as a user does; a launcher, if there is one, has two processes."""
+        """Start a command line as a user does; a launcher starts two processes."""
         words = [*before, sys.executable, *(TORCHRUN if launcher == "torchrun" else ())]
         words += [str(HERE / "driver.py"), *command, *options, *(TWO_PROCESSES if launcher else ())]
         environment = {**os.environ, **self.settings(fault), **environment}
@@ -107,7 +107,7 @@ class Place:
     def end(
         self, started: list | subprocess.Popen, since: float | None = None, alone: bool = True
     ) -> Ended:
-        """Wait for processes, and for all that they have started, unless others are running."""
+        """Wait for processes and their children, unless other processes are running."""
         since = since or time.monotonic()
         if isinstance(started, subprocess.Popen):
             codes = [started.wait(240)]
@@ -130,7 +130,7 @@ class Place:
         return ours | {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
 
     def alive(self) -> list[int]:
-        """The processes that were launched here, or by those, and have not ended."""
+        """Return the running processes that were launched here, and their children."""
         mark, alive = f"MARK={self.mark}".encode(), []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -139,7 +139,7 @@ class Place:
         return alive
 
     def wait_for_step(self, step: int) -> float:
-        """Wait until a rank has taken a step; the time it was."""
+        """Wait until a rank has taken a step; return the time."""
         stop = time.monotonic() + 120
         while not any(line["step"] >= step for line in self.lines()):
             assert time.monotonic() < stop, self.log.read_text()
@@ -147,65 +147,65 @@ class Place:
         return time.monotonic()
 
     def lines(self) -> list[dict[str, Any]]:
-        """What was recorded; the last line may be cut."""
+        """Return the recorded lines; the last one may be incomplete."""
         path = self.folder / "losses"
         whole = path.read_text().split("\n")[:-1] if path.exists() else []
         return [json.loads(line) for line in whole]
 
     def losses(self) -> dict[tuple[int, int], str]:
-        """The loss of each rank and batch; one that was taken twice must be the same twice."""
+        """Return the loss of each rank and batch; a repeated one must be equal."""
         losses: dict[tuple[int, int], str] = {}
         for line in self.lines():
             assert losses.setdefault((line["rank"], line["batch"]), line["loss"]) == line["loss"]
         return losses
 
     def mean_losses(self) -> list[float]:
-        """The loss of each batch: DDP averages what each rank's rows contribute."""
+        """Return the loss of each batch: the mean over ranks, as in DDP."""
         of_ranks: dict[int, list[float]] = {}
         for line in self.lines():
             of_ranks.setdefault(line["batch"], []).append(float.fromhex(line["loss"]))
         return [sum(losses) / len(losses) for _, losses in sorted(of_ranks.items())]
 
     def forget(self) -> None:
-        """Remove all runs and what was recorded of them."""
+        """Remove all runs and their records."""
         shutil.rmtree(self.folder / "runs", ignore_errors=True)
         (self.folder / "losses").unlink(missing_ok=True)
 
     def tokens(self) -> dict[int, list[list[int]]]:
-        """The rows of each batch, of all ranks in their order."""
+        """Return the rows of each batch, of all ranks in order."""
         tokens: dict[int, list[list[int]]] = {}
         for line in sorted(self.lines(), key=lambda line: (line["batch"], line["rank"])):
             tokens.setdefault(line["batch"], []).extend(line["tokens"])
         return tokens
 
     def path(self, name: str = "last.ckpt") -> Path:
-        """A checkpoint of the latest run; one that was killed before its first has none."""
+        """Return a checkpoint of the latest run that has one."""
         runs = (self.folder / "runs").glob(f"version_*/checkpoints/{name}")
         return max(runs, key=lambda path: int(path.parts[-3].removeprefix("version_")))
 
     def state(self) -> dict[str, Any]:
-        """What decides how training continues from last.ckpt."""
+        """Return the state from which last.ckpt continues training."""
         checkpoint = torch.load(self.path(), weights_only=True)
         position = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
         more = {"position": position, "trained": checkpoint.get("trained")}
         return {name: checkpoint[name] for name in STATE} | more
 
     def logged(self) -> dict[tuple[str, str], str]:
-        """The text of every logged value by its step and name."""
+        """Return the text of every logged value by step and name."""
         with (self.path().parents[1] / "metrics.csv").open() as file:
             rows = list(csv.DictReader(file))
         names = ("train/nats", "train/grad_norm", "train/lr", "train/tokens_seen", "val/nats")
         return {(row["step"], name): row[name] for row in rows for name in names if row[name]}
 
     def assert_same(self, whole: "Place", every_row: bool = True) -> None:
-        """Fail unless this run has come to the same as another one, to the last bit."""
+        """Require that this run has the same results as another one, to the last bit."""
         assert self.losses() == whole.losses()
         assert dump(self.state()) == dump(whole.state())
         assert self.logged().items() <= whole.logged().items()
         assert not every_row or len(self.logged()) == len(whole.logged())
 
     def clear(self) -> None:
-        """End what a failed test has left."""
+        """End the processes of a failed test."""
         for process in self.started:
             process.kill()
         for pid in self.alive():
@@ -214,19 +214,19 @@ class Place:
 
 
 def dump(state: dict[str, Any]) -> str:
-    """Return a state as text in which no bit is lost."""
+    """Return a state as text, without losing a bit."""
     return json.dumps(state, default=lambda array: [str(array.dtype), array.tolist()])
 
 
 @pytest.fixture(scope="session")
 def count():
-    """Return how often an attack is tried: a few times, or all with ATTACKS=full."""
+    """Return how often an attack is tried: a few times, or the full number with ATTACKS=full."""
     return lambda few, full: full if os.environ.get("ATTACKS") == "full" else few
 
 
 @pytest.fixture(scope="session")
 def server():
-    """Forks processes that have imported all that a run needs."""
+    """Forks processes that have already imported everything."""
     sys.path.insert(0, str(HERE))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["txl_lightning.training.cli", "torch._dynamo"])
@@ -236,7 +236,7 @@ def server():
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory, server):
-    """Return the place of a run without accidents, by its options; each is run once."""
+    """Return the place of a run without faults, by its options; each runs once."""
 
     @functools.cache
     def run(*options: str, ranks: int = 1) -> Place:
@@ -250,7 +250,7 @@ def whole(tmp_path_factory, server):
 
 @pytest.fixture
 def place(tmp_path, server):
-    """A folder for a run with accidents."""
+    """A folder for a run with faults."""
     (tmp_path / "place").mkdir()
     place = Place(tmp_path / "place", server)
     yield place
@@ -259,7 +259,7 @@ def place(tmp_path, server):
 
 @pytest.fixture
 def finish(place, whole):
-    """Resume the run; fail unless it ends in all bits as one without accidents."""
+    """Resume the run; require that it ends bit-identical to one without faults."""
 
     def run(*options: str, ranks: int = 1, every_row: bool = True) -> None:
         ended = place.fit("--resume=auto", *options, ranks=ranks)

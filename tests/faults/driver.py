@@ -1,18 +1,18 @@
-"""The command line with an accident in it: python driver.py COMMAND [options].
+"""Run the command line with faults: python driver.py COMMAND [options].
 
-LOSSES   a file: of every batch of this process a line of JSON: rank, batch, step, loss (in hex, so
+LOSSES   a file; for every batch of this process a line of JSON: rank, batch, step, loss (in hex, so
          that no bit is lost) and the tokens of its rows
-PAUSE    seconds that each step takes longer
-FAULT    what happens, where and to whom, several with commas between. What: a signal, as KILL, an
-         exception (raise), a loss that is no number (nan), the disk of the file FILL is full
-         (fill), the folder of runs is removed (remove), has a file in the place of its checkpoints
-         (obstruct) or is read-only (protect, where it is mounted), or Python's clock is set back
-         (clock). Where: after a step (7), before the next one (before7), in it, when there is a
-         loss (loss7) or a gradient (mid7), in the second batch of a validation after the first
-         step (val), in a test, or after so many seconds (0.5s). To whom: a rank, or all.
+PAUSE    additional seconds for each step
+FAULT    WHAT:WHERE:RANK, or several of these, separated by commas. WHAT: a signal, such as KILL; an
+         exception (raise); a nan loss (nan); the disk of the file FILL is full (fill); the folder
+         of runs is removed (remove), has a file in place of its checkpoints (obstruct), or is
+         read-only (protect, if it is mounted); Python's clock is set back (clock). WHERE: after a
+         step (7), before the next one (before7), or during it, when there is a loss (loss7) or a
+         gradient (mid7); in the second batch of a validation after the first step (val); in a test
+         (test); or after some seconds (0.5s). RANK: a rank; without it, all.
          "KILL:7:1" is SIGKILL after step 7 on rank 1.
-GROWTH   a file: every 50 steps a line with the process's resident kilobytes and its open files
-THREADS  of torch
+GROWTH   a file; every 50 steps a line with the process's resident kilobytes and its open files
+THREADS  number of torch threads
 """
 
 import json
@@ -34,7 +34,7 @@ from txl_lightning.training import cli
 
 
 class Record(Callback):
-    """Write down each batch; be slow."""
+    """Record each batch, and wait for PAUSE seconds."""
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         time.sleep(float(os.environ.get("PAUSE", 0)))
@@ -45,7 +45,7 @@ class Record(Callback):
 
 
 class Growth(Callback):
-    """Write down what the process holds."""
+    """Record memory and open files of the process."""
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if trainer.global_step % 50 == 0:
@@ -56,7 +56,7 @@ class Growth(Callback):
 
 
 def set_clock_back() -> None:
-    """For Python: what the kernel writes as times of files stays as it is."""
+    """Set back Python's clock; the kernel still writes correct times of files."""
     original = time.time, time.time_ns
     time.time = lambda: original[0]() - 86_400
     time.time_ns = lambda: original[1]() - 86_400 * 10**9
@@ -84,7 +84,7 @@ DAMAGE = {
 
 
 class Accident(Callback):
-    """Let a fault happen, once."""
+    """Cause a fault, once."""
 
     def __init__(self, fault: str) -> None:
         self.what, self.where, self.whom = [*fault.split(":"), ""][:3]
@@ -138,7 +138,7 @@ def main() -> None:
 
 
 def forked(arguments: list[str], settings: dict[str, str], folder: Path, output: Path) -> None:
-    """Run it in a process that a server forked, which saves the seconds that imports take."""
+    """Run `main` in a process that a server forked, without the seconds for imports."""
     import torch
     from lightning.pytorch.utilities import rank_zero_only
 
@@ -147,7 +147,7 @@ def forked(arguments: list[str], settings: dict[str, str], folder: Path, output:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.environ.update(settings)
-    # What is decided when Lightning and torch are imported.
+    # Settings that Lightning and torch read at import.
     rank_zero_only.rank = int(os.environ.get("RANK", 0))
     torch.set_num_threads(int(os.environ.get("THREADS", 1)))
     sys.argv[1:] = arguments
@@ -155,13 +155,13 @@ def forked(arguments: list[str], settings: dict[str, str], folder: Path, output:
     try:
         main()
     finally:
-        # What comes when all is done is of no interest.
+        # Ignore signals after the end.
         for name in ("INT", "TERM", "HUP", "USR1"):
             signal.signal(getattr(signal, f"SIG{name}"), signal.SIG_IGN)
 
 
 def run_line(arguments: list[str], folder: Path, output: Path) -> None:
-    """Run a command line as it is, with 4 GB of memory and nothing on the standard input."""
+    """Run a command line with 4 GB of memory and an empty standard input."""
     os.chdir(folder)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     with output.open("wb") as file:

@@ -49,8 +49,8 @@ BASES = {
 }
 SWEEP = """{method: grid, metric: {name: val/loss}, parameters: {a: {values: [1]}},
 command: ["true"]}"""
-# What asks for work without end, for other machines or the network is checked, then another value
-# of it is used; the last one counts.
+# Keys that could ask for endless work, other machines or the network: the hostile value is parsed,
+# but this later one is used.
 ALONE = "--trainer.devices=1 --trainer.num_nodes=1"
 LAST = {
     "fit": f"{ALONE} --trainer.max_steps=2 --trainer.limit_val_batches=1 --trainer.min_steps=null "
@@ -66,7 +66,7 @@ LAST = {
 
 @cache
 def keys(command: str) -> list[str]:
-    """Return the options that a command has."""
+    """Return the options of a command."""
     if command in entry.LIGHTNING:
         cli = TxlCLI.__new__(TxlCLI)
         try:
@@ -91,7 +91,7 @@ def lines(draw) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path, run_folder):
-    """The files that the lines name."""
+    """Write the files that the command lines name."""
     (tmp_path / "letters.txt").write_bytes(bytes(range(97, 123)) * 60)
     (tmp_path / "empty").touch()
     (tmp_path / "a.yaml").write_text(SWEEP)
@@ -102,7 +102,7 @@ def folder(tmp_path, run_folder):
 
 
 def find_problem(code: int | None, output: str) -> str:
-    """Return what is wrong with how a command ended."""
+    """Return what is wrong with the end of a command, or an empty text."""
     last = ([line for line in output.splitlines() if line.strip()] or [""])[-1]
     if code is None:
         return f"does not end: {last[-200:]}"

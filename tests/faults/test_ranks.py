@@ -1,4 +1,4 @@
-"""One of several processes dies, or fails: the others do not wait for it."""
+"""If one of several processes dies or fails, the others end too."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_processes_of_a_launcher_end_in_time_when_one_is_killed(place, finish, l
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(("fault", "code"), [("KILL:13", -9), ("raise:before13", 1)])
 def test_processes_without_a_launcher_end_in_time_when_one_dies(place, finish, fault, rank, code):
-    """As where srun starts them."""
+    """As under srun."""
     processes = place.fork(fault=f"{fault}:{rank}", ranks=2)
     ended = place.end(processes, place.wait_for_step(13))
     assert ended.codes[rank] == code, ended.output

@@ -1,4 +1,4 @@
-"""Files in which something was changed: every reader refuses them in one line, or reads them."""
+"""Changed files: every reader reads them, or refuses them in one line."""
 
 import random
 import re
@@ -62,14 +62,14 @@ def mutate(content: bytes, chance: random.Random) -> bytes:
 
 
 class Target:
-    """A file, what reads it, and whether it has a checksum, so that nothing else is read."""
+    """A file, its reader, and True if a checksum verifies it; then any change must be refused."""
 
     def __init__(self, path: Path, read: Callable, verified: bool = False, named=True) -> None:
         self.path, self.read, self.verified, self.named = path, read, verified, named
 
 
 def prepare(folder: Path, **settings):
-    """Open a text anew, wholly: its tokens."""
+    """Open a text with all checks; return its tokens."""
     store = DataConfig(data_dir=str(folder / "data"), **settings).open(whole=True)
     texts = [store.text(split) for split in SPLITS]
     return [text.ids_at(np.arange(len(text))).tolist() for text in texts]
@@ -91,7 +91,7 @@ def make_manifest(folder, run, **_):
 
 
 def make_config(folder, run, **_):
-    # Another text than that of the checkpoint is named, not the file that says so.
+    # If the text is not the checkpoint's, the error names the text, not this file.
     path = run / "config.yaml"
     return Target(path, lambda: load_training_text(run / "checkpoints/last.ckpt"), named=False)
 
@@ -240,7 +240,7 @@ READERS = {
 
 
 def describe(target: Target, error: BaseException) -> str:
-    """Return what is wrong with how a file was refused."""
+    """Return what is wrong with the error of a file, or an empty text."""
     if isinstance(error, MemoryError) or is_out_of_memory(error):
         return ""
     if not isinstance(error, ValueError | OSError):

@@ -1,4 +1,4 @@
-"""A run that was killed, however often, is the run that was not."""
+"""A killed and resumed run equals an uninterrupted one."""
 
 import random
 
@@ -19,7 +19,7 @@ READINGS = {
 
 
 def kill_five_times(place, seed, *options, ranks=1, whom="") -> None:
-    """Kill a run at five places, each later than the checkpoint that the one before has left."""
+    """Kill a run at five places, each later than the previous checkpoint."""
     chance = random.Random(seed)
     first, third, fourth, fifth = (chance.randint(n, n + 8) for n in (1, 11, 20, 30))
     for fault in (first, "val", third, f"mid{fourth}", fifth):
@@ -57,8 +57,8 @@ def test_two_processes_killed_five_times_match_an_uninterrupted_run_with_their_o
 
 
 def test_run_continues_in_one_process_or_two_with_the_same_text(place, whole):
-    """Losses are those of one process, up to how a sum is rounded, also where the rows of one rank
-    have more targets than those of the other."""
+    """Losses equal those of one process, up to rounding, also if the rows of one rank have more
+    targets than those of the other."""
     exact = ["--model.net.dropout=0", "--model.net.dropatt=0", *READINGS["shuffled"]]
     expected = whole(*exact)
     assert place.fit(*exact, fault="TERM:11", ranks=2).codes == [143, 143]

@@ -82,13 +82,13 @@ def test_many_documents_are_prepared_and_counted(measure, tmp_path, count, unit)
     output, _ = measure("prepare", path, f"--document_unit={unit}")
     counts = re.findall(r"([\d,]+) documents", output)
     total = sum(int(number.replace(",", "")) for number in counts)
-    # A file is cut into train, val and test by bytes: two of its lines may be.
+    # A file is split into train, val and test by bytes, which can cut two lines.
     assert n_document <= total <= n_document + 2 * (unit == "lines")
 
 
 @pytest.mark.timeout(1800)
 def test_many_remembered_states_are_as_many_as_there_are(measure, tmp_path, run_folder, count):
-    """A text that is shorter than the memory is scored as with a memory of its length."""
+    """A text shorter than the memory is scored as with a memory of its own length."""
     n_state = count(2000, 20_000)
     letters = np.random.default_rng(1).integers(97, 123, n_state + 64).astype(np.uint8)
     (tmp_path / "letters.txt").write_bytes(letters.tobytes())
@@ -120,6 +120,6 @@ def test_memory_and_open_files_do_not_grow_with_steps(place, count, html):
     kilobytes, n_file = growth[len(growth) // 2 :].T
     slope = np.polyfit(np.arange(len(kilobytes)) * 50 / 1000, kilobytes, 1)[0]
     assert n_file.max() == n_file.min()
-    # Kilobytes in 1,000 steps: a page is drawn of metrics.csv, of which each row takes 1 kB; of the
-    # first 1,000 steps, what libraries keep for their next use.
+    # Kilobytes in 1,000 steps: the page is drawn from metrics.csv, 1 kB per row; in the first 1,000
+    # steps, libraries also fill their caches.
     assert slope < count(3000, 200), kilobytes.tolist()

@@ -1,4 +1,4 @@
-"""A signal waits for the step to end; what it leaves is where training continues exactly."""
+"""A signal is deferred to the end of the step; training continues exactly from its checkpoint."""
 
 import csv
 import os
@@ -42,8 +42,8 @@ def test_signal_ends_a_command_that_trains_nothing_at_once(place, name):
 
 def test_signal_during_gradient_accumulation_waits_for_the_end_of_the_step(place, finish):
     options = ["--trainer.accumulate_grad_batches=3", "--trainer.val_check_interval=30"]
-    # The callback is asked after each batch: after the first with global_step 5, it is in the midst
-    # of the sixth step.
+    # The callback runs after each batch: after the first one with global_step 5, the sixth step is
+    # incomplete.
     assert place.fit(*options, fault="TERM:mid5").code == 143
     assert place.state()["global_step"] == 6
     assert max(line["batch"] for line in place.lines()) == 3 * 6 - 1
@@ -52,7 +52,7 @@ def test_signal_during_gradient_accumulation_waits_for_the_end_of_the_step(place
 
 @pytest.mark.parametrize(("ranks", "whom"), [(1, ""), (2, ""), (2, ":1")])
 def test_usr1_to_a_rank_saves_on_all_and_training_continues(place, finish, ranks, whom):
-    # No other occasion to save before step 10.
+    # Nothing else saves before step 10.
     rare = "--checkpoint.every_n_steps=30"
     ended = place.fit(rare, fault=f"USR1:5{whom},KILL:8", ranks=ranks)
     assert set(ended.codes) == {-9}
@@ -88,7 +88,7 @@ def test_third_signal_after_two_seconds_stops_at_once(place):
     process = place.fork(PAUSE="20")
     place.wait_for_step(0)
     time.sleep(1)
-    # One of the two may be a repetition by the terminal or the scheduler: both wait for the step.
+    # The terminal or the scheduler may repeat a signal: the first two wait for the step.
     for pause in (0.5, 2.5):
         os.kill(process[0].pid, signal.SIGTERM)
         time.sleep(pause)
@@ -119,7 +119,7 @@ AT_ONCE = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_signal_at_any_moment_ends_a_command_that_trains_nothing(place, command, count):
-    """Also Ctrl-C twice; USR1 asks for a checkpoint, which there is none of."""
+    """Also Ctrl-C twice; USR1 asks for a checkpoint, and there is none."""
     assert place.fit("--trainer.max_steps=3").code == 0
     chance, words = random.Random(command), [command, *COMMANDS[command]]
     more = (lambda nth: ["--out", f"converted{nth}"]) if command == "convert" else lambda nth: []

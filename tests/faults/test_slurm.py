@@ -1,4 +1,4 @@
-"""SLURM warns with SIGUSR1 that a job's time is over: it saves, queues itself again and leaves."""
+"""On SIGUSR1, SLURM's warning of the time limit, a job saves, requeues itself and exits."""
 
 import os
 
@@ -15,8 +15,8 @@ ARRAY = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}
 
 @pytest.fixture
 def fit(place):
-    """Run fit in a job, on a machine whose scontrol writes down its arguments, which are returned
-    with what became of the run."""
+    """Run fit in a job, with an scontrol that records its arguments; return the ended run and
+    these arguments."""
     (place.folder / "bin").mkdir()
     (place.folder / "bin" / "scontrol").write_text('#!/bin/sh\necho "$@" >> scontrol.log\n')
     (place.folder / "bin" / "scontrol").chmod(0o755)

@@ -1,4 +1,4 @@
-"""Disks that are full, closed, or elsewhere; and a process that dies while it writes."""
+"""Full, read-only and removed disks, and processes that die while they write."""
 
 import os
 import random
@@ -19,7 +19,7 @@ SHM = Path("/dev/shm")
 
 
 def can_mount() -> bool:
-    """Return whether a file system of our own can be had (as root on Linux)."""
+    """Return True if this process can mount a file system (root on Linux)."""
     if shutil.which("unshare") is None:
         return False
     command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs tmpfs /mnt"]
@@ -28,14 +28,14 @@ def can_mount() -> bool:
 
 @pytest.mark.skipif(not SHM.is_dir(), reason="no second file system")
 def test_25_kills_during_saves_leave_no_truncated_file(place, finish):
-    """With $TMPDIR on another file system, where Lightning's own files were torn."""
+    """$TMPDIR is on another file system; there, Lightning's own saving truncated files."""
     options = ["--checkpoint.every_n_steps=1", "--trainer.max_steps=300"]
     chance = random.Random(25)
     for _ in range(25):
         reached = max([line["step"] for line in place.lines()], default=0)
         processes = place.fork(*options, "--resume=auto", TMPDIR=str(SHM))
         place.wait_for_step(reached + chance.randint(1, 4))
-        # A step and its checkpoint take about as long.
+        # A step and its checkpoint take about equally long.
         time.sleep(chance.uniform(0, 0.04))
         processes[0].kill()
         assert place.end(processes).code == -9
@@ -114,16 +114,16 @@ def test_of_two_that_resume_one_run_the_second_is_refused(place, whole, count):
 
 @pytest.mark.parametrize("clock", ["of Python", "of the system"])
 def test_clock_that_is_set_back_changes_nothing(place, finish, clock):
-    """Python's, or the system's from tomorrow to yesterday; and every file gets a time of 2033."""
+    """Python's, or the system's from tomorrow to yesterday; files get time stamps of 2033."""
     if clock == "of the system" and shutil.which("faketime") is None:
         pytest.skip("no faketime: apt-get install faketime")
     for days, fault in (("+1d", "clock:7,KILL:12"), ("-1d", "KILL:25")):
         if clock == "of Python":
             assert place.fit("--resume=auto", fault=fault).code == -9
         else:
-            given = {"before": ("faketime", "-f", days), "fault": fault.split(",")[-1]}
+            options = {"before": ("faketime", "-f", days), "fault": fault.split(",")[-1]}
             # The program's own code for a command that was killed.
-            assert place.end(place.launch("--resume=auto", **given)).code == 1
+            assert place.end(place.launch("--resume=auto", **options)).code == 1
         for nth, path in enumerate(sorted((place.folder / "runs").rglob("*"), reverse=True)):
             os.utime(path, (2e9 + nth, 2e9 + nth))
     finish()

@@ -1,4 +1,4 @@
-"""Every fault of the sheet has a line in the table, and every test named there exists."""
+"""Every fault has a row in the table, and every test named there exists."""
 
 import ast
 import re

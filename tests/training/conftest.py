@@ -1,4 +1,4 @@
-"""A small model and a Trainer, as they are in a run, and what a training gave."""
+"""A small model, a Trainer as in a run, and a record of training."""
 
 import random
 
@@ -48,9 +48,9 @@ def make_trainer(tmp_path):
 
 
 class Record(Checkpoint):
-    """Of every training segment what was read, remembered before it, and logged after it.
+    """Records for every training segment its tokens, the memory before it, and logged metrics.
 
-    A Checkpoint, which Lightning calls last: the memory is committed, and it saves what it saw.
+    A Checkpoint, which Lightning calls last: after the memory is committed. It can save.
     """
 
     def __init__(self, save=(None, None)) -> None:
@@ -71,7 +71,7 @@ class Record(Checkpoint):
         self.logged.append({name: v.item() for name, v in trainer.callback_metrics.items()})
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         self.scales.append(scaler and scaler.state_dict())
-        # A number of Python's own generator, which a checkpoint holds too.
+        # A number of Python's generator, whose state is also in a checkpoint.
         self.draws.append(random.random())
         if trainer.global_step == self.step and not self.path.exists():
             trainer.save_checkpoint(self.path)
@@ -79,7 +79,7 @@ class Record(Checkpoint):
 
 @pytest.fixture
 def fit(make_model, make_data, make_trainer):
-    """Train from the same weights with changes of the model, the data and the Trainer."""
+    """Train from the same weights, with changes to the model, the data and the Trainer."""
 
     def run(net=(), data=(), ckpt_path=None, save=(None, None), callbacks=(), **options) -> Record:
         seed_everything(3, verbose=False)
@@ -96,7 +96,7 @@ def fit(make_model, make_data, make_trainer):
 
 @pytest.fixture
 def count_bytes():
-    """Return how many bytes a computation keeps for its gradients."""
+    """Return the bytes that a computation saves for its gradients."""
 
     def count(compute) -> int:
         kept = []

@@ -1,4 +1,4 @@
-"""One setting compiles the network, and nothing else changes."""
+"""One setting compiles the network, and changes nothing else."""
 
 from copy import deepcopy
 
@@ -15,7 +15,7 @@ COMPILED = {"settings": {"compile": True}}
 
 @pytest.fixture
 def counter():
-    """Counts graphs; they are then run as they are, so that nothing takes long."""
+    """A backend that counts graphs and runs them uncompiled, which is fast."""
     torch._dynamo.reset()
     counter = CompileCounter()
     torch.compiler.set_default_backend(counter)
@@ -26,7 +26,7 @@ def counter():
 
 @pytest.fixture
 def graphs(counter):
-    """A callback that keeps how many graphs there were after each segment of a stage."""
+    """A callback that records the number of graphs after each segment of a stage."""
 
     class Graphs(Callback):
         train, val = [], []
@@ -59,7 +59,7 @@ def test_compiled_training_has_one_graph_and_the_losses_of_eager(
     fit, counter, graphs, precision, accumulate
 ):
     options = {"precision": precision, "accumulate_grad_batches": accumulate, "max_steps": 4}
-    # The one that is also traced: auto is another in eager mode, which rounds otherwise.
+    # torch.compile can trace sdpa; in eager mode, auto is a kernel with other rounding errors.
     net = {"kernel": "sdpa"}
     eager = fit(net, **options)
     assert counter.frame_count == 0
@@ -68,7 +68,7 @@ def test_compiled_training_has_one_graph_and_the_losses_of_eager(
 
 
 def test_validation_compiles_its_own_graphs_once(fit, graphs):
-    """One for its segments, and one for the last and shorter one."""
+    """One for most segments, and one for the last, shorter one."""
     options = {"limit_val_batches": 1.0, "val_check_interval": 3, "num_sanity_val_steps": 2}
     record = fit(COMPILED, {"eval_tgt_len": 5}, callbacks=[graphs], **options)
     n_segment = len(record.trainer.val_dataloaders)
@@ -109,11 +109,11 @@ def test_copy_of_a_compiled_network_computes_with_its_own_weights(make_model, co
 
 
 def test_each_of_many_networks_in_a_process_is_compiled(counter):
-    """Torch compiles a function so many times and then gives up, unless it is told otherwise."""
+    """By default, torch stops compiling a function after a number of times."""
     tokens_BL = torch.zeros(1, 3, dtype=torch.long)
     sizes = [{"n_layer": 1, "n_head": 1, "d_model": width} for width in (2, 4, 6, 8)]
     with torch._dynamo.config.patch(recompile_limit=2):
-        # All of them at once: what was compiled for a network goes with it.
+        # All at once: a deleted network takes its graphs with it.
         for net in [TransformerXL(TransformerXLConfig(**size)) for size in sizes]:
             compile_in_place(net)
             net.loss(tokens_BL, tokens_BL)

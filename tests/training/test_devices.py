@@ -1,4 +1,4 @@
-"""Several processes train as one does, and what is computed again is what it was."""
+"""Several processes train like one, and recomputed activations are equal."""
 
 import csv
 import json
@@ -28,7 +28,7 @@ COMMON = [
     "--trainer.max_steps=8", "--trainer.val_check_interval=2", "--trainer.limit_val_batches=2",
     "--trainer.gradient_clip_val=0.05", "--trainer.log_every_n_steps=1",
     "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false",
-    # Two sums round otherwise than one, and bfloat16, where it is fast, would show that.
+    # Two partial sums round differently from one; bfloat16, where it is fast, would show that.
     "--trainer.precision=64-true",
 ]  # fmt: skip
 FOUR = ["--trainer.max_steps=4"]
@@ -43,7 +43,7 @@ TWO_NODES = ["--trainer.num_nodes=2", "--trainer.devices=1"]
 DDP = [*TWO_NODES, "--trainer.strategy=ddp"]
 FSDP = [*TWO_NODES, "--trainer.strategy=fsdp2"]
 CUT = [
-    # Its strategy does not take 64-true.
+    # This strategy does not support 64-true.
     "--trainer.precision=32-true",
     *TWO_NODES, "--trainer.strategy=lightning.pytorch.strategies.ModelParallelStrategy",
     "--trainer.strategy.data_parallel_size=1", "--trainer.strategy.tensor_parallel_size=2",
@@ -52,7 +52,7 @@ CUT = [
 
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory) -> Path:
-    """The folder of a text; a run is a folder in it."""
+    """The folder of a text, with a subfolder for each run."""
     folder = tmp_path_factory.mktemp("devices")
     letters = np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8)
     (folder / "letters.txt").write_bytes(letters.tobytes())
@@ -61,13 +61,13 @@ def letters(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def memory_NBMD(letters) -> torch.Tensor:
-    """The memory of one process after eight steps: the run `one`."""
+    """Train `one`, a run of one process; return its memory after eight steps."""
     return TxlCLI(command_line(letters, "one")).model.memory_bank.committed["train", 0].h_NBMD
 
 
 @pytest.fixture(scope="module")
 def runs(letters, memory_NBMD) -> Path:
-    """The folder of runs of two processes, each to be compared with `one`."""
+    """Train the runs of two processes that are compared with `one`; return their folder."""
     TxlCLI(command_line(letters, "averaged", *FOUR, *AVERAGE))
     TxlCLI(command_line(letters, "one_lamb", *FOUR, *LAMB, *CLUSTERS))
     two = {
@@ -99,7 +99,7 @@ def resume_options(folder: Path, run: str) -> list[str]:
 
 
 def run_on_two_nodes(folder: Path, command_lines: dict[str, list[str]]) -> None:
-    """Run them in two processes that know of each other no more than two machines do."""
+    """Run them in two processes that share no more than two machines would."""
     (folder / "runs.json").write_text(json.dumps(command_lines))
     start = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
     start += ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
@@ -107,9 +107,9 @@ def run_on_two_nodes(folder: Path, command_lines: dict[str, list[str]]) -> None:
 
 
 def run_all(folder: Path) -> None:
-    """Run command lines one after the other, and keep what this process has after each.
+    """Run command lines in sequence; save the state of this process after each.
 
-    A process takes seconds to start, a run does not; one that waits for another ends by itself.
+    One process for all, because starting takes seconds; an alarm ends a process that waits forever.
     """
     signal.alarm(150)
     silence_warnings()
@@ -122,7 +122,7 @@ def run_all(folder: Path) -> None:
 
 
 def describe_state(cli: TxlCLI) -> dict:
-    """Return what this process holds after a run and an evaluation, when another would begin."""
+    """Return the memory and the number of stored elements after a run and an evaluation."""
     h_NBMD = cli.model.memory_bank.committed["train", 0].h_NBMD
     tokens_BL = torch.zeros(1, 1, dtype=torch.long)
     with torch.no_grad():
@@ -136,7 +136,7 @@ def describe_state(cli: TxlCLI) -> dict:
 
 
 def run_group(commands: list[list[str]]) -> None:
-    """Run commands that need each other; none outlives this."""
+    """Run commands that need each other; at the end, all have ended."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     how = {"cwd": Path(__file__).parents[2], "env": environment, "text": True}
     how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -183,7 +183,7 @@ def test_two_nodes_take_the_steps_of_one_with_lamb_and_an_adaptive_vocabulary(ru
 
 @pytest.mark.parametrize("run", ["ddp", "fsdp_on"])
 def test_each_process_keeps_the_memory_of_its_own_rows(runs, memory_NBMD, run):
-    """None has the memory of the first, which is what happens to a buffer under DDP."""
+    """With a buffer, DDP would give all processes the memory of the first one."""
     first, second = load_of_each_rank(runs, run, "h_NBMD")
     assert torch.allclose(torch.cat([first, second], dim=1), memory_NBMD, atol=1e-4)
     assert not torch.allclose(first, second, atol=0.1)

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:::torch")]
 
 
 class NeverWait(Callback):
-    """From the end of the first step on, make waiting for the GPU an error."""
+    """After the first step, make waiting for the GPU an error."""
 
     def on_train_batch_end(self, *_):
         torch.cuda.set_sync_debug_mode("error")
@@ -22,7 +22,7 @@ class NeverWait(Callback):
 
 @pytest.fixture
 def guard_may_wait(monkeypatch):
-    """The guard looks at loss and gradient before each update; nothing else may look."""
+    """Only the guard may read loss and gradient, before each update."""
     look = NonFiniteGuard.on_before_optimizer_step
 
     def look_and_forbid(*arguments):
@@ -42,7 +42,7 @@ def test_a_step_synchronizes_the_gpu_only_for_the_non_finite_check(
     make_model, make_data, make_trainer, kernel
 ):
     options = {"precision": "bf16-mixed", "log_every_n_steps": 100, "gradient_clip_val": 0.25}
-    # Not with `fit`, whose record looks at every loss.
+    # Not with `fit`, whose record reads every loss.
     trainer = make_trainer(
         accelerator="gpu", callbacks=[NeverWait()], limit_val_batches=0, **options
     )

@@ -40,7 +40,7 @@ def test_results_are_the_same_in_any_order_and_after_training(
 
 
 FAR = {"init_std": 0.3, "clamp_len": 4, "same_length": "mem_len"}
-"""A network to which distance matters."""
+"""A network whose nats depend on distances."""
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_answers_in_the_warmup_are_not_counted(make_model, measure, warmup_len):
     options = {"tgt_len": 7, "batch_size": 4, "eval_warmup_len": warmup_len}
     data = CorpusDataModule(corpus="copy", task=TaskConfig(length=3, n_eval=16), **options)
     model = make_model(n_token=12)
-    # It always says the mark, which is no answer.
+    # It always predicts the mark, which is never an answer.
     torch.nn.init.zeros_(model.net.head.out.weight)
     model.net.head.out.bias.data[11] = 1.0
     assert measure(model, data)["val/answer_accuracy"] == 0.0

@@ -1,4 +1,4 @@
-"""A segment computed in micro-batches is the segment: the same steps, with less memory."""
+"""Micro-batches give the same steps as whole segments, with less memory."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def assert_same(actual, expected):
 
 
 def test_micro_batches_train_as_the_whole_batch_does(train, text_file):
-    # Lines of many lengths, so that not every row has as much to predict.
+    # Lines of different lengths, so that rows have different numbers of targets.
     text = bytearray(text_file.read_bytes())
     text[:3000:5] = b"\n" * len(text[:3000:5])
     text[3000::37] = b"\n" * len(text[3000::37])
@@ -62,7 +62,7 @@ def test_micro_batches_train_as_the_whole_batch_does_under_other_settings(train,
 
 @pytest.fixture
 def step(make_net):
-    """A network with dropout, a segment of four rows, and a memory."""
+    """Return a network with dropout, a segment of four rows, and a memory."""
     net = make_net(dropout=0.3, dropatt=0.2).train()
     stream = Stream.from_tokens(torch.randint(11, (80,)).numpy(), 4, 6)
     with torch.no_grad():

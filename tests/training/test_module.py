@@ -1,4 +1,4 @@
-"""Training takes the steps of a loop by hand, and resumes bit for bit."""
+"""Training takes the steps of a plain loop, and resumes bit for bit."""
 
 import math
 from contextlib import nullcontext
@@ -64,7 +64,7 @@ def test_validation_and_sanity_check_leave_training_unchanged(fit, make_data, ma
     assert disturbed.losses == fit(max_steps=4).losses
     assert disturbed.left == ({}, {})
     assert {stage for stage, _ in disturbed.model.memory_bank.committed} == {"train"}
-    # Validated alone, a model can be trained.
+    # A model can be trained after a validation without training.
     make_trainer().validate(disturbed.model, datamodule=make_data(), verbose=False)
     make_trainer(max_steps=1).fit(disturbed.model, datamodule=make_data())
 
@@ -75,7 +75,7 @@ def interrupt(fit, tmp_path):
 
     def run(step, same=True, data=(), optim=(), **options):
         path, net = tmp_path / "mid.ckpt", {"dropout": 0.2, "dropatt": 0.1, "optim": optim}
-        # Of the kernels, matmul alone adds in the same order every time on a GPU.
+        # On a GPU, only matmul adds in the same order every time.
         net |= {"kernel": "matmul"} if options.get("accelerator") == "gpu" else {}
         options = {"max_steps": 6, "val_check_interval": 2, "limit_val_batches": 1} | options
         data = {"split": (0.02, 0.49, 0.49)} | dict(data)
@@ -181,7 +181,7 @@ def test_resumed_run_uses_the_new_settings(fit, tmp_path):
         resumed.trainer.optimizers,
         resumed.model.memory_bank.committed["train", 0],
     )
-    # Of eight steps of warm-up, step 4 is the first that is made again.
+    # After the resume, step 4 of the 8 warm-up steps is the first.
     assert [each["train/lr"] for each in resumed.logged] == pytest.approx([0.5e-4, 0.625e-4])
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.2, 0.0]
     assert {state["step"].item() for state in optimizer.state.values()} == {5}
@@ -238,7 +238,7 @@ def test_overfit_batches_trains_on_the_same_segments(fit):
     assert tokens[:2] == tokens[2:4] == tokens[4:]
     assert [segment.doc_pos_BL[0, 0] for segment in record.segments[:2]] == [0, 8]
     assert record.losses[4] < record.losses[0]
-    # Also a part of a pass.
+    # Also with a fraction of a pass.
     part = fit(data={"split": (0.02, 0.49, 0.49)}, overfit_batches=0.5, max_steps=1)
     assert part.trainer.train_dataloader.n_segment == 2
 

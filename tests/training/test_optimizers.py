@@ -1,4 +1,4 @@
-"""Optimisers by name, schedules as functions of the step."""
+"""Optimizers by name, schedules as functions of the step."""
 
 from typing import get_args, get_type_hints
 
@@ -107,7 +107,7 @@ def test_every_optimizer_learns_and_decays_only_the_layers_matrices(name):
 
 
 def take_one_step(name: str, gradient, weight_decay=0.0) -> torch.Tensor:
-    """Where a matrix of ones is."""
+    """Return a matrix of ones after one step."""
     net = nn.Linear(2, 2, bias=False)
     nn.init.ones_(net.weight)
     config = OptimConfig(name=name, lr=0.5, weight_decay=weight_decay)
@@ -160,7 +160,7 @@ def test_lamb_leaves_a_weight_without_a_gradient_unchanged():
     assert torch.equal(weight, torch.ones(2))
 
 
-# Where products of bfloat16 are fast, float32 is rounded to it.
+# Where products in bfloat16 are fast, float32 is rounded to bfloat16.
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float64, 1e-12), (torch.float32, 0.03)])
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
 def test_orthogonalized_update_has_singular_values_near_one(shape, dtype, near):

@@ -1,4 +1,4 @@
-"""Losses are exact in every precision, and memory is kept in the one of the products."""
+"""Losses are exact in every precision, and memory has the precision of the products."""
 
 import math
 
@@ -18,7 +18,7 @@ COMPUTE = {
 
 
 class Precisions(Callback):
-    """Precisions of losses, of nats, and of what each segment reads."""
+    """Records the precisions of losses, of nats, and of the memory of each segment."""
 
     def __init__(self):
         self.losses, self.memories = set(), []
@@ -99,7 +99,7 @@ def test_curve_of_mixed_precision_is_that_of_float32(fit, accelerator):
 
 
 @pytest.mark.gpu
-# The first scales of float16 are too great on purpose: torch then leaves out the step.
+# The first loss scales of float16 are too large on purpose: torch then skips the step.
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
 def test_every_precision_of_a_gpu_trains_with_memory_in_that_precision(fit, precision):
@@ -113,7 +113,7 @@ def test_every_precision_of_a_gpu_trains_with_memory_in_that_precision(fit, prec
 
 @pytest.fixture
 def fit_scaled(fit):
-    """Train in half precision on a CPU, from a scale of the loss that may be too high."""
+    """Train in half precision on a CPU, from a loss scale that may be too large."""
 
     def run(scale: float, **options):
         scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
@@ -133,7 +133,7 @@ def test_scale_and_its_count_continue_after_a_resume(fit_scaled, tmp_path):
 
 
 def test_gradient_overflow_lowers_the_scale_and_training_continues(fit_scaled):
-    # The schedule goes on although nothing was updated.
+    # The schedule continues although no weight was updated.
     with pytest.warns(UserWarning, match=r"`lr_scheduler\.step\(\)` before"):
         record = fit_scaled(2.0**31, max_steps=30)
     assert record.trainer.global_step == 30

@@ -1,4 +1,4 @@
-"""Where training starts, and the folder that a resumed run continues in."""
+"""The start of training, and the folder of a resumed run."""
 
 import csv
 import os
@@ -23,7 +23,7 @@ AUTO = "--resume=auto"
 
 @pytest.fixture
 def root(run_folder, tmp_path) -> Path:
-    """The folder of runs, of which one is finished after 4 steps."""
+    """A folder of runs, one of them finished after 4 steps."""
     shutil.copytree(run_folder, tmp_path / "runs" / "version_0")
     return tmp_path / "runs"
 
@@ -55,7 +55,7 @@ def test_start_is_the_newest_intact_checkpoint_and_is_printed(
     root, last, capsys, resume, ckpt_path
 ):
     for nth, path in enumerate((last, *last.parent.glob("[bp]*.ckpt"))):
-        # The clocks of files do not matter.
+        # Time stamps of files do not matter.
         os.utime(path, (0, 1e9 + 3600 * nth))
     assert find_start(resume, ckpt_path, root) == last
     assert f"resume: {last}" in capsys.readouterr().err
@@ -146,7 +146,7 @@ def test_resumed_run_has_the_metrics_config_and_vocabulary_of_an_uninterrupted_o
 def test_best_checkpoint_keeps_its_path_and_is_replaced_only_by_a_better_one(txl, small, last):
     best = last.with_name("best.ckpt")
     before, score = best.read_bytes(), load(best)["callbacks"]
-    # The folder has moved since: paths in the checkpoint are others.
+    # The folder was moved: the paths in the checkpoint are outdated.
     worse = ("--model.optim.lr=3", "--model.optim.schedule=constant", "--trainer.max_steps=8")
     assert txl("fit", *small, AUTO, *worse)[0] == 0
     assert best.read_bytes() == before
@@ -162,7 +162,7 @@ def test_checkpoint_given_by_path_starts_a_new_run(txl, small, last):
     assert {path: path.read_bytes() for path in files} == files
     new = last.parents[2] / "version_1"
     assert load(new / "checkpoints" / "last.ckpt")["global_step"] == 5
-    # Of training, and of the validation at the end.
+    # One row of training, and one of the validation at the end.
     assert [row["step"] for row in read_rows(new)] == ["4", "4"]
 
 
@@ -194,7 +194,7 @@ def test_run_that_another_process_trains_is_neither_resumed_nor_changed(txl, sma
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == files
     os.close(handle)
     assert txl(*more)[0] == 0
-    # Its lock ends with it.
+    # Its lock is released at its end.
     os.close(lock_folder(root / "version_0"))
 
 

@@ -1,4 +1,4 @@
-"""Runs of a small model that are watched by callbacks."""
+"""Runs of a small model with callbacks."""
 
 import pytest
 from lightning.pytorch import Callback, Trainer, seed_everything
@@ -8,7 +8,7 @@ from txl_lightning import CorpusDataModule
 
 @pytest.fixture
 def fit(make_model, make_data, make_trainer):
-    """Train with callbacks: the trainer, which is `fit.trainer` too where training fails."""
+    """Train with callbacks; return the trainer, also as `fit.trainer` if training fails."""
 
     def run(
         *callbacks: Callback, sizes=(), optim=(), data=(), model=None, ckpt_path=None, **options

@@ -1,4 +1,4 @@
-"""When checkpoints are written, and what a signal leaves behind."""
+"""Times at which checkpoints are written, and checkpoints after a signal."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from txl_lightning.training.resume import check_remaining_steps
 
 
 def send_signal(name: str, step: int, hook: str = "on_train_batch_end") -> LambdaCallback:
-    """Send one to this process in the first call of a hook after a step."""
+    """Send a signal to this process in the first call of a hook after a step."""
 
     def send(trainer, module, outputs, batch, batch_idx, *_):
         if trainer.global_step == step and (batch_idx == 0 or "train" in hook):
@@ -36,7 +36,7 @@ def accident() -> LambdaCallback:
 
 @pytest.fixture
 def saved_steps(fit):
-    """Train with callbacks; the steps after which a file was written."""
+    """Train with callbacks; return the steps after which a file was written."""
 
     def run(*callbacks, **options) -> list[int]:
         steps = []
@@ -62,7 +62,7 @@ def last(tmp_path) -> Path:
         (3, {}, [3, 4, 6, 8]),
         (None, {"limit_val_batches": 0}, [8]),
         (2, {"accumulate_grad_batches": 3, "val_check_interval": 12}, [2, 4, 6, 8]),
-        # Gradients that wait for more segments are in no checkpoint.
+        # No checkpoint contains gradients that wait for more segments.
         (None, {"accumulate_grad_batches": 3, "val_check_interval": 4, "max_steps": 3}, [3]),
     ],
     ids=str,
@@ -73,12 +73,12 @@ def test_last_checkpoint_is_written_after_validations_every_few_steps_and_at_the
     assert saved_steps(LastCheckpoint(every), **options) == steps
     checkpoint = torch.load(last, weights_only=True)
     assert checkpoint["txl_lightning"]["exact"]
-    # The validation that it follows is not due once more after a resume.
+    # The validation before it is not repeated after a resume.
     assert checkpoint["callbacks"]["LastCheckpoint"] == {"validation_due": False}
 
 
 def test_process_that_lightning_started_ends_with_0(saved_steps, monkeypatch):
-    """Lightning kills the first process, which may not have ended, when another one fails."""
+    """If another process fails, Lightning kills the first one, which may still be running."""
     monkeypatch.setenv("LOCAL_RANK", "1")
     with pytest.raises(SystemExit) as stop:
         saved_steps(send_signal("TERM", 3), LastCheckpoint())
@@ -88,7 +88,7 @@ def test_process_that_lightning_started_ends_with_0(saved_steps, monkeypatch):
 
 
 def test_checkpoint_saved_during_validation_excludes_it(saved_steps, last):
-    """Else the one that follows would be taken for its rest."""
+    """Otherwise the next validation would be treated as its rest."""
     with pytest.raises(SystemExit):
         saved_steps(send_signal("TERM", 4, "on_validation_batch_end"), LastCheckpoint())
     loops = torch.load(last, weights_only=True)["loops"]["fit_loop"]
@@ -101,7 +101,7 @@ def test_checkpoint_saved_during_validation_excludes_it(saved_steps, last):
 def test_run_stopped_before_its_last_validation_validates_when_it_is_resumed(
     saved_steps, last, hook
 ):
-    """Though all its steps are done."""
+    """Although all its steps are done."""
     validated = []
     record = LambdaCallback(on_validation_end=lambda trainer, _: validated.append(1))
     with pytest.raises(SystemExit):
@@ -149,7 +149,7 @@ ENDS = {
 @pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_batch_end", None])
 @pytest.mark.parametrize("end", ENDS)
 def test_run_that_ends_before_max_steps_has_its_last_validation_once(saved_steps, last, end, hook):
-    """Stopped before it or in it, or resumed after it, when nothing is left to do."""
+    """Stopped before or during it, or resumed after it without remaining steps."""
     options, make_end, expected = ENDS[end]
 
     def run(*callbacks, **resumed) -> list[int]:
@@ -197,8 +197,8 @@ def test_folder_that_cannot_be_written_stops_before_the_first_step(saved_steps, 
 
 
 def test_low_disk_space_is_a_warning_before_the_first_step(saved_steps, monkeypatch):
-    """Three files of weights and two moments may not fit."""
-    # A disk as small cannot be had without being root.
+    """Three files with weights and two moments may not fit."""
+    # Such a small disk needs root.
     usage = checkpointing.shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(checkpointing.shutil, "disk_usage", lambda folder: usage)
     with pytest.warns(UserWarning, match="1,000 bytes free; checkpoints may need"):
@@ -219,7 +219,7 @@ def test_best_checkpoint_is_of_the_lowest_nats(saved_steps, last):
 
 
 def test_run_killed_after_its_first_best_checkpoint_writes_another(saved_steps, last):
-    """It resumes from last.ckpt of before that validation."""
+    """It resumes from a last.ckpt older than that validation."""
     best = last.with_name("best.ckpt")
     saved_steps(LastCheckpoint(), BestCheckpoint(), max_steps=2)
     best.write_bytes(last.read_bytes())

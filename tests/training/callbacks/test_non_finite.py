@@ -1,4 +1,4 @@
-"""Numbers that are not finite change no weight and reach no file."""
+"""Non-finite numbers change no weight and are in no file."""
 
 from functools import partial
 from itertools import pairwise
@@ -15,7 +15,7 @@ NAN = float("nan")
 
 
 class Spoil(Callback):
-    """Make a number what it must not be, in some of the steps; note what there was before each."""
+    """Replace a number in some of the steps; record the state before each step."""
 
     def __init__(self, what: str, value: float, *steps: int):
         self.what, self.value, self.steps = what, value, steps
@@ -91,8 +91,8 @@ def test_skipped_updates_are_counted_over_a_resume(train, tmp_path):
 
 @pytest.mark.parametrize("occasion", [{"val_check_interval": 4}, {"limit_val_batches": 0}])
 def test_non_finite_weights_are_in_no_checkpoint(fit, tmp_path, occasion):
-    """Such as an update makes of finite gradients; the file from before stays."""
-    # By hand after step 4, and at once saved: at a validation, or at the end.
+    """An update can make them from finite gradients; the previous file stays."""
+    # Set by hand after step 4, just before a checkpoint: at a validation, or at the end.
     callbacks = Spoil("weight", NAN, 4), LastCheckpoint(3)
     options = {"max_steps": 4 if "limit_val_batches" in occasion else 6} | occasion
     with pytest.raises(NonFiniteError, match="step 4: a weight is not finite; nothing is saved"):

@@ -1,4 +1,4 @@
-"""The progress bar shows what a person wants to know while training and at its end."""
+"""The progress bar during training, and the table at its end."""
 
 import io
 import re
@@ -17,12 +17,12 @@ from txl_lightning.training.callbacks.throughput import Throughput
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
-"""What moves a terminal's cursor and colours its words."""
+"""Terminal escapes for the cursor and for colors."""
 
 
 @pytest.fixture
 def watch(fit, tmp_path):
-    """Train; what was shown, and the progress bar."""
+    """Train; return the output and the progress bar."""
 
     def run(terminal: bool, seconds: float = 0, width: int = 140, **options):
         progress = TokenProgressBar(seconds)
@@ -138,7 +138,7 @@ def test_the_time_left_is_the_mean_of_all_steps_except_the_first(
     monkeypatch.setattr(type(trainer), "global_step", property(lambda _: len(seconds)))
     progress.disable()
     seconds, left = [], []
-    # The first step compiles; after the third there is a validation.
+    # The first step compiles; a validation follows the third.
     for each in (100, 2, 2, 32):
         seconds.append(each)
         now[0] += each

@@ -1,4 +1,4 @@
-"""A run leaves a page that needs nothing else and can be read in a window of any width."""
+"""A run writes a self-contained page, readable in a window of any width."""
 
 import html
 import json
@@ -52,7 +52,7 @@ onload = () => {{
 
 
 def render_in_browser(text: str, width: int, folder) -> tuple[dict, list[str]]:
-    """Sizes of a page's parts in a window of this width, and the browser's complaints."""
+    """Return sizes of a page's parts in a window of this width, and console messages."""
     framed = folder / "framed.html"
     framed.write_text(FRAME.format(width=width, page=html.escape(text)), encoding="utf-8")
     own = f"--user-data-dir={folder / 'chromium'}"
@@ -90,7 +90,7 @@ def test_a_finished_run_has_a_page_that_needs_no_network_and_no_script(run_folde
 
 @pytest.fixture
 def render(fit):
-    """Make the page of a run with such metrics and notes of its probe."""
+    """Make the page of a run with these metrics and probe results."""
     trainer = fit(max_steps=1, limit_val_batches=0)
 
     def render_notes(rows=(), **notes) -> str:
@@ -154,7 +154,7 @@ def test_attention_has_a_color_scale_only_with_memory(share, n_axes):
 
 @pytest.fixture
 def train(fit, tmp_path):
-    """Train with a report: its page, which is `train.page` too where training fails."""
+    """Train with a report; return its page, also as `train.page` if training fails."""
 
     def run(*others, **options) -> str:
         probe = ValidationProbe(5)

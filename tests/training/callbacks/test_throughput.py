@@ -1,4 +1,4 @@
-"""The share of a device's peak is logged where the peak is known, and time survives a resume."""
+"""MFU is logged if the peak of the device is known; elapsed time survives a resume."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""A run that is given minutes takes about as long on a slow machine as on a fast one."""
+"""A run with a time budget takes about equally long on slow and fast machines."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ OPTIM = {"schedule": "cosine", "warmup_steps": 20}
 
 
 class Machine(LambdaCallback):
-    """A clock that goes by what is computed; what the run did."""
+    """A clock that advances with computation; records the run's steps and validations."""
 
     def __init__(self, step: float, validation: float = 0.0, first: float = 0.0) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Machine(LambdaCallback):
 
 @pytest.fixture
 def plan(fit, capsys):
-    """Train with a minute; the machine, the trainer, and what was printed."""
+    """Train for a minute; return the machine, the trainer, and the output."""
 
     def run(machine: Machine, *callbacks, minutes: float | None = 1, **options):
         budget = TimeBudget(minutes, clock=lambda: machine.now)
@@ -58,7 +58,7 @@ def plan(fit, capsys):
     ("machine", "validated", "line"),
     [
         (Machine(0.5, 1), [7, 27, 54, 81, 108], "64 tokens/s here: 108 steps, about 1.0 "),
-        # What compiling takes counts, but is not taken for the time of a step.
+        # Compiling counts towards the budget, but not as the time of a step.
         (Machine(0.5, 1, 20), [6, 17, 34, 51, 68], "64 tokens/s here: 68 steps, about 1.0 "),
         (Machine(2.5, 5), [6, 9, 18], "13 tokens/s here: 18 steps, about 1.0 minutes; validations"),
         (Machine(0.25, 0.5), [13, 40, 80, 120, 160], "128 tokens/s here: 160 steps, about 0.7 "),
@@ -98,7 +98,7 @@ def test_run_on_a_machine_that_becomes_slower_ends_validated_and_saved(plan, tmp
     machine.slower_from = 60
     saves = {"enable_checkpointing": True}
     trainer, shown = plan(machine, LastCheckpoint(), **saves)
-    # 33 seconds until then, and 5 for each step after it.
+    # 33 seconds until then, and 5 seconds for each later step.
     assert trainer.global_step == machine.validated[-1] == 72
     assert "slower than planned: ended after 1.6 minutes, before its last step" in shown
     path = tmp_path / "runs" / "checkpoints" / "last.ckpt"

@@ -1,4 +1,4 @@
-"""The validation probe measures what the model does, and training is as without it."""
+"""The validation probe measures the model, and does not change training."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ TINY = {"n_layer": 1, "n_head": 2, "d_model": 8}
 
 
 def scale_weights(trainer, model) -> None:
-    """Scale them, or what is remembered would change next to nothing."""
+    """Scale the weights; otherwise memory would have almost no effect."""
     with torch.no_grad():
         for parameter in model.net.parameters():
             parameter.mul_(8.0)
@@ -68,7 +68,7 @@ def test_nats_by_position_are_means_over_the_validation(fit):
 
 
 def attention_on_memory(trainer, net, n_warm: int) -> list[float]:
-    """Count it by hand, in whole segments, once the memory is full."""
+    """Compute it by hand, from whole segments, once the memory is full."""
     stream = trainer.val_dataloaders
     memory, on_memory, n_query = net.empty_memory(1), torch.zeros(2, 2).double(), 0
     for index in range(min(len(stream), n_warm + 4)):
@@ -83,7 +83,7 @@ def attention_on_memory(trainer, net, n_warm: int) -> list[float]:
 
 
 def memory_gain(trainer, net, segments: range) -> tuple[float, float]:
-    """Mean nats of some segments without memory less those with it, and the standard error."""
+    """Return mean nats without memory minus those with memory, and the standard error."""
     stream = trainer.val_dataloaders
     nats, counts = [[], []], []
     for at, mem_len in enumerate((0, net.config.mem_len)):
@@ -106,7 +106,7 @@ def memory_gain(trainer, net, segments: range) -> tuple[float, float]:
         ({}, 2, 6000),
         ({"eval_warmup_len": 16}, 4, 6000),
         ({"ext_len": 5}, 3, 6000),
-        # Of the last text, the last segment is shorter: it is left out of attention.
+        # The last segment of the last text is shorter: attention leaves it out.
         ({"eval_batch_size": 1}, 2, 860),
     ],
 )
@@ -129,7 +129,7 @@ def test_attention_and_memory_gain_are_those_of_the_validation_text_once_the_mem
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_memory_gain_of_an_empty_memory_is_0(fit, monkeypatch, precision):
-    """The same computation, in the same precision and by the same distances, to the last bit."""
+    """Both use the same computation, precision and distances, to the last bit."""
     monkeypatch.setattr(validation_probe, "n_warmup_segments", lambda *_: 0)
     monkeypatch.setattr(validation_probe, "N_GAIN", 1)
 
@@ -154,7 +154,7 @@ def test_a_validation_too_short_or_a_compiled_model_is_measured_only_in_nats(fit
 
 @pytest.fixture
 def fit_task(fit, text_file):
-    """Train on examples that do not see each other."""
+    """Train on examples that do not attend to each other."""
 
     def run(corpus: str, length: int, limit_val_batches: int):
         task = {"length": length, "n_symbol": 4, "n_eval": 64}
@@ -185,7 +185,7 @@ def test_attention_stays_within_documents(fit_task):
 
 
 def test_attention_is_measured_with_the_evaluation_lengths(fit):
-    """Heads that see the same four states alike look half way back."""
+    """Uniform attention over four states has a mean distance of 1.5."""
     probe, config = ValidationProbe(sample_len=0), TransformerXLConfig(256, **TINY, mem_len=12)
     lengths = {"eval_mem_len": 4, "eval_same_length": "mem_len"}
     model = LanguageModel(config, OptimConfig(lr=1e-9), **lengths)
@@ -207,7 +207,7 @@ def test_samples_are_of_the_averaged_weights(fit):
             are_average[trainer.global_step] = all(weights[k].equal(mean[k]) for k in weights)
 
     average = WeightAverage(decay=0.5)
-    # In the command line's order: callbacks of a config first.
+    # In the order of the command line: callbacks of a config first.
     fit(average, Compared(5), val_check_interval=3)
     assert are_average == {3: True, 6: True}
 

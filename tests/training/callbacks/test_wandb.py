@@ -1,4 +1,4 @@
-"""W&B has what a dashboard shows, read back from the files of offline runs."""
+"""W&B has everything that a dashboard shows, read from the files of offline runs."""
 
 import csv
 import json

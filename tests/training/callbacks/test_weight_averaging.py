@@ -1,4 +1,4 @@
-"""An average of the weights is measured, saved and used; training is as it would be without."""
+"""An average of the weights is validated, saved and used; it does not change training."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ Weights = dict[str, torch.Tensor]
 
 
 class Record(Callback):
-    """Weights after every step, losses, training memory, results of validations."""
+    """Records weights after every step, losses, training memory, results of validations."""
 
     def __init__(self):
         self.weights, self.losses, self.val_nats, self.memory = [], [], [], None
@@ -82,8 +82,8 @@ def test_plain_mean_is_of_the_weights_after_every_counted_step(train, last, accu
     options = {"accumulate_grad_batches": accumulate, "val_check_interval": 4}
     record, trainer = train(WeightAverage(decay=None, start_step=1), **options)
     assert_mean(load(last()), record.weights[1:])
-    # The average is what fit leaves, other commands load, and validation measured; fit resumes
-    # from the weights.
+    # fit ends with the average, other commands load it, and validation used it; fit resumes from
+    # the weights.
     assert are_equal(load(last(), "trained"), record.weights[-1])
     assert are_equal(load_run(last())[0].state_dict(), load(last()))
     assert are_equal(copy_weights_of(trainer.lightning_module.net), load(last()))
@@ -99,7 +99,7 @@ def test_exponential_mean_starts_at_the_weights_and_does_not_change_training(tra
     assert record.losses == alone.losses
     assert torch.equal(record.memory.h_NBMD, alone.memory.h_NBMD)
     assert record.val_nats != alone.val_nats
-    # Until there is an average, validation measures the weights.
+    # Before there is an average, validation uses the weights.
     late, _ = train(WeightAverage(start_step=4), into="late")
     assert late.val_nats == alone.val_nats
     assert "trained" not in torch.load(last("late"), weights_only=True)
@@ -136,7 +136,7 @@ def test_interrupted_run_ends_like_an_uninterrupted_one(
     whole, _ = train(WeightAverage(decay), into="whole", **options)
     assert are_equal(load(last("whole"), "trained"), whole.weights[-1])
     if decay is None:
-        # In half precision a small part of a difference would be rounded away.
+        # Half precision would round a small difference to 0.
         assert_mean(load(last("whole")), whole.weights)
     if signalled:
         stop = LambdaCallback(on_validation_start=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
