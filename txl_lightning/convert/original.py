@@ -118,11 +118,11 @@ def fill_settings(
     """Return settings of the types of their defaults; null or missing ones get the default."""
     settings = {key: value for key, value in theirs.items() if value is not None}
     for key in settings.keys() & {*defaults, *numbers}:
-        usual, value = type(defaults.get(key, 0)), settings[key]
-        expected, kind = KINDS[usual]
+        default_kind, value = type(defaults.get(key, 0)), settings[key]
+        expected, kind = KINDS[default_kind]
         require(isinstance(value, kind), key, repr(value), expected)
         # For example 1 for true, or 512.0 for 512.
-        settings[key] = usual(value) if usual(value) == value else value
+        settings[key] = default_kind(value) if default_kind(value) == value else value
     return {**defaults, **settings}
 
 

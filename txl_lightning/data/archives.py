@@ -71,8 +71,8 @@ def unpack_tar(archive: Path, folder: Path) -> None:
     """Unpack a tar; DataError if it is too large, damaged, or has more than files and folders."""
     with refuse_damage(archive), tarfile.open(archive) as tar:
         # Negative sizes cause endless loops in older versions of tarfile.
-        each = ((m, m.name, m.size, m.size >= 0 and (m.isreg() or m.isdir())) for m in tar)
-        for member in limit_members(archive, each):
+        members = ((m, m.name, m.size, m.size >= 0 and (m.isreg() or m.isdir())) for m in tar)
+        for member in limit_members(archive, members):
             tar.extract(member, folder, filter="data")
         # tarfile treats an unreadable header as the end.
         tar.fileobj.seek(tar.offset)
@@ -85,8 +85,8 @@ def unpack_zip(archive: Path, folder: Path) -> None:
     plain = (0, stat.S_IFREG, stat.S_IFDIR)
     with refuse_damage(archive), zipfile.ZipFile(archive) as bundle:
         kinds = ((m, stat.S_IFMT(m.external_attr >> 16)) for m in bundle.infolist())
-        each = ((m, m.filename, m.file_size, kind in plain) for m, kind in kinds)
-        for member in limit_members(archive, each):
+        members = ((m, m.filename, m.file_size, kind in plain) for m, kind in kinds)
+        for member in limit_members(archive, members):
             path = PurePosixPath(member.filename)
             if path.is_absolute() or ".." in path.parts:
                 raise zipfile.BadZipFile(f"{member.filename!r} would be outside the folder")
@@ -97,9 +97,9 @@ def decompress(archive: Path, folder: Path) -> None:
     """Unpack the single file in a .gz, .bz2 or .xz."""
     with refuse_damage(archive), COMPRESSED[archive.suffix](archive) as packed:
         chunks = iter(partial(packed.read, CHUNK), b"")
-        each = ((chunk, archive.stem, len(chunk), True) for chunk in chunks)
+        parts = ((chunk, archive.stem, len(chunk), True) for chunk in chunks)
         with (folder / archive.stem).open("wb") as file:
-            file.writelines(limit_members(archive, each))
+            file.writelines(limit_members(archive, parts))
 
 
 def unpack_lines(path: Path, folder: Path) -> None:

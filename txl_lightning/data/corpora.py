@@ -125,9 +125,9 @@ def cut_heldout(paths: list[Path], fractions: Sequence[float]) -> Splits:
 def cut_python_source(paths: list[Path], fractions: Sequence[float]) -> Splits:
     """Use the running Python's standard library: pure-ASCII .py files without tests, by path."""
     library = Path(sysconfig.get_path("stdlib"))
-    found = {path.relative_to(library).as_posix(): path for path in library.rglob("*.py")}
-    names = (name for name in sorted(found) if not NOT_SOURCE & set(name.split("/")[:-1]))
-    sources = (found[name] for name in names if found[name].read_bytes().isascii())
+    files = {path.relative_to(library).as_posix(): path for path in library.rglob("*.py")}
+    names = (name for name in sorted(files) if not NOT_SOURCE & set(name.split("/")[:-1]))
+    sources = (files[name] for name in names if files[name].read_bytes().isascii())
     return split_by_fractions([part for path in sources for part in whole_file(path)], fractions)
 
 

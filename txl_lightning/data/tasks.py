@@ -65,12 +65,11 @@ def draw_recall(config: TaskConfig, rng: np.random.Generator) -> QuestionAnswer:
     """
     keys = config.n_symbol + rng.permutation(config.length)
     values = rng.integers(config.n_symbol, size=config.length)
-    asked = rng.integers(config.length)
+    chosen = rng.integers(config.length)
     pairs = np.stack([keys, values], axis=1).ravel()
     blank, mark = config.n_symbol + config.length, config.n_symbol + config.length + 1
-    return np.concatenate([pairs, np.full(config.distance, blank), [mark, keys[asked]]]), values[
-        [asked]
-    ]
+    question = np.concatenate([pairs, np.full(config.distance, blank), [mark, keys[chosen]]])
+    return question, values[[chosen]]
 
 
 TASKS = {"sort": draw_sort, "copy": draw_copy, "recall": draw_recall}
@@ -104,8 +103,8 @@ class TaskStore:
         seed = (self.config.seed, SPLITS.index(split))
         count = self.config.n_eval if split != "train" else self.config.n_train
         draw = partial(TASKS[self.name], self.config)
-        shown, answer = draw(np.random.default_rng(0))
-        return Examples(draw, seed, count or ENDLESS, len(shown) + len(answer), len(answer))
+        question, answer = draw(np.random.default_rng(0))
+        return Examples(draw, seed, count or ENDLESS, len(question) + len(answer), len(answer))
 
     def describe(self) -> str:
         return f"examples of {self.example_len} tokens, vocabulary of {self.vocab.n_token} symbols"

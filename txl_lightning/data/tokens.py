@@ -62,9 +62,9 @@ class Examples:
 
     def ids_at(self, position_BL: ndarray) -> ndarray:
         nth_BL, column_BL = np.divmod(position_BL, self.row_multiple)
-        wanted, which_BL = np.unique(nth_BL, return_inverse=True)
-        drawn = np.stack([self.example(int(nth)) for nth in wanted])
-        return drawn[which_BL.reshape(position_BL.shape), column_BL]
+        unique_N, which_BL = np.unique(nth_BL, return_inverse=True)
+        examples = np.stack([self.example(int(nth)) for nth in unique_N])
+        return examples[which_BL.reshape(position_BL.shape), column_BL]
 
     def doc_position(self, position_BL: ndarray) -> ndarray:
         return position_BL % self.row_multiple
@@ -177,8 +177,8 @@ def draw_ends(lengths: VarlenLengths, total: int, n_pass: int) -> ndarray:
     rng = np.random.default_rng((lengths.seed, n_pass))
     n_drawn = total // SHORTEST + 1
     centre = np.where(rng.random(n_drawn) < 0.95, lengths.tgt_len, lengths.tgt_len / 2)
-    drawn = rng.normal(centre, DEVIATION).astype(np.int64)
-    ends = drawn.clip(SHORTEST, lengths.tgt_len + 3 * DEVIATION).cumsum()
+    lens = rng.normal(centre, DEVIATION).astype(np.int64)
+    ends = lens.clip(SHORTEST, lengths.tgt_len + 3 * DEVIATION).cumsum()
     return np.append(ends[ends < total], total)
 
 

@@ -135,9 +135,9 @@ def count_cold_starts(part: TokenNats, stream: Stream, mem_len: int) -> int:
 
 def describe_reading(model: TransformerXL, text: EvalText, protocol: Protocol) -> dict[str, Any]:
     """Return the text and the protocol as plain values, with the lengths in use."""
-    fields, usual = asdict(protocol), asdict(PROTOCOLS[protocol.name])
+    fields, standard = asdict(protocol), asdict(PROTOCOLS[protocol.name])
     lengths = {name: fields[name] for name in asdict(ProtocolOptions())}
-    changed = [name for name in lengths if fields[name] != usual[name]]
+    changed = [name for name in lengths if fields[name] != standard[name]]
     lengths |= protocol.lengths.resolve(model.config)._asdict()
     lengths["tgt_len"] = protocol.tgt_len or protocol.stream(text.tokens).end
     about = {"protocol": protocol.name, "changed": changed, "source": protocol.source}

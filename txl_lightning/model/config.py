@@ -104,8 +104,8 @@ class TransformerXLConfig:
         object.__setattr__(self, "tie_projs", tuple(self.tie_projs))
         for is_possible, field, expected in self._checks():
             value = getattr(self, field)
-            shown = list(value) if isinstance(value, tuple) else value
-            require(is_possible, field, shown, expected)
+            text = list(value) if isinstance(value, tuple) else value
+            require(is_possible, field, text, expected)
 
     def _checks(self) -> Iterator[tuple[bool, str, str]]:
         """Yield checks, simple ones first: is the value valid, the field, the expected values."""

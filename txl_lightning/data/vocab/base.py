@@ -105,10 +105,10 @@ class Characters(Vocabulary):
     @staticmethod
     def from_documents(documents: Iterable[FileSlice]) -> "Characters":
         """Collect every character that occurs."""
-        found: set[str] = set()
+        alphabet: set[str] = set()
         for text in chain.from_iterable(map(decode_utf8, documents)):
-            found.update(text)
-        return Characters("".join(sorted(found)))
+            alphabet.update(text)
+        return Characters("".join(sorted(alphabet)))
 
     @property
     def n_token(self) -> int:
