@@ -22,7 +22,6 @@ LENGTHS = ("--tgt_len=8", "--mem_len=5", "--batch_size=2", "--drop_last=true")
 
 @pytest.fixture
 def measure(txl, checkpoint):
-    """Return the record that evaluate prints."""
 
     def run(*options, path=checkpoint) -> dict:
         code, output = txl("evaluate", path, *options)

@@ -46,7 +46,6 @@ def generate(txl, checkpoint):
 
 @pytest.fixture
 def launch(repository, checkpoint, tmp_path):
-    """Start generate in a separate process."""
     command = [sys.executable, "-m", "txl_lightning", "generate", "--seed=1", "--ckpt_path"]
 
     def start(*options: str) -> subprocess.Popen:

@@ -54,7 +54,6 @@ def streams(draw):
 
 
 def list_segments(stream: Stream, n_pass: int = 1) -> list:
-    """Return the segments of the first few passes."""
     count = sum(stream.lengths.count(stream.total, nth) for nth in range(n_pass))
     return [stream.segment(index) for index in range(count)]
 

@@ -11,7 +11,6 @@ from txl_lightning.data.tokens import FixedLengths
 
 
 def example(name: str, **sizes) -> list[str]:
-    """Return one example in symbols."""
     store = TaskStore(name, TaskConfig(**sizes))
     return [store.vocab.words[index] for index in store.text("train").example(0)]
 

@@ -19,7 +19,6 @@ SHA256 = "the checkpoint's"
 
 
 def continue_state(net, state, count):
-    """Return the state after `count` tokens."""
     for after in decode_steps(net, state, count, Sampling(repetition_penalty=1.2, seed=3)):
         state = after
     return state

@@ -15,7 +15,6 @@ def empty_memory(n_layer, batch_size, mem_len, *lengths) -> Memory:
 
 
 def remember(memory: Memory, h: torch.Tensor, doc_pos=None, n_reread=0) -> Memory:
-    """Return the memory after a segment of these states."""
     return memory.updated(h, memory.attention_mask(h.size(2), doc_pos), n_reread)
 
 

@@ -15,7 +15,6 @@ EXACT_KERNELS = ["auto", "matmul", "per_head", "reference", "sdpa"]
 
 
 def read_in_segments(net, tokens_BL, lengths, mem_len):
-    """Return the logits of a text read segment by segment."""
     memory, parts = net.empty_memory(len(tokens_BL), EvalLengths(mem_len)), []
     for part_BL in tokens_BL.split(lengths, dim=1):
         logits_BLV, memory = net(part_BL, memory)

@@ -36,7 +36,6 @@ class Place:
         return path
 
     def start(self) -> subprocess.Popen:
-        """Start the sweep in a separate process."""
         command = [sys.executable, "-m", "txl_lightning", "sweep", "search.yaml"]
         environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[2])}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
