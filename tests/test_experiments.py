@@ -34,6 +34,7 @@ def import_script(path: str):
     return module
 
 
+@pytest.mark.filterwarnings("ignore:.*cannot be verified")
 def test_training_reproduces_the_recorded_curve(tmp_path):
     with np.load(HERE / "golden" / "original" / "a_default.npz") as golden:
         args = json.loads(str(golden["config"]))

@@ -18,10 +18,10 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig
-from txl_lightning.__main__ import silence_warnings
 from txl_lightning.convert import load_original
 from txl_lightning.convert.original import config_from_original
 from txl_lightning.data.stream import Segment
+from txl_lightning.errors import silence_warnings
 from txl_lightning.evaluation.metrics import MeanNats
 
 

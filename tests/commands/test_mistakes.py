@@ -100,11 +100,8 @@ def test_failed_allocation_is_exit_code_7_and_names_what_to_lower(
 
 
 def test_huge_mem_len_allocates_no_more_than_the_text_needs(txl, checkpoint):
-    for words in (
-        "evaluate --max_tokens=100 --mem_len",
-        "generate --max_new_tokens=9 --mem_len",
-    ):
-        command, *options = words.split()
+    for words in ("evaluate --max_tokens=100", "generate --max_new_tokens=9"):
+        command, *options = *words.split(), "--mem_len"
         code, output = txl(command, checkpoint, *options, HUGE)
         assert code == 0, output.err
 
