@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...errors import DataError, require, require_at_least
+from ...errors import DataError, require, require_at_least, require_types
 from ..documents import FileSlice
 from .base import Vocabulary, decode_utf8, split_between_words
 
@@ -76,10 +76,8 @@ class WordOptions:
     id), or are an error."""
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_at_least(self, min_freq=0, max_size=1)
-        known = {"line_end": [*LINE_ENDS], "unknown": ["unk", "error"], "lower_case": [False, True]}
-        for key, values in known.items():
-            require(getattr(self, key) in values, key, getattr(self, key), f"one of {values}")
         for symbol in self.special:
             require(symbol.split() == [symbol], "special", repr(symbol), "no white space")
 
