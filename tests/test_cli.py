@@ -221,6 +221,7 @@ WRONG_SETTINGS = [
     ("model: [", "a.yaml: Problems parsing config"),
     ("model: {net: null}", "model.net: invalid None; expected settings by name"),
     ("trainer: {max_steps: null}", "trainer.max_steps: invalid null; expected a number of steps"),
+    ("config: 3", "a.yaml; expected a file without a key named config"),
     ("report: {sample_len: null}", "report.sample_len: invalid None; expected a whole number"),
     ("model: {net: {n_layer: two}}", "a.yaml: model.net.n_layer: invalid two; expected a whole"),
     ("--model.net.norm=mid\n" + "mid" * 1000, " characters) ... "),

@@ -20,7 +20,7 @@ FLOORS = {
 # cut; explain a raised one in the commit message.
 BUDGETS = {
     "top": 955, "model": 2353, "data": 2732, "evaluation": 700, "generation": 575,
-    "checkpoints": 736, "convert": 499, "analysis": 697, "training": 3296, "sweeps": 562,
+    "checkpoints": 736, "convert": 499, "analysis": 697, "training": 3300, "sweeps": 562,
     "commands": 1362,
 }  # fmt: skip
 ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_467, 15_251, 300, 50

@@ -69,7 +69,11 @@ class ConfigOption(ActionConfigFile):
     """--config, which takes a given config's name, too."""
 
     def __call__(self, parser: Any, config: Namespace, value: Any, *option: Any) -> None:
-        super().__call__(parser, config, find_config(value), *option)
+        try:
+            super().__call__(parser, config, find_config(value), *option)
+        except AttributeError:
+            # jsonargparse keeps its list of files under the same key.
+            require(False, "config", value, "a file without a key named config")
 
 
 class Parser(LightningArgumentParser):
