@@ -71,8 +71,7 @@ class ConfigOption(ActionConfigFile):
     def __call__(self, parser: Any, config: Namespace, value: Any, *option: Any) -> None:
         try:
             super().__call__(parser, config, find_config(value), *option)
-        except AttributeError:
-            # jsonargparse keeps its list of files under the same key.
+        except AttributeError:  # jsonargparse's list of files has the same key
             require(False, "config", value, "a file without a key named config")
 
 
