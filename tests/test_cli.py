@@ -351,10 +351,12 @@ def test_without_a_logger_a_run_still_has_a_folder(txl, small):
     assert f"run folder: {folder}\n" in output.out
 
 
-def test_loggers_and_profilers_that_write_elsewhere_are_printed_at_the_start(txl, small):
+def test_loggers_profilers_and_callbacks_that_write_elsewhere_are_printed_at_the_start(txl, small):
     logger = "{class_path: CSVLogger, init_args: {save_dir: %s}}"
     profiler = "--trainer.profiler={class_path: SimpleProfiler, init_args: {dirpath: prof}}"
-    code, output = txl("fit", *small, f"--trainer.logger=[{logger % 'there'}]", profiler)
+    callback = "--trainer.callbacks={class_path: ModelCheckpoint, init_args: {dirpath: ckpts}}"
+    loggers = f"--trainer.logger=[{logger % 'there'}, {logger % 'here'}]"
+    code, output = txl("fit", *small, loggers, profiler, callback)
     lines = [line for line in output.err.splitlines() if line.startswith("warning: trainer.")]
     here, run = Path.cwd(), Path("runs", "version_0")
     assert (code, lines) == (
@@ -363,7 +365,9 @@ def test_loggers_and_profilers_that_write_elsewhere_are_printed_at_the_start(txl
             f"warning: {name} writes to {here / place}, outside of the run's folder {run}"
             for name, place in (
                 ("trainer.logger: CSVLogger", "there/lightning_logs/version_0"),
+                ("trainer.logger: CSVLogger", "here/lightning_logs/version_0"),
                 ("trainer.profiler: SimpleProfiler", "prof"),
+                ("trainer.callbacks: ModelCheckpoint", "ckpts"),
             )
         ],
     )

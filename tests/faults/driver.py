@@ -12,6 +12,7 @@ FAULT    WHAT:WHERE:RANK, or several of these, separated by commas. WHAT: a sign
          (test); or after some seconds (0.5s). RANK: a rank; without it, all.
          "KILL:7:1" is SIGKILL after step 7 on rank 1.
 GROWTH   a file; every 50 steps a line with the process's resident kilobytes and its open files
+SECONDS  between two pages of a report
 THREADS  number of torch threads
 """
 
@@ -31,6 +32,7 @@ from lightning.pytorch import Callback
 
 from txl_lightning import __main__ as entry
 from txl_lightning.training import cli
+from txl_lightning.training.callbacks import report
 
 
 class Record(Callback):
@@ -132,6 +134,7 @@ def main() -> None:
     """Run `python -m txl_lightning` with our callbacks."""
     original, faults = cli.default_callbacks, filter(None, os.environ["FAULT"].split(","))
     ours = [Record(), *map(Accident, faults), *([Growth()] if "GROWTH" in os.environ else [])]
+    report.SECONDS = float(os.environ.get("SECONDS", report.SECONDS))
     cli.default_callbacks = lambda *args: [*original(*args), *ours]
     sys.argv[0] = __file__
     entry.main()

@@ -114,7 +114,7 @@ def test_memory_and_open_files_do_not_grow_with_steps(place, count, html):
     options = [f"--trainer.max_steps={n_step}", "--trainer.val_check_interval=50"]
     options += [f"--report.html={html}", "--checkpoint.every_n_steps=100"]
     options += ["--trainer.log_every_n_steps=10"]
-    ended = place.fit(*options, GROWTH="growth")
+    ended = place.fit(*options, GROWTH="growth", SECONDS="5")
     assert ended.code == 0, ended.output
     growth = np.loadtxt(place.folder / "growth")
     kilobytes, n_file = growth[len(growth) // 2 :].T
@@ -122,4 +122,4 @@ def test_memory_and_open_files_do_not_grow_with_steps(place, count, html):
     assert n_file.max() == n_file.min()
     # Kilobytes in 1,000 steps: the page is drawn from metrics.csv, 1 kB per row; in the first 1,000
     # steps, libraries also fill their caches.
-    assert slope < count(3000, 200), kilobytes.tolist()
+    assert slope < count(3000, 1500 if html == "true" else 200), kilobytes.tolist()

@@ -108,8 +108,8 @@ class Report(Callback):
         # Whatever it is: what is saved and said after it matters more.
         except Exception as error:
             rank_zero_warn(f"{self.folder}: {error!r}; no report is written")
-        # Parts of figures refer to each other; beside so many objects Python would keep hundreds.
-        gc.collect(1)
+        # Parts of figures refer to each other; those of a page are old before it is written.
+        gc.collect(2 if action == self.write_page else 1)
 
     def write_state(self, trainer: Trainer, state: str) -> None:
         about = {"state": state, "step": trainer.global_step, "max_steps": trainer.max_steps}

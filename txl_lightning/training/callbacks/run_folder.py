@@ -16,17 +16,17 @@ def run_folder(trainer: Trainer) -> Path:
 
 
 def find_writers_elsewhere(trainer: Trainer, folder: Path) -> list[str]:
-    """Name a config's loggers and profiler that write outside of the run's folder.
+    """Name a config's loggers, profiler and callbacks that write outside of the run's folder.
 
     Not W&B and TensorBoard in the folder of runs: their files are kept there.
     """
     root, found = Path(trainer.default_root_dir).resolve(), []
-    writers = {f"trainer.logger: {type(each).__name__}": each for each in trainer.loggers}
-    writers |= {f"trainer.profiler: {type(trainer.profiler).__name__}": trainer.profiler}
-    for name, writer in writers.items():
+    writers = [("logger", each) for each in trainer.loggers] + [("profiler", trainer.profiler)]
+    for option, writer in [*writers, *(("callbacks", each) for each in trainer.callbacks)]:
         places = (getattr(writer, key, None) for key in ("log_dir", "save_dir", "dirpath"))
         place = Path(next(filter(None, places), folder)).resolve()
         is_ours = isinstance(writer, WandbLogger | TensorBoardLogger) and place.is_relative_to(root)
         if not is_ours and not place.is_relative_to(folder.resolve()):
+            name = f"trainer.{option}: {type(writer).__name__}"
             found.append(f"{name} writes to {place}, outside of the run's folder {folder}")
     return found
