@@ -221,7 +221,8 @@ WRONG_SETTINGS = [
     ("model: [", "a.yaml: Problems parsing config"),
     ("model: {net: null}", "model.net: invalid None; expected settings by name"),
     ("trainer: {max_steps: null}", "trainer.max_steps: invalid null; expected a number of steps"),
-    ("config: 3", "a.yaml; expected a file without a key named config"),
+    ("config: 3", "a.yaml: config: invalid a key of a file; expected none of that name"),
+    ("\udcff\udcfe", "a.yaml: 'utf-8' codec can't decode"),
     ("report: {sample_len: null}", "report.sample_len: invalid None; expected a whole number"),
     ("model: {net: {n_layer: two}}", "a.yaml: model.net.n_layer: invalid two; expected a whole"),
     ("--model.net.norm=mid\n" + "mid" * 1000, " characters) ... "),
@@ -239,7 +240,7 @@ WRONG_SETTINGS = [
     ("text", "message"), WRONG_SETTINGS, ids=[text[:60] for text, _ in WRONG_SETTINGS]
 )
 def test_a_wrong_option_or_file_is_one_line(parse_fit, sizes, tmp_path, text, message):
-    (tmp_path / "a.yaml").write_text(text)
+    (tmp_path / "a.yaml").write_text(text, errors="surrogateescape")
     (tmp_path / "first.yaml").write_text("model: {net: {n_layer: 1}}")
     files = [f"--config={tmp_path / name}" for name in ("first.yaml", "a.yaml")]
     with pytest.raises(ValueError, match=re.escape(message)) as error:

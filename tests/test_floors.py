@@ -20,10 +20,10 @@ FLOORS = {
 # cut; explain a raised one in the commit message.
 BUDGETS = {
     "top": 955, "model": 2353, "data": 2730, "evaluation": 700, "generation": 575,
-    "checkpoints": 736, "convert": 499, "analysis": 697, "training": 3299, "sweeps": 562,
+    "checkpoints": 736, "convert": 499, "analysis": 697, "training": 3300, "sweeps": 562,
     "commands": 1362,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_468, 15_251, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_469, 15_251, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "data/datamodule.py", "__main__.py"},

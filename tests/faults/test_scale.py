@@ -119,6 +119,7 @@ def test_memory_and_open_files_do_not_grow_with_steps(place, count, html):
     growth = np.loadtxt(place.folder / "growth")
     kilobytes, n_file = growth[len(growth) // 2 :].T
     slope = np.polyfit(np.arange(len(kilobytes)) * 50 / 1000, kilobytes, 1)[0]
+    print("slope", html, slope)
     assert n_file.max() == n_file.min()
     # Kilobytes in 1,000 steps: the page is drawn from metrics.csv, 1 kB per row; in the first 1,000
     # steps, libraries also fill their caches.

@@ -69,10 +69,11 @@ class ConfigOption(ActionConfigFile):
     """--config, which takes a given config's name, too."""
 
     def __call__(self, parser: Any, config: Namespace, value: Any, *option: Any) -> None:
-        try:
-            super().__call__(parser, config, find_config(value), *option)
-        except AttributeError:  # jsonargparse's list of files has the same key
-            require(False, "config", value, "a file without a key named config")
+        with prefix_errors(shorten(value), ": "):
+            try:
+                super().__call__(parser, config, find_config(value), *option)
+            except AttributeError:  # jsonargparse's list of files has the same key
+                require(False, "config", "a key of a file", "none of that name")
 
 
 class Parser(LightningArgumentParser):
