@@ -17,6 +17,7 @@ THREADS  number of torch threads
 """
 
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -52,7 +53,8 @@ class Growth(Callback):
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if trainer.global_step % 50 == 0:
-            ctypes.CDLL(None).malloc_trim(0)  # Without it, freed memory counts.
+            gc.collect()
+            ctypes.CDLL(None).malloc_trim(0)  # Without both, freed memory counts.
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             n_file = len(os.listdir("/proc/self/fd"))
             with Path(os.environ["GROWTH"]).open("a") as file:
