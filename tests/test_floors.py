@@ -19,11 +19,11 @@ FLOORS = {
 # The present line counts; the goals are 10,000 in all and 9,000 of tests. Lower a budget with every
 # cut; explain a raised one in the commit message.
 BUDGETS = {
-    "top": 955, "model": 2353, "data": 2730, "evaluation": 700, "generation": 575,
+    "top": 964, "model": 2353, "data": 2730, "evaluation": 700, "generation": 575,
     "checkpoints": 736, "convert": 499, "analysis": 697, "training": 3300, "sweeps": 562,
     "commands": 1362,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_469, 15_254, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_478, 15_260, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "data/datamodule.py", "__main__.py"},

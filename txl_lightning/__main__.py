@@ -60,6 +60,7 @@ STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.E
 
 def main() -> None:
     """Run the command; a user's mistake is one line and an exit code (TXL_DEBUG=1: a traceback)."""
+    open_closed_streams()
     try:
         with signals.exit_on_signals():
             run(sys.argv[1:])
@@ -80,6 +81,14 @@ def main() -> None:
             print(f"error: {errors.format_line(errors.innermost_error(words))}", file=sys.stderr)
         is_storage = getattr(error, "errno", None) in STORAGE_ERRORS
         sys.exit(errors.StorageError.exit_code if is_storage else getattr(error, "exit_code", 2))
+
+
+def open_closed_streams() -> None:
+    """Open standard streams that are closed (2>&-): the next file would get a stream's number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 def run(arguments: list[str]) -> None:

@@ -129,6 +129,12 @@ def test_clock_that_is_set_back_changes_nothing(place, finish, clock):
     finish()
 
 
+def test_run_whose_standard_streams_are_closed_is_the_same(place, whole):
+    ended = place.end(place.launch(before=["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]))
+    assert ended.code == 0
+    place.assert_same(whole())
+
+
 def test_utf8_text_in_the_c_locale_is_read_trained_on_and_written(place):
     text = "\ufeffdéjà vu – ça va ☃\n" * 300
     (place.folder / "letters.txt").write_bytes(text.encode())
