@@ -13,10 +13,10 @@ HEAD = [
     "perplexity as trained", "perplexity", "paper: as trained, best", "parameters",
 ]  # fmt: skip
 COMPARISONS = {
-    "recurrence helps": ("recurrence_ours_full", "alone_ours_full"),
     "recurrence helps, four times the training": (
         "recurrence_ours_full_longer", "alone_ours_full_longer",
     ),
+    "recurrence helps": ("recurrence_ours_full", "alone_ours_full"),
     "recurrence helps, half loss": ("recurrence_ours_half", "alone_ours_half"),
     "recurrence helps, Shaw's positions": ("recurrence_shaw_full", "alone_shaw_full"),
     "recurrence helps, shuffled lines": ("shuffled_recurrence_ours", "shuffled_alone_ours"),
