@@ -23,7 +23,7 @@ BUDGETS = {
     "checkpoints": 736, "convert": 499, "analysis": 697, "training": 3300, "sweeps": 562,
     "commands": 1362,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_478, 15_260, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_478, 15_261, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "data/datamodule.py", "__main__.py"},
