@@ -7,7 +7,7 @@ THEIRS := .venv-reference
 PEERS  := .venv-peers
 BENCH  ?= $(addprefix --compare ,$(wildcard experiments/speed/results/baseline.json))
 
-EXPERIMENTS := sorting tiny_shakespeare words own_text ablation memory_length fragmentation sliding_window
+EXPERIMENTS := quickstart sorting tiny_shakespeare words own_text ablation memory_length fragmentation sliding_window
 
 .PHONY: help setup quickstart reproduce reproduce-fast test test-all test-slow gpu bench lint format clean
 .DEFAULT_GOAL := help
@@ -37,13 +37,13 @@ reproduce-fast: $(READY)  ## show in ten minutes, at tiny sizes, that all of it 
 	  $(BIN)/python -m experiments.$$name.figures runs/fast/$$name/results.json || exit 1; done
 
 test: $(READY)  ## run the fast tests on both cores (five minutes)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --timeout 300
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --timeout 300 $(PYTEST)
 
 test-all: test test-slow  ## run every test
 
 test-slow: $(READY) $(THEIRS)/ready  ## run the slow tests: processes, faults, browser, W&B, reference code
 	TXL_REFERENCE_PYTHON=$(CURDIR)/$(THEIRS)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadfile \
-	  -m '(slow or faults or reference) and not gpu' --timeout 900 $(if $(TIME_LIMIT),--time-limit $(TIME_LIMIT))
+	  -m '(slow or faults or reference) and not gpu' --timeout 900 $(PYTEST)
 
 $(THEIRS)/ready: tests/reference/requirements.txt
 	$(PYTHON) -m venv $(THEIRS)
@@ -51,11 +51,11 @@ $(THEIRS)/ready: tests/reference/requirements.txt
 	@touch $@
 
 gpu:  ## check a GPU in ten minutes with the PyTorch that PYTHON has: correctness, speed, one JSON
-	$(PYTHON) experiments/gpu/check.py
+	$(PYTHON) -m experiments.gpu.check
 
 bench: $(PEERS)/ready  ## measure speed beside other implementations (half an hour, quiet; BENCH=options)
-	PYTHONPATH=. $(PEERS)/bin/python -W ignore experiments/speed/bench.py $(BENCH)
-	PYTHONPATH=. $(PEERS)/bin/python -W ignore experiments/speed/scaling.py
+	$(PEERS)/bin/python -W ignore -m experiments.speed.bench $(BENCH)
+	$(PEERS)/bin/python -W ignore -m experiments.speed.scaling
 
 $(PEERS)/ready: experiments/speed/requirements.txt experiments/speed/requirements-no-deps.txt
 	$(PYTHON) -m venv $(PEERS)

@@ -1,15 +1,18 @@
 """Fixtures of several folders of tests."""
 
-import io
 import json
 import os
+import resource
+import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import redirect_stdout
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -22,7 +25,7 @@ from jsonargparse import Namespace
 from txl_lightning import CorpusDataModule, TransformerXL, TransformerXLConfig
 from txl_lightning import __main__ as entry
 from txl_lightning.errors import IGNORED_WARNINGS
-from txl_lightning.training.cli import TxlCLI
+from txl_lightning.training import cli
 
 SMALL = [
     "--model.net.n_layer=1", "--model.net.n_head=2", "--model.net.d_model=8",
@@ -35,32 +38,62 @@ BLOCK, HEADER = 32768, struct.Struct("<IHB")
 
 os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
 os.environ.setdefault("WANDB_MODE", "offline")
+# Also for processes that a server forks: SIGABRT makes them print their stack.
+os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 # The networks are too small for several threads, which would wait for busy cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
+# Ignored under nohup, which our commands and their processes respect.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 STARTED = time.monotonic()
-LEFT_OUT = "left out: past --time-limit"
 
 
 def pytest_addoption(parser):
     parser.addoption("--time-limit", type=float, help="seconds after which no test is started")
+    parser.addoption("--rotate", type=int, default=0, help="files of tests to move to the end")
+    parser.addoption("--skipped", type=Path, help="file to which skipped tests are appended")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Start with another file for each --rotate, so that --time-limit leaves out other tests."""
+    files = [*dict.fromkeys(item.path for item in items)]
+    first = config.getoption("--rotate") % max(len(files), 1)
+    order = {path: n for n, path in enumerate(files[first:] + files[:first])}
+    items.sort(key=lambda item: order[item.path])
 
 
 def pytest_runtest_setup(item):
     limit = item.config.getoption("--time-limit")
     if limit is not None and time.monotonic() - STARTED > limit:
-        pytest.skip(LEFT_OUT)
+        pytest.skip("no time was left")
+    has_products = torch.backends.mkldnn.is_available()
+    has_products = has_products and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if item.get_closest_marker("bfloat16") and not has_products:
+        pytest.skip("the CPU has no bfloat16 products")
 
 
-def pytest_terminal_summary(terminalreporter):
-    skipped = terminalreporter.stats.get("skipped", [])
-    for report in (report for report in skipped if LEFT_OUT in str(report.longrepr)):
-        terminalreporter.write_line(f"{LEFT_OUT}: {report.nodeid}")
+def pytest_terminal_summary(terminalreporter, config):
+    path = config.getoption("--skipped")
+    # Each worker of xdist also summarizes its own tests.
+    if path and not hasattr(config, "workerinput"):
+        reports = terminalreporter.stats.get("skipped", [])
+        reasons = (report.longrepr[2].removeprefix("Skipped: ") for report in reports)
+        files = (report.nodeid.split("::")[0] for report in reports)
+        counts = Counter(zip(files, reasons, strict=True))
+        lines = [f"{file} ({n} tests): {reason}\n" for (file, reason), n in counts.items()]
+        with path.open("a") as file:
+            file.writelines(lines)
 
 
 def pytest_configure(config):
     config.addinivalue_line("filterwarnings", f"ignore:{IGNORED_WARNINGS}")
+
+
+def pytest_make_parametrize_id(val, argname):
+    """Return the parameter's name for bytes that nobody can read; pytest numbers them."""
+    readable = not isinstance(val, bytes) or (val.isascii() and val.decode().isprintable())
+    return None if readable else argname
 
 
 @pytest.fixture(autouse=True)
@@ -157,6 +190,22 @@ def refused(txl):
 
 
 @pytest.fixture
+def limit_file_size() -> Callable[[int], AbstractContextManager]:
+    """Let no file grow beyond some bytes, as on a full disk."""
+
+    @contextmanager
+    def limit(n_byte: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (n_byte, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limit
+
+
+@pytest.fixture
 def small(sizes, text_file):
     return [*sizes, f"--data.path={text_file}"]
 
@@ -164,17 +213,14 @@ def small(sizes, text_file):
 @pytest.fixture(scope="session")
 def parse_fit():
     """Parse and check arguments of fit, with a parser built once, which takes a second."""
-    entry.limit_yaml()
-    cli = TxlCLI.__new__(TxlCLI)
-    with pytest.raises(SystemExit), redirect_stdout(io.StringIO()):
-        cli.__init__(["fit", "--print_config"])
-    cli.subcommand = "fit"
+    entry.refuse_yaml_aliases()
+    parser = cli.make_parser("fit", cli.set_up_libraries([]))
 
-    def parse(*arguments: str) -> Namespace:
-        cli.arguments = ["fit", *map(str, arguments)]
-        cli.config = cli.parse()
-        cli.before_instantiate_classes()
-        return cli.config.fit
+    def parse(*words: str) -> Namespace:
+        settings = cli.parse(parser, [*map(str, words)])
+        cli.check_settings(parser, settings)
+        cli.set_folder("fit", settings, cli.Start())
+        return settings
 
     return parse
 
@@ -200,6 +246,86 @@ def decode_items(entries) -> dict:
     return {e.key or "/".join(e.nested_key): json.loads(e.value_json) for e in entries}
 
 
+class Processes:
+    """Processes that are killed for good at the end, with all that they have started; a Python
+    process first prints its stack."""
+
+    LIMIT, PATIENCE = 300.0, 10.0
+    """Seconds that commands may take, and that others have after a failure or a signal."""
+
+    def __init__(self) -> None:
+        self.mark, self.started = uuid.uuid4().hex, []
+
+    def start(self, words: list, env: Mapping[str, str] = os.environ, **how) -> subprocess.Popen:
+        env = {**env, "STARTED_BY": self.mark, "PYTHONFAULTHANDLER": "1"}
+        process = subprocess.Popen([*map(str, words)], env=env, start_new_session=True, **how)
+        self.started.append(process)
+        return process
+
+    def alive(self) -> list[int]:
+        """Return the running processes that were started here, and their children."""
+        alive = {process.pid for process in self.started if process.poll() is None}
+        # A launcher starts others in sessions of their own.
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if f"STARTED_BY={self.mark}".encode() in (folder / "environ").read_bytes():
+                    alive.add(int(folder.name))
+        return sorted(alive)
+
+    def end(self) -> None:
+        # SIGTERM does not end a wait in C++; the first of these makes Python print its stack.
+        for number in (signal.SIGABRT, signal.SIGKILL) if self.started else ():
+            for pid in self.alive():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            stop = time.monotonic() + self.PATIENCE
+            while self.alive() and time.monotonic() < stop:
+                time.sleep(0.02)
+        self.started.clear()
+
+    def run_together(self, commands: list[list], limit=LIMIT, **how) -> list[CompletedProcess]:
+        """Run commands that need each other; if one fails, the others have little time left."""
+        group, done, stop = type(self)(), [], time.monotonic() + limit
+        with ExitStack() as stack:
+            # Not pipes, which children that are left would keep open.
+            files = [
+                [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)]
+                for _ in commands
+            ]
+            stack.callback(group.end)
+            for words, (out, err) in zip(commands, files, strict=True):
+                group.start(words, stdout=out, stderr=err, **how)
+            processes = [*group.started]
+            while (codes := [each.poll() for each in processes]).count(None):
+                if time.monotonic() > stop:
+                    break
+                if any(codes):
+                    stop = min(stop, time.monotonic() + self.PATIENCE)
+                time.sleep(0.02)
+            group.end()
+            for words, code, streams in zip(commands, codes, files, strict=True):
+                texts = [(file.seek(0), file.read())[1] for file in streams]
+                done.append(CompletedProcess(words, code, *texts))
+        shown = "\n\n".join(f"{each.returncode}: {each.stdout}{each.stderr}" for each in done)
+        assert None not in codes, f"not ended in time (exit codes {codes}):\n{shown}"
+        return done
+
+    def run(self, words: list, **how) -> CompletedProcess:
+        return self.run_together([words], **how)[0]
+
+
+@pytest.fixture(scope="session")
+def processes() -> Processes:
+    """Starts processes, or runs them to their end; what a test has left is killed after it."""
+    return Processes()
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left(processes):
+    yield
+    processes.end()
+
+
 class Run:
     """The data of an offline run of W&B."""
 
@@ -209,7 +335,7 @@ class Run:
             kind = record.WhichOneof("record_type")
             stored[kind].append(getattr(record, kind))
         first = stored["run"][0]
-        self.id, self.project = first.run_id, first.project
+        self.id, self.project, self.tags = first.run_id, first.project, list(first.tags)
         self.rows = [decode_items(row.item) for row in stored["history"]]
         updates = [first.config.update, *(config.update for config in stored["config"])]
         self.config = decode_items(chain.from_iterable(updates))
@@ -219,7 +345,7 @@ class Run:
 
 
 @pytest.fixture(scope="session")
-def fit_with_wandb(sizes, repository):
+def fit_with_wandb(sizes, repository, processes):
     """Train in a separate process; return it, and W&B's runs in its folder, oldest first."""
 
     def fit(folder: Path, *options: str, **environment: str) -> tuple[CompletedProcess, list[Run]]:
@@ -230,9 +356,7 @@ def fit_with_wandb(sizes, repository):
         # Variables that W&B set in this process would send the run to another folder.
         env = {name: value for name, value in os.environ.items() if "WANDB" not in name}
         env |= {"PYTHONPATH": str(repository), "WANDB_SILENT": "true"} | environment
-        done = subprocess.run(
-            command, env=env, cwd=folder, capture_output=True, text=True, timeout=240
-        )
+        done = processes.run(command, env=env, cwd=folder)
         paths = folder.glob("runs/wandb/offline-run-*/run-*.wandb")
         return done, [Run(path) for path in sorted(paths, key=os.path.getmtime)]
 
@@ -246,3 +370,25 @@ def offline_run(tmp_path_factory, fit_with_wandb) -> tuple[Path, Run]:
     done, [run] = fit_with_wandb(folder, "--wandb.checkpoints=all", WANDB_MODE="offline")
     assert done.returncode == 0, done.stderr
     return folder, run
+
+
+@pytest.fixture(scope="session")
+def run_experiment(repository, tmp_path_factory):
+    """Run a module of the experiments in a process; return what it printed."""
+    folder = tmp_path_factory.mktemp("experiments")
+
+    def run(module: str, *options, kill_at: Path | None = None, **environment: str) -> str:
+        command = [sys.executable, "-m", f"experiments.{module}", *map(str, options)]
+        env = {"TXL_DATA": str(folder), "PYTHONPATH": str(repository)} | environment
+        how = {"cwd": folder, "env": os.environ | env, "text": True}
+        how |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, **how) as process:
+            while kill_at and not kill_at.is_file() and process.poll() is None:
+                time.sleep(0.01)
+            if kill_at:
+                process.kill()
+            shown, errors = process.communicate()
+        assert kill_at or process.returncode == 0, shown + errors
+        return shown
+
+    return run
