@@ -77,14 +77,15 @@ def test_the_text_of_a_measurement_is_shown_on_a_terminal(txl, run_folder, monke
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     code, output = txl("test", run_folder)
-    assert (code, "100%" in output.err) == (0, True)
+    assert (code, "Testing" in output.err) == (0, True)
 
 
 def test_another_text_than_the_runs_is_read_if_it_is_named(refused, run_folder):
     code, line = refused("test", run_folder, "--data.corpus=python_source", "--data.path=none.txt")
     assert (code, line.startswith("none.txt: no such file")) == (3, True)
-    code, line = refused("test", run_folder, "--data.corpus=recall", "--data.vocab=bytes")
-    assert (code, "data (recall): the checkpoint's is" in line or "data.vocab" in line) == (3, True)
+    code, line = refused("test", run_folder, "--data.corpus=recall")
+    both = r"data\.vocab: the checkpoint's is \w+, .*; data \(recall\): the checkpoint's is \w+, "
+    assert (code, bool(re.match(both, line))) == (3, True)
 
 
 def test_a_run_that_ends_between_validations_is_validated_at_its_end_and_can_continue(txl, small):
@@ -177,14 +178,14 @@ def test_without_a_command_the_commands_are_listed(txl):
 )
 def test_a_terminal_shows_at_once_what_is_loaded(txl, monkeypatch, command, packages):
     monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setattr(entry, "LIGHTNING", ())
-    monkeypatch.setattr(entry, "run_function", lambda *_: print(sys.stderr.getvalue()))
+    for call in ("run_function", "run_trainer_command"):
+        monkeypatch.setattr(entry, call, lambda *_: print(sys.stderr.getvalue()))
     assert txl(command)[1].out == f"{command}: loading {packages} ...\n\n"
 
 
 def test_a_missing_package_is_an_error_with_its_install_command(txl, small, monkeypatch):
     code, output = txl("fit", *small, "--trainer.logger=MLFlowLogger")
-    assert (code, "pip install mlflow" in output.err) == (2, True), output.err
+    assert (code, "pip install -U 'mlflow" in output.err) == (2, True), output.err
     monkeypatch.setattr(entry, "run_function", lambda *_: import_module("absent.part"))
     code, output = txl("sweep")
     assert (code, output.err) == (2, "error: No module named 'absent'; pip install absent\n")
@@ -221,18 +222,18 @@ WRONG_SETTINGS = [
     ("model: [", "a.yaml: Problems parsing config"),
     ("model: {net: null}", "model.net: invalid None; expected settings by name"),
     ("trainer: {max_steps: null}", "trainer.max_steps: invalid null; expected a number of steps"),
-    ("config: 3", "a.yaml: config: invalid a key of a file; expected none of that name"),
+    ("config: 3", "a.yaml: config: unknown key"),
     ("\udcff\udcfe", "a.yaml: 'utf-8' codec can't decode"),
     ("report: {sample_len: null}", "report.sample_len: invalid None; expected a whole number"),
     ("model: {net: {n_layer: two}}", "a.yaml: model.net.n_layer: invalid two; expected a whole"),
     ("--model.net.norm=mid\n" + "mid" * 1000, " characters) ... "),
-    (BOMB, "nested too deeply, or too long with its aliases written out"),
+    (BOMB, "aliases and more than 100 levels are not supported"),
     (
         f"model: {{net: {{cutoffs: '{{{BOMB.replace(LINE, COMMA)}}}'}}}}",
         "cutoffs: invalid {a0: &a0",
     ),
-    ("model: &a [*a]", "nested too deeply, or too long"),
-    ("[" * 50_000, "nested too deeply, or too long"),
+    ("model: &a [*a]", "aliases and more than 100 levels are not supported"),
+    ("[" * 50_000, "aliases and more than 100 levels are not supported"),
 ]
 
 
@@ -247,14 +248,6 @@ def test_a_wrong_option_or_file_is_one_line(parse_fit, sizes, tmp_path, text, me
         parse_fit(*sizes, *([text] if text.startswith("--") else files))
     assert "\n" not in str(error.value)
     assert len(format_line(str(error.value))) < 1100
-
-
-def test_aliases_of_a_config_are_read(parse_fit, sizes, tmp_path):
-    (tmp_path / "a.yaml").write_text(
-        "data: {split: &half [0.5, 0.25, 0.25], eval_tgt_len: &l 9, eval_batch_size: *l}"
-    )
-    data = parse_fit(*sizes, f"--config={tmp_path / 'a.yaml'}").data
-    assert (data.split, data.eval_batch_size) == ((0.5, 0.25, 0.25), 9)
 
 
 def test_a_folder_of_runs_that_is_null_is_the_usual_one(parse_fit, sizes):
@@ -277,18 +270,26 @@ MISTAKES = [
     (
         "fit --trainer.callbacks=EarlyStopping",
         2,
-        "trainer.callbacks: EarlyStopping needs monitor; add --trainer.callbacks.monitor val/nats",
+        "trainer.callbacks: EarlyStopping: the following arguments are required: monitor",
     ),
     (
         "fit --trainer.logger=TensorBoardLogger",
         2,
-        "TensorBoardLogger needs a package; pip install tensorboard",
+        "TensorBoardLogger: Neither `tensorboard` nor `tensorboardX` is available.",
     ),
     ("fit --model.net.cutoffs=[10,300]", 2, "expected smaller than the vocabulary"),
-    ("fit --trainer.accelerator=gpu", 2, "trainer.accelerator: invalid gpu; No supported gpu"),
-    ("fit --trainer.accelerator=quantum", 2, "trainer.accelerator: invalid quantum; "),
+    ("fit --trainer.accelerator=gpu", 2, "trainer: No supported gpu backend"),
+    (
+        "fit --trainer.accelerator=quantum",
+        2,
+        "trainer: You selected an invalid accelerator name: `accelerator='quantum'`",
+    ),
     ("fit --trainer.accelerator=cpu --trainer.devices=1000", 2, "trainer.devices: invalid 1000; "),
-    ("fit --trainer.limit_val_batches=2.5", 2, "trainer.limit_val_batches: invalid 2.5; "),
+    (
+        "fit --trainer.limit_val_batches=2.5",
+        2,
+        "trainer: You have passed invalid value 2.5 for limit_val_batches",
+    ),
     ("fit --data.path=few.txt", 3, "few.txt, train: 27 tokens are too few for 4 rows of 8 + 1"),
     ("fit --data.path=none.txt", 3, "none.txt: no such file"),
     ("fit --data.path=few.txt --data.vocab=wrds", 3, "data.vocab: invalid wrds"),
@@ -306,8 +307,8 @@ MISTAKES = [
     ("prepare --vocab=bytes", 2, "arguments are required: name"),
     ("prepare a.txt --subwords.n_token=9", 2, "subwords.n_token: invalid 9"),
     ("sweep few.txt", 2, "few.txt: file: invalid aaa"),
-    ("speed bomb.yaml", 2, "bomb.yaml is not a config with model.net: nested too deeply"),
-    ("sweep bomb.yaml", 2, "bomb.yaml: nested too deeply, or too long with its aliases written"),
+    ("speed bomb.yaml", 2, "bomb.yaml is not a config with model.net: aliases"),
+    ("sweep bomb.yaml", 2, "bomb.yaml: aliases and more than 100 levels"),
     ("generate --ckpt_path='\x1b]0;a\x07\n'", 2, r"ckpt_path: \x1b]0;a\x07 : no such file"),
     ("prepare enwik9", 3, "name: invalid enwik9; expected a file"),
 ]
@@ -380,9 +381,9 @@ def test_a_logger_without_a_folder_writes_into_the_folder_of_runs(txl, small):
 
 
 @pytest.mark.slow
-def test_a_closed_output_is_exit_code_141(run_folder, sizes, tmp_path, repository):
+def test_a_closed_output_is_exit_code_141(run_folder, sizes, tmp_path, repository, processes):
     options = [*sizes, "--trainer.max_steps=100000", f"--data.path={run_folder.parent}/letters.txt"]
-    process = subprocess.Popen(
+    process = processes.start(
         [sys.executable, "-m", "txl_lightning", "fit", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow
-PUSH = Path(__file__).parents[1] / "experiments" / "dashboards" / "push.py"
+REPOSITORY = Path(__file__).parents[1]
 QUESTIONS = ["Is it learning?", "Is it fast?", "Does memory help?", "Which run is best?"]
 NOWHERE = {"WANDB_BASE_URL": "http://127.0.0.1:9"}
 KEY = {"WANDB_API_KEY": "c0ffee" * 6 + "beef"}
@@ -29,9 +29,10 @@ def push(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
 
     def run(*options: str, **environment: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, str(PUSH), "--entity=me", *options]
+        command = [sys.executable, "-m", "experiments.dashboards.push", "--entity=me", *options]
         known = {name: value for name, value in os.environ.items() if "WANDB" not in name}
-        known |= {"HOME": str(folder)} | environment
+        paths = os.pathsep.join([environment.pop("PYTHONPATH", ""), str(REPOSITORY)])
+        known |= {"HOME": str(folder), "PYTHONPATH": paths} | environment
         how = {"capture_output": True, "text": True, "timeout": 120}
         return subprocess.run(command, env=known, cwd=folder, check=False, **how)
 

@@ -1,11 +1,12 @@
-"""Paths that cannot be written are refused before any work."""
+"""Paths that cannot be written are refused before any work; a pipe is written to."""
 
 import os
+import stat
 
 import pytest
 
 from txl_lightning.errors import StorageError
-from txl_lightning.files import check_file_writable, check_folder_writable
+from txl_lightning.files import check_file_writable, check_folder_writable, write_text
 
 
 def test_a_path_that_cannot_be_written_is_refused_and_nothing_is_left(tmp_path):
@@ -28,3 +29,12 @@ def test_a_folder_is_created_unless_a_file_has_its_path(tmp_path):
     (tmp_path / "c").touch()
     with pytest.raises(StorageError, match=r"out: .*c: cannot be written"):
         check_folder_writable("out", tmp_path / "c")
+
+
+def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    write_text("text", path)
+    assert (os.read(reader, 9), stat.S_ISFIFO(path.stat().st_mode)) == (b"text", True)
+    os.close(reader)

@@ -12,9 +12,11 @@ import pytest
 
 import txl_lightning
 from txl_lightning import __main__ as entry
+from txl_lightning.command_line import COMMANDS, TrainerCommand
 
 SLOW = {"lightning", "torchmetrics", "wandb", "matplotlib", "scipy", "requests", "tokenizers"}
-FUNCTIONS = [command for command in entry.COMMANDS if command not in entry.LIGHTNING]
+TRAINER = [name for name, command in COMMANDS.items() if isinstance(command, TrainerCommand)]
+FUNCTIONS = [name for name in COMMANDS if name not in TRAINER]
 PROGRAM = """
 import sys
 from txl_lightning.__main__ import main
@@ -46,9 +48,9 @@ def test_help_of_functions_imports_no_slow_packages(repository, words, absent):
 @pytest.fixture(scope="module")
 def helps() -> dict[str, str]:
     """The help of every command in 100 columns, and of the Trainer's options."""
-    commands = {command: [command, "--help"] for command in entry.COMMANDS}
+    commands = {command: [command, "--help"] for command in COMMANDS}
     commands["trainer"] = ["fit", "--trainer.help"]
-    commands |= {f"{command} full": [command, "--help", "full"] for command in entry.LIGHTNING}
+    commands |= {f"{command} full": [command, "--help", "full"] for command in TRAINER}
     texts = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "102")
@@ -60,7 +62,7 @@ def helps() -> dict[str, str]:
     return texts
 
 
-@pytest.mark.parametrize("command", entry.COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_usage_options_without_types_and_an_example_that_parses(
     helps, command, parse_fit, monkeypatch, tmp_path
 ):
@@ -74,7 +76,7 @@ def test_help_has_usage_options_without_types_and_an_example_that_parses(
     assert name == "example:"
     # A shipped config is found from any folder.
     monkeypatch.chdir(tmp_path)
-    if command in entry.LIGHTNING:
+    if command in TRAINER:
         assert parse_fit(*entry.name_checkpoint(command, shlex.split(example)))
         return
     function, parser = entry.make_parser(command)
@@ -88,7 +90,7 @@ def test_help_has_usage_options_without_types_and_an_example_that_parses(
     ("command", "part"),
     [
         ("generate", "usage: txl-lightning generate ckpt_path [options]"),
-        ("recl", "looked at. (default: 0.1 0.5 1.0)"),
+        ("recl", "shorter context. (default: 0.1 0.5 1.0)"),
         ("prepare", "(one of none, files, lines)"),
         ("fit full", "--model.optim.schedule {constant,cosine,inverse_sqrt,linear,wsd} Learning"),
         ("fit", "Memory length M in training: cached hidden states per layer;"),

@@ -1,12 +1,14 @@
-"""The commands, make targets, paths and links of every page exist."""
+"""The commands, make targets, modules, paths and links that pages and sources name exist."""
 
 import re
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from txl_lightning import __main__ as entry
+from txl_lightning import command_line
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = ("configs", "experiments", "tests", "txl_lightning")
@@ -29,6 +31,36 @@ OURS = [
     if (words := re.search(r"(?:\btxl-lightning|-m txl_lightning) (.+)", line))
 ]
 TARGETS = sorted({line.split()[1] for _, line in COMMANDS if line.startswith("make ")})
+MAKEFILE = (REPOSITORY / "Makefile").read_text()
+PROSE = {path: path.read_text() for path in PATHS}
+PROSE |= {
+    REPOSITORY / name: (REPOSITORY / name).read_text() for name in ("pyproject.toml", ".ci/run")
+}
+PROSE |= {
+    path: path.read_text()
+    for folder in FOLDERS
+    for ending in ("py", "yaml")
+    for path in sorted((REPOSITORY / folder).rglob(f"*.{ending}"))
+}
+# In backticks, with a hyphen, or a line of its own: "make it" is English.
+MAKE = re.compile(
+    r"`make ([a-z][\w-]*)|\bmake ([a-z]+-[\w-]+)|^[# ]*(?:or )?make ([a-z]\w*)(?=$| {2,}|`)",
+    re.MULTILINE,
+)
+MODULE = re.compile(r"\bpython3? (?:-\w+ )*-m ([\w.]*\w)")
+# A record of a measurement: what was typed at an earlier commit.
+RECORD = re.compile(r"`[^`]*`\s+at\s+[0-9a-f]{7}\b")
+
+
+def find_names(pattern: re.Pattern) -> set[tuple[str, str]]:
+    """Return what prose names, each with its file, except records of earlier commits."""
+    return {
+        (name, path.relative_to(REPOSITORY).as_posix())
+        for path, text in PROSE.items()
+        for groups in pattern.finditer(RECORD.sub("", text))
+        for name in groups.groups()
+        if name
+    }
 
 
 def test_the_first_page_shows_how_to_train_measure_and_generate():
@@ -44,7 +76,7 @@ def test_a_command_of_a_page_parses(page, command, parse_fit, monkeypatch):
     name, *words = shlex.split(command.split(" | ")[0])
     words = [word.replace("RUN/config.yaml", "configs/smoke.yaml") for word in words]
     words = entry.name_checkpoint(name, words)
-    if name in entry.LIGHTNING:
+    if isinstance(command_line.COMMANDS[name], command_line.TrainerCommand):
         assert parse_fit(*words)
     else:
         assert entry.make_parser(name)[1].parse_args(words)
@@ -52,8 +84,7 @@ def test_a_command_of_a_page_parses(page, command, parse_fit, monkeypatch):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_make_target_of_a_page_exists(target):
-    makefile = (REPOSITORY / "Makefile").read_text()
-    assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE)
+    assert re.search(rf"^{target}:.*## ", MAKEFILE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -65,3 +96,24 @@ def test_the_paths_and_links_of_a_page_exist(page):
     assert [path for path in paths if not path.exists()] == []
     sources = set(re.findall(r"`([\w/-]+\.py)\b", PAGES[page])) - OTHERS
     assert [name for name in sources if not any(p.endswith(f"/{name}") for p in SOURCES)] == []
+
+
+def test_a_make_target_that_prose_names_exists():
+    targets = set(re.findall(r"^([a-z][\w-]*):", MAKEFILE, re.MULTILINE))
+    named = find_names(MAKE)
+    assert {"test", "test-slow", "reproduce", "gpu"} <= {name for name, _ in named}
+    assert [(name, file) for name, file in sorted(named) if name not in targets] == []
+
+
+def test_a_module_that_prose_runs_exists():
+    named = find_names(MODULE)
+    assert {"txl_lightning", "experiments.claims", "pytest"} <= {name for name, _ in named}
+    # NAME stands for any experiment.
+    modules = {name.replace("NAME", "sorting"): file for name, file in sorted(named)}
+    assert [(name, file) for name, file in modules.items() if not is_module(name)] == []
+
+
+def is_module(name: str) -> bool:
+    path = REPOSITORY.joinpath(*name.split("."))
+    is_ours = path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
+    return is_ours or ("." not in name and find_spec(name) is not None)

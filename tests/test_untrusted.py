@@ -15,9 +15,10 @@ import pytest
 import torch
 import yaml
 
+import txl_lightning
 from txl_lightning import LanguageModel
-from txl_lightning.checkpoints import load_run
-from txl_lightning.checkpoints.files import save_checkpoint
+from txl_lightning.checkpoints import load
+from txl_lightning.checkpoints.saving import save_checkpoint
 from txl_lightning.convert import load_any_checkpoint
 from txl_lightning.errors import CheckpointError
 
@@ -78,7 +79,7 @@ def test_class_path_in_a_checkpoint_is_not_imported(refused, small, canary, run_
     for command in ("fit", "validate"):
         code, text = refused(command, *small, "--ckpt_path=tampered.ckpt")
         assert (code, "has a setting that this release does not know" in text) == (4, True)
-    load_run(Path("tampered.ckpt"))
+    load(Path("tampered.ckpt"))
     with pytest.raises(Exception, match="canary"):
         LanguageModel.load_from_checkpoint("tampered.ckpt")
     assert not canary.exists()
@@ -152,10 +153,10 @@ def test_malicious_pickle_is_refused_in_one_line(tmp_path, kind, name):
     (folder / "config.json").write_text('{"model_type": "transfo-xl"}')
     (folder / "pytorch_model.bin").write_bytes(path.read_bytes())
     with_args = partial(load_any_checkpoint, args="args.json")
-    loads = {load_any_checkpoint: path, with_args: path, load_run: path}
-    for load, source in (*loads.items(), (load_any_checkpoint, folder)):
+    loads = {load_any_checkpoint: path, with_args: path, txl_lightning.load: path}
+    for load_any, source in (*loads.items(), (load_any_checkpoint, folder)):
         with pytest.raises(CheckpointError, match=str(folder)) as refusal:
-            load(source)
+            load_any(source)
         assert len(str(refusal.value).splitlines()) == 1
     assert not sung.exists()
     if name == "pickle":

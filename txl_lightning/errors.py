@@ -5,52 +5,31 @@ import os
 import re
 import sys
 import warnings
-from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from functools import cache
-from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, TextIO, Union, get_args, get_origin, get_type_hints
 
 UNKNOWN_KEY = "unknown key"
-UNKNOWN = re.compile(r"unrecognized arguments: --([\w.+-]+)|does not accept option '([\w.]+)'")
-REFUSED = re.compile(r'Parser key "([\w.]+)":.*Importing \'([\w.]+)\' is not allowed', re.DOTALL)
-MISSING = re.compile(
-    r"Parser key \"([\w.]+)\":.*class_path '[\w.]*\b(\w+)':\s+"
-    r"the following arguments are required: ([\w, ]+)",
-    re.DOTALL,
-)
-"""A key, its class, and the arguments that the class needs."""
-# The last of those of which one is enough.
-NOT_INSTALLED = re.compile(
-    r"class_path '[\w.]*\b(\w+)':.*Requirement '([\w-]+).*' not met", re.DOTALL
-)
-# Of one type, or of several.
-INVALID = re.compile(
-    r'Parser key "([\w.]+)".*?(?:  Expected a |Subtypes: \[)(.*?)(?:\. Got|\n.*Given) value: (.*)',
-    re.DOTALL,
-)
-# A Literal's choices, or the last word of a type's name.
+# The choices of a Literal, or the last word of another type's name.
 TYPE = re.compile(r"Literal\[(.*?)\]|(\w+)(?:'>|\[)")
-TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
-TYPE_WORDS |= {"str": "a text", "tuple": "a list", "list": "a list", "NoneType": "null"}
-# Ours, in jsonargparse's list of all that a callback's value is not.
-INNER = re.compile(r"^ +- (\S+: invalid .+; expected .+)$", re.MULTILINE)
-
-# Of the host or a device, or for a size that is too large for an address or for an integer.
-EXHAUSTED = re.compile(
+TYPE_WORDS = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",
+    "tuple": "a list", "list": "a list", "NoneType": "null",
+}  # fmt: skip
+# Of the host or a device, or for a size that no address or integer can express.
+OUT_OF_MEMORY = re.compile(
     "can't allocate memory|out of memory|size calculation overflow|unpacking long|without overflow"
 )
-
+# Escapes, line ends, and characters that reverse text.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Control characters: escapes, line ends, and those that reverse text."""
-LONGEST_VALUE, LONGEST_LINE = 200, 1000
-
+MAX_VALUE_LENGTH, MAX_LINE_LENGTH = 200, 1000
 IGNORED_WARNINGS = (
     ".*(LeafSpec|exists and is not empty|infer the batch indices|used to create the checkpoint).*"
 )
-"""Warnings of Lightning to its own developers, or about loaders that are not ours."""
+"""Warnings of Lightning to its own developers, or about loaders other than ours."""
 
 
 class DataError(ValueError):
@@ -86,52 +65,139 @@ class OutOfMemoryError(ValueError):
 def is_out_of_memory(error: BaseException) -> bool:
     """Return True for a failed allocation; for host memory torch raises a plain RuntimeError."""
     is_of_torch = isinstance(error, RuntimeError | TypeError | OverflowError)
-    return isinstance(error, MemoryError) or (is_of_torch and bool(EXHAUSTED.search(str(error))))
+    is_listed = is_of_torch and bool(OUT_OF_MEMORY.search(str(error)))
+    return is_listed or isinstance(error, MemoryError)
+
+
+def invalid(key: str, value: object, expected: str) -> ValueError:
+    """Return the error of a setting: "KEY: invalid VALUE; expected ..."."""
+    return ValueError(f"{key}: invalid {shorten(value)}; expected {expected}")
 
 
 def require(condition: bool, key: str, value: object, expected: str) -> None:
-    """Raise ValueError "KEY: invalid VALUE; expected ...", unless the condition is true."""
+    """Raise the error of an invalid setting, unless the condition is true."""
     if not condition:
-        raise ValueError(f"{key}: invalid {shorten(value)}; expected {expected}")
+        raise invalid(key, value, expected)
 
 
-def require_types(config: object) -> None:
-    """Refuse a field of a dataclass whose value is of another type than it is annotated with."""
+def require_at_least(config: object, **minima: int) -> None:
+    """Raise ValueError if a field of `config` is below its minimum; None is valid."""
+    for key, minimum in minima.items():
+        value = getattr(config, key)
+        require(value is None or value >= minimum, key, value, f"at least {minimum}")
+
+
+def convert_fields(config: object) -> None:
+    """Convert the fields of a new dataclass to plain values of their annotated types.
+
+    Numbers of numpy and torch become Python's, because a checkpoint with others cannot be loaded;
+    paths become texts, lists tuples, and dicts dataclasses. Any other value is refused.
+    """
     for key, kind in resolve_types(type(config)).items():
-        is_union, value = get_origin(kind) in (Union, UnionType), getattr(config, key)
+        is_union, original = get_origin(kind) in (Union, UnionType), getattr(config, key)
         kinds = get_args(kind) if is_union else (kind,)
+        is_settings = is_dataclass(kind) and isinstance(original, dict)
+        value = kind(**original) if is_settings else original
         if not any(is_of_type(value, each) for each in kinds):
-            require(False, key, repr(value), describe_types(", ".join(map(str, kinds))))
+            value = to_plain(original)
+        if not any(is_of_type(value, each) for each in kinds):
+            raise invalid(key, repr(original), describe_types(", ".join(map(str, kinds))))
+        is_tuple = isinstance(value, list) and tuple in map(get_origin, kinds)
+        object.__setattr__(config, key, tuple(value) if is_tuple else value)
 
 
-# It takes longer than all checks.
+# Slower than all checks together.
 resolve_types = cache(get_type_hints)
 
 
+def to_plain(value: Any) -> Any:
+    """Return numbers and arrays of numpy and torch, and paths, as Python's numbers and texts."""
+    if isinstance(value, list | tuple):
+        return [to_plain(each) for each in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def is_of_type(value: object, kind: Any) -> bool:
-    """Tell whether a value is of a type, a whole number also of float, and a list of tuple."""
+    """Return True if a value is of a type; a whole number is also a float, and a list a tuple."""
     if get_origin(kind) is Literal:
-        return isinstance(value, str) and value in get_args(kind)
+        return type(value) is str and value in get_args(kind)
     if get_origin(kind) in (list, tuple):
-        is_list = isinstance(value, list | tuple)
+        is_list = type(value) in (list, tuple)
         return is_list and all(is_of_type(each, get_args(kind)[0]) for each in value)
-    # numpy's numbers too, but true is no number.
-    abstract = {int: Integral, float: Real}.get(kind, kind)
-    return isinstance(value, abstract) and (kind is bool or not isinstance(value, bool))
+    # Not of a derived class, such as numpy's float64: a checkpoint cannot contain one.
+    if kind in (bool, int, float, str):
+        return type(value) is kind or (kind is float and type(value) is int)
+    return isinstance(value, kind)
 
 
-def shorten(value: object, limit: int = LONGEST_VALUE) -> str:
-    """Return a value as one printable line; the middle of a long value is left out."""
+def describe_types(types: str) -> str:
+    """Return types, as Python prints them, in words: "a whole number or null"."""
+    words: list[str] = []
+    for choices, name in TYPE.findall(types):
+        words += choices.replace("'", "").split(", ") if choices else [TYPE_WORDS.get(name, name)]
+    *others, last = dict.fromkeys(words)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def suggest_key(key: str, known: Iterable[str]) -> str:
+    """Return the message for an unknown key, with the most similar known key."""
+    last, known = key.split(".")[-1], sorted(known)
+    # An equal last part is a better hint than a similar spelling.
+    similar = [name for name in known if name.split(".")[-1] == last]
+    similar += difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    hint = f"did you mean {similar[0]}?" if similar else "see --help for the known ones"
+    return f"{key}: {UNKNOWN_KEY}; {hint}"
+
+
+@contextmanager
+def prefix_errors(prefix: str, joint: str = ".") -> Iterator[None]:
+    """Prepend a prefix to the key that the message of a ValueError starts with."""
+    try:
+        yield
+    except ValueError as error:
+        raise change_message(error, f"{prefix}{joint}{error}") from error
+
+
+@contextmanager
+def strip_prefix(prefix: str, names: Iterable[str]) -> Iterator[None]:
+    """Remove a prefix from the named settings in the message of a ValueError."""
+    setting = re.compile(rf"(?<![\w./]){re.escape(prefix)}({'|'.join(names)})\b")
+    try:
+        yield
+    except ValueError as error:
+        if setting.search(str(error)):
+            raise change_message(error, setting.sub(r"\1", str(error))) from error
+        raise
+
+
+def change_message(error: ValueError, message: str) -> ValueError:
+    # With the same exit code; a class that is not ours may take more than a message.
+    return (type(error) if hasattr(error, "exit_code") else ValueError)(message)
+
+
+def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted key."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        key, is_group = f"{prefix}{name}", isinstance(value, Mapping)
+        flat |= flatten_settings(value, f"{key}.") if is_group else {key: value}
+    return flat
+
+
+def shorten(value: object, limit: int = MAX_VALUE_LENGTH) -> str:
+    """Return a value as one printable line, without the middle of a long value."""
     text = str(value)
     if len(text) > limit:
-        left_out = f" ... ({len(text) - limit:,} characters) ... "
-        text = text[: limit // 2] + left_out + text[-limit // 2 :]
+        omitted = f" ... ({len(text) - limit:,} characters) ... "
+        text = text[: limit // 2] + omitted + text[-limit // 2 :]
     return show_controls(text)
 
 
 def format_line(message: str) -> str:
     """Return a message as one printable line of limited length."""
-    return shorten(" ".join(message.splitlines()), LONGEST_LINE)
+    return shorten(" ".join(message.splitlines()), MAX_LINE_LENGTH)
 
 
 def show_controls(text: str, kept: str = "") -> str:
@@ -140,7 +206,7 @@ def show_controls(text: str, kept: str = "") -> str:
 
 
 class PrintableStream:
-    """A stream that escapes control characters; `unfiltered` does not."""
+    """Writes to a stream, `unfiltered`, with control characters escaped."""
 
     def __init__(self, unfiltered: TextIO) -> None:
         self.unfiltered = unfiltered
@@ -152,96 +218,18 @@ class PrintableStream:
         return getattr(self.unfiltered, name)
 
 
+def unfiltered_stdout() -> TextIO:
+    """Return the standard output for text whose control characters the terminal shall obey."""
+    return getattr(sys.stdout, "unfiltered", sys.stdout)
+
+
 def print_notice(text: str) -> None:
     """Print lines on stderr, with control characters escaped."""
     print(text, file=PrintableStream(sys.stderr))
 
 
 def silence_warnings() -> None:
-    """Leave out warnings that concern no user; print the others as one line (TXL_DEBUG=1: all)."""
-    # Lightning 2.6 calls methods that jsonargparse has renamed.
-    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
+    """Ignore warnings that no user needs; print others as one line (TXL_DEBUG=1: in full)."""
     warnings.filterwarnings("ignore", message=IGNORED_WARNINGS)
     if not os.environ.get("TXL_DEBUG"):
         warnings.formatwarning = lambda text, *_, **__: f"warning: {format_line(str(text))}\n"
-
-
-def require_at_least(config: object, **least: int) -> None:
-    """Raise ValueError if a field of `config` is below its minimum in `least`; None is valid."""
-    for key, minimum in least.items():
-        value = getattr(config, key)
-        require(value is None or value >= minimum, key, value, f"at least {minimum}")
-
-
-def explain_parser_error(message: str, parsers: Iterable[ArgumentParser]) -> str:
-    """Return jsonargparse's message in one line, an unknown key with the nearest known one."""
-    if found := UNKNOWN.search(message):
-        known = sorted({action.dest for parser in parsers for action in parser._actions})
-        return suggest_key(found[1] or found[2], known)
-    if found := REFUSED.search(message):
-        package = found[2].partition(".")[0]
-        allow = f"if it is your own, add --allow_imports {package} to the command"
-        return f"{found[1]}: a config may not import {found[2]}; {allow}"
-    if found := MISSING.search(message):
-        key, kind, needed = found.groups()
-        value = "val/nats" if needed == "monitor" else "VALUE"
-        hint = f"add --{key}.{needed.partition(',')[0]} {value}"
-        return f"{key}: {kind} needs {needed}; {hint}"
-    if found := INVALID.search(message):
-        key, types, value = found.groups()
-        return f"{key}: invalid {shorten(value.strip())}; expected {describe_types(types)}"
-    return " ".join(message.split())
-
-
-@contextmanager
-def prefix_errors(prefix: str, joint: str = ".") -> Iterator[None]:
-    """Put a prefix before the field that a ValueError starts with."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{prefix}{joint}{error}") from error
-
-
-@contextmanager
-def strip_prefix(prefix: str, names: Iterable[str]) -> Iterator[None]:
-    """Name settings in a ValueError as a command does whose own options they are."""
-    own = re.compile(rf"(?<![\w./]){re.escape(prefix)}({'|'.join(names)})\b")
-    try:
-        yield
-    except ValueError as error:
-        if own.search(str(error)):
-            raise type(error)(own.sub(r"\1", str(error))) from error
-        raise
-
-
-def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted key."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        key, is_group = f"{prefix}{name}", isinstance(value, Mapping)
-        found |= flatten_settings(value, f"{key}.") if is_group else {key: value}
-    return found
-
-
-def innermost_error(message: str) -> str:
-    """Return our own error within a message of jsonargparse, or else the message."""
-    if found := NOT_INSTALLED.search(message):
-        return f"{found[1]} needs a package; pip install {found[2]}"
-    found = INNER.search(message)
-    return found[1] if found else message
-
-
-def suggest_key(key: str, known: list[str]) -> str:
-    # One with the same last word is nearer than one that is spelled alike.
-    meant = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
-    meant += difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-    hint = f"did you mean {meant[0]}?" if meant else "see --help for those there are"
-    return f"{key}: {UNKNOWN_KEY}; {hint}"
-
-
-def describe_types(types: str) -> str:
-    words: list[str] = []
-    for choices, name in TYPE.findall(types):
-        words += choices.replace("'", "").split(", ") if choices else [TYPE_WORDS.get(name, name)]
-    *others, last = dict.fromkeys(words)
-    return f"{', '.join(others)} or {last}" if others else last

@@ -1,10 +1,7 @@
-"""Atomic files and folders, checksums, JSON and YAML, and checks for writable paths."""
+"""Atomic files and folders, JSON and YAML, included configs, and checks of writable paths."""
 
-import csv
-import fcntl
 import hashlib
 import json
-import math
 import os
 import platform
 import shutil
@@ -12,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from filelock import FileLock
@@ -20,26 +17,30 @@ from filelock import FileLock
 from .errors import TYPE_WORDS, DataError, StorageError, require
 
 PACKAGE = Path(__file__).parent
-DEEPEST, LONGEST_YAML = 100, 100_000
-"""Limits of a YAML file: nesting levels, and characters with aliases expanded."""
-COUNTS = ("step", "tokens_seen", "seconds")  # ends of names in metrics.csv
+MAX_YAML_DEPTH = 100
+
+T = TypeVar("T")
 
 
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+def replace_file(path: Path, write: Callable[[Path], T]) -> T:
     """Replace a file atomically: `write` writes a temporary file, which is then renamed.
 
-    Missing folders are created. After a StorageError the old file is unchanged.
+    Create missing folders, and return the result of `write`. After a StorageError the old file is
+    unchanged. A pipe or a device is written to directly.
     """
     part = path.with_name(f".{path.name}.{host_name()}.{os.getpid()}.part")
     with explain_write_errors(path):
+        if path.exists() and not path.is_file():
+            return write(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            write(part)
+            result = write(part)
             flush_to_disk(part)
             os.replace(part, path)
             flush_to_disk(path.parent)
         finally:
             part.unlink(missing_ok=True)
+    return result
 
 
 def create_folder(
@@ -47,7 +48,7 @@ def create_folder(
 ) -> None:
     """Create a folder atomically, unless it exists: fill a temporary folder and rename it.
 
-    Of several processes one fills it and the others wait. An unusable existing folder is replaced.
+    One of several processes fills it, and the others wait. An unusable folder is replaced.
     """
     is_usable = is_usable or folder.is_dir
     if is_usable():
@@ -57,9 +58,9 @@ def create_folder(
         with FileLock(f"{folder}.lock"):
             if is_usable():
                 return
-            # Remove partial content of a process that died.
-            for left in folder.parent.glob(f"{folder.name}.part-*"):
-                shutil.rmtree(left)
+            # Partial content of processes that died.
+            for part in folder.parent.glob(f"{folder.name}.part-*"):
+                shutil.rmtree(part)
             with tempfile.TemporaryDirectory(
                 dir=folder.parent, prefix=f"{folder.name}.part-", ignore_cleanup_errors=True
             ) as part:
@@ -68,24 +69,6 @@ def create_folder(
                 if folder.is_dir():
                     shutil.rmtree(folder)
                 os.replace(part, folder)
-
-
-def lock_folder(folder: Path) -> int:
-    """Create a folder and lock it until the handle that is returned is closed.
-
-    StorageError if another process has locked it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(handle)
-        raise StorageError(f"{folder}: another process trains there") from error
-    except OSError:
-        # Not every file system has locks.
-        pass
-    return handle
 
 
 def write_text(text: str, path: Path) -> None:
@@ -100,8 +83,8 @@ def read_json(path: Path, shape: Any = dict, refusal: type[ValueError] = DataErr
     """Return the content of a JSON file of a given shape (see `require_shape`).
 
     Raises:
-        refusal: damaged, not JSON, or of another shape; the message names the file.
-        OSError: it cannot be read.
+        refusal: The file is damaged, not JSON, or of another shape.
+        OSError: It cannot be read.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -115,88 +98,52 @@ def read_json(path: Path, shape: Any = dict, refusal: type[ValueError] = DataErr
 
 
 def require_shape(key: str, content: Any, shape: Any) -> None:
-    """Raise ValueError unless what JSON gave is of a type, or an object of shapes by key.
+    """Raise ValueError unless content of JSON is of a type, or an object of shapes by key.
 
-    The shape of the key `...` is that of every value.
+    The shape of the key `...` is the shape of every value.
     """
     kind = dict if isinstance(shape, dict) else shape
-    is_possible = type(content) is kind and (kind is not int or abs(content) < 1 << 63)
-    require(is_possible, key, repr(content), TYPE_WORDS.get(kind.__name__, "settings by name"))
+    is_valid = type(content) is kind and (kind is not int or abs(content) < 1 << 63)
+    require(is_valid, key, repr(content), TYPE_WORDS.get(kind.__name__, "settings by name"))
     if isinstance(shape, dict):
         for name, part in shape.items():
             for each in content if name is ... else [name]:
                 require_shape(each, content.get(each), part)
 
 
-def read_log(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a metrics.csv, if there is one; the last may have been cut by a kill.
+class YamlLoader(yaml.SafeLoader):
+    """Loads plain YAML: aliases, which can stand for endless texts, are refused."""
 
-    DataError where a cell is not a number.
-    """
-    try:
-        with (path if path.is_file() else Path(os.devnull)).open(encoding="utf-8") as file:
-            # Row by row, which takes a third of the memory.
-            for row in csv.DictReader((line for line in file if line[-1] == "\n"), restval=""):
-                int(row["step"])
-                for name, cell in row.items():
-                    # Losses may be infinite; counts not, nor seconds beyond those of a timedelta.
-                    if not abs(float(cell or 0)) < 8e13 and str(name).endswith(COUNTS):
-                        raise ValueError(f"{name} {cell}")
-                yield row
-    except (LookupError, TypeError, ValueError, csv.Error) as error:
-        raise DataError(f"{path}: damaged ({error}); mend it, or move it away") from error
+    def compose_node(self, parent: Any, index: Any) -> yaml.Node:
+        if self.check_event(yaml.AliasEvent) or len(self.states) > MAX_YAML_DEPTH:
+            raise yaml.YAMLError(f"aliases and more than {MAX_YAML_DEPTH} levels are not supported")
+        return super().compose_node(parent, index)
 
 
 def load_yaml(text: str | bytes) -> Any:
-    """Load YAML; aliases that expand too far are a YAMLError, impossible dates a ValueError."""
-    check_yaml(text)
-    return yaml.safe_load(text)
-
-
-def check_yaml(text: str | bytes) -> None:
-    """Raise YAMLError if aliases expand too far, or nesting is too deep."""
-    sizes: dict[str, float] = {}
-    # Of what is open: its anchor, and its size so far as if it had no aliases.
-    levels: list[list[Any]] = [[None, 0]]
-    for event in yaml.parse(text):
-        match event:
-            case yaml.CollectionStartEvent():
-                levels.append([event.anchor, 0])
-                # Until it is closed: it would be inside itself.
-                sizes[event.anchor] = math.inf
-            case yaml.CollectionEndEvent():
-                anchor, size = levels.pop()
-                sizes[anchor] = size
-                levels[-1][1] += size
-            case yaml.ScalarEvent():
-                sizes[event.anchor] = size = len(event.value) + 1
-                levels[-1][1] += size
-            case yaml.AliasEvent():
-                levels[-1][1] += sizes.get(event.anchor, 0)
-        if len(levels) > DEEPEST or levels[-1][1] > len(text) + LONGEST_YAML:
-            raise yaml.YAMLError("nested too deeply, or too long with its aliases written out")
+    """Load YAML; what is not plain YAML is a YAMLError, an impossible date a ValueError."""
+    return yaml.load(text, YamlLoader)
 
 
 def configs_folder() -> Path:
-    """Return the folder of the given configs: in the package if installed, else beside it."""
+    """Return the folder of the included configs: in the package if installed, else beside it."""
     folder = PACKAGE / "configs"
     return folder if folder.is_dir() else PACKAGE.parent / "configs"
 
 
 def find_config(name: str) -> str:
-    """Return the path of the given config of this name; any other name as it is."""
-    given = os.fspath(configs_folder() / f"{name.removesuffix('.yaml')}.yaml")
-    # Unlike Path's, this takes YAML in place of a name.
-    return given if os.path.isfile(given) and not os.path.isfile(name) else name
+    """Return the path of the included config of this name, and any other name unchanged."""
+    path = os.fspath(configs_folder() / f"{name.removesuffix('.yaml')}.yaml")
+    # Unlike Path.is_file, os.path.isfile accepts a long YAML text as a name.
+    return path if os.path.isfile(path) and not os.path.isfile(name) else name
 
 
 def host_name() -> str:
-    # Without its domain.
-    return platform.node().split(".")[0]
+    return platform.node().partition(".")[0]
 
 
 def is_running(pid: int) -> bool:
-    """Return True if another process of this machine has this id."""
+    """Return True if another process on this machine has this id."""
     try:
         os.kill(pid, 0)
     except (OSError, OverflowError) as error:
@@ -205,7 +152,7 @@ def is_running(pid: int) -> bool:
 
 
 def flush_to_disk(path: Path) -> None:
-    # Of a folder, its names.
+    # For a folder, the names in it.
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -224,17 +171,17 @@ def explain_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        # torch.save makes a RuntimeError of an OSError.
+        # torch.save turns an OSError into a RuntimeError.
         cause = error if isinstance(error, OSError) else error.__context__
         if not isinstance(cause, OSError):
             raise
         existing = next(folder for folder in path.absolute().parents if folder.is_dir())
-        room = f"{shutil.disk_usage(existing).free:,} bytes free"
-        raise StorageError(f"{path}: cannot be written ({cause.strerror}; {room})") from error
+        space = f"{shutil.disk_usage(existing).free:,} bytes free"
+        raise StorageError(f"{path}: cannot be written ({cause.strerror}; {space})") from error
 
 
 def find_write_problem(folder: Path) -> str | None:
-    """Create a folder; return the reason if it is not writable, or None."""
+    """Create a folder; return the reason if it cannot be written to, or None."""
     try:
         with explain_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -245,13 +192,13 @@ def find_write_problem(folder: Path) -> str | None:
 
 
 def check_folder_writable(key: str, folder: str | Path) -> None:
-    """Create a folder before the work whose results it will hold, or raise StorageError."""
+    """Create a folder before the work whose results it will contain, or raise StorageError."""
     if problem := find_write_problem(Path(folder)):
         raise StorageError(f"{key}: {problem}")
 
 
 def check_file_writable(key: str, path: str | Path | None) -> None:
-    """Raise StorageError for a file, if one is given, that could not be written after the work."""
+    """Raise StorageError if a file, unless it is None, could not be written after the work."""
     path = Path(path or os.devnull)
     if path.is_dir():
         raise StorageError(f"{key}: invalid {path}, a folder; expected a file")

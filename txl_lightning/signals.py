@@ -1,4 +1,4 @@
-"""Signal handling: exit, or defer signals until a training step is done."""
+"""Signal handling: exit at once, or after a training step."""
 
 import os
 import signal
@@ -12,15 +12,17 @@ EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 """Exit codes of the signals that stop a process."""
 SAVE = signal.SIGUSR1
 """Signal that requests a checkpoint."""
-# A launcher of several processes may forward a signal that they have already received.
 PATIENCE = 2.0
-"""Seconds after which another stop signal ends the process at once."""
+"""Seconds within which a second stop signal is ignored: launchers forward signals to processes
+that have already received them."""
 Handler = Callable[[int, Any], None]
 
 
 def exit_on_signals() -> AbstractContextManager[None]:
-    """Exit on stop signals with cleanup; outside training there is nothing to save."""
-    return handle_signals(dict.fromkeys(EXIT, exit_process) | {SAVE: refuse_to_save})
+    """Exit on stop signals, with cleanup; outside training there is nothing to save."""
+    message = "SIGUSR1: no step of training is done yet; nothing is saved"
+    handlers: dict[int, Handler] = {SAVE: lambda *_: print_message(message)}
+    return handle_signals(dict.fromkeys(EXIT, exit_process) | handlers)
 
 
 def exit_process(signum: int, _: Any) -> None:
@@ -28,24 +30,20 @@ def exit_process(signum: int, _: Any) -> None:
     raise SystemExit(EXIT[signum])
 
 
-def refuse_to_save(*_: Any) -> None:
-    print_message("SIGUSR1: no step of training is done yet; nothing is saved")
-
-
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Defer a stop signal until the end of the block; a second one is not deferred."""
-    noted: list[int] = []
+    """Defer a stop signal until the end of the block; exit at once on a second one."""
+    deferred: list[int] = []
 
-    def note(signum: int, frame: Any) -> None:
-        if noted:
+    def defer(signum: int, frame: Any) -> None:
+        if deferred:
             exit_process(signum, frame)
-        noted.append(signum)
+        deferred.append(signum)
 
-    with handle_signals(dict.fromkeys(EXIT, note)):
+    with handle_signals(dict.fromkeys(EXIT, defer)):
         yield
-    if noted:
-        exit_process(noted[0], None)
+    if deferred:
+        exit_process(deferred[0], None)
 
 
 class PendingSignals:
@@ -53,7 +51,7 @@ class PendingSignals:
 
     def __init__(self) -> None:
         self.exit_code, self.save, self.since = 0, 0, 0.0
-        # To stop at once, first end the processes started by this one.
+        # Ends the processes started by this one.
         self.kill: Callable[[], None] = lambda: None
 
     def handlers(self) -> dict[int, Handler]:
@@ -73,7 +71,7 @@ class PendingSignals:
         self.save = 1
 
     def take(self) -> tuple[int, int]:
-        """Return the exit code of a signal to stop, or 0; and 1 once for each request to save."""
+        """Return the exit code of a stop signal, or 0, and 1 once after a request to save."""
         save, self.save = self.save, 0
         return self.exit_code, save
 
@@ -97,10 +95,10 @@ def handle_signals(handlers: Mapping[int, Handler]) -> Iterator[None]:
 
 def is_child() -> bool:
     """Return True if Lightning started this process for another rank."""
-    outside = any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_PROCID"))
-    return not outside and os.environ.get("LOCAL_RANK", "0") != "0"
+    has_launcher = any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_PROCID"))
+    return not has_launcher and os.environ.get("LOCAL_RANK", "0") != "0"
 
 
 def print_message(text: str) -> None:
-    # Unlike print, also while another line is being printed.
+    # print fails in a handler that interrupts a print.
     os.write(2, f"\n{text}\n".encode())

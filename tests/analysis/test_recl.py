@@ -42,20 +42,47 @@ def make_nats(n_used: int, contexts, n_place: int = 50) -> np.ndarray:
 )
 def test_recl_is_the_context_that_a_model_uses_or_a_lower_bound(n_used, recl, found):
     contexts = list(range(10, 101, 10))
-    (row,), steps = compute_recl({"it": make_nats(n_used, contexts)}, contexts, [0.1])
-    assert row == {"model": "it", "r": 0.1, "recl": recl, "found": found}
+    nats = {"it": make_nats(n_used, contexts)}
+    (row,), steps = compute_recl(nats, {"it": nats["it"][:-1]}, contexts, [0.1])
+    assert row == {"model": "it", "r": 0.1, "recl": recl, "found": found, "recl_net": recl}
     assert [step["context"] for step in steps] == contexts[:-1]
     assert [step["longer"] for step in steps] == contexts[1:]
     gains = [1 - math.exp(-0.1) if c < n_used else 0 for c in contexts[:-1]]
     assert [step["gain"] for step in steps] == pytest.approx(gains)
+    assert {step["control"] for step in steps} == {0}
+
+
+def test_a_gain_that_unrelated_tokens_have_too_is_none():
+    contexts = list(range(10, 101, 10))
+    nats_CP = make_nats(60, contexts)
+    # Half of each step's gain up to 40, and all of it from there on, is had without the text.
+    control_CP = nats_CP[:-1] - 0.05
+    control_CP[3:] = nats_CP[4:]
+    (row,), steps = compute_recl({"it": nats_CP}, {"it": control_CP}, contexts, [1.0])
+    assert (row["recl"], row["recl_net"]) == (60, 40)
+    chance = [1 - math.exp(-0.05)] * 3 + [1 - math.exp(-0.1)] * 2 + [0] * 4
+    assert [step["control"] for step in steps] == pytest.approx(chance)
+
+
+def score(nats: dict[str, np.ndarray], contexts):
+    return compute_recl(nats, {name: each[1:] for name, each in nats.items()}, contexts, [1.0])
+
+
+@pytest.mark.parametrize(("share", "recl"), [(0.0101, 30), (0.0099, 20)])
+def test_a_gain_below_the_papers_one_percent_ends_the_useful_context(share, recl):
+    gains = [0.5, share, 0.0]
+    nats_C1 = 9 + np.log1p(-np.array([0.0, *gains])).cumsum()[:, None]
+    (row,), steps = score({"it": nats_C1}, [10, 20, 30, 40])
+    assert [step["gain"] for step in steps] == pytest.approx(gains)
+    assert (row["recl"], row["found"]) == (recl, True)
 
 
 def test_only_nats_below_the_best_of_the_group_are_a_gain():
     contexts = [10, 20, 30, 40]
     better, worse = make_nats(20, contexts), make_nats(40, contexts) + 1.0
-    (_, alone), _ = compute_recl({"other": worse, "it": worse}, contexts, [1.0])
+    (_, alone), _ = score({"other": worse, "it": worse}, contexts)
     assert (alone["recl"], alone["found"]) == (40, False)
-    (first, beaten), _ = compute_recl({"better": better, "worse": worse}, contexts, [1.0])
+    (first, beaten), _ = score({"better": better, "worse": worse}, contexts)
     assert (first["recl"], beaten["recl"]) == (20, 10)
 
 
@@ -86,6 +113,17 @@ def test_score_of_a_context_is_that_of_a_window_of_its_tokens(
         h_PLD, _ = free.hidden(window_PW[:, :-1])
         expected_P1 = net.head.nats(h_PLD[:, -1:], window_PW[:, -1:])
         assert nats_P == pytest.approx(expected_P1[:, 0].numpy(force=True), abs=1e-9)
+
+
+@pytest.mark.parametrize("place", [20, 25, 59])
+def test_unrelated_tokens_are_those_half_the_text_away(make_net, place):
+    net, tokens = make_net(), torch.randint(11, (60,)).numpy()
+    nats_P = score_context(net, tokens, np.array([place]), 20, unrelated=8)
+    away = np.roll(tokens, -30)[place - 20 : place - 12]
+    window = np.concatenate([away, tokens[place - 12 : place + 1]])
+    expected_P = score_context(net, window, np.array([20]), 20)
+    assert nats_P == pytest.approx(expected_P, abs=1e-12)
+    assert nats_P != pytest.approx(score_context(net, tokens, np.array([place]), 20), abs=1e-9)
 
 
 def test_window_is_read_in_segments_with_the_given_memory(make_net):

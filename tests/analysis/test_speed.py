@@ -11,20 +11,29 @@ class RecordingReader(CachedReader):
     """Records the number of tokens read, and of states in memory."""
 
     def hidden(self, tokens_BL, memory, *rest):
-        lengths.append((tokens_BL.size(1), memory.filled_B.max().item()))
+        calls.append((tokens_BL.size(1), memory.filled_B.max().item()))
         return super().hidden(tokens_BL, memory, *rest)
 
 
-lengths: list[tuple[int, int]] = []
+calls: list = []
 
 
-def test_segment_is_read_with_a_full_memory_and_a_window_with_none(make_net, monkeypatch):
-    monkeypatch.setattr(speed, "CachedReader", RecordingReader)
+def recorded(name: str, function):
+    return lambda *args: calls.append(name) or function(*args)
+
+
+def test_a_segment_after_a_full_memory_or_a_window_alone_is_timed_with_its_softmax(
+    make_net, monkeypatch
+):
     net = make_net()
+    monkeypatch.setattr(speed, "CachedReader", RecordingReader)
+    monkeypatch.setattr(speed, "read_clock", recorded("clock", speed.read_clock))
+    monkeypatch.setattr(net.head, "forward", recorded("softmax", net.head.forward))
     with torch.inference_mode():
         timers = speed.time_segments(net, 20, 4, 2), speed.time_windows(net, 20)
-        assert all(next(times) > 0 for times in timers * 2)
-    assert lengths[-4:] == [(4, 20), (20, 0)] * 2
+        for timer, read in zip(timers * 2, [(4, 20), (20, 0)] * 2, strict=True):
+            assert next(timer) > 0
+            assert calls[-4:] == ["clock", read, "softmax", "clock"]
 
 
 def fake_times(monkeypatch, name: str, seconds) -> None:
@@ -51,17 +60,12 @@ def test_fastest_token_counts_after_a_first_round(make_net, monkeypatch):
     ],
 )
 def test_times_lengthened_by_other_processes_are_disturbed(change, expected):
-    names = ("attention_len", "memory_ms_per_token", "memory_median_ms")
-    names += ("window_ms_per_token", "window_median_ms")
-    times = ((8, 1, 1.2, 10, 11), (16, 2, 2.1, 30, 32))
-    first, second = (dict(zip(names, row, strict=True)) for row in times)
+    first = {"attention_len": 8, "memory_ms_per_token": 1, "memory_median_ms": 1.2}
+    first |= {"window_ms_per_token": 10, "window_median_ms": 11}
+    second = {name: 2 * value for name, value in first.items()}
     assert speed.is_disturbed([first, second | change]) is expected
-
-
-@pytest.mark.parametrize(("p99_ms", "expected"), [(1.2, False), (2257, True)])
-def test_latencies_far_beyond_the_median_are_disturbed(p99_ms, expected):
     quiet = {"p50_ms": 0.6, "p99_ms": 0.9}
-    assert speed.is_disturbed([quiet, quiet | {"p99_ms": p99_ms}]) is expected
+    assert speed.is_disturbed([quiet, quiet | {"p99_ms": 2257 if change else 1.2}]) is expected
 
 
 def test_latency_percentiles_are_times_that_were_measured(make_net, monkeypatch):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from txl_lightning.commands.compare import draw_plots
-from txl_lightning.commands.runs import load_run_folder
-from txl_lightning.evaluation.run_metrics import RunMetrics
+from txl_lightning.commands.compare import choose_charts
 from txl_lightning.files import host_name
+from txl_lightning.runs.listing import load_run
+from txl_lightning.runs.metrics import RunMetrics
 
 PROGRAM = """
 import sys
@@ -59,19 +59,21 @@ def test_compare_shows_differences_on_a_page_and_as_a_table(txl, runs):
     assert lines[1][2] == "0.125"
     rows = {name: cells for name, *cells in lines}
     assert rows["steps"] == ["4", "4"]
-    assert re.fullmatch(r"-?\d\.\d{3} ± \d\.\d{3}", rows["memory gain (nats)"][0])
-    assert rows["memory gain (nats)"][1] == "-"
+    assert re.fullmatch(
+        r"-?\d\.\d{3} ± \d\.\d{3}", rows["nats that it loses without its memory"][0]
+    )
+    assert rows["nats that it loses without its memory"][1] == "-"
     page = (runs / "compare.html").read_text()
-    assert page.count("<svg") >= 6
+    assert page.count("<svg") == 3 + 5
     for part in ("2 runs in runs", "model.optim.lr", "0.125", "Validation loss", "Memory gain"):
         assert part in page
     assert re.findall(r"""<script|\b(?:src|href)\s*=\s*["'](?!#|data:)""", page) == []
 
 
 def test_a_metric_without_values_has_no_chart():
-    assert draw_plots([RunMetrics([])]) == {}
+    assert choose_charts([RunMetrics([])]) == {}
     row = {"step": 1, "val/tokens_seen": 8.0, "val/nats": 2.0}
-    assert list(draw_plots([RunMetrics([]), RunMetrics([row])])) == ["Validation loss"]
+    assert list(choose_charts([RunMetrics([]), RunMetrics([row])])) == ["Validation loss"]
 
 
 def test_names_in_a_page_are_escaped(txl, runs):
@@ -93,7 +95,7 @@ def test_a_run_without_its_process_is_killed_and_one_of_another_machine_is_trust
         ("elsewhere", process.pid, "training"),
     ):
         (folder / "run.json").write_text(json.dumps(about | {"host": host, "pid": pid}))
-        assert load_run_folder(folder).state == expected
+        assert load_run(folder).state == expected
 
 
 def test_mistakes_about_runs_are_one_line(refused, runs, tmp_path):

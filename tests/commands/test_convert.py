@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,10 @@ import yaml
 from safetensors.torch import save_file
 
 from txl_lightning import stream_nats
-from txl_lightning.checkpoints import load_folder, load_run
+from txl_lightning.checkpoints import load, load_checkpoint
+from txl_lightning.commands.convert import fill_folder, is_fillable
 from txl_lightning.convert import load_any_checkpoint, load_huggingface, load_original
+from txl_lightning.files import write_text
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NVIDIA = GOLDEN / "nvidia" / "checkpoint_best.pt"
@@ -44,28 +48,28 @@ def test_original_state_dict_is_converted_to_our_folder_and_to_hugging_face(txl,
     assert (code, output.err.split(":")[0]) == (0, "warning")
     tgt_len = json.loads(Path("args.json").read_text())["tgt_len"]
     assert f"it was made for --data.tgt_len {tgt_len}" in output.out
-    assert has_equal_nats(load_folder(Path("ours"))[0], original)
+    assert has_equal_nats(load_checkpoint(Path("ours")).build_network(), original)
     assert txl("convert", "ours", "--out=theirs", "--to=huggingface")[0] == 0
     with pytest.warns(UserWarning, match=f"theirs: cannot be verified{UNVERIFIED}"):
         assert txl("convert", "theirs", "--out=back")[0] == 0
-    assert has_equal_nats(load_folder(Path("back"))[0], original)
+    assert has_equal_nats(load_checkpoint(Path("back")).build_network(), original)
     code, output = txl("generate", "--ckpt_path=ours")
     assert code == 4
     assert "ckpt_path: ours has no vocabulary; convert with --vocab" in output.err
 
 
 def test_run_is_converted_to_our_folder_and_to_hugging_face(txl, checkpoint):
-    net, vocab = load_run(checkpoint)
-    for to, load in (("txl", load_folder), ("huggingface", load_huggingface)):
+    net, vocab = load(checkpoint)
+    for to, load_from in (("txl", load), ("huggingface", load_huggingface)):
         assert txl("convert", checkpoint, "--out", to, "--to", to)[0] == 0
-        assert has_equal_nats(load(Path(to))[0], net)
-    assert load_folder(Path("txl"))[1] == vocab
+        assert has_equal_nats(load_from(Path(to))[0], net)
+    assert load_checkpoint(Path("txl")).load_vocabulary() == vocab
 
 
 def test_nvidias_checkpoint_comes_with_words_and_generates(txl):
     code, output = txl("convert", NVIDIA, "--out=ours")
     assert (code, output.err) == (0, "")
-    net, vocab = load_folder(Path("ours"))
+    net, vocab = load(Path("ours"))
     assert has_equal_nats(net, load_any_checkpoint(NVIDIA)[0])
     prompt = " ".join(vocab.words[3:6])
     code, output = txl("generate", "--ckpt_path=ours", "--prompt", prompt)
@@ -79,7 +83,7 @@ def test_given_vocabulary_replaces_the_checkpoints(txl, original):
     options = ("--args=args.json", "--vocab=words.txt", "--out=ours")
     code, output = txl("convert", "sd.safetensors", *options)
     assert (code, output.err) == (0, "")
-    net, vocab = load_folder(Path("ours"))
+    net, vocab = load(Path("ours"))
     assert has_equal_nats(net, original)
     assert vocab.words == (*words, "<unk>")
 
@@ -97,9 +101,7 @@ def test_model_card_has_the_known_facts_and_how_to_load_it(txl, checkpoint, to):
     assert {"license", "language"} & yaml.safe_load(header).keys() == set()
     assert "# license: " in header
     facts = dict(re.findall(r"^\| (\w[\w ]*) \| (.+) \|$", text, re.MULTILINE))
-    assert (
-        facts["Parameters"] == f"{sum(p.numel() for p in load_run(checkpoint)[0].parameters()):,}"
-    )
+    assert facts["Parameters"] == f"{sum(p.numel() for p in load(checkpoint)[0].parameters()):,}"
     assert facts["Vocabulary"] == "256 bytes"
     assert facts["Training"].endswith(" steps of 4 rows of 8 tokens")
     assert re.fullmatch(r"letters\.txt \(fingerprint \w{16}\)", facts["Trained on"])
@@ -109,7 +111,7 @@ def test_model_card_has_the_known_facts_and_how_to_load_it(txl, checkpoint, to):
 def test_card_has_each_result_of_evaluate_once(txl, checkpoint, text_file):
     txl("convert", checkpoint, "--out=ours")
     card, measured = Path("ours/README.md"), ["evaluate", "ours", f"--path={text_file}"]
-    for options in ([], [], ["--tgt_len=20"], ["--weights=bf16"]):
+    for options in ([], [], ["--tgt_len=20"]):
         assert txl(*measured, *options)[0] == 0
     card.write_text(card.read_text() + "\n## Licence\n\nMine.\n")
     output = txl(*measured, "--mem_len=3")[1]
@@ -120,7 +122,6 @@ def test_card_has_each_result_of_evaluate_once(txl, checkpoint, text_file):
     assert [row[2:] for row in keys] == [
         ["segments", "float32"],
         ["segments (tgt_len changed)", "float32"],
-        ["segments", "bf16"],
         ["segments (mem_len changed)", "float32"],
     ]
     assert {row[0] for row in keys} == {"letters.txt"}
@@ -137,7 +138,7 @@ def test_card_has_each_result_of_evaluate_once(txl, checkpoint, text_file):
 def text_options(txl, text_file):
     """A converted network in `ours`, and the options of a text of its words."""
     assert txl("convert", NVIDIA, "--out=ours")[0] == 0
-    _, vocab = load_folder(Path("ours"))
+    _, vocab = load(Path("ours"))
     words = np.random.default_rng(0).choice(vocab.words[1:20], 3000)
     text_file.write_text(" ".join(words) + "\n")
     return [f"--data.path={text_file}", "--trainer.accelerator=cpu", "--data.batch_size=4"]
@@ -146,7 +147,7 @@ def text_options(txl, text_file):
 def test_folder_is_measured_on_a_text_in_its_own_words(txl, text_options, text_file):
     code, output = txl("test", "--ckpt_path=ours", "--data.tgt_len=16", *text_options)
     assert code == 0
-    net, vocab = load_folder(Path("ours"))
+    net, vocab = load(Path("ours"))
     text = text_file.read_text()
     ids = vocab.encode_text(text[int(len(text) * 0.95) :].rstrip("\n"))
     # The end of the last line is also a word.
@@ -163,8 +164,8 @@ def test_training_begins_with_the_weights_of_a_folder_and_resumes(txl, text_opti
     code, output = txl("fit", "--ckpt_path=ours", *options)
     assert code == 0, output.err
     run = Path("runs", "version_0")
-    net, vocab = load_run(run / "checkpoints" / "last.ckpt")
-    ours, own = load_folder(Path("ours"))
+    net, vocab = load(run / "checkpoints" / "last.ckpt")
+    ours, own = load(Path("ours"))
     assert vocab == own
     torch.testing.assert_close(net.state_dict(), ours.state_dict(), rtol=0, atol=1e-7)
     more = ["--trainer.max_steps=3", "--resume=must"]
@@ -182,6 +183,21 @@ def test_text_or_size_that_does_not_fit_the_folder_is_refused(txl, text_options)
     Path("ours", "vocab.json").unlink()
     code, output = txl("test", *options)
     assert (code, "damaged: it, or vocab.json, was changed" in output.err) == (4, True)
+
+
+@pytest.mark.parametrize("to", ["txl", "huggingface"])
+@pytest.mark.parametrize("exists", [False, True])
+def test_convert_to_a_full_disk_can_be_tried_again(txl, checkpoint, limit_file_size, to, exists):
+    before = {*Path().iterdir()}
+    if exists:
+        Path("o").mkdir()
+    # The vocabulary fits, the weights do not.
+    with limit_file_size(4000):
+        code, output = txl("convert", checkpoint, "--out=o", f"--to={to}")
+    assert (code, "cannot be written (File too large; " in output.err) == (6, True), output.err
+    assert {*Path().iterdir()} == before
+    assert txl("convert", checkpoint, "--out=o", f"--to={to}")[0] == 0
+    assert not list(Path("o").glob(".*"))
 
 
 @pytest.mark.parametrize(
@@ -211,3 +227,50 @@ def test_mistake_is_one_line_that_names_it(refused, options, code, message):
     exit_code, line = refused("convert", *options)
     assert (exit_code, line[: len(message)]) == (code, message)
     assert not Path("o").exists()
+
+
+KILL_AT_EVERY_LINE = """
+import os, signal, sys
+from pathlib import Path
+from txl_lightning import files
+from txl_lightning.commands import convert
+
+def write(part):
+    for name in ("config.json", "model", "vocab"):
+        files.write_text("whole", part / name)
+
+def die_at(number):
+    def trace(frame, event, argument):
+        nonlocal number
+        if frame.f_code.co_filename in (files.__file__, convert.__file__):
+            number -= event == "line"
+            if number == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+    sys.settrace(trace)
+
+number, code = 0, None
+while code != 0:
+    number += 1
+    child = os.fork()
+    if not child:
+        die_at(number)
+        convert.fill_folder(Path(f"{number:03}"), write)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.slow
+def test_a_process_killed_at_any_line_leaves_a_folder_that_can_be_filled_again(tmp_path):
+    command = [sys.executable, "-c", KILL_AT_EVERY_LINE]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=200)
+    folders = sorted(tmp_path.iterdir())
+    assert len(folders) > 30
+    for folder in folders[:-1]:
+        # Whole where its config is, which is moved last.
+        names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+        assert "config.json" not in names or len(names) == 3
+        assert is_fillable(folder) or len(names) == 3
+        fill_folder(folder, lambda part: write_text("again", part / "config.json"))
+        assert not list(folder.glob(".*"))

@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from txl_lightning import stream_nats
-from txl_lightning.checkpoints import load_run
+from txl_lightning.checkpoints import load
 from txl_lightning.data import corpora
 
 LENGTHS = ("--tgt_len=8", "--mem_len=5", "--batch_size=2", "--drop_last=true")
@@ -56,15 +56,22 @@ def test_the_record_names_everything_a_number_depends_on(measure, checkpoint, mo
     sha256 = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
     assert (record["checkpoint"], record["checkpoint_sha256"]) == ("best.ckpt", sha256)
     assert record["tokens_per_second"] == pytest.approx(298 / record["seconds"])
-    narrow = measure("--weights=int8", *LENGTHS, path=checkpoint.name)
-    assert (record["weights"], narrow["weights"]) == ("float32", "int8")
-    assert narrow["nats"] == pytest.approx(record["nats"], rel=1e-3)
+    assert record["weights"] == "float32"
     assert record["peak_memory_bytes"] > 10**7
     assert record["machine"]["torch"] == torch.__version__
     assert record["date"].endswith("+00:00")
     assert measure("--protocol=single-pass")["lengths"]["tgt_len"] == 300
     window = measure("--protocol=sliding-window", "--window=9", "--batch_size=4")["lengths"]
     assert (window["tgt_len"], window["ext_len"], window["max_tokens"]) == (1, 8, 1000)
+
+
+@pytest.mark.bfloat16
+def test_bfloat16_weights_change_nats_slightly_and_have_their_own_row(txl, measure, checkpoint):
+    txl("convert", checkpoint, "--out=ours")
+    records = [measure(f"--weights={name}", *LENGTHS, path="ours") for name in ("float32", "bf16")]
+    assert [record["weights"] for record in records] == ["float32", "bf16"]
+    assert records[1]["nats"] == pytest.approx(records[0]["nats"], rel=1e-3)
+    assert Path("ours/README.md").read_text().count("| segments") == 2
 
 
 def test_a_table_is_printed_on_stderr_and_records_are_appended(txl, checkpoint, tmp_path):
@@ -88,13 +95,25 @@ def test_a_terminal_shows_the_table_alone(txl, checkpoint, monkeypatch):
 def test_nats_of_every_token_are_stored_in_input_order(measure, checkpoint, text_file):
     record = measure("--per_token=nats.npy", "--path", text_file, "--max_tokens=99", *LENGTHS)
     nats_N = np.load("nats.npy")
-    model, _ = load_run(checkpoint)
+    model, _ = load(checkpoint)
     ids = np.frombuffer(text_file.read_bytes()[:100], np.uint8)
     expected = stream_nats(model, ids, batch_size=2, tgt_len=8, mem_len=5)
     assert np.isnan(nats_N).nonzero()[0].tolist() == [0, 50]
     np.testing.assert_allclose(nats_N.reshape(2, 50)[:, 1:], expected, rtol=1e-5)
     assert record["nats"] == pytest.approx(np.nanmean(nats_N), rel=1e-6)
     assert record["split"] == "whole text"
+
+
+def test_nats_that_cannot_be_stored_leave_the_file_that_was_there(
+    txl, measure, checkpoint, limit_file_size
+):
+    measure("--per_token=nats.npy", "--max_tokens=99", *LENGTHS)
+    before = Path("nats.npy").read_bytes(), {*Path().iterdir()}
+    with limit_file_size(300):
+        code, output = txl("evaluate", checkpoint, "--per_token=nats.npy", *LENGTHS)
+    message = "nats.npy: cannot be written (File too large; "
+    assert (code, message in output.err) == (6, True), output.err
+    assert (Path("nats.npy").read_bytes(), {*Path().iterdir()}) == before
 
 
 def test_a_corpus_is_encoded_with_the_checkpoints_vocabulary(measure, monkeypatch, tmp_path):
@@ -117,6 +136,13 @@ def test_words_of_the_standard_input_are_counted_in_bytes(
     assert (record["text"], record["tokens"]) == ("-", 90)
     assert record["bytes_scored"] == pytest.approx(89 * 7 / 3)
     assert record["bits_per_byte"] == pytest.approx(record["bits_per_word"] * 3 / 7)
+
+
+def test_first_token_of_a_document_is_not_scored_whatever_the_unit_of_the_text(measure, tmp_path):
+    (tmp_path / "lines.txt").write_text("abcd\n" * 10)
+    for unit, n_scored in (("none", 49), ("lines", 40)):
+        record = measure("--path=lines.txt", f"--document_unit={unit}")
+        assert (record["tokens"], record["tokens_scored"]) == (50, n_scored)
 
 
 def test_a_task_has_no_bits_per_byte_and_no_text_to_inspect(txl, refused, measure, small):

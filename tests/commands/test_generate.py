@@ -45,14 +45,15 @@ def generate(txl, checkpoint):
 
 
 @pytest.fixture
-def launch(repository, checkpoint, tmp_path):
+def launch(repository, checkpoint, tmp_path, processes):
     command = [sys.executable, "-m", "txl_lightning", "generate", "--seed=1", "--ckpt_path"]
 
     def start(*options: str) -> subprocess.Popen:
         pipes = dict.fromkeys(("stdout", "stderr", "stdin"), subprocess.PIPE)
         environment = os.environ | {"PYTHONPATH": str(repository)}
         words = [*command, str(checkpoint), *options]
-        return subprocess.Popen(words, **pipes, cwd=tmp_path, env=environment)
+        # `communicate` would lose what a buffer holds.
+        return processes.start(words, **pipes, bufsize=0, cwd=tmp_path, env=environment)
 
     return start
 
@@ -120,12 +121,19 @@ def test_words_of_a_prompt_are_appended_without_a_start_symbol(txl, small, text_
         assert output.out == expected
 
 
-def test_a_state_file_of_other_weights_is_refused(refused, generate, run_folder, checkpoint):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["last.ckpt"],
+        pytest.param(["best.ckpt", "--weights=bf16"], marks=pytest.mark.bfloat16),
+    ],
+)
+def test_a_state_file_of_other_weights_is_refused(refused, generate, run_folder, changes):
     generate("--max_new_tokens=3", "--state_file=a.state")
-    other = run_folder / "checkpoints" / "last.ckpt"
-    for changes in ([other], [checkpoint, "--weights=int8"]):
-        result = refused("generate", "--state_file=a.state", "--ckpt_path", *changes)
-        assert result == (3, "state_file: a.state: written with another checkpoint or --weights")
+    name, *options = changes
+    words = ("--state_file=a.state", run_folder / "checkpoints" / name, *options)
+    message = "state_file: a.state: written with another checkpoint or --weights"
+    assert refused("generate", *words) == (3, message)
 
 
 def test_a_prompt_is_read_from_a_file_or_a_pipe_that_is_not_empty(monkeypatch, tmp_path):
@@ -149,7 +157,9 @@ def test_a_prompt_is_read_from_the_pipe_of_a_shell(launch, options):
 @pytest.mark.slow
 def test_text_is_printed_while_generated_and_kept_after_ctrl_c(launch):
     process = launch("--prompt=abc", "--max_new_tokens=1000000", "--state_file=a.state")
-    started = process.stdout.read(20)
+    started = b""
+    while len(started) < 20:
+        started += process.stdout.read(20 - len(started))
     process.send_signal(signal.SIGINT)
     rest, errors = process.communicate()
     assert (process.returncode, errors, rest[-1:]) == (130, b"", b"\n")

@@ -1,10 +1,14 @@
 """A mistake in a command is one line, with the exit code of its kind."""
 
+import ctypes
 import io
+import os
 import re
 import shlex
 import shutil
 import sys
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -75,6 +79,74 @@ def test_a_mistake_is_one_line_with_its_exit_code(
     command, *options = shlex.split(words)
     where = [] if command == "prepare" else [checkpoint]
     exit_code, line = refused(command, *where, *options)
+    assert (exit_code, line[: len(message)]) == (code, message)
+
+
+@contextmanager
+def obey_file_modes():
+    """Let root, too, be refused what a file's mode forbids: without two of its capabilities."""
+    if os.geteuid() != 0:
+        yield
+        return
+    libc, header, sets = (
+        ctypes.CDLL(None),
+        (ctypes.c_uint32 * 2)(0x20080522),
+        (ctypes.c_uint32 * 6)(),
+    )
+    assert libc.capget(header, sets) == 0
+    before = sets[0]
+    sets[0] &= ~0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+    assert libc.capset(header, sets) == 0
+    try:
+        yield
+    finally:
+        sets[0] = before
+        assert libc.capset(header, sets) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("evaluate --path=locked.txt", 3, "locked.txt: cannot be read (Permission denied)"),
+        ("evaluate --path=folder", 3, "folder/locked.txt: cannot be read (Permission denied)"),
+        ("evaluate --path=locked.tar", 3, "locked.tar: cannot be read (Permission denied)"),
+        ("evaluate --path=closed/letters.txt", 3, "closed/letters.txt: "),
+        ("evaluate --path=tree", 3, "tree/closed: cannot be read (Permission denied)"),
+        ("inspect --path=locked.txt", 3, "locked.txt: cannot be read (Permission denied)"),
+        ("prepare locked.txt", 3, "locked.txt: cannot be read (Permission denied)"),
+        ("prepare letters.txt --vocab=locked.txt", 2, "locked.txt: Permission denied"),
+        ("fit --data.path=locked.txt", 3, "locked.txt: cannot be read (Permission denied)"),
+        ("fit --config=locked.yaml", 2, "locked.yaml: Permission denied"),
+        ("generate --prompt_file=locked.txt", 2, "locked.txt: Permission denied"),
+        ("generate --prompts=locked.txt", 2, "locked.txt: Permission denied"),
+        ("generate --state_file=locked.txt", 3, "state_file: locked.txt: "),
+        ("convert locked.txt --out=o", 4, "locked.txt: cannot be read (Permission denied)"),
+        ("convert --out=o --vocab=locked.txt", 3, "vocab: locked.txt: "),
+        ("test locked.ckpt", 4, "locked.ckpt: cannot be read (Permission denied)"),
+        ("sweep locked.yaml", 2, "locked.yaml: Permission denied"),
+        # Writing.
+        ("evaluate --out=locked.txt", 6, "locked.txt: cannot be written (Permission denied; "),
+        ("evaluate --per_token=sealed/nats.npy", 6, "per_token: sealed: cannot be written (Perm"),
+        ("inspect --out=sealed/figures", 6, "out: sealed/figures: cannot be written (Permissi"),
+    ],
+)
+def test_a_file_that_may_not_be_read_is_no_unwritable_one(txl, checkpoint, words, code, message):
+    for name in ("folder", "closed", "sealed", "tree/closed"):
+        Path(name).mkdir(parents=True)
+    for name in ("locked.txt", "locked.tar", "locked.yaml", "locked.ckpt", "folder/locked.txt"):
+        Path(name).write_text("text")
+        Path(name).chmod(0)
+    Path("closed/letters.txt").write_text("text")
+    Path("tree/letters.txt").write_text("text")
+    for name in ("closed", "tree/closed"):
+        Path(name).chmod(0)
+    Path("sealed").chmod(0o555)
+    command, *options = shlex.split(words)
+    reads = command in ("evaluate", "inspect", "generate") or options[0] == "--out=o"
+    with obey_file_modes():
+        exit_code, output = txl(command, *[checkpoint][: int(reads)], *options)
+    # evaluate prints its table first.
+    line = output.err.splitlines()[-1].removeprefix("error: ").replace(f"{Path.cwd()}/", "")
     assert (exit_code, line[: len(message)]) == (code, message)
 
 

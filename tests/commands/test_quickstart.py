@@ -1,27 +1,87 @@
 """quickstart, from training to the suggested commands."""
 
+import csv
+import math
+import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import yaml
+
+from txl_lightning import __main__ as entry
+from txl_lightning.checkpoints import load, load_checkpoint
+from txl_lightning.commands.quickstart import measure_memory, print_next_commands
+from txl_lightning.model import EvalLengths
+
+
+@torch.inference_mode()
+def bits_by_segments(net, ids, mem_len):
+    """Return the mean bits of 4 rows, in segments of 8 with the network's own memory."""
+    ids_BT = torch.from_numpy(ids.astype(np.int64))[: len(ids) // 4 * 4].view(4, -1)
+    memory, nats = net.empty_memory(4, EvalLengths(mem_len)), []
+    for start in range(0, ids_BT.size(1) - 1, 8):
+        targets_BL = ids_BT[:, start + 1 : start + 9]
+        tokens_BL = ids_BT[:, start : start + targets_BL.size(1)]
+        nats_BL, memory = net.loss(tokens_BL, targets_BL, memory)
+        nats.append(nats_BL)
+    return torch.cat(nats, 1).double().mean().item() / math.log(2)
+
+
+def expect_lines(net, ids, lengths):
+    bits = {mem_len: bits_by_segments(net, ids, mem_len) for mem_len in lengths}
+    ways = ("", ", as trained", ", the same network without its memory")
+    return [
+        f"  mem_len {mem_len:4d}   {each:.3f} bits per byte{way}"
+        for way, (mem_len, each) in zip(ways, bits.items(), strict=True)
+    ]
+
+
+def test_quickstart_measures_with_twice_the_memory_with_it_and_without(make_net, make_data, capsys):
+    net, data = make_net(n_token=256), make_data()
+    measure_memory(data, net)
+    _, *lines, _ = capsys.readouterr().out.splitlines()
+    assert lines == expect_lines(net, data.store.ids("test"), (12, 6, 0))
+    assert len({line[:23] for line in lines}) == 3
 
 
 @pytest.mark.slow
 def test_quickstart_trains_measures_and_samples(txl, text_file, repository):
     settings = yaml.safe_load((repository / "configs" / "smoke.yaml").read_text())
-    settings["data"] = {"path": str(text_file), "tgt_len": 32, "batch_size": 4}
+    settings["data"] = {"path": str(text_file), "tgt_len": 8, "batch_size": 4}
     Path("small.yaml").write_text(yaml.safe_dump(settings))
     code, output = txl("quickstart", "--config=small.yaml")
     assert code == 0, output.err
     for expected in (
-        "mem_len    0",
-        "mem_len   32",
-        "bits per byte",
-        "how the model goes on:",
+        "the model's continuation:",
         "txl-lightning fit --config runs/smoke/version_0/config.yaml",
     ):
         assert expected in output.out
+    run = Path("runs", "smoke", "version_0")
+    (net, _), (_, store) = load(run / "checkpoints" / "last.ckpt"), load_checkpoint(run).open_text()
+    for line in expect_lines(net, store.ids("test"), (64, 32, 0)):
+        assert line in output.out
+    with (run / "metrics.csv").open() as file:
+        nats = [float(row["val/nats"]) for row in csv.DictReader(file) if row["val/nats"]]
+    # The letters are random: a fitted model has the logarithm of 26.
+    assert math.log(256) > nats[0] > nats[-1] > math.log(26)
     assert Path("runs", "smoke", "version_0", "curve.png").stat().st_size > 5000
+
+
+def test_the_suggested_commands_can_be_pasted_whatever_the_folder_s_name(
+    capsys, parse_fit, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("my runs", "it's")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("data: {batch_size: 3}")
+    print_next_commands(folder)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "txl-lightning" in line]
+    fit, test, generate = map(shlex.split, lines)
+    assert parse_fit(*fit[2:]).data.batch_size == 3
+    assert (test[2], generate[2]) == (str(folder), str(folder))
+    assert entry.make_parser("generate")[1].parse_args(generate[2:]).prompt == "import os"
 
 
 def test_quickstart_refuses_a_config_that_is_not_one(refused):

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -38,11 +37,11 @@ def search(tmp_path, small) -> Path:
     return path
 
 
-def interrupt_sweep(folder: Path, repository: Path) -> None:
+def interrupt_sweep(folder: Path, repository: Path, processes) -> None:
     """Start the sweep, and stop it when its first trial has validated."""
     command = [sys.executable, "-m", "txl_lightning", "sweep", "search.yaml", "--out=out"]
     environment = os.environ | {"PYTHONPATH": str(repository)}
-    process = subprocess.Popen(command, cwd=folder, env=environment)
+    process = processes.start(command, cwd=folder, env=environment)
     metrics, end = folder / "out" / "000" / "version_0" / "metrics.csv", time.monotonic() + 200
     while not metrics.exists() or "val/" not in metrics.read_text():
         assert time.monotonic() < end
@@ -54,9 +53,9 @@ def interrupt_sweep(folder: Path, repository: Path) -> None:
 
 @pytest.mark.slow
 def test_interrupted_and_failing_runs_of_fit_are_compared(
-    txl, tmp_path, search, repository, monkeypatch
+    txl, tmp_path, search, repository, monkeypatch, processes
 ):
-    interrupt_sweep(tmp_path, repository)
+    interrupt_sweep(tmp_path, repository, processes)
     monkeypatch.setenv("PYTHONPATH", str(repository))
     code, output = txl("sweep", search, "--out=out")
     assert code == 0, output.err
@@ -102,18 +101,17 @@ def test_trials_of_the_attention_sweep_attend_to_and_read_the_same_number_of_tok
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "message"),
     [
-        (("search.yaml", "--count=0"), "count: invalid 0; expected at least 1"),
-        (("search.yaml", "--seed=-1"), "seed: invalid -1; expected at least 0"),
-        (("search.yaml", "--out=search.yaml/here"), "out: search.yaml/here"),
-        (("search.yaml", "--counts=3"), "counts: unknown key; did you mean count?"),
-        (("none.yaml",), "none.yaml: No such file"),
+        (("search.yaml", "--count=0"), 2, "count: invalid 0; expected at least 1"),
+        (("search.yaml", "--seed=-1"), 2, "seed: invalid -1; expected at least 0"),
+        (("search.yaml", "--out=search.yaml/here"), 6, "out: search.yaml/here"),
+        (("search.yaml", "--counts=3"), 2, "counts: unknown key; did you mean count?"),
+        (("none.yaml",), 2, "none.yaml: No such file"),
     ],
 )
 @pytest.mark.usefixtures("search")
-def test_invalid_option_is_refused_before_any_trial(refused, arguments, message):
-    code, line = refused("sweep", *arguments)
-    assert code in (2, 6)
-    assert line.startswith(message)
+def test_invalid_option_is_refused_before_any_trial(refused, arguments, code, message):
+    actual, line = refused("sweep", *arguments)
+    assert (actual, line[: len(message)]) == (code, message)
     assert not Path("runs").exists()

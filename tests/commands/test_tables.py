@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from txl_lightning import stream_nats
-from txl_lightning.analysis.recl import score_context
-from txl_lightning.checkpoints import load_run
-from txl_lightning.checkpoints.files import manifest_path
+from txl_lightning.analysis.recl import compute_recl, score_context, spread_targets
+from txl_lightning.checkpoints import load, load_checkpoint
+from txl_lightning.checkpoints.saving import manifest_path
 from txl_lightning.commands.inputs import pick_device, read_ids
-from txl_lightning.commands.runs import shorten_paths
 from txl_lightning.files import sha256_file
+from txl_lightning.runs.listing import shorten_paths
 
 
 def assert_picture(path: str) -> None:
@@ -22,23 +22,25 @@ def assert_picture(path: str) -> None:
 @pytest.fixture
 def loaded(checkpoint):
     """A model, and the ids of its validation text."""
-    model, vocab = load_run(checkpoint)
-    return model, read_ids(str(checkpoint), vocab, None, "val")
+    loaded = load_checkpoint(checkpoint)
+    model, vocab = loaded.build()
+    return model, read_ids(loaded, vocab, None, "val")
 
 
 def test_text_ids_are_those_of_the_run_or_of_a_file(run_folder, checkpoint):
-    _, vocab = load_run(checkpoint)
+    loaded = load_checkpoint(checkpoint)
+    vocab = loaded.load_vocabulary()
     whole = (run_folder.parent / "letters.txt").read_bytes()
     parts = {"train": whole[:5400], "val": whole[5400:5700], "test": whole[5700:]}
     for split, text in parts.items():
-        assert read_ids(str(checkpoint), vocab, None, split).tobytes() == text
+        assert read_ids(loaded, vocab, None, split).tobytes() == text
 
 
 def test_words_are_read_with_the_checkpoints_vocabulary(txl, small, text_file, tmp_path):
     text_file.write_text("ab cd\n" * 500)
     assert txl("fit", *small, "--data.vocab=words")[0] == 0
-    checkpoint = "runs/version_0/checkpoints/last.ckpt"
-    _, vocab = load_run(checkpoint)
+    checkpoint = load_checkpoint("runs/version_0/checkpoints/last.ckpt")
+    vocab = checkpoint.load_vocabulary()
     (tmp_path / "other.txt").write_text("cd ab\nxy\n")
     for path, expected in (("other.txt", {"cd", "ab", "<unk>"}), (None, {"ab", "cd"})):
         ids = read_ids(checkpoint, vocab, path, "val").tolist()
@@ -88,20 +90,31 @@ def test_checkpoint_without_its_run_needs_a_text(txl, refused, checkpoint, tmp_p
     assert (lonely.parent / "inspect" / "memory.csv").is_file()
 
 
-def test_recl_compares_a_group_on_the_same_positions(txl, checkpoint, read_table):
+def test_recl_compares_a_group_on_the_same_positions(txl, checkpoint, loaded, read_table):
     other = checkpoint.with_name("last.ckpt")
     options = ("--step=4", "--max_context=12", "--positions=9", "--out=recl", "--r", "0.5", "1")
+    place_P = spread_targets(300, 12, 9)
     code, output = txl("recl", checkpoint, other, *options)
     assert code == 0
-    rows, content = read_table("recl/recl")
-    pairs = [(row["model"], float(row["r"])) for row in rows]
-    assert pairs == [("best", 0.5), ("last", 0.5), ("best", 1), ("last", 1)]
-    assert {int(row["recl"]) for row in rows} <= {4, 8, 12}
+    models = {"best": loaded[0], "last": load(other)[0]}
+    nats = {
+        name: np.stack([score_context(model, loaded[1], place_P, n) for n in (4, 8, 12)])
+        for name, model in models.items()
+    }
+    control = {
+        name: np.stack([score_context(model, loaded[1], place_P, n, unrelated=4) for n in (8, 12)])
+        for name, model in models.items()
+    }
+    content = read_table("recl/recl")[1]
+    expected, _ = compute_recl(nats, control, [4, 8, 12], [0.5, 1])
+    assert content["rows"] == expected
     assert (content["contexts"], content["positions"], content["split"]) == ([4, 8, 12], 9, "val")
     sha256 = {path.stem: sha256_file(path) for path in (checkpoint, other)}
     assert content["checkpoint_sha256"] == sha256
     assert np.isfinite([content["nats"][name] for name in ("best", "last")]).all()
-    assert len(read_table("recl/gains")[0]) == 2 * 2 * 2
+    gains = read_table("recl/gains")[0]
+    assert len(gains) == 2 * 2 * 2
+    assert all(float(row["control"]) >= 0 for row in gains)
     assert output.out.count("RECL") == 4
     assert_picture("recl/recl.png")
 
@@ -121,7 +134,31 @@ def test_recl_reads_whole_contexts_or_as_in_training(
     ]
     content = read_table("recl/recl")[1]
     assert content["nats"]["best"] == pytest.approx(expected, abs=1e-5)
+    how = lengths | {"unrelated": 15}
+    control = score_context(model, ids[:31], np.array([30]), 30, **how).item()
+    assert content["control_nats"]["best"] == pytest.approx([control], abs=1e-5)
+    gain = 1 - np.exp(min(expected[0], control) - expected[0])
+    [step] = [row for row in read_table("recl/gains")[1]["rows"] if row["r"] == 1]
+    assert step["control"] == pytest.approx(gain, abs=1e-5)
     assert (content["path"], content["split"]) == ("text.txt", None)
+
+
+def test_each_model_of_a_group_is_read_in_the_segments_of_its_own_training(
+    txl, checkpoint, loaded, small, read_table
+):
+    assert txl("fit", *small, "--data.tgt_len=3")[0] == 0
+    other, (_, ids) = "runs/version_0/checkpoints/last.ckpt", loaded
+    Path("text.txt").write_bytes(ids[:31].astype(np.uint8).tobytes())
+    options = ("--step=15", "--max_context=30", "--path=text.txt", "--out=recl")
+    assert txl("recl", checkpoint, other, "--reading=trained", *options)[0] == 0
+    how = {"model": load(other)[0], "tokens": ids, "target_P": np.array([30])}
+    own, first = (
+        [score_context(**how, context=c, tgt_len=tgt_len, mem_len=8).item() for c in (15, 30)]
+        for tgt_len in (3, 8)
+    )
+    found = [*read_table("recl/recl")[1]["nats"].values()][1]
+    assert found == pytest.approx(own, abs=1e-6)
+    assert found != pytest.approx(first, abs=1e-6)
 
 
 def test_group_needs_one_vocabulary_and_different_files(txl, refused, checkpoint, small):

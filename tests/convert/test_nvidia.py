@@ -17,7 +17,7 @@ CHECKPOINT = Path(__file__).parents[1] / "golden" / "nvidia" / "checkpoint_best.
 
 
 def test_training_checkpoint_gives_golden_nats_and_its_words(open_golden):
-    net, vocab = load_any_checkpoint(CHECKPOINT)
+    net, vocab, _ = load_any_checkpoint(CHECKPOINT)
     golden = open_golden("nvidia/checkpoint_best")
     golden.check(net)
     assert list(vocab.words) == golden.words
@@ -28,7 +28,7 @@ def test_checkpoint_may_lack_a_vocabulary_and_its_errors_name_the_file(tmp_path,
     golden, path = open_golden("nvidia/learned_relative"), tmp_path / "a.pt"
     content = {"model_state": golden.weights, "model_config": golden.args}
     torch.save(content, path, _use_new_zipfile_serialization=False)
-    net, vocab = load_any_checkpoint(path)
+    net, vocab, _ = load_any_checkpoint(path)
     golden.check(net)
     assert vocab is None
     extra = golden.weights | {"extra": torch.zeros(1)}

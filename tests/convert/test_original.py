@@ -106,6 +106,11 @@ def test_null_keyword_means_omitted_and_options_of_train_py_are_ignored():
     assert config_from_original(ARGS | others) == config_from_original(ARGS)
 
 
+def test_projections_that_tie_projs_leaves_out_are_not_tied():
+    clusters = {"cutoffs": [2, 5], "div_val": 2, "tie_projs": [True]}
+    assert config_from_original(ARGS | clusters).tie_projs == (True, False, False)
+
+
 @pytest.mark.parametrize("kind", [1, 3])
 def test_table_of_learned_positions_may_have_one_row(kind):
     config = config_from_original(ARGS | {"attn_type": kind}, torch.zeros(1, 1, 2, 2))

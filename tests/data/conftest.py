@@ -1,8 +1,6 @@
-"""Files, documents that are read in pieces of any size, and full disks."""
+"""Files, and documents that are read in pieces of any size."""
 
-import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,22 +21,6 @@ def write_files(tmp_path) -> Callable:
         return tmp_path / folder
 
     return write
-
-
-@pytest.fixture
-def limit_file_size() -> Callable:
-    """Let no file grow beyond some bytes, as on a full disk."""
-
-    @contextmanager
-    def limit(n_byte: int) -> Iterator[None]:
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (n_byte, hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-    return limit
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,20 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from txl_lightning.data import corpora, documents, download
-from txl_lightning.data.config import DataConfig
-from txl_lightning.data.corpora import CORPORA, LM1B_MEMBERS, place_file
-from txl_lightning.data.documents import RemoteFile
-from txl_lightning.data.store import Recipe
-from txl_lightning.data.vocab import WordOptions
+from txl_lightning.data import checksums, corpora, download
+from txl_lightning.data.corpora import CORPORA, LM1B_MEMBERS, RemoteFile, place_file
+from txl_lightning.data.recipe import DataConfig, Recipe
+from txl_lightning.data.tasks import TaskConfig
+from txl_lightning.data.vocab import SubwordOptions, WordOptions
 from txl_lightning.errors import DataError, StorageError
 
-EOS = WordOptions()
+EOS = WordOptions().fill()
+NEWS = WordOptions(3, line_end="double_eos").fill()
 LINES = {name: f" a b {name} \n c <unk> \n".encode() for name in ("train", "valid", "test")}
 SENTENCES = {f"lm1b/{name}": b"A word .\n%d\n" % n for n, name in enumerate(LM1B_MEMBERS)}
 PTB = {f"ptb/ptb.{name}.txt": text for name, text in LINES.items()}
@@ -26,9 +27,9 @@ PLACED = {
     "tiny_shakespeare": ({"tiny_shakespeare/input.txt": b"to" * 100}, "characters", EOS, b"to" * 5),
     "enwik8": ({"enwik8/enwik8": b"\xc3\xa9<a>" * 100}, "bytes", EOS, b""),
     "text8": ({"text8/text8": b" anarchism originated" * 100}, "characters", EOS, b""),
-    "ptb": (PTB, "words", WordOptions(lower_case=True), LINES["valid"]),
+    "ptb": (PTB, "words", WordOptions(lower_case=True).fill(), LINES["valid"]),
     "ptb_char": (PTB, "characters", EOS, b"a b valid\nc <unk>\n"),
-    "lm1b": (SENTENCES, "words", WordOptions(3, line_end="double_eos"), b"A word .\n100\n"),
+    "lm1b": (SENTENCES, "words", NEWS, b"A word .\n99\n"),
 } | {
     name: ({f"{name}/wiki.{n}.tokens": t for n, t in LINES.items()}, "words", EOS, LINES["valid"])
     for name in ("wikitext2", "wikitext103")
@@ -65,7 +66,56 @@ def test_existing_corpus_files_are_used_as_published_without_network(place_corpu
 
 def test_changing_a_word_option_keeps_the_others_of_the_corpus(place_corpus):
     words = place_corpus("lm1b", words=WordOptions(max_size=2)).words
-    assert words == WordOptions(max_size=2, min_freq=3, line_end="double_eos")
+    assert words == WordOptions(max_size=2).fill(NEWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("ptb", {"lower_case": False}), ("lm1b", {"min_freq": 0, "line_end": "eos"})],
+)
+def test_a_word_option_equal_to_the_general_default_overrides_the_one_of_the_corpus(
+    place_corpus, name, options
+):
+    words, others = place_corpus(name, words=WordOptions(**options)).words, place_corpus(name).words
+    assert words == replace(others, **options) != others
+
+
+@pytest.mark.parametrize(
+    "settings", [{"corpus": "enwik8"}, {"corpus": "sort"}, {"path": ["a", "b", "c"]}], ids=str
+)
+def test_fractions_are_refused_for_a_text_with_splits_of_its_own(settings):
+    with pytest.raises(ValueError, match=r"^split: invalid \[0.8, .*; .* splits of its own$"):
+        DataConfig(split=(0.8, 0.1, 0.1), **settings)
+    assert DataConfig(split=(0.9, 0.05, 0.05), **settings).split == DataConfig.split
+
+
+CASE, SIZE = WordOptions(lower_case=True), SubwordOptions(999)
+
+
+@pytest.mark.parametrize(
+    ("settings", "unused"),
+    [
+        ({"words": CASE, "subwords": SIZE}, {"words", "subwords"}),
+        ({"corpus": "text8", "words": CASE, "task": TaskConfig(3)}, {"words", "task"}),
+        ({"corpus": "ptb", "words": CASE, "subwords": SIZE}, {"subwords"}),
+        ({"vocab": "bpe", "words": WordOptions(line_end="eos"), "subwords": SIZE}, set()),
+        ({"path": "a.txt", "vocab": "words.txt", "words": CASE, "split": (0.8, 0.1, 0.1)}, set()),
+        ({"corpus": "sort", "vocab": "bytes", "task": TaskConfig(3)}, {"vocab"}),
+        ({"corpus": "sort", "document_unit": "lines", "words": CASE}, {"document_unit", "words"}),
+    ],
+)
+def test_settings_without_effect_are_known(settings, unused):
+    assert DataConfig(**settings).list_unused().keys() == unused
+
+
+def test_settings_without_effect_are_warned_of_when_a_text_is_opened(text_file, tmp_path):
+    config = DataConfig(path=text_file, data_dir=tmp_path, words=CASE, task=TaskConfig(3))
+    with pytest.warns(UserWarning, match="no effect") as warned:
+        config.open()
+    assert [str(each.message) for each in warned] == [
+        f"data.task: no effect, because {text_file} is not a task",
+        "data.words: no effect, because the vocabulary is bytes",
+    ]
 
 
 @pytest.mark.slow
@@ -82,7 +132,7 @@ def test_corpus_file_is_verified_when_it_changes_and_refused_if_it_differs(
     write_files, tmp_path, monkeypatch
 ):
     remote = RemoteFile("http://127.0.0.1:9/text.txt", 5, sha256(b"to be"))
-    monkeypatch.setattr(documents, "MIN_AGE", 0)
+    monkeypatch.setattr(checksums, "MIN_AGE", 0)
     for text in (b"to me", b"to me again"):
         write_files({"some/text.txt": text})
         with pytest.raises(DataError, match=r"text\.txt: wrong file \(sha256 \w+, not \w+\)"):

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl_lightning.data import documents, store
-from txl_lightning.data.config import DataConfig
+from txl_lightning.data import checksums, documents
+from txl_lightning.data import recipe as recipes
 from txl_lightning.data.documents import FileSlice, split_documents, whole_file
-from txl_lightning.data.store import EvalText, Recipe, prepare_store
+from txl_lightning.data.recipe import DataConfig, Recipe, prepare_text
+from txl_lightning.data.store import EvalText
 from txl_lightning.data.user_files import split_by_fractions
 from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words
 from txl_lightning.errors import DataError, StorageError
@@ -44,7 +45,7 @@ def recipe(write_files):
 
 @pytest.fixture
 def prepare(tmp_path, recipe):
-    return lambda *texts, **changes: prepare_store(recipe(*texts, **changes), tmp_path)
+    return lambda *texts, **changes: prepare_text(recipe(*texts, **changes), tmp_path)
 
 
 @pytest.fixture
@@ -79,11 +80,11 @@ def test_prepared_text_is_neither_read_nor_written_again(tmp_path, recipe, monke
         files = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
         return {path: path.stat().st_mtime_ns for path in files}
 
-    monkeypatch.setattr(documents, "MIN_AGE", 0)
+    monkeypatch.setattr(checksums, "MIN_AGE", 0)
     made = recipe(b"abcdabcd")
-    first, before = prepare_store(made, tmp_path / "data"), times()
+    first, before = prepare_text(made, tmp_path / "data"), times()
     monkeypatch.setattr(FileSlice, "chunks", lambda self: pytest.fail("read again"))
-    again = prepare_store(made, tmp_path / "data")
+    again = prepare_text(made, tmp_path / "data")
     assert (again.folder, again.ids("train").tolist()) == (first.folder, [*b"abcd"])
     assert times() == before
 
@@ -140,11 +141,11 @@ def test_documents_begin_where_lines_or_files_do(prepare):
 
 
 @pytest.mark.parametrize("unit", [None, "files", "lines"])
-def test_progress_counts_every_byte_that_is_encoded(recipe, unit):
+def test_progress_counts_every_byte_that_is_encoded(tmp_path, recipe, unit):
     advanced = []
-    made = recipe(b"ab\ncde\n" * 10, vocab="words", cut=ALL_TRAIN, document_unit=unit)
-    documents = list(made.documents("train", advanced.append))
-    assert b"".join(chunk for part in documents for chunk in part.chunks()) == b"ab\ncde\n" * 10
+    made = recipe(b"ab\ncde\n" * 10, cut=ALL_TRAIN, document_unit=unit)
+    recipes.write_ids(tmp_path, "train", Bytes(), made, advanced.append)
+    assert (tmp_path / "train.ids").read_bytes() == b"ab\ncde\n" * 10
     assert sum(advanced) == 70
 
 
@@ -174,22 +175,22 @@ def test_bytes_per_token_do_not_count_the_symbol_that_starts_a_document(
 
 def test_text_that_cannot_be_encoded_or_stored_leaves_nothing_behind(tmp_path, recipe, monkeypatch):
     with pytest.raises(DataError, match="is not UTF-8"):
-        prepare_store(recipe(b"\xff\xfe\xfd\xfc", vocab="characters"), tmp_path / "data")
+        prepare_text(recipe(b"\xff\xfe\xfd\xfc", vocab="characters"), tmp_path / "data")
     assert [path.suffix for path in (tmp_path / "data" / "prepared").iterdir()] == [".lock"]
-    monkeypatch.setattr(documents, "MIN_AGE", 0)
+    monkeypatch.setattr(checksums, "MIN_AGE", 0)
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/prepared/\w+: cannot be written \("):
-        prepare_store(recipe(b"abcdabcd"), tmp_path / "file")
+        prepare_text(recipe(b"abcdabcd"), tmp_path / "file")
 
 
 DYING_BUILD = """
 import os, signal
 from pathlib import Path
-from txl_lightning.data import store
+from txl_lightning.data import recipe
 from txl_lightning.data.documents import whole_file
-store.encode_split = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+recipe.write_ids = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 splits = dict.fromkeys(("train", "val", "test"), whole_file(Path("20.txt")))
-store.prepare_store(store.Recipe(splits), Path("."))
+recipe.prepare_text(recipe.Recipe(splits), Path("."))
 """
 
 
@@ -199,21 +200,21 @@ def test_killed_builder_does_not_block_the_next(tmp_path, recipe):
     done = subprocess.run([sys.executable, "-c", DYING_BUILD], cwd=tmp_path)
     assert done.returncode == -signal.SIGKILL
     assert list((tmp_path / "prepared").glob("*.part-*"))
-    assert bytes(prepare_store(made, tmp_path).ids("train")) == b"abcd"
+    assert bytes(prepare_text(made, tmp_path).ids("train")) == b"abcd"
     assert not list((tmp_path / "prepared").glob("*.part-*"))
 
 
 def test_one_of_two_builders_builds_and_the_other_waits(tmp_path, recipe, monkeypatch):
-    made, build, built = recipe(b"abcd"), store.build_store, []
+    made, build, built = recipe(b"abcd"), recipes.build_store, []
 
-    def build_slowly(*args):
+    def build_slowly(*args, **options):
         built.append(args)
         time.sleep(0.2)
-        build(*args)
+        build(*args, **options)
 
-    monkeypatch.setattr(store, "build_store", build_slowly)
+    monkeypatch.setattr(recipes, "build_store", build_slowly)
     with ThreadPoolExecutor(2) as pool:
-        stores = list(pool.map(prepare_store, [made] * 2, [tmp_path] * 2))
+        stores = list(pool.map(prepare_text, [made] * 2, [tmp_path] * 2))
     assert stores[0] == stores[1]
     assert len(built) == 1
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from txl_lightning.data import tokens as tokens_module
 from txl_lightning.data.stream import IGNORED, TENSORS, Stream, TrainingLoader, check_length
 from txl_lightning.data.tokens import FixedLengths, RolledOrder, ShuffledOrder, Text, TextOrder
 from txl_lightning.data.tokens import VarlenLengths as Varlen
@@ -33,8 +34,7 @@ def test_stream_in_order_is_the_originals_iterator(n_token, batch_size, tgt_len,
     expected = original_iterator(np.arange(n_token), batch_size, tgt_len, ext_len)
     for segment, (tokens, targets) in zip(stream, expected, strict=True):
         assert segment.tokens_BL.tolist() == tokens.tolist()
-        assert segment.targets_BL[:, segment.n_context :].tolist() == targets.tolist()
-        assert (segment.targets_BL[:, : segment.n_context] == IGNORED).all()
+        assert segment.targets_BL.tolist() == targets.tolist()
         assert segment.loss_denominator == batch_size * segment.new_len
 
 
@@ -54,27 +54,27 @@ def streams(draw):
 
 
 def list_segments(stream: Stream, n_pass: int = 1) -> list:
-    count = sum(stream.lengths.count(stream.total, nth) for nth in range(n_pass))
+    count = sum(stream.lengths.count(stream.n_target, nth) for nth in range(n_pass))
     return [stream.segment(index) for index in range(count)]
 
 
 def join(segments, name: str) -> torch.Tensor:
     """Join one field of all segments, row by row, without context."""
-    return torch.cat([getattr(segment, name)[:, segment.n_context :] for segment in segments], 1)
+    return torch.cat([getattr(segment, name)[:, -segment.new_len :] for segment in segments], 1)
 
 
 @holds
 @given(streams())
-def test_rows_continue_and_repeat_ext_len_tokens_as_unscored_context(stream):
+def test_rows_continue_and_repeat_ext_len_tokens_as_context_without_targets(stream):
     segments = list_segments(stream)
     tokens, targets = join(segments, "tokens_BL"), join(segments, "targets_BL")[:, :-1]
-    assert tokens.shape == (stream.batch_size, stream.total)
+    assert tokens.shape == (stream.batch_size, stream.n_target)
     assert torch.equal(tokens[:, 1:].where(targets != IGNORED, IGNORED), targets)
     n_read = 0
     for before, segment in zip([None, *segments], segments, strict=False):
         n = segment.n_context
         assert n == min(stream.ext_len, n_read)
-        assert (segment.targets_BL[:, :n] == IGNORED).all()
+        assert before is None or before.n_reread == n
         for name in ("tokens_BL", "doc_pos_BL") if n else ():
             assert torch.equal(getattr(segment, name)[:, :n], getattr(before, name)[:, -n:])
         n_read += segment.new_len
@@ -176,15 +176,15 @@ def test_rolled_row_starts_at_another_offset_in_each_pass_without_attention_acro
     assert not (segment.targets_BL % 20 == 0)[segment.targets_BL != IGNORED].any()
 
 
-def test_shuffled_documents_are_complete_and_in_another_order_in_each_pass():
-    text = Text(np.arange(60), np.arange(0, 60, 5))
-    stream, orders = Stream(text, 1, FixedLengths(59), ShuffledOrder(text, seed=1)), set()
-    for n_pass in range(3):
+def test_shuffled_documents_are_complete_and_in_another_order_in_each_pass_and_with_each_seed():
+    text, orders = Text(np.arange(60), np.arange(0, 60, 5)), set()
+    for seed, n_pass in itertools.product(range(2), range(3)):
+        stream = Stream(text, 1, FixedLengths(59), ShuffledOrder(text, seed))
         documents = stream.segment(n_pass).tokens_BL[0, :55].view(11, 5)
         assert torch.equal(documents, documents[:, :1] + torch.arange(5))
         assert (documents[:, 0] % 5 == 0).all()
         orders.add(tuple(documents[:, 0].tolist()))
-    assert len(orders) == 3
+    assert len(orders) == 6
 
 
 def test_empty_documents_are_skipped():
@@ -193,25 +193,6 @@ def test_empty_documents_are_skipped():
     position_BT, _ = order.positions(0, np.zeros((1, 1), int), np.arange(12)[None], 12)
     assert sorted(position_BT[0].tolist()) == list(range(12))
     assert text.doc_position(np.arange(12)).tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1, 2]
-
-
-def test_warm_up_reads_the_tokens_before_a_row_but_none_before_the_text():
-    segments = list_segments(Stream(Text(np.arange(40)), 4, FixedLengths(7), warmup_len=13))
-    tokens, doc_pos = join(segments, "tokens_BL"), join(segments, "doc_pos_BL")
-    assert tokens[2:].tolist() == [list(range(7, 29)), list(range(17, 39))]
-    # The second row has only ten tokens before it; the first one none.
-    assert doc_pos[1:3].tolist() == [[0, 0, 0, *range(19)], list(range(22))]
-    assert doc_pos[0].tolist() == [0] * 13 + list(range(9))
-    assert (join(segments, "targets_BL") != IGNORED).sum(dim=1).tolist() == [9, 10, 10, 10]
-
-
-def test_stream_of_the_first_tokens_pads_its_rows_with_unscored_tokens():
-    text = Text(np.arange(10, 20), np.array([0, 4]))
-    stream = Stream(text, 3, FixedLengths(9), n_token=7, drop_last=False)
-    segment = stream.segment(0)
-    assert segment.tokens_BL.tolist() == [[10, 11], [13, 14], [16, 16]]
-    assert segment.targets_BL.tolist() == [[11, 12], [IGNORED, 15], [IGNORED, IGNORED]]
-    assert replace(stream, drop_last=True).row_len == 2
 
 
 @pytest.mark.parametrize("tgt_len", [5, 6, 64, 512])
@@ -226,6 +207,24 @@ def test_varlen_segments_are_the_originals(tgt_len):
         assert 0.02 < halved.mean() < 0.08
         assert abs(lengths[~halved].mean() - tgt_len) < 2
         assert 3 < lengths[~halved].std() < 7
+
+
+def test_a_varlen_segment_is_found_from_the_last_one_without_counting_all_passes():
+    lookups = []
+
+    class Counted(Varlen):
+        def __hash__(self):
+            lookups.append(self)
+            return hash(self.seed)
+
+    lengths = Counted(6, seed=1)
+    bounds = [lengths.bounds(30, index) for index in range(4000)]
+    assert bounds[-1][0] > 500
+    assert len(lookups) < 6 * len(bounds)
+    for index in (3999, 2000, 0, 1, 3000):
+        assert lengths.bounds(30, index) == bounds[index]
+    caches = [each for each in vars(tokens_module).values() if hasattr(each, "cache_info")]
+    assert max(cache.cache_info().currsize for cache in caches) < 10
 
 
 def test_text_too_short_is_refused_with_the_token_counts():

@@ -28,6 +28,12 @@ def test_answers_are_sorted_or_copied_digits_or_the_value_of_the_key():
     assert symbols[14] == values[symbols[13]]
 
 
+def test_recall_asks_for_a_pair_at_any_place():
+    examples = TaskStore("recall", TaskConfig(length=5)).text("train")
+    asked = [examples.example(nth) for nth in range(40)]
+    assert {ids[0:10:2].tolist().index(ids[-2]) for ids in asked} == set(range(5))
+
+
 @pytest.mark.parametrize(("name", "tgt_len"), [("sort", 1), ("copy", 4), ("recall", 63)])
 def test_only_answers_are_targets_and_each_example_attends_only_to_itself(name, tgt_len):
     store = TaskStore(name, TaskConfig(length=3, distance=2, n_eval=10))

@@ -13,7 +13,7 @@ from txl_lightning.data.stream import IGNORED, Stream, TrainingLoader
 from txl_lightning.data.tokens import FixedLengths, RolledOrder, ShuffledOrder, Text, TextOrder
 from txl_lightning.data.tokens import VarlenLengths as Varlen
 from txl_lightning.evaluation.protocols import Protocol, window_lengths
-from txl_lightning.evaluation.scoring import score_text, segment_answers, segment_nats
+from txl_lightning.evaluation.scoring import score_answers, score_segment, score_text
 from txl_lightning.model import CachedReader, EvalLengths
 
 FAR = {"mem_len": 6, "same_length": "mem_len", "warmup_len": 30}
@@ -73,16 +73,14 @@ def readings(draw):
     ext_len = draw(st.sampled_from([0, 1, 5, 6, 40]))
     stream = Stream(text, 2, lengths, draw(st.sampled_from(orders)), ext_len=ext_len)
     loader = TrainingLoader(stream, n_segment=draw(st.sampled_from([None, None, 2, 5])))
-    count = sum(lengths.count(stream.total, nth) for nth in range(3))
-    return list(itertools.islice(loader, count)), ext_len
+    count = sum(lengths.count(stream.n_target, nth) for nth in range(3))
+    return list(itertools.islice(loader, count))
 
 
 @settings(deadline=None, max_examples=60)
 @given(readings(), st.sampled_from([0, 1, 4, 9, 50]))
-def test_each_query_sees_the_tokens_before_it_as_far_as_memory_goes(reading, mem_len):
-    # States are token ids here, so that the result shows what is visible; n_reread is constant,
-    # also at the end of a pass, after which nothing is read again.
-    segments, ext_len = reading
+def test_each_query_sees_the_tokens_before_it_as_far_as_memory_goes(segments, mem_len):
+    # States are token ids here, so that the result shows what is visible.
     memory = Memory(torch.zeros(1, 2, mem_len, 1).double(), torch.zeros(2).long())
     for segment in segments:
         tokens_BL = segment.tokens_BL
@@ -94,7 +92,7 @@ def test_each_query_sees_the_tokens_before_it_as_far_as_memory_goes(reading, mem
                 far = min(int(segment.doc_pos_BL[row, place]), mem_len + place)
                 assert seen_BS[row, mask_S].tolist() == list(range(token - far, token + 1))
         states = tokens_BL.double()[None, ..., None]
-        memory = memory.updated(states, mask_BLS, min(ext_len, tokens_BL.size(1)))
+        memory = memory.updated(states, mask_BLS, segment.n_reread)
 
 
 @pytest.mark.parametrize(
@@ -113,12 +111,14 @@ def test_documents_are_scored_as_if_each_were_alone(make_net, order, lengths, ex
     memory, n_scored = net.empty_memory(2, EvalLengths(70)), 0
     for index in range(2 * len(stream)):
         place = stream.segment(index)
-        targets_BL = ids[place.targets_BL.clamp(min=0)].where(place.targets_BL != IGNORED, IGNORED)
+        scored_BL = place.targets_BL != IGNORED
+        targets_BL = ids[place.targets_BL.clamp(min=0)].where(scored_BL, IGNORED)
         segment = place._replace(tokens_BL=ids[place.tokens_BL], targets_BL=targets_BL)
-        nats_BL, memory = segment_nats(net, segment, memory, ext_len)
-        for row, column in targets_BL.ne(IGNORED).nonzero().tolist():
-            at, before = (int(part[row, column]) for part in (place.tokens_BL, place.doc_pos_BL))
-            expected = score_alone(net, ids[at - before : at + 2])[-1]
+        nats_BL, memory = score_segment(net, segment, memory)
+        for row, column in scored_BL.nonzero().tolist():
+            at, nth = int(place.targets_BL[row, column]), column + place.n_context
+            before = int(place.doc_pos_BL[row, nth])
+            expected = score_alone(net, ids[at - 1 - before : at + 1])[-1]
             torch.testing.assert_close(nats_BL[row, column], expected)
             n_scored += 1
     assert n_scored > 80
@@ -129,9 +129,9 @@ def test_nats_of_answers_are_those_without_logits_of_context(make_net, monkeypat
     nats, widths, memory, other = net.head.nats, [], net.empty_memory(2), net.empty_memory(2)
     monkeypatch.setattr(net.head, "nats", lambda h, t: widths.append(h.size(1)) or nats(h, t))
     for segment in stream:
-        nats_BL, memory = segment_nats(net, segment, memory, 3)
+        nats_BL, memory = score_segment(net, segment, memory)
         assert widths.pop() == segment.new_len
-        found_BL, _, other = segment_answers(net, segment, other, 3)
+        found_BL, _, other = score_answers(net, segment, other)
         torch.testing.assert_close(found_BL, nats_BL, rtol=0, atol=1e-12)
 
 
@@ -139,7 +139,7 @@ def test_gradients_flow_into_context_and_not_into_memory(make_net):
     net = make_net(n_token=40, mem_len=9, tie_weight=False)
     stream, memory = Stream.from_tokens(np.arange(30), 1, 5, ext_len=3), net.empty_memory(1)
     for index in range(4):
-        nats_BL, memory = segment_nats(net, stream.segment(index), memory, 3)
+        nats_BL, memory = score_segment(net, stream.segment(index), memory)
     nats_BL.sum().backward()
     moved = net.embedding.weight.grad.abs().sum(dim=1).nonzero().flatten()
     assert moved.tolist() == list(range(12, 20))
@@ -169,34 +169,12 @@ def test_warm_up_reads_the_tokens_before_a_row(make_net):
     torch.testing.assert_close(actual[2], alone[7:])
 
 
-@pytest.mark.parametrize("window", [1, 7, 100])
-def test_each_token_of_a_sliding_window_is_predicted_from_the_window_alone(make_net, window):
-    net, ids = make_net(), torch.randint(11, (50,))
-    protocol = Protocol(batch_size=4, **window_lengths(window))
-    actual = nats_by_position(net, Text(ids.numpy()), protocol)
-    for place in range(1, 50):
-        expected = score_alone(net, ids[max(place - window, 0) : place + 1])[-1]
-        torch.testing.assert_close(actual[place], expected)
-
-
 def test_windows_that_score_nothing_are_not_computed(make_net, monkeypatch):
     hidden, computed = CachedReader.hidden, []
     monkeypatch.setattr(CachedReader, "hidden", lambda *args: computed.append(1) or hidden(*args))
     protocol = Protocol(batch_size=4, **window_lengths(30))
     nats_by_position(make_net(), Text(np.arange(40) % 11), protocol)
     assert len(computed) == 10
-
-
-def test_given_lengths_are_those_of_the_memory(make_net):
-    net, ids, expected = make_net(), torch.randint(11, (40,)), []
-    memory = net.empty_memory(1, EvalLengths(7, 3, "mem_len+1"))
-    for start in range(0, 39, 5):
-        tokens_BT = ids[None, start : start + 6]
-        nats, memory = net.loss(tokens_BT[:, :-1], tokens_BT[:, 1:], memory)
-        expected.append(nats)
-    lengths = {"mem_len": 7, "clamp_len": 3, "same_length": "mem_len+1"}
-    actual = stream_nats(net, ids, batch_size=1, tgt_len=5, **lengths)
-    torch.testing.assert_close(actual, torch.cat(expected, dim=1))
 
 
 def test_text_is_read_as_far_as_it_is_scored_and_the_models_mode_is_restored(make_net):

@@ -1,6 +1,5 @@
 """Runs with faults, and the comparison of their results."""
 
-import contextlib
 import csv
 import functools
 import json
@@ -11,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +19,8 @@ import torch
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
 HERE = Path(__file__).parent
+LIMIT = 600.0
+"""Seconds that a run may take."""
 DEADLINE = 30.0
 """Seconds from a signal or a killed process to the end of the last process."""
 
@@ -56,10 +56,10 @@ class Ended(NamedTuple):
 class Place:
     """A folder in which runs are started one after the other."""
 
-    def __init__(self, folder: Path, server: Any) -> None:
-        self.folder, self.server = folder, server
-        self.mark, self.log = uuid.uuid4().hex, folder / "log"
-        self.started: list[Any] = []
+    def __init__(self, folder: Path, server: Any, processes: Any) -> None:
+        self.folder, self.server, self.log = folder, server, folder / "log"
+        self.processes, self.forked = type(processes)(), []
+        self.alive = self.processes.alive
         letters = np.random.default_rng(0).integers(97, 123, 1500).astype(np.uint8)
         # Lines, for orders that shuffle them; passes are short, so that runs have several.
         letters[::17] = ord("\n")
@@ -86,7 +86,7 @@ class Place:
             values = (arguments, environment | own, self.folder, self.log)
             processes.append(self.server.Process(target=driver.forked, args=values, daemon=True))
             processes[-1].start()
-        self.started += processes
+        self.forked += processes
         return processes
 
     def launch(
@@ -97,25 +97,23 @@ class Place:
         words += [str(HERE / "driver.py"), *command, *options, *(TWO_PROCESSES if launcher else ())]
         environment = {**os.environ, **self.settings(fault), **environment}
         with self.log.open("ab") as file:
-            streams = {"stdout": file, "stderr": file}
-            process = subprocess.Popen(
-                words, **streams, env=environment, cwd=self.folder, start_new_session=True
+            return self.processes.start(
+                words, env=environment, cwd=self.folder, stdout=file, stderr=file
             )
-        self.started.append(process)
-        return process
 
     def end(
         self, started: list | subprocess.Popen, since: float | None = None, alone: bool = True
     ) -> Ended:
         """Wait for processes and their children, unless other processes are running."""
         since = since or time.monotonic()
-        if isinstance(started, subprocess.Popen):
-            codes = [started.wait(240)]
-        else:
-            for process in started:
-                process.join(600)
-            codes = [process.exitcode for process in started]
-        assert None not in codes, f"it does not end:\n{self.log.read_text()}"
+        stop, is_forked = time.monotonic() + LIMIT, isinstance(started, list)
+        poll = (lambda each: each.exitcode) if is_forked else (lambda each: each.poll())
+        processes = started if is_forked else [started]
+        while None in (codes := [poll(each) for each in processes]) and time.monotonic() < stop:
+            time.sleep(0.01)
+        if None in codes:
+            self.clear()
+        assert None not in codes, f"it does not end:\n{self.log.read_text(errors='replace')}"
         while alone and self.alive() and time.monotonic() - since < DEADLINE:
             time.sleep(0.05)
         output = self.log.read_text(errors="replace")
@@ -126,17 +124,8 @@ class Place:
 
     def settings(self, fault: str) -> dict[str, str]:
         path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-        ours = {"FAULT": fault, "LOSSES": "losses", "MARK": self.mark, "PYTHONPATH": path}
+        ours = {"FAULT": fault, "LOSSES": "losses", "PYTHONPATH": path}
         return ours | {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
-
-    def alive(self) -> list[int]:
-        """Return the running processes that were launched here, and their children."""
-        mark, alive = f"MARK={self.mark}".encode(), []
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if mark in (entry / "environ").read_bytes():
-                    alive.append(int(entry.name))
-        return alive
 
     def wait_for_step(self, step: int) -> float:
         """Wait until a rank has taken a step; return the time."""
@@ -191,11 +180,13 @@ class Place:
         return {name: checkpoint[name] for name in STATE} | more
 
     def logged(self) -> dict[tuple[str, str], str]:
-        """Return the text of every logged value by step and name."""
+        """Return the text of every logged value by step and name; each is logged once."""
         with (self.path().parents[1] / "metrics.csv").open() as file:
             rows = list(csv.DictReader(file))
         names = ("train/nats", "train/grad_norm", "train/lr", "train/tokens_seen", "val/nats")
-        return {(row["step"], name): row[name] for row in rows for name in names if row[name]}
+        cells = [((row["step"], name), row[name]) for row in rows for name in names if row[name]]
+        assert len(cells) == len(dict(cells))
+        return dict(cells)
 
     def assert_same(self, whole: "Place", every_row: bool = True) -> None:
         """Require that this run has the same results as another one, to the last bit."""
@@ -205,12 +196,14 @@ class Place:
         assert not every_row or len(self.logged()) == len(whole.logged())
 
     def clear(self) -> None:
-        """End the processes of a failed test."""
-        for process in self.started:
+        """End the processes of a failed test, which first print their stacks into the log."""
+        left = [process for process in self.forked if process.is_alive()]
+        for process in left:
+            os.kill(process.pid, signal.SIGABRT)
+        for process in left:
+            process.join(5)
             process.kill()
-        for pid in self.alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.processes.end()
 
 
 def dump(state: dict[str, Any]) -> str:
@@ -235,12 +228,12 @@ def server():
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory, server):
+def whole(tmp_path_factory, server, processes):
     """Return the place of a run without faults, by its options; each runs once."""
 
     @functools.cache
     def run(*options: str, ranks: int = 1) -> Place:
-        place = Place(tmp_path_factory.mktemp("whole"), server)
+        place = Place(tmp_path_factory.mktemp("whole"), server, processes)
         ended = place.fit(*options, ranks=ranks)
         assert set(ended.codes) == {0}, ended.output
         return place
@@ -249,10 +242,10 @@ def whole(tmp_path_factory, server):
 
 
 @pytest.fixture
-def place(tmp_path, server):
+def place(tmp_path, server, processes):
     """A folder for a run with faults."""
     (tmp_path / "place").mkdir()
-    place = Place(tmp_path / "place", server)
+    place = Place(tmp_path / "place", server, processes)
     yield place
     place.clear()
 

@@ -11,15 +11,17 @@ FAULT    WHAT:WHERE:RANK, or several of these, separated by commas. WHAT: a sign
          gradient (mid7); in the second batch of a validation after the first step (val); in a test
          (test); or after some seconds (0.5s). RANK: a rank; without it, all.
          "KILL:7:1" is SIGKILL after step 7 on rank 1.
-GROWTH   a file; every 50 steps a line with the process's resident kilobytes and its open files
+GROWTH   a file; every 50 steps a line with the process's resident kilobytes, open files and tensors
 SECONDS  between two pages of a report
 THREADS  number of torch threads
 """
 
 import ctypes
 import gc
+import itertools
 import json
 import os
+import random
 import resource
 import shutil
 import signal
@@ -31,6 +33,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lightning.pytorch import Callback
+from torch import Tensor
 
 from txl_lightning import __main__ as entry
 from txl_lightning.training import cli
@@ -49,7 +52,7 @@ class Record(Callback):
 
 
 class Growth(Callback):
-    """Record memory and open files of the process."""
+    """Record memory, open files and tensors of the process."""
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if trainer.global_step % 50 == 0:
@@ -57,8 +60,9 @@ class Growth(Callback):
             ctypes.CDLL(None).malloc_trim(0)  # Without both, freed memory counts.
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             n_file = len(os.listdir("/proc/self/fd"))
+            n_tensor = sum(issubclass(type(each), Tensor) for each in gc.get_objects())
             with Path(os.environ["GROWTH"]).open("a") as file:
-                print(pages * resource.getpagesize() // 1024, n_file, file=file)
+                print(pages * resource.getpagesize() // 1024, n_file, n_tensor, file=file)
 
 
 def set_clock_back() -> None:
@@ -80,6 +84,12 @@ def fill_disk() -> None:
             file.write(bytes(4096))
 
 
+SAVING = tuple(f"/{name}.py" for name in (
+    "txl_lightning/files", "checkpoints/saving", "runs/logger", "callbacks/checkpointing",
+    "callbacks/training_state", "logger_connector/logger_connector", "loggers/csv_logs",
+    "trainer/trainer",
+))  # fmt: skip
+"""Ends of the files with the code that logs and saves."""
 DAMAGE = {
     "remove": lambda: shutil.rmtree("runs"),
     "obstruct": obstruct,
@@ -87,6 +97,49 @@ DAMAGE = {
     "fill": fill_disk,
     "clock": set_clock_back,
 }
+
+
+class KilledCopies(Callback):
+    """Kill a copy of this process at each line that logs or saves between a step and the next."""
+
+    def __init__(self, step: int, n_line: int) -> None:
+        self.step, self.n_line, self.is_copy = step, n_line, False
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step != self.step:
+            return
+        shutil.copytree("runs", "before")
+        drawn = random.getstate()
+        for number in itertools.count(1, self.n_line):
+            child = os.fork()
+            if not child:
+                self.is_copy = True
+                random.setstate(drawn)  # A fork draws other numbers.
+                kill_at_line(number)
+                return
+            status = os.waitpid(child, 0)[1]
+            os.rename("runs", f"copy{number:03}")
+            shutil.copytree("before", "runs")
+            if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
+                os._exit(os.waitstatus_to_exitcode(status))
+
+    def on_train_batch_start(self, *_):
+        if self.is_copy:
+            os._exit(0)
+
+
+def kill_at_line(number: int) -> None:
+    """Kill this process at the nth new line of the code that logs or saves."""
+    lines = set()
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename.endswith(SAVING):
+            lines.add((frame.f_code.co_filename, frame.f_lineno))
+            if len(lines) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+
+    sys.settrace(trace)
 
 
 class Accident(Callback):
@@ -125,6 +178,14 @@ class Accident(Callback):
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.happen(trainer, str(trainer.global_step))
+        name, _, step = self.where.partition("@")
+
+        def trace(frame, *_):
+            if frame.f_code.co_name == name:
+                self.happen(trainer, self.where)
+
+        if step == str(trainer.global_step):
+            sys.settrace(trace)
 
     def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if trainer.global_step and batch_idx == 1:
@@ -136,10 +197,13 @@ class Accident(Callback):
 
 def main() -> None:
     """Run `python -m txl_lightning` with our callbacks."""
-    original, faults = cli.default_callbacks, filter(None, os.environ["FAULT"].split(","))
+    original, faults = cli.make_callbacks, filter(None, os.environ["FAULT"].split(","))
     ours = [Record(), *map(Accident, faults), *([Growth()] if "GROWTH" in os.environ else [])]
-    report.SECONDS = float(os.environ.get("SECONDS", report.SECONDS))
-    cli.default_callbacks = lambda *args: [*original(*args), *ours]
+    if "COPIES" in os.environ:
+        ours.append(KilledCopies(*map(int, os.environ["COPIES"].split())))
+    if "SECONDS" in os.environ:
+        report.MIN_SECONDS_BETWEEN_PAGES = float(os.environ["SECONDS"])
+    cli.make_callbacks = lambda *args: [*original(*args), *ours]
     sys.argv[0] = __file__
     entry.main()
 

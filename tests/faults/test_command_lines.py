@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from txl_lightning import __main__ as entry
-from txl_lightning.training.cli import TxlCLI
+from txl_lightning.command_line import COMMANDS, TrainerCommand
+from txl_lightning.training import options
 
 pytestmark = pytest.mark.faults
 
@@ -67,16 +68,10 @@ LAST = {
 @cache
 def keys(command: str) -> list[str]:
     """Return the options of a command."""
-    if command in entry.LIGHTNING:
-        cli = TxlCLI.__new__(TxlCLI)
-        try:
-            cli.__init__([command, "--print_config"])
-        except SystemExit:
-            parser = cli.command_parser
-    else:
-        _, parser = entry.make_parser(command)
-    options = (name for action in parser._actions for name in action.option_strings)
-    return sorted({name.removesuffix("+") for name in options if name.startswith("--")})
+    is_trainers = isinstance(COMMANDS[command], TrainerCommand)
+    parser = options.make_parser(command) if is_trainers else entry.make_parser(command)[1]
+    names = (name for action in parser._actions for name in action.option_strings)
+    return sorted({name.removesuffix("+") for name in names if name.startswith("--")})
 
 
 @st.composite

@@ -12,21 +12,20 @@ import pytest
 import torch
 import yaml
 
-from txl_lightning.checkpoints import load_run, save_folder
-from txl_lightning.checkpoints.files import find_latest
-from txl_lightning.checkpoints.runs import load_training_text
+from txl_lightning.checkpoints import load, load_checkpoint, save_folder
+from txl_lightning.checkpoints.loading import find_latest
 from txl_lightning.convert import load_any_checkpoint, save_huggingface
-from txl_lightning.data import documents
-from txl_lightning.data.config import DataConfig
+from txl_lightning.data import checksums
 from txl_lightning.data.documents import SPLITS
+from txl_lightning.data.recipe import DataConfig
 from txl_lightning.data.vocab import Characters
-from txl_lightning.errors import format_line, innermost_error, is_out_of_memory
-from txl_lightning.evaluation.run_metrics import read_metrics
+from txl_lightning.errors import format_line, is_out_of_memory
 from txl_lightning.generation import Sampling, decode_steps, start_decoding
 from txl_lightning.generation.state import load_state, save_state
+from txl_lightning.runs.logger import RunLogger
+from txl_lightning.runs.metrics import read_metrics
 from txl_lightning.sweeps import engine
 from txl_lightning.sweeps.results import read_metric
-from txl_lightning.training.run_logger import RunLogger
 
 pytestmark = pytest.mark.faults
 
@@ -62,7 +61,7 @@ def mutate(content: bytes, chance: random.Random) -> bytes:
 
 
 class Target:
-    """A file, its reader, and True if a checksum verifies it; then any change must be refused."""
+    """A file, its reader, and True if a change of what is read must be refused."""
 
     def __init__(self, path: Path, read: Callable, verified: bool = False, named=True) -> None:
         self.path, self.read, self.verified, self.named = path, read, verified, named
@@ -75,9 +74,13 @@ def prepare(folder: Path, **settings):
     return [text.ids_at(np.arange(len(text))).tolist() for text in texts]
 
 
+def list_weights(model) -> dict:
+    return {name: weight.tolist() for name, weight in model.state_dict().items()}
+
+
 def make_checkpoint(folder, run, **_):
     path = run / "checkpoints" / "last.ckpt"
-    return Target(path, lambda: len(load_run(path)[0].state_dict()), verified=True)
+    return Target(path, lambda: list_weights(load(path)[0]), verified=True)
 
 
 def make_manifest(folder, run, **_):
@@ -85,15 +88,19 @@ def make_manifest(folder, run, **_):
 
     def read():
         assert find_latest(run.parent)[0] is not None, "best.ckpt is whole"
-        return len(load_run(path)[0].state_dict())
+        return list_weights(load(path)[0])
 
-    return Target(path.with_name("last.ckpt.json"), read)
+    return Target(path.with_name("last.ckpt.json"), read, verified=True)
 
 
 def make_config(folder, run, **_):
     # If the text is not the checkpoint's, the error names the text, not this file.
     path = run / "config.yaml"
-    return Target(path, lambda: load_training_text(run / "checkpoints/last.ckpt"), named=False)
+
+    def read():
+        return load_checkpoint(run / "checkpoints" / "last.ckpt").open_text()[1].fingerprint
+
+    return Target(path, read, verified=True, named=False)
 
 
 def make_config_of_fit(folder, run, parse_fit, **_):
@@ -157,10 +164,14 @@ def make_state(folder, make_net, **_):
     return Target(path, lambda: load_state(path, net, "sha256").tokens_BL.tolist(), verified=True)
 
 
-def make_folder(name: str, verified: bool = False):
+def make_folder(name: str):
     def make(folder, make_net, **_):
+        def read():
+            model, vocab = load(folder / "saved")
+            return list_weights(model), model.config, vocab
+
         save_folder(make_net(), folder / "saved", Characters(ALPHABET))
-        return Target(folder / "saved" / name, lambda: load_run(folder / "saved")[1], verified)
+        return Target(folder / "saved" / name, read, verified=True)
 
     return make
 
@@ -203,12 +214,15 @@ def make_journal(folder, **_):
     return Target(folder / "journal.log", read)
 
 
-def make_tar(folder, text, **_):
-    with tarfile.open(folder / "a.tar", "w") as tar:
-        for name in ("train", "val", "test"):
-            tar.add(text, f"{name}/a.txt")
-    path = folder / "a.tar"
-    return Target(path, lambda: prepare(folder, path=str(path)))
+def make_tar(kind: str):
+    def make(folder, text, **_):
+        path = folder / f"a.{kind}"
+        with tarfile.open(path, "w:gz" if kind == "tar.gz" else "w") as tar:
+            for name in ("train", "val", "test"):
+                tar.add(text, f"{name}/a.txt")
+        return Target(path, lambda: prepare(folder, path=str(path)), verified=kind == "tar.gz")
+
+    return make
 
 
 READERS = {
@@ -228,14 +242,15 @@ READERS = {
     "store, starts": make_store("train.starts"),
     "store, vocabulary": make_store("vocab.json"),
     "state of a generation": make_state,
-    "safetensors": make_folder("model.safetensors", verified=True),
+    "safetensors": make_folder("model.safetensors"),
     "config.json": make_folder("config.json"),
     "vocab.json of a folder": make_folder("vocab.json"),
     "NVIDIA's checkpoint": make_state_dict,
     "Hugging Face's config": make_huggingface,
     "sweep file": make_sweep,
     "sweep journal": make_journal,
-    "tar": make_tar,
+    "tar": make_tar("tar"),
+    "tar.gz": make_tar("tar.gz"),
 }
 
 
@@ -245,7 +260,7 @@ def describe(target: Target, error: BaseException) -> str:
         return ""
     if not isinstance(error, ValueError | OSError):
         return f"{type(error).__name__}: {error}"
-    line = format_line(innermost_error(str(error)))
+    line = format_line(str(error))
     if target.named and target.path.parent.name not in line:
         return f"no name: {line}"
     return ""
@@ -256,7 +271,7 @@ def describe(target: Target, error: BaseException) -> str:
 def test_changed_file_is_refused_in_one_line_or_read(
     name, tmp_path, request, run_folder, make_net, repository, monkeypatch, count
 ):
-    monkeypatch.setattr(documents, "MIN_AGE", 0)
+    monkeypatch.setattr(checksums, "MIN_AGE", 0)
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat\n" * 60 + "a dog was there\n" * 20)
     copytree(run_folder, tmp_path / "runs" / "version_0")

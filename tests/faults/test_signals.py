@@ -3,6 +3,7 @@
 import csv
 import os
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from txl_lightning.checkpoints import load_run
+from txl_lightning.checkpoints import load
 
 pytestmark = pytest.mark.faults
 
@@ -80,7 +81,13 @@ def test_processes_of_a_launcher_end_in_time_and_exactly(place, finish, launcher
     ended = place.end(process, since)
     assert ended.seconds < 30
     assert place.alive() == []
+    # torchrun's own code says nothing of the processes: these saved, not crashed.
     assert ended.code in ({143} if launcher == "lightning" else {1, 143, -15}), ended.output
+    assert ended.output.count("saved after step") == 1, ended.output
+    if (launcher, to) == ("torchrun", "second"):
+        # It ends a process whose handlers are gone, while Python ends, by its own SIGTERM (-15).
+        codes = set(re.findall(r"exitcode +: (-?\d+) ", ended.output))
+        assert {"143"} <= codes <= {"143", "-15"}, ended.output
     finish(ranks=2)
 
 
@@ -125,15 +132,18 @@ def test_signal_at_any_moment_ends_a_command_that_trains_nothing(place, command,
     more = (lambda nth: ["--out", f"converted{nth}"]) if command == "convert" else lambda nth: []
     since = time.monotonic()
     assert place.end(place.fork(*more("whole"), command=words)).code == 0
-    longest = time.monotonic() - since
-    for nth in range(count(6, 30)):
+    longest, ended_by_signal = time.monotonic() - since, 0
+    for nth in range(n := count(6, 30)):
         fault, codes = list(AT_ONCE.items())[nth % len(AT_ONCE)]
-        fault = fault.format(f"{chance.uniform(0.01, longest):.3f}")
+        fault = fault.format(f"{longest * chance.uniform(nth, nth + 1) / n + 0.05:.3f}")
         ended = place.end(place.fork(*more(nth), command=words, fault=fault))
         assert ended.code in codes | {0}, (fault, ended.output)
         assert "Traceback" not in ended.output
+        ended_by_signal += ended.code != 0
         if (place.folder / f"converted{nth}" / "config.json").exists():
-            load_run(place.folder / f"converted{nth}")
+            load(place.folder / f"converted{nth}")
+    # A command may be over before its signal, and SIGUSR1 ends none.
+    assert ended_by_signal >= n / 3
     assert place.end(place.fork(*more("again"), command=words)).code == 0
 
 
@@ -151,14 +161,17 @@ def test_sweep_that_is_interrupted_at_any_moment_has_the_results_of_a_whole_one(
         table = list(csv.DictReader((place.folder / out / "results.csv").read_text().splitlines()))
         return [{key: row[key] for key in ("trial", "state", "value", "lr")} for row in table]
 
-    assert sweep("whole").code == 0
-    chance, faults = random.Random(0), {**AT_ONCE, "KILL:{0}s": {-9}}
+    whole = sweep("whole")
+    assert whole.code == 0
+    chance, faults, interrupted = random.Random(0), {**AT_ONCE, "KILL:{0}s": {-9}}, 0
     for nth in range(count(7, 21)):
         fault, codes = list(faults.items())[nth % len(faults)]
-        fault = fault.format(f"{chance.uniform(0.1, 1.5):.3f}")
+        fault = fault.format(f"{chance.uniform(0.1, max(whole.seconds / 4, 0.2)):.3f}")
         ended = sweep("parts", fault)
         assert ended.code in codes | {0}, (fault, ended.output)
         assert "Traceback" not in ended.output
+        interrupted += ended.code != 0
+    assert interrupted >= 2
     assert sweep("parts").code == 0
     assert rows("parts") == rows("whole")
     assert {row["state"] for row in rows("whole")} == {"complete"}

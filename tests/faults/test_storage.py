@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from txl_lightning.checkpoints import files
+from txl_lightning.checkpoints.loading import find_latest
+from txl_lightning.checkpoints.saving import read_manifest, verify_checkpoint
 
 pytestmark = pytest.mark.faults
 
@@ -40,10 +41,48 @@ def test_25_kills_during_saves_leave_no_truncated_file(place, finish):
         processes[0].kill()
         assert place.end(processes).code == -9
         for path in (place.folder / "runs").rglob("*.ckpt"):
-            assert files.verify_checkpoint(path) is not None
-    # Lightning logs a step after its checkpoint: a kill between the two loses a row.
-    finish(*options, every_row=False)
+            assert verify_checkpoint(path) in read_manifest(path)
+    finish(*options)
     assert list(place.folder.rglob("*.part")) == []
+
+
+EVERY_ROW = [
+    "--data.order=rolled", "--data.segments=varlen", "--trainer.accumulate_grad_batches=2",
+    "--trainer.max_steps=14", "--trainer.val_check_interval=20", "--trainer.log_every_n_steps=1",
+    "--checkpoint.every_n_steps=4",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [8, 10])
+def test_process_killed_at_any_line_of_a_save_has_logged_every_step_once(
+    place, finish, count, step
+):
+    """After step 10 in and after a validation, when best.ckpt is saved too."""
+    ended = place.fit(*EVERY_ROW, COPIES=f"{step} {count(4, 1)}")
+    assert ended.code == 0, ended.output
+    copies, states = sorted(place.folder.glob("copy*")), {}
+    assert len(copies) > count(70, 280)
+    for copy in copies:
+        latest, _ = find_latest(copy)
+        rows = (copy / "version_0" / "metrics.csv").read_bytes()
+        states.setdefault((latest.saved["global_step"], rows), copy)
+    assert {reached for reached, _ in states} == {4 if step == 8 else 8, step}
+    for copy in states.values():
+        shutil.rmtree(place.folder / "runs", ignore_errors=True)
+        copy.rename(place.folder / "runs")
+        finish(*EVERY_ROW)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("call", ["save_checkpoint", "gather", "barrier", "on_advance_end"])
+def test_run_of_two_has_logged_every_step_once_if_one_is_killed_while_both_save(
+    place, finish, call, rank
+):
+    """Before, while and after the checkpoint of step 8 is written by rank 0."""
+    ended = place.fit(*EVERY_ROW, fault=f"KILL:{call}@8:{rank}", ranks=2)
+    assert ended.codes[rank] == -9, ended.output
+    assert ended.codes[1 - rank] != 0
+    finish(*EVERY_ROW, ranks=2)
 
 
 ON_A_SMALL_DISK = """

@@ -31,11 +31,13 @@ def pieces(stream: StreamingDetokenizer, ids: list[int]) -> list[str]:
         (BYTES, b"", b"a<en", ["<end>"], ["a", "", "", "", "<en"]),
         (BYTES, b"", b"<en<end>b", ["<end>"], ["", "", "", "<en", "", "", "", "", "", ""]),
         (DOTTED, [], [1, 0, 1], ["."], ["three", " one", "", ""]),
+        (DOTTED, [], [0], ["e.t", "."], ["one", ""]),
     ],
     ids=[
         "whole characters", "unfinished character", "character started in the prefix",
         "words after a prefix", "stop string in the prefix", "empty stop string",
         "partial stop string", "stop string", "stop string inside a token",
+        "stop string inside another",
     ],
 )  # fmt: skip
 def test_text_is_returned_as_soon_as_it_cannot_change(vocab, prefix, ids, stop, expected):

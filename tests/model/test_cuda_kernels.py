@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.nn.attention import flex_attention
 
-from txl_lightning.model.kernels import CUDA_KERNELS, flex, sdpa
+from txl_lightning.model.kernels import CUDA_KERNELS, sdpa
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "gpu" / "correctness.py"
 spec = importlib.util.spec_from_file_location("correctness", SCRIPT)
@@ -33,25 +32,6 @@ for kernel in (tiled.attend_tiles, tiled.query_gradients, tiled.state_gradients)
     made = compile(source, target=GPUTarget("cuda", 90, 32), options=tiled.LAUNCH)
     assert made.asm["cubin"] and made.metadata.shared < 99 * 1024, made.metadata
 """
-
-
-@pytest.fixture
-def flex_on_cpu(monkeypatch):
-    """Replace FlexAttention by plain products: PyTorch has no gradient of it on a CPU."""
-    monkeypatch.setattr(flex, "fused_attention", lambda: flex_attention.flex_attention)
-    monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
-    torch._dynamo.reset()
-    yield flex.attend
-    torch._dynamo.reset()
-
-
-# PyTorch hides the second warning itself, unless warnings are errors.
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-@pytest.mark.parametrize("case", correctness.SMALL, ids=str)
-def test_flex_equals_the_reference_with_every_gradient(flex_on_cpu, case):
-    errors = correctness.differences(flex_on_cpu, case, torch.float64, "cpu")
-    assert max(errors.values()) < 1e-12, errors
 
 
 def run_with_triton(*arguments, **environment) -> str:
@@ -81,12 +61,7 @@ def test_triton_compiles_for_a_gpu_that_is_not_present(tmp_path):
     run_with_triton("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path))
 
 
-def test_flex_is_refused_with_dropout_of_attention(make_net):
-    with pytest.raises(ValueError, match=r"^dropatt: invalid 0.1; expected 0 with kernel flex"):
-        make_net(kernel="flex", dropatt=0.1)
-
-
-@pytest.mark.parametrize("kernel", sorted(CUDA_KERNELS))
+@pytest.mark.parametrize("kernel", CUDA_KERNELS)
 def test_a_cuda_kernel_computes_as_sdpa_on_other_devices(make_net, kernel):
     net, other = make_net(kernel=kernel), make_net(kernel="sdpa")
     other.load_state_dict(net.state_dict())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from txl_lightning import KeyValueCache, Memory
 from txl_lightning.model import CachedReader, EvalLengths, eval_mode
 from txl_lightning.model import inference as inference_module
-from txl_lightning.model.kernels import inference as kernel
+from txl_lightning.model.kernels import tiling
 
 SEGMENTS = [5, 6, 1, 1, 3]
 # Settings that the random ones leave out, and edge cases.
@@ -18,6 +18,7 @@ AXES = [
     {"positions": "learned", "clamp_len": 0},
     {"untie_r": True, "norm": "pre"},
     {"cutoffs": (3, 6), "div_val": 2, "positions": "shaw", "clamp_len": 9},
+    {"norm": "pre_kv"},
     {"lengths": EvalLengths(200), "segments": [33, 5, 2]},
     {"lengths": EvalLengths(1, 3, "mem_len"), "segments": [1] * 9},
     {"tile_scores": 0, "n_head": 5, "d_head": 3},
@@ -44,12 +45,12 @@ def document_positions(total: int) -> torch.Tensor:
 def check_equal(make_net, segments=SEGMENTS, ext_len=0, documents=False, lengths=None, **changes):
     """Read a text with the cached reader and with the network; compare to rounding."""
     torch.manual_seed(0)
-    tile_scores = changes.pop("tile_scores", kernel.TILE_SCORES["cpu"])
+    tile_scores = changes.pop("tile_scores", tiling.TILE_SCORES["cpu"])
     net = make_net(**{"mem_len": 8} | changes)
     tokens, reader = torch.randint(11, (3, sum(segments))), CachedReader(net)
     doc_pos = document_positions(sum(segments)) if documents else None
     with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
-        patch.setitem(kernel.TILE_SCORES, "cpu", tile_scores)
+        patch.setitem(tiling.TILE_SCORES, "cpu", tile_scores)
         memory = net.empty_memory(3, lengths)
         slow, memory = read(net, memory, tokens, segments, doc_pos, ext_len)
         cache = reader.empty_memory(3, lengths)
@@ -85,6 +86,18 @@ def test_cached_reader_equals_the_network_in_any_setting(
 ):
     lengths = EvalLengths(mem_len, clamp_len, same_length)
     check_equal(make_net, **axes, clamp_len=9, lengths=lengths)
+
+
+@pytest.mark.parametrize("kind", [lambda net: net, CachedReader], ids=["network", "reader"])
+@torch.inference_mode()
+def test_a_segment_without_tokens_changes_nothing_and_no_rows_give_no_logits(make_net, kind):
+    net, tokens = kind(make_net()), torch.randint(11, (2, 6))
+    documents = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, 0, 1, 2, 3]])
+    expected, memory = read(net, None, tokens, [3, 3], documents)
+    actual, same = read(net, None, tokens, [0, 3, 0, 3, 0], documents)
+    assert torch.equal(actual, expected)
+    assert torch.equal(same.filled_B, memory.filled_B)
+    assert net(tokens[:0])[0].shape == (0, 6, 11)
 
 
 def test_buffer_is_rarely_moved(make_net, monkeypatch):
@@ -177,10 +190,8 @@ def test_cache_has_the_precision_of_the_network(make_net):
     assert (nats.dtype, cache.buffer.k_NHBKC.dtype) == (torch.float32, torch.bfloat16)
 
 
-def test_cache_is_refused_in_training_mode_with_gradients_and_for_other_rows(make_net):
+def test_cache_is_refused_in_training_mode_and_with_gradients(make_net):
     reader, tokens = CachedReader(make_net()), torch.randint(11, (2, 5))
-    with torch.no_grad(), pytest.raises(ValueError, match="memory: invalid 3 rows; expected 2"):
-        reader(tokens, reader.empty_memory(3))
     for is_training in (False, True):
         reader.net.train(is_training)
         with torch.set_grad_enabled(not is_training), pytest.raises(ValueError, match="needs eval"):

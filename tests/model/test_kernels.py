@@ -10,14 +10,14 @@ from txl_lightning import Memory
 from txl_lightning.model.kernels import (
     CUDA_KERNELS,
     KERNELS,
+    cached,
     choose_kernel,
-    inference,
     per_head,
-    reference,
+    tiling,
 )
 from txl_lightning.model.positions import DistanceTerms
 
-FAST = sorted(set(KERNELS) - {"auto", "reference"} - CUDA_KERNELS.keys())
+FAST = sorted(set(KERNELS) - {"auto", "reference", *CUDA_KERNELS})
 CASES = [(*size, "rvub") for size in [(1, 0), (1, 5), (63, 0), (63, 7), (5, 64), (8, 8)]]
 CASES += [(5, 7, names) for names in ("rvu", "ru", "rv", "r", "u", "b", "ub", "")]
 
@@ -62,14 +62,14 @@ def test_kernel_equals_the_reference_with_every_gradient(kernel, tgt_len, mem_le
 
 
 @pytest.mark.parametrize(("tgt_len", "mem_len", "names"), CASES)
-def test_inference_kernel_equals_the_reference(tgt_len, mem_len, names):
+def test_cached_kernel_equals_the_reference(tgt_len, mem_len, names):
     leaves, mask = make_inputs(tgt_len, mem_len, names)
     slow = run("reference", leaves, mask)
     q, *kept = (leaves[name].detach() for name in ("q", "k", "value"))
-    terms = inference.lay_out_terms(make_terms(leaves), q)
-    mask, workspace = inference.Mask(mask, q.dtype), inference.Workspace()
+    terms = cached.lay_out_terms(make_terms(leaves), q)
+    mask, workspace = tiling.Mask(mask, q.dtype), cached.Workspace()
     with torch.no_grad():
-        fast = inference.attend(q, *kept, terms, mask, workspace)
+        fast = cached.attend(q, *kept, terms, mask, workspace)
     torch.testing.assert_close(fast, slow.detach(), rtol=1e-10, atol=1e-10)
 
 
@@ -89,6 +89,30 @@ def test_kernel_error_is_within_its_precision(kernel, dtype, tolerance):
     for expected, gradient in zip(exact_gradients, gradients, strict=True):
         limit = 4 * tolerance * max(expected.abs().max().item(), 1.0)
         assert (gradient.double() - expected).abs().max() < limit
+
+
+@pytest.fixture
+def _unwritten_memory_is_nan():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "reference", *FAST])
+@pytest.mark.parametrize(("rows", "tgt_len", "mem_len"), [(0, 3, 4), (2, 0, 4), (0, 0, 0)])
+@pytest.mark.usefixtures("_unwritten_memory_is_nan")
+def test_kernel_without_rows_or_tokens_returns_nothing_and_zero_gradients(
+    kernel, rows, tgt_len, mem_len
+):
+    leaves, mask = make_inputs(tgt_len, mem_len, "rvub")
+    for name in ("q", "k", "value"):
+        leaves[name] = leaves[name].detach()[:rows].requires_grad_()
+    out = run(kernel, leaves, mask[:rows], dropatt=0.1)
+    assert out.shape == leaves["q"].shape
+    # Of an empty result, sdpa has no gradient.
+    inputs, options = list(leaves.values()), {"allow_unused": True, "materialize_grads": True}
+    for gradient in torch.autograd.grad(out.sum(), inputs, **options):
+        assert torch.equal(gradient, torch.zeros_like(gradient))
 
 
 def test_reference_equals_a_loop_over_pairs():
@@ -127,11 +151,6 @@ def test_dropped_attention_keeps_its_mean(kernel):
     assert not torch.equal(drawn[0], drawn[1])
     error = drawn.std(dim=0) / math.sqrt(len(drawn))
     assert ((drawn.mean(dim=0) - whole).abs() < 6 * error + 1e-9).all()
-
-
-def test_index_of_a_distance_does_not_depend_on_mem_len():
-    short, long = (reference.index_of_distance(2, n_state, "cpu") for n_state in (3, 9))
-    assert torch.equal(3 - short, (9 - long)[:, -3:])
 
 
 @pytest.mark.parametrize("n_score", [1, 20, 60, 10_000])

@@ -79,15 +79,6 @@ def test_memory_mask_hides_unfilled_slots_later_tokens_and_other_documents():
     ]
 
 
-@pytest.mark.parametrize("mem_len", [0, 1, 4, 9])
-def test_memory_excludes_earlier_documents(mem_len):
-    memory = remember(empty_memory(1, 3, mem_len), states(0, 5)[:1])
-    doc_pos = torch.tensor([[5, 6, 7], [0, 1, 2], [5, 6, 0]])
-    for n_reread, expected in ((0, (8, 3, 1)), (1, (7, 2, 0))):
-        after = remember(memory, states(5, 8)[:1], doc_pos, n_reread)
-        assert after.filled_B.tolist() == [min(n, mem_len) for n in expected]
-
-
 @pytest.mark.parametrize("lengths", [[4, 4, 4, 4], [1] * 9, [9, 1, 5]])
 @pytest.mark.parametrize(
     ("mem_len", "same_length", "count"), [(6, "mem_len", 6), (6, "mem_len+1", 7), (0, "mem_len", 9)]

@@ -27,6 +27,7 @@ class Place:
     """A folder with a sweep's file."""
 
     folder: Path
+    processes: Any
 
     def write(self, *options: str, **changes: Any) -> Path:
         """Write the file, a grid of three trials with changes."""
@@ -39,7 +40,7 @@ class Place:
         command = [sys.executable, "-m", "txl_lightning", "sweep", "search.yaml"]
         environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[2])}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return subprocess.Popen(command, cwd=self.folder, env=environment, **pipes)
+        return self.processes.start(command, cwd=self.folder, env=environment, **pipes)
 
     def wait_for_step(self, trial: int) -> None:
         end = time.monotonic() + 100
@@ -71,9 +72,9 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Place:
+def place(tmp_path, monkeypatch, processes) -> Place:
     monkeypatch.setattr(runner, "POLL", 0.02)
-    return Place(tmp_path)
+    return Place(tmp_path, processes)
 
 
 @pytest.fixture

@@ -61,16 +61,6 @@ def test_reopened_study_continues_with_the_same_proposals(method, tmp_path):
         assert 4 <= each["tgt_len"] <= 64
 
 
-@pytest.mark.slow
-def test_bayes_proposes_better_values_than_random(tmp_path):
-    """One of four parameters matters; its best value is 0.01."""
-    errors, parameters = [], {**PARAMETERS, "tgt_len": {"value": 0}}
-    for method in ("bayes", "random"):
-        trials = propose(make_config(method, parameters), tmp_path / method, 25)
-        errors.append(sum(abs(math.log10(each["lr"]) + 2) for each in trials[8:]))
-    assert errors[0] < errors[1]
-
-
 def test_grid_has_every_combination_once_in_order_and_then_ends(tmp_path):
     parameters = {"a": {"values": [1, "null", [2, 3]]}, "b": {"min": 4, "max": 5}}
     file = make_config("grid", parameters)
@@ -109,30 +99,22 @@ def test_distributions_of_numbers_stay_within_their_range(spec, low, high, step,
         assert {type(value) for value in values} == {type(step)}
 
 
-@pytest.mark.parametrize(
-    ("goal", "values", "is_pruned"),
-    [
-        ("minimize", [9.0], False),
-        ("minimize", [9.0, 9.0], True),
-        ("minimize", [9.0, 1.0], False),
-        ("maximize", [1.0, 1.0], True),
-        ("maximize", [1.0, 9.0], False),
-    ],
-)
-def test_hyperband_prunes_trials_worse_than_half_of_the_others(goal, values, is_pruned, tmp_path):
-    metric = {"name": "val/loss", "goal": goal}
-    file = make_config(early_terminate=BAND, metric=metric)
-    study = engine.open_sweep(file, tmp_path, 1).study
-    for other in (4.0, 4.1, 4.2):
+@pytest.mark.parametrize(("goal", "good"), [("minimize", 1.0), ("maximize", 9.0)])
+def test_hyperband_prunes_trials_worse_than_half_of_the_others(goal, good, tmp_path):
+    metric, bad = {"name": "val/loss", "goal": goal}, 10 - good
+    study = engine.open_sweep(make_config(early_terminate=BAND, metric=metric), tmp_path, 1).study
+
+    def is_pruned(*values: float) -> bool:
         trial = study.ask()
-        for step in (1, 2):
-            trial.report(other, step)
-            trial.should_prune()
-        study.tell(trial, other)
-    trial = study.ask()
-    for step, value in enumerate(values, 1):
-        trial.report(value, step)
-    assert trial.should_prune() is is_pruned
+        for step, value in enumerate(values, 1):
+            trial.report(value, step)
+        decision = trial.should_prune()
+        study.tell(trial, values[-1])
+        return decision
+
+    for other in (4.0, 4.1, 4.2):
+        is_pruned(other, other)
+    assert [is_pruned(bad), is_pruned(bad, bad), is_pruned(bad, good)] == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -145,20 +127,17 @@ def test_hyperband_prunes_trials_worse_than_half_of_the_others(goal, values, is_
         ({"metric": {"name": "x", "goal": "less"}}, "metric.goal: invalid less"),
         ({"metrc": 1}, "metrc: unknown key; expected one of method, metric.name"),
         ({"run_cap": "8"}, "run_cap: invalid 8; expected 1 or more"),
-        ({"run_cap": 0}, "run_cap: invalid 0"),
         ({"parameters": {}}, "parameters: invalid {}"),
         ({"parameters": {"x": {"valuess": [1]}}}, "parameters.x: invalid {'valuess': [1]}"),
         ({"parameters": {"x": {"min": "1e-4", "max": 1.0}}}, "1e-4 is a text, 1.0e-4 a number"),
-        ({"parameters": {"x": {"min": 2.0, "max": 1.0}}}, "parameters.x: invalid {'max': 1.0"),
         ({"parameters": {"x": {"distribution": "beta", "min": 2}}}, "parameters.x: invalid"),
         ({"parameters": {"x": {"parameters": {"lr": {"value": 1}}}}}, "parameters.x: invalid"),
         ({"method": "grid"}, "parameters.lr: invalid"),
         ({"early_terminate": {"type": "hyperband"}}, "early_terminate: invalid {'type'"),
         ({"early_terminate": {**BAND, "eta": 2.5}}, "early_terminate: invalid {'eta': 2.5"),
         ({"early_terminate": {**BAND, "max_iter": 9, "s": 1, "eta": 0}}, "early_terminate: inv"),
-        ({"command": 5}, "command: invalid 5"),
         ("method: [grid\n", "expected ',' or ']'"),
-        ("[" * 100_000, "nested too deeply"),
+        ("[" * 100_000, "aliases and more than 100 levels"),
     ],
 )
 def test_wrong_file_is_refused_in_one_line_with_file_and_key(tmp_path, changes, message):

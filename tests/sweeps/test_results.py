@@ -1,12 +1,13 @@
 """Results of a sweep."""
 
 import json
+import shlex
+
+import pytest
 
 from txl_lightning.sweeps import engine, results
 
 VALUES = [{"data": {"tgt_len": 9, "order": "x"}}, {"data": {"tgt_len": 8, "order": "y"}}]
-
-
 PARAMETERS = {
     "config": {"values": [json.dumps(value) for value in VALUES]},
     "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1.0},
@@ -15,15 +16,28 @@ PARAMETERS = {
 }
 
 
-def test_rows_are_sorted_by_value_and_settings_are_columns(tmp_path):
-    config = {"method": "random", "metric": {"name": "val/loss"}, "parameters": PARAMETERS}
-    sweep = engine.open_sweep({"name": "some", **config}, tmp_path, 1)
-    for number, value in enumerate((3.0, 2.0, 4.0, 1.0)):
-        trial = sweep.ask_trial()
-        trial.set_user_attr("parameters", sweep.suggest_parameters(trial))
-        trial.report(value, 1)
-        if number < 3:
-            sweep.study.tell(trial, value)
+@pytest.fixture
+def make_sweep(tmp_path):
+    """Make a sweep whose trials have reported these values; those after `n_ended` are running."""
+
+    def make(*values: float, n_ended: int = 99) -> engine.Sweep:
+        config = {"method": "random", "metric": {"name": "val/loss"}, "parameters": PARAMETERS}
+        folder = tmp_path / "my sweep"
+        folder.mkdir(exist_ok=True)
+        sweep = engine.open_sweep({"name": "some", **config}, folder, 1)
+        for number, value in enumerate(values):
+            trial = sweep.ask_trial()
+            trial.set_user_attr("parameters", sweep.suggest_parameters(trial))
+            trial.report(value, 1)
+            if number < n_ended:
+                sweep.study.tell(trial, value)
+        return sweep
+
+    return make
+
+
+def test_rows_are_sorted_by_value_and_settings_are_columns(make_sweep):
+    sweep = make_sweep(3.0, 2.0, 4.0, 1.0, n_ended=3)
     rows = results.make_rows(sweep)
     assert [row["trial"] for row in rows] == [1, 0, 2, 3]
     assert [row["state"] for row in rows] == ["complete"] * 3 + ["running"]
@@ -31,21 +45,23 @@ def test_rows_are_sorted_by_value_and_settings_are_columns(tmp_path):
     assert {(row["data.tgt_len"], row["data.order"]) for row in rows} <= {(9, "x"), (8, "y")}
     results.draw_figures(sweep)
     for name in ("results", "curves"):
-        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+        assert (sweep.folder / f"{name}.png").stat().st_size > 10_000
+    sweep.config["metric"]["goal"] = "maximize"
+    assert [row["trial"] for row in results.make_rows(sweep)] == [2, 0, 1, 3]
 
 
-def test_one_trial_has_a_curve_and_no_figure_that_compares(tmp_path):
-    config = {"method": "random", "metric": {"name": "val/loss"}, "parameters": PARAMETERS}
-    sweep = engine.open_sweep({"name": "one", **config}, tmp_path, 1)
-    results.draw_figures(sweep)
-    assert list(tmp_path.glob("*.png")) == []
-    trial = sweep.ask_trial()
-    trial.set_user_attr("parameters", sweep.suggest_parameters(trial))
-    for step in (1, 2, 3):
-        trial.report(1 / step, step)
-    sweep.study.tell(trial, 1 / 3)
-    results.draw_figures(sweep)
-    assert [path.name for path in tmp_path.glob("*.png")] == ["curves.png"]
+def test_one_trial_has_a_curve_and_commands_that_can_be_pasted(make_sweep, capsys):
+    results.draw_figures(make_sweep())
+    results.draw_figures(sweep := make_sweep(1.0))
+    assert [path.name for path in sweep.folder.glob("*.png")] == ["curves.png"]
+    checkpoint = sweep.folder / "000" / "version_0" / "checkpoints" / "best.ckpt"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+    results.print_results(sweep)
+    lines = capsys.readouterr().out.splitlines()
+    evaluate, compare = (shlex.split(line) for line in lines if "txl-lightning" in line)
+    assert evaluate[1:] == ["evaluate", str(checkpoint), "--split", "val"]
+    assert compare[1:] == ["compare", str(sweep.folder)]
 
 
 def test_later_value_of_a_step_counts_and_a_truncated_line_does_not(tmp_path):

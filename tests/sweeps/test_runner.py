@@ -104,6 +104,19 @@ def test_sweep_ends_when_the_target_is_reached(goal, target, values, place, swee
     assert place.states == ["complete"] * 2
 
 
+@pytest.mark.parametrize(("goal", "reported"), [("minimize", [3, 1, 1]), ("maximize", [3, 3, 4])])
+def test_a_trial_reports_its_best_value_so_far(tmp_path, goal, reported):
+    config = {"metric": {"name": "val/loss", "goal": goal}, "parameters": ONE, "method": "grid"}
+    sweep = engine.open_sweep({"name": "one", **config}, tmp_path, 1)
+    runner, last = claim_trial(sweep, 1), 2 if goal == "minimize" else 4
+    (runner.folder / "version_0").mkdir()
+    metrics = f"step,val/loss\n1,3\n2,1\n3,{last}\n"
+    (runner.folder / "version_0" / "metrics.csv").write_text(metrics)
+    assert runner.report_values()
+    [trial] = sweep.study.trials
+    assert [*trial.intermediate_values.values()] == reported
+
+
 def test_command_is_that_of_wandbs_agent_in_the_trials_folder(tmp_path):
     parameters = {"model.net.mem_len": 7, "model.compile": False, "data.path": "a text", "x": None}
     command = ["${env}", "A=1", "${interpreter}", "-m", "txl_lightning", "fit", "${args}"]

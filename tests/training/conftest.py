@@ -2,12 +2,13 @@
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Checkpoint
 
-from txl_lightning import LanguageModel, OptimConfig, TransformerXLConfig
+from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig, TransformerXLConfig
 
 
 @pytest.fixture(autouse=True)
@@ -50,12 +51,13 @@ def make_trainer(tmp_path):
 class Record(Checkpoint):
     """Records for every training segment its tokens, the memory before it, and logged metrics.
 
-    A Checkpoint, which Lightning calls last: after the memory is committed. It can save.
+    Also weights after every step, and results of validations. A Checkpoint, which Lightning calls
+    last: after the memory is committed. It can save.
     """
 
     def __init__(self, save=(None, None)) -> None:
         self.path, self.step = save
-        self.segments, self.filled = [], []
+        self.segments, self.filled, self.weights, self.val_nats = [], [], [], []
         self.losses, self.logged, self.scales, self.draws = [], [], [], []
 
     def on_train_start(self, trainer, module):
@@ -67,27 +69,47 @@ class Record(Checkpoint):
         self.segments.append(batch)
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if module.between_steps:
+            self.weights.append({n: each.clone() for n, each in module.net.state_dict().items()})
         self.losses.append(outputs["loss"].item())
         self.logged.append({name: v.item() for name, v in trainer.callback_metrics.items()})
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         self.scales.append(scaler and scaler.state_dict())
-        # A number of Python's generator, whose state is also in a checkpoint.
-        self.draws.append(random.random())
+        # Numbers of other generators whose states are also in a checkpoint.
+        self.draws.append((random.random(), np.random.random()))
         if trainer.global_step == self.step and not self.path.exists():
             trainer.save_checkpoint(self.path)
+
+    def on_validation_end(self, trainer, module):
+        if nats := trainer.callback_metrics.get("val/nats"):
+            self.val_nats.append(nats.item())
+
+    @property
+    def memory(self):
+        return self.model.memory_bank.committed["train", 0]
+
+    def continues(self, whole: "Record") -> bool:
+        """Tell whether a resumed run is bit by bit the rest of an uninterrupted one."""
+        n = len(self.losses)
+        assert 0 < n < len(whole.losses)
+        assert (self.draws, self.scales) == (whole.draws[-n:], whole.scales[-n:])
+        same = zip(self.model.parameters(), whole.model.parameters(), strict=True)
+        return self.losses == whole.losses[-n:] and all(torch.equal(a, b) for a, b in same)
 
 
 @pytest.fixture
 def fit(make_model, make_data, make_trainer):
-    """Train from the same weights, with changes to the model, the data and the Trainer."""
+    """Train from the same weights; return a record, also as `fit.record` if training fails."""
 
-    def run(net=(), data=(), ckpt_path=None, save=(None, None), callbacks=(), **options) -> Record:
+    def run(
+        net=(), data=(), ckpt_path=None, save=(None, None), callbacks=(), model=None, **options
+    ) -> Record:
         seed_everything(3, verbose=False)
-        record = Record(save)
+        run.record = record = Record(save)
         always = {"enable_checkpointing": True, "callbacks": [*callbacks, record]}
         options = {"limit_val_batches": 0} | options | always
-        record.model, record.trainer = make_model(**dict(net)), make_trainer(**options)
-        data = make_data(**dict(data))
+        record.model, record.trainer = model or make_model(**dict(net)), make_trainer(**options)
+        data = data if isinstance(data, CorpusDataModule) else make_data(**dict(data))
         record.trainer.fit(record.model, datamodule=data, ckpt_path=ckpt_path)
         return record
 

@@ -3,22 +3,20 @@
 import csv
 import json
 import os
-import signal
-import socket
-import subprocess
 import sys
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from torch.distributed import TCPStore
 
-from txl_lightning.checkpoints import load_run
+from txl_lightning.checkpoints import load
 from txl_lightning.errors import silence_warnings
-from txl_lightning.training.cli import TxlCLI
-from txl_lightning.training.computing import enable_activation_checkpointing
+from txl_lightning.training.cli import run_trainer
+from txl_lightning.training.recompute import recompute_layers
 
 COMMON = [
     "--model.net.n_layer=2", "--model.net.n_head=2", "--model.net.d_model=16",
@@ -62,14 +60,15 @@ def letters(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def memory_NBMD(letters) -> torch.Tensor:
     """Train `one`, a run of one process; return its memory after eight steps."""
-    return TxlCLI(command_line(letters, "one")).model.memory_bank.committed["train", 0].h_NBMD
+    model = run_trainer(command_line(letters, "one")).lightning_module
+    return model.memory_bank.committed["train", 0].h_NBMD
 
 
 @pytest.fixture(scope="module")
-def runs(letters, memory_NBMD) -> Path:
+def runs(letters, memory_NBMD, run_on_two_nodes) -> Path:
     """Train the runs of two processes that are compared with `one`; return their folder."""
-    TxlCLI(command_line(letters, "averaged", *FOUR, *AVERAGE))
-    TxlCLI(command_line(letters, "one_lamb", *FOUR, *LAMB, *CLUSTERS))
+    run_trainer(command_line(letters, "averaged", *FOUR, *AVERAGE))
+    run_trainer(command_line(letters, "one_lamb", *FOUR, *LAMB, *CLUSTERS))
     two = {
         "ddp": DDP,
         "ddp_averaged": [*DDP, *FOUR, *AVERAGE],
@@ -81,7 +80,7 @@ def runs(letters, memory_NBMD) -> Path:
         "fsdp_averaged": [*FSDP, *AVERAGE],
         "cut": CUT,
     }
-    run_on_two_nodes(letters, {name: command_line(letters, name, *two[name]) for name in two})
+    run_on_two_nodes({name: command_line(letters, name, *two[name]) for name in two})
     return letters
 
 
@@ -98,61 +97,53 @@ def resume_options(folder: Path, run: str) -> list[str]:
     return [f"--ckpt_path={last(folder, run)}"]
 
 
-def run_on_two_nodes(folder: Path, command_lines: dict[str, list[str]]) -> None:
-    """Run them in two processes that share no more than two machines would."""
-    (folder / "runs.json").write_text(json.dumps(command_lines))
-    start = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
-    start += ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
-    run_group([[*start, f"--node-rank={rank}", __file__, str(folder)] for rank in (0, 1)])
+@pytest.fixture(scope="module")
+def run_on_two_nodes(letters, processes):
+    """Run command lines in two processes that share no more than two machines would."""
+
+    def run(command_lines: dict[str, list[str]]) -> None:
+        (letters / "runs.json").write_text(json.dumps(command_lines))
+        # As torchrun's agent; the system chooses the port, so that nobody else has it.
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2"}
+        world |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "none"}
+        world["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+        ranks = [["env", f"RANK={n}", f"GROUP_RANK={n}"] for n in (0, 1)]
+        commands = [[*rank, sys.executable, __file__, letters] for rank in ranks]
+        here = {"cwd": Path(__file__).parents[2], "env": os.environ | world}
+        for done in processes.run_together(commands, **here):
+            assert done.returncode == 0, done.stdout + done.stderr
+
+    return run
 
 
 def run_all(folder: Path) -> None:
     """Run command lines in sequence; save the state of this process after each.
 
-    One process for all, because starting takes seconds; an alarm ends a process that waits forever.
+    One process for all, because starting takes seconds.
     """
-    signal.alarm(150)
     silence_warnings()
     for name, arguments in json.loads((folder / "runs.json").read_text()).items():
         try:
-            kept = describe_state(TxlCLI(arguments))
+            kept = describe_state(run_trainer(arguments))
         except ValueError as error:
             kept = {"refused": str(error)}
         torch.save(kept, folder / f"{name}.rank{os.environ['RANK']}.pt")
 
 
-def describe_state(cli: TxlCLI) -> dict:
+def describe_state(trainer: Trainer) -> dict:
     """Return the memory and the number of stored elements after a run and an evaluation."""
-    h_NBMD = cli.model.memory_bank.committed["train", 0].h_NBMD
+    model = trainer.lightning_module
+    h_NBMD = model.memory_bank.committed["train", 0].h_NBMD
     tokens_BL = torch.zeros(1, 1, dtype=torch.long)
     with torch.no_grad():
-        cli.model.net.loss(tokens_BL, tokens_BL)
-    cli.model.configure_model()
-    [optimizer] = cli.trainer.optimizers
-    tensors = list(cli.model.parameters())
+        model.net.loss(tokens_BL, tokens_BL)
+    model.configure_model()
+    [optimizer] = trainer.optimizers
+    tensors = list(model.parameters())
     tensors += [value for state in optimizer.state.values() for value in state.values()]
     held = sum(t.to_local().numel() if hasattr(t, "to_local") else t.numel() for t in tensors)
     return {"h_NBMD": h_NBMD, "held": held}
-
-
-def run_group(commands: list[list[str]]) -> None:
-    """Run commands that need each other; at the end, all have ended."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    how = {"cwd": Path(__file__).parents[2], "env": environment, "text": True}
-    how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with ExitStack() as stack:
-        started = [stack.enter_context(subprocess.Popen(command, **how)) for command in commands]
-        for process in started:
-            stack.callback(process.terminate)
-        for process in started:
-            output, _ = process.communicate(timeout=180)
-            assert process.returncode == 0, output
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 def losses(folder: Path, run: str) -> list[float]:
@@ -166,19 +157,20 @@ def load_of_each_rank(folder: Path, run: str, what: str) -> list:
     return [torch.load(folder / f"{run}.rank{rank}.pt")[what] for rank in (0, 1)]
 
 
-def test_two_nodes_take_the_steps_of_one_process(runs):
-    assert losses(runs, "ddp") == pytest.approx(losses(runs, "one"), rel=1e-5)
-    assert len(losses(runs, "one")) == 8 + 8 + 4
-
-
-def test_sharded_model_takes_the_steps_of_an_unsharded_one_also_resumed(runs):
-    both = losses(runs, "fsdp") + losses(runs, "fsdp_on")
-    assert both == pytest.approx(losses(runs, "one"), rel=1e-5)
-
-
-@pytest.mark.parametrize("run", ["ddp_lamb", "fsdp_lamb"])
-def test_two_nodes_take_the_steps_of_one_with_lamb_and_an_adaptive_vocabulary(runs, run):
-    assert losses(runs, run) == pytest.approx(losses(runs, "one_lamb"), rel=1e-5)
+@pytest.mark.parametrize(
+    ("runs_of_two", "run_of_one"),
+    [
+        (["ddp"], "one"),
+        # Sharded, and resumed.
+        (["fsdp", "fsdp_on"], "one"),
+        (["ddp_lamb"], "one_lamb"),
+        (["fsdp_lamb"], "one_lamb"),
+    ],
+)
+def test_two_nodes_take_the_steps_of_one_process(runs, runs_of_two, run_of_one):
+    both = [each for run in runs_of_two for each in losses(runs, run)]
+    assert both == pytest.approx(losses(runs, run_of_one), rel=1e-5)
+    assert len(both) == (8 + 8 + 4 if run_of_one == "one" else 10)
 
 
 @pytest.mark.parametrize("run", ["ddp", "fsdp_on"])
@@ -201,13 +193,13 @@ def test_sharded_run_is_saved_like_an_unsharded_one(runs):
     assert a["state_dict"].keys() == b["state_dict"].keys()
     for name, weight in a["state_dict"].items():
         assert torch.allclose(weight, b["state_dict"][name], atol=1e-4), name
-    assert load_run(last(runs, "fsdp_on"))
+    assert load(last(runs, "fsdp_on"))
 
 
 def test_one_process_measures_what_two_have_trained(runs):
     options = command_line(runs, "measured", *resume_options(runs, "fsdp_on"))[1:]
-    cli = TxlCLI(["validate", *options])
-    nats = cli.trainer.callback_metrics["val/nats"].item()
+    trainer = run_trainer(["validate", *options])
+    nats = trainer.callback_metrics["val/nats"].item()
     assert nats == pytest.approx(losses(runs, "fsdp_on")[-1], rel=1e-5)
 
 
@@ -235,15 +227,17 @@ def test_matrices_are_not_split_for_tensor_parallelism(runs):
 
 @pytest.mark.faults
 @pytest.mark.filterwarnings("ignore:the order of the text is exact")
-def test_any_number_of_processes_continues_a_checkpoint_of_any_other_number(letters):
+def test_any_number_of_processes_continues_a_checkpoint_of_any_other_number(
+    letters, run_on_two_nodes
+):
     for name, options in {"alone": ADAMW, "alone_4": [*ADAMW, *FOUR]}.items():
-        TxlCLI(command_line(letters, name, *options))
+        run_trainer(command_line(letters, name, *options))
     two = {
         "two_4": [*FSDP, *ADAMW, *FOUR],
         "one_two": [*FSDP, *ADAMW, *resume_options(letters, "alone_4")],
     }
-    run_on_two_nodes(letters, {name: command_line(letters, name, *two[name]) for name in two})
-    TxlCLI(command_line(letters, "two_one", *ADAMW, *resume_options(letters, "two_4")))
+    run_on_two_nodes({name: command_line(letters, name, *two[name]) for name in two})
+    run_trainer(command_line(letters, "two_one", *ADAMW, *resume_options(letters, "two_4")))
     expected = losses(letters, "alone")
     for run in ("one_two", "two_one"):
         assert losses(letters, run) == pytest.approx(expected[10:], rel=1e-5), run
@@ -251,9 +245,11 @@ def test_any_number_of_processes_continues_a_checkpoint_of_any_other_number(lett
 
 
 @pytest.mark.faults
-def test_devices_of_one_machine_share_a_model(letters, memory_NBMD):
+def test_devices_of_one_machine_share_a_model(letters, memory_NBMD, processes):
     options = ["--trainer.devices=2", "--trainer.strategy=fsdp2"]
-    run_group([[sys.executable, "-m", "txl_lightning", *command_line(letters, "here", *options)]])
+    words = [sys.executable, "-m", "txl_lightning", *command_line(letters, "here", *options)]
+    done = processes.run(words, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stdout + done.stderr
     assert losses(letters, "here") == pytest.approx(losses(letters, "one"), rel=1e-5)
 
 
@@ -270,7 +266,7 @@ def test_recomputed_network_computes_the_same_with_less_memory(make_net, count_b
 
     expected, kept = compute(), count_bytes(compute)
     for _ in range(2):
-        enable_activation_checkpointing(net)
+        recompute_layers(net)
     assert all(map(torch.equal, compute(), expected))
     assert list(net.state_dict()) == names
     assert count_bytes(compute) < 0.5 * kept

@@ -72,10 +72,8 @@ def test_validation_is_the_protocol_of_the_final_table(
 
 def test_eval_lengths_do_not_change_training(fit):
     settings = {"eval_mem_len": 40, "eval_clamp_len": 9, "eval_same_length": "mem_len+1"}
-    alone, measured = (
-        fit(FAR | {"settings": changes}, val_check_interval=2, limit_val_batches=3, max_steps=3)
-        for changes in ({}, settings)
-    )
+    options = {"val_check_interval": 2, "limit_val_batches": 3, "max_steps": 3}
+    alone, measured = (fit(FAR | {"settings": each}, **options) for each in ({}, settings))
     assert measured.losses == alone.losses
 
 

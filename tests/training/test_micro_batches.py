@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from txl_lightning.data.stream import Stream
-from txl_lightning.evaluation.scoring import segment_nats
-from txl_lightning.training.computing import nats_in_micro_batches
+from txl_lightning.training.recompute import segment_loss
 
 
 @pytest.fixture
@@ -23,41 +22,36 @@ def assert_same(actual, expected):
     for name in ("train/tokens_seen", "train/nats", "train/mem_filled"):
         values, others = ([row.get(name, 0) for row in each.logged] for each in (actual, expected))
         assert values == pytest.approx(others, rel=1e-6)
-    memory, other = (each.model.memory_bank.committed["train", 0] for each in (actual, expected))
-    assert torch.equal(memory.filled_B, other.filled_B)
-    tensors = [*actual.model.parameters(), memory.h_NBMD]
-    others = [*expected.model.parameters(), other.h_NBMD]
-    torch.testing.assert_close(tensors, others, rtol=0, atol=1e-10)
+    assert torch.equal(actual.memory.filled_B, expected.memory.filled_B)
+    tensors = ([*each.model.parameters(), each.memory.h_NBMD] for each in (actual, expected))
+    torch.testing.assert_close(*tensors, rtol=0, atol=1e-10)
 
 
-def test_micro_batches_train_as_the_whole_batch_does(train, text_file):
+LINES = {"order": "shuffled", "document_unit": "lines"}
+VARLEN = {"order": "rolled", "segments": "varlen", "ext_len": 5, "split": (0.04, 0.48, 0.48)}
+
+
+@pytest.mark.parametrize(
+    ("counts", "changes"),
+    [
+        ((2, 3, 4), {"reading": LINES}),
+        ((2,), {"accumulate_grad_batches": 2}),
+        ((2,), {"overfit_batches": 3}),
+        ((2,), {"net": {"mem_len": 0}}),
+        ((2,), {"net": {"cutoffs": [20, 110], "loss_chunk_size": 5}}),
+        ((2,), {"reading": VARLEN}),
+    ],
+    ids=str,
+)
+def test_micro_batches_train_as_the_whole_batch_does(train, text_file, counts, changes):
     # Lines of different lengths, so that rows have different numbers of targets.
     text = bytearray(text_file.read_bytes())
     text[:3000:5] = b"\n" * len(text[:3000:5])
     text[3000::37] = b"\n" * len(text[3000::37])
     text_file.write_bytes(text)
-    reading = {"order": "shuffled", "document_unit": "lines"}
-    expected = train(1, reading=reading)
-    for micro_batches in (2, 3, 4):
-        assert_same(train(micro_batches, reading=reading), expected)
-
-
-VARLEN = {"order": "rolled", "segments": "varlen", "ext_len": 5, "split": (0.04, 0.48, 0.48)}
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"accumulate_grad_batches": 2},
-        {"overfit_batches": 3},
-        {"net": {"mem_len": 0}},
-        {"net": {"cutoffs": [20, 110], "loss_chunk_size": 5}},
-        {"reading": VARLEN},
-    ],
-    ids=str,
-)
-def test_micro_batches_train_as_the_whole_batch_does_under_other_settings(train, changes):
-    assert_same(train(2, **changes), train(1, **changes))
+    expected = train(1, **changes)
+    for micro_batches in counts:
+        assert_same(train(micro_batches, **changes), expected)
 
 
 @pytest.fixture
@@ -66,7 +60,7 @@ def step(make_net):
     net = make_net(dropout=0.3, dropatt=0.2).train()
     stream = Stream.from_tokens(torch.randint(11, (80,)).numpy(), 4, 6)
     with torch.no_grad():
-        _, memory = segment_nats(net, stream.segment(0), net.empty_memory(4))
+        _, memory = segment_loss(net, stream.segment(0), net.empty_memory(4))
     return net, stream.segment(1), memory
 
 
@@ -74,10 +68,10 @@ def test_backward_pass_draws_the_same_dropout_again(step):
     net, segment, memory = step
     torch.manual_seed(5)
     parts = [slice(0, 2), slice(2, 4)]
-    nats = [segment_nats(net, segment.rows(rows), memory.rows(rows))[0] for rows in parts]
+    nats = [segment_loss(net, segment.rows(rows), memory.rows(rows))[0] for rows in parts]
     expected = torch.autograd.grad(torch.cat(nats).sum(), list(net.parameters()))
     torch.manual_seed(5)
-    nats_BL, _ = nats_in_micro_batches(net, segment, memory, 0, 2)
+    nats_BL, _ = segment_loss(net, segment, memory, 2)
     assert torch.equal(nats_BL, torch.cat(nats))
     actual = torch.autograd.grad(nats_BL.sum(), list(net.parameters()))
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
@@ -85,15 +79,11 @@ def test_backward_pass_draws_the_same_dropout_again(step):
 
 def test_only_one_micro_batch_has_activations_in_memory(step, count_bytes):
     net, segment, memory = step
-    whole, parts = (
-        count_bytes(lambda n=n: nats_in_micro_batches(net, segment, memory, 0, n)) for n in (1, 2)
-    )
+    whole, parts = (count_bytes(lambda n=n: segment_loss(net, segment, memory, n)) for n in (1, 2))
     assert parts < whole / 10
 
 
-def test_interrupted_training_equals_uninterrupted_unless_micro_batches_change(train, tmp_path):
-    net, path = {"dropout": 0.2, "optim": {"schedule": "constant"}}, tmp_path / "a.ckpt"
-    whole = train(2, net, save=(path, 4))
-    assert train(2, net, ckpt_path=path).losses == whole.losses[4:]
+def test_resume_with_other_micro_batches_is_a_warning(train, tmp_path):
+    train(2, save=(path := tmp_path / "a.ckpt", 4))
     with pytest.warns(match="micro_batches: was 2, is 4"):
-        assert len(train(4, net, ckpt_path=path).losses) == 3
+        assert len(train(4, ckpt_path=path).losses) == 3

@@ -71,9 +71,9 @@ def test_validation_and_sanity_check_leave_training_unchanged(fit, make_data, ma
 
 @pytest.fixture
 def interrupt(fit, tmp_path):
-    """Train with a checkpoint at a step, resume from it, and compare all losses and weights."""
+    """Train with a checkpoint at a step, and resume from it; return if it continues exactly."""
 
-    def run(step, same=True, data=(), optim=(), **options):
+    def run(step, data=(), optim=(), **options) -> bool:
         path, net = tmp_path / "mid.ckpt", {"dropout": 0.2, "dropatt": 0.1, "optim": optim}
         # On a GPU, only matmul adds in the same order every time.
         net |= {"kernel": "matmul"} if options.get("accelerator") == "gpu" else {}
@@ -83,9 +83,7 @@ def interrupt(fit, tmp_path):
         rest = fit(net, data, ckpt_path=path, **options)
         left = (options["max_steps"] - step) * options.get("accumulate_grad_batches", 1)
         assert len(rest.losses) == left
-        assert (rest.losses == whole.losses[-left:]) is same
-        assert all(map(torch.equal, whole.model.parameters(), rest.model.parameters())) is same
-        assert (rest.draws, rest.scales) == (whole.draws[-left:], whole.scales[-left:])
+        return rest.continues(whole)
 
     return run
 
@@ -109,6 +107,7 @@ ON_GPU = [
         (4, {"data": {"order": "rolled", "segments": "varlen", "seed": 5}, "max_steps": 8}),
         (4, {"data": {"order": "shuffled", "document_unit": "lines"}, "max_steps": 8}),
         (4, {"data": {"ext_len": 20, "order": "rolled", "segments": "varlen"}, "max_steps": 8}),
+        (4, {"data": {"micro_batches": 2}}),
         *ON_GPU,
     ],
     ids=str,
@@ -119,7 +118,7 @@ def test_resumed_training_equals_uninterrupted(interrupt, text_file, step, optio
         text[::17] = b"\n" * len(text[::17])
         text_file.write_bytes(text)
         options = options | {"data": data | {"split": (0.1, 0.45, 0.45)}}
-    interrupt(step, **options)
+    assert interrupt(step, **options)
 
 
 def lose(what: str, checkpoint: dict) -> None:
@@ -145,7 +144,7 @@ def test_resume_that_lost_state_is_detected(interrupt, lost):
     loser.on_load_checkpoint = lambda trainer, module, checkpoint: lose(lost, checkpoint)
     warning = pytest.warns(match="holds no memory") if lost == "memory" else nullcontext()
     with warning:
-        interrupt(3, same=False, callbacks=[loser])
+        assert not interrupt(3, callbacks=[loser])
 
 
 def test_resume_of_a_run_whose_optimizer_was_not_fused_is_exact(interrupt):
@@ -156,7 +155,7 @@ def test_resume_of_a_run_whose_optimizer_was_not_fused_is_exact(interrupt):
 
     old = Callback()
     old.on_load_checkpoint = unfuse
-    interrupt(3, callbacks=[old], optim={"name": "muon"})
+    assert interrupt(3, callbacks=[old], optim={"name": "muon"})
 
 
 def test_reading_the_number_of_steps_keeps_the_position(interrupt, monkeypatch):
@@ -167,7 +166,7 @@ def test_reading_the_number_of_steps_keeps_the_position(interrupt, monkeypatch):
         return configure(model)
 
     monkeypatch.setattr(LanguageModel, "configure_optimizers", ask)
-    interrupt(3, max_epochs=1)
+    assert interrupt(3, max_epochs=1)
     assert answers == [6, 6]
 
 
@@ -177,10 +176,7 @@ def test_resumed_run_uses_the_new_settings(fit, tmp_path):
     fit({"optim": optim}, max_steps=3, save=(path, 3))
     now = {"optim": optim | {"lr": 1e-4, "weight_decay": 0.2}, "mem_len": 20}
     resumed = fit(now, max_steps=5, ckpt_path=path, log_every_n_steps=1)
-    [optimizer], memory = (
-        resumed.trainer.optimizers,
-        resumed.model.memory_bank.committed["train", 0],
-    )
+    [optimizer], memory = resumed.trainer.optimizers, resumed.memory
     # After the resume, step 4 of the 8 warm-up steps is the first.
     assert [each["train/lr"] for each in resumed.logged] == pytest.approx([0.5e-4, 0.625e-4])
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.2, 0.0]
@@ -188,13 +184,13 @@ def test_resumed_run_uses_the_new_settings(fit, tmp_path):
     assert (memory.mem_len, memory.filled_B.tolist()) == (20, [20] * 4)
 
 
-def test_checkpoint_loads_without_executing_code(fit, tmp_path):
-    path = tmp_path / "a.ckpt"
-    model = fit({"mem_len": 5}, max_steps=1, save=(path, 1)).model
-    torch.load(path, weights_only=True)
-    loaded = LanguageModel.load_from_checkpoint(path)
-    assert (loaded.net.config, loaded.optim) == (model.net.config, model.optim)
-    assert all(map(torch.equal, loaded.parameters(), model.parameters()))
+def test_run_resumed_with_more_steps_goes_on_along_the_longer_schedule(fit, tmp_path):
+    path, optim = tmp_path / "a.ckpt", {"schedule": "cosine", "warmup_steps": 2, "lr": 0.01}
+    options = {"log_every_n_steps": 1}
+    fit({"optim": optim}, max_steps=6, save=(path, 6), **options)
+    resumed = fit({"optim": optim}, max_steps=12, ckpt_path=path, **options)
+    expected = [0.005 * (1 + math.cos(math.pi * (step - 2) / 10)) for step in range(6, 12)]
+    assert [each["train/lr"] for each in resumed.logged] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -215,6 +211,8 @@ def test_logged_tokens_and_means_cover_the_steps_since_the_last_log(fit, accumul
         ({"limit_val_batches": 0.5, "val_check_interval": 4}, [0, 8, 12, 12, 12, 12]),
         ({"fast_dev_run": 3}, [0, 8, 12]),
         ({"overfit_batches": 2}, [0, 8, 12, 8, 12, 8]),
+        # A pass has four segments, and the memory starts empty with each.
+        ({"data": {"split": (0.02, 0.49, 0.49)}}, [0, 8, 12, 12, 12, 8]),
     ],
     ids=str,
 )
@@ -280,24 +278,19 @@ def test_any_loader_of_tokens_and_targets_can_be_used_in_any_order(make_model, m
     assert len(trainer.predict(model, DataLoader(pairs, **loaders))) == 4
 
 
-@pytest.mark.parametrize(
-    ("batch", "message"),
-    [
-        (
-            torch.zeros(2, 3).long(),
-            "batch: invalid a Tensor; expected .tokens, targets.: two int64",
-        ),
-        ((torch.zeros(2, 3), torch.zeros(2, 3)), "batch: invalid a list; expected .tokens, targ"),
-        (
-            [torch.zeros(3).long()] * 2,
-            r"batch: invalid shapes \[3\] and \[3\]; expected .tokens, t",
-        ),
-    ],
-)
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
-def test_batches_of_another_kind_are_refused(make_model, make_trainer, batch, message):
-    with pytest.raises(ValueError, match=message):
-        make_trainer().validate(make_model(), DataLoader([batch], batch_size=None))
+def test_batches_of_another_kind_are_refused(make_model, make_trainer):
+    zeros = torch.zeros(2, 3)
+    for batch, words in (
+        (zeros.long(), "a Tensor"),
+        ((zeros, zeros), "a list"),
+        ({"tokens": zeros.long()}, "a dict"),
+        ([zeros[0].long()] * 2, "shapes \\[3\\] and \\[3\\]"),
+    ):
+        loader = DataLoader([batch], batch_size=None)
+        for use, loaders in (("validate", [loader]), ("fit", [loader] * 2)):
+            with pytest.raises(ValueError, match=rf"batch: invalid {words}; expected .tokens, tar"):
+                getattr(make_trainer(), use)(make_model(), *loaders)
 
 
 def test_vocabulary_larger_than_the_networks_is_refused(fit):

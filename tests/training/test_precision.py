@@ -42,26 +42,21 @@ class Precisions(Callback):
 
 
 @pytest.mark.parametrize("precision", COMPUTE)
-def test_every_precision_evaluates_correctly_with_losses_of_at_least_float32(
-    fit, make_data, precision
+def test_losses_are_of_at_least_float32_and_memory_of_the_precision_of_the_products(
+    fit, make_data, make_trainer, precision
 ):
-    precisions, data = Precisions(), make_data()
-    record = fit(precision=precision, max_steps=3, limit_val_batches=1.0, callbacks=[precisions])
+    precisions, dtype = Precisions(), COMPUTE[precision]
+    options = {"max_steps": 2, "val_check_interval": 2, "limit_val_batches": 2}
+    record = fit(precision=precision, callbacks=[precisions], **options)
+    assert precisions.memories == [("train", dtype)] * 2 + [("val", dtype)] * 2
+    assert record.memory.h_NBMD.dtype == dtype
     assert all(map(math.isfinite, record.losses))
-    [values] = record.trainer.validate(record.model, datamodule=data, verbose=False)
+    assert precisions.losses == {torch.float64 if precision == "64-true" else torch.float32}
+    trainer, data = make_trainer(precision=precision, limit_val_batches=1.0), make_data()
+    [values] = trainer.validate(record.model, datamodule=data, verbose=False)
     ids = data.store.ids("val")
     whole = stream_nats(record.model.net.float(), ids, batch_size=4, tgt_len=8)
     assert values["val/nats"] == pytest.approx(whole.mean().item(), rel=0.02)
-    assert precisions.losses == {torch.float64 if precision == "64-true" else torch.float32}
-
-
-@pytest.mark.parametrize("precision", COMPUTE)
-def test_memory_has_the_precision_of_the_products_from_the_first_segment_on(fit, precision):
-    precisions, dtype = Precisions(), COMPUTE[precision]
-    options = {"max_steps": 2, "val_check_interval": 2, "limit_val_batches": 2}
-    model = fit(precision=precision, callbacks=[precisions], **options).model
-    assert precisions.memories == [("train", dtype)] * 2 + [("val", dtype)] * 2
-    assert model.memory_bank.committed["train", 0].h_NBMD.dtype == dtype
 
 
 def test_memory_of_a_checkpoint_gets_the_precision_of_training(fit, tmp_path):
@@ -70,7 +65,7 @@ def test_memory_of_a_checkpoint_gets_the_precision_of_training(fit, tmp_path):
     with pytest.warns(match="precision: was 32-true, is bf16-mixed"):
         record = fit(precision="bf16-mixed", ckpt_path=path, max_steps=5, callbacks=[precisions])
     assert precisions.memories == [("train", torch.bfloat16)] * 2
-    assert record.model.memory_bank.committed["train", 0].filled_B.tolist() == [12] * 4
+    assert record.memory.filled_B.tolist() == [12] * 4
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
@@ -104,7 +99,7 @@ def test_curve_of_mixed_precision_is_that_of_float32(fit, accelerator):
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
 def test_every_precision_of_a_gpu_trains_with_memory_in_that_precision(fit, precision):
     record = fit(WIDE, precision=precision, accelerator="gpu", max_steps=30)
-    h_NBMD = record.model.memory_bank.committed["train", 0].h_NBMD
+    h_NBMD = record.memory.h_NBMD
     assert h_NBMD.dtype == COMPUTE.get(precision, torch.float16)
     assert h_NBMD.is_cuda
     assert h_NBMD.isfinite().all()
@@ -127,7 +122,7 @@ def fit_scaled(fit):
 def test_scale_and_its_count_continue_after_a_resume(fit_scaled, tmp_path):
     whole = fit_scaled(2.0**10, max_steps=10, save=(tmp_path / "a.ckpt", 5))
     rest = fit_scaled(1.0, max_steps=10, ckpt_path=tmp_path / "a.ckpt")
-    assert (rest.scales, rest.losses) == (whole.scales[5:], whole.losses[5:])
+    assert rest.continues(whole)
     assert len({state["scale"] for state in whole.scales}) == 4
     assert {state["_growth_tracker"] for state in whole.scales} == {0, 1, 2}
 

@@ -1,4 +1,4 @@
-"""Attention distance: how far back the heads of a trained model look.
+"""Attention distance: how far back the heads of a trained model attend.
 
 B rows   L queries   S = M + L visible states   H heads   K head width   N layers
 """
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..data.stream import Segment, Stream
 from ..errors import require
-from ..evaluation.scoring import segment_hidden
+from ..evaluation.scoring import read_segment
 from ..model import Memory, TransformerXL, accumulator_dtype, eval_mode
 from ..model.kernels import reference, sdpa
-from ..model.positions import DistanceTerms, shift
+from ..model.positions import shift
 
 QUANTILES = {"nearest_tenth": 0.1, "median": 0.5, "farthest_tenth": 0.9}
 
@@ -49,16 +49,16 @@ def measure_attention_distance(
     The text is read in whole segments, and queries are counted once the memory is full.
     """
     stream = Stream.from_tokens(tokens, batch_size, tgt_len)
-    n_warmup, n_whole = -(-model.config.mem_len // tgt_len), stream.total // tgt_len
-    n_least = batch_size * ((n_warmup + 1) * tgt_len + 1)
-    enough = f"at least {n_least} for {batch_size} rows of {tgt_len} with a full memory"
-    require(n_whole > n_warmup, "tokens", len(tokens), enough)
+    n_warmup, n_whole = -(-model.config.mem_len // tgt_len), stream.n_target // tgt_len
+    least = batch_size * ((n_warmup + 1) * tgt_len + 1)
+    expected = f"at least {least} for {batch_size} rows of {tgt_len} with a full memory"
+    require(n_whole > n_warmup, "tokens", len(tokens), expected)
     segments, memory = map(stream.segment, range(n_whole)), model.empty_memory(batch_size)
-    return summarize_heads(sum_attention(model, segments, memory, n_warmup, ext_len=0))
+    return summarize_heads(sum_attention(model, segments, memory, n_warmup))
 
 
 def summarize_heads(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
-    """Return rows of layer, head, distance (0 is the query itself) and share on memory."""
+    """Return rows of layer, head, distance (0: the query itself) and fraction on the memory."""
     rows = []
     for layer, layer_sums in enumerate(sums, start=1):
         for head, sum_S in enumerate(layer_sums.distance_HS.cpu().numpy()):
@@ -70,22 +70,21 @@ def summarize_heads(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
 
 def distance_statistics(sum_S: np.ndarray) -> dict[str, float]:
     reached_S = sum_S.cumsum() / sum_S.sum()
-    # Rounding in the sum may miss a quantile that is reached exactly.
+    # A quantile that is reached exactly may be missed by the rounding of the sum.
     quantiles = {name: int(np.argmax(reached_S > q - 1e-9)) for name, q in QUANTILES.items()}
     return {"mean": float(sum_S @ np.arange(len(sum_S)) / sum_S.sum())} | quantiles
 
 
 @torch.no_grad()
 def sum_attention(
-    model: TransformerXL, segments: Iterable[Segment], memory: Memory, n_warmup: int, ext_len: int
+    model: TransformerXL, segments: Iterable[Segment], memory: Memory, n_warmup: int
 ) -> list[HeadSums]:
     """Return each layer's sums over segments of equal length, after n_warmup fill the memory."""
-    # The first segments are not recorded: they attend to fewer states.
-    with eval_mode(model), ExitStack() as later:
+    with eval_mode(model), ExitStack() as stack:
         for index, segment in enumerate(segments):
             if index == n_warmup:
-                sums = later.enter_context(record_attention(model))
-            _, memory = segment_hidden(model, segment.to(model.device), memory, ext_len)
+                sums = stack.enter_context(record_attention(model))
+            _, memory = read_segment(model, segment.to(model.device), memory)
     return sums
 
 
@@ -97,7 +96,12 @@ def record_attention(model: TransformerXL) -> Iterator[list[HeadSums]]:
 
     def attend(layer: int, *inputs: Any) -> Tensor:
         q_BLHK, kv_BS2HK, terms, mask_BLS, _ = inputs
-        sums[layer].add(attention_weights(q_BLHK, kv_BS2HK[:, :, 0], terms, mask_BLS))
+        score_BHLS = reference.content(q_BLHK, kv_BS2HK[:, :, 0], terms) / q_BLHK.size(-1) ** 0.5
+        score_BHLT = sdpa.scores_by_distance(q_BLHK, terms)
+        if score_BHLT is not None:
+            score_BHLS = score_BHLS + shift(score_BHLT)
+        score_BHLS = score_BHLS.masked_fill(~mask_BLS[:, None], float("-inf"))
+        sums[layer].add(score_BHLS.softmax(dim=-1))
         return kernels[layer](*inputs)
 
     try:
@@ -107,15 +111,3 @@ def record_attention(model: TransformerXL) -> Iterator[list[HeadSums]]:
     finally:
         for layer, kernel in zip(model.layers, kernels, strict=True):
             layer.attention.attend = kernel
-
-
-def attention_weights(
-    q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms, mask_BLS: Tensor
-) -> Tensor:
-    """Return the attention weights weight_BHLS of each query over the states."""
-    hidden_B1LS = ~mask_BLS[:, None]
-    score_BHLS = reference.content(q_BLHK, k_BSHK, terms) / q_BLHK.size(-1) ** 0.5
-    score_BHLT = sdpa.scores_by_distance(q_BLHK, terms)
-    if score_BHLT is not None:
-        score_BHLS = score_BHLS + shift(score_BHLT)
-    return score_BHLS.masked_fill(hidden_B1LS, float("-inf")).softmax(dim=-1)

@@ -16,9 +16,9 @@ from ..model import TransformerXL
 def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
     """Return rows of mean nats at each position, from the nats_BGL of each memory length."""
     return [
-        {"mem_len": mem_len, "position": place, **mean_and_error(nats_N, "nats")}
+        {"mem_len": mem_len, "position": position, **mean_and_error(nats_N, "nats")}
         for mem_len, nats_BGL in nats.items()
-        for place, nats_N in enumerate(nats_BGL.reshape(-1, nats_BGL.shape[-1]).T, start=1)
+        for position, nats_N in enumerate(nats_BGL.reshape(-1, nats_BGL.shape[-1]).T, start=1)
     ]
 
 
@@ -39,7 +39,7 @@ def average_by_memory_len(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]
 
 
 def mean_and_error(samples: np.ndarray, name: str, prefix: str = "") -> dict[str, float]:
-    """Return the mean of samples under this name, and its standard error."""
+    """Return the mean of samples by this name, and its standard error."""
     error = samples.std(ddof=1) / samples.size**0.5
     return {name: float(samples.mean()), f"{prefix}standard_error": float(error)}
 
@@ -53,15 +53,15 @@ def score_memory_lens(
     tgt_len: int,
     advance: Callable[[int], object] = lambda _: None,
 ) -> dict[int, np.ndarray]:
-    """Return nats_BGL by memory length, of the same segments; even the longest memory is full."""
+    """Return nats_BGL by memory length, all of segments for which the longest memory is full."""
     lengths, segments = sorted(set(mem_lens)), {"batch_size": batch_size, "tgt_len": tgt_len}
     require(lengths[0] >= 0, "mem_lens", lengths[0], "0 (no memory) or more")
     for key, value in segments.items():
         require(value >= 1, key, value, "at least 1")
     n_warmup = -(-lengths[-1] // tgt_len)
     least = batch_size * ((n_warmup + 2) * tgt_len + 1)
-    enough = f"{least} or more for {batch_size} rows of {tgt_len} and memories up to {lengths[-1]}"
-    require(len(tokens) >= least, "tokens", len(tokens), enough)
+    rows = f"{batch_size} rows of {tgt_len} and memories up to {lengths[-1]}"
+    require(len(tokens) >= least, "tokens", len(tokens), f"{least} or more for {rows}")
     nats = {}
     for mem_len in lengths:
         nats_BT = stream_nats(model, tokens, mem_len=mem_len, **segments).double()

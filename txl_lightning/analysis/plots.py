@@ -7,9 +7,11 @@ from io import StringIO
 from pathlib import Path
 from typing import IO, Any
 
-from ..evaluation.run_metrics import ERROR, RunMetrics
+from ..runs.metrics import ERROR, RunMetrics
 
 Rows = Sequence[dict[str, Any]]
+Draw = Callable[[Any], None]
+"""A function that draws in matplotlib's axes."""
 PALETTE = (
     "#2f7fd6", "#d1620a", "#2a9152", "#d6406a", "#8e6bd8", "#0f8f9e", "#94741b", "#7d8590",
 )  # fmt: skip
@@ -19,19 +21,21 @@ ATTENTION_TITLE = "Attention distance of heads (dot: mean, dash: median, bar: 10
 LOG_RATIO = 2.0
 """Smallest ratio of largest to smallest value for a logarithmic axis."""
 TICKS = {5: (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8), 20: (1, 1.5, 2, 3, 5, 7), 1000: (1, 2, 5)}
-"""Ticks within each power of 10, for ratios up to the key; for larger ratios one tick."""
+"""Ticks in each power of 10, by the largest ratio for which they fit; for larger ratios, one."""
 SMOOTHING = 32
-"""Divisor of the segment length that gives the half-width of the moving average."""
-LAYER_WIDTH = 0.7  # fraction of the distance between layers over which heads are spread
-SMALLEST_GAIN = 0.01  # in percent, that a logarithmic axis shows
+"""Length of a segment divided by half the width of its moving average."""
+LAYER_WIDTH = 0.7
+"""Fraction of the distance between layers over which heads are spread."""
+SMALLEST_GAIN = 0.01
+"""Smallest gain on a logarithmic axis, in percent."""
 
 
 def plot_loss_by_position(rows: Rows, path: Path, unit: str) -> None:
     with open_figure(path) as (axes,):
         for mem_len, curve in group_by(rows, "mem_len").items():
-            place, nats, error = select_columns(curve, "position", "nats", "standard_error")
+            columns = select_columns(curve, "position", "nats", "standard_error")
             label = f"memory of {mem_len:,}" if mem_len else "no memory"
-            axes.errorbar(place, nats, yerr=error, label=label, elinewidth=0.5)
+            axes.errorbar(*columns, label=label, elinewidth=0.5)
         axes.set(xlabel=f"position in the segment ({unit}s)", ylabel=f"nats per {unit}")
         axes.set_title("Loss by position in the segment (bar: one standard error)")
         axes.legend(frameon=False, loc="upper right")
@@ -64,14 +68,14 @@ def plot_latency(rows: Rows, path: Path) -> None:
 def plot_curves(
     rows: Rows, path: Path, labels: list[str], curves: dict[str, Sequence[str]], **settings: str
 ) -> None:
-    """Plot columns as curves, with error bars if there are errors; rows are evenly spaced."""
-    place = range(len(rows))
+    """Plot columns as curves over evenly spaced rows, with error bars by the second column."""
+    ticks = range(len(rows))
     with open_figure(path) as (axes,):
         for label, columns in curves.items():
             style = {"fmt": "o-", "markersize": 4, "capsize": 3, "label": label}
-            axes.errorbar(place, *select_columns(rows, *columns), **style)
+            axes.errorbar(ticks, *select_columns(rows, *columns), **style)
         axes.set(**settings)
-        axes.set_xticks(place, labels)
+        axes.set_xticks(ticks, labels)
         if len(curves) > 1:
             axes.legend(frameon=False, loc="best")
             use_log_axis(axes)
@@ -90,13 +94,13 @@ def draw_attention(axes: Any, rows: Rows, unit: str) -> None:
     layers = group_by(rows, "layer")
     for layer, heads in layers.items():
         heads = sorted(heads, key=lambda row: row["mean"])
-        place = [layer + LAYER_WIDTH * ((n + 0.5) / len(heads) - 0.5) for n in range(len(heads))]
+        x = [layer + LAYER_WIDTH * ((n + 0.5) / len(heads) - 0.5) for n in range(len(heads))]
         near, median, far = select_columns(heads, "nearest_tenth", "median", "farthest_tenth")
-        axes.vlines(place, near, far, color=GRAY, linewidth=4, alpha=0.5)
-        axes.plot(place, median, "_", color="black", markersize=7)
-        mean, share = select_columns(heads, "mean", "on_memory")
+        axes.vlines(x, near, far, color=GRAY, linewidth=4, alpha=0.5)
+        axes.plot(x, median, "_", color="black", markersize=7)
+        mean, on_memory = select_columns(heads, "mean", "on_memory")
         colors = LinearSegmentedColormap.from_list("share", PALETTE[:2])
-        points = axes.scatter(place, mean, c=share, cmap=colors, vmin=0, vmax=1, s=24, zorder=3)
+        points = axes.scatter(x, mean, c=on_memory, cmap=colors, vmin=0, vmax=1, s=24, zorder=3)
     if any(row["on_memory"] for row in rows):
         axes.figure.colorbar(points, label="share of attention on memory")
     axes.set_yscale("symlog", linthresh=1)
@@ -118,36 +122,36 @@ def plot_gains(steps: Rows, recls: Rows, path: Path, unit: str, threshold: float
         for axes, (r, rows) in zip(panels, shares.items(), strict=True):
             for model, curve in group_by(rows, "model").items():
                 context, gain = select_columns(curve, "context", "gain")
-                percent = [max(100 * share, SMALLEST_GAIN) for share in gain]
+                percent = [max(100 * each, SMALLEST_GAIN) for each in gain]
                 style = {"markersize": 3, "linewidth": 1, "label": label_recl(recl[model, r])}
                 (lines[model],) = axes.plot(context, percent, "o-", **style)
             axes.axhline(100 * threshold, color=GRAY, linestyle=":")
-            which = "all positions" if r == 1 else f"hardest {100 * r:g} % of positions"
+            positions = "all positions" if r == 1 else f"hardest {100 * r:g} % of positions"
             use_log_axis(axes)
-            axes.set(xlabel=f"context c ({unit}s)", title=which)
+            axes.set(xlabel=f"context c ({unit}s)", title=positions)
             axes.legend(frameon=False, title="RECL", fontsize="small", loc="best")
         step = steps[0]["longer"] - steps[0]["context"]
         panels[0].set_ylabel(f"gain in perplexity of {step:,} more (%)")
-        # One legend below all panels: names are as long as paths.
-        where = {"loc": "outside lower center", "frameon": False}
-        panels[0].figure.legend(lines.values(), lines, **where)
+        # One legend below all panels, because names are as long as paths.
+        style = {"loc": "outside lower center", "frameon": False}
+        panels[0].figure.legend(lines.values(), lines, **style)
 
 
 def label_recl(row: dict[str, Any]) -> str:
-    """Return RECL as text: "at least" if even the last gain is above the threshold."""
+    """Return RECL as text, "at least" if even the last gain is above the threshold."""
     return f"{'' if row['found'] else 'at least '}{row['recl']:,}"
 
 
 def draw_curve(axes: Any, metrics: RunMetrics, name: str, **style: Any) -> None:
-    """Draw a metric over training tokens, with standard errors as bars, without nan values."""
+    """Draw the finite values of a metric over training tokens, with standard errors as bars."""
     from matplotlib.ticker import EngFormatter
 
     errors = dict(metrics.curve(name + ERROR))
     if finite := [point for point in metrics.curve(name) if math.isfinite(point[1])]:
-        # At most 500 points, with the last one: a figure has few more pixels.
+        # At most 500 points, including the last one: a figure has few more pixels.
         finite = finite[:: -math.ceil(len(finite) / 500)][::-1]
         tokens, values = zip(*finite, strict=True)
-        bars = [errors.get(at, 0.0) for at in tokens] if errors else None
+        bars = [errors.get(n, 0.0) for n in tokens] if errors else None
         axes.errorbar(tokens, values, bars, **{"linewidth": 1.2, "markersize": 4} | style)
     axes.set(xlabel="training tokens")
     # 2M in place of 2000000.
@@ -160,15 +164,15 @@ def draw_learning_curves(axes: Any, metrics: RunMetrics) -> None:
     axes.set(ylabel=metrics.bits.replace("_", " "))
     use_log_axis(axes)
     if axes.lines:
-        # A fixed location: searching the best one takes seconds with many points.
+        # With many points, the search for the best location takes seconds.
         axes.legend(frameon=False, loc="upper right")
 
 
 def draw_runs(axes: Any, runs: Sequence[RunMetrics], name: str, unit: str = "") -> None:
     """Draw a metric of several runs, in the colors of the palette."""
     marker = "o" if name.startswith("val/") else ""
-    for place, metrics in enumerate(runs):
-        draw_curve(axes, metrics, name, color=f"C{place}", marker=marker)
+    for n, metrics in enumerate(runs):
+        draw_curve(axes, metrics, name, color=f"C{n}", marker=marker)
     axes.set(ylabel=unit)
 
 
@@ -179,11 +183,11 @@ def draw_memory_gain(axes: Any, runs: Sequence[RunMetrics], unit: str) -> None:
 
 def draw_loss_by_position(axes: Any, nats_by_position: list[list[float]], unit: str) -> None:
     """Draw the loss at each position, and a moving average."""
-    place, nats = zip(*nats_by_position, strict=True)
+    position, nats = zip(*nats_by_position, strict=True)
     width = len(nats) // SMOOTHING
-    near = [nats[max(0, at - width) : at + width + 1] for at in range(len(nats))]
-    axes.plot(place, nats, linewidth=0.8, alpha=0.5)
-    axes.plot(place, [sum(each) / len(each) for each in near], color="C0", linewidth=2)
+    windows = [nats[max(0, n - width) : n + width + 1] for n in range(len(nats))]
+    axes.plot(position, nats, linewidth=0.8, alpha=0.5)
+    axes.plot(position, [sum(each) / len(each) for each in windows], color="C0", linewidth=2)
     axes.set(xlabel=f"position in the segment ({unit}s)", ylabel=f"nats per {unit}")
 
 
@@ -195,7 +199,7 @@ def draw_from_zero(axes: Any, runs: Sequence[RunMetrics], name: str) -> None:
 
 
 def use_log_axis(axes: Any) -> None:
-    """Make the y-axis logarithmic, with ticks in plain numbers, if values differ severalfold."""
+    """Make the y-axis logarithmic, with plain numbers at ticks, if values differ by LOG_RATIO."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     values = [y for line in axes.lines for y in line.get_ydata() if math.isfinite(y)]
@@ -213,7 +217,7 @@ def open_figure(
     file: Path | IO[str], count: int = 1, inches: tuple[float, float] | None = None, **options: Any
 ) -> Iterator[list[Any]]:
     """Yield the axes of panels, side by side with one scale; write the figure at the end."""
-    # matplotlib is slow to import, and not needed without figures.
+    # matplotlib is slow to import, and needed only for figures.
     from cycler import cycler
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -229,7 +233,7 @@ def open_figure(
         figure.savefig(file, dpi=120, **options)
 
 
-def to_svg(draw: Callable[[Any], None], inches: tuple[float, float]) -> str:
+def to_svg(draw: Draw, inches: tuple[float, float]) -> str:
     """Return a figure as SVG for a page, with black replaced by the page's text color."""
     file = StringIO()
     with open_figure(file, 1, inches, format="svg", transparent=True) as (axes,):

@@ -16,32 +16,48 @@ from torch import Tensor
 from ..errors import require
 from ..model import CachedReader, EvalLengths, TransformerXL, eval_mode
 
-# From the paper: smaller gains count as 0.
 THRESHOLD = 0.01
+"""Smallest gain that counts (1 % in the paper)."""
 SEGMENT = 128
-# Attention scores of a layer in memory at once.
 SCORES = 1 << 24
+"""Largest number of attention scores of a layer in memory."""
 
 
 def compute_recl(
-    nats: Mapping[str, np.ndarray], contexts: Sequence[int], shares: Sequence[float]
+    nats: Mapping[str, np.ndarray],
+    control: Mapping[str, np.ndarray],
+    contexts: Sequence[int],
+    shares: Sequence[float],
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return rows with each model's RECL, and rows with the gains it is derived from.
 
     If even the last gain is above the threshold, RECL is a lower bound, and `found` is False.
-    `nats` are each model's nats_CP; for each r, only the hardest share r of positions counts.
+    `nats` are each model's nats_CP; for each r, only the hardest fraction r of positions counts.
+    `control` has the same, without the first context, if the added tokens are unrelated: as gains
+    are never negative, these gain too. `recl_net` is computed from gains minus control gains.
     """
-    nats_CIP = np.stack(list(nats.values()), axis=1)
+    nats_CIP, control_CIP = (np.stack(list(each.values()), axis=1) for each in (nats, control))
     recls, steps = [], []
     for r in shares:
-        gain_CI = np.stack([gain(*pair, r) for pair in pairwise(nats_CIP)])
-        for model, gain_C in zip(nats, gain_CI.T, strict=True):
-            small, about = np.flatnonzero(gain_C < THRESHOLD), {"model": model, "r": r}
-            recl = contexts[small[0]] if len(small) else contexts[-1]
-            recls.append(about | {"recl": recl, "found": len(small) > 0})
-            for (short, long), share in zip(pairwise(contexts), gain_C.tolist(), strict=True):
-                steps.append(about | {"context": short, "longer": long, "gain": share})
+        gains_KCI = [
+            np.stack([gain(*pair, r) for pair in zip(nats_CIP[:-1], longer_CIP, strict=True)])
+            for longer_CIP in (nats_CIP[1:], control_CIP)
+        ]
+        for model, *gains_KC in zip(nats, *(gain_CI.T for gain_CI in gains_KCI), strict=True):
+            keys, (gain_C, control_C) = {"model": model, "r": r}, gains_KC
+            recl, is_found = find_end(gain_C, contexts)
+            recl_net, _ = find_end(gain_C - control_C, contexts)
+            recls.append(keys | {"recl": recl, "found": is_found, "recl_net": recl_net})
+            for (short, long), *pair in zip(pairwise(contexts), *gains_KC, strict=True):
+                gains = dict(zip(("gain", "control"), map(float, pair), strict=True))
+                steps.append(keys | {"context": short, "longer": long} | gains)
     return recls, steps
+
+
+def find_end(gain_C: np.ndarray, contexts: Sequence[int]) -> tuple[int, bool]:
+    """Return the first context with a gain below the threshold, True; or the last one, False."""
+    small = np.flatnonzero(gain_C < THRESHOLD)
+    return (contexts[small[0]], True) if len(small) else (contexts[-1], False)
 
 
 def gain(short_IP: np.ndarray, long_IP: np.ndarray, r: float) -> np.ndarray:
@@ -58,7 +74,7 @@ def gain(short_IP: np.ndarray, long_IP: np.ndarray, r: float) -> np.ndarray:
 
 
 def spread_targets(n_token: int, longest: int, count: int) -> np.ndarray:
-    """Return place_P of targets with the longest context before them, evenly over a text."""
+    """Return target_P, indexes evenly over a text with the longest context before each."""
     spare = n_token - longest
     require(spare >= 1, "max_context", longest, f"less than the {n_token} tokens of the text")
     return longest + np.linspace(0, spare - 1, min(count, spare)).astype(np.int64)
@@ -68,37 +84,41 @@ def spread_targets(n_token: int, longest: int, count: int) -> np.ndarray:
 def score_context(
     model: TransformerXL,
     tokens: np.ndarray,
-    place_P: np.ndarray,
+    target_P: np.ndarray,
     context: int,
     tgt_len: int = SEGMENT,
     mem_len: int | None = None,
+    unrelated: int = 0,
 ) -> np.ndarray:
-    """Return nats_P: -log p(x_t | the `context` tokens before it) of the targets at place_P.
+    """Return nats_P: -log p(x_t | the `context` tokens before it) of the targets at target_P.
 
     Each target is predicted from its own window of exactly `context` tokens, read from an empty
     memory in segments of tgt_len, the first of them shorter. mem_len states are kept between
-    segments; None keeps the whole window, and tgt_len then has no effect.
+    segments; None keeps the whole window, and tgt_len then has no effect. The first `unrelated`
+    tokens of each window are replaced by those half the text away.
     """
-    # Absolute positions count from the segment's end; for relative ones, segments do not matter if
-    # the whole window is visible.
+    # Absolute positions depend on the segment; for relative ones, segments do not matter if the
+    # whole window is visible.
     at_once = mem_len is None and model.config.is_absolute
     segment = context if at_once else min(context, tgt_len)
     mem_len = context if mem_len is None else mem_len
     n_score = model.config.n_head * segment * (segment + mem_len)
     parts = []
     with eval_mode(model):
-        for place_p in np.array_split(place_P, -(-len(place_P) // max(1, SCORES // n_score))):
-            window_PW = tokens[place_p[:, None] + np.arange(-context, 1)].astype(np.int64)
+        for target_p in np.array_split(target_P, -(-len(target_P) // max(1, SCORES // n_score))):
+            index_PW = target_p[:, None] + np.arange(-context, 1)
+            index_PW[:, :unrelated] += len(tokens) // 2
+            window_PW = tokens[index_PW % len(tokens)].astype(np.int64)
             parts.append(score_windows(model, torch.from_numpy(window_PW), segment, mem_len))
     return torch.cat(parts).double().cpu().numpy()
 
 
 def score_windows(model: TransformerXL, window_PW: Tensor, segment: int, mem_len: int) -> Tensor:
-    """Return nats_P of each window's last token, from all the others."""
+    """Return nats_P of each window's last token, predicted from the others."""
     reader, window_PW = CachedReader(model), window_PW.to(model.device)
     memory = reader.empty_memory(len(window_PW), EvalLengths(mem_len))
     context = window_PW.size(1) - 1
-    # The first segment is the short one: the target is at the end of a full one.
+    # The first segment is the short one, so that targets are at the end of a full one.
     ends = range((context - 1) % segment + 1, context, segment)
     for start, stop in pairwise([0, *ends, context]):
         h_PLD, memory = reader.hidden(window_PW[:, start:stop], memory)

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ..model import CachedReader, EvalLengths, TransformerXL
 
-# The paper's slowdown by a sliding window, by attention length (Table 9, one GPU).
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
+"""The paper's speedup over a sliding window, by attention length (Table 9, one GPU)."""
 PERCENTILES = (50, 90, 95, 99)
-# Tokens per segment while filling the memory.
 FILL_LEN = 256
+"""Length of the segments that fill the memory."""
 
 
 def time_segments(
@@ -27,8 +27,8 @@ def time_segments(
     # Allocate the full memory now, so that a failure does not come after hours of filling it.
     model.empty_memory(batch_size, EvalLengths(attention_len))
     memory = reader.empty_memory(batch_size, EvalLengths(attention_len))
-    for place in range(0, attention_len, FILL_LEN):
-        shape = (batch_size, min(FILL_LEN, attention_len - place))
+    for start in range(0, attention_len, FILL_LEN):
+        shape = (batch_size, min(FILL_LEN, attention_len - start))
         _, memory = reader.hidden(draw_tokens(model, shape, generator), memory)
     while True:
         tokens_BL, targets_BL = draw_tokens(model, (2, batch_size, tgt_len), generator)
@@ -69,7 +69,7 @@ def compare_with_window(
     affects all of them; the fastest of each counts.
     """
     n_segment = -(-segments // positions)
-    timers = [(time_segments(model, at, tgt_len), time_windows(model, at)) for at in lengths]
+    timers = [(time_segments(model, n, tgt_len), time_windows(model, n)) for n in lengths]
     rounds, rows = [], []
     for _ in range(positions + 1):
         rounds.append([(list(islice(each, n_segment)), next(window)) for each, window in timers])
@@ -111,6 +111,6 @@ def measure_latency(
         rate = batch_size / float(np.median(seconds))
         row = {"batch_size": batch_size, "mem_len": mem_len, "tokens_per_second": rate}
         ms = 1e3 * np.percentile(seconds, PERCENTILES, method="inverted_cdf")
-        row |= {f"p{share}_ms": float(at) for share, at in zip(PERCENTILES, ms, strict=True)}
+        row |= {f"p{n}_ms": float(each) for n, each in zip(PERCENTILES, ms, strict=True)}
         rows.append(row | {"tokens": tokens})
     return rows

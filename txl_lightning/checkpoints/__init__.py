@@ -1,15 +1,17 @@
 """Our own checkpoint files and folders; those of other codes are in convert/."""
 
-from importlib import import_module
 from typing import Any
 
-from .runs import load, load_folder, load_run, read_checkpoint, save_folder
+from .loading import LoadedCheckpoint, load, load_checkpoint
+from .saving import save_folder
 
-__all__ = ["load", "load_folder", "load_original", "load_run", "read_checkpoint", "save_folder"]
+__all__ = ["LoadedCheckpoint", "load", "load_checkpoint", "load_original", "save_folder"]
 
 
 def __getattr__(name: str) -> Any:
-    # Stays public here; imported on use, because convert/ is above this room.
     if name != "load_original":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("txl_lightning.convert").load_original
+    # Public here since the first release; convert/ imports this package.
+    from ..convert import load_original
+
+    return load_original

@@ -55,6 +55,8 @@ def refuse_damaged(path: Path, message: str) -> Iterator[None]:
         yield
     except MemoryError:
         raise
+    except PermissionError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     except Exception as error:
         # Random bytes make torch.load raise any error: UnicodeDecodeError, OSError, ...
         if found := CODE.search(str(error)):

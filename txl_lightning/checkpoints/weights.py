@@ -71,7 +71,10 @@ def load_weights(
 
     Shapes are checked before memory is allocated; errors are those of `match_weights`.
     """
-    ours = match_weights(theirs, map_names, config)
+    return build_network(match_weights(theirs, map_names, config), config)
+
+
+def build_network(ours: Mapping[str, Tensor], config: TransformerXLConfig) -> TransformerXL:
     model = TransformerXL(config).to(ours["layers.0.attention.o_net.weight"].dtype)
     model.load_state_dict(ours)
     return model.eval()

@@ -1,4 +1,4 @@
-"""configs: list the given configs, or print one."""
+"""configs: list the included configs, or print one."""
 
 from pathlib import Path
 
@@ -6,13 +6,14 @@ from ..errors import require
 from ..files import configs_folder, find_config
 
 
-def configs_command(file: str) -> None:
-    """List the given configs with what was published and their parameters, or print one of them.
+def configs_command(file: str = "") -> None:
+    """List the included configs with published results and parameters, or print one of them.
 
-    A name is enough for --config; hardware/ has second configs, and sweeps/ is for sweep.
+    --config accepts their names. Configs in hardware/ are added to another one; those in sweeps/
+    are for sweep.
 
     Args:
-        file: A name in the list, whose file is printed; left out, the list.
+        file: A name of the list, to print its file; left out, print the list.
     """
     if file:
         path = Path(find_config(file))
@@ -22,5 +23,5 @@ def configs_command(file: str) -> None:
     for line in (configs_folder() / "README.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("| "):
             cells = line.replace("`", "").strip("|").split("|")
-            name, about, published, parameters = map(str.strip, cells)
-            print(f"{name:42}{parameters:>11}  {published:25}{about}".rstrip())
+            name, description, published, parameters = map(str.strip, cells)
+            print(f"{name:42}{parameters:>11}  {published:25}{description}".rstrip())

@@ -1,18 +1,25 @@
-"""convert: other people's checkpoints into ours, and ours into Hugging Face's."""
+"""convert: checkpoints of other code into our format, and ours into Hugging Face's."""
 
+import os
 import shlex
+import shutil
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from ..checkpoints import save_folder
-from ..checkpoints.runs import find_checkpoint
 from ..checkpoints.tensors import load_json
 from ..convert import load_any_checkpoint, save_huggingface
-from ..data.documents import show_progress
 from ..errors import require
+from ..files import explain_write_errors, flush_to_disk
+from ..progress import show_progress
+from ..runs.folder import CONVERTED, find_checkpoint
 from .card import CARD, write_card
 
+UNFINISHED = ".unfinished-"
 WRITERS = {"txl": save_folder, "huggingface": save_huggingface}
 
 
@@ -23,42 +30,73 @@ def convert_command(
     args: str | None = None,
     vocab: str | None = None,
 ) -> None:
-    """Write a network, by whomever it was trained, as a folder of safetensors and JSON.
+    """Write a network as a folder of safetensors and JSON.
 
-    Its README.md is a model card; the command that would upload the folder is printed.
-    Nothing in a checkpoint is executed; one that would be is refused.
+    Its README.md is a model card. A checkpoint that would execute code is refused.
 
     Args:
-        source: A checkpoint of fit or its run, a folder of convert's, a folder of Hugging Face's
-            TransfoXL, a checkpoint_*.pt of NVIDIA's, or a state_dict of the original code (.pt,
+        source: A checkpoint of fit or its run, a folder written by convert, a folder of Hugging
+            Face's TransfoXL, NVIDIA's checkpoint_*.pt, or a state_dict of the original code (.pt,
             .safetensors).
-        out: The folder to write; new, or empty.
+        out: The folder to write: new, or empty.
         to: txl, for generate, fit, validate and test; or huggingface, for
             TransfoXLLMHeadModel.from_pretrained of transformers 4.57.
-        args: A JSON file of the keywords of the original's constructor, for a state_dict of it.
-        vocab: A file of words, one in a line, or JSON of them in a list or with their ids; a saved
+        args: JSON file with the keywords of the original's constructor, for its state_dict.
+        vocab: File with a word in each line, or JSON of words in a list or with their ids; a saved
             vocab.json; a Hugging Face tokenizer.json; or bytes. Left out, the checkpoint's own.
     """
     if out is None:
         raise ValueError("out: missing; expected the folder to write")
     folder = Path(out)
-    is_new = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    require(is_new, "out", out, "new, or an empty folder")
+    require(is_fillable(folder), "out", out, "new, or an empty folder")
     with show_progress("convert", 2, in_bytes=False) as advance:
-        model, vocabulary = load_any_checkpoint(source, args, vocab)
+        model, vocabulary, ours = load_any_checkpoint(source, args, vocab)
         advance(1)
-        WRITERS[to](model, folder, vocabulary)
+
+        def write(part: Path) -> None:
+            WRITERS[to](model, part, vocabulary)
+            name = folder.resolve().name
+            write_card(part, name, model, vocabulary, ours or find_checkpoint(source), to)
+
+        fill_folder(folder, write)
         advance(1)
-    write_card(folder, model, vocabulary, find_checkpoint(source), to)
-    size = sum(parameter.numel() for parameter in model.parameters())
+    size = sum(each.numel() for each in model.parameters())
     print(f"{folder}: {size:,} parameters, {model.config.n_token:,} tokens")
     if vocabulary is None:
-        again = "give one with --vocab, and another --out"
-        print(f"warning: no vocabulary came with it; {again}", file=sys.stderr)
+        hint = "add one with --vocab and another --out"
+        print(f"warning: the checkpoint has no vocabulary; {hint}", file=sys.stderr)
     if args is not None:
-        # A network of the original knows its segments; a folder of ours does not.
+        # The original's network has lengths of segments; our folder has not.
         keywords = load_json(Path(args))
         tgt_len, ext_len = keywords.get("tgt_len"), keywords.get("ext_len") or 0
         print(f"it was made for --data.tgt_len {tgt_len} --data.ext_len {ext_len}")
-    where = shlex.join([f"YOUR_NAME/{folder.resolve().name}", str(folder)])
-    print(f"to publish it, add a licence to {folder / CARD}, and: hf upload {where}")
+    target = shlex.join([f"YOUR_NAME/{folder.resolve().name}", str(folder)])
+    print(f"to publish it, add a licence to {folder / CARD}, and: hf upload {target}")
+
+
+def is_fillable(folder: Path) -> bool:
+    """Return True for a new folder, an empty one, and one that `fill_folder` did not complete."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    is_unfinished = any(name.startswith(UNFINISHED) for name in names)
+    return is_unfinished or not (names or folder.is_file())
+
+
+def fill_folder(folder: Path, fill: Callable[[Path], object]) -> None:
+    """Write the files of a fillable folder, or none after an error; the folder may be a volume.
+
+    Files are written to a hidden folder in it, then moved, config.json as the last one.
+    """
+    with explain_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for unfinished in folder.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(unfinished)
+        try:
+            with TemporaryDirectory(dir=folder, prefix=UNFINISHED) as part:
+                fill(Path(part))
+                for name in sorted(os.listdir(part), key=CONVERTED.__eq__):
+                    os.replace(Path(part, name), folder / name)
+                flush_to_disk(folder)
+        finally:
+            # Unless it has files.
+            with suppress(OSError):
+                folder.rmdir()

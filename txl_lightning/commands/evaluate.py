@@ -1,4 +1,4 @@
-"""evaluate: measure a checkpoint on any text, as a protocol says."""
+"""evaluate: measure a checkpoint on any text, with a protocol."""
 
 import json
 import shutil
@@ -10,16 +10,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..checkpoints.runs import find_checkpoint, load_training_text, sha256_of_weights
-from ..data.config import DataConfig
 from ..data.corpora import CORPORA
-from ..data.documents import show_progress
+from ..data.recipe import DataConfig
 from ..data.store import EvalText
 from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.results import evaluate
-from ..files import check_file_writable
+from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import TransformerXL, Weights
+from ..progress import show_progress
 from .card import add_result
 from .inputs import Device, load_model
 
@@ -38,7 +37,7 @@ def evaluate_command(
     weights: Weights = "float32",
     **lengths: Any,
 ) -> None:
-    """Print the loss of a model on a text: a table on stderr, and to a pipe one line of JSON.
+    """Print the loss of a model on a text: a table on stderr, and in a pipe one line of JSON.
 
     Args:
         ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
@@ -46,49 +45,48 @@ def evaluate_command(
             paper-, nvidia- or fairseq- and the corpus, with -large for the large models.
         path: A file, a folder or tar of documents, or - for the standard input (copied to $TMPDIR);
             left out, the text of the training.
-        corpus: A corpus by name, in place of path.
-        split: Part of the text; your own is test as a whole, unless file names in it say otherwise.
-        document_unit: Unit of path or corpus before which nothing is visible.
+        corpus: A corpus by name, instead of path.
+        split: Part of the text; all of your own text is test, unless names of files in it differ.
+        document_unit: Unit of path or corpus that is read without context from before it.
         data_dir: Folder of data; left out, $TXL_DATA, or data, or that of the training.
-        per_token: A .npy file for the nats of every token in input order; nan where not scored.
-        out: File to append the line of JSON to; /dev/stdout shows it on a terminal.
+        per_token: File (.npy) for the nats of every token in input order; nan where not scored.
+        out: File to append the line of JSON to; /dev/stdout prints it also on a terminal.
         device: Device of the model; left out, a GPU if there is one.
-        weights: Precision of the layers' weights: bf16 and int8 are faster on a CPU, less exact.
-        **lengths: In place of the protocol's own.
+        weights: Precision of the layers' weights: bf16 is faster on a CPU, less exact.
+        **lengths: Lengths that replace those of the protocol.
     """
     chosen = get_protocol(protocol, **lengths)
     check_file_writable("per_token", per_token)
     check_file_writable("out", out)
-    checkpoint = find_checkpoint(ckpt_path)
-    model, vocab = load_model(checkpoint, device, weights)
+    checkpoint, model, vocab = load_model(ckpt_path, device, weights)
     with TemporaryDirectory(prefix="txl-") as folder:
         if path is None and corpus is None:
             require(document_unit is None, "document_unit", document_unit, "path or corpus given")
-            text = EvalText.from_store(*load_training_text(checkpoint, data_dir), split)
+            text = EvalText.from_store(*checkpoint.open_text(data_dir), split)
         else:
             config = select_text(path, corpus, folder)
             config = replace(config, document_unit=document_unit, data_dir=data_dir)
             text = config.encode_split(split, vocab, Path(folder))
         record = score(model, replace(text, name=path or text.name), chosen, per_token)
-    record |= {"checkpoint": str(checkpoint), "checkpoint_sha256": sha256_of_weights(checkpoint)}
+    record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
     record["weights"] = weights
     print_record(record, chosen.unit, out)
-    add_result(checkpoint, record)
+    add_result(checkpoint.path, record)
 
 
 def print_record(record: dict[str, Any], unit: str, out: str | None) -> None:
-    """Print the table; append JSON to `out`, and print it for the program at the other end."""
+    """Print a table on stderr, and JSON in a pipe; append the JSON to `out`."""
     print_notice(format_table(record, unit))
     line = json.dumps(record, allow_nan=False)
     if not sys.stdout.isatty():
         print(line)
     if out is not None:
-        with open(out, "a", encoding="utf-8") as file:
+        with explain_write_errors(Path(out)), open(out, "a", encoding="utf-8") as file:
             print(line, file=file)
 
 
 def select_text(path: str | None, corpus: str | None, folder: str) -> DataConfig:
-    """Return the text asked for; the standard input is copied into `folder`."""
+    """Return the text of a path or corpus; copy the standard input into `folder`."""
     if path is None:
         require(corpus in CORPORA, "corpus", corpus, f"one of {', '.join(CORPORA)}")
         return DataConfig(corpus=corpus)
@@ -105,27 +103,32 @@ def select_text(path: str | None, corpus: str | None, folder: str) -> DataConfig
 def score(
     model: TransformerXL, text: EvalText, protocol: Protocol, per_token: str | None
 ) -> dict[str, Any]:
-    n_token, nats_N = protocol.stream(text.tokens).end, None
-    if per_token is not None:
-        nats_N = np.lib.format.open_memmap(per_token, "w+", np.float32, (n_token,))
-        nats_N[:] = np.nan
+    n_token = protocol.stream(text.tokens).end
     with show_progress(protocol.name, n_token, in_bytes=False) as advance:
-        return evaluate(model, text, protocol, nats_N, advance)
+        if per_token is None:
+            return evaluate(model, text, protocol, None, advance)
+
+        def write(part: Path) -> dict[str, Any]:
+            nats_N = np.lib.format.open_memmap(part, "w+", np.float32, (n_token,))
+            nats_N[:] = np.nan
+            return evaluate(model, text, protocol, nats_N, advance)
+
+        return replace_file(Path(per_token), write)
 
 
 def format_table(record: dict[str, Any], unit: str) -> str:
-    """Return the record for a terminal, the published unit first."""
-    interval = record["interval"]
-    names = sorted((n for n in interval if n in record), key=lambda name: not name.startswith(unit))
+    """Return the record as text for a terminal, the published unit first."""
+    intervals = record["interval"]
+    names = [name for name in intervals if name in record]
     changed = f" (changed: {', '.join(record['changed'])})" if record["changed"] else ""
     rows = [
         f"{record['protocol']}{changed}: {record['text']}, {record['split']}",
         f"{record['tokens_scored']:,} of {record['tokens']:,} tokens scored, "
         f"{record['cold_starts']:,} cold starts",
     ]
-    for name in names:
-        between = "  {:.4f} to {:.4f}".format(*interval[name]) if interval[name] else ""
-        rows.append(f"{name:>20}  {record[name]:.4f}{between}")
+    for name in sorted(names, key=lambda name: not name.startswith(unit)):
+        interval = "  {:.4f} to {:.4f}".format(*intervals[name]) if intervals[name] else ""
+        rows.append(f"{name:>20}  {record[name]:.4f}{interval}")
     speed = f"{record['tokens_per_second']:,.0f} tokens per second"
     peak = f"peak memory {record['peak_memory_bytes'] / 2**20:,.0f} MiB"
     return "\n".join([*rows, f"{record['seconds']:.1f} s, {speed}, {peak}"])

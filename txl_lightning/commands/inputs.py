@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ..checkpoints.runs import load, load_training_text, read_tgt_len, result_folder
-from ..data.config import DataConfig
+from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..data.documents import SPLITS
+from ..data.recipe import DataConfig
 from ..data.store import Store
 from ..data.user_files import find_slices
 from ..data.vocab import Vocabulary
@@ -20,7 +20,6 @@ from ..files import check_folder_writable
 from ..model import TransformerXL, Weights, narrow_weights
 
 Device = Literal["cpu", "cuda"] | None
-USUAL_TGT_LEN = 128
 
 
 def pick_device(device: Device) -> str:
@@ -30,34 +29,33 @@ def pick_device(device: Device) -> str:
 
 
 def load_model(
-    ckpt_path: Path, device: Device, weights: Weights = "float32"
-) -> tuple[TransformerXL, Vocabulary]:
-    place = pick_device(device)
-    model, vocab = load(ckpt_path)
-    return narrow_weights(model.to(place), weights), vocab
+    ckpt_path: str | Path, device: Device, weights: Weights = "float32"
+) -> tuple[LoadedCheckpoint, TransformerXL, Vocabulary]:
+    """Load a checkpoint; return it with its network on the device, and its vocabulary."""
+    name = pick_device(device)
+    checkpoint = load_checkpoint(ckpt_path)
+    model, vocab = checkpoint.build()
+    return checkpoint, narrow_weights(model.to(name), weights), vocab
 
 
-def make_output_folder(out: str | None, ckpt_path: Path, name: str) -> Path:
-    """Return the folder to write to: left out, one of this name beside the checkpoint."""
-    folder = result_folder(ckpt_path) / name if out is None else Path(out)
+def make_output_folder(out: str | None, run_folder: Path, name: str) -> Path:
+    """Return the folder to write to: left out, one of this name in the run's folder."""
+    folder = run_folder / name if out is None else Path(out)
     check_folder_writable("out", folder)
     return folder
 
 
-def find_tgt_len(ckpt_path: Path) -> int:
-    """Return how long segments were in training; a usual length, if a checkpoint does not say."""
-    return read_tgt_len(ckpt_path) or USUAL_TGT_LEN
-
-
-def read_ids(ckpt_path: Path, vocab: Vocabulary, path: str | None, split: str) -> np.ndarray:
+def read_ids(
+    checkpoint: LoadedCheckpoint, vocab: Vocabulary, path: str | None, split: str
+) -> np.ndarray:
     """Return the ids of a file, or else of a split of the checkpoint's text, as one document."""
     if path is not None:
         slices = find_slices(Path(path).expanduser(), DataConfig().data_folder)
         return np.concatenate([ids for each in slices for ids in vocab.encode(each)])
     require(split in SPLITS, "split", split, f"one of {', '.join(SPLITS)}")
-    _, store = load_training_text(ckpt_path)
+    _, store = checkpoint.open_text()
     if not isinstance(store, Store):
-        raise ValueError(f"path: invalid null; {ckpt_path} was trained on a task, not text")
+        raise ValueError(f"path: invalid null; {checkpoint.path} was trained on a task, not text")
     return store.ids(split)
 
 

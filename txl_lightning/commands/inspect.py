@@ -1,5 +1,6 @@
-"""inspect: measure what a trained model does with its memory."""
+"""inspect: measure how a trained model uses its memory."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,11 @@ from ..analysis.loss_by_position import (
     average_by_position,
     score_memory_lens,
 )
-from ..checkpoints.runs import find_checkpoint, sha256_of_weights
-from ..data.documents import show_progress
 from ..errors import require
-from ..evaluation.environment import describe_environment
-from ..evaluation.tables import write_table
-from .inputs import Device, find_tgt_len, load_model, make_output_folder, read_ids
+from ..machine import describe_environment
+from ..progress import show_progress
+from ..tables import write_table
+from .inputs import Device, load_model, make_output_folder, read_ids
 
 
 def inspect_command(
@@ -31,7 +31,7 @@ def inspect_command(
     device: Device = None,
     out: str | None = None,
 ) -> None:
-    """Measure what memory does: loss by its length and by position, and attention distance.
+    """Measure the effect of memory: loss by its length and by position, and attention distance.
 
     Writes .csv, .json and .png files: positions, memory, attention.
 
@@ -42,41 +42,41 @@ def inspect_command(
         tokens: Most tokens to read, from its beginning.
         batch_size: Rows read in parallel.
         tgt_len: Tokens in a segment; left out, as in training.
-        mem_lens: Lengths of memory beside 0 and that of training; left out, up to four times it.
+        mem_lens: Lengths of memory besides 0 and that of training; left out, up to four times it.
         device: Device of the model; left out, a GPU if there is one.
         out: Folder to write to; left out, inspect beside the checkpoint.
     """
     require(tokens >= 1, "tokens", tokens, "at least 1")
-    checkpoint = find_checkpoint(ckpt_path)
-    model, vocab = load_model(checkpoint, device)
+    checkpoint, model, vocab = load_model(ckpt_path, device)
     ids = read_ids(checkpoint, vocab, path, split)[:tokens]
-    folder = make_output_folder(out, checkpoint, "inspect")
-    mem_len = model.config.mem_len
-    tgt_len = find_tgt_len(checkpoint) if tgt_len is None else tgt_len
+    folder = make_output_folder(out, checkpoint.run_folder, "inspect")
+    trained = model.config.mem_len
+    tgt_len = checkpoint.tgt_len if tgt_len is None else tgt_len
     segments = {"batch_size": batch_size, "tgt_len": tgt_len}
-    usual = [max(1, (mem_len or tgt_len) * 2**power // 4) for power in range(5)]
-    lengths = sorted({0, mem_len, *(mem_lens or usual)})
+    multiples = [max(1, (trained or tgt_len) * 2**power // 4) for power in range(5)]
+    lengths = sorted({0, trained, *(mem_lens or multiples)})
     with show_progress("inspect", len(lengths) + 1, in_bytes=False) as advance:
         nats = score_memory_lens(model, ids, lengths, **segments, advance=advance)
         attention = measure_attention_distance(model, ids, **segments)
         advance(1)
-    about = {"checkpoint": str(checkpoint), "checkpoint_sha256": sha256_of_weights(checkpoint)}
-    about |= {"path": path, "split": split} | describe_environment(model.device)
-    about |= {"tokens": len(ids), "unit": vocab.unit, "trained_mem_len": mem_len, **segments}
-    write_results(folder, nats, attention, about)
+    origin = {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
+    origin |= {"path": path, "split": split} | describe_environment(model.device)
+    origin |= {"tokens": len(ids), "unit": vocab.unit, "trained_mem_len": trained, **segments}
+    write_results(folder, nats, attention, origin)
 
 
 def write_results(
-    folder: Path, nats: dict[int, np.ndarray], attention: plots.Rows, about: dict[str, Any]
+    folder: Path, nats: dict[int, np.ndarray], attention: plots.Rows, origin: dict[str, Any]
 ) -> None:
-    unit, mem_len = about["unit"], about["trained_mem_len"]
+    """Write and print loss by length of memory and by position, and attention distances."""
+    unit, trained = origin["unit"], origin["trained_mem_len"]
     memory = average_by_memory_len(nats)
-    positions = average_by_position({length: nats[length] for length in sorted({0, mem_len})})
-    for name, rows in {"memory": memory, "positions": positions, "attention": attention}.items():
-        write_table(rows, folder / name, about)
-    plots.plot_loss_by_memory(memory, folder / "memory.png", unit, mem_len)
-    plots.plot_loss_by_position(positions, folder / "positions.png", unit)
-    plots.plot_attention(attention, folder / "attention.png", unit)
+    positions = average_by_position({length: nats[length] for length in sorted({0, trained})})
+    plot_memory = partial(plots.plot_loss_by_memory, unit=unit, trained=trained)
+    plot_positions = partial(plots.plot_loss_by_position, unit=unit)
+    write_table(memory, folder / "memory", origin, plot_memory)
+    write_table(positions, folder / "positions", origin, plot_positions)
+    write_table(attention, folder / "attention", origin, partial(plots.plot_attention, unit=unit))
     print(f"mem_len  nats per {unit}  saved (and its standard error)")
     for row in memory:
         saved = f"{row['saved']:7.4f} ({row['saved_standard_error']:.4f})"

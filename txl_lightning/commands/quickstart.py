@@ -1,6 +1,7 @@
-"""quickstart: train for five minutes, and see what memory is worth."""
+"""quickstart: train for five minutes, then test with and without memory."""
 
 import math
+import shlex
 import time
 import timeit
 from pathlib import Path
@@ -20,43 +21,44 @@ if TYPE_CHECKING:
     from ..data.datamodule import CorpusDataModule
 
 PROMPT_LEN = 300
-"""Tokens of the test text before the sample: a memory that is nearly empty is rare in training."""
+"""Tokens of the test text before the sample: in training, the memory is rarely nearly empty."""
 SECONDS = 30
 """Time for each measurement of the test text; a slow machine scores a part of it."""
-N_TRIED = 10_000
-"""Tokens by which its speed is known."""
+N_TIMED = 10_000
+"""Tokens that are scored to measure the speed."""
 
 
 def quickstart_command(config: str = "quickstart") -> None:
-    """Train for five minutes on this Python's own source, and measure what memory is worth.
+    """Train for five minutes on the source of this Python, then test with and without memory.
 
-    Where this machine multiplies bfloat16 faster, it trains in that. Then, in two minutes at most,
-    it scores the test text with its memory and without, continues it, and says what to type next.
+    Training is in bfloat16 if this machine multiplies it faster. The tests take at most two
+    minutes; then the test text is continued, and commands to try next are printed.
 
     Args:
         config: Another run: a file, or a name that txl-lightning configs lists.
     """
-    # Lightning takes seconds, which --help need not wait for.
+    # Importing Lightning takes seconds, and --help does not need it.
     from ..training.callbacks.run_folder import run_folder
     from ..training.cli import run_trainer
 
     path = Path(find_config(config))
     require(path.is_file(), "config", config, "a file, or a name that txl-lightning configs lists")
     began = time.perf_counter()
-    cli = run_trainer(["fit", f"--config={path}", *choose_precision(path)])
-    minutes, folder = (time.perf_counter() - began) / 60, run_folder(cli.trainer)
+    trainer = run_trainer(["fit", f"--config={path}", *choose_precision(path)])
+    minutes, folder = (time.perf_counter() - began) / 60, run_folder(trainer)
     print(f"\ntrained for {minutes:.1f} minutes; on one page: {folder / 'report.html'}\n")
-    measure_memory(cli.datamodule, cli.model.net)
-    print_sample(cli.datamodule, cli.model.net)
+    data, model = trainer.datamodule, trainer.lightning_module.net
+    measure_memory(data, model)
+    print_sample(data, model)
     print_next_commands(folder)
 
 
 def choose_precision(path: Path) -> list[str]:
-    """Return options for bfloat16 on a CPU that multiplies it faster, as with AMX."""
+    """Return options for bfloat16 on a CPU that multiplies it faster, for example with AMX."""
     try:
         settings = flatten_settings(load_yaml(path.read_bytes()))
     except (yaml.YAMLError, UnicodeDecodeError, AttributeError):
-        # What is wrong with the file, fit says.
+        # fit explains what is wrong with the file.
         return []
     if settings.get("trainer.accelerator") != "cpu":
         return []
@@ -71,16 +73,19 @@ def choose_precision(path: Path) -> list[str]:
 
 def measure_memory(data: "CorpusDataModule", model: TransformerXL) -> None:
     """Print bits per byte of the test text with twice the trained memory, with it, and without."""
-    ids, how, trained = data.store.ids("test"), data.config, model.config.mem_len
-    shape = {"batch_size": how.eval_batch_size, "tgt_len": how.eval_tgt_len}
+    all_ids, trained = data.store.ids("test"), model.config.mem_len
+    shape = {"batch_size": data.config.eval_batch_size, "tgt_len": data.config.eval_tgt_len}
     began = time.perf_counter()
-    stream_nats(model, ids[:N_TRIED], **shape, mem_len=2 * trained)
-    some = ids[: int(N_TRIED * SECONDS / (time.perf_counter() - began))]
+    stream_nats(model, all_ids[:N_TIMED], **shape, mem_len=2 * trained)
+    ids = all_ids[: int(N_TIMED * SECONDS / (time.perf_counter() - began))]
     size = data.bytes_per_token("test")
-    print(f"held-out test text, {len(some):,} of {len(ids):,} tokens, {size:.2f} bytes each:")
-    for mem_len in (2 * trained, trained, 0):
-        nats = stream_nats(model, some, **shape, mem_len=mem_len).mean(dtype=torch.float64).item()
-        print(f"  mem_len {mem_len:4d}   {nats / math.log(2) / size:.3f} bits per byte", flush=True)
+    print(f"held-out test text, {len(ids):,} of {len(all_ids):,} tokens, {size:.2f} bytes each:")
+    notes = {2 * trained: "", trained: ", as trained", 0: ", the same network without its memory"}
+    for mem_len, note in notes.items():
+        nats = stream_nats(model, ids, **shape, mem_len=mem_len).mean(dtype=torch.float64).item()
+        bits = f"{nats / math.log(2) / size:.3f} bits per byte"
+        print(f"  mem_len {mem_len:4d}   {bits}{note}", flush=True)
+    print("(a network trained without memory, --model.net.mem_len 0, usually loses less)")
 
 
 def print_sample(data: "CorpusDataModule", model: TransformerXL) -> None:
@@ -88,13 +93,13 @@ def print_sample(data: "CorpusDataModule", model: TransformerXL) -> None:
     ids = generate(model, prompt, 200, temperature=0.9, seed=1)
     before, after = data.vocab.decode(prompt[-40:].tolist()), data.vocab.decode(ids.tolist())
     text = show_controls(f"{before}###{after}", kept="\n\t")
-    print(f"\nthe test text, and after ### how the model goes on:\n\n{text}")
+    print(f"\nthe test text, and after ### the model's continuation:\n\n{text}")
 
 
 def print_next_commands(folder: Path) -> None:
     checkpoint = folder / "checkpoints" / "last.ckpt"
-    given = f"--config {folder}/config.yaml --ckpt_path {checkpoint}"
-    print("\ncontinue, test with a longer memory, sample:\n")
-    print(f"  txl-lightning fit {given} --plan.minutes 10")
-    print(f"  txl-lightning test {folder} --model.eval_mem_len 512")
-    print(f"  txl-lightning generate {folder} --prompt 'import os'")
+    run, path, config = (shlex.quote(str(p)) for p in (folder, checkpoint, folder / "config.yaml"))
+    print("\nto continue training, test with a longer memory, or sample:\n")
+    print(f"  txl-lightning fit --config {config} --ckpt_path {path} --plan.minutes 10")
+    print(f"  txl-lightning test {run} --model.eval_mem_len 512")
+    print(f"  txl-lightning generate {run} --prompt 'import os'")

@@ -1,6 +1,7 @@
-"""recl: measure how much context is of use to models."""
+"""recl: measure how much context models use."""
 
 from collections.abc import Sequence
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,15 +9,16 @@ import numpy as np
 
 from ..analysis.plots import label_recl, plot_gains
 from ..analysis.recl import THRESHOLD, compute_recl, score_context, spread_targets
-from ..checkpoints.runs import find_checkpoint, sha256_of_weights
-from ..data.documents import show_progress
+from ..checkpoints import LoadedCheckpoint
 from ..data.vocab import Vocabulary
 from ..errors import require
-from ..evaluation.environment import describe_environment
-from ..evaluation.tables import write_table
+from ..machine import describe_environment
 from ..model import TransformerXL
-from .inputs import Device, find_tgt_len, load_model, make_output_folder, read_ids
-from .runs import shorten_paths
+from ..progress import show_progress
+from ..runs.folder import find_checkpoint
+from ..runs.listing import shorten_paths
+from ..tables import write_table
+from .inputs import Device, load_model, make_output_folder, read_ids
 
 
 def recl_command(
@@ -31,40 +33,42 @@ def recl_command(
     device: Device = None,
     out: str | None = None,
 ) -> None:
-    """Measure how much context is of use to a group of checkpoints of one vocabulary, on one text.
+    """Measure how much context a group of checkpoints of one vocabulary uses, on one text.
 
-    RECL (Dai et al. 2019, Appendix C): where a step more lowers perplexity by less than 1 %, judged
-    by what no model could do with less. Written as .csv and .json: recl, gains; and recl.png.
+    RECL (Dai et al. 2019, Appendix C) is the context from which another step lowers perplexity by
+    less than 1 %, relative to the best model with the shorter context. Unrelated tokens lower it
+    too: a control takes each step from elsewhere in the text. Writes .csv, .json and .png files.
 
     Args:
         ckpt_path: Checkpoints written by fit, or runs' folders, for their best.ckpt.
         step: Tokens by which the context grows.
         max_context: The longest context.
-        r: Shares of the positions, the hardest with the shorter context, that are looked at.
+        r: Fractions of the positions that count, those hardest with the shorter context.
         positions: Targets, evenly spread over the text.
-        reading: How the tokens of a context are read: whole, so that each token sees all of the
-            context before it; or trained, in the segments and with the memory of training.
-        path: A text to measure on; left out, that of the first checkpoint's run.
-        split: Which part of that text.
-        device: Device of the model; left out, a GPU if there is one.
+        reading: How a context is read: whole, so that each token sees all of it before itself; or
+            trained, in the segments and with the memory of training.
+        path: Text to measure on; left out, that of the first checkpoint's run.
+        split: Part of that text: train, val or test.
+        device: Device of the models; left out, a GPU if there is one.
         out: Folder to write to; left out, recl beside the first checkpoint.
     """
-    check_options(step, max_context, r, positions)
-    checkpoints = [find_checkpoint(path) for path in ckpt_path]
-    models, vocab = load_group(checkpoints, device)
+    require(step >= 1, "step", step, "at least 1")
+    require(positions >= 1, "positions", positions, "at least 1")
+    # A gain needs two lengths of context.
+    require(max_context >= 2 * step, "max_context", max_context, f"at least 2 * step ({2 * step})")
+    require(all(0 < share <= 1 for share in r), "r", list(r), "each above 0 and at most 1")
+    checkpoints, models, vocab = load_group(ckpt_path, device)
     tokens = read_ids(checkpoints[0], vocab, path, split)
     place_P = spread_targets(len(tokens), max_context, positions)
-    folder = make_output_folder(out, checkpoints[0], "recl")
-    contexts, is_whole = range(step, max_context + 1, step), reading == "whole"
+    folder = make_output_folder(out, checkpoints[0].run_folder, "recl")
+    contexts = range(step, max_context + 1, step)
     print(f"nats per {vocab.unit}, at {len(place_P):,} positions, by context")
-    lengths = [
-        {} if is_whole else {"tgt_len": find_tgt_len(each), "mem_len": model.config.mem_len}
-        for each, model in zip(checkpoints, models.values(), strict=True)
-    ]
-    nats = score_models(models, tokens, place_P, contexts, lengths)
-    about = describe_group(models, checkpoints) | {"reading": reading, "positions": len(place_P)}
-    about |= {"path": path, "split": None if path else split}
-    write_results(folder, nats, r, about | {"contexts": list(contexts), "unit": vocab.unit})
+    trained = checkpoints if reading == "trained" else []
+    nats, control = score_models(models, tokens, place_P, contexts, trained)
+    origin = describe_models(models, checkpoints) | {"reading": reading, "positions": len(place_P)}
+    origin |= {"path": path, "split": None if path else split}
+    origin |= {"contexts": [*contexts], "unit": vocab.unit}
+    write_results(folder, nats, control, r, origin)
 
 
 def score_models(
@@ -72,57 +76,68 @@ def score_models(
     tokens: np.ndarray,
     place_P: np.ndarray,
     contexts: Sequence[int],
-    lengths: Sequence[dict[str, int]],
-) -> dict[str, np.ndarray]:
-    """Return each model's nats_CP, and print their means as they become known."""
-    nats = {}
+    trained: Sequence[LoadedCheckpoint],
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return each model's nats_CP, real and with unrelated added tokens; print means early.
+
+    Contexts are read whole, or in the segments of the checkpoints in `trained`.
+    """
+    nats, control = {}, {}
     with show_progress("recl", len(models) * len(contexts), in_bytes=False) as advance:
-        for (name, model), given in zip(models.items(), lengths, strict=True):
-            rows = []
-            for context in contexts:
-                rows.append(score_context(model, tokens, place_P, context, **given))
-                print(f"{name}  {context:6,}  {rows[-1].mean():.4f}", flush=True)
+        for (name, model), each in zip_longest(models.items(), trained):
+            mem_len, rows, control_rows = model.config.mem_len, [], []
+            segments = {"tgt_len": each.tgt_len, "mem_len": mem_len} if each else {}
+            for shorter, context in pairwise([0, *contexts]):
+                targets = model, tokens, place_P, context
+                rows.append(score_context(*targets, **segments))
+                added = context - shorter
+                control_rows.append(score_context(*targets, **segments, unrelated=added))
+                means = f"{rows[-1].mean():.4f}  unrelated {control_rows[-1].mean():.4f}"
+                print(f"{name}  {context:6,}  {means}", flush=True)
                 advance(1)
-            nats[name] = np.stack(rows)
-    return nats
+            nats[name], control[name] = np.stack(rows), np.stack(control_rows[1:])
+    return nats, control
 
 
-def check_options(step: int, max_context: int, r: Sequence[float], positions: int) -> None:
-    require(step >= 1, "step", step, "at least 1")
-    # A gain needs two lengths of context.
-    require(max_context >= 2 * step, "max_context", max_context, f"at least 2 * step ({2 * step})")
-    require(positions >= 1, "positions", positions, "at least 1")
-    require(all(0 < share <= 1 for share in r), "r", list(r), "each above 0 and at most 1")
+def describe_models(
+    models: dict[str, TransformerXL], checkpoints: Sequence[LoadedCheckpoint]
+) -> dict[str, Any]:
+    """Return checkpoints and checksums by the names of the models, and the environment."""
+    environment = describe_environment(next(iter(models.values())).device)
+    paths = {name: str(each.path) for name, each in zip(models, checkpoints, strict=True)}
+    hashes = {name: each.sha256 for name, each in zip(models, checkpoints, strict=True)}
+    return {"checkpoints": paths, **environment, "checkpoint_sha256": hashes}
 
 
 def write_results(
-    folder: Path, nats: dict[str, np.ndarray], r: Sequence[float], about: dict[str, Any]
+    folder: Path,
+    nats: dict[str, np.ndarray],
+    control: dict[str, np.ndarray],
+    r: Sequence[float],
+    origin: dict[str, Any],
 ) -> None:
-    found, gains = compute_recl(nats, about["contexts"], r)
-    means = {name: nats_CP.mean(axis=1).tolist() for name, nats_CP in nats.items()}
-    write_table(found, folder / "recl", about | {"nats": means})
-    write_table(gains, folder / "gains", about)
-    plot_gains(gains, found, folder / "recl.png", about["unit"], THRESHOLD)
-    for row in found:
-        print(f"{row['model']}  r {row['r']:g}  RECL {label_recl(row)}")
+    recls, gains = compute_recl(nats, control, origin["contexts"], r)
+    for name, values in (("nats", nats), ("control_nats", control)):
+        origin[name] = {model: nats_CP.mean(axis=1).tolist() for model, nats_CP in values.items()}
+    write_table(recls, folder / "recl", origin)
+    write_table(gains, folder / "gains", origin)
+    plot_gains(gains, recls, folder / "recl.png", origin["unit"], THRESHOLD)
+    for row in recls:
+        recl = f"RECL {label_recl(row)}, {row['recl_net']:,} by gain less control"
+        print(f"{row['model']}  r {row['r']:g}  {recl}")
     print(f"written to {folder}")
 
 
-def describe_group(models: dict[str, TransformerXL], checkpoints: Sequence[Path]) -> dict[str, Any]:
-    sha256 = dict(zip(models, map(sha256_of_weights, checkpoints), strict=True))
-    about = {"checkpoints": dict(zip(models, map(str, checkpoints), strict=True))}
-    about |= describe_environment(next(iter(models.values())).device)
-    return about | {"checkpoint_sha256": sha256}
-
-
 def load_group(
-    paths: Sequence[Path], device: Device
-) -> tuple[dict[str, TransformerXL], Vocabulary]:
-    """Load models by name, and their one vocabulary."""
-    are_different = len(set(paths)) == len(paths)
-    require(are_different, "ckpt_path", ", ".join(map(str, paths)), "different files")
-    models, vocabs = zip(*(load_model(path, device) for path in paths), strict=True)
+    names: Sequence[str], device: Device
+) -> tuple[list[LoadedCheckpoint], dict[str, TransformerXL], Vocabulary]:
+    """Load checkpoints, their networks by name, and their one vocabulary."""
+    paths = [find_checkpoint(name) for name in names]
+    is_set = len(set(paths)) == len(paths)
+    require(is_set, "ckpt_path", ", ".join(map(str, paths)), "different files")
+    loaded = [load_model(path, device) for path in paths]
+    checkpoints, models, vocabs = map(list, zip(*loaded, strict=True))
     for path, vocab in zip(paths, vocabs, strict=True):
         if vocab.fingerprint != vocabs[0].fingerprint:
             raise ValueError(f"ckpt_path: {path} has another vocabulary than {paths[0]}")
-    return dict(zip(shorten_paths(paths), models, strict=True)), vocabs[0]
+    return checkpoints, dict(zip(shorten_paths(paths), models, strict=True)), vocabs[0]

@@ -1,49 +1,12 @@
 """runs: list the runs in a folder."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from itertools import takewhile
-from pathlib import Path
-from typing import Any
 
-import yaml
-
-from ..errors import DataError, flatten_settings, require
-from ..evaluation.run_metrics import RunMetrics, read_metrics
-from ..evaluation.tables import align_columns
-from ..files import host_name, is_running, load_yaml, read_json
-
-STATE = {"state": str, "step": int, "parameters": int, "host": str, "pid": int}
+from ..runs.listing import find_runs, load_run, written_at
+from ..tables import align_columns
 
 
-@dataclass(frozen=True)
-class Run:
-    """The content of a run's folder: settings by dotted key, metrics, and what run.json says."""
-
-    folder: Path
-    settings: dict[str, Any]
-    metrics: RunMetrics
-    about: dict[str, Any]
-
-    @property
-    def state(self) -> str:
-        about = self.about or {"state": "", "host": ""}
-        # Nobody writes that a process was killed.
-        is_killed = about["state"] == "training" and about["host"] == host_name()
-        return "killed" if is_killed and not is_running(about["pid"]) else about["state"]
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """Return in words what runs are compared by; what one lacks is left out."""
-        steps = [self.about.get("step", 0), *(row["step"] for row in self.metrics.rows[-1:])]
-        facts = {"state": self.state, "steps": f"{max(steps):,.0f}"}
-        if self.about:
-            facts["parameters"] = f"{self.about['parameters']:,}"
-        return facts | self.metrics.headlines
-
-
-def runs_command(root: str) -> None:
+def runs_command(root: str = "runs") -> None:
     """List the runs in a folder and all folders in it, the one written last at the end.
 
     Args:
@@ -51,47 +14,10 @@ def runs_command(root: str) -> None:
     """
     lines = [["run", "last written", "state", "steps", "parameters", "best validation", ""]]
     for folder in find_runs(root, "root"):
-        facts = load_run_folder(folder).facts
+        facts = load_run(folder).facts
         best = next((name for name in facts if name.startswith("best validation")), "")
         cells = [facts.get(name) or "-" for name in ("state", "steps", "parameters", best)]
         date = datetime.fromtimestamp(written_at(folder)).strftime("%Y-%m-%d %H:%M")
         unit = best.removeprefix("best validation ").strip("()")
         lines.append([str(folder), date, *cells, unit])
     print(align_columns(lines))
-
-
-def find_runs(root: str, key: str) -> list[Path]:
-    """Return the folders of runs in a folder, or itself, the one written last at the end."""
-    configs = Path(root).rglob("config.yaml")
-    folders = [path.parent for path in configs if written_at(path.parent)]
-    require(bool(folders), key, root, "a folder with runs, which fit writes")
-    return sorted(folders, key=lambda folder: (written_at(folder), folder))
-
-
-def written_at(folder: Path) -> float:
-    """Return when a run was written to, in seconds since 1970; 0 for a folder of something else."""
-    files = [folder / name for name in ("run.json", "metrics.csv")]
-    return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
-
-
-def load_run_folder(folder: Path) -> Run:
-    config, about = folder / "config.yaml", folder / "run.json"
-    try:
-        settings = flatten_settings(load_yaml(config.read_bytes()))
-    except (yaml.YAMLError, AttributeError, ValueError) as error:
-        raise DataError(f"{config}: damaged, or not what fit wrote") from error
-    # Runs of earlier releases have none.
-    state = read_json(about, STATE) if about.is_file() else {}
-    return Run(folder, settings, read_metrics(folder), state)
-
-
-def shorten_paths(paths: Sequence[str | Path]) -> list[str]:
-    """Return what tells the paths apart, without the folders that all of them begin or end with."""
-    parts = [Path(str(path).removesuffix(".ckpt")).absolute().parts for path in paths]
-    start = count_shared(parts)
-    end = count_shared([each[start:][::-1] for each in parts])
-    return ["/".join(each[start : len(each) - end]) or each[-1] for each in parts]
-
-
-def count_shared(parts: Iterable[tuple[str, ...]]) -> int:
-    return len(list(takewhile(lambda at: len(set(at)) == 1, zip(*parts, strict=False))))

@@ -1,4 +1,4 @@
-"""speed: time a token with memory, and with a sliding window instead."""
+"""speed: time a token with memory, with a sliding window, and in generation."""
 
 from pathlib import Path
 
@@ -6,16 +6,13 @@ import yaml
 
 from ..analysis.plots import Rows, plot_latency, plot_speed
 from ..analysis.speed import compare_with_window, is_disturbed, measure_latency
-from ..checkpoints import load_run
-from ..checkpoints.runs import find_checkpoint
+from ..checkpoints import load_checkpoint
 from ..errors import require
-from ..evaluation.environment import describe_environment
-from ..evaluation.tables import write_table
 from ..files import find_config, load_yaml
+from ..machine import describe_environment
 from ..model import TransformerXL, TransformerXLConfig
+from ..tables import write_table
 from .inputs import Device, make_output_folder, pick_device
-
-DISTURBED = "warning: other processes disturbed the timing; do not trust these figures"
 
 
 def speed_command(
@@ -29,19 +26,18 @@ def speed_command(
     device: Device = None,
     out: str | None = None,
 ) -> None:
-    """Time a token with memory, with a sliding window (the paper's Table 9), and in writing.
+    """Time a token with memory, with a sliding window (the paper's Table 9), and in generation.
 
-    Written as .csv, .json and .png: window, latency.
+    Writes .csv, .json and .png files: window, latency.
 
     Args:
-        source: A checkpoint, a run's folder, one of convert's, or a config, whose weights are
-            drawn.
-        lengths: Attention lengths: what is remembered, and how long the window is.
+        source: A checkpoint, a run's folder, one of convert's, or a config, for random weights.
+        lengths: Attention lengths: states in the memory, and tokens in the window.
         tgt_len: Tokens in a segment, with memory.
-        segments: How many are timed, with memory; the fastest counts.
-        positions: How many windows are timed; each scores one token, and the fastest counts.
-        batches: Rows at once, of which one token after the other is written with the least length.
-        tokens: How many of these are timed.
+        segments: Segments timed, with memory; the fastest counts.
+        positions: Windows timed; each scores one token, and the fastest counts.
+        batches: Batch sizes of the generation, which is timed at the smallest length.
+        tokens: Tokens generated one by one in each batch.
         device: Device of the model; left out, a GPU if there is one.
         out: Folder to write to; left out, speed beside the checkpoint, or in runs for a config.
     """
@@ -51,56 +47,53 @@ def speed_command(
     for key, values in {"lengths": lengths, "batches": batches}.items():
         require(all(value >= 1 for value in values), key, list(values), "at least 1 each")
     source = find_config(source)
-    model = load_network(source).to(pick_device(device))
-    # A config has no run.
-    out = "runs/speed" if out is None and is_config(source) else out
-    folder = make_output_folder(out, find_checkpoint(source), "speed")
-    about = {"source": source, **describe_environment(model.device)}
+    is_config = Path(source).suffix in (".yaml", ".yml")
+    checkpoint = None if is_config else load_checkpoint(source)
+    model = checkpoint.build_network() if checkpoint else build_network(Path(source))
+    model = model.to(pick_device(device))
+    folder = make_output_folder(out, checkpoint.run_folder if checkpoint else Path("runs"), "speed")
+    origin = {"source": source, **describe_environment(model.device)}
     window = compare_with_window(model, list(lengths), tgt_len, segments, positions)
-    write_table(window, folder / "window", about)
-    plot_speed(window, folder / "window.png")
+    write_table(window, folder / "window", origin, plot_speed)
     print_window(window)
     latency = measure_latency(model, min(lengths), list(batches), tokens)
-    write_table(latency, folder / "latency", about)
-    plot_latency(latency, folder / "latency.png")
+    write_table(latency, folder / "latency", origin, plot_latency)
     print_latency(latency)
     print(f"written to {folder}")
 
 
-def print_latency(rows: Rows) -> None:
-    print(f"{rows[0]['tokens']} tokens written one by one, {rows[0]['mem_len']:,} remembered")
-    for row in rows:
-        rate, half, most = row["tokens_per_second"], row["p50_ms"], row["p99_ms"]
-        times = f"a token in {half:.1f} ms (half), {most:.1f} ms (99 %)"
-        print(f"{row['batch_size']:6} rows: {rate:8,.0f} tokens/s, {times}")
-    if is_disturbed(rows):
-        print(DISTURBED)
+def build_network(config: Path) -> TransformerXL:
+    """Build a network with the sizes of a config."""
+    try:
+        net = load_yaml(config.read_text())["model"]["net"]
+        return TransformerXL(TransformerXLConfig(**net)).eval()
+    except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"source: {config} is not a config with model.net: {reason}") from error
 
 
 def print_window(rows: Rows) -> None:
     counts = f"{rows[0]['segments']} segments, {rows[0]['window_positions']} windows"
-    print(f"milliseconds of a token, fastest of {counts}")
+    print(f"milliseconds per token, fastest of {counts}")
     for row in rows:
-        theirs = f" (paper: {row['published_speedup']:,})" if row["published_speedup"] else ""
+        paper = f" (paper: {row['published_speedup']:,})" if row["published_speedup"] else ""
         print(
-            f"{row['attention_len']:6,} seen: {row['memory_ms_per_token']:8.3f} with memory, "
-            f"{row['window_ms_per_token']:10.1f} with a window: {row['speedup']:,.0f} times{theirs}"
+            f"attention length {row['attention_len']:6,}: "
+            f"{row['memory_ms_per_token']:8.3f} with memory, "
+            f"{row['window_ms_per_token']:10.1f} with a window: {row['speedup']:,.0f} times{paper}"
         )
+    warn_if_disturbed(rows)
+
+
+def print_latency(rows: Rows) -> None:
+    print(f"{rows[0]['tokens']} tokens generated one by one, with mem_len {rows[0]['mem_len']:,}")
+    for row in rows:
+        rate, median, slowest = row["tokens_per_second"], row["p50_ms"], row["p99_ms"]
+        times = f"a token in {median:.1f} ms (median), {slowest:.1f} ms (99 %)"
+        print(f"{row['batch_size']:6} rows: {rate:8,.0f} tokens/s, {times}")
+    warn_if_disturbed(rows)
+
+
+def warn_if_disturbed(rows: Rows) -> None:
     if is_disturbed(rows):
-        print(DISTURBED)
-
-
-def is_config(source: str) -> bool:
-    return Path(source).suffix in (".yaml", ".yml")
-
-
-def load_network(source: str) -> TransformerXL:
-    """Load the network of a checkpoint, or make one of a config's sizes."""
-    if not is_config(source):
-        return load_run(source)[0]
-    try:
-        net = load_yaml(Path(source).read_text())["model"]["net"]
-        return TransformerXL(TransformerXLConfig(**net)).eval()
-    except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"source: {source} is not a config with model.net: {reason}") from error
+        print("warning: other processes disturbed the timing; do not trust these figures")

@@ -1,29 +1,28 @@
-"""sweep: many runs of one file of W&B's, on one machine and without an account."""
+"""sweep: run a W&B sweep file with Optuna, on one machine and without an account."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..data.documents import show_progress
 from ..errors import require
 from ..files import check_folder_writable, find_config
+from ..progress import show_progress
 
 
 def sweep_command(
     path: str, count: int | None = None, out: str | None = None, seed: int = 1
 ) -> None:
-    """Run the trials of a sweep one after the other; interrupted, the same command continues.
+    """Run the trials of a sweep file one after the other; rerun the command to continue a sweep.
 
-    Optuna proposes the trials and prunes them. Several of these commands on one machine share a
-    folder's sweep. A trial that fails is noted, and the sweep continues. Written are results.csv,
-    results.json, curves.png, results.png, importances.png, and a folder for each trial with its log
-    and its run.
+    Optuna proposes and prunes trials. Several of these commands on one machine may share a sweep's
+    folder. A failed trial is recorded, and the sweep continues. Writes results.csv, results.json,
+    curves.png, results.png, importances.png, and for each trial a folder with its log and its run.
 
     Args:
-        path: A sweep in W&B's format, or the name of a given one.
-        count: Trials in all, with those of earlier calls and those that failed; left out, the
-            file's run_cap, or as many as its grid has.
-        out: The folder to write to; left out, one of the file's name in runs/sweeps.
-        seed: The same seed proposes the same, if the trials have the same results.
+        path: A sweep in W&B's format, or the name of an included one.
+        count: Trials in total, including earlier and failed ones; left out, the file's run_cap, or
+            all of its grid.
+        out: Folder to write to; left out, runs/sweeps and the name of the file.
+        seed: Seed of the proposals; they also depend on the results of the trials.
     """
     require(count is None or count >= 1, "count", count, "at least 1")
     require(0 <= seed < 2**32, "seed", seed, "at least 0 and less than 2^32")

@@ -2,24 +2,33 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..checkpoints.files import KEY
-from ..checkpoints.runs import CONFIG, find_checkpoint, load_run
+from ..checkpoints.loading import LoadedCheckpoint, check_weights, interpret_file, load_folder
+from ..checkpoints.saving import KEY, verify_checkpoint
 from ..checkpoints.tensors import errors_in, load_content, load_json, require_tensors
 from ..checkpoints.vocabulary import read_vocabulary
 from ..data.vocab import Vocabulary
 from ..errors import CheckpointError
 from ..model import TransformerXL
+from ..runs.folder import CONVERTED, find_checkpoint
 from .huggingface import MODEL_TYPE, load_huggingface
 from .nvidia import STAND_INS, load_nvidia_checkpoint
 from .original import load_original
 
-Loaded = tuple[TransformerXL, Vocabulary | None]
+
+class AnyCheckpoint(NamedTuple):
+    model: TransformerXL
+    """In eval mode."""
+    vocab: Vocabulary | None
+    ours: LoadedCheckpoint | None = None
+    """The checkpoint, if fit or convert wrote it."""
 
 
-def load_any_checkpoint(source: str, args: str | None = None, vocab: str | None = None) -> Loaded:
-    """Load a checkpoint of any supported format: network in eval mode, vocabulary if present.
+def load_any_checkpoint(
+    source: str, args: str | None = None, vocab: str | None = None
+) -> AnyCheckpoint:
+    """Load a checkpoint of any supported format.
 
     Args:
         source: the file or folder.
@@ -27,31 +36,38 @@ def load_any_checkpoint(source: str, args: str | None = None, vocab: str | None 
         vocab: see `read_vocabulary`; by default the one that comes with the checkpoint.
     """
     path = find_checkpoint(source)
-    model, own = load_from_folder(path) if path.is_dir() else load_from_file(path, args)
-    return model, own if vocab is None else read_vocabulary(vocab, model.config.n_token)
+    loaded = load_from_folder(path) if path.is_dir() else load_from_file(path, args)
+    if vocab is None:
+        return loaded
+    return loaded._replace(vocab=read_vocabulary(vocab, loaded.model.config.n_token))
 
 
-def load_from_folder(folder: Path) -> Loaded:
-    settings = load_json(folder / CONFIG)
+def load_from_folder(folder: Path) -> AnyCheckpoint:
+    settings = load_json(folder / CONVERTED)
     if KEY in settings:
-        return load_run(folder)
-    kind = settings.get("model_type")
-    if kind == MODEL_TYPE:
-        return load_huggingface(folder)
-    raise CheckpointError(f"{folder / CONFIG}: model_type: invalid {kind}; expected {MODEL_TYPE}")
+        return build(check_weights(load_folder(folder)))
+    model_type = settings.get("model_type")
+    if model_type == MODEL_TYPE:
+        return AnyCheckpoint(*load_huggingface(folder))
+    refusal = f"model_type: invalid {model_type}; expected {MODEL_TYPE}"
+    raise CheckpointError(f"{folder / CONVERTED}: {refusal}")
 
 
-def load_from_file(path: Path, args: str | None) -> Loaded:
+def load_from_file(path: Path, args: str | None) -> AnyCheckpoint:
     content: Any = load_content(path, STAND_INS)
     keys = content.keys() if isinstance(content, Mapping) and args is None else set()
     if keys >= {"model_state", "model_config"}:
-        return load_nvidia_checkpoint(path, content)
+        return AnyCheckpoint(*load_nvidia_checkpoint(path, content))
     if "hyper_parameters" in keys:
-        return load_run(path)
+        return build(check_weights(interpret_file(path, verify_checkpoint(path), content)))
     weights = require_tensors(path, content)
     if args is None:
         expected = "expected a JSON file of the keywords of the original's constructor"
         raise ValueError(f"args: missing for the state_dict {path}; {expected}")
     keywords = load_json(Path(args))
     with errors_in(path):
-        return load_original(weights, keywords, path), None
+        return AnyCheckpoint(load_original(weights, keywords, path), None)
+
+
+def build(checkpoint: LoadedCheckpoint) -> AnyCheckpoint:
+    return AnyCheckpoint(checkpoint.build_network(), checkpoint.load_vocabulary(), checkpoint)

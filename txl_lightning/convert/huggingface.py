@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..checkpoints.files import warn_unverified
+from ..checkpoints.saving import warn_unverified
 from ..checkpoints.tensors import errors_in, load_content, load_json, require_tensors, save_tensors
 from ..checkpoints.vocabulary import load_vocabulary_in
 from ..checkpoints.weights import Part, WeightMap, export_weights, load_weights

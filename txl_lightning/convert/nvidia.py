@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..checkpoints.files import warn_unverified
+from ..checkpoints.saving import warn_unverified
 from ..checkpoints.tensors import errors_in, require_tensors
 from ..checkpoints.vocabulary import make_words, require_size
 from ..checkpoints.weights import Part, WeightMap, load_weights

@@ -1,11 +1,11 @@
 """Text into segments, independent of the network. In reading order:
 
-config.py       settings of a text: source, split, vocabulary; start here
+recipe.py       settings of a text, and how it is prepared; start here
 corpora.py      the table of corpora; download.py gets their files
-user_files.py   a user's own files, folders and tars
+user_files.py   a user's own files, folders and archives (archives.py)
+documents.py    slices of files, and documents
 vocab/          bytes, characters, words, subwords
-store.py        tokens on disk, from the file slices of documents.py; texts to score
-blocks.py       checksums of files on disk
+store.py        a prepared text, and texts to score; checksums.py verifies both
 tokens.py       tokens by position, in several orders and lengths
 stream.py       rows of tokens -> segments
 tasks.py        generated corpora

@@ -10,12 +10,13 @@ import tarfile
 import zipfile
 import zlib
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from ..errors import DataError, require
 from ..files import replace_file
@@ -31,6 +32,8 @@ DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFE
 DAMAGE += (MemoryError, OverflowError, ValueError, RuntimeError, OSError)
 # System errors that a damaged archive causes by wrong offsets and names; all others are the disk's.
 DAMAGE_CODES = {None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
+# Number of members in the record that ends a zip with more than 65,534.
+ZIP64 = 0xFFFF
 LINES = ".jsonl"
 TEXT, ENDS = "text", "ends"
 """Files that `unpack_lines` writes: the texts, and the position where each ends."""
@@ -40,8 +43,8 @@ def unpacker(path: Path) -> Callable[[Path, Path], None] | None:
     """Return the function that unpacks a file into a folder; None if it is not packed."""
     if path.name.endswith(TARS):
         return unpack_tar
-    kinds = {".zip": unpack_zip, LINES: unpack_lines} | dict.fromkeys(COMPRESSED, decompress)
-    return kinds.get(path.suffix)
+    by_suffix = {".zip": unpack_zip, LINES: unpack_lines} | dict.fromkeys(COMPRESSED, decompress)
+    return by_suffix.get(path.suffix)
 
 
 @contextmanager
@@ -57,10 +60,10 @@ def refuse_damage(archive: Path) -> Iterator[None]:
 
 def limit_members(archive: Path, members: Iterable[tuple[Any, str, int, bool]]) -> Iterator[Any]:
     """Yield members of (member, name, size, is a file or folder); DataError if too large."""
-    left = limit = max(HARMLESS, GROWTH * archive.stat().st_size)
+    total, limit = 0, max(HARMLESS, GROWTH * archive.stat().st_size)
     for member, name, n_byte, is_plain in members:
-        left -= n_byte
-        if left < 0:
+        total += n_byte
+        if total > limit:
             raise DataError(f"{archive}: unpacks to more than {limit:,} bytes; replace it")
         if not is_plain:
             raise DataError(f"{archive}: member {name!r} is not a regular file; remove it")
@@ -78,14 +81,21 @@ def unpack_tar(archive: Path, folder: Path) -> None:
         tar.fileobj.seek(tar.offset)
         if tar.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
             raise tarfile.ReadError(f"no header at byte {tar.offset:,}")
+        # The checksum of a compressed tar is behind its padding, which tarfile does not read.
+        rest = ((b"", archive.name, len(part), True) for part in read_chunks(tar.fileobj))
+        deque(limit_members(archive, rest), maxlen=0)
 
 
 def unpack_zip(archive: Path, folder: Path) -> None:
     """Unpack a zip as `unpack_tar` does a tar."""
-    plain = (0, stat.S_IFREG, stat.S_IFDIR)
+    regular = (0, stat.S_IFREG, stat.S_IFDIR)
     with refuse_damage(archive), zipfile.ZipFile(archive) as bundle:
-        kinds = ((m, stat.S_IFMT(m.external_attr >> 16)) for m in bundle.infolist())
-        members = ((m, m.filename, m.file_size, kind in plain) for m, kind in kinds)
+        n_listed, n_written = len(bundle.infolist()), read_member_count(archive)
+        # A damaged length of one entry hides those after it.
+        if n_written not in (ZIP64, n_listed & 0xFFFF):
+            raise zipfile.BadZipFile(f"{n_listed:,} of {n_written:,} members are listed")
+        types = ((m, stat.S_IFMT(m.external_attr >> 16)) for m in bundle.infolist())
+        members = ((m, m.filename, m.file_size, type in regular) for m, type in types)
         for member in limit_members(archive, members):
             path = PurePosixPath(member.filename)
             if path.is_absolute() or ".." in path.parts:
@@ -93,13 +103,25 @@ def unpack_zip(archive: Path, folder: Path) -> None:
             bundle.extract(member, folder)
 
 
+def read_member_count(archive: Path) -> int:
+    """Return the number of members, modulo 65,536, or ZIP64, in the record that ends a zip."""
+    with archive.open("rb") as file:
+        # The record has 22 bytes and a comment of up to 64 KB.
+        file.seek(max(archive.stat().st_size - (22 + 0xFFFF), 0))
+        _, _, record = file.read().rpartition(b"PK\5\6")
+    return int.from_bytes(record[6:8], "little")
+
+
 def decompress(archive: Path, folder: Path) -> None:
     """Unpack the single file in a .gz, .bz2 or .xz."""
     with refuse_damage(archive), COMPRESSED[archive.suffix](archive) as packed:
-        chunks = iter(partial(packed.read, CHUNK), b"")
-        parts = ((chunk, archive.stem, len(chunk), True) for chunk in chunks)
+        parts = ((chunk, archive.stem, len(chunk), True) for chunk in read_chunks(packed))
         with (folder / archive.stem).open("wb") as file:
             file.writelines(limit_members(archive, parts))
+
+
+def read_chunks(file: IO[bytes]) -> Iterator[bytes]:
+    return iter(partial(file.read, CHUNK), b"")
 
 
 def unpack_lines(path: Path, folder: Path) -> None:
@@ -107,18 +129,15 @@ def unpack_lines(path: Path, folder: Path) -> None:
     ends, n_byte = array("q"), 0
     with path.open("rb") as lines, (folder / TEXT).open("wb") as file:
         for number, line in enumerate(iter(partial(lines.readline, HARMLESS), b""), 1):
-            n_byte += file.write(find_text(line, f"{path}: line {number:,}"))
+            try:
+                # Half of a surrogate pair cannot be encoded.
+                text = json.loads(line)["text"].encode() if line.strip() else b""
+            except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+                expected = 'expected JSON in each line, as {"text": "..."}'
+                raise DataError(f"{path}: line {number:,} has no text; {expected}") from error
+            n_byte += file.write(text)
             ends.append(n_byte)
     (folder / ENDS).write_bytes(ends.tobytes())
-
-
-def find_text(line: bytes, where: str) -> bytes:
-    try:
-        # Half of a surrogate pair cannot be encoded.
-        return json.loads(line)["text"].encode() if line.strip() else b""
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        expected = 'expected JSON in each line, as {"text": "..."}'
-        raise DataError(f"{where} has no text; {expected}") from error
 
 
 def find_texts(folder: Path) -> list[FileSlice]:

@@ -7,7 +7,7 @@ import shutil
 import sysconfig
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -15,16 +15,8 @@ from tempfile import TemporaryDirectory
 
 from ..errors import DataError
 from ..files import explain_write_errors, replace_file
-from .documents import (
-    SPLITS,
-    DocumentUnit,
-    FileSlice,
-    RemoteFile,
-    Splits,
-    cached_by_mtime,
-    verify_file,
-    whole_file,
-)
+from .checksums import cached_by_mtime, verify_file
+from .documents import SPLITS, DocumentUnit, FileSlice, Splits, whole_file
 from .user_files import split_by_fractions
 from .vocab import WordOptions
 
@@ -33,6 +25,24 @@ WIKIPEDIA_CUTS = (0, 90_000_000, 95_000_000, 100_000_000)
 
 # A function from file paths and the user's fractions to splits.
 Cut = Callable[[list[Path], Sequence[float]], Splits]
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file on a server, with its size and its checksum ("sha256:...").
+
+    Args:
+        members: files extracted from it, with their checksums; None if none is published.
+    """
+
+    url: str
+    n_byte: int
+    checksum: str
+    members: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return Path(self.url).name
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,7 @@ def place_file(remote: RemoteFile, folder: Path) -> list[Path]:
 
 
 def download_missing(remote: RemoteFile, missing: Mapping[str, Path], downloads: Path) -> None:
+    """Download a file, or an archive and unpack its missing members to their paths."""
     # requests is slow to import, and existing files need no network.
     from .download import download_file
 
@@ -78,15 +89,10 @@ def download_missing(remote: RemoteFile, missing: Mapping[str, Path], downloads:
     except DataError as error:
         target = next(iter(missing.values()))
         raise DataError(f"{target}: missing; put it there, or its archive: {error}") from error
-    extract_members(archive, missing)
-
-
-def extract_members(archive: Path, targets: Mapping[str, Path]) -> None:
-    """Unpack members of a zip or tar with a verified checksum to their target paths."""
-    kind = {} if zipfile.is_zipfile(archive) else {"filter": "data"}
+    options = {} if zipfile.is_zipfile(archive) else {"filter": "data"}
     with explain_write_errors(archive), TemporaryDirectory(dir=archive.parent) as folder:
-        shutil.unpack_archive(archive, folder, **kind)
-        for member, target in targets.items():
+        shutil.unpack_archive(archive, folder, **options)
+        for member, target in missing.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(Path(folder, member), target)
 
@@ -96,12 +102,15 @@ def cut_wikipedia(paths: list[Path], fractions: Sequence[float]) -> Splits:
     return {name: [FileSlice(paths[0], *cut)] for name, cut in cuts}
 
 
-def cut_one_file(paths: list[Path], fractions: Sequence[float]) -> Splits:
-    return split_by_fractions(whole_file(paths[0]), fractions)
+def cut_by_fractions(paths: Iterable[Path], fractions: Sequence[float]) -> Splits:
+    return split_by_fractions([part for path in paths for part in whole_file(path)], fractions)
 
 
 def cut_by_files(paths: list[Path], fractions: Sequence[float]) -> Splits:
-    return {name: whole_file(path) for name, path in zip(SPLITS, paths, strict=True)}
+    """Use the last file for test, the one before it for val, and all others for train."""
+    *train, val, test = paths
+    slices = [part for path in train for part in whole_file(path)]
+    return {"train": slices, "val": whole_file(val), "test": whole_file(test)}
 
 
 def cut_stripped(paths: list[Path], fractions: Sequence[float]) -> Splits:
@@ -115,20 +124,13 @@ def cut_stripped(paths: list[Path], fractions: Sequence[float]) -> Splits:
     return cut_by_files([target for _, target in pairs], fractions)
 
 
-def cut_heldout(paths: list[Path], fractions: Sequence[float]) -> Splits:
-    """Use 99 shuffled files for train; the first held-out part is test, the second val."""
-    *train, test, val = paths
-    slices = [part for path in train for part in whole_file(path)]
-    return {"train": slices, "val": whole_file(val), "test": whole_file(test)}
-
-
 def cut_python_source(paths: list[Path], fractions: Sequence[float]) -> Splits:
     """Use the running Python's standard library: pure-ASCII .py files without tests, by path."""
     library = Path(sysconfig.get_path("stdlib"))
     files = {path.relative_to(library).as_posix(): path for path in library.rglob("*.py")}
     names = (name for name in sorted(files) if not NOT_SOURCE & set(name.split("/")[:-1]))
     sources = (files[name] for name in names if files[name].read_bytes().isascii())
-    return split_by_fractions([part for path in sources for part in whole_file(path)], fractions)
+    return cut_by_fractions(sources, fractions)
 
 
 BILLION = "1-billion-word-language-modeling-benchmark-r13output"
@@ -171,10 +173,10 @@ SMERITY = "https://wikitext.smerity.com"
 WIKI = ("wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens")
 LM1B_MEMBERS = [
     *(f"training-monolingual.tokenized.shuffled/news.en-{n:05}-of-00100" for n in range(1, 100)),
-    *(f"heldout-monolingual.tokenized.shuffled/news.en.heldout-0000{n}-of-00050" for n in (0, 1)),
+    *(f"heldout-monolingual.tokenized.shuffled/news.en.heldout-0000{n}-of-00050" for n in (1, 0)),
 ]
 
-TINY_SHAKESPEARE = remote_file(f"{KARPATHY}/input.txt", 1_115_394)
+SHAKESPEARE = remote_file(f"{KARPATHY}/input.txt", 1_115_394)
 ENWIK8 = remote_file("http://mattmahoney.net/dc/enwik8.zip", 36_445_475, "", ["enwik8"])
 TEXT8 = remote_file("http://mattmahoney.net/dc/text8.zip", 31_344_016, "", ["text8"])
 WIKITEXT2 = remote_file(f"{SMERITY}/wikitext-2-v1.zip", 4_475_746, "wikitext-2/", WIKI)
@@ -193,7 +195,7 @@ LM1B = remote_file(
 
 CORPORA = {
     "python_source": Corpus("", [], cut_python_source, "bytes"),
-    "tiny_shakespeare": Corpus("tiny_shakespeare", [TINY_SHAKESPEARE], cut_one_file, "characters"),
+    "tiny_shakespeare": Corpus("tiny_shakespeare", [SHAKESPEARE], cut_by_fractions, "characters"),
     "enwik8": Corpus("enwik8", [ENWIK8], cut_wikipedia, "bytes"),
     "text8": Corpus("text8", [TEXT8], cut_wikipedia, "characters"),
     "wikitext2": Corpus("wikitext2", [WIKITEXT2], cut_by_files, "words"),
@@ -201,6 +203,6 @@ CORPORA = {
     "ptb": Corpus("ptb", PTB, cut_by_files, "words", WordOptions(lower_case=True)),
     "ptb_char": Corpus("ptb", PTB, cut_stripped, "characters"),
     "lm1b": Corpus(
-        "lm1b", [LM1B], cut_heldout, "words", WordOptions(3, line_end="double_eos"), "lines"
+        "lm1b", [LM1B], cut_by_files, "words", WordOptions(3, line_end="double_eos"), "lines"
     ),
 }

@@ -1,19 +1,18 @@
 """CorpusDataModule: a named corpus, or the user's own text, as ordered segments."""
 
-import inspect
 import platform
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch import LightningDataModule
 
-from ..errors import DataError, require, require_at_least, require_types, suggest_key
+from ..errors import DataError, convert_fields, require, require_at_least, suggest_key
 from .archives import save_texts
-from .config import DataConfig
+from .recipe import DataConfig
 from .store import Store
 from .stream import Segment, Stream, TrainingLoader, check_length
 from .tasks import TaskStore
@@ -25,27 +24,7 @@ SHAPE = ("batch_size", "tgt_len", "ext_len")
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """Rows and segments in which a text is read.
-
-    Args:
-        tgt_len: Tokens per segment.
-        batch_size: Rows read in parallel, over all devices together.
-        ext_len: Tokens before a segment that it reads again: context with gradients, not scored.
-            Memory ends before them.
-        eval_tgt_len: Tokens per segment in validation, test and predict; default tgt_len.
-        eval_batch_size: Rows in validation, test and predict; default batch_size.
-        eval_ext_len: Tokens read again in validation, test and predict; default ext_len.
-        eval_warmup_len: Unscored tokens that each row except the first reads before its own, in
-            validation, test and predict.
-        order: Order of the training text: ordered; rolled, each row from another offset in each
-            pass; or shuffled, documents in another order in each pass.
-        segments: Lengths of training segments: fixed, tgt_len each; or varlen, random around
-            tgt_len.
-        seed: Random seed of rolled, shuffled and varlen.
-        micro_batches: Micro-batches into which each device splits its rows in training: only one is
-            in memory, and activations are computed twice.
-        allow_mismatch: Continue although a checkpoint is of another text or vocabulary.
-    """
+    """Rows and segments in which a text is read; `CorpusDataModule` explains each setting."""
 
     tgt_len: int = 64
     batch_size: int = 16
@@ -61,7 +40,7 @@ class StreamConfig:
     allow_mismatch: bool = False
 
     def __post_init__(self) -> None:
-        require_types(self)
+        convert_fields(self)
         tgt_len = SHORTEST if self.segments == "varlen" else 1
         require_at_least(self, tgt_len=tgt_len, batch_size=1, ext_len=0, micro_batches=1)
         require_at_least(self, eval_tgt_len=1, eval_batch_size=1, eval_ext_len=0, eval_warmup_len=0)
@@ -80,29 +59,57 @@ class CorpusConfig(DataConfig, StreamConfig):
         StreamConfig.__post_init__(self)
 
 
-CONFIGS = (DataConfig, StreamConfig)
-FIELDS = [field.name for field in fields(CorpusConfig)]
-ARGS = "".join(str(kind.__doc__).split("Args:\n")[1].rstrip(" ") for kind in CONFIGS)
-
-
 class CorpusDataModule(LightningDataModule):
-    __doc__ = f"""Text -> ids -> memory-mapped store -> ordered streams for a Trainer.
+    """Text -> ids -> memory-mapped store -> ordered streams for a Trainer.
 
     >>> data = CorpusDataModule.from_texts(["to be or not", "to be, that is"] * 99, "lines.jsonl")
     >>> data.vocab.decode(next(iter(data.train_dataloader())).tokens_BL[0, :12])
     'to be or not'
 
     Args:
-{ARGS}
+        corpus: Text by name: downloaded once; python_source is the running Python's library, and
+            sort, copy and recall are generated.
+        path: Your own text instead of the corpus: a file, a folder or archive of documents,
+            JSON lines, or three of these for train, val and test.
+        vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
+            tokenizer.json, or words, one per line; default the corpus's own, or bytes.
+        document_unit: Unit of documents, which attend to nothing before them; default the
+            corpus's own, the files of a folder or archive, otherwise none.
+        split: Fractions for train, val and test if the text is not already split; they add up to 1.
+        words: Rules of words; default those of the corpus's published results.
+        subwords: Training of subwords.
+        task: Sizes of sort, copy and recall.
+        data_dir: Data directory; default $TXL_DATA, or data.
+        tgt_len: Tokens per segment.
+        batch_size: Rows read in parallel, over all devices together.
+        ext_len: Tokens before a segment that it reads again: context with gradients, not scored.
+            Memory ends before them.
+        eval_tgt_len: Tokens per segment in validation, test and predict; default tgt_len.
+        eval_batch_size: Rows in validation, test and predict; default batch_size.
+        eval_ext_len: Tokens read again in validation, test and predict; default ext_len.
+        eval_warmup_len: Unscored tokens that each row except the first reads before its own, in
+            validation, test and predict.
+        order: Order of the training text: ordered; rolled, each row from another offset in each
+            pass; or shuffled, documents in another order in each pass.
+        segments: Lengths of training segments: fixed, tgt_len each; or varlen, random around
+            tgt_len.
+        seed: Random seed of rolled, shuffled and varlen.
+        micro_batches: Micro-batches into which each device splits its rows in training: only one is
+            in memory, and activations are computed twice.
+        allow_mismatch: Continue although a checkpoint is of another text or vocabulary.
+
     Raises:
         ValueError: an unknown or invalid setting.
         DataError: an unusable text (when it is prepared).
     """
 
+    # With the parameters of CorpusConfig, which help and jsonargparse show.
+    @wraps(CorpusConfig.__init__, assigned=())
     def __init__(self, **settings: Any) -> None:
         super().__init__()
-        for name in settings.keys() - FIELDS:
-            raise ValueError(suggest_key(name, FIELDS))
+        names = [field.name for field in fields(CorpusConfig)]
+        for name in settings.keys() - names:
+            raise ValueError(suggest_key(name, names))
         self.config = CorpusConfig(**settings)
 
     @classmethod
@@ -133,7 +140,8 @@ class CorpusDataModule(LightningDataModule):
         return self.store.bytes_per_token(stage if stage in ("train", "val") else "test")
 
     def prepare_data(self) -> None:
-        assert self.store
+        # The property opens the store, and keeps it for `setup`.
+        _ = self.store
 
     def setup(self, stage: str) -> None:
         data = {
@@ -149,9 +157,9 @@ class CorpusDataModule(LightningDataModule):
     def train_dataloader(self) -> TrainingLoader:
         config, tokens, order = self.config, self.store.text("train"), None
         if self.store.example_len:
-            why = "for a task, whose examples are drawn at random"
-            require(config.order == "ordered", "data.order", config.order, f"ordered {why}")
-            require(config.segments == "fixed", "data.segments", config.segments, f"fixed {why}")
+            reason = "for a task, whose examples are drawn at random"
+            require(config.order == "ordered", "data.order", config.order, f"ordered {reason}")
+            require(config.segments == "fixed", "data.segments", config.segments, f"fixed {reason}")
         if config.order == "rolled":
             order = RolledOrder(tokens, config.seed)
         elif config.order == "shuffled":
@@ -162,8 +170,8 @@ class CorpusDataModule(LightningDataModule):
         lengths = FixedLengths(config.tgt_len)
         if config.segments == "varlen":
             lengths = VarlenLengths(config.tgt_len, config.seed)
-        share = self._share_rows(config.batch_size)
-        stream = Stream(tokens, config.batch_size, lengths, order, ext_len=config.ext_len, **share)
+        rank = self._find_rank(config.batch_size)
+        stream = Stream(tokens, config.batch_size, lengths, order, ext_len=config.ext_len, **rank)
         fix = "lower data.batch_size or data.tgt_len, or give more text"
         check_length(f"{config.name}, train", stream, config.tgt_len, fix)
         batches = self.trainer.overfit_batches if self.trainer else 0
@@ -219,15 +227,15 @@ class CorpusDataModule(LightningDataModule):
 
     def _evaluation_stream(self, split: str) -> Stream:
         config, tokens = self.config, self.store.text(split)
-        lengths, share = FixedLengths(config.eval_tgt_len), self._share_rows(config.eval_batch_size)
+        lengths, rank = FixedLengths(config.eval_tgt_len), self._find_rank(config.eval_batch_size)
         unscored = {"warmup_len": config.eval_warmup_len, "ext_len": config.eval_ext_len}
-        stream = Stream(tokens, config.eval_batch_size, lengths, **unscored, **share)
+        stream = Stream(tokens, config.eval_batch_size, lengths, **unscored, **rank)
         fix = "lower data.eval_batch_size, change data.split, or give more text"
         # The only segment may be shorter than eval_tgt_len.
         check_length(f"{config.name}, {split}", stream, 1, fix)
         return stream
 
-    def _share_rows(self, batch_size: int) -> dict[str, int]:
+    def _find_rank(self, batch_size: int) -> dict[str, int]:
         if self.trainer is None:
             return {}
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
@@ -235,7 +243,3 @@ class CorpusDataModule(LightningDataModule):
         expected = f"a multiple of {world_size}, the number of devices"
         require(batch_size % world_size == 0, key, batch_size, expected)
         return {"rank": rank, "world_size": world_size}
-
-
-# So that help and jsonargparse show each setting.
-CorpusDataModule.__init__.__signature__ = inspect.signature(CorpusConfig.__init__)

@@ -8,7 +8,9 @@ from filelock import FileLock
 
 from ..errors import DataError, print_notice
 from ..files import explain_write_errors
-from .documents import RemoteFile, find_difference, show_progress, verify_file
+from ..progress import show_progress
+from .checksums import find_difference, verify_file
+from .corpora import RemoteFile
 
 CHUNK = 1 << 16
 DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each further attempt

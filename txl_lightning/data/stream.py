@@ -29,15 +29,16 @@ class Segment(NamedTuple):
 
     tokens_BL: Tensor
     targets_BL: Tensor
-    """IGNORED where nothing is predicted: at the start of a document, or for context tokens."""
+    """The token after each new token; IGNORED where none is predicted, as at the start of a
+    document. The first n_context tokens were read before, and have no targets."""
     doc_pos_BL: Tensor
     """Number of tokens of the same row and document before each token, which it may attend to."""
     index: int
     """Segments read before this one."""
     loss_denominator: float
     """Scored targets of all ranks, divided by the number of ranks."""
-    n_context: int = 0
-    """First tokens that were read before (ext_len); their targets are not scored again."""
+    n_reread: int = 0
+    """Last tokens that the next segment reads again (ext_len); memory ends before them."""
 
     @staticmethod
     def from_batch(batch: Any) -> Segment:
@@ -62,7 +63,12 @@ class Segment(NamedTuple):
     @property
     def new_len(self) -> int:
         """Number of tokens per row that no earlier segment has read."""
-        return self.targets_BL.size(1) - self.n_context
+        return self.targets_BL.size(1)
+
+    @property
+    def n_context(self) -> int:
+        """Number of first tokens per row that earlier segments have read (ext_len)."""
+        return self.tokens_BL.size(1) - self.new_len
 
     def to(self, device: torch.device | str, **kwargs: Any) -> Segment:
         return self._replace(**{name: getattr(self, name).to(device, **kwargs) for name in TENSORS})
@@ -125,48 +131,50 @@ class Stream:
         return count * self.tokens.row_multiple
 
     @property
-    def total(self) -> int:
+    def n_target(self) -> int:
         """Number of targets of a row in a pass, scored or not."""
         return self.warmup_len + self.row_len - 1
 
     def __len__(self) -> int:
         """Return the number of segments in the first pass."""
-        return self.lengths.count(self.total, 0)
+        return self.lengths.count(self.n_target, 0)
 
     def __iter__(self) -> Iterator[Segment]:
         return map(self.segment, range(len(self)))
 
     def segment(self, index: int) -> Segment:
         """Return segment `index` of an endless sequence of passes."""
-        n_pass, start, stop = self.lengths.bounds(self.total, index)
+        n_pass, start, stop = self.lengths.bounds(self.n_target, index)
         n_context = min(self.ext_len, start)
         column_1T = np.arange(start - n_context, stop + 1)[None] - self.warmup_len
         row_B1 = np.arange(self.batch_size)[:, None]
         order = self.order or TextOrder(self.tokens)
         position_BT, doc_pos_BT = order.positions(n_pass, row_B1, column_1T, self.row_len)
         doc_pos_BT = np.minimum(doc_pos_BT, column_1T + self.warmup_len)
-        target_BL = position_BT[:, 1:]
-        scored_BL = (doc_pos_BT[:, 1:] > 0) & (column_1T[:, 1:] >= 0) & (target_BL < self.end)
+        new = slice(n_context + 1, None)
+        target_BL = position_BT[:, new]
+        scored_BL = (doc_pos_BT[:, new] > 0) & (column_1T[:, new] >= 0) & (target_BL < self.end)
         scored_BL &= self.tokens.is_target(target_BL)
-        scored_BL[:, :n_context] = False
-        share = self.batch_size // self.world_size
-        rows = slice(self.rank * share, (self.rank + 1) * share)
+        n_row = self.batch_size // self.world_size
+        rows = slice(self.rank * n_row, (self.rank + 1) * n_row)
         ids_BT = self.tokens.ids_at(np.minimum(position_BT[rows], self.end - 1)).astype(np.int64)
         return Segment(
             tokens_BL=torch.from_numpy(ids_BT[:, :-1].copy()),
-            targets_BL=torch.from_numpy(np.where(scored_BL[rows], ids_BT[:, 1:], IGNORED)),
+            targets_BL=torch.from_numpy(np.where(scored_BL[rows], ids_BT[:, new], IGNORED)),
             doc_pos_BL=torch.from_numpy(doc_pos_BT[rows, :-1].astype(np.int64)),
             index=index,
             loss_denominator=int(scored_BL.sum()) / self.world_size,
-            n_context=n_context,
+            # Also at the end of a pass, where nothing is read again: the next segment's doc_pos_BL
+            # starts at 0, so that it does not attend to memory.
+            n_reread=min(self.ext_len, stop),
         )
 
     def tokens_read(self, n_segment: int) -> int:
         """Return the targets in the first n_segment segments, over all ranks and passes."""
         if not n_segment:
             return 0
-        n_pass, _, stop = self.lengths.bounds(self.total, n_segment - 1)
-        return self.batch_size * (n_pass * self.total + stop)
+        n_pass, _, stop = self.lengths.bounds(self.n_target, n_segment - 1)
+        return self.batch_size * (n_pass * self.n_target + stop)
 
 
 @dataclass(eq=False)
@@ -213,8 +221,8 @@ class TrainingLoader:
         before = {"ext_len": 0} | state["read_as"]
         changed = [name for name, value in self.read_as.items() if before.get(name) != value]
         if changed:
-            both = (f"{name} was {before.get(name)}, is {self.read_as[name]}" for name in changed)
-            warnings.warn(f"reading from the start of the text: {'; '.join(both)}", stacklevel=2)
+            values = (f"{name} was {before.get(name)}, is {self.read_as[name]}" for name in changed)
+            warnings.warn(f"reading from the start of the text: {'; '.join(values)}", stacklevel=2)
         self.consumed = 0 if changed else state["consumed"]
 
 

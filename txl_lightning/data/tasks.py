@@ -9,8 +9,9 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from ..errors import require_at_least
-from .documents import SPLITS, short_hash
+from ..errors import convert_fields, require_at_least
+from .checksums import short_hash
+from .documents import SPLITS
 from .tokens import Examples, QuestionAnswer
 from .vocab import WordOptions, Words
 
@@ -36,6 +37,7 @@ class TaskConfig:
     """Random seed of the examples."""
 
     def __post_init__(self) -> None:
+        convert_fields(self)
         require_at_least(self, length=1, n_symbol=2, distance=0, n_train=1, n_eval=1)
 
 

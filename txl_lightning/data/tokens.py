@@ -5,12 +5,12 @@ B rows   L positions in each
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from numpy import ndarray
 
-from .blocks import CheckedIds
+from .checksums import CheckedIds
 
 Pair = tuple[ndarray, ndarray]
 """Positions in the text, and tokens of the same document before each: both [B, L]."""
@@ -158,14 +158,17 @@ class VarlenLengths:
     seed: int
 
     def count(self, total: int, n_pass: int) -> int:
-        return count_ends(self, total, n_pass)
+        return len(draw_ends(self, total, n_pass))
 
     def bounds(self, total: int, index: int) -> tuple[int, int, int]:
-        n_pass = 0
-        while index >= (count := count_ends(self, total, n_pass)):
-            index, n_pass = index - count, n_pass + 1
-        ends = draw_ends(self, total, n_pass)
-        return n_pass, int(ends[index - 1]) if index else 0, int(ends[index])
+        n_pass, first = place = remember_place(self, total)
+        while index < first:
+            n_pass, first = n_pass - 1, first - self.count(total, n_pass - 1)
+        while index >= first + (count := self.count(total, n_pass)):
+            n_pass, first = n_pass + 1, first + count
+        place[:] = n_pass, first
+        ends, nth = draw_ends(self, total, n_pass), index - first
+        return n_pass, int(ends[nth - 1]) if nth else 0, int(ends[nth])
 
 
 SegmentLengths = FixedLengths | VarlenLengths
@@ -182,7 +185,10 @@ def draw_ends(lengths: VarlenLengths, total: int, n_pass: int) -> ndarray:
     return np.append(ends[ends < total], total)
 
 
-@cache
-def count_ends(lengths: VarlenLengths, total: int, n_pass: int) -> int:
-    # Segment counts are cached for every pass, the arrays for a few.
-    return len(draw_ends(lengths, total, n_pass))
+@lru_cache(maxsize=4)
+def remember_place(lengths: VarlenLengths, total: int) -> list[int]:
+    """Return the last pass that `bounds` found and the index of its first segment.
+
+    `bounds` changes them: a text is read in order, and the first pass is far from the last.
+    """
+    return [0, 0]

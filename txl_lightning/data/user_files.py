@@ -10,10 +10,11 @@ from itertools import accumulate, chain, pairwise
 from pathlib import Path
 
 from ..errors import DataError, print_notice
-from ..files import create_folder
+from ..files import create_folder, sha256_file
 from ..signals import is_child
 from .archives import COMPRESSED, LINES, TARS, find_texts, unpack_lines, unpacker
-from .documents import SPLITS, FileSlice, Splits, file_stamp, short_hash, whole_file
+from .checksums import cached_by_mtime, short_hash
+from .documents import SPLITS, FileSlice, Splits, whole_file
 
 Documents = Mapping[str, list[FileSlice]]  # path of a file -> the texts in it
 Contents = dict[str, list[FileSlice] | None]  # the same, with None for a file that is not text
@@ -54,19 +55,25 @@ def find_slices(path: Path, data_dir: Path) -> list[FileSlice]:
 
 def find_documents(path: Path, data_dir: Path) -> Documents:
     """Return the texts in a file, a folder or an archive; DataError if there are none."""
-    if not path.exists():
-        expected = "data.path must name a text file, a folder or an archive"
-        raise DataError(f"{path}: no such file; {expected}")
-    if path.suffix in PACKED:
-        raise DataError(f"{path}: packed; unpack it first (.zip, .gz, .bz2 and .xz need not be)")
-    with remove_if_refused(path, data_dir):
-        contents = (find_in_folder if path.is_dir() else find_in_file)(path, data_dir)
-        documents = {name: slices for name, slices in contents.items() if slices}
-        skipped = [name for name, slices in contents.items() if slices is None]
-        names = f"{', '.join(skipped[:5])}{', ...' * (len(skipped) > 5)}"
-        if not documents:
-            problem = f"no text in it{f', only {names}' * bool(names)}"
-            raise DataError(f"{path}: {problem}; data.path must name a text")
+    try:
+        if not path.exists():
+            expected = "data.path must name a text file, a folder or an archive"
+            raise DataError(f"{path}: no such file; {expected}")
+        if path.suffix in PACKED:
+            advice = "unpack it first (.zip, .gz, .bz2 and .xz need not be)"
+            raise DataError(f"{path}: packed; {advice}")
+        with remove_if_refused(path, data_dir):
+            contents = (find_in_folder if path.is_dir() else find_in_file)(path, data_dir)
+            documents = {name: slices for name, slices in contents.items() if slices}
+            skipped = [name for name, slices in contents.items() if slices is None]
+            names = f"{', '.join(skipped[:5])}{', ...' * (len(skipped) > 5)}"
+            if not documents:
+                problem = f"no text in it{f', only {names}' * bool(names)}"
+                raise DataError(f"{path}: {problem}; data.path must name a text")
+    except OSError as error:
+        # An error amid a file does not name it.
+        name = error.filename or "data.path"
+        raise DataError(f"{name}: cannot be read ({error.strerror})") from error
     if skipped and not is_child():
         print_notice(f"warning: {path}: skipped, because not text: {names} ({len(skipped):,})")
     return documents
@@ -74,8 +81,10 @@ def find_documents(path: Path, data_dir: Path) -> Documents:
 
 def find_in_file(path: Path, data_dir: Path) -> Contents:
     """Return the texts in a file, unpacked if necessary."""
+    # Also of an archive: unpacking it is writing, and its errors are those of writing.
+    whole = whole_file(path)
     if (unpack := unpacker(path)) is None:
-        return {path.name: whole_file(path)}
+        return {path.name: whole}
     folder = unpacked_folder(path, data_dir)
     create_folder(folder, partial(unpack, path))
     if unpack is unpack_lines:
@@ -95,17 +104,15 @@ def find_in_folder(folder: Path, data_dir: Path, unpacked: bool = False) -> Cont
             inner = find_in_file(path, folder / ".unpacked" if unpacked else data_dir)
             contents |= {f"{name}/{part}": slices for part, slices in inner.items()}
         else:
-            contents[name] = whole_file(path) if is_text(path) else None
+            with path.open("rb") as file:
+                is_text = b"\0" not in file.read(NUL_WITHIN)
+            contents[name] = whole_file(path) if is_text else None
     return contents
 
 
-def is_text(path: Path) -> bool:
-    with path.open("rb") as file:
-        return b"\0" not in file.read(NUL_WITHIN)
-
-
 def unpacked_folder(archive: Path, data_dir: Path) -> Path:
-    return data_dir / "prepared" / f"{archive.name}-{short_hash(file_stamp(archive)[:3])}"
+    sha256 = cached_by_mtime("sha256", [archive], data_dir, partial(sha256_file, archive))
+    return data_dir / "prepared" / f"{archive.name}-{short_hash([str(archive.absolute()), sha256])}"
 
 
 @contextmanager
@@ -114,42 +121,49 @@ def remove_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
     try:
         yield
     except DataError:
-        for packed in list_files(path, data_dir).values() if path.is_dir() else [path]:
+        paths = list_files(path, data_dir).values() if path.is_dir() else [path]
+        for packed in filter(unpacker, paths):
             shutil.rmtree(unpacked_folder(packed, data_dir), ignore_errors=True)
         raise
 
 
 def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
     """Return the files in a folder by path, without hidden ones, links, and our own in data_dir."""
-    own = [data_dir.resolve() / name for name in ("prepared", "downloads")]
-    paths_by_name = {}
-    for parent, folders, files in os.walk(folder):
-        here = Path(parent)
+    ours = [data_dir.resolve() / name for name in ("prepared", "downloads")]
+    paths = []
+    for parent, folders, files in os.walk(folder, onerror=raise_error):
         visible = [name for name in folders if not name.startswith(".")]
         # os.walk visits only the folders that remain in its list.
-        folders[:] = [name for name in visible if (here / name).resolve() not in own]
-        paths = (here / name for name in files if not name.startswith("."))
-        plain = (path for path in paths if path.is_file() and not path.is_symlink())
-        paths_by_name |= {path.relative_to(folder).as_posix(): path for path in plain}
-    return dict(sorted(paths_by_name.items()))
+        folders[:] = [name for name in visible if Path(parent, name).resolve() not in ours]
+        paths += [Path(parent, name) for name in files if not name.startswith(".")]
+    plain = [path for path in paths if path.is_file() and not path.is_symlink()]
+    return dict(sorted((path.relative_to(folder).as_posix(), path) for path in plain))
+
+
+def raise_error(error: OSError) -> None:
+    # By itself, os.walk leaves out a folder that cannot be read.
+    raise error
 
 
 def split_by_name(path: Path, documents: Documents) -> Splits:
-    """Return the documents of each split, or {} unless there are names of all three splits."""
-    split_of = {name: split_in_name(name) for name in documents}
-    if not set(split_of.values()) >= set(SPLITS):
-        return {}
-    if stray := next((name for name, split in split_of.items() if split is None), None):
-        raise DataError(f"{path}: {stray} is not in train, val or test, but others are; move it")
-    parts = {split: [documents[n] for n in documents if split_of[n] == split] for split in SPLITS}
-    return {split: [*chain(*parts[split])] for split in SPLITS}
+    """Return the documents of each split, or {} unless there are names of all three splits.
 
-
-def split_in_name(name: str) -> str | None:
-    """Return the split that a path names: as a folder, or between dots in the file name."""
-    *folders, file = name.split("/")
-    parts = (*folders, *file.split("."))
-    return next((split for part in parts for split in SPLITS if part in NAMES[split]), None)
+    A path names a split as a folder, or between dots in the file name.
+    """
+    splits: Splits = {split: [] for split in SPLITS}
+    strays = []
+    for name, slices in documents.items():
+        *folders, file = name.split("/")
+        parts = (*folders, *file.split("."))
+        named = [split for part in parts for split in SPLITS if part in NAMES[split]]
+        if named:
+            splits[named[0]] += slices
+        else:
+            strays.append(name)
+    if strays and all(splits.values()):
+        stray = f"{strays[0]} is not in train, val or test, but others are"
+        raise DataError(f"{path}: {stray}; move it")
+    return splits if all(splits.values()) else {}
 
 
 def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) -> Splits:

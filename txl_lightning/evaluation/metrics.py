@@ -30,6 +30,7 @@ class MeanNats(Metric):
         return self.nats / self.count
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any) -> "MeanNats":
+        # Private: torchmetrics has no setting that keeps a state's precision.
         def move(value: Tensor) -> Tensor:
             # In bfloat16, to which the module may be cast, the count would stop at 256 tokens.
             device = fn(value).device
@@ -56,9 +57,8 @@ class RightAnswers(Metric):
         wrong_B = torch.zeros_like(right_BL[:, 0]) if self.wrong_B is None else self.wrong_B
         # The last token of an example is an answer; in the warm-up it is not scored.
         ends_BL = (doc_pos_BL + 2 == self.example_len) & scored_BL
-        for place in range(right_BL.size(1)):
-            wrong_B = wrong_B | (scored_BL[:, place] & ~right_BL[:, place])
-            ends_B = ends_BL[:, place]
+        for wrong_token_B, ends_B in zip((scored_BL & ~right_BL).t(), ends_BL.t(), strict=True):
+            wrong_B = wrong_B | wrong_token_B
             self.answers += ends_B.sum()
             self.right_answers += (ends_B & ~wrong_B).sum()
             wrong_B = wrong_B & ~ends_B

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ..data.stream import Stream
 from ..data.tokens import FixedLengths, Tokens
-from ..errors import DataError, require, require_at_least, require_types
+from ..errors import DataError, convert_fields, require, require_at_least
 from ..model import EvalLengths, EvalSameLength
 
 
@@ -35,7 +35,7 @@ class ProtocolOptions:
     """Leave out the last tokens, which do not fill all rows."""
 
     def __post_init__(self) -> None:
-        require_types(self)
+        convert_fields(self)
         require_at_least(self, batch_size=1, tgt_len=1, mem_len=0, clamp_len=1)
         require_at_least(self, ext_len=0, warmup_len=0, max_tokens=1)
 

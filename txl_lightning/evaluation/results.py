@@ -14,8 +14,8 @@ import numpy as np
 from ..data.store import EvalText
 from ..data.stream import Stream
 from ..errors import NonFiniteError
+from ..machine import describe_environment, peak_memory
 from ..model import TransformerXL
-from .environment import describe_environment, peak_memory
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 from .scoring import TokenNats, score_text
 
@@ -140,6 +140,6 @@ def describe_reading(model: TransformerXL, text: EvalText, protocol: Protocol) -
     changed = [name for name in lengths if fields[name] != standard[name]]
     lengths |= protocol.lengths.resolve(model.config)._asdict()
     lengths["tgt_len"] = protocol.tgt_len or protocol.stream(text.tokens).end
-    about = {"protocol": protocol.name, "changed": changed, "source": protocol.source}
-    about |= {"text": text.name, "split": text.split, "fingerprint": text.fingerprint}
-    return about | {"lengths": lengths}
+    record = {"protocol": protocol.name, "changed": changed, "source": protocol.source}
+    record |= {"text": text.name, "split": text.split, "fingerprint": text.fingerprint}
+    return record | {"lengths": lengths}

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..data.stream import IGNORED, Segment
 from ..data.tokens import Text, Tokens
@@ -25,31 +24,27 @@ class TokenNats(NamedTuple):
     nats_K: Tensor
 
 
-def segment_nats(
-    net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
+def score_segment(
+    net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory
 ) -> tuple[Tensor, AnyMemory]:
     """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory for the next one."""
-    tokens_BL, n_reread = segment.tokens_BL, min(ext_len, segment.tokens_BL.size(1))
-    new_BL = segment.targets_BL[:, segment.n_context :]
-    nats_BL, memory = net.loss(tokens_BL, new_BL, memory, segment.doc_pos_BL, n_reread)
-    return F.pad(nats_BL, (segment.n_context, 0)), memory
+    targets_BL, doc_pos_BL = segment.targets_BL, segment.doc_pos_BL
+    return net.loss(segment.tokens_BL, targets_BL, memory, doc_pos_BL, segment.n_reread)
 
 
-def segment_hidden(
-    net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
+def read_segment(
+    net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory
 ) -> tuple[Tensor, AnyMemory]:
-    """Return hidden states h_BLD of a segment, and the memory for the next one."""
-    # At the end of a pass the next segment rereads nothing and, because its doc_pos_BL starts at
-    # 0, does not attend to memory.
-    n_reread = min(ext_len, segment.tokens_BL.size(1))
-    return net.hidden(segment.tokens_BL, memory, segment.doc_pos_BL, n_reread)
+    """Return the states h_BLD that predict a segment's targets, and the memory for the next one."""
+    h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.doc_pos_BL, segment.n_reread)
+    return h_BLD[:, segment.n_context :], memory
 
 
-def segment_answers(
-    net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory, ext_len: int = 0
+def score_answers(
+    net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory
 ) -> tuple[Tensor, Tensor, AnyMemory]:
     """Return nats_BL, right_BL (the target is the most likely token), and the next memory."""
-    h_BLD, memory = segment_hidden(net, segment, memory, ext_len)
+    h_BLD, memory = read_segment(net, segment, memory)
     right_BL = net.head(h_BLD).argmax(dim=-1) == segment.targets_BL
     return net.head.nats(h_BLD, segment.targets_BL), right_BL, memory
 
@@ -67,12 +62,13 @@ def score_text(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iter
             # Segments before the first scored window have no effect without memory.
             if has_no_memory and not scored_BL.any():
                 continue
-            here, mask_BL = segment.to(model.device), scored_BL.to(model.device)
-            h_BLD, memory = segment_hidden(reader, here, memory, protocol.ext_len)
-            # For a sliding window, only the last logits are computed.
-            nats_K = model.head.nats(h_BLD[mask_BL], here.targets_BL[mask_BL])
-            _, _, stop = stream.lengths.bounds(stream.total, index)
-            column_L = np.arange(stop - scored_BL.size(1), stop) + 1 - stream.warmup_len
+            segment = segment.to(model.device)
+            h_BLD, memory = read_segment(reader, segment, memory)
+            # A warm-up needs no logits.
+            mask_BL = scored_BL.to(model.device)
+            nats_K = model.head.nats(h_BLD[mask_BL], segment.targets_BL[mask_BL])
+            _, _, stop = stream.lengths.bounds(stream.n_target, index)
+            column_L = np.arange(stop - segment.new_len, stop) + 1 - stream.warmup_len
             position_BL = np.arange(len(scored_BL))[:, None] * stream.row_len + column_L
             yield TokenNats(position_BL[scored_BL.numpy()], nats_K.cpu())
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import require
+from ..errors import convert_fields, require
 from ..model import accumulator_dtype
 
 
@@ -36,6 +36,7 @@ class Sampling:
     """Random seed; each further text uses the next number."""
 
     def __post_init__(self) -> None:
+        convert_fields(self)
         for name, is_valid, expected in (
             ("temperature", 0 <= self.temperature < float("inf"), "0 or more"),
             ("top_k", self.top_k is None or self.top_k >= 1, "at least 1, or null"),

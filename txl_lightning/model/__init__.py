@@ -1,7 +1,8 @@
 """The network. Imports only torch and our errors."""
 
 from .config import EvalLengths, EvalSameLength, TransformerXLConfig
-from .inference import AnyMemory, CachedReader, KeyValueCache, accumulator_dtype, eval_mode
+from .devices import accumulator_dtype, has_bfloat16_units
+from .inference import AnyMemory, CachedReader, KeyValueCache, eval_mode
 from .memory import Memory
 from .narrow import Weights, narrow_weights
 from .transformer_xl import TransformerXL
@@ -18,5 +19,6 @@ __all__ = [
     "Weights",
     "accumulator_dtype",
     "eval_mode",
+    "has_bfloat16_units",
     "narrow_weights",
 ]

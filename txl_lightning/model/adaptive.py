@@ -19,8 +19,6 @@ from torch.utils.checkpoint import checkpoint
 from ..errors import require
 from .config import TransformerXLConfig
 
-IGNORED = -100
-"""Target that is not scored: 0 nats and no gradient."""
 Scorer = Callable[[Tensor], Tensor]
 """Maps h_YD to unnormalized log-probabilities of some tokens."""
 
@@ -44,11 +42,6 @@ def ids_of_clusters(config: TransformerXLConfig) -> list[range]:
     return [range(start, stop) for start, stop in pairwise([*bounds, config.n_token])]
 
 
-def ids_of_tables(config: TransformerXLConfig) -> list[range]:
-    """Return the ids of each embedding table: those of a cluster, or all."""
-    return ids_of_clusters(config) if config.n_table > 1 else [range(config.n_token)]
-
-
 class AdaptiveEmbedding(nn.Module):
     """Embeddings with a width per cluster, projected to the width of the model.
 
@@ -57,7 +50,8 @@ class AdaptiveEmbedding(nn.Module):
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
-        self.ids = ids_of_tables(config)
+        # A table for each cluster, or one for all.
+        self.ids = ids_of_clusters(config) if config.n_table > 1 else [range(config.n_token)]
         widths = [config.embed_width // config.div_val**i for i in range(len(self.ids))]
         self.tables = nn.ModuleList(map(nn.Embedding, map(len, self.ids), widths))
         projected = widths if config.has_projections else []
@@ -145,9 +139,10 @@ class AdaptiveSoftmax(nn.Module):
         first_Y = target_Y.where(cluster_Y == 0, len(self.ids[0]) - 1 + cluster_Y)
         nats_Y = chunked_nats(first, h_YD, first_Y, self.chunk_size)
         for i, tail in enumerate(tails, start=1):
-            at = (cluster_Y == i).nonzero().squeeze(1)
-            row_Y = target_Y[at] - self.ids[i].start
-            nats_Y = nats_Y.index_add(0, at, chunked_nats(tail, h_YD[at], row_Y, self.chunk_size))
+            index_Y = (cluster_Y == i).nonzero().squeeze(1)
+            row_Y = target_Y[index_Y] - self.ids[i].start
+            tail_Y = chunked_nats(tail, h_YD[index_Y], row_Y, self.chunk_size)
+            nats_Y = nats_Y.index_add(0, index_Y, tail_Y)
         return nats_Y.view_as(targets_BL)
 
     def scorers(self) -> list[Scorer]:
@@ -209,5 +204,6 @@ def chunked_nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor, chunk_size: int
 
 
 def nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor) -> Tensor:
+    """Return nats_Y; 0, without gradient, of targets of -100, as `cross_entropy` defines."""
     logits_YV = at_least_float32(scorer(h_YD))
-    return F.cross_entropy(logits_YV, target_Y, reduction="none", ignore_index=IGNORED)
+    return F.cross_entropy(logits_YV, target_Y, reduction="none")

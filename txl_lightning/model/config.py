@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from ..errors import require, require_types
+from ..errors import convert_fields, require
 
 SameLength = Literal["mem_len", "mem_len+1"] | None
 EvalSameLength = Literal["mem_len", "mem_len+1", "all"] | None
@@ -50,7 +50,7 @@ class TransformerXLConfig:
         positions: Position scheme: relative (Section 3.3; learned, as in labml; Shaw et al. 2018),
             or absolute, added to the states (Vaswani et al. 2017; Al-Rfou et al. 2019).
         kernel: Implementation of attention; all give the same result, and auto is the fastest on
-            this machine. flex and triton are for CUDA and untested: no GPU has run them.
+            this machine. triton is for CUDA and untested: no GPU has run it.
         tie_weight: Share the softmax weights with the embedding.
         untie_r: Use separate u and v in every layer; otherwise all layers share one pair.
         dropout: Probability of dropping hidden units.
@@ -85,7 +85,7 @@ class TransformerXLConfig:
     positions: Literal[
         "sinusoidal", "learned", "shaw", "absolute_sinusoidal", "absolute_learned"
     ] = "sinusoidal"
-    kernel: Literal["auto", "reference", "per_head", "matmul", "sdpa", "flex", "triton"] = "auto"
+    kernel: Literal["auto", "reference", "per_head", "matmul", "sdpa", "triton"] = "auto"
     tie_weight: bool = True
     untie_r: bool = False
     dropout: float = 0.0
@@ -98,10 +98,7 @@ class TransformerXLConfig:
     proj_init_std: float = 0.01
 
     def __post_init__(self) -> None:
-        require_types(self)
-        # YAML files and checkpoints contain lists.
-        object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
-        object.__setattr__(self, "tie_projs", tuple(self.tie_projs))
+        convert_fields(self)
         for is_possible, field, expected in self._checks():
             value = getattr(self, field)
             text = list(value) if isinstance(value, tuple) else value
@@ -134,8 +131,6 @@ class TransformerXLConfig:
         each = f"one for each of {len(starts)} clusters, or none"
         yield len(self.tie_projs) in (0, len(starts)), "tie_projs", each
         yield self.div_val == 1 or bool(self.cutoffs), "div_val", "1 without cutoffs"
-        drops = self.kernel == "flex" and self.dropatt > 0
-        yield not drops, "dropatt", "0 with kernel flex, which cannot drop attention weights"
         narrow = f"small enough for the last cluster to have a width (the first has {width})"
         yield width >= self.div_val ** len(self.cutoffs), "div_val", narrow
 
@@ -215,6 +210,7 @@ class EvalLengths:
     """Number of states that each query attends to; "all": no limit."""
 
     def __post_init__(self) -> None:
+        convert_fields(self)
         for field, least, expected in (
             ("mem_len", 0, "0 (no memory) or more, or null"),
             ("clamp_len", 1, "at least 1, or null"),
@@ -234,3 +230,7 @@ class EvalLengths:
 
 def is_at_least(least: int, value: int | None) -> bool:
     return value is None or value >= least
+
+
+AS_TRAINED = EvalLengths()
+"""Made here, because torch.compile cannot trace the checks of a new one."""

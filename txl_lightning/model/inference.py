@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import require
-from .config import EvalLengths, SameLength
-from .kernels.inference import Mask, Workspace, attend, lay_out_terms
+from .config import AS_TRAINED, EvalLengths, SameLength
+from .kernels.cached import Workspace, attend, lay_out_terms
+from .kernels.tiling import Mask
 from .memory import Memory, attention_mask, count_filled, farthest_state
 from .positions import DistanceTerms
 from .transformer_xl import Layer, TransformerXL
@@ -53,11 +54,27 @@ class CachedReader:
         shape = (config.n_layer, config.n_head, batch_size, config.head_width, 0)
         k_NHBKC = torch.empty(shape, dtype=self.net.compute_dtype, device=weight.device)
         filled_B = torch.zeros(batch_size, dtype=torch.long, device=weight.device)
-        use = (lengths or EvalLengths()).resolve(config)
+        use = (lengths or AS_TRAINED).resolve(config)
         return KeyValueCache(Buffer(k_NHBKC, k_NHBKC.mT, 0), 0, 0, filled_B, *use)
 
-    # The network's own methods, which call `hidden` and `head` of this class.
-    __call__, loss = TransformerXL.forward, TransformerXL.loss
+    def __call__(
+        self, tokens_BL: Tensor, memory: AnyMemory | None = None
+    ) -> tuple[Tensor, AnyMemory]:
+        """Return logits_BLV and the next memory, as the network does."""
+        h_BLD, memory = self.hidden(tokens_BL, memory)
+        return self.head(h_BLD), memory
+
+    def loss(
+        self,
+        tokens_BL: Tensor,
+        targets_BL: Tensor,
+        memory: AnyMemory | None = None,
+        doc_pos_BL: Tensor | None = None,
+        n_reread: int = 0,
+    ) -> tuple[Tensor, AnyMemory]:
+        """Return nats_BL and the memory for the next segment, as the network does."""
+        h_BLD, memory = self.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
+        return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
 
     def hidden(
         self,
@@ -78,13 +95,13 @@ class CachedReader:
         require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
         if torch.is_grad_enabled() or self.net.training:
             raise ValueError("a KeyValueCache needs eval() and torch.inference_mode or no_grad")
-        same = memory.batch_size == batch_size
-        require(same, "memory", f"{memory.batch_size} rows", f"{batch_size}, those of the tokens")
+        n_row, tokens = memory.batch_size, f"{batch_size}, those of the tokens"
+        require(n_row == batch_size, "memory", f"{n_row} rows", tokens)
         n_layer, n_head, _, head_width, _ = memory.buffer.k_NHBKC.shape
         sizes = n_layer, n_head, head_width
-        own = self.config.n_layer, self.config.n_head, self.config.head_width
-        shown = f"(n_layer, n_head, d_head) {sizes}"
-        require(sizes == own, "memory", shown, f"{own}, as in the network")
+        expected = self.config.n_layer, self.config.n_head, self.config.head_width
+        network = f"{expected}, as in the network"
+        require(sizes == expected, "memory", f"(n_layer, n_head, d_head) {sizes}", network)
         cache = memory.with_room(tgt_len).with_terms(tgt_len, self.net.positions)
         mask = cache.attention_mask(tgt_len, doc_pos_BL)
         h_BLD = self.net.embedding(tokens_BL) * self.config.d_model**0.5
@@ -105,7 +122,8 @@ def read_layer(
     normed_BLD = layer.norm_before(h_BLD)
     new_BLHK = attention.kv_net(normed_BLD).unflatten(-1, (2, *attention.heads)).unbind(2)
     k_BSHK, value_BSHK = k_HBKS.permute(1, 3, 0, 2), value_HBSK.permute(1, 2, 0, 3)
-    k_BSHK[:, -h_BLD.size(1) :], value_BSHK[:, -h_BLD.size(1) :] = new_BLHK
+    n_kept = k_BSHK.size(1) - h_BLD.size(1)
+    k_BSHK[:, n_kept:], value_BSHK[:, n_kept:] = new_BLHK
     query_BLD = normed_BLD if layer.norms_queries else h_BLD
     q_BLHK = attention.q_net(query_BLD).unflatten(-1, attention.heads)
     out_BLHK = attend(q_BLHK, k_BSHK, value_BSHK, terms, mask, workspace)
@@ -142,7 +160,7 @@ class KeyValueCache:
     buffer: Buffer
     end: int
     n_kept: int
-    """Valid slots before `end`: at most M; the number of states in the fullest row."""
+    """States kept before `end`, at most M, of whatever document; a row attends to `filled_B`."""
     filled_B: Tensor
     mem_len: int
     clamp_len: int | None = None
@@ -247,8 +265,9 @@ class KeyValueCache:
         n_kept = min(self.n_kept + tgt_len - n_reread, self.mem_len)
         self.buffer.used = end = self.end + tgt_len - n_reread
         is_even, filled_B = True, torch.full_like(self.filled_B, n_kept)
-        if not mask.is_band:
-            filled_B = count_filled(mask.mask_BLS, n_reread, self.mem_len)
+        # Of a band, all rows have the same states.
+        if not mask.has_ranges:
+            filled_B = count_filled(self.filled_B, mask.mask_BLS, n_reread, self.mem_len)
             is_even = bool((filled_B == n_kept).all())
         return replace(self, end=end, n_kept=n_kept, filled_B=filled_B, is_even=is_even)
 
@@ -264,8 +283,3 @@ def eval_mode(module: nn.Module) -> Iterator[nn.Module]:
         yield module.eval()
     finally:
         module.train(was_training)
-
-
-def accumulator_dtype(device: torch.device) -> torch.dtype:
-    """Return float64 for sums, or float32 on Apple's devices, which lack float64."""
-    return torch.float32 if device.type == "mps" else torch.float64

@@ -74,7 +74,7 @@ class Memory:
         # `h[-mem_len:]` would keep everything if mem_len is 0.
         old_NBMD = self.h_NBMD.narrow(2, n_new, self.mem_len - n_new).to(h_NBLD.dtype)
         h_NBMD = torch.cat([old_NBMD, h_NBLD.narrow(2, stop - n_new, n_new)], dim=2)
-        filled_B = count_filled(mask_BLS, n_reread, self.mem_len)
+        filled_B = count_filled(self.filled_B, mask_BLS, n_reread, self.mem_len)
         return replace(self, h_NBMD=h_NBMD, filled_B=filled_B)
 
     def resized(self, lengths: ContextLengths) -> Memory:
@@ -124,8 +124,10 @@ def attention_mask(
     return (distance_LS >= 0) & (distance_LS <= farthest_BL[:, :, None])
 
 
-def count_filled(mask_BLS: Tensor, n_reread: int, mem_len: int) -> Tensor:
+def count_filled(filled_B: Tensor, mask_BLS: Tensor, n_reread: int, mem_len: int) -> Tensor:
     """Return filled_B after a segment with this mask, without its last n_reread tokens."""
+    if not mask_BLS.size(1):
+        return filled_B
     # Later queries cannot see states hidden from the last one: the document began after them.
     before_B = mask_BLS[:, -n_reread].sum(-1) - 1 if n_reread else mask_BLS[:, -1].sum(-1)
     return before_B.clamp(max=mem_len)

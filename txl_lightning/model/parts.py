@@ -79,6 +79,15 @@ class LinearOfParts(torch.autograd.Function):
         return d_memory_BMD, d_h_BLD, d_weight_ID.to(weight_ID.dtype)
 
 
+def initialize_vector_math() -> None:
+    """Let MKL detect the CPU on one thread, for the whole process.
+
+    While it does, in the first sin, log, exp, sqrt, ... of a process, another thread's function
+    uses kernels with half the digits (MKL 2024.2, pytorch/pytorch#188792).
+    """
+    torch.zeros(1, dtype=torch.float32, device="cpu").sin()
+
+
 def initialize_weights(model: nn.Module, config: TransformerXLConfig) -> None:
     """Initialize every weight of a network at random, in place."""
 

@@ -18,15 +18,24 @@ B rows read in parallel   L tokens in the segment   M in memory   S = M + L visi
 D width   H heads   K head width   V vocabulary   N layers
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from ..errors import require
 from .adaptive import embedding_and_head
-from .config import EvalLengths, TransformerXLConfig
+from .config import AS_TRAINED, EvalLengths, TransformerXLConfig
 from .kernels import KERNELS
 from .memory import Memory
-from .parts import ConcatenatedLinear, initialize_weights, layer_norm, make_dropout, residual_norms
+from .parts import (
+    ConcatenatedLinear,
+    initialize_vector_math,
+    initialize_weights,
+    layer_norm,
+    make_dropout,
+    residual_norms,
+)
 from .positions import SCHEMES, DistanceTerms
 
 
@@ -42,6 +51,7 @@ class TransformerXL(nn.Module):
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
+        initialize_vector_math()
         self.config = config
         self.embedding, head = embedding_and_head(config)
         self.positions = SCHEMES[config.positions](config)
@@ -50,6 +60,11 @@ class TransformerXL(nn.Module):
         self.head = head
         self.drop = make_dropout(config)
         initialize_weights(self, config)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # An unpickled network may be the first of its process.
+        initialize_vector_math()
+        super().__setstate__(state)
 
     def forward(self, tokens_BL: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
         """Return logits_BLV of the token after each of `tokens_BL`, and the next memory."""
@@ -93,11 +108,12 @@ class TransformerXL(nn.Module):
         batch_size, tgt_len = tokens_BL.shape
         require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
         memory = self.empty_memory(batch_size) if memory is None else memory
-        same = memory.batch_size == batch_size
-        require(same, "memory", f"{memory.batch_size} rows", f"{batch_size}, those of the tokens")
+        n_row, tokens = memory.batch_size, f"{batch_size}, those of the tokens"
+        require(n_row == batch_size, "memory", f"{n_row} rows", tokens)
         sizes = memory.h_NBMD.size(0), memory.h_NBMD.size(3)
-        own = self.config.n_layer, self.config.d_model
-        require(sizes == own, "memory", f"(n_layer, d_model) {sizes}", f"{own}, as in the network")
+        expected = self.config.n_layer, self.config.d_model
+        network = f"{expected}, as in the network"
+        require(sizes == expected, "memory", f"(n_layer, d_model) {sizes}", network)
         mask_BLS = memory.attention_mask(tgt_len, doc_pos_BL)
         distance_terms = self.positions(memory.distances(tgt_len))
         h_BLD = self.drop(self.embedding(tokens_BL) * self.config.d_model**0.5)
@@ -114,7 +130,7 @@ class TransformerXL(nn.Module):
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> Memory:
         """Return an empty memory, with the lengths of training by default."""
         require(batch_size >= 0, "batch_size", batch_size, "0 or more")
-        use = (lengths or EvalLengths()).resolve(self.config)
+        use = (lengths or AS_TRAINED).resolve(self.config)
         shape = (self.config.n_layer, batch_size, use.mem_len, self.config.d_model)
         h_NBMD = torch.zeros(shape, dtype=self.compute_dtype, device=self.device)
         filled_B = torch.zeros(batch_size, dtype=torch.long, device=self.device)

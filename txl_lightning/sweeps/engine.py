@@ -1,6 +1,6 @@
-"""W&B's sweep file, with Optuna's proposals and pruning.
+"""Sweep: trials proposed and pruned by Optuna, as a W&B sweep file says.
 
-A proposal depends on the file, the seed and the trials so far, so that an interrupted sweep
+A proposal depends on the file, the seed and the earlier trials, so that an interrupted sweep
 continues with the same proposals. Differences from W&B's own service:
 
 - `grid` takes the combinations in the file's order; W&B sorts the keys first.
@@ -47,7 +47,13 @@ CHECKS = {
     "metric.goal": (lambda value: value in (None, "minimize", "maximize"), "minimize or maximize"),
     "metric.target": (lambda value: isinstance(value, int | float | None), "a number"),
     "run_cap": (lambda value: value is None or (is_int(value) and value > 0), "1 or more"),
-    "command": (lambda value: is_command(value), f"a list of words and {', '.join(MACROS)}"),
+    "command": (
+        lambda value: (
+            isinstance(value, list)
+            and {word for word in map(str, value) if word.startswith("${")} <= set(MACROS)
+        ),
+        f"a list of words and {', '.join(MACROS)}",
+    ),
     "parameters": (lambda value: isinstance(value, dict) and value, "keys of fit with values"),
 }
 KEYS = [
@@ -66,7 +72,7 @@ INVALID += (TypeError, ValueError)
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's file, and the trials in its folder's journal; changes require the lock."""
+    """A sweep file, and the trials in the journal of its folder; changes require the lock."""
 
     config: Mapping[str, Any]
     folder: Path
@@ -86,13 +92,13 @@ class Sweep:
         return (max if self.is_maximized else min)(values, default=None)
 
     def ask_trial(self) -> Trial | None:
-        """Return a new trial, or None after the last point of a grid; call it with the lock."""
+        """Return a new trial, or None after the last point of a grid; requires the lock."""
         number, method = len(self.study.get_trials(deepcopy=False)), self.config["method"]
-        # Each trial has its own sampler, because a sampler's random state is not stored.
+        # A new sampler for each trial, because the journal does not store its random state.
         seed = random.Random(f"{self.seed} {number}").getrandbits(32)
         bayes = TPESampler(seed=seed, n_startup_trials=N_RANDOM)
         self.study.sampler = bayes if method == "bayes" else RandomSampler(seed)
-        # A waiting trial was queued by a process that was killed before it took the trial.
+        # A waiting trial was queued by a process that was killed before it took it.
         if method == "grid" and not self.study.get_trials(states=(TrialState.WAITING,)):
             parameters = self.config["parameters"]
             points = itertools.product(*map(list_values, parameters.values()))
@@ -103,13 +109,13 @@ class Sweep:
         return self.study.ask()
 
     def suggest_parameters(self, trial: Trial) -> dict[str, Any]:
-        """Return the value of each key; repeated calls return the same."""
+        """Return the value of each key; repeated calls return the same values."""
         parameters, method = self.config["parameters"].items(), self.config["method"]
         return {key: suggest_value(trial, key, spec, method) for key, spec in parameters}
 
 
 def load_sweep_file(path: str) -> dict[str, Any]:
-    """Load and check a sweep's file; errors name the file and the key."""
+    """Load and check a sweep file; errors name the file and the key."""
     text = Path(path).read_bytes()
     try:
         config = load_yaml(text)
@@ -131,7 +137,7 @@ def check_config(config: Any) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     trial = optuna.create_study(sampler=RandomSampler()).ask()
     for key, spec in parameters.items():
-        # Optuna checks distributions.
+        # Optuna checks the distributions.
         with refuse_invalid(f"parameters.{key}", spec, PARAMETER):
             require(set(spec) <= PARAMETER_KEYS, key, spec, PARAMETER)
             suggest_value(trial, key, spec, config["method"])
@@ -139,12 +145,6 @@ def check_config(config: Any) -> None:
 
 def is_int(number: Any) -> bool:
     return isinstance(number, int)
-
-
-def is_command(words: Any) -> bool:
-    if not isinstance(words, list):
-        return False
-    return {word for word in map(str, words) if word.startswith("${")} <= set(MACROS)
 
 
 @contextmanager
@@ -156,14 +156,14 @@ def refuse_invalid(key: str, value: object, expected: str) -> Iterator[None]:
 
 
 def open_sweep(config: Mapping[str, Any], folder: Path, seed: int) -> Sweep:
-    """Open or create the journal of a sweep; refuse one of a sweep with other settings."""
+    """Open or create the journal of a sweep; refuse that of a sweep with other settings."""
     path = folder / "journal.log"
     # Optuna's own lock files stay after kill -9; the kernel releases this one.
     lock = FileLock(f"{path}.lock")
     options = {"study_name": "sweep", "direction": config["metric"].get("goal", "minimize")}
     with lock:
         if path.exists():
-            # An incomplete line (disk full) would merge with the next one.
+            # Remove an incomplete line (disk full), with which the next one would merge.
             os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
         with refuse_invalid("out", path, "the journal of a sweep"):
             storage = JournalStorage(journal.JournalFileBackend(str(path), lock_obj=lock))
@@ -171,8 +171,8 @@ def open_sweep(config: Mapping[str, Any], folder: Path, seed: int) -> Sweep:
             study = optuna.create_study(**options)
             search = {key: config.get(key) for key in SEARCH} | {"seed": seed}
             search = json.loads(json.dumps(search))
-            known = study.user_attrs.get("search", search)
-            changed = ", ".join(key for key in search if known[key] != search[key])
+            before = study.user_attrs.get("search", search)
+            changed = ", ".join(key for key in search if before[key] != search[key])
         if changed:
             message = f"{changed}: changed since the sweep in {folder} began"
             raise ValueError(f"{message}; expected no change, or another folder as out")
@@ -218,7 +218,7 @@ def suggest_value(trial: Trial, key: str, spec: Mapping[str, Any], method: str) 
 
 
 def list_values(spec: Mapping[str, Any]) -> list[Any]:
-    """Return all values of a parameter with a list of values; values that are lists become JSON."""
+    """Return all values of a parameter with a list of values; lists and mappings become JSON."""
     if spec.get("distribution", "int_uniform") == "int_uniform" and "min" in spec:
         return list(range(spec["min"], spec["max"] + 1))
     values = spec["values"] if "values" in spec else [spec["value"]]

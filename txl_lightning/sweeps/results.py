@@ -1,6 +1,7 @@
-"""Results of a sweep: logged metrics of its trials, as a table and as figures."""
+"""Results of a sweep: metrics of its trials, as a table and as figures."""
 
 import math
+import shlex
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,19 @@ from optuna.trial import FrozenTrial, TrialState
 from .. import __version__
 from ..analysis.plots import GRAY, PALETTE, open_figure, use_log_axis
 from ..errors import flatten_settings
-from ..evaluation.environment import commit, cpu_name
-from ..evaluation.run_metrics import collect_by_key, read_metrics
-from ..evaluation.tables import align_columns, write_table
-from ..help import PROGRAM
+from ..command_line import PROGRAM
+from ..machine import commit, cpu_name
+from ..runs.metrics import collect_by_key, read_metrics
+from ..tables import align_columns, write_table
 from .engine import Sweep
 
 COMPARED = ("complete", "pruned")
 
 
 def read_metric(folder: Path, metric: str) -> tuple[list[float], list[str]]:
-    """Return a trial's finite values of a metric by step, and the columns that it has logged.
+    """Return a trial's finite values of a metric in the order of steps, and the logged columns.
 
-    If a step was repeated, the later value counts.
+    Of a repeated step, the later value counts.
     """
     paths = sorted(folder.glob("version_*/metrics.csv"), key=lambda path: path.stat().st_mtime)
     rows = [row for path in paths for row in read_metrics(path.parent).rows]
@@ -40,7 +41,7 @@ def find_error(log: Path) -> str:
 
 
 def make_rows(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return a row for each trial, best first; those that failed or are running come last."""
+    """Return a row for each trial, best first; failed and running ones are last."""
     trials = [(trial, flat_parameters(trial)) for trial in sweep.study.trials]
     names = dict.fromkeys(name for _, settings in trials for name in settings)
     rows = []
@@ -57,7 +58,7 @@ def make_rows(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def flat_parameters(trial: FrozenTrial) -> dict[str, Any]:
-    """Return a trial's values by dotted key; a `config` of settings as text is flattened."""
+    """Return a trial's values by dotted key; a `config`, which is YAML, is flattened."""
     flat: dict[str, Any] = {}
     for key, value in trial.user_attrs.get("parameters", {}).items():
         settings = yaml.safe_load(value) if key == "config" else None
@@ -66,9 +67,9 @@ def flat_parameters(trial: FrozenTrial) -> dict[str, Any]:
 
 
 def write_results(sweep: Sweep) -> None:
-    about = {"release": __version__, "commit": commit(), "cpu": cpu_name()}
-    about |= sweep.study.user_attrs["search"]
-    write_table(make_rows(sweep), sweep.folder / "results", about)
+    origin = {"release": __version__, "commit": commit(), "cpu": cpu_name()}
+    origin |= sweep.study.user_attrs["search"]
+    write_table(make_rows(sweep), sweep.folder / "results", origin)
 
 
 def draw_figures(sweep: Sweep) -> None:
@@ -88,7 +89,7 @@ def draw_figures(sweep: Sweep) -> None:
     draws = {"results": figures.plot_parallel_coordinate}
     draws["importances"] = figures.plot_param_importances
     for name, draw in draws.items():
-        # Optuna warns that its figures are experimental, and of importances of few trials.
+        # Optuna warns that its figures are experimental, and of few trials.
         with pyplot.style.context("default"), warnings.catch_warnings(action="ignore"):
             figure = draw(sweep.study, params=names, target_name=sweep.metric).figure
             for lines in figure.axes[0].collections:
@@ -101,7 +102,7 @@ def draw_figures(sweep: Sweep) -> None:
 
 
 def draw_curves(sweep: Sweep) -> None:
-    """Draw the metric of each trial at its validations, the best trial's in front."""
+    """Draw curves.png: the best value of each trial so far, at its validations."""
     values = {trial.number: trial.intermediate_values for trial in sweep.study.trials}
     numbers = [row["trial"] for row in make_rows(sweep) if values[row["trial"]]]
     if not numbers:
@@ -119,7 +120,7 @@ def draw_curves(sweep: Sweep) -> None:
 
 
 def print_results(sweep: Sweep) -> None:
-    """Print the table, and the command that evaluates the best checkpoint."""
+    """Print the table, and commands to evaluate the best checkpoint and to compare the trials."""
     rows = make_rows(sweep)
     best, keys = rows[0], [key for key in rows[0] if key != "reason"]
     lines = [[key.rsplit(".", 1)[-1] for key in keys]]
@@ -133,5 +134,5 @@ def print_results(sweep: Sweep) -> None:
     print(f"\nwritten to {sweep.folder}; evaluate the best with")
     # "best.ckpt" comes before "last.ckpt".
     for path in sorted(sweep.folder.glob(f"{best['trial']:03}/version_*/checkpoints/*.ckpt"))[:1]:
-        print(f"  {PROGRAM} evaluate {path} --split val")
-    print(f"compare its trials with\n  {PROGRAM} compare {sweep.folder}")
+        print(f"  {PROGRAM} evaluate {shlex.quote(str(path))} --split val")
+    print(f"compare its trials with\n  {PROGRAM} compare {shlex.quote(str(sweep.folder))}")

@@ -1,7 +1,8 @@
-"""Trials, one process each; several sweep processes of one machine may share a folder.
+"""TrialRunner: run trials, each in a process; several sweeps of a machine may share a folder.
 
-A trial's folder has two locks, which the kernel releases when their holders end: the sweep holds
-owner.lock; the sweep and its fit hold process.lock, which shows a fit whose sweep was killed.
+A trial's folder has two locks, which the kernel releases when their holders end: owner.lock of the
+sweep, and process.lock of the sweep and its fit, which is all that a fit of a killed sweep holds.
+Optuna's heartbeats need a database and minutes, and its retries would not continue the run.
 """
 
 import fcntl
@@ -35,7 +36,7 @@ def run_trials(
 ) -> None:
     """Run trials until there are `limit` in total, the target is reached, or the grid ends.
 
-    `advance` is called with the trials that have ended, first with those of earlier calls.
+    `advance` is called with numbers of trials that have ended, first with those of earlier calls.
     """
     advance(sum(trial.state.is_finished() for trial in sweep.study.trials))
     while runner := claim_trial(sweep, limit):
@@ -49,11 +50,11 @@ def run_trials(
 
 
 def claim_trial(sweep: Sweep, limit: int | None) -> "TrialRunner | None":
-    """Return a trial whose owner has ended, otherwise a new one."""
+    """Return a trial whose sweep was stopped or killed, otherwise a new one."""
     with sweep.lock:
         for trial in sweep.study.get_trials(states=(TrialState.RUNNING,)):
             with suppress(Timeout):
-                # Optuna has no public way to resume a trial.
+                # Private: Optuna cannot resume a trial otherwise.
                 return TrialRunner(sweep, Trial(sweep.study, trial._trial_id))
         new = None if has_ended(sweep, limit) else sweep.ask_trial()
         return None if new is None else TrialRunner(sweep, new)
@@ -68,7 +69,7 @@ def has_ended(sweep: Sweep, limit: int | None) -> bool:
 
 
 class TrialRunner:
-    """A trial owned by this process; Timeout if another process owns it."""
+    """A trial that this process owns; Timeout if another process owns it."""
 
     def __init__(self, sweep: Sweep, trial: Trial) -> None:
         self.sweep, self.trial, self.signals = sweep, trial, PendingSignals()
@@ -81,8 +82,8 @@ class TrialRunner:
         """Run the trial until it ends, is pruned, or a signal stops the sweep."""
         parameters = self.sweep.suggest_parameters(self.trial)
         self.trial.set_user_attr("parameters", parameters)
-        words = ", ".join(f"{key} {value}" for key, value in parameters.items())
-        self.tell_user(f" {'continues' if self.log.exists() else 'starts'}: {words}")
+        settings = ", ".join(f"{key} {value}" for key, value in parameters.items())
+        self.tell_user(f" {'continues' if self.log.exists() else 'starts'}: {settings}")
         command = make_command(self.sweep.config["command"], parameters, self.folder)
         try:
             exit_code, is_pruned = self.run_process(command)
@@ -95,8 +96,8 @@ class TrialRunner:
     def run_process(self, command: Sequence[str]) -> tuple[int, bool]:
         """Run a process until it ends; return its exit code, and True if the trial was pruned.
 
-        A signal or pruning asks it to save and exit. It has its own session, so that Ctrl-C
-        reaches only the sweep, which forwards it.
+        It saves and exits after a signal to the sweep or if it is pruned. It has its own session:
+        Ctrl-C reaches only the sweep, which forwards it.
         """
         lock, is_pruned, is_stopping = lock_process(self.folder), False, False
         group = {"WANDB_RUN_GROUP": self.sweep.config["name"]}
@@ -119,46 +120,46 @@ class TrialRunner:
                         process.terminate()
                         is_stopping = True
             finally:
-                # An error here must not end the trial before it saves.
+                # After an error above, the process saves before the trial ends.
                 if process.poll() is None:
                     process.terminate()
                     process.wait()
         return process.returncode, is_pruned
 
     def report_values(self, has_finished: bool = False) -> bool:
-        """Report the best value after each new validation; return True if there is a new one."""
+        """Report the best value after each new validation; return True if there are any."""
         metric, (values, columns) = self.sweep.metric, read_metric(self.folder, self.sweep.metric)
         has_validated = any(column.startswith("val/") for column in columns)
-        # Training metrics may first be logged after the first validation.
+        # Training may be logged for the first time after the first validation.
         is_due = has_finished or (has_validated and not metric.startswith("train/"))
         is_logged = values if has_finished else metric in columns
-        known = f"one that is logged: {', '.join(columns)}"
-        require(is_logged or not is_due, "metric.name", metric, known)
-        n_known = len(self.sweep.study.trials[self.trial.number].intermediate_values)
-        for count in range(n_known + 1, len(values) + 1):
+        expected = f"one that is logged: {', '.join(columns)}"
+        require(is_logged or not is_due, "metric.name", metric, expected)
+        n_reported = len(self.sweep.study.trials[self.trial.number].intermediate_values)
+        for count in range(n_reported + 1, len(values) + 1):
             self.trial.report(self.sweep.best(values[:count]), count)
-        return len(values) > n_known
+        return len(values) > n_reported
 
     def finish(self, code: int, is_pruned: bool) -> None:
         """Report the end of the trial to the study and the user, and how the sweep continues."""
         stop_code, study = self.signals.exit_code, self.sweep.study
-        passed_on = stop_code or EXIT.get(-code, code if code in EXIT.values() else 0)
+        interrupted = stop_code or EXIT.get(-code, code if code in EXIT.values() else 0)
         if code == 0 or is_pruned:
             best = self.sweep.best(study.trials[self.trial.number].intermediate_values.values())
             state = TrialState.PRUNED if code else TrialState.COMPLETE
             study.tell(self.trial, None if code else best, state)
             self.tell_user(f":{' pruned,' if code else ''} {self.sweep.metric} {best:.4f}")
-        elif passed_on:
+        elif interrupted:
             self.tell_user(": interrupted; the same command continues")
-            raise SystemExit(passed_on)
+            raise SystemExit(interrupted)
         else:
-            ended = f"exit code {code}" if code > 0 else f"killed by signal {-code}"
-            self.fail(f"{ended}: {find_error(self.log)}".removesuffix(": "))
+            cause = f"exit code {code}" if code > 0 else f"killed by signal {-code}"
+            self.fail(f"{cause}: {find_error(self.log)}".removesuffix(": "))
         if stop_code:
             raise SystemExit(stop_code)
 
     def fail(self, reason: str) -> None:
-        """Record a failure; end the sweep if a key is misspelt, or the first trials have failed."""
+        """Record a failure; end the sweep if a key is unknown, or the first trials have failed."""
         self.trial.set_user_attr("reason", reason)
         self.sweep.study.tell(self.trial, state=TrialState.FAIL)
         self.tell_user(f": failed ({reason})")
@@ -183,7 +184,7 @@ def make_command(words: Sequence[Any], parameters: Mapping[str, Any], folder: Pa
 
 
 def lock_process(folder: Path) -> TextIO:
-    """Take the lock of a trial's process; first stop a process left by a killed sweep."""
+    """Lock the process of a trial; first stop the process that a killed sweep has left."""
     lock = (folder / "process.lock").open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -191,7 +192,7 @@ def lock_process(folder: Path) -> TextIO:
         lock.seek(0)
         pid = lock.read().strip()
         print(f"waiting for process {pid} of a killed sweep, which saves and ends", flush=True)
-        # Without a process id, the sweep was killed before writing it.
+        # There is no process id if the sweep was killed before writing it.
         with suppress(ProcessLookupError, ValueError):
             os.kill(int(pid), signal.SIGTERM)
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,267 +1,241 @@
-"""LightningCLI for fit, validate, test and predict: plain YAML, our defaults, errors for people."""
+"""fit, validate, test and predict: parse, find the checkpoint to start from, check, build, run."""
 
 import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jsonargparse
 import yaml
+from jsonargparse import Namespace
 from lightning.fabric.plugins.io import CheckpointIO
 from lightning.pytorch import Trainer
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
 from .. import errors
-from ..checkpoints import load_folder, read_checkpoint
-from ..checkpoints.runs import VOCAB, result_folder
+from ..command_line import explain_value_error
 from ..data.datamodule import CorpusDataModule
-from ..data.vocab import Vocabulary
 from ..files import check_folder_writable
-from ..model import TransformerXL
-from . import options, resume
+from ..runs.logger import RunLogger
+from ..tables import align_columns
 from .callbacks.checkpointing import AtomicCheckpointIO, replace_signal_handlers
-from .callbacks.progress_bar import format_measured
-from .callbacks.report import ReportConfig
-from .callbacks.time_budget import PlanConfig
-from .callbacks.wandb import WandbConfig, run_id_from, wrap_wandb_loggers
-from .defaults import TRAINER_DEFAULTS, SaveRun, default_callbacks, trainer_defaults
+from .callbacks.save_run import SaveRun
+from .callbacks.wandb import replace_wandb_loggers
+from .default_callbacks import make_callbacks
 from .module import LanguageModel
-from .run_logger import RunLogger
+from .options import RUNS, check_settings, make_parser, parse, take_option
+from .start import Start, adopt_checkpoint, load_weights
 
 LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
 IMPORTABLE = ["txl_lightning", *(f"lightning.pytorch.{part}" for part in LIGHTNING_PARTS)]
 """Packages that a class_path of a config may name; nothing else is imported."""
-
-SAVE_DIR = "--trainer.logger.save_dir="
+MAX_PROCESSES = 8
+"""Processes for each core of a CPU."""
+RUN_OPTIONS = {
+    # Lightning's table says "DataLoader 0"; ours is printed at the end.
+    "validate": {"verbose": False},
+    "test": {"verbose": False},
+    # They are in nats.npy; those of a long text would fill the memory.
+    "predict": {"return_predictions": False},
+}
 
 
 class TxlCLI(LightningCLI):
-    """The commands that Lightning's Trainer runs."""
+    """LightningCLI for one command. Its methods are called in this order, from __init__ to `run`.
 
-    def __init__(self, arguments: list[str]) -> None:
-        allowed, self.arguments = options.take_option(arguments, "--allow_imports")
-        self.start: Path | None = None
-        # What convert wrote, loaded: its sizes are those of its weights.
-        self.converted: tuple[TransformerXL, Vocabulary | None] | None = None
-        self.run_folder: Path | None = None
-        self.run_id: str | None = None
-        jsonargparse.set_parsing_settings(
-            import_path_denylist=["*"],
-            import_path_allowlist=IMPORTABLE + options.allow_imports(allowed),
-            config_read_mode_fsspec_enabled=False,
-            docstring_parse_attribute_docstrings=True,
-        )
-        try:
-            super().__init__(
-                LanguageModel,
-                CorpusDataModule,
-                save_config_callback=SaveRun,
-                save_config_kwargs={"save_to_log_dir": False},
-                seed_everything_default=1,
-                trainer_defaults=trainer_defaults(self.arguments[0]),
-                auto_configure_optimizers=False,
-                load_from_checkpoint_support=False,
-                parser_class=options.Parser,
-                parser_kwargs={"exit_on_error": False},
-                args=self.arguments,
-            )
-        except Exception as error:
-            if not errors.is_out_of_memory(error):
-                raise
-            raise out_of_memory(self.config[self.config.subcommand]) from error
+    A parser for each command, as Lightning has it, would take a second to build.
+    """
 
-    def subcommands(self) -> dict[str, set[str]]:
-        # Only the one that is asked for: to build a parser takes a second.
-        command = self.arguments[0]
-        return {command: LightningCLI.subcommands()[command]}
+    def __init__(self, command: str, words: list[str]) -> None:
+        self.command, self.words = command, words
+        options = {"run": False, "save_config_callback": None}
+        options |= {"load_from_checkpoint_support": False}
+        super().__init__(LanguageModel, CorpusDataModule, args=words, **options)
 
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument("--trainer.help", action="help")
-        parser.add_argument("--resume", type=resume.Resume, default="never")
-        parser.add_class_arguments(resume.CheckpointConfig, "checkpoint")
-        parser.add_class_arguments(PlanConfig, "plan")
-        parser.add_class_arguments(WandbConfig, "wandb")
-        parser.add_class_arguments(ReportConfig, "report")
-        parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")
+    def setup_parser(self, *_: Any) -> None:
+        self.parser = make_parser(self.command, self.words)
+        # Read them before the checkpoint's settings replace them.
+        defaults = self.parser.get_defaults()
+        dump = self.parser.dump(defaults, skip_none=False, skip_validation=True)
+        self.defaults = errors.flatten_settings(yaml.safe_load(dump))
 
-    @property
-    def command_parser(self) -> LightningArgumentParser:
-        # Private: Lightning gives nobody the parser of a command.
-        return self._subcommand_parsers[self.arguments[0]]
-
-    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        parser = self.command_parser
-        options.describe_options(parser, self.arguments)
-        # Before those of a checkpoint take their place.
-        defaults = parser.dump(parser.get_defaults(), skip_none=False, skip_validation=True)
-        self.defaults = errors.flatten_settings(yaml.safe_load(defaults))
-        self.config = self.parse()
-
-    def parse(self) -> jsonargparse.Namespace:
-        """Parse the arguments over the parsers' defaults; mistakes are ValueErrors of one line."""
-        try:
-            config = self.parser.parse_args(self.arguments)
-            options.check_groups(self.command_parser, config[self.arguments[0]])
-            return config
-        except jsonargparse.ArgumentError as error:
-            missing = errors.MISSING.search(str(error))
-            is_filled = any(word.startswith(SAVE_DIR) for word in self.arguments)
-            if is_filled or not missing or missing.group(1, 3) != ("trainer.logger", "save_dir"):
-                raise ValueError(self.explain_error(error)) from error
-        # A logger that does not say where it writes.
-        rest = self.parser.parse_args([*self.arguments, "--trainer.logger=false"])
-        self.arguments = [*self.arguments, f"{SAVE_DIR}{root_folder(rest[rest.subcommand])}"]
-        return self.parse()
-
-    def explain_error(self, error: jsonargparse.ArgumentError) -> str:
-        """Return an error in one line, with the config file, of several, that it is in."""
-        for path in options.take_option(self.arguments, "-c", "--config")[0]:
-            try:
-                self.parser.parse_args([self.arguments[0], f"--config={path}"])
-            except jsonargparse.ArgumentError as alone:
-                words = errors.explain_parser_error(str(alone), [self.command_parser])
-                return f"{errors.shorten(path)}: {words}"
-        return errors.explain_parser_error(str(error), [self.command_parser])
-
-    def _parse_ckpt_path(self) -> None:
-        # Private: Lightning's lets a checkpoint's settings override the command line. Here they are
-        # defaults: what is given wins, unless the weights would not fit.
-        command = self.config.subcommand
-        given = self.config[command]
-        how = given.resume if command == "fit" else "never"
-        self.start = resume.find_start(how, given.ckpt_path, Path(root_folder(given)))
-        if self.start is None:
-            return
-        checkpoint = read_checkpoint(self.start)
-        self.converted = load_folder(self.start) if self.start.is_dir() else None
-        if how != "never":
-            self.run_folder, self.run_id = self.start.parents[1], run_id_from(checkpoint)
-        saved = checkpoint["hyper_parameters"]
-        settings = errors.flatten_settings(saved, "model.")
-        if (vocab := self.start / VOCAB).is_file():
-            settings["data.vocab"] = str(vocab)
-        if command != "fit":
-            is_named = options.names_text(given.data, self.arguments)
-            settings |= resume.text_settings(self.start, is_named)
-        settings.pop("model.net.n_token")
-        # It was the fastest where the checkpoint was made.
-        settings.pop("model.net.kernel", None)
-        try:
-            self.command_parser.set_defaults(settings)
-        except KeyError as error:
-            words = f"it has a setting that this release does not know ({error})"
-            raise errors.CheckpointError(f"ckpt_path: {self.start}: {words}") from error
-        self.config = self.parse()
-        if command == "fit":
-            resume.check_remaining_steps(self.config.fit.trainer.max_steps, checkpoint, how)
-        resume.check_same_model(self.config[command].model, saved, training=command == "fit")
+    def parse_arguments(self, parser: jsonargparse.ArgumentParser, args: list[str]) -> None:
+        settings = parse(parser, args)
+        self.config, self.start = adopt_checkpoint(self.command, parser, args, settings)
+        checkpoint = self.start.checkpoint
+        self.ckpt_path: Path | None = checkpoint and checkpoint.path
 
     def before_instantiate_classes(self) -> None:
-        config = self.config[self.subcommand]
-        options.round_counts(config.trainer)
-        options.check_settings(self.command_parser, config)
-        if self.subcommand == "fit":
-            config.trainer.default_root_dir = root_folder(config)
-        elif self.start is None:
-            raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
-        elif not config.trainer.default_root_dir:
-            config.trainer.default_root_dir = str(result_folder(self.start))
-        if self.subcommand in ("fit", "predict"):
-            check_folder_writable("trainer.default_root_dir", config.trainer.default_root_dir)
-        if config.weights_only is False:
-            raise ValueError("weights_only: invalid false; a checkpoint must run no code")
-        # Left open, Lightning executes what a checkpoint holds if a plugin of the user's reads it.
-        config.weights_only = True
-        callbacks = default_callbacks(self.subcommand, config, self.defaults)
-        self.trainer_defaults = trainer_defaults(self.subcommand) | {"callbacks": callbacks}
+        check_settings(self.parser, self.config)
+        set_folder(self.command, self.config, self.start)
 
     def instantiate_classes(self) -> None:
-        options.check_trainer(self.config[self.subcommand].trainer)
-        super().instantiate_classes()
+        # The Trainer first: Lightning may refuse it, and to encode a text may take long.
+        self.trainer = self.instantiate_trainer()
+        parts = self.config.clone()
+        del parts["trainer"]
+        with explain_out_of_memory(self.config):
+            parts = self.parser.instantiate_classes(parts)
+        self.model, self.datamodule = parts.model, parts.data
 
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        config = self.config[self.subcommand]
-        root, made = config.trainer.default_root_dir, self.config_init[self.subcommand].trainer
-        loggers = as_list(made.logger)
-        # What is measured makes no folder of a run.
-        if self.subcommand == "fit" and made.logger is not False:
-            run_logger = RunLogger(root, name="", version=self.run_folder and self.run_folder.name)
-            # A CSVLogger for the same folder would write the same file.
-            same = (CSVLogger, run_logger.root_dir)
-            others = [each for each in loggers if (type(each), each.root_dir) != same]
-            loggers = [run_logger, *others]
-        elif self.subcommand == "fit":
-            # There is no logger to make a run's folder.
-            kwargs["default_root_dir"] = self.run_folder or CSVLogger(root, name="").log_dir
-        kwargs["logger"] = wrap_wandb_loggers(loggers, root, config.wandb.required, self.run_id)
-        plugins = as_list(made.plugins)
+    def instantiate_trainer(self) -> Trainer:
+        """Make the Trainer; what Lightning refuses, and too many processes, are ValueErrors."""
+        options = self.instantiate_trainer_options()
+        made = make_callbacks(self.command, self.config, self.defaults)
+        callbacks = as_list(options["callbacks"]) + made
+        if not options["fast_dev_run"]:
+            callbacks.append(SaveRun(self.parser, self.config))
+        plugins = as_list(options["plugins"])
         for plugin in plugins:
             if isinstance(plugin, CheckpointIO):
-                kind = type(plugin).__name__
-                raise ValueError(f"trainer.plugins: invalid {kind}; checkpoints are ours")
-        kwargs["plugins"] = [*plugins, AtomicCheckpointIO()]
-        trainer = super().instantiate_trainer(**kwargs)
+                name = type(plugin).__name__
+                raise ValueError(f"trainer.plugins: invalid {name}; checkpoints are ours")
+        plugins.append(AtomicCheckpointIO(self.start.checkpoint))
+        options |= {"callbacks": callbacks, "plugins": plugins}
+        options |= self.make_loggers(options["logger"])
+        try:
+            trainer = Trainer(**options)
+        except Exception as error:
+            raise ValueError(f"trainer: {errors.format_line(str(error))}") from error
+        check_processes(trainer)
         replace_signal_handlers(trainer)
         return trainer
 
+    def instantiate_trainer_options(self) -> dict[str, Any]:
+        # Only the link from the text to the model needs more than the Trainer's part.
+        others = {"data": Namespace(n_token=None), "model": Namespace(net=Namespace())}
+        parts = Namespace(trainer=self.config.trainer, **others)
+        try:
+            options = self.parser.instantiate_classes(parts, instantiate_groups=False)
+        except ValueError as error:
+            raise ValueError(explain_value_error(str(error))) from error
+        return vars(options.trainer)
+
+    def make_loggers(self, logger: Any) -> dict[str, Any]:
+        """Return the Trainer's loggers and, for a run without any, the run's folder."""
+        settings, folder = self.config.trainer, self.start.run_folder
+        root, required = settings.default_root_dir, self.config.wandb.required
+        specs, run_id = as_list(settings.logger), self.start.wandb_id
+        loggers = replace_wandb_loggers(as_list(logger), specs, root, required, run_id)
+        # A measurement makes no folder of a run.
+        if self.command != "fit":
+            return {"logger": loggers}
+        if logger is False:
+            return {"logger": [], "default_root_dir": folder or CSVLogger(root, name="").log_dir}
+        run_logger = RunLogger(root, name="", version=folder and folder.name)
+        # A CSVLogger for the same folder would write the same file.
+        same = (CSVLogger, run_logger.root_dir)
+        others = [each for each in loggers if (type(each), each.root_dir) != same]
+        return {"logger": [run_logger, *others]}
+
     def after_instantiate_classes(self) -> None:
-        given = self.config_init[self.subcommand]
-        if self.converted is not None:
-            resume.load_weights(*self.converted, self.model, self.datamodule)
-            given["ckpt_path"] = None
-        elif self.start is not None:
-            given["ckpt_path"] = str(self.start)
-        if self.subcommand in ("validate", "test"):
-            # Lightning's table says "DataLoader 0"; ours is printed below.
-            given["verbose"] = False
-        elif self.subcommand == "predict":
-            # They are in nats.npy; of a long text they would fill the memory.
-            given["return_predictions"] = False
+        checkpoint = self.start.checkpoint
+        if checkpoint is not None and checkpoint.path.is_dir():
+            load_weights(checkpoint, self.model, self.datamodule)
+        # It would keep a file on the disk that training replaces.
+        del self.start
 
-    def after_test(self) -> None:
-        if self.trainer.is_global_zero:
-            print(f"{self.start}: {self.datamodule.config.name}")
-            print(format_measured(self.trainer.callback_metrics))
+    def run(self) -> None:
+        """Run the Trainer's method; print what validate and test measured."""
+        is_file = self.ckpt_path is not None and not self.ckpt_path.is_dir()
+        options = RUN_OPTIONS.get(self.command, {}) | {
+            "ckpt_path": str(self.ckpt_path) if is_file else None,
+            # Or Lightning would run code in a checkpoint that a user's plugin reads.
+            "weights_only": True,
+        }
+        with explain_out_of_memory(self.config):
+            getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, **options)
+        if self.command in ("validate", "test") and self.trainer.is_global_zero:
+            print(f"{self.ckpt_path}: {self.datamodule.config.name}")
+            metrics = self.trainer.callback_metrics.items()
+            # The loss is the nats, by another name.
+            print(align_columns([(k, f"{v:.4f}", "") for k, v in metrics if "/loss" not in k]))
 
-    after_validate = after_test
+
+def run_trainer(arguments: list[str]) -> Trainer:
+    """Run fit, validate, test or predict, the first argument."""
+    command, *words = arguments
+    words = set_up_libraries(words)
+    try:
+        cli = TxlCLI(command, words)
+        cli.run()
+    except MisconfigurationException as error:
+        raise ValueError(str(error)) from error
+    return cli.trainer
 
 
-def run_trainer(arguments: list[str]) -> TxlCLI:
-    """Run fit, validate, test or predict, the first argument; return what it was done with."""
+def set_up_libraries(words: list[str]) -> list[str]:
+    """Set what may be imported and printed; return the words without --allow_imports."""
+    packages, words = take_option(words, "--allow_imports")
+    for package in packages:
+        # jsonargparse is never allowed: its settings say what may be imported.
+        parts = package.split(".")
+        is_valid = all(map(str.isidentifier, parts)) and parts[0] != "jsonargparse"
+        errors.require(is_valid, "allow_imports", package, "the name of a package of yours")
+    if packages:
+        sys.path.append(os.getcwd())
+    jsonargparse.set_parsing_settings(
+        import_path_denylist=["*"],
+        import_path_allowlist=IMPORTABLE + packages,
+        config_read_mode_fsspec_enabled=False,
+        docstring_parse_attribute_docstrings=True,
+    )
     # Importing Lightning sets these.
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     errors.silence_warnings()
     Console.on_broken_pipe = raise_again
-    try:
-        return TxlCLI(arguments)
-    except MisconfigurationException as error:
-        raise ValueError(str(error)) from error
+    return words
+
+
+def set_folder(command: str, settings: Namespace, start: Start) -> None:
+    """Set the folder of runs, or of a checkpoint's results, and check that it is writable."""
+    trainer = settings.trainer
+    if not trainer.default_root_dir:
+        trainer.default_root_dir = RUNS if command == "fit" else str(start.checkpoint.run_folder)
+    if command in ("fit", "predict"):
+        check_folder_writable("trainer.default_root_dir", trainer.default_root_dir)
 
 
 def raise_again(_: Console) -> None:
-    # A closed pipe ends the process with 141: rich's own reaction is exit code 1.
+    # A closed pipe is exit code 141; with rich's own method it is 1.
     raise
 
 
-def root_folder(config: jsonargparse.Namespace) -> str:
-    return config.trainer.default_root_dir or TRAINER_DEFAULTS["default_root_dir"]
-
-
-def as_list(given: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     # True asks for the default, which is none of these.
-    if given is None or isinstance(given, bool):
+    if value is None or isinstance(value, bool):
         return []
-    return given if isinstance(given, list) else [given]
+    return value if isinstance(value, list) else [value]
 
 
-def out_of_memory(config: jsonargparse.Namespace) -> errors.OutOfMemoryError:
-    keys = ("data.batch_size", "data.tgt_len", "model.net.mem_len", "trainer.precision")
-    asked = {key: "32-true" if config[key] is None else config[key] for key in keys}
-    settings = ", ".join(f"{key} {value}" for key, value in asked.items())
-    return errors.OutOfMemoryError(
-        f"out of memory with {settings}; lower one of them, or set data.micro_batches 2, "
-        "model.recompute true, trainer.precision bf16-mixed"
-    )
+def check_processes(trainer: Trainer) -> None:
+    """Refuse too many processes, which Lightning would all start."""
+    most, n_process = MAX_PROCESSES * (os.cpu_count() or 1), trainer.num_devices
+    is_possible = not isinstance(trainer.accelerator, CPUAccelerator) or n_process <= most
+    expected = f"at most {most} processes on this CPU"
+    errors.require(is_possible, "trainer.devices", n_process, expected)
+
+
+@contextmanager
+def explain_out_of_memory(settings: Namespace) -> Iterator[None]:
+    """Name the settings that need less memory if there is not enough."""
+    try:
+        yield
+    except Exception as error:
+        if not errors.is_out_of_memory(error):
+            raise
+        keys = ("data.batch_size", "data.tgt_len", "model.net.mem_len", "trainer.precision")
+        values = {key: "32-true" if settings[key] is None else settings[key] for key in keys}
+        listed = ", ".join(f"{key} {value}" for key, value in values.items())
+        raise errors.OutOfMemoryError(
+            f"out of memory with {listed}; lower one of them, or set data.micro_batches 2, "
+            "model.recompute true, trainer.precision bf16-mixed"
+        ) from error

@@ -1,4 +1,4 @@
-"""Models too large for one device: sharded weights and optimizer state."""
+"""FSDP2Strategy: weights and optimizer state sharded over devices."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from ..checkpoints.files import load_checkpoint
 from ..errors import require
 from ..model import TransformerXL
 
@@ -18,9 +17,9 @@ FULL = distributed.StateDictOptions(full_state_dict=True, broadcast_from_rank0=T
 
 
 class FSDP2Strategy(ModelParallelStrategy):
-    """Each device holds a shard of the weights and of the optimizer state (FSDP2).
+    """Store a shard of the weights and of the optimizer state on each device (FSDP2).
 
-    A checkpoint is one file, as with one device; any number of devices can resume it.
+    A checkpoint is one file, as with one device, which any number of devices can resume.
     """
 
     # Lightning loads weights and optimizers before it calls the hook on_load_checkpoint.
@@ -30,14 +29,14 @@ class FSDP2Strategy(ModelParallelStrategy):
         super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=False, **options)
 
     def setup_environment(self) -> None:
-        # Private: one mesh dimension for all devices; Lightning would add one for machines.
+        # Private: Lightning would add a dimension of the mesh for machines.
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
 
     def load_checkpoint(
         self, checkpoint_path: str | Path, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        return load_checkpoint(Path(checkpoint_path))
+        return self.checkpoint_io.load_checkpoint(checkpoint_path)
 
     def load_model_state_dict(self, checkpoint: dict[str, Any], strict: bool = True) -> None:
         distributed.set_model_state_dict(self.model, checkpoint["state_dict"], options=FULL)
@@ -54,15 +53,19 @@ StrategyRegistry.register("fsdp2", FSDP2Strategy)
 
 
 def shard(net: TransformerXL, mesh: DeviceMesh) -> None:
-    """Shard every parameter over the devices of the mesh.
+    """Shard every parameter over the devices of a mesh, which has no tensor parallelism.
 
-    A layer's parameters are gathered when it is computed. The others (embedding and softmax, which
-    may be shared, and positions) are gathered once per step.
+    A layer's parameters are gathered when it is computed; the others (embedding and softmax, which
+    may be tied, and positions) once per step.
     """
+    size = mesh["tensor_parallel"].size()
+    expected = "1, as it is with --trainer.strategy fsdp2"
+    require(size == 1, "trainer.strategy.tensor_parallel_size", size, expected)
     if isinstance(net, FSDPModule):
-        # Evaluation leaves the others gathered, but an optimizer needs the shards.
+        # Evaluation leaves parameters gathered, but the optimizer needs the shards.
         net.reshard()
         return
+    mesh = mesh["data_parallel"]
     for layer in net.layers:
         fully_shard(layer, mesh=mesh)
     # The softmax follows `hidden`, which all functions called instead of `forward` begin with.
@@ -70,26 +73,18 @@ def shard(net: TransformerXL, mesh: DeviceMesh) -> None:
     register_fsdp_forward_method(net, "hidden")
 
 
-def data_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """Return a one-dimensional mesh, or refuse a strategy with tensor parallelism."""
-    size = mesh["tensor_parallel"].size()
-    expected = "1, as it is with --trainer.strategy fsdp2"
-    require(size == 1, "trainer.strategy.tensor_parallel_size", size, expected)
-    return mesh["data_parallel"]
-
-
 def name_parameters(state: dict[str, Any], optimizer: Optimizer, model: Module) -> dict[str, Any]:
-    """Return an optimizer's state by the names of weights instead of numbers.
+    """Return an optimizer's state by names of weights instead of their numbers.
 
-    Numbers are positions in the groups: when saving shards, Lightning counts in the model's order,
-    the optimizer in its own.
+    A number is a position in the groups: Lightning saves shards in the model's order, and the
+    optimizer has its own.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
     by_name: dict[str, Any] = {}
     groups = []
     for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True):
-        in_group = [names[parameter] for parameter in group["params"]]
-        groups.append(saved | {"params": in_group})
-        numbered = zip(saved["params"], in_group, strict=True)
+        group_names = [names[parameter] for parameter in group["params"]]
+        groups.append(saved | {"params": group_names})
+        numbered = zip(saved["params"], group_names, strict=True)
         by_name |= {name: state["state"][n] for n, name in numbered if n in state["state"]}
     return {"state": by_name, "param_groups": groups}

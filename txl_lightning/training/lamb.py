@@ -12,9 +12,9 @@ from .ranks import gather_shards
 class Lamb(Optimizer):
     """LAMB as in NVIDIA's Transformer-XL (jitlamb in their lamb.py).
 
-    Each weight moves by lr * min(||w||, 10) / (||update|| + eps) * update, or by lr * update while
-    it is zero. The update is Adam's plus weight decay; like NVIDIA's, and unlike Algorithm 2 of the
-    paper, it has no bias correction of the moments.
+    The step of a weight w is lr * min(||w||, 10) / (||update|| + eps) * update, or lr * update
+    while w is zero. The update is Adam's plus weight decay; as in NVIDIA's code, and unlike
+    Algorithm 2 of the paper, its moments have no bias correction.
     """
 
     def __init__(
@@ -26,8 +26,8 @@ class Lamb(Optimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.0,
     ) -> None:
-        own = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(groups, own)
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(groups, defaults)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
@@ -45,7 +45,7 @@ class Lamb(Optimizer):
         return loss
 
     def adam(self, parameter: Tensor, group: dict) -> Tensor:
-        """Return the mean gradient over the root of the mean square."""
+        """Return the mean gradient divided by the root of the mean square."""
         state, (beta1, beta2) = self.state[parameter], group["betas"]
         if not state:
             state |= {name: torch.zeros_like(parameter) for name in ("mean", "square")}

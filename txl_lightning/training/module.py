@@ -13,22 +13,23 @@ from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
-from ..data.datamodule import CorpusDataModule, StreamConfig
+from ..data.datamodule import CorpusDataModule
 from ..data.stream import IGNORED, Segment, TrainingLoader
 from ..errors import prefix_errors, require
-from ..evaluation.environment import peak_memory
 from ..evaluation.metrics import MeanNats, RightAnswers
 from ..evaluation.results import readings
-from ..evaluation.scoring import segment_answers, segment_nats
+from ..evaluation.scoring import score_answers, score_segment
+from ..machine import peak_memory
 from ..model import EvalLengths, EvalSameLength, Memory, TransformerXL, TransformerXLConfig
 from .callbacks.non_finite import NonFiniteGuard
 from .callbacks.training_state import TrainingStateCheckpoint
 from .callbacks.weight_averaging import refuse_other_averages, select_trained_weights
-from .computing import compile_in_place, enable_activation_checkpointing, nats_in_micro_batches
-from .fsdp import data_mesh, shard
+from .compile import compile_in_place
+from .fsdp import shard
 from .memory_bank import MemoryBank
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
-from .ranks import Ranks
+from .ranks import CpuProcessGroup
+from .recompute import recompute_layers, segment_loss
 
 
 class LanguageModel(LightningModule):
@@ -82,6 +83,8 @@ class LanguageModel(LightningModule):
         self.memory_bank = MemoryBank(self.net, eval_lengths, compile)
         # Plain values: a checkpoint with objects of ours would not load under weights_only.
         plain = {"net": net.to_dict(), "optim": self.optim.to_dict()}
+        plain |= {f"eval_{name}": value for name, value in vars(eval_lengths).items()}
+        plain |= {"compile": bool(compile), "recompute": bool(recompute)}
         self.save_hyperparameters(ignore=["net", "optim"])
         self.save_hyperparameters(plain)
         self.step_before = -1
@@ -89,7 +92,7 @@ class LanguageModel(LightningModule):
         self.metrics: dict[str, Metric] = {}
 
     def setup(self, stage: str) -> None:
-        self.ranks = Ranks()
+        self.ranks = CpuProcessGroup()
         if self.corpus is not None:
             expected = f"at least {self.corpus.n_token}, the tokens in the data's vocabulary"
             n_token = self.net.config.n_token
@@ -103,9 +106,8 @@ class LanguageModel(LightningModule):
         """Return the mean nats of the segment; TrainingStateCheckpoint commits its memory."""
         segment = Segment.from_batch(batch)
         memory = self.memory_bank.get("train", 0, len(segment.tokens_BL))
-        nats_BL, memory = nats_in_micro_batches(
-            self.net, segment, memory, self.stream_config.ext_len, self.stream_config.micro_batches
-        )
+        n_part = self.corpus.config.micro_batches if self.corpus else 1
+        nats_BL, memory = segment_loss(self.net, segment, memory, n_part)
         self.memory_bank.stage("train", 0, memory)
         self.train_nats.update(nats_BL, segment.targets_BL)
         if self.is_logged(self.global_step + 1, batch_idx):
@@ -115,18 +117,15 @@ class LanguageModel(LightningModule):
 
     def evaluation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Score a segment and update its memory; return nats_BL, nan where nothing is scored."""
-        segment = Segment.from_batch(batch)
-        bank, place = self.memory_bank, (self.stage, dataloader_idx)
-        memory = bank.get(*place, len(segment.tokens_BL))
-        example_len = self.corpus.store.example_len if self.corpus else None
-        ext_len = self.stream_config.eval_ext_len
-        if example_len:
-            nats_BL, right_BL, memory = segment_answers(bank.reader, segment, memory, ext_len)
+        segment, bank = Segment.from_batch(batch), self.memory_bank
+        memory = bank.get(self.stage, dataloader_idx, len(segment.tokens_BL))
+        if example_len := self.corpus.store.example_len if self.corpus else None:
+            nats_BL, right_BL, memory = score_answers(bank.reader, segment, memory)
             answers = self.metric(f"{dataloader_idx}/answers", RightAnswers, example_len)
-            answers.update(right_BL, segment.targets_BL, segment.doc_pos_BL)
+            answers.update(right_BL, segment.targets_BL, segment.doc_pos_BL[:, segment.n_context :])
         else:
-            nats_BL, memory = segment_nats(bank.reader, segment, memory, ext_len)
-        bank.stage(*place, memory)
+            nats_BL, memory = score_segment(bank.reader, segment, memory)
+        bank.stage(self.stage, dataloader_idx, memory)
         bank.commit()
         self.metric(f"{dataloader_idx}/nats", MeanNats).update(nats_BL, segment.targets_BL)
         return nats_BL.masked_fill(segment.targets_BL == IGNORED, math.nan)
@@ -135,15 +134,15 @@ class LanguageModel(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         for name, metric in self.metrics.items():
-            loader, kind = name.split("/")
+            loader, measured = name.split("/")
             # First of all, because the ranks compute together.
             values = metric.compute()
-            if kind == "nats" and values.isnan() and not metric.count:
+            if measured == "nats" and values.isnan() and not metric.count:
                 raise ValueError(
                     "data.eval_warmup_len: nothing was scored; the batches that trainer's limits "
                     "allow must go beyond the warm-up"
                 )
-            values = self.readings(self.stage, values) if kind == "nats" else values
+            values = self.readings(self.stage, values) if measured == "nats" else values
             group = self.stage if loader == "0" else f"{self.stage}/{loader}"
             self.log_dict({f"{group}/{key}": values[key] for key in values}, sync_dist=True)
         self.on_predict_epoch_end()
@@ -160,9 +159,9 @@ class LanguageModel(LightningModule):
         if self.hparams["compile"]:
             compile_in_place(self.net)
         if self.hparams["recompute"]:
-            enable_activation_checkpointing(self.net)
+            recompute_layers(self.net)
         if self.device_mesh is not None:
-            shard(self.net, data_mesh(self.device_mesh))
+            shard(self.net, self.device_mesh)
 
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = make_optimizer(self.optim, self.net)
@@ -175,7 +174,7 @@ class LanguageModel(LightningModule):
         trainer = self.trainer
         # To ask it makes Lightning forget the position in the text (see TrainingStateCheckpoint).
         if self.corpus is not None or trainer.max_steps >= 0 or trainer.max_epochs == -1:
-            return trainer.max_steps
+            return int(trainer.max_steps)
         return int(trainer.estimated_stepping_batches)
 
     def configure_callbacks(self) -> list[Callback]:
@@ -206,13 +205,15 @@ class LanguageModel(LightningModule):
         self.step_before = self.global_step
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if self._trainer is None:
-            # Private, because `trainer` raises if there is none, as in load_from_checkpoint.
+        try:
+            trainer = self.trainer
+        except RuntimeError:
+            # There is none in load_from_checkpoint.
             return
-        if self.trainer.state.fn == "fit":
-            select_trained_weights(checkpoint, self.trainer.callbacks)
+        if trainer.state.fn == "fit":
+            select_trained_weights(checkpoint, trainer.callbacks)
         # Lightning loads them first, and would round 64-true to the float32 of a new network.
-        self.trainer.precision_plugin.convert_module(self)
+        trainer.precision_plugin.convert_module(self)
         # Before the weights are loaded: with another vocabulary, ids have another meaning.
         state = checkpoint.get(CorpusDataModule.__qualname__)
         if state and self.corpus is not None:
@@ -264,11 +265,6 @@ class LanguageModel(LightningModule):
     @property
     def unit(self) -> str:
         return self.corpus.vocab.unit if self.corpus else "token"
-
-    @property
-    def stream_config(self) -> StreamConfig:
-        """Settings of the text's streams; defaults with loaders of another kind."""
-        return self.corpus.config if self.corpus else StreamConfig()
 
     @property
     def corpus(self) -> CorpusDataModule | None:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..errors import require, require_at_least, require_types
+from ..errors import convert_fields, require, require_at_least
 from .lamb import Lamb
 from .muon import Muon
 
@@ -52,9 +52,7 @@ class OptimConfig:
     max_skipped_updates: int = 0
 
     def __post_init__(self) -> None:
-        require_types(self)
-        # A checkpoint and a YAML file have lists.
-        object.__setattr__(self, "betas", tuple(self.betas))
+        convert_fields(self)
         for field in ("lr", "muon_lr", "eps"):
             value = getattr(self, field)
             require(value is None or value > 0, field, value, "greater than 0")
@@ -78,8 +76,8 @@ def fall(factor: float, config: OptimConfig) -> float:
 
 def wsd(progress: float, config: OptimConfig) -> float:
     """Warmup-stable-decay: linear to min_lr_ratio in the last decay_fraction (Hu et al. 2024)."""
-    left, span = 1 - progress, config.decay_fraction
-    return 1.0 if left >= span else fall(left / span, config)
+    remaining, decay = 1 - progress, config.decay_fraction
+    return 1.0 if remaining >= decay else fall(remaining / decay, config)
 
 
 AFTER_WARMUP: dict[str, Callable[[float, OptimConfig], float]] = {
@@ -110,9 +108,9 @@ def lr_factor(step: int, config: OptimConfig, max_steps: int) -> float:
 
 def check_end(config: OptimConfig, max_steps: int) -> None:
     """Refuse endless training with a schedule that has an end."""
-    endless = config.schedule in ("constant", "inverse_sqrt")
+    is_endless = config.schedule in ("constant", "inverse_sqrt")
     expected = f"a number of steps, where schedule {config.schedule} ends"
-    require(max_steps >= 0 or endless, "trainer.max_steps", max_steps, expected)
+    require(max_steps >= 0 or is_endless, "trainer.max_steps", max_steps, expected)
 
 
 def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) -> LambdaLR:
@@ -122,7 +120,7 @@ def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) ->
 
 
 def reschedule(scheduler: LambdaLR, config: OptimConfig, max_steps: int) -> None:
-    """Let a schedule end after max_steps, with a warm-up of at most a tenth of them."""
+    """End a schedule after max_steps, with a warm-up of at most a tenth of them."""
     short = replace(config, warmup_steps=min(config.warmup_steps, max_steps // 10))
     factors = [lambda step: lr_factor(step, short, max_steps)] * len(scheduler.base_lrs)
     scheduler.lr_lambdas = factors
@@ -131,12 +129,12 @@ def reschedule(scheduler: LambdaLR, config: OptimConfig, max_steps: int) -> None
 
 
 def apply_settings(scheduler: LambdaLR, fresh: Optimizer) -> None:
-    """Override settings restored from a checkpoint by those of a new optimizer; moments stay."""
-    scheduler.base_lrs = [given["lr"] for given in fresh.param_groups]
-    for group, given in zip(scheduler.optimizer.param_groups, fresh.param_groups, strict=True):
-        settings = {name: given[name] for name in given if name != "params"}
-        lr = given["lr"] * scheduler.lr_lambdas[0](scheduler.last_epoch)
-        group.update(settings, initial_lr=given["lr"], lr=lr)
+    """Replace settings restored from a checkpoint by those of a new optimizer; moments stay."""
+    scheduler.base_lrs = [new["lr"] for new in fresh.param_groups]
+    for group, new in zip(scheduler.optimizer.param_groups, fresh.param_groups, strict=True):
+        settings = {name: new[name] for name in new if name != "params"}
+        lr = new["lr"] * scheduler.lr_lambdas[0](scheduler.last_epoch)
+        group.update(settings, initial_lr=new["lr"], lr=lr)
         for parameter in group["params"]:
             state = scheduler.optimizer.state.get(parameter, {})
             if group.get("fused") and "step" in state:
@@ -154,15 +152,15 @@ OPTIMIZERS: dict[str, tuple[type[Optimizer], tuple[str, ...]]] = {
     "muon": (Muon, ("lr", "betas", "eps", "momentum")),
     "sgd": (SGD, ("lr", "momentum")),
 }
-"""Optimizers by name, each with the settings that it takes."""
+"""Optimizers by name, each with the settings that it has."""
 
 
 def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
-    """Make the optimizer of `net`.
+    """Make the optimizer of a network.
 
-    Weight decay and muon apply only to the layers' matrices: the weights of linear maps in the
-    layers, and of those that compute keys of distances. They do not apply to embeddings and their
-    projections, the softmax, tables of positions, u, v, biases and norms, whatever their shape.
+    Weight decay and muon apply to the weights of linear maps in the layers, and of those that
+    compute keys of distances. They do not apply to embeddings and their projections, the softmax,
+    tables of positions, u, v, biases and norms, whatever their shape.
     """
     matrices = {
         module.weight

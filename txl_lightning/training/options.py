@@ -1,223 +1,220 @@
-"""Options of Lightning's commands: their help, and what is refused before anything is built."""
+"""Options of fit, validate, test and predict: their parser and help, and the checks of values."""
 
-import os
-import sys
-import warnings
-from argparse import ArgumentError, ArgumentParser
-from dataclasses import is_dataclass
-from pathlib import Path
-from typing import Any
+from argparse import ArgumentError
+from argparse import ArgumentParser as PlainParser
+from collections.abc import Callable
+from dataclasses import dataclass, is_dataclass
+from typing import Literal
 
-from jsonargparse import ActionConfigFile, Namespace
+import lightning.pytorch
+from jsonargparse import Namespace
 from lightning.pytorch import Trainer
-from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.cli import LightningArgumentParser
 
-from ..data.config import DataConfig
-from ..data.datamodule import CorpusConfig
-from ..errors import format_line, prefix_errors, require, shorten
-from ..files import find_config
-from ..help import HelpFormatter, describe_command, hide_options
+from ..command_line import COMMANDS, ConfigOption, Parser
+from ..data.datamodule import CorpusConfig, CorpusDataModule
+from ..errors import convert_fields, prefix_errors, require, require_at_least, shorten
 from ..model import EvalLengths
+from .callbacks.report import ReportConfig
+from .callbacks.time_budget import PlanConfig
+from .callbacks.wandb import WandbConfig
+from .module import LanguageModel
 from .optimizers import OptimConfig, check_end
 
-ABOUT = {
-    "fit": "Train a Transformer-XL on a text, and validate on the way. Every setting is a key of a "
-    "YAML file too (--config FILE, several of which may be given); the last value given counts.",
-    "validate": "Measure a checkpoint on the validation text.",
-    "test": "Measure a checkpoint on the test text.",
-    "predict": "Write the nats of every token of the test text to a file, nats.npy.",
+Resume = Literal["auto", "must", "never"]
+RUNS = "runs"
+LOGGER_FOLDER = "--trainer.logger.save_dir="
+RUN_ARGUMENTS = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders"}
+"""Arguments of Trainer.fit and the like that are not options."""
+TRAINER_DEFAULTS = {
+    "max_epochs": -1,
+    "max_steps": 2000,
+    "val_check_interval": 200,
+    "check_val_every_n_epoch": None,
+    "gradient_clip_val": 0.25,
+    "log_every_n_steps": 10,
+    "num_sanity_val_steps": 0,
+    "use_distributed_sampler": False,
+    "enable_model_summary": False,
 }
-TRAINER_OPTIONS = """default_root_dir max_steps max_time gradient_clip_val accumulate_grad_batches
-    val_check_interval limit_val_batches limit_test_batches limit_predict_batches log_every_n_steps
-    accelerator devices num_nodes strategy precision logger callbacks enable_progress_bar"""
-"""Options of the Trainer in a command's help; --trainer.help lists them all."""
-SHORT_OPTIONS = """help config ckpt_path resume plan.minutes
+SHORT_HELP = """help config ckpt_path resume plan.minutes
     model.net.n_layer model.net.n_head model.net.d_model model.net.mem_len model.net.dropout
     model.eval_mem_len model.optim.name model.optim.lr model.optim.schedule
     data.corpus data.path data.vocab data.tgt_len data.batch_size
     trainer.default_root_dir trainer.max_steps trainer.val_check_interval trainer.precision
     trainer.accelerator trainer.devices trainer.logger trainer.callbacks trainer.help"""
-"""Options of a command's help, unless --help full asks for all."""
-TEXTS = {
+"""Options in the help of a command; --help full shows all but the rarer ones of the Trainer."""
+TRAINER_HELP = """default_root_dir max_steps max_time gradient_clip_val accumulate_grad_batches
+    val_check_interval limit_val_batches limit_test_batches limit_predict_batches log_every_n_steps
+    accelerator devices num_nodes strategy precision logger callbacks enable_progress_bar help"""
+"""Options of the Trainer in --help full; --trainer.help shows all of them."""
+FIT_ONLY = (
+    *("model.optim.", "checkpoint.", "plan.", "wandb.", "report.", "resume", "trainer.max_"),
+    *("trainer.gradient_", "trainer.accumulate_", "trainer.val_", "trainer.log_every_"),
+)
+"""Beginnings of the options that only fit uses."""
+WITHOUT_EFFECT = ("weights_only", "verbose", "return_predictions")
+"""Options of Lightning whose values are fixed."""
+DESCRIPTION = """Every setting is also a key of a YAML file: --config FILE, once or several times.
+The last value of a setting counts."""
+HELP_TEXTS = {
     "help": "Print these options; --help full prints all.",
-    "trainer.help": "List all of the Trainer's options.",
+    "trainer.help": "Print all of the Trainer's options.",
+    "config": "YAML file with settings, or the name of an included config.",
+    "seed_everything": "Seed of all random numbers; true: a random one; false: none.",
     "resume": "Continue the latest run under trainer.default_root_dir, in its folder, from its "
-    "newest whole checkpoint: auto, if there is one; must, or stop; never.",
+    "newest intact checkpoint: auto, if there is one; must, or stop; never.",
     "ckpt_path": "A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.",
-    "trainer.default_root_dir": "The folder of runs; each has a version_N in it.",
+    "trainer.default_root_dir": "Folder of runs; each run is a folder version_N in it.",
     "trainer.max_steps": "Steps of training, and with plan.minutes their limit; -1: no end.",
     "trainer.val_check_interval": "Segments from one validation to the next.",
-    "trainer.limit_val_batches": "Segments that a validation reads at most; left out, all.",
-    "trainer.logger": "A logger beside metrics.csv, for example WandbLogger; false: none at all.",
-    "trainer.callbacks": "Callbacks besides ours; your own with --allow_imports PACKAGE, which "
-    "lets options and configs name its classes, and which only the command line can say.",
+    "trainer.limit_val_batches": "Most segments that a validation reads; left out, all.",
+    "trainer.logger": "Logger besides metrics.csv, for example WandbLogger; false: no logger.",
+    "trainer.callbacks": "Callbacks besides ours. Your own need --allow_imports PACKAGE on the "
+    "command line, which lets options and configs name its classes.",
     "trainer.strategy": "How devices share the work: ddp, fsdp2, or another of Lightning's.",
 }
-"""Texts of single options, and where Lightning's own do not fit an endless loader."""
-OBJECTS = {"callbacks", "plugins", "default_root_dir"}
-BUILT_LATER = {"logger", "enable_progress_bar", "enable_checkpointing", "enable_model_summary"}
-BUILT_LATER |= OBJECTS
-"""Options of the Trainer that name objects, or have no say in what a machine can do."""
-MAX_PROCESSES = 8
-"""Processes for each core of a CPU."""
-FIT_ONLY = ("model.optim.", "checkpoint.", "plan.", "wandb.", "report.", "resume", "trainer.max_")
-FIT_ONLY += ("trainer.gradient_", "trainer.accumulate_", "trainer.val_", "trainer.log_every_")
+"""Help of single options, and where Lightning's own does not fit an endless loader."""
 
 
-class ConfigOption(ActionConfigFile):
-    """--config, which takes a given config's name, too."""
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """Additional times at which last.ckpt is written, besides validations and the end."""
 
-    def __call__(self, parser: Any, config: Namespace, value: Any, *option: Any) -> None:
-        with prefix_errors(shorten(value), ": "):
-            try:
-                super().__call__(parser, config, find_config(value), *option)
-            except AttributeError:  # jsonargparse's list of files has the same key
-                require(False, "config", "a key of a file", "none of that name")
+    every_n_steps: int | None = None
+    """Number of steps between writes."""
 
-
-class Parser(LightningArgumentParser):
-    """Lightning's parser with our help formatter and names for the given configs."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{"formatter_class": HelpFormatter} | options)
-
-    def add_argument(self, *names: Any, **options: Any) -> Any:
-        if options.get("action") is ActionConfigFile:
-            options["action"] = ConfigOption
-        return super().add_argument(*names, **options)
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        require_at_least(self, every_n_steps=1)
 
 
-def describe_options(parser: LightningArgumentParser, arguments: list[str]) -> None:
-    """Write a command's help, short, or full; or with --trainer.help the Trainer's options."""
-    command = arguments[0]
-    describe_command(parser, command, ABOUT[command])
-    if command != "fit":
-        parser.usage = parser.usage.replace("[options]", "ckpt_path [options]")
-    # Private: argparse has no public list of a parser's options, nor of their groups.
-    for action in parser._actions:
-        action.help = TEXTS.get(action.dest, action.help)
-    # Only in a help: jsonargparse leaves what it hides out of config.yaml, too.
-    if asks := {"-h", "--help", "--trainer.help"} & {*arguments}:
-        hide_from_help(parser, command, "--trainer.help" in asks, "full" in arguments)
-    # Our settings first: Lightning adds the Trainer's before them.
-    parser._action_groups.sort(key=lambda group: group is parser.groups["trainer"])
+class TrainerParser(Parser, LightningArgumentParser):
+    """Parser of the options of LightningCLI, with our help."""
 
 
-def hide_from_help(
-    parser: LightningArgumentParser, command: str, only_trainer: bool, is_full: bool
-) -> None:
-    if only_trainer:
-        hide_options(parser, lambda name: not name.startswith("trainer."))
-        return
-    shown = {f"trainer.{name}" for name in (*TRAINER_OPTIONS.split(), "help")}
-    hidden = ("weights_only", *(FIT_ONLY if command != "fit" else ()))
-    hide_options(parser, lambda name: name.startswith("trainer.") and name not in shown)
-    hide_options(parser, lambda name: name.startswith(hidden))
-    if not is_full:
-        hide_options(parser, lambda name: name not in SHORT_OPTIONS.split())
+def make_parser(command: str, words: list[str] | tuple[()] = ()) -> Parser:
+    """Return the parser of a command; words that ask for help hide the options it does not show."""
+    about = COMMANDS[command].about
+    # Hidden only in a help, because jsonargparse leaves hidden options out of config.yaml.
+    asks_for_help = {"-h", "--help", "--trainer.help"} & {*words}
+    parser = TrainerParser(
+        command=command,
+        description=f"{about[0].upper()}{about[1:]}. {DESCRIPTION}",
+        texts=HELP_TEXTS,
+        is_hidden=choose_hidden(command, words) if asks_for_help else lambda name: False,
+        dump_header=[f"lightning.pytorch=={lightning.pytorch.__version__}"],
+    )
+    parser.add_argument("-c", "--config", action=ConfigOption)
+    parser.add_argument("--seed_everything", type=bool | int, default=1)
+    parser.add_argument("--resume", type=Resume, default="never")
+    parser.add_lightning_class_args(LanguageModel, "model")
+    parser.add_lightning_class_args(CorpusDataModule, "data")
+    parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")
+    parser.add_class_arguments(CheckpointConfig, "checkpoint")
+    parser.add_class_arguments(PlanConfig, "plan")
+    parser.add_class_arguments(WandbConfig, "wandb")
+    parser.add_class_arguments(ReportConfig, "report")
+    parser.add_lightning_class_args(Trainer, "trainer")
+    parser.add_argument("--trainer.help", action="help")
+    parser.add_method_arguments(Trainer, command, as_group=False, skip=RUN_ARGUMENTS)
+    defaults = TRAINER_DEFAULTS | {"default_root_dir": RUNS if command == "fit" else None}
+    parser.set_defaults({f"trainer.{name}": value for name, value in defaults.items()})
+    return parser
 
 
-def check_groups(parser: LightningArgumentParser, config: Namespace) -> None:
-    for key in parser.groups:
-        # jsonargparse takes a number in place of settings. A command is a group of itself, too.
-        is_valid = key not in config or isinstance(config[key], Namespace)
-        require(is_valid, key, config.get(key), "settings by name")
+def choose_hidden(command: str, words: list[str] | tuple[()]) -> Callable[[str], bool]:
+    """Return the function that tells which options the help asked for does not show."""
+    if "--trainer.help" in words:
+        return lambda name: not name.startswith("trainer.")
+    trainer = {f"trainer.{name}" for name in TRAINER_HELP.split()}
+    short = None if "full" in words else {*SHORT_HELP.split()}
+
+    def is_hidden(name: str) -> bool:
+        is_rare = name.startswith("trainer.") and name not in trainer
+        is_other = name in WITHOUT_EFFECT or (command != "fit" and name.startswith(FIT_ONLY))
+        return is_rare or is_other or (short is not None and name not in short)
+
+    return is_hidden
 
 
-def check_settings(parser: LightningArgumentParser, config: Namespace) -> None:
-    """Refuse values that cannot be, with the whole key."""
-    for key, group in parser.groups.items():
-        # Groups of single options have no class.
-        if is_dataclass(kind := getattr(group, "group_class", None)):
-            with prefix_errors(key):
-                kind(**vars(config[key]))
-    with prefix_errors("model.eval", "_"):
-        EvalLengths(config.model.eval_mem_len, config.model.eval_clamp_len)
-    with prefix_errors("data"):
-        CorpusConfig(**config.data.as_dict())
-    steps = config.trainer.max_steps
-    require(steps is not None, "trainer.max_steps", "null", "a number of steps, or -1: no end")
-    check_end(OptimConfig(**vars(config.model.optim)), steps)
-    check_endless(config.trainer)
-    is_enough = config.plan.minutes is None or steps > 0
-    require(is_enough, "trainer.max_steps", steps, "the most steps that plan.minutes may take")
-
-
-def take_option(arguments: list[str], *names: str) -> tuple[list[str], list[str]]:
-    """Return all values of an option, and the arguments without it."""
-    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+def take_option(words: list[str], *names: str) -> tuple[list[str], list[str]]:
+    """Return all values of an option, and the words without it."""
+    parser = PlainParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument(*names, dest="values", action="append", default=[])
     try:
-        found, rest = parser.parse_known_args(arguments)
+        found, rest = parser.parse_known_args(words)
     except ArgumentError as error:
         raise ValueError(f"{names[-1].lstrip('-')}: {error.message}") from error
     return found.values, rest
 
 
-def allow_imports(packages: list[str]) -> list[str]:
-    """Return packages that the command line, and no file, lets configs name; they are importable
-    also from the folder one stands in."""
-    for package in packages:
-        parts = package.split(".")
-        # jsonargparse allows itself to nobody: its settings say what may be imported.
-        is_possible = all(map(str.isidentifier, parts)) and parts[0] != "jsonargparse"
-        require(is_possible, "allow_imports", package, "the name of a package of yours")
-    if packages:
-        sys.path.append(str(Path.cwd()))
-    return packages
-
-
-def names_text(data: Namespace, arguments: list[str]) -> bool:
-    """Tell whether another text than the run's is asked for."""
-    is_default = (data.path, data.corpus) == (None, DataConfig.corpus)
-    return not is_default or any(word.startswith("--data.corpus") for word in arguments)
-
-
-def check_trainer(trainer: Namespace) -> None:
-    """Let Lightning refuse what it cannot do here, with the key, before a text is encoded."""
-    given = {name: value for name, value in vars(trainer).items() if name not in BUILT_LATER}
-    given = {name: value for name, value in given.items() if not isinstance(value, Namespace)}
+def parse(parser: Parser, words: list[str]) -> Namespace:
+    """Return the settings of a command line; a mistake is a ValueError of one line."""
     try:
-        make_trainer(given)
-    except Exception as error:
-        tried = {}
-        for name, value in given.items():
-            tried[name] = value
-            try:
-                make_trainer(tried)
-            except Exception as refusal:
-                words = f"trainer.{name}: invalid {shorten(value)}; {format_line(str(refusal))}"
-                raise ValueError(words) from error
-        raise
+        settings = parser.parse_args(words)
+    except ArgumentError as error:
+        has_folder = any(word.startswith(LOGGER_FOLDER) for word in words)
+        if has_folder or "arguments are required: save_dir" not in str(error):
+            raise ValueError(explain_error(parser, words, error)) from error
+        # A logger without a folder writes to the folder of runs.
+        root = parser.parse_args([*words, "--trainer.logger=false"]).trainer.default_root_dir
+        return parse(parser, [*words, f"{LOGGER_FOLDER}{root or RUNS}"])
+    for key in parser.groups:
+        # jsonargparse also accepts null and numbers.
+        is_group = isinstance(settings[key], Namespace)
+        require(is_group, key, settings[key], "settings by name")
+    return settings
 
 
-def make_trainer(options: dict[str, Any]) -> None:
-    with warnings.catch_warnings(action="ignore"):
-        trainer = Trainer(**options, **dict.fromkeys(BUILT_LATER - OBJECTS, False))
-    # Lightning would start them all.
-    most = MAX_PROCESSES * (os.cpu_count() or 1)
-    if isinstance(trainer.accelerator, CPUAccelerator) and trainer.num_devices > most:
-        raise ValueError(f"expected at most {most} processes on this CPU")
+def explain_error(parser: Parser, words: list[str], error: ArgumentError) -> str:
+    """Return an error in one line, with the config file that it is in."""
+    for path in take_option(words, "-c", "--config")[0]:
+        try:
+            parser.parse_args([f"--config={path}"])
+        except ArgumentError as error_of_file:
+            return f"{shorten(path)}: {parser.explain_error(str(error_of_file))}"
+    return parser.explain_error(str(error))
 
 
-def round_counts(trainer: Namespace) -> None:
-    """Make numbers of batches whole numbers.
+def check_settings(parser: Parser, settings: Namespace) -> None:
+    """Refuse invalid values, with their whole key."""
+    for key, group in parser.groups.items():
+        # A group of single options has no class.
+        if is_dataclass(kind := getattr(group, "group_class", None)):
+            with prefix_errors(key):
+                kind(**vars(settings[key]))
+    with prefix_errors("model.eval", "_"):
+        EvalLengths(settings.model.eval_mem_len, settings.model.eval_clamp_len)
+    with prefix_errors("data"):
+        CorpusConfig(**settings.data.as_dict())
+    if settings.weights_only is False:
+        raise ValueError("weights_only: invalid false; a checkpoint must run no code")
+    steps = settings.trainer.max_steps
+    require(steps is not None, "trainer.max_steps", "null", "a number of steps, or -1: no end")
+    check_end(OptimConfig(**vars(settings.model.optim)), steps)
+    is_planned = settings.plan.minutes is not None
+    expected = "the most steps that plan.minutes may take"
+    require(steps > 0 or not is_planned, "trainer.max_steps", steps, expected)
+    check_batches(settings.trainer)
 
-    Lightning takes either kind, and which of the two a number becomes depends on what the process
-    has imported: Python keeps one of Optional[Union[int, float]] and Optional[Union[float, int]].
+
+def check_batches(trainer: Namespace) -> None:
+    """Make numbers of batches whole; refuse fractions of a text that has no end.
+
+    Lightning takes whole numbers and fractions, and which of the two a number becomes depends on
+    what the process has imported: Python treats Optional[Union[int, float]] and
+    Optional[Union[float, int]] as one.
     """
     for name, value in vars(trainer).items():
-        counts = name.endswith("_batches") or name == "val_check_interval"
-        if counts and isinstance(value, float) and value > 1 and value.is_integer():
+        is_count = name.endswith("_batches") or name == "val_check_interval"
+        if is_count and isinstance(value, float) and value > 1 and value.is_integer():
             trainer[name] = int(value)
-
-
-def check_endless(trainer: Namespace) -> None:
-    """Refuse fractions of a stream that has no end, unless epochs are limited to a few batches."""
-    if any(isinstance(trainer[name], int) for name in ("limit_train_batches", "overfit_batches")):
+    step = trainer.accumulate_grad_batches
+    require(step >= 1, "trainer.accumulate_grad_batches", step, "at least 1")
+    if isinstance(trainer.limit_train_batches, int) or isinstance(trainer.overfit_batches, int):
         return
     for name, default in {"val_check_interval": None, "limit_train_batches": 1.0}.items():
-        whole = not isinstance(trainer[name], float) or trainer[name] == default
+        is_valid = not isinstance(trainer[name], float) or trainer[name] == default
         expected = "a whole number of batches, because training has no end"
-        require(whole, f"trainer.{name}", trainer[name], expected)
+        require(is_valid, f"trainer.{name}", trainer[name], expected)

@@ -1,14 +1,14 @@
-"""Values that the processes of a run exchange, without waiting for a GPU."""
+"""Exchange of values between the processes of a run, and of shards between their devices."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 
-class Ranks:
-    """Communication between all processes on the CPU; all ranks call together."""
+class CpuProcessGroup:
+    """Exchange values between all ranks without waiting for a GPU; all of them call it together."""
 
     def __init__(self) -> None:
         self.rank, self.world_size, self.group = 0, 1, None
@@ -26,7 +26,7 @@ class Ranks:
         return largest.tolist()
 
     def gather(self, value: Any) -> list[Any] | None:
-        """Return every rank's value, in the order of ranks, on rank 0; None on the others."""
+        """Return the values of all ranks, in their order, on rank 0; None on the others."""
         if self.group is None:
             return [value]
         values = [None] * self.world_size if self.rank == 0 else None
@@ -35,4 +35,12 @@ class Ranks:
 
 
 def gather_shards(tensor: Tensor) -> Tensor:
+    """Return the whole of a sharded tensor; any other tensor as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def shard_like(tensor: Tensor, weight: Tensor) -> Tensor:
+    """Return a tensor that all ranks have, sharded as a weight is."""
+    if not isinstance(weight, DTensor):
+        return tensor
+    return distribute_tensor(tensor, weight.device_mesh, weight.placements, src_data_rank=None)

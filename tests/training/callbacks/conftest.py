@@ -1,23 +1,19 @@
 """Runs of a small model with callbacks."""
 
 import pytest
-from lightning.pytorch import Callback, Trainer, seed_everything
-
-from txl_lightning import CorpusDataModule
+from lightning.pytorch import Callback, Trainer
 
 
 @pytest.fixture
-def fit(make_model, make_data, make_trainer):
-    """Train with callbacks; return the trainer, also as `fit.trainer` if training fails."""
+def fit(fit):
+    """Train with callbacks at a constant learning rate; return the Trainer (and see fit.record)."""
 
-    def run(
-        *callbacks: Callback, sizes=(), optim=(), data=(), model=None, ckpt_path=None, **options
-    ) -> Trainer:
-        seed_everything(3, verbose=False)
-        run.trainer = make_trainer(callbacks=[*callbacks], **options)
-        model = model or make_model(optim={"schedule": "constant"} | dict(optim), **dict(sizes))
-        datamodule = data if isinstance(data, CorpusDataModule) else make_data(**dict(data))
-        run.trainer.fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
-        return run.trainer
+    def run(*callbacks: Callback, sizes=(), optim=(), limit_val_batches=3, **options) -> Trainer:
+        net = dict(sizes) | {"optim": {"schedule": "constant"} | dict(optim)}
+        options |= {"callbacks": callbacks, "limit_val_batches": limit_val_batches}
+        try:
+            return fit(net, **options).trainer
+        finally:
+            run.record = fit.record
 
     return run

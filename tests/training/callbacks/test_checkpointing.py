@@ -6,14 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, LambdaCallback, Timer
+from lightning.pytorch.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint, Timer
 
 from txl_lightning.errors import StorageError
 from txl_lightning.files import find_write_problem
+from txl_lightning.runs.logger import RunLogger
+from txl_lightning.runs.metrics import read_log
 from txl_lightning.signals import is_child
 from txl_lightning.training.callbacks import checkpointing
-from txl_lightning.training.callbacks.checkpointing import BestCheckpoint, LastCheckpoint
-from txl_lightning.training.resume import check_remaining_steps
+from txl_lightning.training.callbacks.checkpointing import (
+    AtomicCheckpointIO,
+    BestCheckpoint,
+    LastCheckpoint,
+)
+from txl_lightning.training.start import check_remaining_steps
 
 
 def send_signal(name: str, step: int, hook: str = "on_train_batch_end") -> LambdaCallback:
@@ -97,58 +103,64 @@ def test_checkpoint_saved_during_validation_excludes_it(saved_steps, last):
     assert set(progress["total"].values()) == set(progress["current"].values()) == {0}
 
 
-@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_batch_end"])
-def test_run_stopped_before_its_last_validation_validates_when_it_is_resumed(
-    saved_steps, last, hook
+@pytest.mark.parametrize("n_segment", [1, 2])
+def test_every_step_of_a_checkpoint_is_logged_once_and_on_disk_before_it_is_written(
+    fit, tmp_path, monkeypatch, n_segment
 ):
-    """Although all its steps are done."""
-    validated = []
-    record = LambdaCallback(on_validation_end=lambda trainer, _: validated.append(1))
-    with pytest.raises(SystemExit):
-        saved_steps(send_signal("TERM", 8, hook), LastCheckpoint(), record)
-    before = torch.load(last, weights_only=True)
-    assert len(validated) == 1
-    check_remaining_steps(8, before, resume="auto")
-    saved_steps(LastCheckpoint(), record, ckpt_path=last)
-    after = torch.load(last, weights_only=True)
-    assert len(validated) == 2
-    with pytest.raises(SystemExit):
-        check_remaining_steps(8, after, resume="auto")
-    assert after["global_step"] == 8
-    assert after["callbacks"]["LastCheckpoint"] == {"validation_due": False}
-    assert (
-        after["optimizer_states"][0]["param_groups"]
-        == (before["optimizer_states"][0]["param_groups"])
+    flushed, seen, sync = [], [], os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda n: (flushed.append(os.readlink(f"/proc/self/fd/{n}")), sync(n))
     )
+    metrics = tmp_path / "run" / "metrics.csv"
+
+    class RecordingIO(AtomicCheckpointIO):
+        def save_checkpoint(self, checkpoint, *args, **options):
+            steps = [int(row["step"]) for row in read_log(metrics) if row["train/nats"]]
+            assert steps == list(range(checkpoint["global_step"]))
+            assert flushed[-1] == str(metrics)
+            seen.append(checkpoint["global_step"])
+            super().save_checkpoint(checkpoint, *args, **options)
+
+    fit(
+        LastCheckpoint(2), ModelCheckpoint(every_n_train_steps=1, save_top_k=-1),
+        enable_checkpointing=True,
+        logger=RunLogger(tmp_path, name="", version="run"), plugins=[RecordingIO()],
+        log_every_n_steps=1, accumulate_grad_batches=n_segment, limit_val_batches=1,
+        val_check_interval=2 * n_segment, max_steps=5,
+    )  # fmt: skip
+    assert sorted(set(seen)) == [1, 2, 3, 4, 5]
+    assert [int(row["step"]) for row in read_log(metrics) if row["train/nats"]] == [*range(5)]
 
 
-def make_timer(step: int) -> Timer:
-    class OverTimer(Timer):
-        def on_train_batch_end(self, trainer, *_):
-            if trainer.global_step == step:
-                self.load_state_dict({"time_elapsed": {"train": 3600}})
-            super().on_train_batch_end(trainer)
+class OverTimer(Timer):
+    """A Timer whose hour is over after a step."""
 
-    return OverTimer({"hours": 1})
+    def __init__(self, step: int) -> None:
+        super().__init__({"hours": 1})
+        self.step = step
 
-
-def stop_early(_) -> EarlyStopping:
-    return EarlyStopping("val/nats", stopping_threshold=99.0)
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            self.load_state_dict({"time_elapsed": {"train": 3600}})
+        super().on_train_batch_end(trainer)
 
 
 EPOCHS = {"max_steps": -1, "max_epochs": 2, "limit_train_batches": 4}
 BY_EPOCH = {"val_check_interval": 1.0, "check_val_every_n_epoch": 1}
 ENDS = {
+    "max_steps": ({}, None, [4, 8]),
     "max_epochs": (EPOCHS, None, [4, 8]),
     "max_epochs, validated by epochs": (EPOCHS | BY_EPOCH, None, [4, 8]),
-    "max_time": ({}, make_timer, [4, 6]),
-    "early stopping": ({}, stop_early, [4]),
+    "max_time": ({}, OverTimer, [4, 6]),
+    "early stopping": ({}, lambda _: EarlyStopping("val/nats", stopping_threshold=99.0), [4]),
 }
 
 
 @pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_batch_end", None])
 @pytest.mark.parametrize("end", ENDS)
-def test_run_that_ends_before_max_steps_has_its_last_validation_once(saved_steps, last, end, hook):
+def test_run_has_its_last_validation_once_however_it_ends_or_is_stopped(
+    saved_steps, last, end, hook
+):
     """Stopped before or during it, or resumed after it without remaining steps."""
     options, make_end, expected = ENDS[end]
 
@@ -163,23 +175,34 @@ def test_run_that_ends_before_max_steps_has_its_last_validation_once(saved_steps
 
     if hook is None:
         assert run() == expected
-        assert run(ckpt_path=last) == []
     else:
         with pytest.raises(SystemExit):
             run(send_signal("TERM", expected[-1], hook))
-        assert run(ckpt_path=last) == expected[-1:]
+    before = torch.load(last, weights_only=True)
+    if hook and end == "max_steps":
+        check_remaining_steps(8, before, resume="auto")
+    assert run(ckpt_path=last) == (expected[-1:] if hook else [])
     after = torch.load(last, weights_only=True)
+    with pytest.raises(SystemExit):
+        check_remaining_steps(expected[-1], after, resume="auto")
     assert after["global_step"] == expected[-1]
     assert after["callbacks"]["LastCheckpoint"] == {"validation_due": False}
+    groups, others = (each["optimizer_states"][0]["param_groups"] for each in (before, after))
+    assert groups == others
 
 
 @pytest.mark.parametrize("name", ["TERM", "USR1"])
-def test_signal_stops_or_only_saves_and_handlers_are_restored_after_training(saved_steps, name):
+def test_signal_stops_or_only_saves_and_handlers_are_restored_after_training(
+    saved_steps, last, name
+):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
-    try:
+    if name == "TERM":
+        with pytest.raises(SystemExit) as stop:
+            saved_steps(send_signal(name, 2), LastCheckpoint())
+        assert stop.value.code == 143
+        assert torch.load(last, weights_only=True)["global_step"] == 2
+    else:
         assert saved_steps(send_signal(name, 2), LastCheckpoint()) == [2, 4, 8]
-    except SystemExit:
-        assert name == "TERM"
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == before
 
 
@@ -203,19 +226,6 @@ def test_low_disk_space_is_a_warning_before_the_first_step(saved_steps, monkeypa
     monkeypatch.setattr(checkpointing.shutil, "disk_usage", lambda folder: usage)
     with pytest.warns(UserWarning, match="1,000 bytes free; checkpoints may need"):
         saved_steps(LastCheckpoint())
-
-
-def test_best_checkpoint_is_of_the_lowest_nats(saved_steps, last):
-    validations = []
-    record = LambdaCallback(
-        on_validation_end=lambda trainer, _: validations.append(
-            (trainer.callback_metrics["val/nats"].item(), trainer.global_step)
-        )
-    )
-    saved_steps(record, BestCheckpoint(), max_steps=6, val_check_interval=2)
-    best = torch.load(last.with_name("best.ckpt"), weights_only=True)
-    assert len(validations) == 3
-    assert best["global_step"] == min(validations)[1]
 
 
 def test_run_killed_after_its_first_best_checkpoint_writes_another(saved_steps, last):

@@ -10,7 +10,7 @@ from lightning.pytorch.loggers import CSVLogger
 from rich.console import Console
 
 from txl_lightning import TransformerXL, TransformerXLConfig
-from txl_lightning.evaluation.run_metrics import RunMetrics, read_metrics
+from txl_lightning.runs.metrics import RunMetrics, read_metrics
 from txl_lightning.training.callbacks import progress_bar
 from txl_lightning.training.callbacks.progress_bar import TokenProgressBar
 from txl_lightning.training.callbacks.throughput import Throughput
@@ -145,14 +145,6 @@ def test_the_time_left_is_the_mean_of_all_steps_except_the_first(
         progress.on_train_batch_end(trainer, model)
         left.append(progress.format_time_left(trainer))
     assert left == ["", "0:00:36 left", "0:00:34 left", "0:03:12 left"]
-
-
-def test_a_module_prints_while_it_is_measured(make_model, make_trainer, capsys):
-    model = make_model()
-    bar = progress_bar.SegmentProgressBar()
-    model.trainer = make_trainer(callbacks=[bar], enable_progress_bar=True)
-    model.print("seen")
-    assert capsys.readouterr().out == "seen\n"
 
 
 def test_a_run_with_a_time_limit_shows_the_time_left(make_trainer):

@@ -1,7 +1,6 @@
 """A run with a time budget takes about equally long on slow and fast machines."""
 
 import os
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -78,17 +77,12 @@ def test_steps_schedule_and_validations_fit_in_the_time(plan, machine, validated
     assert machine.lrs[first:] == pytest.approx(planned[first:], rel=1e-12)
 
 
-def test_without_validations_only_steps_are_planned(plan):
-    machine = Machine(0.5)
-    options = {"limit_val_batches": 0, "enable_progress_bar": True}
+def test_only_steps_are_planned_without_validations_and_each_as_all_of_its_segments(plan):
+    machine, options = Machine(0.5), {"limit_val_batches": 0, "enable_progress_bar": True}
     trainer, shown = plan(machine, TokenProgressBar(), **options)
     assert (trainer.global_step, machine.now, machine.validated) == (120, 60, [])
     assert "120 steps, about 1.0 minutes\n" in shown
-
-
-def test_steps_of_several_segments_are_planned_as_a_whole(plan):
-    machine = Machine(0.5, 1)
-    _, shown = plan(machine, accumulate_grad_batches=2, val_check_interval=80)
+    _, shown = plan(machine := Machine(0.5, 1), accumulate_grad_batches=2, val_check_interval=80)
     assert machine.validated == [6, 13, 26, 39, 52]
     assert "64 tokens/s here: 52 steps, about 0.9 minutes; validations every 13 steps" in shown
 
@@ -125,9 +119,8 @@ def test_resumed_run_keeps_its_plan_bit_for_bit_on_a_faster_machine(plan, tmp_pa
         assert rest.validated == [n for n in whole.validated if n > at]
         assert rest.lrs == whole.lrs[at:]
         assert rest.losses == whole.losses[at:]
-        assert all(
-            torch.equal(wanted[n], v) for n, v in trainer.lightning_module.state_dict().items()
-        )
+        state = trainer.lightning_module.state_dict()
+        assert all(torch.equal(wanted[name], state[name]) for name in state)
 
 
 def stop_at(trainer, step: int) -> None:
@@ -158,14 +151,12 @@ def test_time_left_is_that_of_the_budget_until_the_run_is_planned(plan):
 
 
 @pytest.mark.slow
-def test_two_processes_take_the_same_steps(tmp_path, small, repository):
+def test_two_processes_take_the_same_steps(tmp_path, small, repository, processes):
     command = [sys.executable, "-m", "txl_lightning", "fit", *small, "--plan.minutes=0.1"]
     command += ["--trainer.max_steps=100000", "--trainer.val_check_interval=25000"]
     command += ["--trainer.devices=2", "--trainer.strategy=ddp"]
     env = os.environ | {"PYTHONPATH": str(repository)}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240
-    )
+    done = processes.run(command, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("tokens/s here: ") == 1
     checkpoint = torch.load(next(tmp_path.rglob("last.ckpt")), weights_only=True)

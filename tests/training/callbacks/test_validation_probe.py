@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig, TransformerXLConfig
 from txl_lightning.analysis.attention_distance import record_attention
 from txl_lightning.data.stream import IGNORED
-from txl_lightning.evaluation.scoring import segment_hidden, segment_nats
+from txl_lightning.evaluation.scoring import score_segment
 from txl_lightning.model import EvalLengths
 from txl_lightning.training import module as module_of
 from txl_lightning.training.callbacks import validation_probe
@@ -31,16 +31,12 @@ SCALED = LambdaCallback(on_fit_start=scale_weights)
 
 def test_the_probe_changes_no_bit_of_training(fit):
     def train(*probes: ValidationProbe) -> tuple:
-        losses = []
-        record = LambdaCallback(
-            on_train_batch_end=lambda trainer, module, outputs, *_: losses.append(outputs["loss"])
-        )
         options = {"val_check_interval": 3, "limit_val_batches": 5, "sizes": {"dropout": 0.1}}
-        metrics = fit(*probes, record, **options).callback_metrics
-        return metrics["val/nats"], GAIN in metrics, *losses
+        metrics = fit(*probes, **options).callback_metrics
+        return GAIN in metrics, fit.record.losses, fit.record.val_nats
 
-    nats, _, *losses = train()
-    assert train(ValidationProbe()) == (nats, True, *losses)
+    _, *without = train()
+    assert train(ValidationProbe()) == (True, *without)
 
 
 def test_samples_continue_the_beginning_of_the_validation_text(fit):
@@ -55,12 +51,9 @@ def test_samples_continue_the_beginning_of_the_validation_text(fit):
 
 
 def test_nats_by_position_are_means_over_the_validation(fit):
-    probe, outputs = ValidationProbe(), []
-    trainer = fit(probe, **ONCE)
-    model = trainer.lightning_module
-    step = model.validation_step
-    model.validation_step = lambda *args: (outputs.append(step(*args)), outputs[-1])[1]
-    trainer.validate(model, datamodule=trainer.datamodule, verbose=False)
+    outputs, probe = [], ValidationProbe()
+    look = LambdaCallback(on_validation_batch_end=lambda *args: outputs.append(args[2]))
+    fit(probe, look, **ONCE)
     nats_L = torch.cat([nats_BL.double() for nats_BL in outputs]).nanmean(dim=0)
     positions, nats = zip(*probe.nats_by_position, strict=True)
     assert positions == tuple(range(8))
@@ -74,7 +67,7 @@ def attention_on_memory(trainer, net, n_warm: int) -> list[float]:
     for index in range(min(len(stream), n_warm + 4)):
         row = stream.segment(index).rows(slice(1))
         with record_attention(net) as sums, torch.no_grad():
-            _, memory = segment_hidden(net, row, memory, stream.ext_len)
+            _, memory = score_segment(net, row, memory)
         if index >= n_warm and row.new_len == 8:
             on_memory += torch.stack([each.memory_H for each in sums])
             n_query += float(sums[0].distance_HS[0].sum())
@@ -91,7 +84,7 @@ def memory_gain(trainer, net, segments: range) -> tuple[float, float]:
         for index in range(segments.stop):
             segment = stream.segment(index)
             with torch.no_grad():
-                nats_BL, memory = segment_nats(net, segment, memory, stream.ext_len)
+                nats_BL, memory = score_segment(net, segment, memory)
             if index in segments:
                 nats[at].append(nats_BL.double().sum(dim=1))
                 counts += [(segment.targets_BL != IGNORED).sum(dim=1)] * at
@@ -153,34 +146,31 @@ def test_a_validation_too_short_or_a_compiled_model_is_measured_only_in_nats(fit
 
 
 @pytest.fixture
-def fit_task(fit, text_file):
-    """Train on examples that do not attend to each other."""
+def probe_task(fit, text_file):
+    """Return a probe and the Trainer of a run on examples that do not attend to each other."""
 
-    def run(corpus: str, length: int, limit_val_batches: int):
+    def run(corpus: str, length: int, n_batch: int):
         task = {"length": length, "n_symbol": 4, "n_eval": 64}
         sizes = {"tgt_len": 8, "batch_size": 4, "data_dir": text_file.parent}
         data = CorpusDataModule(corpus=corpus, task=task, **sizes)
         model = LanguageModel(TransformerXLConfig(data.n_token, **TINY, mem_len=8))
         probe = ValidationProbe(sample_len=0)
-        return probe, fit(
-            probe, model=model, data=data, limit_val_batches=limit_val_batches, **ONCE
-        )
+        return probe, fit(probe, model=model, data=data, limit_val_batches=n_batch, **ONCE)
 
     return run
 
 
-def test_positions_without_scored_targets_are_left_out(fit_task):
-    probe, trainer = fit_task("copy", length=3, limit_val_batches=1)
+def test_positions_without_scored_targets_are_left_out_and_attention_stays_within_documents(
+    probe_task,
+):
+    probe, trainer = probe_task("copy", 3, 1)
     scored_L = trainer.val_dataloaders.segment(0).targets_BL.ne(IGNORED).any(dim=0)
     assert 0 < scored_L.sum() < 8
     positions = [position for position, _ in probe.nats_by_position]
     assert positions == scored_L.nonzero().flatten().tolist()
-
-
-def test_attention_stays_within_documents(fit_task):
-    probe, _ = fit_task("sort", length=4, limit_val_batches=5)
+    probe, _ = probe_task("sort", 4, 5)
     assert [row["on_memory"] for row in probe.attention] == [0, 0]
-    probe, _ = fit_task("sort", length=8, limit_val_batches=5)
+    probe, _ = probe_task("sort", 8, 5)
     assert all(0 < row["on_memory"] < 0.5 for row in probe.attention)
 
 
@@ -224,11 +214,9 @@ def test_only_the_first_of_several_texts_is_measured(fit, monkeypatch):
     assert GAIN not in second.callback_metrics
 
 
-@pytest.mark.parametrize(
-    "sizes", [{"mem_len": 0}, {"positions": "absolute_sinusoidal"}], ids=["no memory", "absolute"]
-)
+@pytest.mark.parametrize("sizes", [{}, {"positions": "absolute_sinusoidal"}], ids=str)
 def test_a_model_that_cannot_remember_samples_with_ext_len(fit, sizes, monkeypatch):
-    ext_lens, generate = [], validation_probe.generate
+    generate, ext_lens = validation_probe.generate, []
 
     def note(*args, **options):
         ext_lens.append(options["ext_len"])

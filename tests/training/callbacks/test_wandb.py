@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lightning.pytorch.loggers import CSVLogger, WandbLogger
+from jsonargparse import Namespace
+from lightning.pytorch.loggers import CSVLogger
 
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 from txl_lightning.training.callbacks.wandb import (
-    OfflineFallbackWandbLogger,
     WandbRun,
+    replace_wandb_loggers,
     run_id_from,
-    wrap_wandb_loggers,
 )
 
 KEY = "c0ffee" * 6 + "beef"
@@ -99,8 +99,17 @@ def test_a_resumed_run_keeps_its_id(fit):
     assert len(runs) == 2
     assert runs[0].id == runs[1].id
     assert runs[1].rows[0]["tokens"] > runs[0].rows[-1]["tokens"]
-    _, runs = fit("--trainer.max_steps=4", WANDB_MODE="offline")
-    assert runs[-1].id != runs[0].id
+
+
+@pytest.mark.slow
+def test_a_run_has_the_settings_of_its_logger(fit):
+    settings = {"project": "mine", "id": "abc", "prefix": "p", "save_dir": "runs"}
+    options = [f"--trainer.logger.{name}={value}" for name, value in settings.items()]
+    tags = '--trainer.logger.dict_kwargs={"tags": ["t"]}'
+    done, [run] = fit("--trainer.max_steps=4", *options, tags, WANDB_MODE="offline")
+    assert done.returncode == 0, done.stderr
+    assert (run.id, run.project, run.tags) == ("abc", "mine", ["t"])
+    assert any("p-val/nats" in row for row in run.rows)
 
 
 @pytest.mark.slow
@@ -122,21 +131,10 @@ def test_an_unreachable_server_means_offline_or_exit_code_2_and_no_key_in_a_file
 
 
 def test_wandb_is_required_only_with_its_logger():
+    loggers, specs = [CSVLogger("runs")], [Namespace()]
     with pytest.raises(ValueError, match=r"wandb\.required: invalid true; .*--trainer\.logger W"):
-        wrap_wandb_loggers([CSVLogger("runs")], "runs", required=True, run_id=None)
-    [logger] = wrap_wandb_loggers([CSVLogger("runs")], "runs", required=False, run_id=None)
-    assert isinstance(logger, CSVLogger)
-
-
-def test_settings_of_the_given_logger_are_kept(tmp_path):
-    wandb_logger = WandbLogger(
-        "name", project="mine", id="abc", prefix="p", checkpoint_name="c", tags=["t"], offline=True
-    )
-    logger = OfflineFallbackWandbLogger(wandb_logger, str(tmp_path), required=False, run_id="other")
-    assert logger._wandb_init["tags"] == ["t"]
-    assert (logger._name, logger.name, logger.version) == ("name", "mine", "abc")
-    assert (logger._prefix, logger._checkpoint_name, logger._offline) == ("p", "c", True)
-    assert logger.save_dir == str(tmp_path)
+        replace_wandb_loggers(loggers, specs, "runs", required=True, run_id=None)
+    assert replace_wandb_loggers(loggers, specs, "runs", required=False, run_id=None) == loggers
 
 
 def test_the_run_id_survives_a_resume_without_wandb():

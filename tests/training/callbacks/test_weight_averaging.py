@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import (
     EMAWeightAveraging,
     LambdaCallback,
@@ -15,27 +14,11 @@ from lightning.pytorch.callbacks import (
 )
 
 from txl_lightning import LanguageModel
-from txl_lightning.checkpoints import load_run
+from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.training.callbacks.checkpointing import LastCheckpoint
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
 
 Weights = dict[str, torch.Tensor]
-
-
-class Record(Callback):
-    """Records weights after every step, losses, training memory, results of validations."""
-
-    def __init__(self):
-        self.weights, self.losses, self.val_nats, self.memory = [], [], [], None
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        if module.between_steps:
-            self.weights.append(copy_weights_of(module.net))
-        self.losses.append(outputs["loss"].item())
-        self.memory = module.memory_bank.committed.get(("train", 0))
-
-    def on_validation_end(self, trainer, module):
-        self.val_nats.append(trainer.callback_metrics["val/nats"].item())
 
 
 def copy_weights_of(net) -> Weights:
@@ -60,13 +43,12 @@ def assert_mean(weights: Weights, recorded: list[Weights]) -> None:
 
 @pytest.fixture
 def train(fit, tmp_path):
-    """Train for 4 steps, validate after 2 and 4; LastCheckpoint comes last, as in a run."""
+    """Train for 4 steps, validate after 2 and 4, and save."""
 
     def run(*callbacks, into="run", **options):
-        record, changes = Record(), {"max_steps": 4, "val_check_interval": 2}
-        changes |= {"enable_checkpointing": True, "default_root_dir": tmp_path / into}
-        sizes, callbacks = {"dropout": 0.2}, (*callbacks, record, LastCheckpoint())
-        return record, fit(*callbacks, sizes=sizes, **changes | options)
+        changes = {"max_steps": 4, "val_check_interval": 2, "default_root_dir": tmp_path / into}
+        fit(*callbacks, LastCheckpoint(), sizes={"dropout": 0.2}, **changes | options)
+        return fit.record
 
     return run
 
@@ -80,18 +62,17 @@ def last(tmp_path):
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_plain_mean_is_of_the_weights_after_every_counted_step(train, last, accumulate):
     options = {"accumulate_grad_batches": accumulate, "val_check_interval": 4}
-    record, trainer = train(WeightAverage(decay=None, start_step=1), **options)
+    record = train(WeightAverage(decay=None, start_step=1), **options)
     assert_mean(load(last()), record.weights[1:])
-    # fit ends with the average, other commands load it, and validation used it; fit resumes from
-    # the weights.
+    # fit ends with the average, other commands load it, and fit resumes from the weights.
     assert are_equal(load(last(), "trained"), record.weights[-1])
-    assert are_equal(load_run(last())[0].state_dict(), load(last()))
-    assert are_equal(copy_weights_of(trainer.lightning_module.net), load(last()))
+    assert are_equal(load_checkpoint(last()).build_network().state_dict(), load(last()))
+    assert are_equal(copy_weights_of(record.model.net), load(last()))
 
 
 def test_exponential_mean_starts_at_the_weights_and_does_not_change_training(train, last):
-    alone, _ = train(into="alone")
-    record, _ = train(WeightAverage(decay=0.7))
+    alone = train(into="alone")
+    record = train(WeightAverage(decay=0.7))
     expected = record.weights[0]
     for now in record.weights[1:]:
         expected = {name: 0.7 * expected[name] + 0.3 * now[name] for name in now}
@@ -100,51 +81,43 @@ def test_exponential_mean_starts_at_the_weights_and_does_not_change_training(tra
     assert torch.equal(record.memory.h_NBMD, alone.memory.h_NBMD)
     assert record.val_nats != alone.val_nats
     # Before there is an average, validation uses the weights.
-    late, _ = train(WeightAverage(start_step=4), into="late")
+    late = train(WeightAverage(start_step=4), into="late")
     assert late.val_nats == alone.val_nats
     assert "trained" not in torch.load(last("late"), weights_only=True)
 
 
 def test_validation_during_and_after_fit_measures_the_average(train, last, make_data, make_trainer):
-    record, trainer = train(WeightAverage(0.5))
-    model, options = trainer.lightning_module, {"datamodule": make_data(), "verbose": False}
-    before = copy_weights_of(model.net)
-    for _ in range(2):
-        [results] = trainer.validate(model, **options)
-        assert results["val/nats"] == record.val_nats[-1]
+    record = train(WeightAverage(0.5))
+    fitted, loaded = (record.trainer, record.model), LanguageModel.load_from_checkpoint(last())
+    before = copy_weights_of(record.model.net)
+    for trainer, model in (fitted, fitted, (make_trainer(), loaded)):
+        [results] = trainer.validate(model, datamodule=make_data(), verbose=False)
+        assert results["val/nats"] == record.val_nats[1]
         assert are_equal(copy_weights_of(model.net), before)
-    [results] = make_trainer().validate(LanguageModel.load_from_checkpoint(last()), **options)
-    assert results["val/nats"] == record.val_nats[-1]
-    trainer.save_checkpoint(last("after"))
+    record.trainer.save_checkpoint(last("after"))
     assert are_equal(load(last("after")), before)
     assert are_equal(load(last("after"), "trained"), record.weights[-1])
 
 
 @pytest.mark.parametrize(
-    ("decay", "steps", "precision", "signalled"),
-    [
-        (0.5, 2, "32-true", False),
-        (0.5, 2, "32-true", True),
-        (None, 3, "64-true", False),
-        (None, 3, "bf16-true", False),
-    ],
+    ("decay", "steps", "precision", "is_signalled"),
+    [(0.5, 2, "32-true", True), (None, 3, "64-true", False), (None, 3, "bf16-true", False)],
 )
 def test_interrupted_run_ends_like_an_uninterrupted_one(
-    train, last, decay, steps, precision, signalled
+    train, last, decay, steps, precision, is_signalled
 ):
     options = {"precision": precision}
-    whole, _ = train(WeightAverage(decay), into="whole", **options)
-    assert are_equal(load(last("whole"), "trained"), whole.weights[-1])
+    whole = train(WeightAverage(decay), into="whole", **options)
     if decay is None:
         # Half precision would round a small difference to 0.
         assert_mean(load(last("whole")), whole.weights)
-    if signalled:
+    if is_signalled:
         stop = LambdaCallback(on_validation_start=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(SystemExit):
             train(stop, WeightAverage(decay), into="part", **options)
     else:
         train(WeightAverage(decay), into="part", max_steps=steps, **options)
-    resumed, _ = train(WeightAverage(decay), ckpt_path=last("part"), **options)
+    resumed = train(WeightAverage(decay), ckpt_path=last("part"), **options)
     for key in ("state_dict", "trained"):
         assert are_equal(load(last(), key), load(last("whole"), key))
     assert resumed.losses == whole.losses[steps:]
@@ -152,24 +125,22 @@ def test_interrupted_run_ends_like_an_uninterrupted_one(
 
 
 def test_averaging_can_begin_or_end_at_a_resume(train, last):
-    whole, _ = train(into="whole")
+    whole = train(into="whole")
     train(into="part", max_steps=2)
-    record, _ = train(WeightAverage(None), into="begun", ckpt_path=last("part"))
+    record = train(WeightAverage(None), into="begun", ckpt_path=last("part"))
     assert_mean(load(last("begun")), record.weights)
     train(WeightAverage(0.5), into="averaged", max_steps=3)
     with pytest.warns(UserWarning, match="without the callback WeightAverage training continues"):
-        ended, _ = train(into="ended", ckpt_path=last("averaged"))
+        ended = train(into="ended", ckpt_path=last("averaged"))
     assert ended.losses == whole.losses[3:]
     assert are_equal(load(last("ended")), load(last("whole")))
 
 
-def test_second_fit_has_its_own_average_and_only_the_network_is_copied(
-    train, make_data, make_trainer
-):
+def test_second_fit_has_its_own_average_and_only_the_network_is_copied(train):
     average = WeightAverage(None)
-    _, trainer = train(average)
-    model, record = trainer.lightning_module, Record()
-    make_trainer(callbacks=[average, record], max_steps=2).fit(model, datamodule=make_data())
+    trainer = train(average).trainer
+    model = trainer.lightning_module
+    record = train(average, model=model, max_steps=2, into="second")
     assert_mean(copy_weights_of(model.net), record.weights)
     for copied in (average.average, average.trained):
         assert type(copied) is type(model.net)
@@ -185,18 +156,3 @@ def test_other_averages_and_invalid_numbers_are_refused(train):
     for name, value in (("decay", 1.0), ("decay", -0.1), ("start_step", -1)):
         with pytest.raises(ValueError, match=rf"{name}: invalid {value}; expected"):
             WeightAverage(**{name: value})
-
-
-def test_config_file_sets_an_average_and_the_same_command_resumes(txl, small, tmp_path):
-    config = tmp_path / "average.yaml"
-    path = f"{WeightAverage.__module__}.WeightAverage"
-    init = "init_args: {decay: null, start_step: 2}"
-    config.write_text(f"trainer:\n  callbacks:\n  - class_path: {path}\n    {init}\n")
-    command = ("fit", *small, f"--config={config}", "--resume=auto")
-    for steps in (5, 7):
-        code, output = txl(*command, f"--trainer.max_steps={steps}")
-        assert code == 0, output.err
-    path = Path("runs/version_0/checkpoints/last.ckpt")
-    assert torch.load(path, weights_only=True)["callbacks"]["WeightAverage"] == {"count": 5}
-    assert not are_equal(load(path), load(path, "trained"))
-    assert txl("test", *small, f"--ckpt_path={path}")[0] == 0

@@ -118,9 +118,9 @@ class Characters(Vocabulary):
         return (self.encode_text(text, str(document.path)) for text in decode_utf8(document))
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
-        known, points = _code_points(self.alphabet), _code_points(text)
-        ids = np.searchsorted(known, points).clip(max=len(known) - 1)
-        unknown = np.flatnonzero(known[ids] != points)
+        alphabet, points = _code_points(self.alphabet), _code_points(text)
+        ids = np.searchsorted(alphabet, points).clip(max=len(alphabet) - 1)
+        unknown = np.flatnonzero(alphabet[ids] != points)
         if len(unknown):
             raise DataError(
                 f"{where}: {text[unknown[0]]!r} is not among the vocabulary's {self.n_token} "
@@ -152,8 +152,9 @@ def decode_utf8(document: FileSlice) -> Iterator[str]:
                 yield text
         except UnicodeDecodeError as error:
             # The decoder keeps the first bytes of a character that spans two chunks.
-            at = offset - (len(error.object) - len(chunk)) + error.start
-            message = f"{document.path}: byte {at} is not UTF-8 text; use data.vocab bytes"
+            n_kept = len(error.object) - len(chunk)
+            where = f"byte {offset - n_kept + error.start}"
+            message = f"{document.path}: {where} is not UTF-8 text; use data.vocab bytes"
             raise DataError(message) from error
         offset += len(chunk)
 

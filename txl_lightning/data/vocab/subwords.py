@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ...errors import DataError, require_at_least
+from ...errors import DataError, convert_fields, require_at_least
 from ..documents import FileSlice
 from .base import Vocabulary, decode_utf8, split_between_words, split_by_length
 
@@ -34,6 +34,7 @@ class SubwordOptions:
     """Bytes of training text to train them on, sampled evenly."""
 
     def __post_init__(self) -> None:
+        convert_fields(self)
         require_at_least(self, n_token=257, train_bytes=1)
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import islice, repeat
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from ...errors import DataError, require, require_at_least, require_types
+from ...errors import DataError, convert_fields, require, require_at_least
 from ..documents import FileSlice
 from .base import Vocabulary, decode_utf8, split_between_words
 
@@ -57,29 +57,45 @@ LINE_ENDS = {
 }
 
 
+DEFAULTS: dict[str, Any] = {"min_freq": 0, "lower_case": False, "line_end": "eos", "special": ()}
+DEFAULTS |= {"unknown": "unk"}
+"""Options that neither the user nor the corpus gives."""
+
+
 @dataclass(frozen=True)
 class WordOptions:
-    """Rules for splitting a text into words and choosing the vocabulary."""
+    """Rules for splitting a text into words and choosing the vocabulary.
 
-    min_freq: int = 0
-    """Leave out words with a lower count in the training text."""
+    An option that is not given, None, is the corpus's own, or else that of DEFAULTS.
+    """
+
+    min_freq: int | None = None
+    """Leave out words with a lower count in the training text; default 0."""
     max_size: int | None = None
     """Keep this many of the most frequent words, plus symbols; default all."""
-    lower_case: bool = False
-    """Convert text to lower case."""
-    line_end: Literal["eos", "double_eos", "none"] = "eos"
-    """Line symbols: <eos> after each line, <S> before and after each, or none."""
-    special: tuple[str, ...] = ()
+    lower_case: bool | None = None
+    """Convert text to lower case; default false."""
+    line_end: Literal["eos", "double_eos", "none"] | None = None
+    """Line symbols: <eos> after each line (default), <S> before and after each, or none."""
+    special: tuple[str, ...] | None = None
     """Additional symbols; they get the first ids after the line end's."""
-    unknown: Literal["unk", "error"] = "unk"
+    unknown: Literal["unk", "error"] | None = None
     """Unseen words become <unk> (or the vocabulary's <UNK>; with neither, <unk> gets the last
-    id), or are an error."""
+    id; default), or are an error."""
 
     def __post_init__(self) -> None:
-        require_types(self)
+        convert_fields(self)
         require_at_least(self, min_freq=0, max_size=1)
-        for symbol in self.special:
+        for symbol in self.special or ():
             require(symbol.split() == [symbol], "special", repr(symbol), "no white space")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def fill(self, corpus: "WordOptions | None" = None) -> "WordOptions":
+        """Return the options with those of a corpus, or DEFAULTS, where they are not given."""
+        return WordOptions(**DEFAULTS | (corpus.given if corpus else {}) | self.given)
 
     @property
     def symbols(self) -> list[str]:
@@ -94,10 +110,13 @@ class Words(Vocabulary):
     options: WordOptions
     unit = "word"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", self.options.fill())
+
     @staticmethod
     def from_documents(documents: Iterable[FileSlice], options: WordOptions) -> "Words":
         """Collect the symbols, then words by decreasing count, ties by first occurrence."""
-        counts: Counter[str] = Counter()
+        options, counts = options.fill(), Counter[str]()
         for document in documents:
             for text in _split_pieces(document, options):
                 counts.update(text.split())
@@ -109,7 +128,7 @@ class Words(Vocabulary):
     @staticmethod
     def from_list(words: Iterable[str], options: WordOptions) -> "Words":
         """Use these words in this order, then missing symbols."""
-        words = list(words)
+        words, options = list(words), options.fill()
         if not all(isinstance(w, str) and w.encode() and w.split() == [w] for w in words):
             raise DataError("expected words without white space")
         known = dict.fromkeys([*words, *options.symbols])

@@ -15,11 +15,7 @@ from ..positions import DistanceTerms, shift
 
 
 def attend(
-    q_BLHK: Tensor,
-    kv_BS2HK: Tensor,
-    terms: DistanceTerms,
-    mask_BLS: Tensor,
-    dropatt: float,
+    q_BLHK: Tensor, kv_BS2HK: Tensor, terms: DistanceTerms, mask_BLS: Tensor, dropatt: float
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
@@ -46,7 +42,7 @@ def distance(q_BLHK: Tensor, n_state: int, terms: DistanceTerms) -> Tensor:
     if terms.r_THK is not None:
         query_BLHK = q_BLHK if terms.v_HK is None else q_BLHK + terms.v_HK * K**-0.5
         query_HYK = query_BLHK.permute(2, 0, 1, 3).reshape(H, B * L, K)
-        score_HBLT = torch.bmm(query_HYK, terms.r_THK.permute(1, 2, 0)).view(H, B, L, -1)
+        score_HBLT = torch.bmm(query_HYK, terms.r_THK.permute(1, 2, 0)).view(H, B, L, n_state + 1)
     if terms.b_TH is not None:
         score_HBLT = score_HBLT + (terms.b_TH * K**-0.5).t()[:, None, None]
     return shift(score_HBLT).transpose(0, 1)

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..positions import DistanceTerms, shift
-from .inference import Mask, tiles
+from .tiling import Mask, tiles
 
 Tile = tuple[slice, slice]
 """Heads and rows."""
@@ -27,11 +27,7 @@ THREAD_SCORES = 3 << 18
 
 @torch.compiler.disable
 def attend(
-    q_BLHK: Tensor,
-    kv_BS2HK: Tensor,
-    terms: DistanceTerms,
-    mask_BLS: Tensor,
-    dropatt: float,
+    q_BLHK: Tensor, kv_BS2HK: Tensor, terms: DistanceTerms, mask_BLS: Tensor, dropatt: float
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     by_distance = (terms.u_HK, terms.v_HK, terms.r_THK, terms.b_TH)
@@ -57,7 +53,7 @@ class Attention(torch.autograd.Function):
         operands = make_operands(*tensors)
         H, B, L, _ = operands.content_HBLK.shape
         S = operands.kv_2HBSK.size(3)
-        mask = Mask(mask_BLS, tensors[0].dtype, [find_hidden_columns(mask_BLS)])
+        mask = Mask(mask_BLS, tensors[0].dtype, [find_masked_columns(mask_BLS)])
         out_HBLK = torch.empty_like(tensors[0]).permute(2, 0, 1, 3)
         weight_HBLS = out_HBLK.new_empty(H, B, L, S)
         kept_HBLS = torch.empty_like(weight_HBLS, dtype=torch.bool) if ctx.dropatt else None
@@ -86,12 +82,13 @@ class Attention(torch.autograd.Function):
             d_weight_XLS = torch.bmm(d_out_XLK, operands.kv_2HBSK[1][tile].flatten(0, 1).mT)
             read_XLS = weight_XLS
             if kept_HBLS is not None:
-                kept_XLS, share = kept_HBLS[tile].flatten(0, 1), 1 - ctx.dropatt
-                read_XLS = weight_XLS * kept_XLS / share
-                d_weight_XLS = d_weight_XLS * kept_XLS / share
+                kept_XLS, keep_rate = kept_HBLS[tile].flatten(0, 1), 1 - ctx.dropatt
+                read_XLS = weight_XLS * kept_XLS / keep_rate
+                d_weight_XLS = d_weight_XLS * kept_XLS / keep_rate
             gradients.add_values_(tile, read_XLS, d_out_XLK)
-            kind = weight_XLS.dtype
-            d_score_XLS = torch._softmax_backward_data(d_weight_XLS, weight_XLS, -1, kind)
+            # Private: public operations would take several passes over the scores.
+            softmax_backward, dtype = torch._softmax_backward_data, weight_XLS.dtype
+            d_score_XLS = softmax_backward(d_weight_XLS, weight_XLS, -1, dtype)
             gradients.add_scores_(tile, d_score_XLS, operands)
         return *gradients.to_tuple(), None, None
 
@@ -120,7 +117,7 @@ def training_tiles(q_HBLK: Tensor, n_state: int) -> Iterator[Tile]:
     return tiles(q_HBLK, n_state, THREAD_SCORES * torch.get_num_threads())
 
 
-def find_hidden_columns(mask_BLS: Tensor) -> tuple[int, int]:
+def find_masked_columns(mask_BLS: Tensor) -> tuple[int, int]:
     """Return start and stop of the states that some query does not attend to."""
     columns = (~mask_BLS.all(dim=1).all(dim=0)).nonzero()[:, 0].tolist()
     return (columns[0], columns[-1] + 1) if columns else (0, 0)
@@ -140,7 +137,9 @@ class Gradients:
     """Gradients of the inputs of `make_operands`, tile by tile."""
 
     def __init__(self, q_BLHK: Tensor, kv_BS2HK: Tensor, *terms: Tensor | None) -> None:
-        self.q_BLHK, self.kv_BS2HK = torch.empty_like(q_BLHK), torch.empty_like(kv_BS2HK)
+        # Without queries, no tile writes the gradient of the states.
+        allocate = torch.empty_like if q_BLHK.numel() else torch.zeros_like
+        self.q_BLHK, self.kv_BS2HK = allocate(q_BLHK), allocate(kv_BS2HK)
         self.terms = [None if term is None else torch.zeros_like(term) for term in terms]
         self.q_HBLK = self.q_BLHK.permute(2, 0, 1, 3)
         self.k_HBSK, self.value_HBSK = self.kv_BS2HK.permute(2, 3, 0, 1, 4)

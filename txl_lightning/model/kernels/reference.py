@@ -10,11 +10,7 @@ from ..positions import DistanceTerms
 
 
 def attend(
-    q_BLHK: Tensor,
-    kv_BS2HK: Tensor,
-    terms: DistanceTerms,
-    mask_BLS: Tensor,
-    dropatt: float,
+    q_BLHK: Tensor, kv_BS2HK: Tensor, terms: DistanceTerms, mask_BLS: Tensor, dropatt: float
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     k_BSHK, value_BSHK = kv_BS2HK.unbind(2)

@@ -16,25 +16,21 @@ from ..positions import DistanceTerms, shift
 
 
 def attend(
-    q_BLHK: Tensor,
-    kv_BS2HK: Tensor,
-    terms: DistanceTerms,
-    mask_BLS: Tensor,
-    dropatt: float,
+    q_BLHK: Tensor, kv_BS2HK: Tensor, terms: DistanceTerms, mask_BLS: Tensor, dropatt: float
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
     query_BLHK = q_BLHK if terms.u_HK is None else q_BLHK + terms.u_HK
-    hidden_B1LS = ~mask_BLS[:, None]
+    masked_B1LS = ~mask_BLS[:, None]
     score_BHLT = scores_by_distance(q_BLHK, terms)
     no_terms = score_BHLT is None
-    score_BHLS = q_BLHK.new_zeros(hidden_B1LS.shape) if no_terms else shift(score_BHLT)
+    score_BHLS = q_BLHK.new_zeros(masked_B1LS.shape) if no_terms else shift(score_BHLT)
     with correct_backends(q_BLHK.device):
         out_BHLK = F.scaled_dot_product_attention(
             query_BLHK.transpose(1, 2),
             k_BSHK.transpose(1, 2),
             value_BSHK.transpose(1, 2),
-            attn_mask=score_BHLS.masked_fill(hidden_B1LS, float("-inf")),
+            attn_mask=score_BHLS.masked_fill(masked_B1LS, float("-inf")),
             dropout_p=dropatt,
         )
     return out_BHLK.transpose(1, 2)

@@ -30,11 +30,7 @@ LAUNCH = {"num_warps": 8, "num_stages": 2}
 
 
 def attend(
-    q_BLHK: Tensor,
-    kv_BS2HK: Tensor,
-    terms: DistanceTerms,
-    mask_BLS: Tensor,
-    dropatt: float,
+    q_BLHK: Tensor, kv_BS2HK: Tensor, terms: DistanceTerms, mask_BLS: Tensor, dropatt: float
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
@@ -60,11 +56,11 @@ class Attention(torch.autograd.Function):
         *tensors, ctx.dropatt = inputs
         content_BLHK = tensors[0]
         B, L, H, _ = content_BLHK.shape
-        place = {"device": content_BLHK.device}
+        device = content_BLHK.device
         out_BLHK = torch.empty_like(content_BLHK)
-        norm_BHL = torch.empty(B, H, L, dtype=torch.float32, **place)
+        norm_BHL = torch.empty(B, H, L, dtype=torch.float32, device=device)
         # From the generator saved in checkpoints; it stays on the device, without synchronization.
-        seed = torch.randint(1 << 62, (1,), **place) if ctx.dropatt else norm_BHL
+        seed = torch.randint(1 << 62, (1,), device=device) if ctx.dropatt else norm_BHL
         sizes, options = launch_options(content_BLHK, tensors[2], ctx.dropatt)
         grid = (triton.cdiv(L, options["W"]), B * H)
         attend_tiles[grid](*tensors, seed, out_BLHK, norm_BHL, *sizes, **options)

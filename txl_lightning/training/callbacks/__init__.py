@@ -1,1 +1,9 @@
-"""Lightning callbacks of a run, a file each: what is measured, saved, guarded and shown."""
+"""Callbacks of runs."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..module import LanguageModel
+else:
+    # A name for annotations of hooks; at run time, module.py imports callbacks.
+    LanguageModel = "LanguageModel"

@@ -1,4 +1,17 @@
-"""Checkpoints of a run: last, best, after a signal, after an exception."""
+"""Checkpoints of a run: last.ckpt, best.ckpt, and crash-N.ckpt after an exception.
+
+| state of the run               | last.ckpt                   | a resume                          |
+|--------------------------------|-----------------------------|-----------------------------------|
+| between two steps              | the last saved step         | takes the step after it           |
+| in a step, or between segments | the last saved step         | takes the step after it from its  |
+|   whose gradients accumulate   |                             |   first segment                   |
+| a validation is due or running | its step and validation_due | validates from the first segment  |
+| the same, all steps done       | its step and validation_due | only validates                    |
+| the validation is over         | its step and the best score | trains; exits if no step remains  |
+| after an exception             | the last saved step         | ignores crash-N.ckpt if not named |
+
+previous.ckpt is the last.ckpt of an earlier step, for a resume that finds last.ckpt damaged.
+"""
 
 import os
 import shutil
@@ -18,61 +31,76 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 
-from ...checkpoints import files
-from ...checkpoints.files import KEY
+from ...checkpoints import LoadedCheckpoint, load_checkpoint, saving
+from ...checkpoints.saving import KEY
 from ...errors import StorageError
 from ...files import find_write_problem
+from ...runs.logger import RunLogger
 from ...signals import EXIT, PendingSignals, handle_signals, is_child, print_message
-from ..run_logger import RunLogger
+from . import LanguageModel
 from .run_folder import is_fitting, run_folder
 
 
 class AtomicCheckpointIO(CheckpointIO):
-    """Checkpoints that are whole or absent, known by their checksum, and never execute anything."""
+    """Write checkpoints atomically, with their checksum; load them without executing code.
+
+    `start` has been loaded, and is given to Lightning once.
+    """
+
+    def __init__(self, start: LoadedCheckpoint | None = None) -> None:
+        self.start = start
+
+    def __getstate__(self) -> dict[str, None]:
+        # A process that is spawned loads it from its file.
+        return {"start": None}
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
         state = checkpoint.get(KEY, {})
-        about = {
+        entry = {
             "step": checkpoint["global_step"],
             "exact": state.get("exact", False),
             "world_size": state.get("world_size", 1),
             "text": checkpoint.get("CorpusDataModule", {}).get("fingerprint"),
-            "format": files.FORMAT,
-            "versions": files.installed_versions(),
+            "format": saving.FORMAT,
+            "versions": saving.installed_versions(),
         }
-        files.save_checkpoint(checkpoint, Path(path), about)
+        saving.save_checkpoint(checkpoint, Path(path), entry)
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        return files.load_checkpoint(Path(path))
+        start, self.start = self.start, None
+        if start is None or start.path != Path(path):
+            start = load_checkpoint(path)
+        return start.saved
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        files.remove_checkpoint(Path(path))
+        saving.remove_checkpoint(Path(path))
 
 
 class LastCheckpoint(Checkpoint):
-    """last.ckpt, from which training resumes as if it had not stopped; previous.ckpt before it.
+    """Write last.ckpt, from which training resumes as if it had not stopped.
 
     It is written after each validation, every few steps, when a signal asks for it or stops
-    training, and at the end. An exception leaves crash-N.ckpt, which is never resumed by itself.
+    training, and at the end. An exception leaves crash-N.ckpt.
 
     Args:
-        every_n_steps: Steps between two of them; None is only on the other occasions.
+        every_n_steps: Steps from one write to the next; None for only the other occasions.
     """
 
     def __init__(self, every_n_steps: int | None = None) -> None:
         self.every_n_steps = every_n_steps
         self.path = Path("last.ckpt")
+        self.saved_step = -1
         self.signals = PendingSignals()
         self.handlers = ExitStack()
+        # The states above: a validation follows this step; it is running, and only it is left.
+        self.validation_due = self.only_validates = False
         self.loops_before_validation: dict[str, Any] | None = None
-        self.validation_due = self.is_extended = False
-        self.saved_step = -1
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
         if stage == "fit":
             replace_signal_handlers(trainer)
             folder = run_folder(trainer) / "checkpoints"
@@ -81,87 +109,88 @@ class LastCheckpoint(Checkpoint):
                 raise StorageError(problem)
             self.path, self.loops_before_validation = folder / "last.ckpt", None
 
-    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
-        if self.validation_due and trainer.should_stop:
-            # trainer.max_time is over: here, too, Lightning would not start.
-            trainer.should_stop, self.is_extended = False, True
-
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        if launcher := trainer.strategy.launcher:
-            self.signals.kill = partial(launcher.kill, signal.SIGKILL)
-        # From here on a signal waits for the end of a step.
-        self.handlers.enter_context(handle_signals(self.signals.handlers()))
-        if trainer.is_global_zero:
-            warn_of_little_space(self.path.parent, pl_module)
-        for logger in trainer.loggers:
-            if isinstance(logger, RunLogger):
-                logger.drop_rows(trainer.global_step, self.validation_due)
-        if self.validation_due:
-            # As Lightning validates amid training, but from the beginning, wherever it was.
-            loop = trainer.fit_loop.epoch_loop.val_loop
-            loop.restarting, trainer.validating = False, True
-            loop.run()
-            trainer.training = True
-        if self.is_extended:
-            trainer.fit_loop.epoch_loop.max_steps, self.is_extended = trainer.global_step, False
-        # A run that was killed after EarlyStopping had ended it takes no further step.
-        if any(each.stopping_reason.value for each in trainer.early_stopping_callbacks):
-            pl_module.print("EarlyStopping has ended this run")
-            trainer.should_stop = True
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
-        if pl_module.between_steps:
-            loops = trainer.fit_loop
-            # Private, because only Lightning knows whether it will validate after this hook.
-            self.validation_due = loops.epoch_loop._should_check_val_fx(loops._data_fetcher)
-            every = self.every_n_steps
-            self.save_if_asked(trainer, due=every and trainer.global_step % every == 0)
-
-    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
-        if is_fitting(trainer):
-            self.loops_before_validation = deepcopy(trainer.fit_loop.state_dict())
-
-    def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
-        if self.loops_before_validation is not None and pl_module.between_steps:
-            self.save_if_asked(trainer)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        # Before BestCheckpoint writes, which may be what training resumes from.
-        self.validation_due, self.loops_before_validation = False, None
-
-    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        if is_fitting(trainer) and pl_module.between_steps:
-            self.save(trainer)
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict) -> None:
-        if self.loops_before_validation is not None:
-            # Lightning would take the validation that follows a resume for the rest of this one.
-            checkpoint["loops"]["fit_loop"] = self.loops_before_validation
-
     def state_dict(self) -> dict[str, bool]:
         return {"validation_due": self.validation_due}
 
     def load_state_dict(self, state_dict: dict[str, bool]) -> None:
         self.validation_due = state_dict["validation_due"]
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict) -> None:
-        if 0 <= trainer.max_steps <= checkpoint["global_step"] and is_validation_due(checkpoint):
-            # Lightning would not start training, and so never validate.
-            trainer.fit_loop.epoch_loop.max_steps = checkpoint["global_step"] + 1
-            self.is_extended = True
+    def on_load_checkpoint(self, trainer: Trainer, _: LanguageModel, checkpoint: dict) -> None:
+        step = checkpoint["global_step"]
+        if is_validation_due(checkpoint) and 0 <= trainer.max_steps <= step:
+            # Lightning does not start training without a step to take.
+            trainer.fit_loop.epoch_loop.max_steps, self.only_validates = step + 1, True
 
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, *_: Any) -> None:
+        if self.validation_due and trainer.should_stop:
+            # Nor if trainer.max_time is over.
+            trainer.should_stop, self.only_validates = False, True
+
+    def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
+        if launcher := trainer.strategy.launcher:
+            self.signals.kill = partial(launcher.kill, signal.SIGKILL)
+        # From here on a signal waits for the end of a step.
+        self.handlers.enter_context(handle_signals(self.signals.handlers()))
+        if trainer.is_global_zero:
+            warn_of_little_space(self.path.parent, module)
+        for logger in trainer.loggers:
+            if isinstance(logger, RunLogger):
+                logger.drop_rows(trainer.global_step, self.validation_due)
+        if self.validation_due:
+            # As Lightning validates between two steps, from the first segment.
+            loop = trainer.fit_loop.epoch_loop.val_loop
+            loop.restarting, trainer.validating = False, True
+            loop.run()
+            trainer.training = True
+        if self.only_validates:
+            trainer.fit_loop.epoch_loop.max_steps = trainer.global_step
+            self.only_validates = False
+        # A run that was killed after EarlyStopping had ended it takes no further step.
+        if any(each.stopping_reason.value for each in trainer.early_stopping_callbacks):
+            module.print("EarlyStopping has ended this run")
+            trainer.should_stop = True
+
+    def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
+        if module.between_steps:
+            loops = trainer.fit_loop
+            # Private, because only Lightning knows whether it will validate after this hook.
+            self.validation_due = loops.epoch_loop._should_check_val_fx(loops._data_fetcher)
+            every = self.every_n_steps
+            self.save_if_asked(trainer, due=every and trainer.global_step % every == 0)
+
+    def on_validation_start(self, trainer: Trainer, *_: Any) -> None:
+        if is_fitting(trainer):
+            self.loops_before_validation = deepcopy(trainer.fit_loop.state_dict())
+
+    def on_validation_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
+        if self.loops_before_validation is not None and module.between_steps:
+            self.save_if_asked(trainer)
+
+    def on_save_checkpoint(self, trainer: Trainer, _: LanguageModel, checkpoint: dict) -> None:
+        if self.loops_before_validation is not None:
+            # Otherwise Lightning continues this validation where the next one should begin.
+            checkpoint["loops"]["fit_loop"] = self.loops_before_validation
+
+    def on_validation_epoch_end(self, *_: Any) -> None:
+        # Before BestCheckpoint writes, because training may resume from best.ckpt.
+        self.validation_due, self.loops_before_validation = False, None
+
+    def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
+        if is_fitting(trainer) and module.between_steps:
+            self.save(trainer)
+
+    def on_train_end(self, trainer: Trainer, *_: Any) -> None:
         if self.saved_step != trainer.global_step:
             self.save(trainer)
         self.handlers.close()
 
-    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, _: LanguageModel, exception: BaseException) -> None:
         """Write crash-N.ckpt; Lightning's OnExceptionCheckpoint would wait for the other ranks."""
         self.handlers.close()
-        expected = isinstance(exception, SystemExit) or hasattr(exception, "exit_code")
+        is_expected = isinstance(exception, SystemExit) or hasattr(exception, "exit_code")
         # Sharded weights can be gathered only by all ranks together.
-        elsewhere = isinstance(trainer.strategy, ModelParallelStrategy) or trainer.global_rank
-        if expected or elsewhere or trainer.global_step == 0:
+        is_elsewhere = isinstance(trainer.strategy, ModelParallelStrategy) or trainer.global_rank
+        if is_expected or is_elsewhere or trainer.global_step == 0:
             return
         path = self.path.with_name(f"crash-{trainer.global_step}.ckpt")
         try:
@@ -176,10 +205,10 @@ class LastCheckpoint(Checkpoint):
 
     def save_if_asked(self, trainer: Trainer, due: bool | None = False) -> None:
         """Save if it is due or a signal asks for it, which may also stop training."""
-        exit_code, wanted = trainer.lightning_module.ranks.max(*self.signals.take())
-        if exit_code or wanted or due:
+        exit_code, is_asked = trainer.lightning_module.ranks.max(*self.signals.take())
+        if exit_code or is_asked or due:
             self.save(trainer)
-        if exit_code or wanted:
+        if exit_code or is_asked:
             self.stop(trainer, exit_code)
 
     def save(self, trainer: Trainer) -> None:
@@ -189,27 +218,24 @@ class LastCheckpoint(Checkpoint):
             self.saved_step = trainer.global_step
 
     def stop(self, trainer: Trainer, exit_code: int) -> None:
-        """Leave with an exit code, if there is one; on SLURM also without, to be queued again."""
-        requeued = not exit_code and SLURMEnvironment.detect()
+        """Exit after a signal to stop, and on SLURM, which queues the job again, after any."""
+        is_requeued = not exit_code and SLURMEnvironment.detect()
         if trainer.is_global_zero:
             saved = f"saved after step {trainer.global_step}: {self.path}"
             print_message(f"{saved}; --resume auto continues")
-            if requeued:
+            if is_requeued:
                 requeue_job()
-        if exit_code or requeued:
-            if trainer.training:
-                # Private: Lightning logs a step after this hook; this one would be in no log.
-                trainer._logger_connector.update_train_step_metrics()
+        if exit_code or is_requeued:
             raise SystemExit(0 if is_child() else exit_code or EXIT[signal.SIGTERM])
 
 
 def is_validation_due(checkpoint: Mapping[str, Any]) -> bool:
-    """Return whether training was stopped after a step, before or in the validation after it."""
+    """Return True if training was stopped after a step and before the end of its validation."""
     return checkpoint.get("callbacks", {}).get("LastCheckpoint", {}).get("validation_due", False)
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """best.ckpt: the one with the lowest val/nats of its run, however often the run was resumed."""
+    """Write best.ckpt when val/nats is the lowest of the run, resumed or not."""
 
     def __init__(self) -> None:
         names = {"auto_insert_metric_name": False, "enable_version_counter": False}
@@ -217,9 +243,9 @@ class BestCheckpoint(ModelCheckpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         best, score = Path(self.dirpath) / "best.ckpt", state_dict["best_model_score"]
-        # A run killed after its first best.ckpt resumes from before that validation: no score yet.
+        # No score: the run was killed between its first best.ckpt and last.ckpt.
         if best.is_file() and score is not None:
-            # The folder may have moved since, and Lightning compares paths.
+            # Lightning compares paths, and the folder may have moved.
             path = str(best)
             moved = {"dirpath": self.dirpath, "best_model_path": path, "kth_best_model_path": path}
             super().load_state_dict(state_dict | moved | {"best_k_models": {path: score}})
@@ -236,16 +262,16 @@ def requeue_job() -> None:
 
 
 def replace_signal_handlers(trainer: Trainer) -> None:
-    """Keep Lightning's signal handlers out: they make ranks wait for each other in mid-step."""
+    """Disable Lightning's signal handlers: they make ranks wait for each other in mid-step."""
     # Private, because no setting turns them off (the tests with two processes would hang).
     trainer._signal_connector.register_signal_handlers = lambda: None
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
 
 
-def warn_of_little_space(folder: Path, pl_module: Any) -> None:
+def warn_of_little_space(folder: Path, module: LanguageModel) -> None:
     """Warn if three checkpoints may not fit: last, previous, and the one being written."""
-    weights = sum(parameter.nbytes for parameter in pl_module.parameters())
-    # Each holds the weights and two moments.
+    weights = sum(parameter.nbytes for parameter in module.parameters())
+    # Each contains the weights and two moments.
     needed, free = 3 * 3 * weights, shutil.disk_usage(folder).free
     if free < needed:
         rank_zero_warn(f"{folder}: {free:,} bytes free; checkpoints may need {needed:,}")

@@ -13,14 +13,15 @@ from torch.distributed.tensor import DTensor
 from ...data.stream import Segment
 from ...errors import NonFiniteError
 from ..ranks import gather_shards
+from . import LanguageModel
 
 
 class NonFiniteGuard(Callback):
-    """Skip updates whose loss or gradient is not finite, and refuse to save such weights.
+    """Skip updates with a non-finite loss or gradient, and refuse to save non-finite weights.
 
     Args:
-        max_skipped: Updates that are skipped, with the memory that led to them, before the one that
-            stops training.
+        max_skipped: Number of updates to skip, each with the memory that led to it, before the next
+            one stops training.
     """
 
     def __init__(self, max_skipped: int = 0) -> None:
@@ -28,50 +29,52 @@ class NonFiniteGuard(Callback):
         self.n_skipped = 0
         self.losses: list[Tensor] = []
         self.norm = math.nan
-        self.segment = 0
+        self.batch_name = ""
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: Any, batch: Segment, batch_idx: int
+        self, trainer: Trainer, module: LanguageModel, batch: Any, batch_idx: int
     ) -> None:
-        self.segment = batch.index
+        self.batch_name = f"batch {batch_idx}"
+        if isinstance(batch, Segment):
+            self.batch_name = f"segment {batch.index} of the training text"
 
-    def on_before_backward(self, trainer: Trainer, pl_module: Any, loss: Tensor) -> None:
+    def on_before_backward(self, trainer: Trainer, module: LanguageModel, loss: Tensor) -> None:
         # There are several in a step when gradients accumulate.
         self.losses.append(loss.detach().float())
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
-        # Loss and gradient together, because to look is to wait for the device.
-        gradients = [weight.grad for weight in pl_module.parameters() if weight.grad is not None]
+    def on_before_optimizer_step(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
+        gradients = [weight.grad for weight in module.parameters() if weight.grad is not None]
         norm = gather_shards(torch.nn.utils.get_total_norm(gradients))
+        # Loss and norm together, because each transfer waits for the device.
         loss, self.norm = torch.stack([torch.stack(self.losses).sum(), norm]).tolist()
         self.losses = []
         scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
-        # A scaler finds by infinite gradients how far to scale, and skips those updates itself.
-        [spoilt] = pl_module.ranks.max(int(not math.isfinite(loss if scaled else loss + self.norm)))
-        if spoilt:
-            self.skip(trainer, pl_module, f"loss {loss}, gradient norm {self.norm}")
-        elif pl_module.is_logged_step(trainer.global_step + 1):
-            pl_module.log("train/grad_norm", self.norm)
+        # A scaler adjusts its scale to infinite gradients, and skips those updates itself.
+        [is_bad] = module.ranks.max(int(not math.isfinite(loss if scaled else loss + self.norm)))
+        if is_bad:
+            self.skip(trainer, module, f"loss {loss}, gradient norm {self.norm}")
+        elif module.is_logged_step(trainer.global_step + 1):
+            module.log("train/grad_norm", self.norm)
 
-    def skip(self, trainer: Trainer, pl_module: Any, values: str) -> None:
-        """Make no update and forget the memory that led to it; raise when too many were skipped."""
+    def skip(self, trainer: Trainer, module: LanguageModel, values: str) -> None:
+        """Discard the gradients and the memory that led to them; raise after max_skipped."""
         self.n_skipped += 1
-        where = f"step {trainer.global_step + 1}, segment {self.segment} of the training text"
+        step = f"step {trainer.global_step + 1}, {self.batch_name}"
         if self.n_skipped > self.max_skipped:
             fix = "lower model.optim.lr, or allow some with model.optim.max_skipped_updates"
-            raise NonFiniteError(f"{where}: {values}; nothing was updated; {fix}")
-        rank_zero_warn(f"{where}: {values}; skipped ({self.n_skipped} of {self.max_skipped})")
-        pl_module.zero_grad(set_to_none=True)
-        pl_module.memory_bank.discard("train")
-        pl_module.train_nats.reset()
+            raise NonFiniteError(f"{step}: {values}; nothing was updated; {fix}")
+        rank_zero_warn(f"{step}: {values}; skipped ({self.n_skipped} of {self.max_skipped})")
+        module.zero_grad(set_to_none=True)
+        module.memory_bank.discard("train")
+        module.train_nats.reset()
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
         if trainer.state.status == TrainerStatus.INTERRUPTED:
             return
-        # Each rank looks at its own part of the weights.
-        own = [p.to_local() if isinstance(p, DTensor) else p for p in pl_module.parameters()]
-        [spoilt] = pl_module.ranks.max(int(not all(part.isfinite().all() for part in own)))
-        if spoilt:
+        weights = (p.to_local() if isinstance(p, DTensor) else p for p in module.parameters())
+        # Each rank checks its own shards.
+        [is_bad] = module.ranks.max(int(not all(weight.isfinite().all() for weight in weights)))
+        if is_bad:
             raise NonFiniteError(
                 f"step {trainer.global_step}: a weight is not finite; nothing is saved, the last "
                 "checkpoint is unchanged; lower model.optim.lr"

@@ -1,7 +1,7 @@
-"""Tokens and operations a second, and the time that training takes.
+"""Throughput: tokens and FLOPs per second, and the time that training takes.
 
-Lightning's ThroughputMonitor waits for the GPU after every batch, and counts some peaks with
-sparsity; so this is our own.
+Lightning's ThroughputMonitor waits for the GPU after every batch, and some of its peaks count
+sparsity.
 """
 
 import time
@@ -11,7 +11,8 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from ...data.stream import Segment
-from ...evaluation.run_metrics import read_metrics
+from ...runs.metrics import read_metrics
+from . import LanguageModel
 from .run_folder import run_folder
 
 PEAK_FLOPS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
@@ -19,17 +20,17 @@ PEAK_FLOPS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e1
 
 
 class Throughput(Callback):
-    """Log tokens and model FLOP a second of all devices, without the time of validation.
+    """Log tokens and model FLOPs per second of all devices, validations excluded.
 
-    Also logged: train/mfu, the share of the devices' bfloat16 peak, where that is known; and
-    train/seconds, the time of all parts of the run, validation included.
+    Also logged: train/mfu, the fraction of the devices' bfloat16 peak, where that is known; and
+    train/seconds, the time of the whole run, resumed parts and validations included.
     """
 
     def __init__(self) -> None:
         self.tokens, self.seconds = 0, 0.0
         self.started_at: float | None = None
 
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         self.run_started_at = time.monotonic()
         if trainer.global_step:
             self.run_started_at -= read_metrics(run_folder(trainer)).last("train/seconds")
@@ -39,19 +40,19 @@ class Throughput(Callback):
             self.started_at = time.perf_counter()
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Segment, batch_idx: int
+        self, trainer: Trainer, module: LanguageModel, _: Any, batch: Segment, batch_idx: int
     ) -> None:
         self.tokens += len(batch.targets_BL) * batch.new_len * trainer.world_size
-        if not pl_module.is_logged(trainer.global_step, batch_idx):
+        if not module.is_logged(trainer.global_step, batch_idx):
             return
         self.pause()
         rate = self.tokens / max(self.seconds, 1e-9)
-        flops = rate * pl_module.net.config.flops_per_token(batch.new_len)
+        flops = rate * module.net.config.flops_per_token(batch.new_len)
         values = {"tokens_per_second": rate, "model_flops_per_second": flops}
         if peak := peak_flops(trainer.strategy.root_device):
             values["mfu"] = flops / (peak * trainer.world_size)
         values["seconds"] = time.monotonic() - self.run_started_at
-        pl_module.log_dict({f"train/{name}": values[name] for name in values})
+        module.log_dict({f"train/{name}": values[name] for name in values})
         self.tokens, self.seconds = 0, 0.0
 
     def on_validation_start(self, *_: Any) -> None:

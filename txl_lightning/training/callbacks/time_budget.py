@@ -1,4 +1,4 @@
-"""A run planned by its own speed, so that it takes about as long here as anywhere."""
+"""TimeBudget: plan a run by its own speed, so that it takes equally long on any machine."""
 
 import time
 from collections.abc import Callable
@@ -9,110 +9,115 @@ from typing import Any
 from lightning.pytorch import Callback, Trainer
 
 from ...data.stream import Segment
-from ...errors import require
+from ...errors import convert_fields, require
 from ..optimizers import reschedule
+from . import LanguageModel
 from .run_folder import is_fitting
 
-N_WARMUP, N_MEASURED = 3, 3
-"""Steps that are left out, being slower than others, and the least number that is measured."""
-MEASURING, VALIDATING, LATEST = 0.05, 0.2, 1.5
-"""Parts of the time: to measure steps, for validations at most, and until a slow run is ended."""
+N_WARMUP, N_MEASURED = 3, 3  # first steps, which are slower, and the fewest that are measured
+MEASURE_FRACTION = 0.05  # of the time, after which a run is planned
+MAX_VALIDATION_FRACTION = 0.2  # of the time
+OVERRUN_FACTOR = 1.5  # of the time, after which a run ends before its last step
 
 
 @dataclass(frozen=True)
 class PlanConfig:
-    """Time that a run takes."""
+    """Duration of a run."""
 
     minutes: float | None = None
     """Minutes of training and validations together, on any machine: the run measures its speed, and
     sets its steps (at most trainer.max_steps), schedule and validations by it."""
 
     def __post_init__(self) -> None:
+        convert_fields(self)
         expected = "greater than 0, or null"
         require(self.minutes is None or self.minutes > 0, "minutes", self.minutes, expected)
 
 
 class TimeBudget(Callback):
-    """Measure steps and one validation, then set how many of them the run has.
+    """Measure the first steps and one validation, then set how many of each the run has.
 
-    What was decided is in checkpoints: a resumed run keeps to it, unless it is given other minutes.
+    Checkpoints store the plan: a resumed run follows it, unless its minutes have changed.
     """
 
     def __init__(
         self, minutes: float | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.seconds, self.clock = None if minutes is None else 60 * minutes, clock
-        self.before = 0.0  # seconds that the run had taken when it was resumed
-        self.steps: list[float] = []
-        self.measured = False
+        self.seconds, self.clock = None if minutes is None else 60 * float(minutes), clock
+        self.elapsed_before = 0.0  # of the parts of the run before a resume
+        self.step_seconds: list[float] = []
+        self.is_measured = False
         # Steps of the run, and segments from one validation to the next.
         self.plan: list[int] | None = None
 
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        self.started_at = self.lap_at = self.clock() - self.before
+    def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
+        self.started_at = self.lap_at = self.clock() - self.elapsed_before
         if self.plan:
-            self.follow(trainer, pl_module)
-            self.stop_if_late(trainer, pl_module)
+            # Before LanguageModel.on_train_start, which sets the learning rate by the schedule.
+            self.follow(trainer, module)
+            self.stop_if_late(trainer, module)
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Segment, batch_idx: int
+        self, trainer: Trainer, module: LanguageModel, _: Any, batch: Segment, batch_idx: int
     ) -> None:
-        if self.seconds is None or not pl_module.between_steps:
+        if self.seconds is None or not module.between_steps:
             return
         if self.plan:
-            self.stop_if_late(trainer, pl_module)
+            self.stop_if_late(trainer, module)
             return
-        self.steps.append(self.lap())
-        has_steps = len(self.steps) >= N_WARMUP + N_MEASURED
-        is_enough = has_steps and self.elapsed > MEASURING * self.seconds
-        [self.measured] = pl_module.ranks.max(int(is_enough))
-        if self.measured:
-            self.tokens = len(batch.targets_BL) * batch.new_len * trainer.world_size
-            if n_validation(trainer):
-                # Now, because how long one takes is measured too.
+        self.step_seconds.append(self.lap())
+        has_steps = len(self.step_seconds) >= N_WARMUP + N_MEASURED
+        is_enough = has_steps and self.elapsed > MEASURE_FRACTION * self.seconds
+        [self.is_measured] = module.ranks.max(int(is_enough))
+        if self.is_measured:
+            self.step_tokens = len(batch.targets_BL) * batch.new_len * trainer.world_size
+            self.step_tokens *= trainer.accumulate_grad_batches
+            if count_validations(trainer):
+                # Validate now, to measure its time too.
                 trainer.val_check_batch = trainer.fit_loop.total_batch_idx + 1
             else:
-                self.decide(trainer, pl_module, 0.0)
+                self.make_plan(trainer, module, 0.0)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
         if is_fitting(trainer) and self.seconds is not None and not self.plan:
-            validation = self.lap()
-            if self.measured:
-                self.decide(trainer, pl_module, validation)
+            validation_seconds = self.lap()
+            if self.is_measured:
+                self.make_plan(trainer, module, validation_seconds)
 
-    def decide(self, trainer: Trainer, pl_module: Any, validation: float) -> None:
-        """Fill the time that is left; of several processes the slowest decides."""
-        times = self.elapsed, median(self.steps[N_WARMUP:]), validation
-        slowest = pl_module.ranks.max(*(round(seconds * 1e6) for seconds in times))
+    def make_plan(self, trainer: Trainer, module: LanguageModel, validation: float) -> None:
+        """Fill the remaining time with steps and validations, by the times of the slowest rank."""
+        times = self.elapsed, median(self.step_seconds[N_WARMUP:]), validation
+        slowest = module.ranks.max(*(round(seconds * 1e6) for seconds in times))
         elapsed, step, validation = (max(micros, 1) / 1e6 for micros in slowest)
-        n = min(n_validation(trainer), max(int(VALIDATING * self.seconds / validation), 1))
-        now, segments = trainer.global_step, trainer.accumulate_grad_batches
-        left = self.seconds - elapsed - n * validation
-        steps = min(now + max(int(left / step), 1), trainer.max_steps)
+        max_validations = int(MAX_VALIDATION_FRACTION * self.seconds / validation)
+        n = min(count_validations(trainer), max(max_validations, 1))
+        now, remaining = trainer.global_step, self.seconds - elapsed - n * validation
+        steps = min(now + max(int(remaining / step), 1), trainer.max_steps)
         every = max(steps // n, 1) if n else 0
         # The last validation is at the end.
         steps = max(every * n, now + 1) if n else steps
-        self.plan = [steps, every * segments]
-        self.follow(trainer, pl_module)
+        # The Trainer takes numbers of numpy, which a checkpoint must not contain.
+        self.plan = [int(steps), int(every * trainer.accumulate_grad_batches)]
+        self.follow(trainer, module)
         minutes = (elapsed + (steps - now) * step + n * validation) / 60
-        pl_module.print(
-            f"{segments * self.tokens / step:,.0f} tokens/s here: {steps:,} steps, about "
+        module.print(
+            f"{self.step_tokens / step:,.0f} tokens/s here: {steps:,} steps, about "
             f"{minutes:.1f} minutes" + (f"; validations every {every:,} steps" if n else "")
         )
 
-    def follow(self, trainer: Trainer, pl_module: Any) -> None:
+    def follow(self, trainer: Trainer, module: LanguageModel) -> None:
         """Set the run's steps, schedule and validations as planned."""
         steps, every = self.plan
         trainer.fit_loop.epoch_loop.max_steps = steps
         trainer.val_check_batch = every or trainer.val_check_batch
-        reschedule(trainer.lr_scheduler_configs[0].scheduler, pl_module.optim, steps)
+        reschedule(trainer.lr_scheduler_configs[0].scheduler, module.optim, steps)
 
-    def stop_if_late(self, trainer: Trainer, pl_module: Any) -> None:
+    def stop_if_late(self, trainer: Trainer, module: LanguageModel) -> None:
         """End a run that takes much longer than planned; Lightning validates first."""
-        [is_late] = pl_module.ranks.max(int(self.elapsed > LATEST * self.seconds))
+        [is_late] = module.ranks.max(int(self.elapsed > OVERRUN_FACTOR * self.seconds))
         if is_late and trainer.global_step < trainer.max_steps:
             minutes = f"{self.elapsed / 60:.1f} minutes"
-            pl_module.print(f"slower than planned: ended after {minutes}, before its last step")
+            module.print(f"slower than planned: ended after {minutes}, before its last step")
             trainer.should_stop = True
 
     @property
@@ -120,10 +125,11 @@ class TimeBudget(Callback):
         return self.clock() - self.started_at
 
     def time_remaining(self) -> float | None:
-        """Return the seconds until the end of a run that is not planned yet."""
+        """Return the seconds until the end of a run that has no plan yet."""
         return None if self.plan or self.seconds is None else self.seconds - self.elapsed
 
     def lap(self) -> float:
+        """Return the seconds since the last call."""
         before, self.lap_at = self.lap_at, self.clock()
         return self.lap_at - before
 
@@ -133,13 +139,13 @@ class TimeBudget(Callback):
         return {"seconds": self.seconds, "elapsed": self.elapsed, "plan": self.plan}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.before = state_dict["elapsed"]
+        self.elapsed_before = state_dict["elapsed"]
         if state_dict["seconds"] == self.seconds:
             self.plan = state_dict["plan"]
 
 
-def n_validation(trainer: Trainer) -> int:
-    """The validations that a run of trainer.max_steps would have; 0 where they go by epochs."""
+def count_validations(trainer: Trainer) -> int:
+    """Return the validations in trainer.max_steps; 0 if there are none, or they go by epochs."""
     every, by_epoch = trainer.val_check_interval, trainer.check_val_every_n_epoch
     if not trainer.enable_validation or by_epoch is not None or not isinstance(every, int):
         return 0

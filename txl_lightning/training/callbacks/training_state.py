@@ -5,6 +5,7 @@ N layers   B rows of all ranks   M remembered   D width
 
 import platform
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 
-from ...checkpoints.files import FORMAT, KEY
+from ...checkpoints.saving import FORMAT, KEY
 from ...data.stream import Segment, TrainingLoader
 from ...errors import CheckpointError
-from ...model import Memory
-from ..computing import has_bfloat16_units
+from ...model import Memory, has_bfloat16_units
+from ...runs.logger import RunLogger
+from . import LanguageModel
 
 State = dict[str, Any]
 
@@ -25,22 +27,33 @@ State = dict[str, Any]
 class TrainingStateCheckpoint(Callback):
     """Commit memory and position together, after the step and before a checkpoint is written.
 
-    A checkpoint gets the memory of all rows, in their order, whichever rank read them, and each
-    rank's random numbers and running mean. The position is in it where Lightning keeps the state of
-    loaders.
+    A checkpoint has the memory of all rows in their order, whichever rank read them, and each
+    rank's random numbers and running mean. The position is where Lightning keeps the state of
+    loaders. A step is logged before a checkpoint of it is written, so that no kill loses its row.
     """
 
     def __init__(self) -> None:
         self.loaded: State | None = None
         self.position: State | None = None
+        self.is_logged = True
 
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        refuse_different_starts(trainer, pl_module, self.position)
+    def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
+        # Private: Lightning logs a step after the hooks that write its checkpoints.
+        trainer._logger_connector.update_train_step_metrics = partial(self.log_once, trainer)
+
+    def on_load_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
+        if trainer.state.fn == "fit":
+            self.loaded = checkpoint.get(KEY, {})
+            loaders = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader")
+            self.position = loaders[0] if loaders else None
+
+    def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
+        refuse_different_starts(trainer, module, self.position)
         if self.loaded is not None:
-            # Not earlier: nothing else draws random numbers from here on.
-            restore(self.loaded, trainer, pl_module)
+            # The last hook before training that may draw random numbers.
+            restore(self.loaded, trainer, module)
         elif trainer.global_rank:
-            # Ranks that draw the same would drop the same units of different rows.
+            # With equal random numbers, ranks would drop the same units of different rows.
             torch.manual_seed(torch.initial_seed() + trainer.global_rank)
         # With max_epochs given, Lightning forgets the position when anything has asked for
         # trainer.estimated_stepping_batches.
@@ -49,30 +62,37 @@ class TrainingStateCheckpoint(Callback):
         self.loaded = self.position = None
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Segment, *_: Any
+        self, trainer: Trainer, module: LanguageModel, _: Any, batch: Segment, batch_idx: int
     ) -> None:
-        pl_module.memory_bank.commit()
+        module.memory_bank.commit()
         if isinstance(trainer.train_dataloader, TrainingLoader):
             trainer.train_dataloader.commit(batch)
+        self.is_logged = False
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: State) -> None:
-        crashed, bank = trainer.state.status == TrainerStatus.INTERRUPTED, pl_module.memory_bank
-        memory = bank.committed.get(("train", 0))
-        own = {
-            "memory": memory and (memory.h_NBMD.cpu(), memory.filled_B.cpu()),
-            "rng": random_states(pl_module.device),
-            "mean": [value.item() for value in pl_module.train_nats.metric_state.values()],
-        }
+    def log_once(self, trainer: Trainer) -> None:
+        """Log the segment that has ended, unless a checkpoint of it is already written."""
+        if not self.is_logged:
+            self.is_logged, connector = True, trainer._logger_connector
+            type(connector).update_train_step_metrics(connector)
+
+    def on_save_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
+        is_crash, bank = trainer.state.status == TrainerStatus.INTERRUPTED, module.memory_bank
+        if not is_crash:
+            self.log_once(trainer)
+            for logger in trainer.loggers:
+                if isinstance(logger, RunLogger):
+                    logger.flush_to_disk()
         # All ranks get here and rank 0 writes; but after an exception on one rank, gathering would
         # wait for the others forever.
-        ranks = [own] if crashed else pl_module.ranks.gather(own)
+        rank_state = collect_rank_state(module)
+        ranks = [rank_state] if is_crash else module.ranks.gather(rank_state)
         checkpoint[KEY] = {
             "format": FORMAT,
-            "exact": pl_module.between_steps and not bank.staged and not crashed,
+            "exact": module.between_steps and not bank.staged and not is_crash,
             "world_size": trainer.world_size,
-            "environment": describe_rounding(trainer, pl_module),
+            "environment": describe_rounding(trainer, module),
         }
-        if ranks is not None and (not crashed or trainer.world_size == 1):
+        if ranks is not None and (not is_crash or trainer.world_size == 1):
             parts, memory = [rank.pop("memory") for rank in ranks], None
             # There is none before the first step.
             if None not in parts:
@@ -80,36 +100,40 @@ class TrainingStateCheckpoint(Callback):
                 memory = {"h": torch.cat(h, dim=1), "filled": torch.cat(filled)}
             checkpoint[KEY] |= {"memory": memory, "ranks": ranks}
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: State) -> None:
-        if trainer.state.fn == "fit":
-            self.loaded = checkpoint.get(KEY, {})
-            loaders = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader")
-            self.position = loaders[0] if loaders else None
+
+def collect_rank_state(module: LanguageModel) -> State:
+    """Return what differs between ranks: memory of their rows, random numbers, running mean."""
+    memory = module.memory_bank.committed.get(("train", 0))
+    return {
+        "memory": memory and (memory.h_NBMD.cpu(), memory.filled_B.cpu()),
+        "rng": get_random_states(module.device),
+        "mean": [value.item() for value in module.train_nats.metric_state.values()],
+    }
 
 
-def restore(state: State, trainer: Trainer, pl_module: Any) -> None:
-    warn_of_changes(state, describe_rounding(trainer, pl_module))
+def restore(state: State, trainer: Trainer, module: LanguageModel) -> None:
+    warn_of_changes(state, describe_rounding(trainer, module))
     ranks, rank = state.get("ranks", []), trainer.global_rank
     if memory := state.get("memory"):
-        count = len(memory["filled"]) // trainer.world_size
-        rows = slice(rank * count, (rank + 1) * count)
-        own = Memory(memory["h"][:, rows].clone(), memory["filled"][rows].clone())
-        pl_module.memory_bank.committed["train", 0] = own
+        n_row = len(memory["filled"]) // trainer.world_size
+        rows = slice(rank * n_row, (rank + 1) * n_row)
+        part = Memory(memory["h"][:, rows].clone(), memory["filled"][rows].clone())
+        module.memory_bank.committed["train", 0] = part
     if not ranks:
         return
     if len(ranks) == trainer.world_size:
-        set_random_states(ranks[rank]["rng"], pl_module.device)
+        set_random_states(ranks[rank]["rng"], module.device)
         mean = ranks[rank]["mean"]
     else:
-        set_random_states(ranks[0]["rng"], pl_module.device)
+        set_random_states(ranks[0]["rng"], module.device)
         torch.manual_seed(int(torch.randint(1 << 62, ())) + rank)
         mean = np.sum([each["mean"] for each in ranks], axis=0) * (rank == 0)
     # The sum and the count since training was last logged.
-    for name, value in zip(pl_module.train_nats.metric_state, mean, strict=True):
-        getattr(pl_module.train_nats, name).fill_(value)
+    for name, value in zip(module.train_nats.metric_state, mean, strict=True):
+        getattr(module.train_nats, name).fill_(value)
 
 
-def random_states(device: torch.device) -> State:
+def get_random_states(device: torch.device) -> State:
     kind, keys, *rest = np.random.get_state()
     states = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if device.type == "cuda":
@@ -125,14 +149,14 @@ def set_random_states(states: State, device: torch.device) -> None:
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
-def describe_rounding(trainer: Trainer, pl_module: Any) -> State:
-    """Return what decides, beside the settings, how a sum is rounded."""
-    device = pl_module.device
+def describe_rounding(trainer: Trainer, module: LanguageModel) -> State:
+    """Return what decides, besides the settings, how a sum is rounded."""
+    device = module.device
     vectors = torch.backends.cpu.get_cpu_capability()
     vectors += " AMX" * has_bfloat16_units(torch.device("cpu"))
     return {
-        "micro_batches": pl_module.corpus.config.micro_batches if pl_module.corpus else 1,
-        "compile": pl_module.hparams["compile"],
+        "micro_batches": module.corpus.config.micro_batches if module.corpus else 1,
+        "compile": module.hparams["compile"],
         "devices": trainer.world_size,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "processor": f"{platform.machine()} {vectors}",
@@ -143,13 +167,15 @@ def describe_rounding(trainer: Trainer, pl_module: Any) -> State:
     }
 
 
-def refuse_different_starts(trainer: Trainer, pl_module: Any, position: State | None) -> None:
-    """Raise a CheckpointError on every rank if not all have loaded the same checkpoint."""
-    here = trainer.global_step, (position or {}).get("consumed", 0)
-    largest = pl_module.ranks.max(*here, *(-number for number in here))
+def refuse_different_starts(
+    trainer: Trainer, module: LanguageModel, position: State | None
+) -> None:
+    """Raise CheckpointError on every rank unless all have loaded the same checkpoint."""
+    start = trainer.global_step, (position or {}).get("consumed", 0)
+    largest = module.ranks.max(*start, *(-number for number in start))
     if largest[:2] != [-number for number in largest[2:]]:
         raise CheckpointError(
-            f"resume: rank {trainer.global_rank} starts at step {here[0]}, another does not; "
+            f"resume: rank {trainer.global_rank} starts at step {start[0]}, another does not; "
             "trainer.default_root_dir must be one folder for all machines"
         )
 

@@ -1,82 +1,69 @@
-"""Weights & Biases: metrics over tokens, one run however often resumed, offline if it must be."""
+"""Weights & Biases: metrics over tokens, one run however often it is resumed, offline if needed."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from jsonargparse import Namespace
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from ... import __version__
-from ...checkpoints.files import manifest_path, read_manifest
-from ...errors import require
-from ...evaluation.environment import commit
+from ...checkpoints.saving import manifest_path, read_manifest
+from ...errors import convert_fields, require
+from ...machine import commit
+from . import LanguageModel
 from .run_folder import is_fitting, run_folder
 from .validation_probe import ValidationProbe
 
 
 @dataclass(frozen=True)
 class WandbConfig:
-    """Settings of Weights & Biases, for runs whose logger is WandbLogger."""
+    """Settings of runs whose logger is WandbLogger."""
 
     required: bool = False
     """Stop where the server cannot be reached; otherwise the run goes on offline."""
     checkpoints: Literal["best", "all", "none"] = "best"
     """Checkpoints that W&B keeps when training is over: best.ckpt, last.ckpt too, or neither."""
 
+    def __post_init__(self) -> None:
+        convert_fields(self)
+
 
 class OfflineFallbackWandbLogger(WandbLogger):
-    """The config's WandbLogger, offline where the server cannot be reached, unless it is required.
+    """Log metrics over tokens, and offline if the server cannot be reached, unless it must be."""
 
-    W&B's files are kept in the root, the folder of runs.
-    """
-
-    def __init__(self, logger: WandbLogger, root: str, required: bool, run_id: str | None) -> None:
-        super().__init__()
-        # Lightning has no public copy of what a logger was asked for.
-        vars(self).update(vars(logger))
-        init = {name: value for name, value in self._wandb_init.items() if value is not None}
-        if init["project"] == "lightning_logs" and "WANDB_PROJECT" not in os.environ:
-            init["project"] = "txl_lightning"
-        if init.get("dir") in (None, "."):
-            init["dir"] = os.environ.get("WANDB_DIR", root)
-        init.setdefault("id", run_id)
-        # Seconds; W&B's own 90 are a long time to stand still where there is no network.
-        os.environ.setdefault("WANDB_INIT_TIMEOUT", "20")
-        self._wandb_init, self._project = init, init["project"]
-        self._save_dir, self._id = init["dir"], init["id"]
+    def __init__(self, required: bool, **options: Any) -> None:
+        super().__init__(**options)
+        # Private, here and below: W&B warns of settings that Lightning passes as None.
+        self._wandb_init = drop_none(self._wandb_init)
         self.required, self.tokens_seen = required, 0.0
+        self.logs_checkpoints = bool(options.get("log_model"))
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        # It takes a second to import, and only who asks for it needs it.
+        # Slow to import, and needed only by runs with this logger.
         import wandb
 
-        if self._experiment is None:
-            init = partial(wandb.init, **self._wandb_init)
-            Path(self._wandb_init["dir"]).mkdir(parents=True, exist_ok=True)
-            try:
-                self._experiment = init(mode="offline" if self._offline else None)
-            except wandb.errors.Error as error:
-                message = f"W&B cannot be reached: {str(error).splitlines()[0]}"
-                if self.required:
-                    raise ValueError(f"wandb.required: {message}") from error
-                rank_zero_warn(f"{message}; this run goes on offline")
-                self._experiment = init(mode="offline")
-            self._experiment.define_metric("trainer/global_step")
-            self._experiment.define_metric("tokens")
-            self._experiment.define_metric("*", step_metric="tokens")
-        return self._experiment
+        Path(self.save_dir).mkdir(parents=True, exist_ok=True)
+        try:
+            return super().experiment
+        except wandb.errors.Error as error:
+            message = f"W&B cannot be reached: {str(error).splitlines()[0]}"
+            if self.required:
+                raise ValueError(f"wandb.required: {message}") from error
+            rank_zero_warn(f"{message}; this run goes on offline")
+            self._wandb_init["mode"] = "offline"
+            return super().experiment
 
     @rank_zero_only
     def log_hyperparams(self, params: Any) -> None:
-        # Under a name of their own: the run's config has model and data too.
+        # The config of the run has keys model and data too.
         self.update_config({"hparams": dict(params)})
 
     @rank_zero_only
@@ -93,44 +80,47 @@ class OfflineFallbackWandbLogger(WandbLogger):
     def log_checkpoint_artifact(self, path: Path, alias: str) -> None:
         import wandb
 
-        digest, about = next(iter(read_manifest(path).items()))
-        metadata = {"sha256": digest, **about}
+        digest, entry = next(iter(read_manifest(path).items()))
+        metadata = {"sha256": digest, **entry}
         artifact = wandb.Artifact(f"checkpoint-{self.experiment.id}", "model", metadata=metadata)
         for file in (path, manifest_path(path)):
             artifact.add_file(str(file.resolve()))
-        self.experiment.log_artifact(artifact, aliases=[alias, f"step-{about['step']}"])
+        self.experiment.log_artifact(artifact, aliases=[alias, f"step-{entry['step']}"])
 
 
 class WandbRun(Callback):
-    """Store the W&B run id in checkpoints, so that a resumed run continues it; log media to it.
+    """Store the W&B run id in checkpoints, so that a resumed run continues it, and log media.
 
     Logged after each validation: curve and attention (pictures), val/samples (a table of texts) and
-    val/nats_by_position (a chart). A logger's own log_model wins over `checkpoints`.
+    val/nats_by_position (a chart). At the end, `checkpoints` are logged as artifacts, unless the
+    logger has its own log_model.
     """
 
     def __init__(self, probe: ValidationProbe, checkpoints: str = "best") -> None:
         self.probe, self.checkpoints = probe, checkpoints
         self.run_id: str | None = None
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: LanguageModel, stage: str) -> None:
         self.folder = run_folder(trainer)
-        names = ("loss", "nats", "bits_per_byte", f"bits_per_{pl_module.unit}", "perplexity")
-        # The least value in the run's summary, which W&B has not of metrics under *.
-        options = {"step_metric": "tokens", "summary": "min,last"}
+        names = ("loss", "nats", "bits_per_byte", f"bits_per_{module.unit}", "perplexity")
         for logger in wandb_loggers(trainer):
             logger.update_config({"txl_lightning": {"commit": commit(), "release": __version__}})
+            define_metric = logger.experiment.define_metric
+            define_metric("tokens")
+            define_metric("*", step_metric="tokens", overwrite=True)
+            # The summary of a metric defined by * has no minimum.
             for name in names:
-                logger.experiment.define_metric(f"val/{name}", **options)
+                define_metric(f"val/{name}", step_metric="tokens", summary="min,last")
             self.run_id = logger.version
 
-    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         if is_fitting(trainer) and trainer.is_global_zero:
             for logger in wandb_loggers(trainer):
                 media = make_media(self.probe, self.folder)
                 logger.log_metrics(media, trainer.global_step - 1)
 
-    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
-        loggers = [logger for logger in wandb_loggers(trainer) if not logger._log_model]
+    def on_fit_end(self, trainer: Trainer, *_: Any) -> None:
+        loggers = [logger for logger in wandb_loggers(trainer) if not logger.logs_checkpoints]
         for name in {"best": ["best"], "all": ["best", "last"], "none": []}[self.checkpoints]:
             if (path := self.folder / "checkpoints" / f"{name}.ckpt").is_file():
                 for logger in loggers:
@@ -140,7 +130,7 @@ class WandbRun(Callback):
         return {"run_id": self.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # Kept also while nothing is logged there.
+        # Also without a WandbLogger, for a later resume with one.
         self.run_id = self.run_id or state_dict["run_id"]
 
 
@@ -160,15 +150,37 @@ def wandb_loggers(trainer: Trainer) -> list[OfflineFallbackWandbLogger]:
     return [each for each in trainer.loggers if isinstance(each, OfflineFallbackWandbLogger)]
 
 
-def wrap_wandb_loggers(loggers: list[Logger], root: str, required: bool, run_id: str | None) -> Any:
-    """Return the same loggers, W&B's as `OfflineFallbackWandbLogger`."""
-    theirs = [isinstance(each, WandbLogger) for each in loggers]
-    require(any(theirs) or not required, "wandb.required", "true", "--trainer.logger WandbLogger")
+def replace_wandb_loggers(
+    loggers: list[Logger], specs: list[Namespace], root: str, required: bool, run_id: str | None
+) -> list[Logger]:
+    """Return the loggers, each WandbLogger as an OfflineFallbackWandbLogger of its spec's settings.
+
+    W&B stores its files in the root, the folder of runs.
+    """
+    is_possible = not required or any(isinstance(each, WandbLogger) for each in loggers)
+    require(is_possible, "wandb.required", "true", "--trainer.logger WandbLogger")
     return [
-        OfflineFallbackWandbLogger(each, root, required, run_id) if is_theirs else each
-        for each, is_theirs in zip(loggers, theirs, strict=True)
+        make_wandb_logger(spec, root, required, run_id) if type(each) is WandbLogger else each
+        for each, spec in zip(loggers, specs, strict=True)
     ]
+
+
+def make_wandb_logger(
+    spec: Namespace, root: str, required: bool, run_id: str | None
+) -> OfflineFallbackWandbLogger:
+    options = drop_none(spec.init_args.as_dict() | dict(spec.get("dict_kwargs") or {}))
+    options.setdefault("project", os.environ.get("WANDB_PROJECT", "txl_lightning"))
+    folder = options.get("save_dir", options.get("dir", "."))
+    options["save_dir"] = os.environ.get("WANDB_DIR", root) if folder == "." else folder
+    options.setdefault("id", run_id)
+    # Seconds; with W&B's own 90, a run without a network would wait too long.
+    os.environ.setdefault("WANDB_INIT_TIMEOUT", "20")
+    return OfflineFallbackWandbLogger(required, **options)
 
 
 def run_id_from(checkpoint: Mapping[str, Any]) -> str | None:
     return checkpoint.get("callbacks", {}).get("WandbRun", {}).get("run_id")
+
+
+def drop_none(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The average of the weights over steps: measured, saved and used instead of the last ones."""
+"""WeightAverage: validate, save and use an average of the weights over steps."""
 
 from collections.abc import Iterable
 from copy import deepcopy
@@ -13,47 +13,49 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from ...errors import require
 from ...model import TransformerXL
+from . import LanguageModel
 
 TRAINED, AVERAGE = "trained", "average"
 """Keys in a checkpoint with an average: the weights that fit continues, and in fit the average."""
 
 
 class WeightAverage(Callback):
-    """Average the weights; the average is what validation measures and other commands load.
+    """Average the weights; validation measures the average, and other commands load it.
 
-    Training is as it would be without: its weights are set aside while something is measured, and
-    saved beside the average. Until `start_step` there is none, and they are measured themselves.
+    Training is not changed: its weights are kept aside during a validation, and saved beside the
+    average. Before the average begins, validation measures the weights.
 
     Args:
-        decay: What an exponential mean keeps in a step; null, all steps count the same (Polyak and
-            Juditsky 1992; Merity et al. 2017 for language models, with a constant learning rate).
-        start_step: Steps that do not count.
+        decay: Weight of the exponential moving average before each step; null: all steps weigh the
+            same (Polyak and Juditsky 1992; Merity et al. 2017 for language models, with a constant
+            learning rate).
+        start_step: Number of steps to leave out of the average.
     """
 
     def __init__(self, decay: float | None = 0.999, start_step: int = 0) -> None:
-        possible = decay is None or 0 <= decay < 1
-        require(possible, "decay", decay, "at least 0 and less than 1, or null")
+        is_possible = decay is None or 0 <= decay < 1
+        require(is_possible, "decay", decay, "at least 0 and less than 1, or null")
         require(start_step >= 0, "start_step", start_step, "0 or more")
         self.decay, self.start_step = decay, start_step
         self.average: TransformerXL | None = None
         self.trained: TransformerXL | None = None
         self.count = 0
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
         if stage == "fit":
-            sharded = isinstance(trainer.strategy, ModelParallelStrategy)
+            is_sharded = isinstance(trainer.strategy, ModelParallelStrategy)
             expected = "ddp with WeightAverage, which copies whole weights"
-            require(not sharded, "trainer.strategy", "fsdp2", expected)
+            require(not is_sharded, "trainer.strategy", "fsdp2", expected)
             self.average, self.trained, self.count = None, None, 0
 
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        # Only now the weights are on their device.
+    def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
+        # When it was loaded, the weights were not yet on their device.
         if self.average is not None:
-            self.average.to(pl_module.device)
+            self.average.to(module.device)
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
-        if pl_module.between_steps and trainer.global_step > self.start_step:
-            self.update(pl_module.net)
+    def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
+        if module.between_steps and trainer.global_step > self.start_step:
+            self.update(module.net)
 
     @torch.no_grad()
     def update(self, net: TransformerXL) -> None:
@@ -64,33 +66,33 @@ class WeightAverage(Callback):
         for mean, now in zip(self.average.parameters(), net.parameters(), strict=True):
             mean.lerp_(now.to(mean), weight)
 
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        self.swap_in(pl_module.net)
+    def on_validation_epoch_start(self, trainer: Trainer, module: LanguageModel) -> None:
+        self.swap_in(module.net)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        # A `validate` that follows `fit` trains no more.
+    def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
+        # After fit, `validate` has no weights to train.
         if self.trained is not None and trainer.state.fn == "fit":
-            pl_module.net.load_state_dict(self.trained.state_dict())
+            module.net.load_state_dict(self.trained.state_dict())
             self.trained = None
 
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        self.swap_in(pl_module.net)
+    def on_train_end(self, trainer: Trainer, module: LanguageModel) -> None:
+        self.swap_in(module.net)
 
     def swap_in(self, net: TransformerXL) -> None:
-        """Put the average in the place of the weights, and set them aside."""
+        """Load the average into the network, and keep its weights aside."""
         if self.average is not None and self.trained is None:
             self.trained = deepcopy(net)
             net.load_state_dict(self.average.state_dict())
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
         if self.average is not None:
-            trained = self.trained or pl_module.net
+            trained = self.trained or module.net
             checkpoint[TRAINED] = trained.state_dict(prefix="net.")
             checkpoint["state_dict"] = self.average.state_dict(prefix="net.")
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
         if average := checkpoint.get(AVERAGE):
-            self.average = copy_at_least_float32(pl_module.net)
+            self.average = copy_at_least_float32(module.net)
             weights = {name.removeprefix("net."): average[name] for name in average}
             self.average.load_state_dict(weights)
 
@@ -108,7 +110,7 @@ def copy_at_least_float32(net: TransformerXL) -> TransformerXL:
 
 
 def select_trained_weights(checkpoint: dict[str, Any], callbacks: Iterable[Callback]) -> None:
-    """Let fit load the weights that were trained, and WeightAverage their average."""
+    """Prepare a checkpoint for fit, which loads the trained weights and WeightAverage the mean."""
     if TRAINED in checkpoint:
         checkpoint[AVERAGE] = checkpoint["state_dict"]
         checkpoint["state_dict"] = checkpoint.pop(TRAINED)
@@ -122,6 +124,6 @@ def select_trained_weights(checkpoint: dict[str, Any], callbacks: Iterable[Callb
 def refuse_other_averages(callbacks: Iterable[Callback]) -> None:
     """Refuse Lightning's own averages, from whose checkpoints training does not resume exactly."""
     for callback in callbacks:
-        other = isinstance(callback, LightningWeightAveraging | StochasticWeightAveraging)
+        is_other = isinstance(callback, LightningWeightAveraging | StochasticWeightAveraging)
         expected = "WeightAverage of txl_lightning, which resumes exactly"
-        require(not other, "trainer.callbacks", type(callback).__name__, expected)
+        require(not is_other, "trainer.callbacks", type(callback).__name__, expected)

@@ -9,13 +9,32 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from txl_lightning.checkpoints import load_folder, load_run, read_checkpoint, save_folder
-from txl_lightning.checkpoints.runs import find_checkpoint
+from txl_lightning.checkpoints import load, load_checkpoint, save_folder
+from txl_lightning.checkpoints.loading import load_data_settings
 from txl_lightning.checkpoints.tensors import errors_in
-from txl_lightning.data.vocab import Characters
+from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.vocab import Characters, WordOptions
+from txl_lightning.data.vocab.words import DEFAULTS
 from txl_lightning.errors import CheckpointError
+from txl_lightning.runs.folder import find_checkpoint
 
 VOCAB = Characters("abcdefghijk")
+
+
+@pytest.mark.parametrize(
+    ("written", "lower_case"),
+    [({"lower_case": False}, False), ({"lower_case": None}, None), (DEFAULTS, None)],
+)
+def test_defaults_that_earlier_releases_wrote_for_all_word_options_count_as_not_given(
+    tmp_path, written, lower_case
+):
+    written = {key: list(v) if isinstance(v, tuple) else v for key, v in written.items()}
+    (tmp_path / "config.yaml").write_text(json.dumps({"data": {"corpus": "ptb", "words": written}}))
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").touch()
+    assert DataConfig(
+        **load_data_settings(tmp_path / "checkpoints" / "last.ckpt")
+    ).words == WordOptions(lower_case=lower_case)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +51,7 @@ def test_network_is_bit_identical_after_a_round_trip_with_shared_weights(
 ):
     net = make_net(**changes)
     save_folder(net, tmp_path, VOCAB)
-    back, vocab = load_run(tmp_path)
+    back, vocab = load(tmp_path)
     assert (back.config, vocab, back.training) == (net.config, VOCAB, False)
     torch.testing.assert_close(back.state_dict(), net.state_dict(), rtol=0, atol=0)
     counts = [len(list(each.parameters())) for each in (net, back)]
@@ -44,13 +63,21 @@ def test_folder_without_a_vocabulary_has_two_files(make_net, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
     about = json.loads((tmp_path / "config.json").read_text())["txl_lightning"]
     assert (about.pop("format"), list(about)) == (1, ["rest", "weights_sha256"])
-    assert load_folder(tmp_path)[1] is None
+    assert load_checkpoint(tmp_path).load_vocabulary() is None
 
 
 @pytest.fixture
 def folder(make_net, tmp_path):
     save_folder(make_net(), tmp_path, VOCAB)
     return tmp_path
+
+
+def change_without_checksums(folder, sizes=None):
+    """Change sizes of the network, and remove the checksums from a folder's settings."""
+    path = folder / "config.json"
+    settings = json.loads(path.read_text())
+    net = settings["net"] | (sizes or {})
+    path.write_text(json.dumps({"txl_lightning": {"format": 1}, "net": net}))
 
 
 @pytest.mark.parametrize(
@@ -71,9 +98,10 @@ def test_invalid_settings_are_refused_with_their_file(folder, change, message):
     settings = json.loads(path.read_text())
     path.write_text(change if isinstance(change, str) else json.dumps(settings | change))
     with pytest.raises(CheckpointError, match=rf"config\.json: {message}"):
-        load_folder(folder)
+        load_checkpoint(folder).build()
 
 
+@pytest.mark.filterwarnings("ignore:.*cannot be verified")
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
@@ -86,11 +114,9 @@ def test_invalid_settings_are_refused_with_their_file(folder, change, message):
 def test_absurd_sizes_are_compared_with_the_weights_before_anything_is_built(
     folder, sizes, message
 ):
-    settings = json.loads((folder / "config.json").read_text())
-    settings["net"] |= sizes
-    (folder / "config.json").write_text(json.dumps(settings))
+    change_without_checksums(folder, sizes)
     with pytest.raises(CheckpointError, match=message):
-        load_folder(folder)
+        load_checkpoint(folder).build()
 
 
 def test_setting_that_is_infinite_is_refused_with_its_file(tmp_path):
@@ -99,7 +125,9 @@ def test_setting_that_is_infinite_is_refused_with_its_file(tmp_path):
         int(float("inf"))
 
 
+@pytest.mark.filterwarnings("ignore:.*cannot be verified")
 def test_invalid_weights_are_refused_with_their_file_and_name(folder):
+    change_without_checksums(folder)
     path, name = folder / "model.safetensors", "layers.0.attention.q_net.weight"
     whole = load_file(path)
     for message, weights in {
@@ -110,11 +138,11 @@ def test_invalid_weights_are_refused_with_their_file_and_name(folder):
     }.items():
         save_file(weights, path)
         with pytest.raises(CheckpointError, match=rf"model\.safetensors: state_dict: {message}"):
-            load_folder(folder)
+            load_checkpoint(folder).build()
     for size in (path.stat().st_size - 1, 100, 0):
         os.truncate(path, size)
         with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged, or not a safe"):
-            load_folder(folder)
+            load_checkpoint(folder).build()
 
 
 def test_60_flipped_bits_of_the_weights_are_refused_and_a_missing_checksum_is_a_warning(folder):
@@ -126,15 +154,13 @@ def test_60_flipped_bits_of_the_weights_are_refused_and_a_missing_checksum_is_a_
         flipped[place // 8] ^= 1 << place % 8
         path.write_bytes(flipped)
         with pytest.raises(CheckpointError, match=r"model\.safetensors: "):
-            load_folder(folder)
+            load_checkpoint(folder).build()
     path.write_bytes(whole)
-    settings = json.loads((folder / "config.json").read_text())
-    settings["txl_lightning"] = {"format": 1}
-    (folder / "config.json").write_text(json.dumps(settings))
+    change_without_checksums(folder)
     with pytest.warns(UserWarning, match=r"safetensors: cannot be verified: config\.json does"):
-        load_folder(folder)
+        load_checkpoint(folder).build()
     # The warning comes only once.
-    load_folder(folder)
+    load_checkpoint(folder).build()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +173,7 @@ def test_settings_or_a_vocabulary_that_were_changed_are_refused(folder, name, be
     assert before in text
     path.write_text(text.replace(before, after))
     with pytest.raises(CheckpointError, match=r"config\.json: damaged: it, or vocab\.json, was"):
-        load_folder(folder)
+        load_checkpoint(folder).build()
 
 
 def test_checkpoint_without_a_manifest_is_loaded_with_a_warning(run_folder, tmp_path):
@@ -155,18 +181,22 @@ def test_checkpoint_without_a_manifest_is_loaded_with_a_warning(run_folder, tmp_
     with pytest.warns(
         UserWarning, match=r"cannot be verified: its manifest best\.ckpt\.json is missing"
     ):
-        load_run(tmp_path / "best.ckpt")
-    assert read_checkpoint(tmp_path / "best.ckpt")
+        load(tmp_path / "best.ckpt")
+    assert load_checkpoint(tmp_path / "best.ckpt").saved
 
 
+@pytest.mark.filterwarnings("ignore:.*cannot be verified")
 def test_vocabulary_of_another_size_and_missing_files_are_refused(folder):
+    change_without_checksums(folder)
     (folder / "vocab.json").write_text(Characters("ab").to_json())
     with pytest.raises(ValueError, match=r"vocab\.json: it has 2 tokens; the network has 11"):
-        load_folder(folder)
-    for name in ("model.safetensors", "config.json"):
-        (folder / name).unlink()
-        with pytest.raises(ValueError, match=rf"{name}: no such file"):
-            load_folder(folder)
+        load_checkpoint(folder).build()
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"model\.safetensors: no such file"):
+        load_checkpoint(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(CheckpointError, match="no checkpoint in this folder; expected a run's"):
+        load_checkpoint(folder)
 
 
 FOREIGN = [{"state_dict": {}}, [1, 2], {"hyper_parameters": {"net": {"layers": 3}}}]
@@ -177,15 +207,15 @@ FOREIGN = [{"state_dict": {}}, [1, 2], {"hyper_parameters": {"net": {"layers": 3
 def test_file_that_is_no_checkpoint_is_refused(tmp_path, content):
     torch.save(content, tmp_path / "other.ckpt")
     with pytest.raises(CheckpointError, match=r"other\.ckpt is not a checkpoint written by fit"):
-        load_run(tmp_path / "other.ckpt")
+        load(tmp_path / "other.ckpt")
 
 
 def test_missing_checkpoint_error_lists_existing_ones(tmp_path, run_folder):
     with pytest.raises(ValueError, match=r"best\.ckpt: no such file; expected a"):
-        read_checkpoint(tmp_path / "best.ckpt")
+        load_checkpoint(tmp_path / "best.ckpt")
     (tmp_path / "last.ckpt").touch()
     with pytest.raises(ValueError, match=r"best\.ckpt: no such file \(there is last\.ckpt\)"):
-        read_checkpoint(tmp_path / "best.ckpt")
+        load_checkpoint(tmp_path / "best.ckpt")
     for folder in (run_folder, run_folder / "checkpoints"):
         assert find_checkpoint(folder) == run_folder / "checkpoints" / "best.ckpt"
     assert find_checkpoint(tmp_path) == tmp_path / "last.ckpt"

@@ -1,17 +1,68 @@
-"""Arrays on disk with a checksum for each block, verified on reading."""
+"""Checksums of files, of plain values, and of the blocks of ids on disk."""
 
 import hashlib
+import json
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ..errors import DataError
+from ..errors import DataError, StorageError, print_notice
+from ..files import read_json, write_json
 
 BLOCK = 1 << 20  # bytes; a power of two, so that no id spans two blocks
+MIN_AGE = 2 * 10**9  # nanoseconds after which a change certainly gets another time stamp
+
+
+def short_hash(value: Any) -> str:
+    """Return the first 16 hexadecimal digits of the sha256 of plain values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def find_difference(path: Path, checksum: str) -> str:
+    """Return a file's checksum and the expected "sha256:..." as text, or "" if they are equal."""
+    algorithm, _, digest = checksum.partition(":")
+    with path.open("rb") as file:
+        actual = hashlib.file_digest(file, algorithm).hexdigest()
+    return "" if actual == digest else f"{algorithm} {actual}, not {digest}"
+
+
+def verify_file(path: Path, checksum: str) -> None:
+    """Raise a DataError unless a file can be read and has this checksum."""
+    try:
+        difference = find_difference(path, checksum)
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{path}: cannot be read ({reason}); pass data.path") from error
+    if difference:
+        raise DataError(f"{path}: wrong file ({difference}); remove it, or pass data.path")
+
+
+def cached_by_mtime(
+    key: Any, paths: Iterable[Path], data_dir: Path, compute: Callable[[], Any]
+) -> Any:
+    """Return `compute()` of some files, cached until they are changed or copied."""
+    status = [(os.path.abspath(path), path.stat()) for path in paths]
+    # Programs that copy or change a file can set its mtime, but not inode and ctime.
+    stamps = [(p, s.st_size, s.st_mtime_ns, s.st_ino, s.st_ctime_ns) for p, s in status]
+    cache = data_dir / "prepared" / "cache" / short_hash([key, stamps])
+    if cache.is_file():
+        with suppress(DataError):
+            saved = read_json(cache, {"checksum": str})
+            if saved["checksum"] == short_hash(saved.get("result")):
+                return saved.get("result")
+        print_notice(f"warning: {cache}: damaged; computed again")
+    result = compute()
+    if all(time.time_ns() - changed > MIN_AGE for *_, changed in stamps):
+        # The folder may be read-only; then every call computes.
+        with suppress(StorageError):
+            write_json({"result": result, "checksum": short_hash(result)}, cache)
+    return result
 
 
 def hash_blocks(path: Path) -> list[str]:

@@ -12,21 +12,25 @@ from pathlib import Path
 import pytest
 import torch
 
-from txl_lightning.checkpoints import read_checkpoint
-from txl_lightning.checkpoints.files import (
+from txl_lightning.checkpoints import load_checkpoint
+from txl_lightning.checkpoints.loading import (
+    find_latest,
+    interpret_file,
+    load_file,
+    rename_settings,
+)
+from txl_lightning.checkpoints.saving import (
     FORMAT,
     KEY,
-    find_latest,
-    load_checkpoint,
     manifest_path,
+    read_manifest,
     remove_checkpoint,
-    remove_partial_files,
-    rename_settings,
     save_checkpoint,
     verify_checkpoint,
 )
 from txl_lightning.errors import CheckpointError, StorageError
 from txl_lightning.files import host_name
+from txl_lightning.runs.folder import remove_partial_files
 
 
 def save_step(
@@ -40,7 +44,17 @@ def save_step(
 
 
 def read_step(path: Path) -> int:
-    return load_checkpoint(path)["global_step"]
+    return interpret_file(path, verify_checkpoint(path), load_file(path)).saved["global_step"]
+
+
+def find_path(root: Path) -> Path:
+    checkpoint, problems = find_latest(root)
+    assert problems == []
+    return checkpoint.path
+
+
+def verify_step(path: Path) -> int:
+    return read_manifest(path)[verify_checkpoint(path)]["step"]
 
 
 KILL_AT_EVERY_LINE = """
@@ -48,8 +62,8 @@ import os, shutil, signal, sys
 from pathlib import Path
 import torch
 import txl_lightning.files
-from txl_lightning.checkpoints import files
-ours = {files.__file__, txl_lightning.files.__file__}
+from txl_lightning.checkpoints import saving
+ours = {saving.__file__, txl_lightning.files.__file__}
 
 def die_at(number):
     def trace(frame, event, argument):
@@ -72,7 +86,7 @@ for root in sorted(Path(sys.argv[1]).iterdir()):
             die_at(number)
             path = copy / "version_0" / "checkpoints" / "last.ckpt"
             content = {"global_step": 3, "weights": torch.zeros(99)}
-            files.save_checkpoint(content, path, {"step": 3, "exact": True})
+            saving.save_checkpoint(content, path, {"step": 3, "exact": True})
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 """
@@ -92,10 +106,10 @@ def test_process_killed_at_any_line_of_a_save_leaves_only_intact_files(tmp_path)
             remove_partial_files(copy)
             assert not list(copy.rglob("*.part"))
             for path in copy.rglob("*.ckpt"):
-                assert verify_checkpoint(path)["step"] == read_step(path)
-            path, problems = find_latest(copy)
+                assert verify_step(path) == read_step(path)
+            latest, problems = find_latest(copy)
             assert problems == []
-            steps.append(read_step(path) if path else 0)
+            steps.append(latest.saved["global_step"] if latest else 0)
         # The old step up to some line, then the new one.
         assert steps == sorted(steps)
         assert set(steps) == {before, 3}
@@ -108,7 +122,7 @@ def test_replaced_last_checkpoint_is_kept_and_removed_with_its_manifest(tmp_path
     previous = last.with_name("previous.ckpt")
     # A step that is saved twice does not replace the previous one.
     assert [read_step(path) for path in (last, previous)] == [3, 2]
-    assert [verify_checkpoint(path)["step"] for path in (last, previous)] == [3, 2]
+    assert [verify_step(path) for path in (last, previous)] == [3, 2]
     # The manifest must describe the file that a process leaves if it dies before the rename.
     named = [entry["step"] for entry in json.loads(manifest_path(last).read_text()).values()]
     assert named == [3, 2, 1]
@@ -148,7 +162,7 @@ def test_damaged_checkpoint_is_refused_by_name_skipped_and_not_kept(tmp_path, lo
         load_checkpoint(path)
     path.with_name("other.ckpt").unlink()
     latest, [problem] = find_latest(tmp_path)
-    assert latest == path.with_name("previous.ckpt")
+    assert latest.path == path.with_name("previous.ckpt")
     assert "last.ckpt: damaged" in problem
     save_step(tmp_path, 3, size=5000)
     if lost not in ("bit", "place"):
@@ -184,12 +198,12 @@ def test_damaged_manifest_is_refused_skipped_and_replaced(tmp_path, content):
     path = save_step(tmp_path, 2, run="version_1")
     manifest_path(path).write_text(content)
     latest, [problem] = find_latest(tmp_path)
-    assert (latest, f"{path}.json: not a manifest" in problem) == (best, True)
+    assert (latest.path, f"{path}.json: not a manifest" in problem) == (best, True)
     best.unlink()
     older = save_step(tmp_path, 1, run="version_0")
     with pytest.raises(CheckpointError, match=r"last\.ckpt\.json: not a manifest"):
         load_checkpoint(path)
-    assert find_latest(tmp_path)[0] == older
+    assert find_latest(tmp_path)[0].path == older
     assert read_step(save_step(tmp_path, 3, run="version_1")) == 3
 
 
@@ -207,10 +221,10 @@ def test_latest_checkpoint_has_the_most_steps_of_the_last_run_whatever_the_file_
         for nth, path in enumerate(sorted(tmp_path.rglob("*.ckpt"))):
             os.utime(path, (0, 1e9 + 3600 * hours * nth))
         latest = tmp_path / "version_10" / "checkpoints"
-        assert find_latest(tmp_path) == (latest / "last.ckpt", [])
+        assert find_path(tmp_path) == latest / "last.ckpt"
     (latest / "best.ckpt").unlink()
     (latest / "last.ckpt").unlink()
-    assert find_latest(tmp_path) == (latest / "previous.ckpt", [])
+    assert find_path(tmp_path) == latest / "previous.ckpt"
 
 
 def test_checkpoint_of_a_later_format_is_refused(tmp_path):
@@ -267,7 +281,7 @@ def test_manifest_describes_what_wrote_the_checkpoint(run_folder):
     assert (newest["step"], newest["exact"], newest["world_size"]) == (4, True, 1)
     assert newest["bytes"] == path.stat().st_size
     assert newest["versions"]["torch"] == torch.__version__
-    assert newest["text"] == read_checkpoint(path)["CorpusDataModule"]["fingerprint"]
+    assert newest["text"] == load_checkpoint(path).saved["CorpusDataModule"]["fingerprint"]
 
 
 def test_settings_of_release_0_1_0_get_their_new_names_and_values():

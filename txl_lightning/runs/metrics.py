@@ -1,18 +1,23 @@
 """Metrics of a run, loaded from the metrics.csv in its folder, and their formatting."""
 
+import csv
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..files import read_log
+from ..errors import DataError
+from .folder import METRICS
 
 ERROR = "_error"
 """Suffix of the name of a metric's standard error."""
+COUNTS = ("step", "tokens_seen", "seconds")
+"""Ends of names of metrics that are finite."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class RunMetrics:
         if "answer_accuracy" in best:
             texts["answer accuracy"] = f"{best['answer_accuracy']:.1%}"
         if "memory_gain" in best:
-            texts["memory gain (nats)"] = format_cell(best, "memory_gain")
+            texts["nats that it loses without its memory"] = format_cell(best, "memory_gain")
         if self.rows:
             texts["training tokens"] = f"{self.last('train/tokens_seen'):,.0f}"
             texts["training time"] = str(timedelta(seconds=int(self.last("train/seconds"))))
@@ -83,13 +88,32 @@ def read_metrics(folder: Path, loggers: Iterable[Any] = ()) -> RunMetrics:
     for logger in loggers:
         logger.save()
     rows: dict[int, dict[str, float]] = {}
-    for cells in read_log(folder / "metrics.csv"):
+    for cells in read_log(folder / METRICS):
         values = {name: float(cell) for name, cell in cells.items() if cell}
         # Lightning logs a step before it counts it.
         step = int(values.pop("step")) + 1
         # If a killed run repeated a step, the later values count.
         rows.setdefault(step, {"step": step}).update(values)
     return RunMetrics([rows[step] for step in sorted(rows)])
+
+
+def read_log(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a metrics.csv, if there is one; the last may have been cut by a kill.
+
+    DataError where a cell is not a number.
+    """
+    try:
+        with (path if path.is_file() else Path(os.devnull)).open(encoding="utf-8") as file:
+            # Row by row, which takes a third of the memory.
+            for row in csv.DictReader((line for line in file if line[-1] == "\n"), restval=""):
+                int(row["step"])
+                for name, cell in row.items():
+                    # Losses may be infinite; counts not, nor seconds beyond those of a timedelta.
+                    if not abs(float(cell or 0)) < 8e13 and str(name).endswith(COUNTS):
+                        raise ValueError(f"{name} {cell}")
+                yield row
+    except (LookupError, TypeError, ValueError, csv.Error) as error:
+        raise DataError(f"{path}: damaged ({error}); mend it, or move it away") from error
 
 
 def find_differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

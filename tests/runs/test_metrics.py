@@ -1,12 +1,12 @@
 """Metrics loaded from metrics.csv equal the logged ones."""
 
-from txl_lightning.evaluation.run_metrics import (
+from txl_lightning.runs.metrics import (
     RunMetrics,
     find_differences,
     format_columns,
     read_metrics,
 )
-from txl_lightning.evaluation.tables import align_columns
+from txl_lightning.tables import align_columns
 
 
 def test_curves_and_validations_of_a_run_are_over_its_tokens(run_folder):

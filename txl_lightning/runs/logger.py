@@ -11,7 +11,8 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
-from ..files import explain_write_errors, read_log, write_text
+from ..files import explain_write_errors, flush_to_disk, write_text
+from .metrics import read_log
 
 
 class RunLogger(CSVLogger):
@@ -48,6 +49,13 @@ class RunLogger(CSVLogger):
         if rows:
             self.experiment.write_rows(kept)
 
+    @rank_zero_only
+    def flush_to_disk(self) -> None:
+        """Flush the rows as the checkpoint after them will be."""
+        path = Path(self.experiment.metrics_file_path)
+        if path.is_file():
+            flush_to_disk(path)
+
 
 class AppendingWriter(ExperimentWriter):
     """Appends to an existing metrics.csv."""
@@ -75,8 +83,9 @@ class AppendingWriter(ExperimentWriter):
             super().save()
 
     def _check_log_dir_exists(self) -> None:
-        """Delete nothing: Lightning's method deletes an existing metrics.csv."""
+        # Private: Lightning's deletes an existing metrics.csv.
+        pass
 
     def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
-        # Lightning overwrites the file in place: a kill would truncate it.
+        # Private: Lightning's overwrites the file in place, and a kill would truncate it.
         self.write_rows(self.read_rows())

@@ -1,4 +1,4 @@
-"""Checkpoint files: written atomically, and verified by checksum.
+"""Save checkpoint files: written atomically, and verified by checksum.
 
 Each has a manifest, such as last.ckpt.json, with entries for the file and for those it replaced:
 sha256 and metadata. The manifest is written before the new file replaces the old one, so that it
@@ -21,38 +21,30 @@ from typing import Any
 import torch
 
 from .. import __version__
+from ..data.checksums import short_hash
+from ..data.vocab import Vocabulary
 from ..errors import CheckpointError, require
 from ..files import (
     explain_write_errors,
-    host_name,
-    is_running,
     read_json,
     replace_file,
     sha256_file,
+    write_json,
     write_text,
 )
+from ..model import TransformerXL
+from ..runs.folder import CONVERTED, LAST, PREVIOUS, VOCAB
 from ..signals import is_child
-from .tensors import refuse_damaged
+from .tensors import refuse_damaged, save_tensors
 
 # Key in a checkpoint for state that Lightning does not know.
 KEY = "txl_lightning"
+WEIGHTS = "model.safetensors"
 # Incremented when older releases cannot read new checkpoints.
 FORMAT = 1
-# Settings of release 0.1.0, with their present names and values.
-RENAMED_SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
-    "recurrence": ("memory_source", {"below": "layer_below", "same": "same_layer"}),
-    "dropout_mask": ("dropout_type", {"fresh": "standard", "locked": "variational"}),
-    "loss_chunk": ("loss_chunk_size", {}),
-    "norm": ("norm", {"pre_keys": "pre_kv"}),
-    "skip_budget": ("max_skipped_updates", {}),
-    "matrix_lr": ("muon_lr", {}),
-}
-# A replaced last.ckpt of another step is kept as previous.ckpt.
-LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 # Manifest entries: the file's own, and those of files that may still be in its place.
 N_ENTRY = 4
 SHAPE = {...: {"step": int, "exact": bool, "bytes": int}}
-FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
 Manifest = dict[str, dict[str, Any]]
 
 
@@ -116,22 +108,20 @@ def manifest_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def verify_checkpoint(path: Path) -> dict[str, Any] | None:
-    """Return a file's manifest entry, or None without one; refuse a file that has changed."""
+def verify_checkpoint(path: Path) -> str:
+    """Return a file's sha256; CheckpointError if its manifest does not name it."""
     manifest = read_manifest(path)
-    if not manifest:
-        return None
     try:
         digest = sha256_file(path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    if digest not in manifest:
+    if manifest and digest not in manifest:
         written = next(iter(manifest))
         raise CheckpointError(
             f"{path}: damaged: its sha256 is {digest[:16]}, the manifest's {written[:16]} "
             f"({path.stat().st_size} bytes, of {manifest[written]['bytes']})"
         )
-    return manifest[digest]
+    return digest
 
 
 @cache
@@ -141,85 +131,30 @@ def warn_unverified(path: Path, why: str) -> None:
         warnings.warn(f"{path}: cannot be verified: {why}", stacklevel=2)
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Load a checkpoint without executing code; refuse a damaged or later one."""
-    verify_checkpoint(path)
-    with refuse_damaged(path, FOREIGN.format(path)):
-        checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        written_as = checkpoint.get(KEY, {}).get("format", FORMAT)
-        saved = checkpoint.get("hyper_parameters", {})
-        for group in saved.keys() & {"net", "optim"}:
-            saved[group] = rename_settings(saved[group])
-    if written_as > FORMAT:
-        known = f"this release reads formats up to {FORMAT}"
-        raise CheckpointError(f"{path}: written by a later release (format {written_as}); {known}")
-    return checkpoint
-
-
-def rename_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of an earlier release under the names of this one."""
-    renamed = {}
-    for name, value in settings.items():
-        new_name, values = RENAMED_SETTINGS.get(name, (name, {}))
-        renamed[new_name] = values.get(value, value) if isinstance(value, str) else value
-    return renamed
-
-
 def remove_checkpoint(path: Path) -> None:
     with explain_write_errors(path):
         path.unlink(missing_ok=True)
         manifest_path(path).unlink(missing_ok=True)
 
 
-def find_latest(root: Path) -> tuple[Path | None, list[str]]:
-    """Return the newest intact checkpoint of the latest run, and the problems of skipped ones.
-
-    The latest run has the largest N of version_N, its newest checkpoint the most steps: file times
-    are not used. Crash checkpoints and runs without checkpoints are skipped.
-    """
-    problems: list[str] = []
-    for folder in sorted(root.glob("version_*/checkpoints"), key=run_number, reverse=True):
-        if path := find_in_run(folder, problems):
-            return path, problems
-    return None, problems
-
-
-def find_in_run(folder: Path, problems: list[str]) -> Path | None:
-    """Return the newest intact checkpoint in a folder; append problems to `problems`."""
-    # Files without a step in a manifest come first; at equal steps, last.ckpt before best.ckpt.
-    claims = [(newest_step(previous_entries(path)), path) for path in folder.glob("*.ckpt")]
-    best, best_step = None, -1
-    for claim, path in sorted(claims, reverse=True):
-        # After a kill, a manifest may list more steps than its file has.
-        if claim <= best_step:
-            break
-        try:
-            entry = verify_checkpoint(path)
-        except CheckpointError as error:
-            problems.append(str(error))
-            continue
-        if entry is None:
-            problems.append(f"{path}: its manifest {manifest_path(path)} is missing")
-        elif entry["exact"] and entry["step"] > best_step:
-            best, best_step = path, entry["step"]
-    return best
-
-
-def run_number(folder: Path) -> int:
-    """Return N of version_N/checkpoints, or -1."""
-    number = folder.parent.name.removeprefix("version_")
-    return int(number) if number.isdecimal() else -1
-
-
-def remove_partial_files(root: Path) -> None:
-    """Remove partial files of ended processes of this machine."""
-    for part in root.glob("version_*/**/.*.part"):
-        *_, host, pid, _ = part.name.split(".")
-        if host == host_name() and pid.isdecimal() and not is_running(int(pid)):
-            part.unlink(missing_ok=True)
-
-
 def installed_versions() -> dict[str, str]:
     """Return the versions of the packages that affect a checkpoint."""
     others = {package: version(package) for package in ("torch", "lightning", "numpy")}
     return {"python": platform.python_version(), "txl-lightning": __version__, **others}
+
+
+def save_folder(model: TransformerXL, folder: Path, vocab: Vocabulary | None = None) -> None:
+    """Write a network, and its vocabulary if there is one; shared weights are written once."""
+    save_tensors(dict(model.named_parameters()), folder / WEIGHTS)
+    if vocab is not None:
+        write_text(vocab.to_json(), folder / VOCAB)
+    net = model.config.to_dict()
+    checksums = {"weights_sha256": sha256_file(folder / WEIGHTS), "rest": hash_rest(folder, net)}
+    # Written last, so that an interrupted export is not a valid folder.
+    write_json({KEY: {"format": FORMAT} | checksums, "net": net}, folder / CONVERTED)
+
+
+def hash_rest(folder: Path, net: dict[str, Any]) -> str:
+    """Return a checksum of a network's settings and of the vocabulary in its folder."""
+    vocab = folder / VOCAB
+    return short_hash([net, vocab.read_text(encoding="utf-8") if vocab.is_file() else None])

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from .. import __version__
+from . import __version__
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[1]
 
 
 def peak_memory(device: torch.device) -> int:

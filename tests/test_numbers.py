@@ -1,0 +1,187 @@
+"""Every number in the prose of README.md and of the rooms' pages follows from a result."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+EXPERIMENTS = REPOSITORY / "experiments"
+LOGBOOK = "experiments/README.md"
+ROOMS = sorted((REPOSITORY / "txl_lightning").glob("*/README.md"))
+PAGES = [path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "README.md", *ROOMS)]
+TRAINING = ("train-512", "train-256", "train-words", "train-quickstart")
+EVALUATION = ("eval-80-2100", "eval-128-1600", "eval-64-640")
+
+
+def load_json(name: str) -> Any:
+    return json.loads((EXPERIMENTS / name).read_text())
+
+
+def records(name: str) -> dict[str, dict[str, Any]]:
+    return load_json(f"{name}/results.json")["records"]
+
+
+def ratios(file: str, names: tuple[str, ...], ours: str = "ours") -> str:
+    """Return the range of how many times as fast ours is as the original."""
+    found = load_json(f"speed/results/{file}.json")["cases"]
+    cases = {case["name"]: case["contestants"] for case in found}
+    fastest = [
+        cases[name]["original"]["fastest_ms"] / cases[name][ours]["fastest_ms"] for name in names
+    ]
+    return " to ".join(f"{each:.1f}" for each in sorted({min(fastest), max(fastest)}))
+
+
+def shakespeare(kind: str, mem_len: str) -> str:
+    found = [each for each in records("tiny_shakespeare").values() if each["kind"] == kind]
+    values = [each["nats_by_mem_len"][mem_len] for each in found]
+    return f"{fmean(values):.3f} ± {stdev(values):.3f}"
+
+
+def window(length: int) -> str:
+    rows = [row for record in records("sliding_window").values() for row in record["rows"]]
+    return f"{fmean(row['speedup'] for row in rows if row['attention_len'] == length):,.0f}"
+
+
+def curve() -> str:
+    found = load_json("reproduction/golden_curve.json")
+    apart = f"{found['largest_loss_difference']:.1e}".replace("e-0", "e-")
+    return f"{found['steps']} of the original's training steps within {apart}"
+
+
+def xz() -> str:
+    found = records("quickstart")["xz"]
+    return (
+        f"{found['alone']:.2f} bits per byte, and to {found['after']:.2f} after the training text"
+    )
+
+
+def quickstart() -> list[str]:
+    """Return the sentence on its memory, once both kinds of network have been trained."""
+    found = records("quickstart").values()
+    kinds = {"memory": "mem_len 128", "alone": "mem_len 0"}
+    bits = [
+        [each["bits_per_byte"][way] for each in found if each["kind"] == kind]
+        for kind, way in kinds.items()
+    ]
+    if min(map(len, bits)) < 3:
+        return []
+    ours, theirs = (f"{fmean(values):.3f} ± {stdev(values):.3f}" for values in bits)
+    return [f"The quick start's network needs {ours} bits per byte; trained without, {theirs}"]
+
+
+def logbook(text: str, phrase: str) -> str:
+    """Return the phrase, of a measurement that the logbook has in other words."""
+    assert text in " ".join((REPOSITORY / LOGBOOK).read_text().split()), text
+    return phrase
+
+
+# The logbook's words for what the quickstart printed.
+QUICKSTART = (
+    "3,504 steps in 4 min 42 s, 12,553 tokens/s; 1.314 on the validation text (loss 3.282); "
+    "1.365, 1.373 and 1.688 on the test text"
+)
+
+
+def list_bound_phrases() -> dict[str, list[str]]:
+    """Return sentences of pages as they follow from the results."""
+    bench, quick = "2026-11-22-bench", "speed/results/2026-11-22-bench.json"
+    work = records("fragmentation")["window/1"]["computed"]
+    printed = (
+        "12,553 tokens/s here: 3,504 steps",
+        "step 3504 validation: 1.314 bits/byte 3.282 loss",
+    )
+    printed += ("trained 3,504 of 3,504 steps", "in 0:04:42")
+    printed += tuple(f"{bits} bits per byte" for bits in ("1.365", "1.373", "1.688"))
+    return {
+        "README.md": [
+            curve(),
+            f"needs {work} times the work",
+            f"fastest of {load_json(quick)['rounds']}: training {ratios(bench, TRAINING)} times",
+            f"evaluation {ratios(bench, EVALUATION)} times (",
+            f"theirs in float32: {ratios('baseline', EVALUATION, 'ours, bf16')}), ",
+            f"decoding {ratios(bench, ('decode-2100',))} times",
+            f"needs {shakespeare('memory', '64')} nats per character",
+            f"and steps, {shakespeare('plain', '0')} (three seeds)",
+            f"xz -9e compresses the same text to {xz()}",
+            *quickstart(),
+            *(logbook(QUICKSTART, phrase) for phrase in printed),
+        ],
+        "txl_lightning/data/README.md": [
+            logbook("100 %, 100 %, 27 %, 24 %", "accuracy is 100 % with , and 24 % with "),
+            logbook("33.6 s, 189 MB", "in less than 300 MB of memory"),
+        ],
+        "txl_lightning/evaluation/README.md": [
+            logbook(
+                "float32 1.98145, bf16 1.98149",
+                "network of 293 steps, nats rose by 0.00004 from 1.98",
+            ),
+            f"{window(800)} times faster than with a window of 800, "
+            f"and {window(3800)} times faster than with one of 3,800",
+        ],
+    }
+
+
+# Numbers that nobody measured: names, versions, limits in the code, settings, exit codes, examples.
+DEFINED = [
+    r"et al\. \d{4}",
+    r"Lightning 2",
+    r"Python 3\.\d+(\.4)?( to 3\.14)?",
+    r"(torch|and|\() ?2\.\d+\.\d:?",
+    r"transformers 4\.57",
+    r"b?float\d\d|sha256|int64|SIGUSR1|FSDP2",
+    r"\(?exit( code)? \d\)?",
+    r"\| \d{1,3} (?=\|)",
+    r"paper's Table 9",
+    r"(within|to) 1e-5",
+    r"\d+ (published runs|faults)",
+    r"a 95 % interval",
+    r"split 90/5/5",
+    r"first [\d,]+ (bytes|tokens)",
+    r"64 MiB and more than 200 times",
+    r"10 million times",
+    r"at 24 letters",
+    r"segments of 128",
+    r"from the 512 before it",
+    r"about 5\.0 minutes",
+    r"every \d+ steps",
+    r"12,300 tokens/s here: 1,450 steps",
+    r"1\.5 times its minutes",
+    r"over 16 segments",
+    r"at 80/2100 \(12 layers of 512\)",
+    r"original's type 1",
+    r"sample [12] ",
+    r"3,583,872 tokens",
+    r"held-out test text, 150,791 of 150,791 tokens, 3\.48 bytes each",
+    r"mem_len \d+",
+]
+
+
+def read_prose(page: str) -> str:
+    """Return a page without code and addresses; what the quickstart printed stays."""
+    text = (REPOSITORY / page).read_text()
+    text = re.sub(r"<!-- claims.*?end of claims -->", "", text, flags=re.S)
+    text = re.sub(r"^```\w+\n.*?^```", "", text, flags=re.S | re.M).replace("```", "")
+    text = re.sub(r"`[^`]*`", "", re.sub(r"\]\([^)]*\)", "]", text))
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_number_of_a_page_follows_from_a_result_or_is_defined(page):
+    prose = read_prose(page)
+    for phrase in list_bound_phrases().get(page, ()):
+        phrase = " ".join(phrase.split())
+        assert phrase in prose, f"{page}: its results say: {phrase}"
+        prose = prose.replace(phrase, "")
+    for pattern in DEFINED:
+        prose = re.sub(pattern, "", prose)
+    assert list(find_numbers(prose)) == [], f"{page}: bind them in list_bound_phrases"
+
+
+def find_numbers(prose: str) -> Iterator[str]:
+    for match in re.finditer(r"\d[\d.,]*", prose):
+        yield prose[max(0, match.start() - 30) : match.end() + 30]

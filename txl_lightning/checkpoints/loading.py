@@ -1,0 +1,293 @@
+"""Load a checkpoint of fit, or a folder that convert wrote: verified, read and matched once.
+
+convert writes model.safetensors, config.json and vocab.json.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..data.recipe import DataConfig
+from ..data.store import Store
+from ..data.tasks import TaskStore
+from ..data.vocab import Vocabulary, WordOptions, load_vocabulary
+from ..data.vocab.words import DEFAULTS
+from ..errors import CheckpointError, DataError
+from ..files import load_yaml, sha256_file
+from ..model import TransformerXL, TransformerXLConfig
+from ..runs.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    CONVERTED,
+    VOCAB,
+    find_checkpoint,
+    find_run_folder,
+    list_versions,
+)
+from .saving import (
+    FORMAT,
+    KEY,
+    WEIGHTS,
+    hash_rest,
+    manifest_path,
+    newest_step,
+    previous_entries,
+    read_manifest,
+    verify_checkpoint,
+    warn_unverified,
+)
+from .tensors import errors_in, load_content, load_json, refuse_damaged, require_file
+from .vocabulary import load_vocabulary_in
+from .weights import build_network, map_own_weights, match_weights
+
+FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
+USUAL_TGT_LEN = 128
+OTHERWISE = "give a text with --path"
+# Settings of release 0.1.0, with their present names and values.
+RENAMED_SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
+    "recurrence": ("memory_source", {"below": "layer_below", "same": "same_layer"}),
+    "dropout_mask": ("dropout_type", {"fresh": "standard", "locked": "variational"}),
+    "loss_chunk": ("loss_chunk_size", {}),
+    "norm": ("norm", {"pre_keys": "pre_kv"}),
+    "skip_budget": ("max_skipped_updates", {}),
+    "matrix_lr": ("muon_lr", {}),
+}
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """A checkpoint of fit, or a folder that convert wrote, in the form in which fit saves it."""
+
+    path: Path
+    """The file or the folder."""
+    sha256: str
+    """Checksum of the file with the weights."""
+    saved: dict[str, Any]
+    """What Lightning saves and loads; tensors of a file are still on disk (mmap)."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of the LanguageModel; of a folder, only those of the network ("net")."""
+        with self.refuse_damaged():
+            return self.saved["hyper_parameters"]
+
+    @property
+    def tgt_len(self) -> int:
+        """Segment length of training; a usual length if it is unknown."""
+        settings = self.saved.get("datamodule_hyper_parameters", {})
+        return settings.get("data", {}).get("tgt_len") or USUAL_TGT_LEN
+
+    @property
+    def run_folder(self) -> Path:
+        return find_run_folder(self.path)
+
+    @cached_property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Weights by the names that the network has; CheckpointError if they do not fit it."""
+        named = self.saved["state_dict"].items() if "state_dict" in self.saved else ()
+        with self.refuse_damaged():
+            ours = {name.removeprefix("net."): tensor for name, tensor in named}
+            return match_weights(ours, map_own_weights, self.config)
+
+    def build_network(self) -> TransformerXL:
+        """Return the network in eval mode; a folder's has the precision of its weights."""
+        with self.refuse_damaged():
+            model = build_network(self.weights, self.config)
+            return model if self.path.is_dir() else model.float()
+
+    def load_vocabulary(self) -> Vocabulary | None:
+        """Return the vocabulary; only a folder may have none."""
+        if self.path.is_dir():
+            return load_vocabulary_in(self.path, self.config.n_token)
+        with self.refuse_damaged():
+            return load_vocabulary(self.saved["CorpusDataModule"]["vocab"])
+
+    def build(self) -> tuple[TransformerXL, Vocabulary]:
+        """Return the network in eval mode and the vocabulary; CheckpointError if it has none."""
+        model, vocab = self.build_network(), self.load_vocabulary()
+        if vocab is None:
+            raise CheckpointError(f"ckpt_path: {self.path} has no vocabulary; convert with --vocab")
+        return model, vocab
+
+    def open_text(self, data_dir: str | None = None) -> tuple[str, Store | TaskStore]:
+        """Return the name of the run's text and its store, from the config.yaml of its folder.
+
+        `data_dir` replaces the data directory of the run. A missing config.yaml, or a text that
+        has changed since, is a DataError.
+        """
+        state, settings = self.saved.get("CorpusDataModule"), load_data_settings(self.path)
+        path = self.run_folder / CONFIG
+        if state is None or not settings:
+            missing = f"no {path} names its training text"
+            raise DataError(f"ckpt_path: {self.path}: {missing}; {OTHERWISE}")
+        with refuse_damaged(path, f"{path}: damaged, or not written by fit; {OTHERWISE}"):
+            names = settings.keys() & {field.name for field in fields(DataConfig)}
+            config = DataConfig(**{name: settings[name] for name in names})
+        store = (replace(config, data_dir=data_dir) if data_dir else config).open()
+        if store.fingerprint != state["fingerprint"]:
+            changed = f"the checkpoint's is {state['fingerprint']}, this text's {store.fingerprint}"
+            raise DataError(f"data ({config.name}): {changed}; {OTHERWISE}")
+        return config.name, store
+
+    @property
+    def config(self) -> TransformerXLConfig:
+        return TransformerXLConfig(**self.settings["net"])
+
+    def refuse_damaged(self) -> AbstractContextManager[None]:
+        if self.path.is_dir():
+            return errors_in(self.path / WEIGHTS)
+        return refuse_damaged(self.path, FOREIGN.format(self.path))
+
+
+def load(path: str | Path) -> tuple[TransformerXL, Vocabulary]:
+    """Load the network of a run, in eval mode, and its vocabulary.
+
+    >>> model, vocab = load("version_0")
+    >>> vocab.decode(vocab.encode_text("to be"))
+    'to be'
+
+    The path is a .ckpt file, a run's folder (for its best.ckpt), or a folder written by convert.
+    A missing file is a ValueError; a damaged one, or one without a vocabulary, a CheckpointError.
+    """
+    return load_checkpoint(path).build()
+
+
+def load_checkpoint(path: str | Path) -> LoadedCheckpoint:
+    """Load a checkpoint of fit, or a folder that convert wrote, without executing code.
+
+    A missing file is a ValueError; a file that is damaged, foreign or of a later release, a
+    CheckpointError.
+    """
+    path = find_checkpoint(path)
+    if path.is_dir():
+        return check_weights(load_folder(path))
+    if not path.is_file():
+        others = ", ".join(sorted(other.name for other in path.parent.glob("*.ckpt")))
+        there = f" (there is {others})" if others else ""
+        allowed = "expected a checkpoint written by fit, or a folder written by convert"
+        raise ValueError(f"ckpt_path: {path}: no such file{there}; {allowed}")
+    return check_weights(interpret_file(path, verify_checkpoint(path), load_file(path)))
+
+
+def check_weights(checkpoint: LoadedCheckpoint) -> LoadedCheckpoint:
+    """Refuse weights that do not fit the settings, before a network of these sizes is built; warn
+    about a file without a manifest."""
+    path = checkpoint.path
+    if not checkpoint.weights:
+        raise CheckpointError(FOREIGN.format(path))
+    if not path.is_dir() and not (manifest := manifest_path(path)).is_file():
+        warn_unverified(path, f"its manifest {manifest.name} is missing")
+    return checkpoint
+
+
+def load_file(path: Path) -> Any:
+    with refuse_damaged(path, FOREIGN.format(path)):
+        return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+
+
+def interpret_file(path: Path, sha256: str, content: Any) -> LoadedCheckpoint:
+    """Return what a file of fit holds, with the present names of its settings."""
+    with refuse_damaged(path, FOREIGN.format(path)):
+        written_as = content.get(KEY, {}).get("format", FORMAT)
+        settings = content.get("hyper_parameters", {})
+        for group in settings.keys() & {"net", "optim"}:
+            settings[group] = rename_settings(settings[group])
+    if written_as > FORMAT:
+        known = f"this release reads formats up to {FORMAT}"
+        raise CheckpointError(f"{path}: written by a later release (format {written_as}); {known}")
+    return LoadedCheckpoint(path, sha256, content)
+
+
+def rename_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings of an earlier release under the names of this one."""
+    renamed = {}
+    for name, value in settings.items():
+        new_name, values = RENAMED_SETTINGS.get(name, (name, {}))
+        renamed[new_name] = values.get(value, value) if isinstance(value, str) else value
+    return renamed
+
+
+def find_latest(root: Path) -> tuple[LoadedCheckpoint | None, list[str]]:
+    """Load the newest intact checkpoint of the latest run; return it and the problems of others.
+
+    The latest run has the largest N of version_N, its newest checkpoint the most steps: file times
+    are not used. Crash checkpoints and runs without checkpoints are skipped.
+    """
+    problems: list[str] = []
+    for folder in list_versions(root):
+        if checkpoint := find_in_run(folder / CHECKPOINTS, problems):
+            return checkpoint, problems
+    return None, problems
+
+
+def find_in_run(folder: Path, problems: list[str]) -> LoadedCheckpoint | None:
+    """Return the newest intact checkpoint in a folder; append problems to `problems`."""
+    # Files without a step in a manifest come first; at equal steps, last.ckpt before best.ckpt.
+    claims = [(newest_step(previous_entries(path)), path) for path in folder.glob("*.ckpt")]
+    best, best_step = None, -1
+    for claim, path in sorted(claims, reverse=True):
+        # After a kill, a manifest may list more steps than its file has.
+        if claim <= best_step:
+            break
+        try:
+            if not (manifest := read_manifest(path)):
+                problems.append(f"{path}: its manifest {manifest_path(path)} is missing")
+                continue
+            entry = manifest[sha256 := verify_checkpoint(path)]
+        except CheckpointError as error:
+            problems.append(str(error))
+            continue
+        if entry["exact"] and entry["step"] > best_step:
+            best, best_step = (path, sha256), entry["step"]
+    return interpret_file(*best, load_file(best[0])) if best else None
+
+
+def load_folder(folder: Path) -> LoadedCheckpoint:
+    path = folder / CONVERTED
+    settings = load_json(path)
+    if KEY not in settings:
+        raise CheckpointError(f"{path}: not written by convert; convert {folder} first")
+    with errors_in(path):
+        if settings[KEY]["format"] > FORMAT:
+            raise ValueError(f"written by a later release; this one reads formats up to {FORMAT}")
+        net = TransformerXLConfig(**settings["net"]).to_dict()
+    sha256 = verify_folder(folder, settings)
+    weights = load_content(folder / WEIGHTS)
+    state = {f"net.{name}": tensor for name, tensor in weights.items()}
+    return LoadedCheckpoint(folder, sha256, {"hyper_parameters": {"net": net}, "state_dict": state})
+
+
+def verify_folder(folder: Path, settings: dict[str, Any]) -> str:
+    """Return the checksum of a folder's weights; CheckpointError if a checksum in its config.json
+    does not match."""
+    require_file(folder / WEIGHTS)
+    sha256 = sha256_file(folder / WEIGHTS)
+    expected, rest = (settings[KEY].get(name) for name in ("weights_sha256", "rest"))
+    with errors_in(folder / VOCAB):
+        actual_rest = hash_rest(folder, settings["net"])
+    if rest not in (None, actual_rest):
+        raise CheckpointError(f"{folder / CONVERTED}: damaged: it, or {VOCAB}, was changed")
+    if expected is None:
+        warn_unverified(folder / WEIGHTS, f"{CONVERTED} does not have its sha256")
+    elif sha256 != expected:
+        wrong = f"its sha256 is {sha256[:16]}, that in {CONVERTED} {str(expected)[:16]}"
+        raise CheckpointError(f"{folder / WEIGHTS}: damaged: {wrong}")
+    return sha256
+
+
+def load_data_settings(checkpoint: Path) -> dict[str, Any]:
+    """Return the settings of data in the config.yaml of a checkpoint's run; none without a run."""
+    path = find_run_folder(checkpoint) / CONFIG
+    if not path.is_file():
+        return {}
+    with refuse_damaged(path, f"{path}: damaged, or not written by fit; {OTHERWISE}"):
+        settings = dict(load_yaml(path.read_text(encoding="utf-8")).get("data") or {})
+        words = WordOptions(**settings.get("words") or {}).given
+        if words.keys() >= DEFAULTS.keys():
+            # Earlier releases wrote defaults for all that was not given, where now there is null.
+            settings["words"] = {k: v for k, v in words.items() if v != DEFAULTS.get(k)}
+        return settings

@@ -1,0 +1,253 @@
+"""The table of commands; the parser of a command's options, its help and its messages."""
+
+import argparse
+import json
+import re
+import shutil
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from jsonargparse import ActionConfigFile, ArgumentParser, DefaultHelpFormatter, Namespace
+
+from .errors import describe_types, prefix_errors, shorten, suggest_key
+from .files import find_config
+
+PROGRAM = "txl-lightning"
+MAX_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Command:
+    """A function NAME_command in commands/NAME.py, as it is known before it is imported."""
+
+    about: str
+    example: str
+    arguments: str = ""
+    """Positional arguments, as in the usage: those in brackets are optional."""
+    memory_options: str = ""
+    """Options to lower when the command runs out of memory."""
+    imports: str = "PyTorch"
+    """Packages that take seconds to import."""
+
+
+@dataclass(frozen=True)
+class TrainerCommand(Command):
+    """A command of Lightning's Trainer; its options are the settings of a run."""
+
+    arguments: str = "ckpt_path"
+    imports: str = "PyTorch and Lightning"
+
+
+COMMANDS = {
+    "fit": TrainerCommand(
+        "train a model, and validate it at intervals", "--config quickstart --data.path my.txt", ""
+    ),
+    "validate": TrainerCommand("measure a checkpoint on the validation text", "RUN"),
+    "test": TrainerCommand("measure a checkpoint on the test text", "RUN --model.eval_mem_len 512"),
+    "predict": TrainerCommand("write the nats of every token of the test text", "RUN"),
+    "evaluate": Command(
+        "measure a checkpoint on any text, also with a published protocol",
+        "RUN --path book.txt --mem_len 512",
+        "ckpt_path",
+        "batch_size, tgt_len, mem_len or ext_len",
+    ),
+    "prepare": Command(
+        "download and encode a corpus, or your text", "book.txt --vocab words", "name", imports=""
+    ),
+    "generate": Command(
+        "continue a prompt",
+        "RUN --prompt 'Once upon' --top_p 0.9",
+        "ckpt_path",
+        "mem_len, num_samples, num_beams, or the length of the prompt",
+    ),
+    "convert": Command(
+        "convert checkpoints of other code, or for other code",
+        "model.safetensors --args args.json --out converted",
+        "source",
+    ),
+    "inspect": Command(
+        "measure how a model uses its memory, in tables and figures",
+        "RUN --out figures",
+        "ckpt_path",
+        "batch_size, tgt_len, tokens or mem_lens",
+    ),
+    "recl": Command(
+        "measure how much context models use", "RUN OTHER --r 0.1 0.5", "ckpt_path", "max_context"
+    ),
+    "speed": Command(
+        "time a model with memory and with a sliding window",
+        "paper/enwik8_base --lengths 800 1800",
+        "source",
+        "lengths, tgt_len, batches, or the sizes of the network",
+    ),
+    "runs": Command("list runs", "runs/quickstart", "[root]", imports=""),
+    "compare": Command(
+        "compare runs: settings, curves, results",
+        "runs/quickstart/version_0 runs/quickstart/version_1",
+        "runs",
+        imports="",
+    ),
+    "sweep": Command(
+        "run the trials of a sweep file, one after the other",
+        "sweeps/quickstart --count 8",
+        "path",
+        imports="Optuna",
+    ),
+    "quickstart": Command(
+        "train for five minutes, then test with and without memory",
+        "",
+        imports=TrainerCommand.imports,
+    ),
+    "configs": Command(
+        "list the included configs, or print one", "paper/enwik8_base", "[file]", imports=""
+    ),
+    "environment": Command("print versions, device, kernels and paths for a bug report", ""),
+}
+
+MARKUP = (
+    (r":\w+:`~?(?:[\w. ]*\.)?(\w+)`", r"\1"),
+    (r"\s*Default: (``[^`]*``|\w+)\.?", ""),
+    (r"`+", ""),
+)
+"""Markup in the help texts of other packages, and defaults, which HelpFormatter adds itself."""
+# Messages of jsonargparse. An option of the command line, or a key of a config file.
+UNKNOWN_OPTION = re.compile(
+    r"unrecognized arguments: --([\w.+-]+)|"
+    r"(?:Group '([\w.]+)' does not accept o|O)ption '([\w.]+)'"
+)
+# A value that is not of a type, or of none of several.
+INVALID_VALUE = re.compile(
+    r'Parser key "([\w.]+)".*?(?:  Expected a |Subtypes: \[)(.*?)(?:\. Got|\n.*Given) value: (.*)',
+    re.DOTALL,
+)
+# In a list of reasons, one for each type: what is wrong with a class, or in its own words.
+CLASS_ERROR = re.compile(
+    r"^ +- (?:Problem with given class_path '[\w.]*?(\w+)':\s+|"
+    r"(?!Expected |Does not |Not a |Problem |Parser key |a ))(.+(?:\n {8}.*)*)",
+    re.MULTILINE,
+)
+
+
+class Parser(ArgumentParser):
+    """Parser of a command's options, with plain help; a list of values is given as words."""
+
+    def __init__(
+        self,
+        *args: Any,
+        command: str = "",
+        description: str = "",
+        texts: Mapping[str, str] | None = None,
+        is_hidden: Callable[[str], bool] = lambda name: False,
+        **options: Any,
+    ) -> None:
+        # Without a command, it is jsonargparse's own, for the arguments of a class.
+        self.command = COMMANDS.get(command)
+        self.texts, self.is_hidden, self.names = texts or {}, is_hidden, set[str]()
+        if self.command:
+            usage = f"{PROGRAM} {command} {self.command.arguments} [options]".replace("  ", " ")
+            options["usage"] = usage
+            text = " ".join(description.split())
+            options["description"] = textwrap.fill(text, MAX_WIDTH - 20)
+            options["epilog"] = f"example: {PROGRAM} {command} {self.command.example}".rstrip()
+        defaults = {"exit_on_error": False, "formatter_class": HelpFormatter}
+        super().__init__(*args, **defaults | options)
+
+    def add_argument(self, *names: str, **options: Any) -> Any:
+        # jsonargparse copies this method into a class for groups, which have a `parser`.
+        parser = getattr(self, "parser", self)
+        name = names[-1].strip("-+")
+        parser.names.add(name)
+        names, options = parser.adapt_option(name, names, options)
+        action = super().add_argument(*names, **options)
+        action.help = parser.texts.get(name, action.help)
+        # An option with the name of a group reads the whole group from a file.
+        if parser.is_hidden(name) or name in (parser.groups or ()):
+            action.help = argparse.SUPPRESS
+        return action
+
+    def adapt_option(
+        self, name: str, names: tuple[str, ...], options: dict[str, Any]
+    ) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Return names and options of an optional positional argument, and of a list."""
+        if self.command and f"[{name}]" == self.command.arguments:
+            names, options["nargs"] = (name,), "?"
+        # Private: jsonargparse has put the type into an action.
+        kind, *others = get_args(getattr(options.get("action"), "_typehint", None)) or (None,)
+        if self.command and others == [...] and "." not in name:
+            # Words, as in --r 0.1 0.5; jsonargparse expects a list in YAML.
+            options |= {"action": None, "type": kind, "nargs": "+", "metavar": name}
+            if "default" in options:
+                options["default"] = list(options["default"])
+        return names, options
+
+    def explain_error(self, message: str) -> str:
+        """Return a message of jsonargparse in one line; an unknown key with the nearest one."""
+        if match := UNKNOWN_OPTION.search(message):
+            option, *parts = match.groups()
+            return suggest_key(option or ".".join(filter(None, parts)), self.names)
+        return explain_value_error(message)
+
+
+def explain_value_error(message: str) -> str:
+    """Return jsonargparse's message about a value in one line: KEY: invalid VALUE; expected ..."""
+    if match := CLASS_ERROR.search(message):
+        class_name, reason = match.groups()
+        if refused := re.match(r"Importing '([\w.]+)' is not allowed", reason):
+            package = refused[1].partition(".")[0]
+            reason = f"a config may not import {refused[1]}; "
+            reason += f"if it is your own, add --allow_imports {package} to the command"
+            class_name = None
+        key = re.match(r'Parser key "([\w.]+)"', message)
+        parts = [key and key[1], class_name, explain_value_error(reason)]
+        return ": ".join(filter(None, parts))
+    if match := INVALID_VALUE.search(message):
+        key, types, value = match.groups()
+        return f"{key}: invalid {shorten(value.strip())}; expected {describe_types(types)}"
+    return " ".join(message.split())
+
+
+class ConfigOption(ActionConfigFile):
+    """--config, which also takes the name of an included config."""
+
+    def __call__(self, parser: Any, settings: Namespace, value: Any, *option: Any) -> None:
+        with prefix_errors(shorten(value), ": "):
+            try:
+                super().__call__(parser, settings, find_config(value), *option)
+            except AttributeError as error:  # jsonargparse appends to its list of files
+                raise ValueError("config: unknown key") from error
+
+
+class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Help formatter: one sentence per option, then choices and default, without Python's types."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        width = min(shutil.get_terminal_size().columns - 2, MAX_WIDTH)
+        super().__init__(prog, width=width, **options)
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        # Private: a formatter has no public method for the text of one option.
+        text = action.help or ""
+        for pattern, replacement in MARKUP:
+            text = re.sub(pattern, replacement, text)
+        if isinstance(default := action.default, Namespace) or action.nargs == 0:
+            return text
+        # jsonargparse lists the choices of a type only if it has no others. Private: the type.
+        types = get_args(getattr(action, "_typehint", None))
+        choices = [each for kind in types if get_origin(kind) is Literal for each in get_args(kind)]
+        notes = [f"one of {', '.join(map(str, dict.fromkeys(choices)))}"] if choices else []
+        notes += ["required"] if action.required and action.option_strings else []
+        if default not in (None, argparse.SUPPRESS, (), []):
+            values = default if action.nargs == "+" else [default]
+            # As in YAML, where a text has no quotes.
+            words = [v if isinstance(v, str) else json.dumps(v, default=str) for v in values]
+            notes.append(f"default: {' '.join(words)}")
+        return f"{text} ({'; '.join(notes)})".strip() if notes else text
+
+
+def list_commands() -> str:
+    """Return the usage of the program: a line for each command."""
+    lines = [f"  {name:13}{command.about}" for name, command in COMMANDS.items()]
+    head = f"usage: {PROGRAM} COMMAND [options]\n"
+    return "\n".join([head, *lines, "\nCOMMAND --help lists its options."])

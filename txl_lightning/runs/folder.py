@@ -1,0 +1,85 @@
+"""The folder of a run, version_N: what fit writes, and finds again.
+
+config.yaml      settings          metrics.csv     a row per logged step
+vocab.json       vocabulary        run.json        state: training, stopped, finished
+checkpoints/     last.ckpt, previous.ckpt, best.ckpt, each with its manifest (last.ckpt.json)
+
+Others are beside them: report.html, and results of commands. A folder that convert wrote is no
+run: its config.json and model.safetensors are the checkpoint.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+from ..errors import CheckpointError, StorageError
+from ..files import explain_write_errors, host_name, is_running
+
+CONFIG, METRICS, STATE, VOCAB = "config.yaml", "metrics.csv", "run.json", "vocab.json"
+CHECKPOINTS, BEST, LAST = "checkpoints", "best.ckpt", "last.ckpt"
+PREVIOUS = "previous.ckpt"
+"""The last.ckpt of an earlier step."""
+CONVERTED = "config.json"
+"""What a folder that convert wrote has, and a run has not."""
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """Return the checkpoint that a path names: in a run's folder best.ckpt, or else last.ckpt.
+
+    For a folder written by convert or by another code, that is the folder itself; a folder without
+    a checkpoint is a CheckpointError.
+    """
+    path = Path(path)
+    if not path.is_dir() or (path / CONVERTED).is_file():
+        return path
+    # Not recursive: a path may be a large folder.
+    candidates = [path / part / name for name in (BEST, LAST) for part in (CHECKPOINTS, "")]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    expected = "expected a run's folder, or one written by convert"
+    raise CheckpointError(f"{path}: no checkpoint in this folder; {expected}")
+
+
+def find_run_folder(checkpoint: Path) -> Path:
+    """Return the folder of a checkpoint's run, which results are written to; for a converted
+    folder, itself."""
+    if checkpoint.is_dir():
+        return checkpoint
+    folder = checkpoint.parent if checkpoint.parent != Path() else Path.cwd()
+    return folder.parent if folder.name == CHECKPOINTS else folder
+
+
+def list_versions(root: Path) -> list[Path]:
+    """Return the folders version_N under a root that have checkpoints, the latest run first."""
+    folders = [path.parent for path in root.glob(f"version_*/{CHECKPOINTS}")]
+    numbers = {folder: folder.name.removeprefix("version_") for folder in folders}
+    ordered = {path: int(text) if text.isdecimal() else -1 for path, text in numbers.items()}
+    return sorted(folders, key=ordered.__getitem__, reverse=True)
+
+
+def lock_folder(folder: Path) -> int:
+    """Create a folder and lock it until the handle that is returned is closed.
+
+    StorageError if another process has locked it.
+    """
+    with explain_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise StorageError(f"{folder}: another process trains there") from error
+    except OSError:
+        # Not every file system has locks.
+        pass
+    return handle
+
+
+def remove_partial_files(root: Path) -> None:
+    """Remove partial files of ended processes of this machine."""
+    for part in root.glob("version_*/**/.*.part"):
+        *_, host, pid, _ = part.name.split(".")
+        if host == host_name() and pid.isdecimal() and not is_running(int(pid)):
+            part.unlink(missing_ok=True)

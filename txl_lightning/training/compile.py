@@ -1,0 +1,23 @@
+"""Compilation of the network by torch.compile."""
+
+from inspect import signature
+from types import MethodType
+
+import torch
+
+from ..model import TransformerXL
+
+
+def compile_in_place(net: TransformerXL) -> None:
+    """Compile the functions of training and evaluation; the weights keep their names.
+
+    Two functions are compiled and bound to the network, so that a copy uses its own weights.
+    """
+    # Isolated, from torch 2.13: otherwise all networks of a process share the recompilation limit.
+    is_known = "isolate_recompiles" in signature(torch.compile).parameters
+    isolated = {"isolate_recompiles": True} if is_known else {}
+    # A loss whose shapes depend on the targets would be recompiled for every segment.
+    for name in ("loss", "hidden") if net.head.is_compilable else ("hidden",):
+        if name not in vars(net):
+            compiled = torch.compile(getattr(TransformerXL, name), **isolated)
+            setattr(net, name, MethodType(compiled, net))

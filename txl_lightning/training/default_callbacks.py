@@ -1,0 +1,59 @@
+"""Callbacks of Lightning's commands, and the order of their hooks in a run."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import RichProgressBar
+
+from .callbacks.checkpointing import BestCheckpoint, LastCheckpoint
+from .callbacks.non_finite import NonFiniteGuard
+from .callbacks.predictions import SaveNats
+from .callbacks.progress_bar import TokenProgressBar
+from .callbacks.report import Report
+from .callbacks.save_run import SaveRun
+from .callbacks.throughput import Throughput
+from .callbacks.time_budget import TimeBudget
+from .callbacks.training_state import TrainingStateCheckpoint
+from .callbacks.validation_probe import FinalValidation, ValidationProbe
+from .callbacks.wandb import WandbRun
+from .callbacks.weight_averaging import WeightAverage
+
+ORDER = (
+    WeightAverage,  # a config's come first: it averages a step before LastCheckpoint saves it
+    Throughput,  # stops its clock before others work; reads seconds that LastCheckpoint drops
+    ValidationProbe,  # measures what Report and WandbRun show
+    FinalValidation,  # asks for the validation that LastCheckpoint then knows to be due
+    Report,  # draws the pictures that WandbRun logs
+    WandbRun,  # before TimeBudget, because logging is part of a validation's time
+    TokenProgressBar,  # prints a validation above the plan that TimeBudget makes of it
+    TimeBudget,  # ends a run, or asks for a validation, before LastCheckpoint looks
+    SaveRun,  # after an exception, it unlocks what Report has written
+    NonFiniteGuard,  # from the model; refuses weights before TrainingStateCheckpoint logs a step
+    TrainingStateCheckpoint,  # restores random numbers last; commits what LastCheckpoint saves
+    BestCheckpoint,  # Lightning puts Checkpoints last; its score is part of last.ckpt
+    LastCheckpoint,
+)
+"""Callbacks of a run as Lightning calls them in each hook, with the reason for each place."""
+
+
+def make_callbacks(
+    command: str, config: jsonargparse.Namespace, defaults: dict[str, Any]
+) -> list[Callback]:
+    """Make the callbacks of a command, in their order; those of a config precede them."""
+    # Lightning's bar is on stderr of a terminal; a rate of 0 disables it in a pipe.
+    rate, options = 10 * sys.stderr.isatty(), {"console_kwargs": {"stderr": True}}
+    bar = TokenProgressBar() if command == "fit" else RichProgressBar(rate, **options)
+    bars: list[Callback] = [bar] if config.trainer.enable_progress_bar is not False else []
+    if command != "fit":
+        nats = [SaveNats(Path(config.trainer.default_root_dir))] if command == "predict" else []
+        return [*bars, *nats]
+    probe = ValidationProbe(config.report.sample_len)
+    report = Report(probe, config.report.html, defaults)
+    wandb, budget = WandbRun(probe, config.wandb.checkpoints), TimeBudget(config.plan.minutes)
+    callbacks = [Throughput(), probe, FinalValidation(), report, wandb, *bars, budget]
+    if config.trainer.enable_checkpointing is not False:
+        callbacks += [BestCheckpoint(), LastCheckpoint(config.checkpoint.every_n_steps)]
+    return sorted(callbacks, key=lambda each: ORDER.index(type(each)))

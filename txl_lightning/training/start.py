@@ -1,0 +1,152 @@
+"""The checkpoint that a command starts from: found, its settings adopted, its weights loaded."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+from lightning.pytorch.utilities import rank_zero_only
+
+from ..checkpoints import LoadedCheckpoint, load_checkpoint
+from ..checkpoints.loading import check_weights, find_latest, load_data_settings
+from ..command_line import Parser
+from ..data.datamodule import CorpusConfig, CorpusDataModule
+from ..data.recipe import DataConfig
+from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
+from ..model.config import LEARNED
+from ..runs.folder import VOCAB, remove_partial_files
+from .callbacks.checkpointing import is_validation_due
+from .callbacks.save_run import print_once
+from .callbacks.wandb import run_id_from
+from .module import LanguageModel
+from .options import RUNS, Resume, parse
+
+NO_EFFECT_ON_WEIGHTS = {
+    *("mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"),
+    *("dropout", "dropout_type", "dropatt", "init", "init_std", "init_range", "proj_init_std"),
+}
+"""Settings of a checkpoint's network that may be given another value."""
+EQUAL_STATE = {"adamw": "adam"}
+"""Optimizers with the state of another one."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint that a command starts from, and the run that it continues, if any."""
+
+    checkpoint: LoadedCheckpoint | None = None
+    run_folder: Path | None = None
+    wandb_id: str | None = None
+
+
+def adopt_checkpoint(
+    command: str, parser: Parser, words: list[str], settings: Namespace
+) -> tuple[Namespace, Start]:
+    """Find the checkpoint to start from; return the settings with its own as defaults.
+
+    What the command line and its configs give wins, unless the weights would not fit.
+    """
+    resume: Resume = settings.resume if command == "fit" else "never"
+    root = Path(settings.trainer.default_root_dir or RUNS)
+    checkpoint = find_start(resume, settings.ckpt_path, root)
+    if checkpoint is None:
+        if command != "fit":
+            raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
+        return settings, Start()
+    path, saved = checkpoint.path, checkpoint.settings
+    defaults = flatten_settings(saved, "model.")
+    # The text has its own, and the kernel was the fastest where the checkpoint was made.
+    for key in ("model.net.n_token", "model.net.kernel"):
+        defaults.pop(key, None)
+    if (vocab := path / VOCAB).is_file():
+        defaults["data.vocab"] = str(vocab)
+    if command != "fit":
+        defaults |= find_text_settings(path, settings.data, words)
+    try:
+        parser.set_defaults(defaults)
+    except KeyError as error:
+        reason = f"it has a setting that this release does not know ({error})"
+        raise CheckpointError(f"ckpt_path: {path}: {reason}") from error
+    settings = parse(parser, words)
+    if command == "fit":
+        check_remaining_steps(settings.trainer.max_steps, checkpoint.saved, resume)
+    check_same_model(settings.model, saved, training=command == "fit")
+    if resume == "never":
+        return settings, Start(checkpoint)
+    return settings, Start(checkpoint, checkpoint.run_folder, run_id_from(checkpoint.saved))
+
+
+def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> LoadedCheckpoint | None:
+    """Load the checkpoint to start from; return None for a new run.
+
+    A path is a file, a run's folder or convert's, or "last": what resume would find under the root.
+    """
+    if ckpt_path not in (None, "last"):
+        expected = "never with ckpt_path: one of them says where to start"
+        require(resume == "never", "resume", resume, expected)
+        return load_checkpoint(ckpt_path)
+    if resume == "never" and ckpt_path is None:
+        return None
+    if rank_zero_only.rank == 0:
+        remove_partial_files(root)
+    checkpoint, complaints = find_latest(root)
+    for complaint in complaints:
+        print_once(f"warning: {complaint}; passed over")
+    if checkpoint is None and (resume == "must" or ckpt_path == "last"):
+        setting = "resume: must" if resume == "must" else "ckpt_path: last"
+        raise CheckpointError(f"{setting}: there is no whole checkpoint of a run under {root}")
+    nothing = f"nothing under {root}; training starts from the beginning"
+    print_once(f"resume: {checkpoint.path if checkpoint else nothing}")
+    return checkpoint and check_weights(checkpoint)
+
+
+def find_text_settings(path: Path, data: Namespace, words: list[str]) -> dict[str, Any]:
+    """Return the settings of data of a checkpoint's run; without its text if another is named."""
+    settings = load_data_settings(path)
+    names = settings.keys() & {field.name for field in fields(CorpusConfig)}
+    is_default = (data.path, data.corpus) == (None, DataConfig.corpus)
+    if not is_default or any(word.startswith("--data.corpus") for word in words):
+        names -= {"corpus", "path"}
+    return flatten_settings({name: settings[name] for name in names}, "data.")
+
+
+def check_remaining_steps(max_steps: int, checkpoint: dict[str, Any], resume: Resume) -> None:
+    """Exit if a resumed run is complete; refuse a checkpoint with more steps than max_steps."""
+    step = checkpoint.get("global_step", 0)
+    if not 0 <= max_steps <= step or (max_steps == step and is_validation_due(checkpoint)):
+        return
+    if resume != "never":
+        print_once(f"all {max_steps} steps are done; more with --trainer.max_steps")
+        raise SystemExit(0)
+    expected = f"more than the {step} steps of the checkpoint"
+    raise invalid("trainer.max_steps", max_steps, expected)
+
+
+def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) -> None:
+    """Refuse settings that conflict with the checkpoint's weights or optimizer state."""
+    net = saved["net"]
+    # Learned positions have a weight for each distance.
+    tables = {"clamp_len"} if net.get("positions") in LEARNED else set()
+    for name in net.keys() - (NO_EFFECT_ON_WEIGHTS - tables) - {"n_token"}:
+        value = list(model.net[name]) if isinstance(model.net[name], tuple) else model.net[name]
+        expected = f"{net[name]}, as in the checkpoint (as in its run's config.yaml)"
+        require(value == net[name], f"model.net.{name}", value, expected)
+    # A converted checkpoint has no optimizer state.
+    if training and "optim" in saved:
+        name, before = model.optim.name, saved["optim"]["name"]
+        is_same = EQUAL_STATE.get(name, name) == EQUAL_STATE.get(before, before)
+        expected = f"{before}, as in the checkpoint; or convert it, and start from its weights"
+        require(is_same, "model.optim.name", name, expected)
+
+
+def load_weights(
+    checkpoint: LoadedCheckpoint, model: LanguageModel, data: CorpusDataModule
+) -> None:
+    """Load the weights of another run; vocabularies must be equal, or of equal size if unknown."""
+    vocab, n_token = checkpoint.load_vocabulary(), checkpoint.config.n_token
+    if vocab is not None:
+        data.load_state_dict({"vocab": vocab.to_json()})
+    elif n_token != data.n_token:
+        sizes = f"{data.n_token} tokens are not the {n_token} of the weights"
+        raise DataError(f"data.vocab: {sizes}; give the vocabulary that it was trained with")
+    model.net.load_state_dict(checkpoint.weights)
