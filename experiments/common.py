@@ -12,21 +12,28 @@ import argparse
 import csv
 import io
 import json
+import lzma
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from experiments.results import load_records
+from txl_lightning import TransformerXL
 from txl_lightning.__main__ import run
-from txl_lightning.evaluation.environment import describe_environment
+from txl_lightning.checkpoints import load_checkpoint
+from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.store import Store
+from txl_lightning.data.tasks import TaskStore
+from txl_lightning.data.vocab import Vocabulary
 from txl_lightning.files import write_json
+from txl_lightning.machine import describe_environment
 
 REPOSITORY = Path(__file__).parents[1]
 PATH_OPTIONS = {"--out", "--runs"}
@@ -36,11 +43,41 @@ Options = Mapping[str, Any]
 """Settings of a command by key, as {"config": "configs/smoke.yaml", "data.tgt_len": 8}."""
 
 
+def flatten(settings: Mapping[str, Options]) -> dict[str, Any]:
+    """Return settings that are grouped by section as options: {"data": {"tgt_len": 8}}."""
+    return {f"{name}.{key}": group[key] for name, group in settings.items() for key in group}
+
+
+# As in configs/quickstart.yaml.
+MUON = {
+    "model.net.init_std": 0.05,
+    "model.optim.name": "muon",
+    "model.optim.lr": 6e-3,
+    "model.optim.muon_lr": 12e-3,
+    "model.optim.betas": [0.9, 0.95],
+    "model.optim.weight_decay": 0.25,
+    "model.optim.warmup_steps": 100,
+}
+FAST = {
+    "data.vocab": "bytes",
+    "trainer.max_steps": 4,
+    "trainer.val_check_interval": 4,
+    "trainer.limit_val_batches": 2,
+}
+"""Options of --fast: training takes seconds."""
+
+
 def parse_args(
-    script: str, doc: str, seeds: Sequence[int] = (1, 2, 3), **more: str | dict[str, Any]
+    script: str,
+    doc: str,
+    seeds: Sequence[int] = (1, 2, 3),
+    vary: str = "weights and data",
+    kinds: Iterable[str] = (),
+    **more: str | dict[str, Any],
 ) -> argparse.Namespace:
     """Return the arguments of a run.py, and `origin`: its command, commit and machine.
 
+    `vary` names what seeds vary, `kinds` the measurements of each seed, which --only selects.
     `more` has further options by name: their help, or all arguments of add_argument.
     """
     folder = Path(script).parent
@@ -50,43 +87,102 @@ def parse_args(
     parser.add_argument("--out", type=Path, help="results.json; existing records are kept")
     parser.add_argument("--runs", type=Path, help="folder of the training runs")
     parser.add_argument("--precision", default="32-true", help="of training")
-    for name, about in more.items():
-        parser.add_argument(f"--{name}", **(about if isinstance(about, dict) else {"help": about}))
+    if kinds := list(kinds):
+        more["only"] = {"nargs": "+", "choices": kinds, "default": kinds, "help": "kinds to train"}
+    for name, keywords in more.items():
+        keywords = {"help": keywords} if isinstance(keywords, str) else keywords
+        parser.add_argument(f"--{name}", **keywords)
     args = parser.parse_args()
-    kind = "fast" if args.fast else "experiments"
-    args.runs = args.runs or Path("runs") / kind / folder.name
+    root = Path("runs", "fast" if args.fast else "experiments")
+    args.runs = args.runs or root / folder.name
     args.out = args.out or (args.runs if args.fast else folder) / "results.json"
     args.seeds = args.seeds or list(seeds)[: 1 if args.fast else None]
-    args.origin = describe_origin(folder.name)
+    args.origin = describe_origin(folder.name) | {"seeds_vary": vary}
     return args
 
 
 def describe_origin(name: str) -> dict[str, Any]:
     """Return command, commit and machine; call it before results.json makes the commit dirty."""
     # The folders of the output do not change results.
-    words = [w for n, w in enumerate(sys.argv) if n and not {w, sys.argv[n - 1]} & PATH_OPTIONS]
-    command = ["python", "-m", f"experiments.{name}.run", *words]
+    options = [w for n, w in enumerate(sys.argv) if n and not {w, sys.argv[n - 1]} & PATH_OPTIONS]
+    command = ["python", "-m", f"experiments.{name}.run", *options]
     return {"command": shlex.join(command)} | describe_environment(torch.device("cpu"))
 
 
 def measure_once(
     args: argparse.Namespace, name: str, measure: Callable[..., dict[str, Any]], *values: Any
 ) -> None:
-    """Call `measure(*values)` and add its result to results.json, unless `name` is there.
+    """Add the result of `measure(args, *values)` to results.json, unless `name` is there.
 
     `seconds` in the record is the wall time of the call, without that of earlier, stopped ones.
     """
     if name in load_records(args.out):
         return
     began = time.monotonic()
-    found = measure(*values)
-    record = {name: found | {"seconds": time.monotonic() - began, "origin": args.origin}}
+    result = measure(args, *values)
+    record = {name: result | {"seconds": time.monotonic() - began, "origin": args.origin}}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     write_json({"fast": args.fast, "records": load_records(args.out) | record}, args.out)
 
 
-def fit(folder: Path, options: Options) -> Path:
-    """Train in a folder, or resume there, and return the run's folder."""
+def measure_kinds(args: argparse.Namespace, measure: Callable[..., dict[str, Any]]) -> None:
+    """Call `measure(args, kind, seed)` for each kind of each seed."""
+    for seed in args.seeds:
+        for kind in args.only:
+            measure_once(args, f"{kind} {seed}", measure, kind, seed)
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run: its folder, and what its last checkpoint and its text have."""
+
+    folder: Path
+    options: Options
+    net: TransformerXL
+    vocab: Vocabulary | None
+    store: Store | TaskStore
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoints" / "last.ckpt"
+
+    @property
+    def text(self) -> str:
+        """The sha256 of train, val and test together; of a task, of its settings."""
+        is_task = isinstance(self.store, TaskStore)
+        return self.store.fingerprint if is_task else self.store.manifest["text"]
+
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.net.parameters())
+
+    def describe(self, curve: str | None = None) -> dict[str, Any]:
+        """Return the fields that records of training share; `curve` is a column of metrics.csv."""
+        fields = {"options": self.options, "text": self.text, "parameters": self.parameters}
+        return fields | ({"curve": self.load_curve(curve)} if curve else {})
+
+    def load_curve(self, column: str) -> dict[str, list[float]]:
+        """Return the steps and values of a column of metrics.csv."""
+        with (self.folder / "metrics.csv").open() as file:
+            rows = [row for row in csv.DictReader(file) if row.get(column)]
+        steps = [int(row["step"]) for row in rows]
+        return {"steps": steps, column: [float(row[column]) for row in rows]}
+
+    def evaluate(self, options: Options) -> dict[str, Any]:
+        """Return the JSON record that the command `evaluate` prints."""
+        with redirect_stdout(io.StringIO()) as line:
+            run(["evaluate", str(self.checkpoint), *format_options(options)])
+        return json.loads(line.getvalue())
+
+
+def train(args: argparse.Namespace, name: str, seed: int, options: Options) -> TrainedRun:
+    """Train with a seed in the folder `name` of the runs, or resume there."""
+    seeded = {"seed_everything": seed, "trainer.precision": args.precision}
+    return fit(args.runs / name.replace(" ", "_"), options | seeded)
+
+
+def fit(folder: Path, options: Options) -> TrainedRun:
+    """Train in a folder, or resume there."""
     where = {"trainer.default_root_dir": str(folder), "resume": "auto"}
     if "config" in options:
         where["config"] = str(REPOSITORY / options["config"])
@@ -96,7 +192,15 @@ def fit(folder: Path, options: Options) -> Path:
         # 0: the run is complete; a signal has another code.
         if stop.code:
             raise
-    return max(folder.glob("version_*"), key=lambda path: int(path.name.split("_")[1]))
+    newest = max(folder.glob("version_*"), key=lambda path: int(path.name.split("_")[1]))
+    return load_trained(newest, options)
+
+
+def load_trained(folder: Path, options: Options) -> TrainedRun:
+    path = folder / "checkpoints" / "last.ckpt"
+    return TrainedRun(
+        folder, options, *load_checkpoint(path).build(), load_checkpoint(path).open_text()[1]
+    )
 
 
 def format_options(options: Options) -> list[str]:
@@ -106,23 +210,18 @@ def format_options(options: Options) -> list[str]:
     return [f"--{name}={text}" for name, text in zip(names, texts, strict=True)]
 
 
-def checkpoint(run_folder: Path) -> Path:
-    return run_folder / "checkpoints" / "last.ckpt"
+def measure_xz(args: argparse.Namespace, data: DataConfig) -> dict[str, Any]:
+    """Return xz's bits per byte of the test text, alone and after the training text."""
+    store, end = data.open(), 50_000 if args.fast else None
+    train, test = (store.ids(split)[:end].tobytes() for split in ("train", "test"))
+    fields = {"kind": "xz", "text": store.manifest["text"], "bytes": len(test)}
+    return fields | compress(test, train)
 
 
-def count_parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def load_curve(run_folder: Path, column: str) -> dict[str, list[float]]:
-    """Return the steps and values of a column of a run's metrics.csv."""
-    with (run_folder / "metrics.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row.get(column)]
-    return {"steps": [int(row["step"]) for row in rows], column: [float(r[column]) for r in rows]}
-
-
-def evaluate(path: Path, options: Options) -> dict[str, Any]:
-    """Return the JSON record that the command `evaluate` prints."""
-    with redirect_stdout(io.StringIO()) as line:
-        run(["evaluate", str(path), *format_options(options)])
-    return json.loads(line.getvalue())
+def compress(text: bytes, before: bytes) -> dict[str, float]:
+    """Return bits per byte of a text, compressed by xz -9e alone and after another text."""
+    alone, both, first = (
+        len(lzma.compress(each, preset=9 | lzma.PRESET_EXTREME))
+        for each in (text, before + text, before)
+    )
+    return {"alone": 8 * alone / len(text), "after": 8 * (both - first) / len(text)}

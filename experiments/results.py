@@ -12,18 +12,20 @@ A figures.py needs this file and its results.json, but no torch. It defines
 import json
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from txl_lightning.analysis.plots import open_figure
 from txl_lightning.files import write_text
 
-__all__ = ["open_figure"]
-
 Records = Mapping[str, dict[str, Any]]
 Rows = Sequence[Sequence[Any]]
+BySeed = Mapping[int, float]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 """For colour-blind readers: Okabe and Ito (2008)."""
 STYLES = [{"color": c, "marker": m} for c, m in zip(COLOURS, "osD^vP*", strict=True)]
@@ -31,7 +33,7 @@ STYLES = [{"color": c, "marker": m} for c, m in zip(COLOURS, "osD^vP*", strict=T
 
 @dataclass(frozen=True)
 class Claim:
-    """A row of the table "ours, theirs"."""
+    """A row of the table "ours, theirs", and what its verdict is derived from (verdicts.py)."""
 
     claim: str
     source: str
@@ -39,7 +41,14 @@ class Claim:
     ours: str
     """Mean ± standard deviation (number of seeds), by format_spread."""
     scale: str
-    verdict: str
+    gains: Sequence[float]
+    """Of each seed: above 0 if the claim holds."""
+    margin: float
+    """A mean gain of at most this is no difference."""
+    doubt: str = ""
+    """Why nothing is decided, whatever the gains are."""
+    is_same: bool = False
+    """The claim is that there is no difference."""
 
 
 def publish(
@@ -61,12 +70,22 @@ def select(records: Records, **values: Any) -> list[dict[str, Any]]:
     return [r for r in records.values() if all(r.get(k) == v for k, v in values.items())]
 
 
-def spread(values: Sequence[float]) -> tuple[float, float]:
+def collect(records: Records, *keys: str, **values: Any) -> dict[int, Any]:
+    """Return, by seed, the value under nested keys of the records with these values."""
+    return {record["seed"]: reduce(getitem, keys, record) for record in select(records, **values)}
+
+
+def subtract(first: BySeed, second: BySeed) -> list[float]:
+    """Return the differences of the seeds that both have."""
+    return [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
+
+
+def spread(values: Collection[float]) -> tuple[float, float]:
     """Return mean and standard deviation (0 for one value)."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def format_spread(values: Sequence[float], digits: int = 3) -> str:
+def format_spread(values: Collection[float], digits: int = 3) -> str:
     """Return "mean ± standard deviation (number of seeds)"."""
     mean, deviation = spread(values)
     around = f" ± {deviation:.{digits}f}" if len(values) > 1 else ""
@@ -87,6 +106,22 @@ def format_table(rows: Rows) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+@contextmanager
+def draw_figure(path: Path, title: str, *inches: float, **settings: Any) -> Iterator[Any]:
+    """Yield axes, and write them with a title, settings as xlabel, and a legend below the panel.
+
+    The curves have STYLES in turn.
+    """
+    with open_figure(path, inches=inches or None) as (axes,):
+        axes.set_prop_cycle(color=COLOURS, marker=[style["marker"] for style in STYLES])
+        yield axes
+        axes.set(**settings)
+        axes.figure.suptitle(title, fontsize=11)
+        if axes.get_legend_handles_labels()[1]:
+            where = {"loc": "outside lower center", "ncols": 3}
+            axes.figure.legend(**where, frameon=False, fontsize="small")
+
+
 def plot_seeds(axes: Any, places: Sequence[Any], rows: Rows, **style: Any) -> None:
     """Plot the mean of one row of values per seed, and the standard deviation as bars."""
     means, deviations = zip(*map(spread, zip(*rows, strict=True)), strict=True)
@@ -94,9 +129,13 @@ def plot_seeds(axes: Any, places: Sequence[Any], rows: Rows, **style: Any) -> No
     axes.errorbar(places, means, yerr=bars, **{"markersize": 4, "capsize": 3} | style)
 
 
-def label_figure(axes: Any, title: str) -> None:
-    """Add a title, and a legend below the panel, where it covers no data."""
-    axes.figure.suptitle(title, fontsize=11)
-    if axes.get_legend_handles_labels()[1]:
-        where = {"loc": "outside lower center", "ncols": 3}
-        axes.figure.legend(**where, frameon=False, fontsize="small")
+def draw_bits(path: Path, title: str, bits: Mapping[str, Collection[float]]) -> None:
+    """Draw bits per byte of the test text by name, as bars; those of xz are gray."""
+    means, errors = zip(*map(spread, bits.values()), strict=True)
+    xlabel = "bits per byte of the test text (fewer is better)"
+    with draw_figure(path, title, 8, 3.4, xlabel=xlabel) as axes:
+        colours = [COLOURS[-1 if name.startswith("xz") else 0] for name in bits]
+        bars = axes.barh(list(bits), means, xerr=errors, color=colours)
+        axes.bar_label(bars, [f"{mean:.3f}" for mean in means], padding=3)
+        axes.set_xlim(0, 1.15 * max(means))
+        axes.invert_yaxis()

@@ -1,7 +1,6 @@
-"""Rows of the paper's Tables 6, 7 and 10, with the sizes of a laptop."""
+"""Rows of the paper's Tables 6, 7 and 10, with the sizes of a laptop; figures need no more."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -78,54 +77,3 @@ POSITIONS = {
     "sinusoidal": "the paper's", "shaw": "Shaw", "learned": "learned distances",
     "absolute_sinusoidal": "Vaswani", "absolute_learned": "Al-Rfou",
 }  # fmt: skip
-
-
-def segment_len(row: Row, sizes: Sizes) -> int:
-    """Return the segment length of a row; it is even, because half of it may be scored."""
-    return 2 * round(sizes.segment * row.segment / 256)
-
-
-def net_options(row: Row, sizes: Sizes) -> dict[str, Any]:
-    """Return the network's settings; d_inner makes the numbers of parameters equal."""
-    length = segment_len(row, sizes)
-    mem_len = length if row.recurrence else 0
-    net = {"n_layer": sizes.n_layer, "n_head": sizes.n_head, "d_model": sizes.d_model}
-    net |= {"norm": "pre", "init_std": 0.05, "mem_len": mem_len, "d_inner": 4 * sizes.d_model}
-    ours = count_parameters(net, sizes)
-    net |= {"positions": row.positions}
-    if row.positions not in ("sinusoidal", "absolute_sinusoidal"):
-        net |= {"clamp_len": length + mem_len - 1}
-    surplus = count_parameters(net, sizes) - ours
-    net["d_inner"] -= round(surplus / (sizes.n_layer * (2 * sizes.d_model + 1)))
-    return net
-
-
-def count_parameters(net: dict[str, Any], sizes: Sizes) -> int:
-    # Imported here, because figures need the rows without torch.
-    import torch
-
-    from txl_lightning import TransformerXL, TransformerXLConfig
-
-    with torch.device("meta"):
-        model = TransformerXL(TransformerXLConfig(n_token=sizes.n_token, **net))
-    return sum(weight.numel() for weight in model.parameters())
-
-
-def fit_options(row: Row, sizes: Sizes, seed: int) -> dict[str, Any]:
-    """Return the options of fit: equal numbers of computed tokens, and a random start of the text.
-
-    The seed draws initial weights and the start.
-    """
-    length = segment_len(row, sizes)
-    steps = round(row.times * sizes.steps * sizes.segment / length)
-    scored = length // 2 if row.half else length
-    model = {f"model.net.{key}": value for key, value in net_options(row, sizes).items()}
-    data = {"tgt_len": scored, "ext_len": length - scored, "batch_size": sizes.batch_size}
-    data |= {"order": "rolled", "seed": seed}
-    optim = {"name": "adam", "lr": 3e-3, "betas": [0.9, 0.95], "warmup_steps": steps // 10}
-    trainer = {"max_steps": steps, "val_check_interval": steps, "limit_val_batches": 20}
-    trainer |= {"gradient_clip_val": 1.0, "accelerator": "cpu"}
-    options = {"seed_everything": seed, "checkpoint.every_n_steps": 300, **model}
-    for part, settings in (("data", data), ("model.optim", optim), ("trainer", trainer)):
-        options |= {f"{part}.{key}": value for key, value in settings.items()}
-    return options

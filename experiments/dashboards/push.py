@@ -1,10 +1,10 @@
 """Is it learning, is it fast, does memory help, which run is best?
 
-    python experiments/dashboards/push.py --entity NAME [--project txl_lightning] [--json]
+    python -m experiments.dashboards.push --entity NAME [--project txl_lightning] [--json]
 
-Saves a workspace and a report that answer this of a W&B project's runs, and prints where they are;
-each time they are new ones. With --json they are printed instead, and no network is needed.
-Wants the extra "dashboards" and, to save, a key (wandb login).
+Saves a workspace and a report that answer this of a W&B project's runs, and prints their addresses;
+each call makes new ones. With --json they are printed instead, and no network is needed.
+Needs the extra "dashboards" and, to save, a key (wandb login).
 """
 
 import argparse
@@ -20,47 +20,36 @@ def main() -> None:
     parser.add_argument("--entity", required=True, help="who owns the project: a user or team")
     parser.add_argument("--project", default="txl_lightning")
     parser.add_argument("--json", action="store_true", help="print what would be saved")
-    given = parser.parse_args()
-    # By itself W&B goes on trying after its own time limit, and no process ends before it does.
+    args = parser.parse_args()
+    # By default W&B retries beyond its own time limit, and no process ends before that.
     os.environ.setdefault("WANDB_X_GRAPHQL_RETRY_MAX", "2")
-    both = build_boards(given.entity, given.project)
-    if given.json:
-        print(json.dumps({name: to_json_spec(board) for name, board in both.items()}, indent=1))
-    else:
-        save(both)
-
-
-def build_boards(entity: str, project: str) -> dict[str, Any]:
-    """The report and the workspace."""
     try:
-        from boards import report, workspace
+        from experiments.dashboards.boards import build_report, build_workspace
     except ModuleNotFoundError as error:
         if error.name != "wandb_workspaces":
             raise
         exit_with_error("wandb-workspaces is missing: pip install 'txl-lightning[dashboards]'")
-    # The report comes first: to save it makes the project, if there is none.
-    return {"report": report(entity, project), "workspace": workspace(entity, project)}
-
-
-def to_json_spec(board: Any) -> dict[str, Any]:
-    """The JSON that W&B is sent."""
-    return json.loads(board._to_model().model_dump_json(by_alias=True, exclude_none=True))
-
-
-def save(both: dict[str, Any]) -> None:
-    """Save each and say where it is."""
-    for name, board in both.items():
+    # The report comes first: saving it makes the project, if there is none.
+    builders = {"report": build_report, "workspace": build_workspace}
+    boards = {name: build(args.entity, args.project) for name, build in builders.items()}
+    if args.json:
+        print(json.dumps({name: to_json_spec(board) for name, board in boards.items()}, indent=1))
+        return
+    for name, board in boards.items():
         try:
-            address = board.save().url
+            print(f"{name}: {board.save().url}")
         # Without a key, a server or the right to write, W&B's two packages raise all kinds.
         except Exception as error:
             reason = str(error).partition("\n")[0]
             exit_with_error(f"the {name} was not saved: {reason}")
-        print(f"{name}: {address}")
+
+
+def to_json_spec(board: Any) -> dict[str, Any]:
+    """Return the JSON that W&B is sent."""
+    return json.loads(board._to_model().model_dump_json(by_alias=True, exclude_none=True))
 
 
 def exit_with_error(reason: str) -> NoReturn:
-    """End as with any wrong setting."""
     print(f"error: {reason}", file=sys.stderr)
     sys.exit(2)
 

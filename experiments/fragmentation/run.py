@@ -8,21 +8,18 @@ byte, with a segment's length of bytes as its input. Each seed uses another thir
 """
 
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from experiments import common
-from experiments.ablation.rows import FAST, Row, Sizes, fit_options
-from experiments.ablation.run import text_options
-from txl_lightning import stream_nats
-from txl_lightning.checkpoints import load_run
-from txl_lightning.checkpoints.runs import load_training_text
+from experiments.ablation.rows import FAST, Row, Sizes
+from experiments.ablation.training import fit_options, text_options
+from txl_lightning import TransformerXL, stream_nats
 
 SIZES = Sizes(vocab="bytes", n_token=256, steps=1500)
-MUON = {"name": "muon", "lr": 6e-3, "muon_lr": 12e-3}
-"""As in configs/quickstart.yaml."""
+# The rates of configs/quickstart.yaml.
+MUON = {"model.optim": {"name": "muon", "lr": 6e-3, "muon_lr": 12e-3}}
 READINGS = ("memory", "alone", "window")
 SEGMENTS, PARTS = 1024, 3
 """Number of scored segments, and of parts of the test text; a seed uses one part."""
@@ -34,43 +31,51 @@ def main() -> None:
     args = common.parse_args(__file__, __doc__, text="a text in place of python_source")
     for seed in args.seeds:
         for reading in READINGS:
-            common.measure_once(args, f"{reading}/{seed}", measure_positions, args, seed, reading)
+            common.measure_once(args, f"{reading}/{seed}", measure_positions, seed, reading)
 
 
-def pick_sizes(args: Namespace) -> Sizes:
-    return FAST if args.fast else SIZES
-
-
-def train(args: Namespace, recurrence: bool, seed: int) -> Path:
-    """Return the checkpoint of a model with memory or without."""
-    sizes = pick_sizes(args)
+def train(args: Namespace, recurrence: bool, seed: int) -> common.TrainedRun:
+    """Return the run of a model with memory or without."""
+    sizes = FAST if args.fast else SIZES
     row = Row("memory" if recurrence else "alone", recurrence, "sinusoidal", half=False)
-    options = text_options(args.text, sizes) | fit_options(row, sizes, seed)
-    options |= {f"model.optim.{key}": value for key, value in MUON.items()}
-    return common.checkpoint(common.fit(args.runs / f"seed{seed}" / row.name, options))
+    options = text_options(args.text, sizes) | fit_options(row, sizes, seed) | common.flatten(MUON)
+    return common.fit(args.runs / f"seed{seed}" / row.name, options)
 
 
 def measure_positions(args: Namespace, seed: int, reading: str) -> dict[str, Any]:
     """Return mean nats, and their standard error, at each position of a segment."""
-    path = train(args, reading == "memory", seed)
-    model, vocab = load_run(path)
-    _, store = load_training_text(path)
-    length = pick_sizes(args).segment
-    ids = np.array_split(store.ids("test"), PARTS)[seed % PARTS]
+    run = train(args, reading == "memory", seed)
+    length = run.options["data.tgt_len"]
+    ids = np.array_split(run.store.ids("test"), PARTS)[seed % PARTS]
     ids = ids[: (64 if args.fast else SEGMENTS) * length]
+    nats_GL = nats_by_position(run.net, ids, length, reading)
+    error_L = np.nanstd(nats_GL, axis=0, ddof=1) / len(nats_GL) ** 0.5
+    return {
+        "reading": reading,
+        "seed": seed,
+        "segment": length,
+        "unit": run.vocab.unit,
+        "nats": np.nanmean(nats_GL, axis=0).tolist(),
+        "error": error_L.tolist(),
+        "mean": float(np.nanmean(nats_GL)),
+        "segments": len(nats_GL),
+        "text": run.text,
+        # A window computes a whole segment for each token that it scores.
+        "computed": length if reading == "window" else 1,
+        "parameters": run.parameters,
+    }
+
+
+def nats_by_position(
+    model: TransformerXL, ids: np.ndarray, length: int, reading: str
+) -> np.ndarray:
+    """Return nats_GL of the tokens of G segments; only that of the text's first token is nan."""
     how = {"tgt_len": length, "mem_len": length if reading == "memory" else 0}
     if reading == "window":
         how = {"tgt_len": 1, "mem_len": 0, "ext_len": length - 1}
     # With this warm-up, the first scored token of a row is the first of a segment.
     how |= {"batch_size": ROWS_AT_ONCE, "warmup_len": 3 * length + 1}
-    nats_GL = stream_nats(model, ids, **how).double().numpy().reshape(-1, length)
-    error_L = np.nanstd(nats_GL, axis=0, ddof=1) / len(nats_GL) ** 0.5
-    found = {"reading": reading, "seed": seed, "segment": length, "unit": vocab.unit}
-    found |= {"nats": np.nanmean(nats_GL, axis=0).tolist(), "error": error_L.tolist()}
-    found |= {"mean": float(np.nanmean(nats_GL)), "segments": len(nats_GL)}
-    # A window computes a whole segment for each token that it scores.
-    computed = length if reading == "window" else 1
-    return found | {"parameters": common.count_parameters(model), "computed": computed}
+    return stream_nats(model, ids, **how).double().numpy().reshape(-1, length)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Does everything hold on this GPU, and how fast is it? One JSON says, within ten minutes.
 
-    python experiments/gpu/check.py            # or make gpu
-    python experiments/gpu/check.py --smoke    # tiny sizes, on a CPU
+    python -m experiments.gpu.check            # or make gpu
+    python -m experiments.gpu.check --smoke    # tiny sizes, on a CPU
 
 Needs a GPU, torch 2.11 or later and this checkout; lightning for a part, pytest and the package's
 other requirements for some. A part is a process with a time of its own: one that is stopped, fails
@@ -21,12 +21,10 @@ from typing import Any
 
 import torch
 
+from experiments.gpu import parts
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(HERE)]
-
-import parts  # noqa: E402 (needs the path above)
-
 LIMIT = 570
 """Seconds for all parts, within ten minutes."""
 MARK = "FOUND "
@@ -44,7 +42,13 @@ SECONDS: dict[str, tuple[Callable[..., Iterator[dict[str, Any]]], int]] = {
 
 def run_part(name: str, smoke: bool, seconds: float, log: Path) -> dict[str, Any]:
     """Run a part as a process, stopped after some seconds: what it has found until then."""
-    command = [sys.executable, str(HERE / "check.py"), "--part", name, "--limit", str(seconds)]
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.gpu.check",
+        f"--part={name}",
+        f"--limit={seconds}",
+    ]
     began = time.monotonic()
     with log.open("w") as file:
         # A file, not a pipe, and a group: processes that compile hold a pipe open.
@@ -92,12 +96,12 @@ def run_all(smoke: bool, limit: float, path: Path) -> dict[str, Any]:
     began, result = time.monotonic(), describe_machine() | {"smoke": smoke, "parts": {}}
     path.parent.mkdir(parents=True, exist_ok=True)
     for name, (_, seconds) in SECONDS.items():
-        left = limit - (time.monotonic() - began)
+        remaining = limit - (time.monotonic() - began)
         # A CPU may be busy, and has no machine time to save.
-        seconds = left if smoke else min(seconds, left)
+        seconds = remaining if smoke else min(seconds, remaining)
         print(f"{name}: at most {seconds:.0f} s", flush=True)
         part = {"status": "left out: no time was left", "seconds": 0, "found": []}
-        if left > 10:
+        if remaining > 10:
             part = run_part(name, smoke, seconds, path.with_suffix(".log"))
         result["parts"][name] = part
         print(f"  {part['status']}, {len(part['found'])} findings", flush=True)
@@ -124,15 +128,15 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for all parts")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder")
     parser.add_argument("--part", choices=SECONDS, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.part:
-        run_here(given.part, given.smoke, given.limit)
+    args = parser.parse_args()
+    if args.part:
+        run_here(args.part, args.smoke, args.limit)
         return
-    if not torch.cuda.is_available() and not given.smoke:
+    if not torch.cuda.is_available() and not args.smoke:
         sys.exit("check.py: no GPU is here; --smoke runs tiny sizes on a CPU")
     card = describe_machine()["card"].replace(" ", "_")
-    path = given.results / f"{card}{'-smoke' if given.smoke else ''}.json"
-    result = run_all(given.smoke, given.limit, path)
+    path = args.results / f"{card}{'-smoke' if args.smoke else ''}.json"
+    result = run_all(args.smoke, args.limit, path)
     print(f"{path}: {'all right' if is_right(result) else 'not all right'}")
     sys.exit(0 if is_right(result) else 1)
 

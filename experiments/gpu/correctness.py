@@ -1,7 +1,7 @@
 """How far is a kernel from the reference: output and every gradient?
 
     TRITON_INTERPRET=1 python experiments/gpu/correctness.py tiled   # on a CPU
-    python experiments/gpu/correctness.py flex --device cuda --dtype bfloat16
+    python experiments/gpu/correctness.py tiled --device cuda --dtype bfloat16
 
 Prints, for each case, the largest difference over the largest true value as JSON.
 
@@ -65,7 +65,6 @@ ON_GPU = [
     Case(5, 90, "", 32),
 ]
 ON_GPU += [Case(150, 150, "rvu", 41), Case(200, 333, "rvu", 64), Case(65, 190, "rub", 128)]
-"""FlexAttention wants heads of at least 16 there."""
 DROPPED = Case(40, 24, "rvu", 64)
 """As many states as a head is wide, so that one-hot values read the weights."""
 
@@ -131,7 +130,7 @@ def kernel_differences(
     """Yield the differences of a kernel's file in each case, or the error that there was."""
     attend = import_module(f"txl_lightning.model.kernels.{name}").attend
     runs = {str(case): partial(differences, attend, case) for case in cases}
-    # FlexAttention cannot drop weights, and sdpa and matmul draw for all of them at once.
+    # Others draw for all heads and rows at once.
     if name == "tiled":
         runs["dropped"] = partial(differences_when_dropped, attend)
     for case, run in runs.items():

@@ -13,16 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import correctness
 import torch
 import yaml
 from torch import nn
 
+from experiments.gpu import correctness
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.model.kernels import KERNELS
 
 ROOT = Path(__file__).resolve().parents[2]
-RACED = {"sdpa": "sdpa", "matmul": "matmul", "flex": "flex", "triton": "tiled"}
+RACED = {"sdpa": "sdpa", "matmul": "matmul", "triton": "tiled"}
 """Kernels that may be fastest on a GPU, and their files."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Largest difference over the largest true value.
@@ -85,7 +85,6 @@ def compare_golden(smoke: bool, ends_at: float) -> Findings:
     spec.loader.exec_module(golden)
     names = sorted(path.stem for path in (ROOT / "tests/golden/original").glob("*.npz"))
     names = names[:2] if smoke else names
-    # FlexAttention on a GPU wants heads of at least 16, and those of these networks are narrower.
     for kernel in ("reference", "sdpa", "matmul", "triton"):
         wrong = {}
         for name in names:
@@ -112,10 +111,9 @@ def measure_speed(smoke: bool, ends_at: float) -> Findings:
             small = TINY | {"n_token": 300, "cutoffs": (), "tie_projs": (), "div_val": 1}
             published, tgt_len, batch_size = replace(published, **small), 6, 2
         for kernel in RACED:
-            # FlexAttention cannot drop weights; the figure is beside the others' with that said.
-            dropatt = 0.0 if kernel == "flex" else published.dropatt
-            config = replace(published, kernel=kernel, dropatt=dropatt)
-            about = {"config": name, "kernel": kernel, "tgt_len": tgt_len, "dropatt": dropatt}
+            config = replace(published, kernel=kernel)
+            about = {"config": name, "kernel": kernel, "tgt_len": tgt_len}
+            about["dropatt"] = config.dropatt
             if time.monotonic() > ends_at:
                 yield about | NO_TIME
                 continue

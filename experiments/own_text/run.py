@@ -7,10 +7,6 @@ folder: 98 English novels; no author is in two of the three. FILE is the scored 
 one of test/ with the most chapters. With --fast the books are pages of this project.
 """
 
-import lzma
-import math
-import re
-import shutil
 from argparse import Namespace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,10 +16,11 @@ import numpy as np
 import torch
 
 from experiments import common
-from txl_lightning import TransformerXL, generate
-from txl_lightning.checkpoints import load_run
-from txl_lightning.data.config import DataConfig
+from experiments.own_text.books import bits_by_chapter, copy_pages, find_book, find_chapters
+from txl_lightning import CorpusDataModule, generate
 from txl_lightning.data.documents import whole_file
+from txl_lightning.data.recipe import DataConfig
+from txl_lightning.files import load_yaml
 
 OPTIONS = {
     "config": "configs/quickstart.yaml",
@@ -34,16 +31,7 @@ OPTIONS = {
     "trainer.val_check_interval": 500,
     "checkpoint.every_n_steps": 500,
 }
-FAST = {
-    "data.vocab": "bytes",
-    "data.order": "ordered",
-    "data.tgt_len": 16,
-    "data.batch_size": 4,
-    "trainer.max_steps": 4,
-    "trainer.val_check_interval": 4,
-    "trainer.limit_val_batches": 2,
-}
-CHAPTER = re.compile(rb"^ *(?:chapter|## ).*", re.IGNORECASE | re.MULTILINE)
+FAST = common.FAST | {"data.order": "ordered", "data.tgt_len": 16, "data.batch_size": 4}
 PAGE_LEN, PROMPT_LEN = 400, 300
 """Tokens of the sampled page, and of its prompt, which fills the memory."""
 
@@ -51,93 +39,90 @@ PAGE_LEN, PROMPT_LEN = 400, 300
 def main() -> None:
     """Train with each seed, score the book with and without memory, and sample a page."""
     more = {"books": "folder of books", "book": "book to score"}
-    args = common.parse_args(__file__, __doc__, (1,), **more)
+    args = common.parse_args(__file__, __doc__, (1,), vary="weights", **more)
     books = Path(args.books or DataConfig().data_folder / "novels98")
     if args.fast and not args.books:
         books = copy_pages(args.runs / "books")
     book = Path(args.book) if args.book else find_book(books / "test")
+    common.measure_once(args, "xz", measure_xz, books, book)
     for seed in args.seeds:
-        common.measure_once(args, f"seed {seed}", train_and_measure, args, seed, books, book)
+        common.measure_once(args, f"seed {seed}", train_and_measure, seed, books, book)
 
 
 def train_and_measure(args: Namespace, seed: int, books: Path, book: Path) -> dict[str, Any]:
-    options = {"data.path": str(books), "trainer.precision": args.precision}
-    options = OPTIONS | options | {"seed_everything": seed} | (FAST if args.fast else {})
-    found = {"kind": "book", "seed": seed, "options": options, "book": book.name}
-    return found | measure(common.fit(args.runs / f"seed_{seed}", options), book)
+    run = common.train(args, f"seed {seed}", seed, choose_options(args, books))
+    return {"kind": "book", "seed": seed, "book": book.name} | measure(run, book)
 
 
-def copy_pages(folder: Path) -> Path:
-    """Write pages of this repository as three books, and return their folder."""
-    pages = {"train": "CONTRIBUTING.md", "valid": "configs/README.md", "test": "README.md"}
-    for split, page in pages.items():
-        (folder / split).mkdir(parents=True, exist_ok=True)
-        shutil.copy(common.REPOSITORY / page, folder / split / "page.txt")
-    return folder
+def choose_options(args: Namespace, books: Path) -> dict[str, Any]:
+    return OPTIONS | {"data.path": str(books)} | (FAST if args.fast else {})
 
 
-def find_book(folder: Path) -> Path:
-    """Return the book with the most chapters."""
-    return max(sorted(folder.glob("*.txt")), key=lambda path: len(find_chapters(path)))
-
-
-def find_chapters(book: Path) -> list[tuple[str, int, int]]:
-    """Return heading, first byte and end of each chapter; "before" is the part before the first."""
-    text = book.read_bytes()
-    found = [(match[0].decode().strip(), match.start()) for match in CHAPTER.finditer(text)]
-    if not found or found[0][1]:
-        found = [("before", 0), *found]
-    ends = [start for _, start in found[1:]] + [len(text)]
-    return [(name, start, end) for (name, start), end in zip(found, ends, strict=True)]
-
-
-def measure(run: Path, book: Path) -> dict[str, Any]:
-    """Return a run's bits per byte of a book, whole and by chapter, and a sampled page."""
-    path = common.checkpoint(run)
-    model, vocab = load_run(path)
-    ids = np.concatenate(list(vocab.encode(whole_file(book)[0])))
-    end_N = vocab.token_bytes()[ids].cumsum()
-    text, tests, chapters = book.read_bytes(), {}, {}
-    for mem_len in (0, model.config.mem_len):
-        tests[str(mem_len)], nats_N = score_book(path, book, mem_len)
-        chapters[str(mem_len)] = bits_by_chapter(nats_N, end_N, find_chapters(book))
+def measure_xz(args: Namespace, books: Path, book: Path) -> dict[str, Any]:
+    """Return xz's bits per byte of a book: alone, after what the model has read, and after all."""
+    train = b"".join(path.read_bytes() for path in sorted((books / "train").glob("*.txt")))
+    text, read = read_training_text(choose_options(args, books))
+    bits = common.compress(book.read_bytes(), read)
     return {
-        "parameters": common.count_parameters(model),
-        "curve": common.load_curve(run, "val/bits_per_byte"),
-        "book_bytes": len(text),
-        "xz_bits_per_byte": 8 * len(lzma.compress(text, preset=9)) / len(text),
-        "bits_per_byte_by_mem_len": tests,
-        "chapters": [name for name, _, _ in find_chapters(book)],
-        "chapter_bits_by_mem_len": chapters,
-        **sample_page(model, vocab, ids),
+        "kind": "xz",
+        "book": book.name,
+        "text": text,
+        "bytes": book.stat().st_size,
+        "read_bytes": len(read),
+        "train_bytes": len(train),
+        "alone": bits["alone"],
+        "read": bits["after"],
+        "after": common.compress(book.read_bytes(), train)["after"],
     }
 
 
-def score_book(path: Path, book: Path, mem_len: int) -> tuple[float, np.ndarray]:
+def read_training_text(options: dict[str, Any]) -> tuple[str, bytes]:
+    """Return the checksum of the books, and the text of all segments of training, row by row."""
+    settings = load_yaml((common.REPOSITORY / options["config"]).read_text())["data"]
+    changes = {
+        key.removeprefix("data."): options[key] for key in options if key.startswith("data.")
+    }
+    settings["subwords"]["train_bytes"] = changes.pop("subwords.train_bytes")
+    settings |= changes
+    if settings["vocab"] != "bpe":
+        del settings["subwords"]
+    data = CorpusDataModule(**settings)
+    stream, steps = data.train_dataloader().stream, options["trainer.max_steps"]
+    tokens_BT = torch.cat([stream.segment(n).tokens_BL for n in range(steps)], dim=1)
+    read = "".join(map(data.vocab.decode, tokens_BT.tolist())).encode()
+    return data.store.manifest["text"], read
+
+
+def measure(run: common.TrainedRun, book: Path) -> dict[str, Any]:
+    """Return a run's bits per byte of a book, whole and by chapter, and a sampled page."""
+    ids = np.concatenate(list(run.vocab.encode(whole_file(book)[0])))
+    end_N = run.vocab.token_bytes()[ids].cumsum()
+    whole, by_chapter, chapters = {}, {}, find_chapters(book)
+    for mem_len in (0, run.net.config.mem_len):
+        whole[str(mem_len)], nats_N = score_book(run, book, mem_len)
+        by_chapter[str(mem_len)] = bits_by_chapter(nats_N, end_N, chapters)
+    return run.describe("val/bits_per_byte") | {
+        "book_bytes": book.stat().st_size,
+        "bits_per_byte_by_mem_len": whole,
+        "chapters": [name for name, _, _ in chapters],
+        "chapter_bits_by_mem_len": by_chapter,
+        **sample_page(run, ids),
+    }
+
+
+def score_book(run: common.TrainedRun, book: Path, mem_len: int) -> tuple[float, np.ndarray]:
     """Return bits per byte of a book, and the nats of each token (0 for the first)."""
     with TemporaryDirectory() as folder:
         nats = Path(folder) / "nats.npy"
         how = {"path": str(book), "mem_len": mem_len, "tgt_len": 64, "per_token": str(nats)}
-        record = common.evaluate(path, how)
-        return record["bits_per_byte"], np.nan_to_num(np.load(nats))
+        return run.evaluate(how)["bits_per_byte"], np.nan_to_num(np.load(nats))
 
 
-def bits_by_chapter(
-    nats_N: np.ndarray, end_N: np.ndarray, chapters: list[tuple[str, int, int]]
-) -> list[float]:
-    """Return bits per byte of each chapter; a token counts in the chapter where it ends."""
-    bits = []
-    for _, start, end in chapters:
-        first, last = np.searchsorted(end_N, (start, end), side="right")
-        bits.append(float(nats_N[first:last].sum() / math.log(2) / (end - start)))
-    return bits
-
-
-def sample_page(model: TransformerXL, vocab: Any, ids: np.ndarray) -> dict[str, str]:
+def sample_page(run: common.TrainedRun, ids: np.ndarray) -> dict[str, str]:
     """Return the end of the prompt, the book's first tokens, and the page sampled after it."""
     prompt = torch.from_numpy(ids[:PROMPT_LEN].astype("int64"))
-    page = generate(model, prompt, PAGE_LEN, temperature=0.8, top_p=0.95, seed=1)
-    return {"prompt": vocab.decode(prompt[-60:].tolist()), "page": vocab.decode(page.tolist())}
+    page = generate(run.net, prompt, PAGE_LEN, temperature=0.8, top_p=0.95, seed=1).tolist()
+    return {"prompt": run.vocab.decode(prompt[-60:].tolist()), "page": run.vocab.decode(page)}
 
 
 if __name__ == "__main__":

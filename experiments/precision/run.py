@@ -1,6 +1,6 @@
 """Does the quickstart learn the same in bfloat16 as in float32?
 
-    python -m experiments.precision.run [--seeds 1] [--fast]
+    python -m experiments.precision.run [--seeds 1] [--only PRECISION ...] [--fast]
 
 The same 2,000 steps in each precision: bits per byte of the validation text every 500 steps, and
 the mean training loss at every logged step.
@@ -25,19 +25,18 @@ FAST = {"trainer.max_steps": 4, "trainer.val_check_interval": 2, "trainer.log_ev
 
 def main() -> None:
     """Train in each precision, and print the difference from float32."""
-    args = common.parse_args(__file__, __doc__, seeds=(1,))
+    args = common.parse_args(__file__, __doc__, seeds=(1,), kinds=PRECISIONS)
+    common.measure_kinds(args, measure)
+    records = load_records(args.out)
     for seed in args.seeds:
-        names = [f"{precision}, seed {seed}" for precision in PRECISIONS]
-        for name, precision in zip(names, PRECISIONS, strict=True):
-            common.measure_once(args, name, measure, args, seed, precision)
-        records = load_records(args.out)
-        print_differences([records[name] for name in names])
+        print_differences([records[f"{precision} {seed}"] for precision in args.only])
 
 
-def measure(args: Namespace, seed: int, precision: str) -> dict[str, Any]:
+def measure(args: Namespace, precision: str, seed: int) -> dict[str, Any]:
     options = OPTIONS | {"seed_everything": seed, "trainer.precision": precision}
-    run = common.fit(args.runs / f"{precision}_seed_{seed}", options | (FAST if args.fast else {}))
-    curves = {key: common.load_curve(run, key) for key in ("train/bits_per_byte", VALIDATION)}
+    options |= FAST if args.fast else {}
+    run = common.fit(args.runs / f"{precision}_seed_{seed}", options)
+    curves = {column: run.load_curve(column) for column in ("train/bits_per_byte", VALIDATION)}
     return {"seed": seed, "precision": precision, "curves": curves}
 
 
@@ -48,8 +47,8 @@ def print_differences(records: list[dict[str, Any]]) -> None:
         values = record["curves"][VALIDATION][VALIDATION]
         apart = max(abs(a / b - 1) for a, b in zip(values, reference, strict=True))
         shown = ", ".join(f"{value:.4f}" for value in values)
-        about = f"seed {record['seed']}, {record['precision']}"
-        print(f"{about}: {shown}; at most {apart:.2%} from float32")
+        name = f"seed {record['seed']}, {record['precision']}"
+        print(f"{name}: {shown}; at most {apart:.2%} from float32")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Train as a recorded curve of the original code did, and print how far the two are apart.
+"""Train as a recorded curve of the original code did, and print the differences.
 
-    python experiments/reproduction/golden_curve.py FILE [--text input.txt]
+    python experiments/reproduction/golden_curve.py [FILE] [--steps N]
 
-FILE is an .npz: `info` (JSON: steps, lengths, optimiser, clip, the model's keywords), the initial
-weights `init.*` and the `loss` of each step. The text is Tiny Shakespeare; its first 90 % train.
-Everything runs through the real LanguageModel, CorpusDataModule and Trainer, in float64.
+FILE, described in tests/golden/README.md, has the initial weights, the text, and the loss of each
+step. Everything runs through the real LanguageModel, CorpusDataModule and Trainer, in float64. The
+validation text is scored after the last step.
 """
 
 import argparse
@@ -23,17 +23,33 @@ from txl_lightning.convert.original import config_from_original
 from txl_lightning.data.stream import Segment
 from txl_lightning.errors import silence_warnings
 from txl_lightning.evaluation.metrics import MeanNats
+from txl_lightning.machine import describe_environment
+
+CURVE = Path(__file__).parents[2] / "tests" / "golden" / "training_curve.npz"
+
+
+TRAINER = {
+    "accelerator": "cpu",
+    "precision": "64-true",
+    "use_distributed_sampler": False,
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 
 
 class Record(Callback):
-    """Keep every training loss, and count the nats of validation, as they are."""
+    """Keep the losses of the first `steps` steps, and sum the nats of validation."""
 
-    def __init__(self) -> None:
-        self.losses: list[float] = []
+    def __init__(self, steps: int) -> None:
+        self.steps, self.losses = steps, []
         self.validation = MeanNats()
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:
         self.losses.append(outputs["loss"].item())
+        # max_steps would end the schedule, too.
+        trainer.should_stop = len(self.losses) == self.steps
 
     def on_validation_batch_end(
         self, trainer: Any, module: Any, outputs: Any, batch: Segment, *_: Any
@@ -41,49 +57,42 @@ class Record(Callback):
         self.validation.update(outputs, batch.targets_BL)
 
 
-def compare(curve: Any, text: str | None, data_dir: str) -> dict[str, float]:
-    """Train, validate, and measure the differences from a loaded .npz."""
+def compare(curve: Any, steps: int | None = None) -> dict[str, float]:
+    """Return the differences from a loaded .npz over its first `steps`; validate after the last."""
     info = json.loads(str(curve["info"]))
-    record, data = Record(), corpus(info, text, data_dir)
-    model = language_model(curve, info)
+    record, model = Record(steps or info["steps"]), language_model(curve, info)
     with tempfile.TemporaryDirectory() as folder:
+        data = load_corpus(curve, info, Path(folder))
+        options = TRAINER | {"default_root_dir": folder, "callbacks": [record]}
         trainer = Trainer(
             max_steps=info["steps"],
             max_epochs=-1,
-            precision="64-true",
             gradient_clip_val=info["clip_global_norm"],
             limit_val_batches=0,
-            callbacks=[record],
-            **quiet(folder),
+            **options,
         )
         trainer.fit(model, datamodule=data)
-        options = {"precision": "64-true", "callbacks": [record], **quiet(folder)}
+        differences = np.array(record.losses) - curve["loss"][: record.steps]
+        result = {"steps": len(record.losses), "largest_loss_difference": abs(differences).max()}
+        if record.steps < info["steps"]:
+            return result
         Trainer(**options).validate(model, datamodule=data, verbose=False)
-    nats = record.validation.compute().item()
-    return {
-        "steps": len(record.losses),
-        "largest_loss_difference": float(np.abs(np.array(record.losses) - curve["loss"]).max()),
-        "val_nats": nats,
-        "val_nats_difference": abs(nats - info["val_nats"]),
-        "val_tokens": int(record.validation.count),
-    }
+    nats, count = record.validation.compute().item(), int(record.validation.count)
+    difference = abs(nats - info["val_nats"])
+    return result | {"val_nats": nats, "val_nats_difference": difference, "val_tokens": count}
 
 
-def corpus(info: dict, text: str | None, data_dir: str) -> CorpusDataModule:
-    """The characters that the curve was trained on."""
-    return CorpusDataModule(
-        corpus="tiny_shakespeare",
-        path=text,
-        vocab="characters",
-        split=(0.9, 0.1, 0.0),
-        tgt_len=info["tgt_len"],
-        batch_size=info["batch_size"],
-        data_dir=data_dir,
-    )
+def load_corpus(curve: Any, info: dict, folder: Path) -> CorpusDataModule:
+    """Return the recorded text, written to `folder`."""
+    paths = [folder / f"{split}.txt" for split in ("train", "val", "test")]
+    for path in paths:
+        path.write_bytes(curve[f"text.{path.stem}"].tobytes())
+    sizes = {name: info[name] for name in ("tgt_len", "batch_size")}
+    return CorpusDataModule(path=paths, vocab="characters", data_dir=folder, **sizes)
 
 
 def language_model(curve: Any, info: dict) -> LanguageModel:
-    """The curve's initial weights in a LanguageModel."""
+    """Return a LanguageModel with the curve's initial weights."""
     optim = OptimConfig(
         name=info["optimizer"].lower(),
         betas=tuple(info["betas"]),
@@ -99,42 +108,29 @@ def language_model(curve: Any, info: dict) -> LanguageModel:
 
 
 def schedule(info: dict) -> str:
-    """The schedule that the curve describes in words.
+    """Return the schedule that the curve describes in words.
 
     Raises:
-        ValueError: it is another one than those this script can repeat.
+        ValueError: it is not one that this script can repeat.
     """
-    words = {
-        f"cosine to 0 over {info['steps']} steps, no warm-up": "cosine",
-        "constant": "constant",
-    }
-    for start, name in words.items():
+    cosine = f"cosine to 0 over {info['steps']} steps, no warm-up"
+    names = {cosine: "cosine", "constant": "constant"}
+    for start, name in names.items():
         if info["schedule"].startswith(start):
             return name
-    raise ValueError(f"schedule: {info['schedule']!r} cannot be repeated; only {list(words)}")
-
-
-def quiet(folder: str) -> dict[str, Any]:
-    """A Trainer on the CPU that writes nothing."""
-    silent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    options = dict.fromkeys(silent, False)
-    return options | {
-        "accelerator": "cpu",
-        "default_root_dir": folder,
-        "use_distributed_sampler": False,
-    }
+    raise ValueError(f"schedule: {info['schedule']!r} cannot be repeated; only {list(names)}")
 
 
 def main() -> None:
     """Print the comparison as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, help="the recorded curve, .npz")
-    parser.add_argument("--text", help="Tiny Shakespeare; left out, the corpus under --data_dir")
-    parser.add_argument("--data_dir", default="data", help="the folder where data lives")
-    arguments = parser.parse_args()
+    parser.add_argument("file", type=Path, nargs="?", default=CURVE, help="the recorded curve")
+    parser.add_argument("--steps", type=int, help="the first steps alone; by default all of them")
+    args = parser.parse_args()
     silence_warnings()
-    with np.load(arguments.file) as curve:
-        print(json.dumps(compare(curve, arguments.text, arguments.data_dir), indent=1))
+    with np.load(args.file) as curve:
+        result = compare(curve, args.steps)
+    print(json.dumps(result | describe_environment(torch.device("cpu")), indent=1))
 
 
 if __name__ == "__main__":

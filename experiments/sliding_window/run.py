@@ -21,9 +21,9 @@ FAST = ["--lengths", "16", "32", "--tgt_len=8", "--segments=2", "--positions=1",
 
 def main() -> None:
     """Measure once for each seed."""
-    args = common.parse_args(__file__, __doc__)
+    args = common.parse_args(__file__, __doc__, vary="nothing: they are repetitions")
     for seed in args.seeds:
-        common.measure_once(args, f"speed/{seed}", measure, args, seed)
+        common.measure_once(args, f"speed/{seed}", measure, seed)
 
 
 def measure(args: Namespace, seed: int) -> dict[str, Any]:

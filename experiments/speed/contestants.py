@@ -13,10 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from cases import Case, Product
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from experiments.speed.cases import Case, Product
 from txl_lightning.checkpoints.weights import export_weights
 from txl_lightning.convert.huggingface import config_to_huggingface, map_huggingface_weights
 from txl_lightning.convert.original import SAME_NAME, map_original_weights
@@ -35,7 +35,7 @@ PACKAGES = {
 """What each peer imports."""
 FLOOR, READING, ORIGINAL = "products alone", "reading its bytes", "original"
 LIMITS = (FLOOR, READING)
-WEIGHTS = ("bf16", "int8")
+WEIGHTS = ("bf16",)
 
 
 class Ours:
@@ -83,9 +83,9 @@ class HuggingFace:
         self.memory = [empty] * net.config.n_layer
 
     def __call__(self, tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
-        found = self.net(input_ids=tokens_BL, mems=self.memory)
-        self.memory = found.mems
-        return -found.prediction_scores.gather(2, targets_BL[..., None]).squeeze(2)
+        output = self.net(input_ids=tokens_BL, mems=self.memory)
+        self.memory = output.mems
+        return -output.prediction_scores.gather(2, targets_BL[..., None]).squeeze(2)
 
 
 def type_as(self: Tensor, other=None, dtype=None, of=torch.Tensor.type_as) -> Tensor:

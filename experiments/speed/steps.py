@@ -1,20 +1,20 @@
 """A contestant's steps, as a process of its own takes them."""
 
 import time
-from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from cases import Case
-from contestants import FILLING, FLOOR, LIMITS, PACKAGES, Products, Reading, make_contestant
 from torch import Tensor
 from torch.optim import AdamW
-from workers import Operations
 
-from txl_lightning.evaluation.environment import peak_memory
+from experiments.speed import contestants
+from experiments.speed.cases import Case
+from experiments.speed.timing import Operations
+from txl_lightning.machine import peak_memory
 
 TURN_STEPS = 20
 """Most steps of a turn."""
@@ -27,43 +27,32 @@ class Steps:
     def __init__(self, name: str, case: Case, threads: int, original: Path | None = None) -> None:
         torch.set_num_threads(threads)
         torch.set_flush_denormal(True)
-        if name in PACKAGES:
-            import_module(PACKAGES[name])
-        self.case, self.imported_bytes = case, peak_memory(CPU)
+        if name in contestants.PACKAGES:
+            import_module(contestants.PACKAGES[name])
+        self.imported_bytes, self.operations = peak_memory(CPU), Operations()
         self.first_nats: np.ndarray | None = None
-        self.step = self.make_limit(name) if name in LIMITS else self.make_reader(name, original)
-        self.operations = Operations()
+        if name == contestants.FLOOR:
+            self.step = contestants.Products(case.products())
+        elif name == contestants.READING:
+            self.step = contestants.Reading(case.bytes_read())
+        else:
+            self.prepare(contestants.make_contestant(name, case, original), case)
         for _ in range(2):
             self.step()
 
-    def make_limit(self, name: str) -> Callable[[], Any]:
-        if name == FLOOR:
-            return Products(self.case.products())
-        return Reading(self.case.bytes_read())
-
-    def make_reader(self, name: str, original: Path | None) -> Callable[[], Any]:
-        contestant = make_contestant(name, self.case, original)
-        contestant.net.train(self.case.trains)
-        self.text = draw_text(self.case)
+    def prepare(self, contestant: Any, case: Case) -> None:
+        """Fill the memory, and make the step."""
+        contestant.net.train(case.trains)
         with torch.no_grad():
-            for start in range(0, self.case.mem_len, FILLING):
-                text = draw_text(self.case, FILLING, seed=start)
+            for start in range(0, case.mem_len, contestants.FILLING):
+                text = draw_text(case, contestants.FILLING, seed=start)
                 nats_BL = contestant(text[:, :-1], text[:, 1:])
         self.first_nats = nats_BL.numpy()
-        if not self.case.trains:
-            return lambda: self.evaluate(contestant)
-        optimizer = AdamW(contestant.net.parameters(), lr=1e-4, fused=True)
-        return lambda: self.train(contestant, optimizer)
-
-    @torch.inference_mode()
-    def evaluate(self, contestant: Any) -> None:
-        contestant(self.text[:, :-1], self.text[:, 1:])
-
-    def train(self, contestant: Any, optimizer: AdamW) -> None:
-        nats_BL = contestant(self.text[:, :-1], self.text[:, 1:])
-        optimizer.zero_grad()
-        nats_BL.mean().backward()
-        optimizer.step()
+        text = draw_text(case)
+        self.step = partial(read_segment, contestant, text)
+        if case.trains:
+            optimizer = AdamW(contestant.net.parameters(), lr=1e-4, fused=True)
+            self.step = partial(train_step, contestant, text, optimizer)
 
     def take_turn(self, least_s: float) -> list[float]:
         """Return the seconds of each step of a turn: of one, or of as many as take least_s."""
@@ -85,6 +74,18 @@ class Steps:
         for _ in range(steps):
             self.operations.add(self.step)
         return self.operations.total()
+
+
+@torch.inference_mode()
+def read_segment(contestant: Any, text: Tensor) -> None:
+    contestant(text[:, :-1], text[:, 1:])
+
+
+def train_step(contestant: Any, text: Tensor, optimizer: AdamW) -> None:
+    nats_BL = contestant(text[:, :-1], text[:, 1:])
+    optimizer.zero_grad()
+    nats_BL.mean().backward()
+    optimizer.step()
 
 
 def draw_text(case: Case, tgt_len: int | None = None, seed: int = 0) -> Tensor:

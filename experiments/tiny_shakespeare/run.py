@@ -15,24 +15,18 @@ from typing import Any
 import torch
 
 from experiments import common
-from txl_lightning import TransformerXL, generate
-from txl_lightning.checkpoints import load_run
+from txl_lightning import generate
 
 # nanoGPT validates on the last tenth.
 TEXT = {"data.corpus": "tiny_shakespeare", "data.split": [0.9, 0.1, 0.0]}
-SMALL = TEXT | {
-    "model.net.n_layer": 4,
-    "model.net.n_head": 4,
-    "model.net.d_model": 128,
-    "model.net.d_inner": 448,
-    "model.net.norm": "pre",
-    "model.net.mem_len": 0,
-    "data.tgt_len": 64,
-    "data.batch_size": 12,
-    "trainer.max_steps": 2000,
-    "trainer.val_check_interval": 500,
-    "trainer.gradient_clip_val": 1.0,
-}
+NET = {"n_layer": 4, "n_head": 4, "d_model": 128, "d_inner": 448, "norm": "pre", "mem_len": 0}
+SMALL = TEXT | common.flatten(
+    {
+        "model.net": NET,
+        "data": {"tgt_len": 64, "batch_size": 12},
+        "trainer": {"max_steps": 2000, "val_check_interval": 500, "gradient_clip_val": 1.0},
+    }
+)
 ADAMW = {
     "model.optim.name": "adamw",
     "model.optim.lr": 1e-3,
@@ -40,16 +34,6 @@ ADAMW = {
     "model.optim.weight_decay": 0.1,
     "model.optim.warmup_steps": 100,
     "model.optim.min_lr_ratio": 0.1,
-}
-# As in configs/quickstart.yaml.
-MUON = {
-    "model.net.init_std": 0.05,
-    "model.optim.name": "muon",
-    "model.optim.lr": 6e-3,
-    "model.optim.muon_lr": 12e-3,
-    "model.optim.betas": [0.9, 0.95],
-    "model.optim.weight_decay": 0.25,
-    "model.optim.warmup_steps": 100,
 }
 LABML = TEXT | {
     "config": "configs/labml/tiny_shakespeare.yaml",
@@ -59,20 +43,14 @@ LABML = TEXT | {
 }
 SINUSOIDAL = {"model.net.positions": "sinusoidal", "model.net.clamp_len": None}
 KINDS = {
-    "memory": SMALL | MUON | {"model.net.mem_len": 64},
-    "plain": SMALL | MUON,
+    "memory": SMALL | common.MUON | {"model.net.mem_len": 64},
+    "plain": SMALL | common.MUON,
     "recipe": SMALL | ADAMW,
     "labml": LABML,
     "sinusoidal": LABML | SINUSOIDAL,
 }
-FAST = {
-    # It needs no download.
-    "data.corpus": "python_source",
-    "data.vocab": "bytes",
-    "trainer.max_steps": 4,
-    "trainer.val_check_interval": 4,
-    "trainer.limit_val_batches": 2,
-}
+# It needs no download.
+FAST = common.FAST | {"data.corpus": "python_source"}
 MEM_LENS = {"memory": (0, 64, 128), "labml": (32,), "sinusoidal": (32,)}
 """Memory lengths in evaluation; 0 for kinds trained without memory."""
 SHAPE, LABML_SHAPE = {"batch_size": 12, "tgt_len": 64}, {"batch_size": 64, "tgt_len": 2}
@@ -81,40 +59,35 @@ SHAPE, LABML_SHAPE = {"batch_size": 12, "tgt_len": 64}, {"batch_size": 64, "tgt_
 
 def main() -> None:
     """Train and evaluate each kind with each seed."""
-    only = {"nargs": "+", "choices": list(KINDS), "help": "kinds to train", "default": list(KINDS)}
-    args = common.parse_args(__file__, __doc__, only=only)
-    for seed in args.seeds:
-        for kind in args.only:
-            common.measure_once(args, f"{kind} {seed}", measure, args, kind, seed)
+    args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
+    common.measure_kinds(args, measure)
 
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Train; return validation nats by memory length, the learning curve and a sample."""
-    options = KINDS[kind] | {"seed_everything": seed, "trainer.precision": args.precision}
-    options |= FAST if args.fast else {}
-    run = common.fit(args.runs / f"{kind}_{seed}", options)
-    path = common.checkpoint(run)
+    options = KINDS[kind] | (FAST if args.fast else {})
+    run = common.train(args, f"{kind} {seed}", seed, options)
     how = {"split": "val"} | (LABML_SHAPE if "config" in options else SHAPE)
     how |= {"max_tokens": 2000} if args.fast else {}
-    nats = {
-        str(mem_len): common.evaluate(path, how | {"mem_len": mem_len})["nats"]
-        for mem_len in MEM_LENS.get(kind, (0,))
-    }
-    model, vocab = load_run(path)
-    found = {"kind": kind, "seed": seed, "options": options, "nats_by_mem_len": nats}
-    found |= {
-        "parameters": common.count_parameters(model),
-        "curve": common.load_curve(run, "val/nats"),
-    }
-    return found | {"sample": sample(model, vocab)}
+    return (
+        {"kind": kind, "seed": seed}
+        | run.describe("val/nats")
+        | {
+            "nats_by_mem_len": {
+                str(mem_len): run.evaluate(how | {"mem_len": mem_len})["nats"]
+                for mem_len in MEM_LENS.get(kind, (0,))
+            },
+            "sample": sample_text(run),
+        }
+    )
 
 
-def sample(model: TransformerXL, vocab: Any) -> str:
-    prompt = torch.from_numpy(vocab.encode_text("\nROMEO:\n").astype("int64"))
+def sample_text(run: common.TrainedRun) -> str:
+    prompt = torch.from_numpy(run.vocab.encode_text("\nROMEO:\n").astype("int64"))
     # Without memory, the last 63 characters are read again for each new one.
-    ext_len = 0 if model.config.mem_len else 63
-    tokens = generate(model, prompt, 300, temperature=0.8, seed=1, ext_len=ext_len)
-    return vocab.decode(tokens.tolist())
+    ext_len = 0 if run.net.config.mem_len else 63
+    tokens = generate(run.net, prompt, 300, temperature=0.8, seed=1, ext_len=ext_len)
+    return run.vocab.decode(tokens.tolist())
 
 
 if __name__ == "__main__":

@@ -2,43 +2,29 @@
 
     python -m experiments.words.run [--seeds 1] [--only KIND ...] [--fast]
 
-Kinds: one pass over WikiText-2 in words, with the adaptive softmax ("words"); 1.5 million bytes of
-the first 4,154,064 of enwik8 (90 % of these are for training), with a memory of 128 ("bytes") and
-without memory, with the same parameters ("plain bytes"). The prefix is cut from enwik8.
+Kinds: 1.5 million bytes of the first 4,154,064 of enwik8 (90 % of these are for training), with a
+memory of 128 ("bytes") and without memory, with the same parameters ("plain bytes"); one pass over
+WikiText-2 in words, with the adaptive softmax ("words"). The prefix is cut from enwik8.
 """
 
-import lzma
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from experiments import common
-from txl_lightning.checkpoints import load_run
-from txl_lightning.data.config import DataConfig
 from txl_lightning.data.corpora import ENWIK8, place_file
+from txl_lightning.data.recipe import DataConfig
 
 PREFIX = 4_154_064
-NET = {
-    "model.net.n_layer": 4,
-    "model.net.n_head": 4,
-    "model.net.d_model": 128,
-    "model.net.mem_len": 128,
-    "model.net.norm": "pre",
-    "model.net.init_std": 0.05,
-    "model.optim.name": "muon",
-    "model.optim.lr": 6e-3,
-    "model.optim.muon_lr": 12e-3,
-    "model.optim.betas": [0.9, 0.95],
-    "model.optim.weight_decay": 0.25,
-    "model.optim.warmup_steps": 100,
-    "data.tgt_len": 64,
-    "data.batch_size": 16,
-    "trainer.max_steps": 1500,
-    "trainer.val_check_interval": 500,
-    "trainer.limit_val_batches": 50,
-    "trainer.gradient_clip_val": 1.0,
-}
-WORDS = NET | {
+BYTES = common.MUON | common.flatten(
+    {
+        "model.net": {"n_layer": 4, "n_head": 4, "d_model": 128, "mem_len": 128, "norm": "pre"},
+        "data": {"tgt_len": 64, "batch_size": 16},
+        "trainer": {"max_steps": 1500, "val_check_interval": 500, "limit_val_batches": 50},
+    }
+)
+BYTES |= {"trainer.gradient_clip_val": 1.0}
+WORDS = BYTES | {
     "data.corpus": "wikitext2",
     "model.net.d_model": 160,
     "model.net.dropout": 0.1,
@@ -49,14 +35,9 @@ WORDS = NET | {
     "trainer.max_steps": 2040,
     "trainer.val_check_interval": 1020,
 }
-KINDS = {"bytes": NET, "plain bytes": NET | {"model.net.mem_len": 0}, "words": WORDS}
-FAST = {
-    # It needs no download.
-    "data.corpus": "python_source",
-    "trainer.max_steps": 4,
-    "trainer.val_check_interval": 4,
-    "trainer.limit_val_batches": 2,
-}
+KINDS = {"bytes": BYTES, "plain bytes": BYTES | {"model.net.mem_len": 0}, "words": WORDS}
+# It needs no download.
+FAST = common.FAST | {"data.corpus": "python_source"}
 MEM_LENS = {"bytes": (0, 128, 256), "plain bytes": (0,), "words": (0, 128, 256)}
 """Memory lengths in evaluation."""
 FIELDS = ("nats", "perplexity", "bits_per_byte", "tokens_scored", "interval")
@@ -64,14 +45,12 @@ FIELDS = ("nats", "perplexity", "bits_per_byte", "tokens_scored", "interval")
 
 
 def main() -> None:
-    """Train and evaluate each kind with each seed, and compress the same text with xz."""
-    only = {"nargs": "+", "choices": list(KINDS), "help": "kinds to train", "default": list(KINDS)}
-    args = common.parse_args(__file__, __doc__, seeds=(1,), only=only)
-    for kind in args.only:
-        if kind != "words":
-            common.measure_once(args, "xz", measure_xz, args.fast)
-        for seed in args.seeds:
-            common.measure_once(args, f"{kind} {seed}", measure, args, kind, seed)
+    """Compress the bytes with xz; train and evaluate each kind with each seed."""
+    args = common.parse_args(__file__, __doc__, seeds=(1,), vary="weights", kinds=KINDS)
+    if args.only != ["words"]:
+        path = None if args.fast else str(find_prefix())
+        common.measure_once(args, "xz", common.measure_xz, DataConfig(path=path))
+    common.measure_kinds(args, measure)
 
 
 def find_prefix() -> Path:
@@ -85,41 +64,22 @@ def find_prefix() -> Path:
     return path
 
 
-def measure_xz(is_fast: bool) -> dict[str, Any]:
-    """Return xz's bits per byte of the test text, alone and after the training text."""
-    store = (DataConfig() if is_fast else DataConfig(path=str(find_prefix()))).open()
-    train, test = (store.ids(split).tobytes() for split in ("train", "test"))
-    train, test = (train[:50_000], test[:50_000]) if is_fast else (train, test)
-    alone, after = xz_size(test), xz_size(train + test) - xz_size(train)
-    bits = {"alone": 8 * alone / len(test), "after": 8 * after / len(test)}
-    return {"kind": "xz", "bytes": len(test), **bits}
-
-
-def xz_size(text: bytes) -> int:
-    return len(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME))
-
-
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Train; return evaluations of the test text by memory length, and the learning curve."""
-    options = choose_options(args, kind, seed)
-    run = common.fit(args.runs / f"{kind}_{seed}".replace(" ", "_"), options)
-    path = common.checkpoint(run)
+    run = common.train(args, f"{kind} {seed}", seed, choose_options(args, kind))
     how = {"split": "test", "batch_size": 16, "tgt_len": 64}
     how |= {"max_tokens": 2000} if args.fast else {}
     tests = {}
     for mem_len in MEM_LENS[kind]:
-        record = common.evaluate(path, how | {"mem_len": mem_len})
+        record = run.evaluate(how | {"mem_len": mem_len})
         tests[str(mem_len)] = {name: record[name] for name in FIELDS}
-    found = {"kind": kind, "seed": seed, "options": options, "test_by_mem_len": tests}
-    found |= {"parameters": common.count_parameters(load_run(path)[0])}
-    return found | {"curve": common.load_curve(run, "val/nats")}
+    return {"kind": kind, "seed": seed, "test_by_mem_len": tests} | run.describe("val/nats")
 
 
-def choose_options(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
-    options = KINDS[kind] | {"seed_everything": seed, "trainer.precision": args.precision}
+def choose_options(args: Namespace, kind: str) -> dict[str, Any]:
     if args.fast:
-        return options | FAST | {"data.vocab": "words" if kind == "words" else "bytes"}
-    return options if kind == "words" else options | {"data.path": str(find_prefix())}
+        return KINDS[kind] | FAST | ({"data.vocab": "words"} if kind == "words" else {})
+    return KINDS[kind] | ({} if kind == "words" else {"data.path": str(find_prefix())})
 
 
 if __name__ == "__main__":

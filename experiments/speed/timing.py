@@ -1,81 +1,34 @@
-"""Processes that take turns, so that each has its own memory, and a machine that is watched."""
+"""Times of contestants that take turns, on a machine that is watched for other work."""
 
-import multiprocessing
+import argparse
 import os
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-FORKS = multiprocessing.get_context("forkserver")
-# Imported once; a process that is forked before torch starts threads may start its own.
-FORKS.set_forkserver_preload(["torch", "txl_lightning.model"])
+from experiments.speed.processes import Worker
 
+STEPS, SUMS = "fastest step", "sum over operations, one thread"
 SPOILT_SPREAD, SPOILT_MEDIAN, SPOILT_LOAD = 1.25, 1.5, 1.0
 """A run is spoilt where a quarter of the products, or half of the steps, take so many times as
 long as the fastest; or where the machine's load was above so much before."""
-
-
-class Worker:
-    """A process that makes an object and calls its methods when it is asked to."""
-
-    def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
-        self.pipe, theirs = FORKS.Pipe()
-        self.process = FORKS.Process(target=serve, args=(theirs, make, arguments), daemon=True)
-        self.process.start()
-        theirs.close()
-
-    def ask(self, method: str, *arguments: Any) -> None:
-        self.pipe.send((method, arguments))
-
-    def answer(self) -> Any:
-        """Return what was asked for, or the process's first answer: None, when it is ready.
-
-        Raises:
-            RuntimeError: the process failed; the message is the last line of its error.
-        """
-        try:
-            failure, found = self.pipe.recv()
-        except EOFError:
-            failure, found = "the process ended", None
-        if failure is not None:
-            raise RuntimeError(failure)
-        return found
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        self.ask(method, *arguments)
-        return self.answer()
-
-    def stop(self) -> None:
-        self.pipe.close()
-        self.process.join(5)
-        self.process.terminate()
-
-
-def serve(pipe: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Make the object, then answer until nobody asks any more."""
-    try:
-        made = make(*arguments)
-        pipe.send((None, None))
-        while True:
-            method, given = pipe.recv()
-            pipe.send((None, getattr(made, method)(*given)))
-    except EOFError:
-        return
-    except Exception as error:
-        pipe.send((f"{type(error).__name__}: {error}".splitlines()[0], None))
+TURN_S = 0.25
+"""A turn is one step, or as many as take so long."""
+SUM_ROUNDS = 4
+"""Turns, of two steps, in which operations are timed."""
 
 
 class Machine:
     """The speed of a product of 1024 cubed, timed between contestants."""
 
     def __init__(self, threads: int, load_before: float = 0.0) -> None:
-        """Watch from now on; load_before is the machine's, before anything was measured."""
         torch.set_num_threads(threads)
         self.threads, self.size = threads, 1024
         self.left, self.right = torch.randn(2, self.size, self.size).unbind()
@@ -99,7 +52,7 @@ class Machine:
 
     @property
     def spread(self) -> float:
-        """Return how many times as long as the fastest product a quarter of them takes."""
+        """How many times as long as the fastest product a quarter of them takes."""
         slow = sorted(self.seconds)[len(self.seconds) * 3 // 4]
         return slow / min(self.seconds)
 
@@ -111,7 +64,7 @@ class Machine:
             "count": len(self.seconds),
         }
 
-    def spoilt_by(self, seconds: dict[str, list[float]]) -> str | None:
+    def find_disturbance(self, seconds: dict[str, list[float]]) -> str | None:
         """Return what shows that other work took part of the machine, or None."""
         medians = {name: statistics.median(each) / min(each) for name, each in seconds.items()}
         slowest = max(medians, key=lambda name: medians[name])
@@ -124,29 +77,43 @@ class Machine:
         return None
 
 
-def take_turns(
-    workers: dict[str, Worker], rounds: int, machine: Machine, least_s: float = 0.25
-) -> dict[str, list[float]]:
-    """Return the seconds of each one's steps; a product is timed before each turn."""
+@dataclass(frozen=True)
+class Times:
+    """The seconds of each contestant's steps, and sums over operations where they are needed."""
+
+    seconds: dict[str, list[float]]
+    machine: Machine
+    spoilt: str | None
+    """What disturbed the run."""
+    sums: dict[str, float] | None = None
+    single: Machine | None = None
+    """The machine with one thread, during the sums."""
+
+    @property
+    def trusted(self) -> dict[str, float]:
+        """The seconds of a step: the fastest, or the sum over operations of a spoilt run."""
+        fastest = {name: min(each) for name, each in self.seconds.items()}
+        return self.sums if self.spoilt else fastest
+
+
+def time_workers(
+    workers: dict[str, Worker], machine: Machine, args: argparse.Namespace, needs_sums: bool = False
+) -> Times:
+    """Let workers take turns; a product is timed before each turn."""
     seconds: dict[str, list[float]] = {name: [] for name in workers}
-    for _ in range(rounds):
+    for _ in range(args.rounds):
         for name, worker in workers.items():
             machine.watch()
-            seconds[name] += worker.call("take_turn", least_s)
-    return seconds
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep the profiler's library from writing to the terminal."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+            seconds[name] += worker.call("take_turn", 0 if args.fast else TURN_S)
+    spoilt = machine.find_disturbance(seconds)
+    if not (spoilt or needs_sums):
+        return Times(seconds, machine, spoilt)
+    single, sums = Machine(threads=1), {}
+    for _ in range(1 if args.fast else SUM_ROUNDS):
+        for name, worker in workers.items():
+            single.watch()
+            sums[name] = worker.call("sum_operations", 2)
+    return Times(seconds, machine, spoilt, sums, single)
 
 
 class Operations:
@@ -161,7 +128,8 @@ class Operations:
         self.steps = 0
 
     def add(self, step: Callable[[], Any]) -> None:
-        with quiet(), profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
+        activities = [ProfilerActivity.CPU]
+        with silence_stderr(), profile(activities=activities, record_shapes=True) as profiled:
             step()
         self.steps += 1
         for event in profiled.events():
@@ -174,13 +142,14 @@ class Operations:
         return sum(len(each) / self.steps * min(each) for each in self.seconds.values())
 
 
-def sum_operations(
-    workers: dict[str, Worker], rounds: int, steps: int
-) -> tuple[dict[str, float], Machine]:
-    """Return the sums over operations, on one thread, and the machine that made them."""
-    machine, sums = Machine(threads=1), {}
-    for _ in range(rounds):
-        for name, worker in workers.items():
-            machine.watch()
-            sums[name] = worker.call("sum_operations", steps)
-    return sums, machine
+@contextmanager
+def silence_stderr() -> Iterator[None]:
+    """Keep the profiler's library from writing to the terminal."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

@@ -3,43 +3,29 @@
 import statistics
 from typing import Any
 
-from cases import Case
-from contestants import FLOOR
-from workers import Machine
-
-STEPS, SUMS = "fastest step", "sum over operations, one thread"
+from experiments.speed.cases import Case
+from experiments.speed.contestants import FLOOR
+from experiments.speed.timing import STEPS, SUMS, Times
 
 SAME_NATS = 1e-4
 """Nats of the same weights differ by less."""
 
 
-def summarize(
-    case: Case,
-    seconds: dict[str, list[float]],
-    sums: dict[str, float] | None,
-    about: dict[str, Any],
-    machine: Machine,
-    single: Machine | None,
-    spoilt: str | None,
-) -> dict[str, Any]:
+def summarize(case: Case, times: Times, details: dict[str, Any]) -> dict[str, Any]:
     """Return the record of a case; tokens and shares are of what can be trusted."""
-    basis = SUMS if spoilt else STEPS
-    trusted = {name: min(each) for name, each in seconds.items()}
-    peak = machine.flops_per_second
-    if spoilt:
-        trusted, peak = sums, single.flops_per_second
-    contestants = {}
-    for name, each in seconds.items():
+    basis, machine = (SUMS, times.single) if times.spoilt else (STEPS, times.machine)
+    trusted, contestants = times.trusted, {}
+    for name, seconds in times.seconds.items():
         contestants[name] = {
-            "fastest_ms": 1e3 * min(each),
-            "median_ms": 1e3 * statistics.median(each),
-            "steps": len(each),
-            "operations_ms": None if sums is None else 1e3 * sums[name],
+            "fastest_ms": 1e3 * min(seconds),
+            "median_ms": 1e3 * statistics.median(seconds),
+            "steps": len(seconds),
+            "operations_ms": None if times.sums is None else 1e3 * times.sums[name],
             "tokens_per_second": case.tokens / trusted[name],
-            "share_of_peak": case.flops / trusted[name] / peak,
+            "share_of_peak": case.flops / trusted[name] / machine.flops_per_second,
             "share_of_floor": trusted[FLOOR] / trusted[name],
             "times_ours": trusted[name] / trusted["ours"],
-            **about[name],
+            **details[name],
         }
     return {
         "name": case.name,
@@ -49,29 +35,29 @@ def summarize(
         "tgt_len": case.tgt_len,
         "mem_len": case.mem_len,
         "model_gflop": case.flops / 1e9,
-        "spoilt": spoilt,
+        "spoilt": times.spoilt,
         "basis": basis,
-        "product": machine.describe(),
-        "product_one_thread": None if single is None else single.describe(),
+        "product": times.machine.describe(),
+        "product_one_thread": None if times.single is None else times.single.describe(),
         "contestants": contestants,
     }
 
 
-def format_case(found: dict[str, Any]) -> str:
+def format_case(record: dict[str, Any]) -> str:
     """Return a table of a case."""
-    product = found["product"]
+    product = record["product"]
     lines = [
-        f"\n{found['name']}: {found['rows']} x {found['tgt_len']} tokens, {found['mem_len']} "
-        f"remembered; {found['model_gflop']:.1f} GFLOP a step, products at "
+        f"\n{record['name']}: {record['rows']} x {record['tgt_len']} tokens, {record['mem_len']} "
+        f"remembered; {record['model_gflop']:.1f} GFLOP a step, products at "
         f"{product['gflops_per_second']:.0f} GFLOP/s (spread {product['spread']:.2f})"
     ]
-    if found["spoilt"]:
-        lines.append(f"SPOILT: {found['spoilt']}. What counts: {found['basis']}.")
+    if record["spoilt"]:
+        lines.append(f"SPOILT: {record['spoilt']}. What counts: {record['basis']}.")
     lines.append(
         f"{'':20}{'fastest':>10}{'median':>10}{'sum':>10}{'tokens/s':>11}{'of peak':>9}"
         f"{'of floor':>9}{'x ours':>8}{'MB':>7}"
     )
-    for name, each in found["contestants"].items():
+    for name, each in record["contestants"].items():
         total = each["operations_ms"]
         lines.append(
             f"{name:20}{each['fastest_ms']:10.2f}{each['median_ms']:10.2f}"
@@ -85,7 +71,7 @@ def format_case(found: dict[str, Any]) -> str:
 
 
 def compare(
-    found: dict[str, Any], baseline: dict[str, Any], tolerance: float
+    results: dict[str, Any], baseline: dict[str, Any], tolerance: float
 ) -> tuple[list[str], bool]:
     """Return a line for each result of ours in both, and whether one got slower.
 
@@ -94,18 +80,13 @@ def compare(
     """
     old_cases = {case["name"]: case for case in baseline["cases"]}
     lines, is_slower = [], False
-    for case in found["cases"]:
-        old_case = old_cases.get(case["name"])
-        for name in case["contestants"]:
-            if not name.startswith("ours"):
-                continue
-            both = None
-            if old_case is not None and name in old_case["contestants"]:
-                both = comparable_times(case, old_case, name)
-            if both is None:
+    for case in results["cases"]:
+        for name in (name for name in case["contestants"] if name.startswith("ours")):
+            times = comparable_times(case, old_cases.get(case["name"]), name)
+            if times is None:
                 lines.append(f"{case['name']}, {name}: nothing to compare with")
                 continue
-            now, before, basis = both
+            now, before, basis = times
             verdict = "SLOWER" if now > before * (1 + tolerance) else "as fast"
             is_slower |= verdict == "SLOWER"
             lines.append(f"{case['name']}, {name}: {now / before - 1:+.1%} by {basis}: {verdict}")
@@ -113,10 +94,12 @@ def compare(
 
 
 def comparable_times(
-    case: dict[str, Any], old_case: dict[str, Any], name: str
+    case: dict[str, Any], old_case: dict[str, Any] | None, name: str
 ) -> tuple[float, float, str] | None:
     """Return the time now and before in products of 1024 cubed, and what they are times of."""
     shape = ("sizes", "rows", "tgt_len", "mem_len")
+    if old_case is None or name not in old_case["contestants"]:
+        return None
     if any(case[key] != old_case[key] for key in shape):
         return None
     threads = case["product"]["threads"] == old_case["product"]["threads"]
@@ -124,10 +107,10 @@ def comparable_times(
         field, product, basis = "fastest_ms", "product", STEPS
     else:
         field, product, basis = "operations_ms", "product_one_thread", SUMS
-    times = []
-    for each in (case, old_case):
-        ms = each["contestants"][name][field]
-        if ms is None:
-            return None
-        times.append(ms * each[product]["gflops_per_second"])
-    return times[0], times[1], basis
+    both = (case, old_case)
+    if any(each["contestants"][name][field] is None for each in both):
+        return None
+    now, before = (
+        each["contestants"][name][field] * each[product]["gflops_per_second"] for each in both
+    )
+    return now, before, basis

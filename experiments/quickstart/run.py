@@ -1,0 +1,62 @@
+"""What is memory worth to the quickstart: compared with a network trained without it, and with xz?
+
+    python -m experiments.quickstart.run [--seeds 1 2 3] [--only KIND ...] [--fast]
+
+The configuration of the quickstart with a fixed number of steps. Kinds: its network ("memory"),
+also read with twice the memory and without; and one trained without memory ("alone"), also read by
+a window that moves by 8 tokens. xz compresses the test text alone and after the training text.
+"""
+
+from argparse import Namespace
+from typing import Any
+
+from experiments import common
+from txl_lightning.data.recipe import DataConfig
+
+OPTIONS = {
+    "config": "configs/quickstart.yaml",
+    "plan.minutes": None,
+    # Those of the run in README.md.
+    "trainer.max_steps": 3504,
+    "trainer.val_check_interval": 876,
+    "checkpoint.every_n_steps": 300,
+}
+KINDS = {"memory": {}, "alone": {"model.net.mem_len": 0}}
+SEGMENT, MEM_LEN = 64, 128
+READINGS = {
+    "memory": {
+        f"mem_len {n}": {"mem_len": n, "tgt_len": SEGMENT} for n in (2 * MEM_LEN, MEM_LEN, 0)
+    },
+    "alone": {
+        "mem_len 0": {"mem_len": 0, "tgt_len": SEGMENT},
+        "window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8},
+    },
+}
+"""Ways to read the test text, by kind."""
+
+
+def main() -> None:
+    """Compress the text with xz; train both kinds with each seed, and score the test text."""
+    args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
+    common.measure_once(args, "xz", common.measure_xz, DataConfig(vocab="bytes"))
+    common.measure_kinds(args, measure)
+
+
+def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
+    """Train; return bits per byte of the whole test text by the way it is read."""
+    options = OPTIONS | KINDS[kind] | (common.FAST if args.fast else {})
+    run = common.train(args, f"{kind} {seed}", seed, options)
+    how = {"split": "test", "batch_size": 16} | ({"max_tokens": 2000} if args.fast else {})
+    tests = {name: run.evaluate(how | way) for name, way in READINGS[kind].items()}
+    return (
+        {"kind": kind, "seed": seed}
+        | run.describe("val/bits_per_byte")
+        | {
+            "bits_per_byte": {name: test["bits_per_byte"] for name, test in tests.items()},
+            "tokens_scored": next(iter(tests.values()))["tokens_scored"],
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

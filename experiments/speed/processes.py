@@ -1,0 +1,85 @@
+"""Contestants as processes, so that each has its own memory; they answer one after the other."""
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+FORKS = multiprocessing.get_context("forkserver")
+# Imported once; a process that is forked before torch starts threads may start its own.
+FORKS.set_forkserver_preload(["torch", "txl_lightning.model"])
+
+
+class Worker:
+    """A process that makes an object and calls its methods when it is asked to."""
+
+    def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
+        self.pipe, pipe = FORKS.Pipe()
+        self.process = FORKS.Process(target=serve, args=(pipe, make, arguments), daemon=True)
+        self.process.start()
+        pipe.close()
+
+    def ask(self, method: str, *arguments: Any) -> None:
+        self.pipe.send((method, arguments))
+
+    def answer(self) -> Any:
+        """Return what was asked for, or the process's first answer: None, when it is ready.
+
+        Raises:
+            RuntimeError: the process failed; the message is the last line of its error.
+        """
+        try:
+            failure, result = self.pipe.recv()
+        except EOFError:
+            failure, result = "the process ended", None
+        if failure is not None:
+            raise RuntimeError(failure)
+        return result
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        self.ask(method, *arguments)
+        return self.answer()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.pipe.close()
+        self.process.join(5)
+        self.process.terminate()
+
+
+def serve(pipe: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Make the object, then call its methods until the pipe is closed."""
+    try:
+        made = make(*arguments)
+        pipe.send((None, None))
+        while True:
+            method, arguments = pipe.recv()
+            pipe.send((None, getattr(made, method)(*arguments)))
+    except EOFError:
+        return
+    except Exception as error:
+        pipe.send((f"{type(error).__name__}: {error}".splitlines()[0], None))
+
+
+@contextmanager
+def start_workers(
+    makers: Mapping[str, tuple[Any, ...]], left_out: dict[str, str] | None = None
+) -> Iterator[dict[str, Worker]]:
+    """Start a process for each function with arguments; one that fails is named in `left_out`."""
+    workers: dict[str, Worker] = {}
+    try:
+        for name, (make, *arguments) in makers.items():
+            workers[name] = Worker(make, *arguments)
+            try:
+                workers[name].answer()
+            except RuntimeError as error:
+                if left_out is None:
+                    raise
+                left_out[name] = str(error)
+                workers.pop(name).__exit__()
+        yield workers
+    finally:
+        for worker in workers.values():
+            worker.__exit__()
