@@ -11,8 +11,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from .. import __version__
 from ..analysis.plots import GRAY, PALETTE, open_figure, use_log_axis
-from ..errors import flatten_settings
 from ..command_line import PROGRAM
+from ..errors import flatten_settings
 from ..machine import commit, cpu_name
 from ..runs.metrics import collect_by_key, read_metrics
 from ..tables import align_columns, write_table
