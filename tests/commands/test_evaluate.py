@@ -66,9 +66,14 @@ def test_the_record_names_everything_a_number_depends_on(measure, checkpoint, mo
 
 
 @pytest.mark.bfloat16
-def test_bfloat16_weights_change_nats_slightly_and_have_their_own_row(txl, measure, checkpoint):
+def test_bfloat16_weights_change_nats_slightly_and_have_their_own_row(
+    txl, measure, checkpoint, text_file
+):
     txl("convert", checkpoint, "--out=ours")
-    records = [measure(f"--weights={name}", *LENGTHS, path="ours") for name in ("float32", "bf16")]
+    records = [
+        measure(f"--weights={name}", "--path", text_file, *LENGTHS, path="ours")
+        for name in ("float32", "bf16")
+    ]
     assert [record["weights"] for record in records] == ["float32", "bf16"]
     assert records[1]["nats"] == pytest.approx(records[0]["nats"], rel=1e-3)
     assert Path("ours/README.md").read_text().count("| segments") == 2
