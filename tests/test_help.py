@@ -1,5 +1,6 @@
 """The output of --help, and the packages that it does not import."""
 
+import argparse
 import inspect
 import io
 import re
@@ -11,8 +12,10 @@ from contextlib import redirect_stdout
 import pytest
 
 import txl_lightning
+from txl_lightning import CorpusDataModule
 from txl_lightning import __main__ as entry
 from txl_lightning.command_line import COMMANDS, TrainerCommand
+from txl_lightning.data.recipe import DataConfig
 
 SLOW = {"lightning", "torchmetrics", "wandb", "matplotlib", "scipy", "requests", "tokenizers"}
 TRAINER = [name for name, command in COMMANDS.items() if isinstance(command, TrainerCommand)]
@@ -102,6 +105,20 @@ def test_help_has_usage_options_without_types_and_an_example_that_parses(
 )
 def test_options_have_their_fields_docstrings_and_defaults(helps, command, part):
     assert part in " ".join(helps[command].split())
+
+
+@pytest.mark.parametrize("command", FUNCTIONS)
+def test_every_option_of_a_command_has_a_sentence(command):
+    _, parser = entry.make_parser(command)
+    options = [each for each in parser._actions if each.help != argparse.SUPPRESS]
+    assert [each.dest for each in options if not (each.help or "").strip()] == []
+
+
+def test_the_settings_of_a_text_are_explained_alike_to_prepare_and_to_fit():
+    explained = [
+        inspect.getdoc(each).split("Args:\n")[1] for each in (DataConfig, CorpusDataModule)
+    ]
+    assert explained[1].startswith(explained[0])
 
 
 def test_options_appear_in_the_help_of_their_commands_ours_first(helps):

@@ -129,7 +129,12 @@ def test_signal_at_any_moment_ends_a_command_that_trains_nothing(place, command,
     """Also Ctrl-C twice; USR1 asks for a checkpoint, and there is none."""
     assert place.fit("--trainer.max_steps=3").code == 0
     chance, words = random.Random(command), [command, *COMMANDS[command]]
-    more = (lambda nth: ["--out", f"converted{nth}"]) if command == "convert" else lambda nth: []
+    # A result of their own: what an earlier run has prepared would end a later one at once.
+    fresh = {"convert": "--out=converted{}", "prepare": "--data_dir=data{}"}.get(command, "")
+
+    def more(nth: object) -> list[str]:
+        return [fresh.format(nth)] if fresh else []
+
     since = time.monotonic()
     assert place.end(place.fork(*more("whole"), command=words)).code == 0
     longest, ended_by_signal = time.monotonic() - since, 0

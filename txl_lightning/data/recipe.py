@@ -34,7 +34,23 @@ LARGE = 10_000_000
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Settings of a text and its tokenization; `CorpusDataModule` explains each."""
+    """Settings of a text and its tokenization.
+
+    Args:
+        corpus: Text by name: downloaded once; python_source is the running Python's library, and
+            sort, copy and recall are generated.
+        path: Your own text instead of the corpus: a file, a folder or archive of documents,
+            JSON lines, or three of these for train, val and test.
+        vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
+            tokenizer.json, or words, one per line; default the corpus's own, or bytes.
+        document_unit: Unit of documents, which attend to nothing before them; default the
+            corpus's own, the files of a folder or archive, otherwise none.
+        split: Fractions for train, val and test if the text is not already split; they add up to 1.
+        words: Rules of words; default those of the corpus's published results.
+        subwords: Training of subwords.
+        task: Sizes of sort, copy and recall.
+        data_dir: Data directory; default $TXL_DATA, or data.
+    """
 
     corpus: CorpusName = "python_source"
     path: str | list[str] | None = None
