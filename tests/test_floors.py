@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "txl_lightning"
@@ -20,11 +21,11 @@ FLOORS = {
 # The present line counts; the goals are 13,000 in all and 14,000 of tests. Lower a budget with
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
-    "top": 1131, "model": 2298, "data": 2741, "evaluation": 477, "generation": 576, "runs": 409,
+    "top": 1131, "model": 2298, "data": 2757, "evaluation": 477, "generation": 576, "runs": 409,
     "checkpoints": 758, "convert": 515, "analysis": 713, "training": 3296, "sweeps": 564,
     "commands": 1345,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_823, 17_120, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_839, 17_120, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
@@ -96,6 +97,11 @@ def test_files_and_functions_are_short():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno - node.lineno < FUNCTION_LINES, f"{path}: {node.name}"
+
+
+def test_no_two_files_have_one_name():
+    names = Counter(path.name for path in FILES)
+    assert [name for name, n in names.items() if n > 1 and name != "__init__.py"] == []
 
 
 def test_a_package_is_imported_only_in_its_places():

@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments import common
 from txl_lightning.__main__ import run
-from txl_lightning.analysis.speed import is_disturbed
+from txl_lightning.analysis.timing import is_disturbed
 
 NETWORK = common.REPOSITORY / "configs" / "paper" / "enwik8_base.yaml"
 SMALL = common.REPOSITORY / "configs" / "smoke.yaml"

@@ -13,7 +13,7 @@ import pytest
 from txl_lightning.commands.compare import choose_charts
 from txl_lightning.files import host_name
 from txl_lightning.runs.listing import load_run
-from txl_lightning.runs.metrics import RunMetrics
+from txl_lightning.runs.metrics_table import RunMetrics
 
 PROGRAM = """
 import sys

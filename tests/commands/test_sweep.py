@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from txl_lightning.sweeps import engine, results
+from txl_lightning.sweeps import engine, trial_results
 from txl_lightning.sweeps.runner import make_command
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "sweeps").glob("*.yaml"))
@@ -63,7 +63,7 @@ def test_interrupted_and_failing_runs_of_fit_are_compared(
     assert (best["state"], best["model.net.mem_len"], best["validations"]) == ("complete", 8, 5)
     assert (other["state"], other["value"]) == ("fail", None)
     assert other["reason"].startswith("exit code 2: error: data.tgt_len: invalid 0")
-    values, _ = results.read_metric(Path("out", "000"), "val/loss")
+    values, _ = trial_results.read_metric(Path("out", "000"), "val/loss")
     assert len(values) == 5
     assert best["value"] == min(values)
     line = next(line for line in output.out.splitlines() if " evaluate out/000/" in line)
@@ -84,7 +84,7 @@ def test_trials_of_shipped_sweeps_are_runs_of_fit(path, txl, repository, tmp_pat
     config = yaml.safe_load(output.out)
     assert config["trainer"]["logger"]["class_path"].endswith("WandbLogger")
     sweep.study.ask().set_user_attr("parameters", parameters)
-    for key, expected in results.flat_parameters(sweep.study.trials[1]).items():
+    for key, expected in trial_results.flat_parameters(sweep.study.trials[1]).items():
         value = config
         for word in key.split("."):
             value = value[word]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from txl_lightning import stream_nats
-from txl_lightning.analysis.recl import compute_recl, score_context, spread_targets
+from txl_lightning.analysis.context_length import compute_recl, score_context, spread_targets
 from txl_lightning.checkpoints import load, load_checkpoint
 from txl_lightning.checkpoints.saving import manifest_path
 from txl_lightning.commands.inputs import pick_device, read_ids

@@ -23,9 +23,9 @@ from txl_lightning.errors import format_line, is_out_of_memory
 from txl_lightning.generation import Sampling, decode_steps, start_decoding
 from txl_lightning.generation.state import load_state, save_state
 from txl_lightning.runs.logger import RunLogger
-from txl_lightning.runs.metrics import read_metrics
+from txl_lightning.runs.metrics_table import read_metrics
 from txl_lightning.sweeps import engine
-from txl_lightning.sweeps.results import read_metric
+from txl_lightning.sweeps.trial_results import read_metric
 
 pytestmark = pytest.mark.faults
 

@@ -16,7 +16,7 @@ from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.errors import CheckpointError, DataError
 from txl_lightning.runs.folder import lock_folder
 from txl_lightning.runs.logger import RunLogger
-from txl_lightning.runs.metrics import read_log
+from txl_lightning.runs.metrics_table import read_log
 from txl_lightning.training.options import CheckpointConfig
 from txl_lightning.training.start import check_same_model, find_start
 

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..runs.metrics import RunMetrics
+from ..runs.metrics_table import RunMetrics
 from .plots import Draw, draw_from_zero, to_svg
 
 LARGE, SMALL = (4.6, 2.8), (2.1, 1.5)

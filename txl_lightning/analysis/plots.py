@@ -7,7 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import IO, Any
 
-from ..runs.metrics import ERROR, RunMetrics
+from ..runs.metrics_table import ERROR, RunMetrics
 
 Rows = Sequence[dict[str, Any]]
 Draw = Callable[[Any], None]

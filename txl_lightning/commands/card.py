@@ -9,7 +9,7 @@ from ..data.vocab import Vocabulary
 from ..errors import format_line
 from ..files import write_text
 from ..model import TransformerXL
-from ..runs.metrics import read_metrics
+from ..runs.metrics_table import read_metrics
 
 CARD = "README.md"
 COLUMNS = ("Text", "Split", "Protocol", "Weights", "Bits per byte", "Nats per token", "Tokens")

@@ -10,7 +10,7 @@ from ..analysis.page import render_page
 from ..analysis.plots import PALETTE, Draw, draw_memory_gain, draw_runs, use_log_axis
 from ..files import check_file_writable, write_text
 from ..runs.listing import find_runs, load_run, shorten_paths
-from ..runs.metrics import RunMetrics, collect_by_key, find_differences
+from ..runs.metrics_table import RunMetrics, collect_by_key, find_differences
 from ..tables import align_columns
 
 

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..analysis.context_length import THRESHOLD, compute_recl, score_context, spread_targets
 from ..analysis.plots import label_recl, plot_gains
-from ..analysis.recl import THRESHOLD, compute_recl, score_context, spread_targets
 from ..checkpoints import LoadedCheckpoint
 from ..data.vocab import Vocabulary
 from ..errors import require

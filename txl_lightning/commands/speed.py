@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 
 from ..analysis.plots import Rows, plot_latency, plot_speed
-from ..analysis.speed import compare_with_window, is_disturbed, measure_latency
+from ..analysis.timing import compare_with_window, is_disturbed, measure_latency
 from ..checkpoints import load_checkpoint
 from ..errors import require
 from ..files import find_config, load_yaml

@@ -28,7 +28,7 @@ def sweep_command(
     require(0 <= seed < 2**32, "seed", seed, "at least 0 and less than 2^32")
     if find_spec("optuna") is None:
         raise ValueError("sweep: optuna is not installed; pip install 'txl-lightning[sweeps]'")
-    from ..sweeps import engine, results, runner
+    from ..sweeps import engine, runner, trial_results
 
     config = engine.load_sweep_file(find_config(path))
     limit, method = count or config.get("run_cap"), config["method"]
@@ -39,5 +39,5 @@ def sweep_command(
     sweep = engine.open_sweep(config, folder, seed)
     with show_progress("trials", limit, in_bytes=False) as advance:
         runner.run_trials(sweep, limit, advance)
-    results.draw_figures(sweep)
-    results.print_results(sweep)
+    trial_results.draw_figures(sweep)
+    trial_results.print_results(sweep)

@@ -11,7 +11,7 @@ import yaml
 from ..errors import DataError, flatten_settings, require
 from ..files import host_name, is_running, load_yaml, read_json
 from .folder import CONFIG, METRICS, STATE
-from .metrics import RunMetrics, read_metrics
+from .metrics_table import RunMetrics, read_metrics
 
 STATE_SHAPE = {"state": str, "step": int, "parameters": int, "host": str, "pid": int}
 

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..files import explain_write_errors, flush_to_disk, write_text
-from .metrics import read_log
+from .metrics_table import read_log
 
 
 class RunLogger(CSVLogger):

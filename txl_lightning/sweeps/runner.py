@@ -24,7 +24,7 @@ from optuna.trial import TrialState
 from ..errors import UNKNOWN_KEY, require
 from ..signals import EXIT, SAVE, PendingSignals, handle_signals
 from .engine import Sweep
-from .results import find_error, read_metric, write_results
+from .trial_results import find_error, read_metric, write_results
 
 POLL = 1.0
 """Seconds between reads of a trial's metrics."""

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import EarlyStopping, LambdaCallback, ModelChec
 from txl_lightning.errors import StorageError
 from txl_lightning.files import find_write_problem
 from txl_lightning.runs.logger import RunLogger
-from txl_lightning.runs.metrics import read_log
+from txl_lightning.runs.metrics_table import read_log
 from txl_lightning.signals import is_child
 from txl_lightning.training.callbacks import checkpointing
 from txl_lightning.training.callbacks.checkpointing import (

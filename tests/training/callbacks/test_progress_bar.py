@@ -10,7 +10,7 @@ from lightning.pytorch.loggers import CSVLogger
 from rich.console import Console
 
 from txl_lightning import TransformerXL, TransformerXLConfig
-from txl_lightning.runs.metrics import RunMetrics, read_metrics
+from txl_lightning.runs.metrics_table import RunMetrics, read_metrics
 from txl_lightning.training.callbacks import progress_bar
 from txl_lightning.training.callbacks.progress_bar import TokenProgressBar
 from txl_lightning.training.callbacks.throughput import Throughput

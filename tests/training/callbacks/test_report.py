@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from txl_lightning import __main__ as entry
 from txl_lightning.analysis.plots import draw_attention, draw_learning_curves, draw_memory_gain
 from txl_lightning.command_line import PROGRAM
-from txl_lightning.runs.metrics import RunMetrics
+from txl_lightning.runs.metrics_table import RunMetrics
 from txl_lightning.training.callbacks import report
 from txl_lightning.training.callbacks.checkpointing import AtomicCheckpointIO, LastCheckpoint
 from txl_lightning.training.callbacks.report import Report, ReportConfig

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress
 from ...errors import show_controls, unfiltered_stdout
 from ...model import TransformerXL, has_bfloat16_units
 from ...model.kernels import choose_kernel
-from ...runs.metrics import RunMetrics, format_columns, read_metrics
+from ...runs.metrics_table import RunMetrics, format_columns, read_metrics
 from ...tables import align_columns
 from . import LanguageModel
 from .run_folder import is_fitting, run_folder

@@ -21,7 +21,7 @@ from ...command_line import PROGRAM
 from ...errors import convert_fields, flatten_settings, require, show_controls
 from ...files import host_name, write_json, write_text
 from ...machine import describe_environment
-from ...runs.metrics import RunMetrics, find_differences, format_columns, read_metrics
+from ...runs.metrics_table import RunMetrics, find_differences, format_columns, read_metrics
 from .run_folder import is_fitting, run_folder
 from .validation_probe import ValidationProbe
 from .weight_averaging import WeightAverage

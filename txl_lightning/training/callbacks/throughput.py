@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from ...data.stream import Segment
-from ...runs.metrics import read_metrics
+from ...runs.metrics_table import read_metrics
 from . import LanguageModel
 from .run_folder import run_folder
 

@@ -1,6 +1,6 @@
 """Metrics loaded from metrics.csv equal the logged ones."""
 
-from txl_lightning.runs.metrics import (
+from txl_lightning.runs.metrics_table import (
     RunMetrics,
     find_differences,
     format_columns,

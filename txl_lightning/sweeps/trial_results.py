@@ -14,7 +14,7 @@ from ..analysis.plots import GRAY, PALETTE, open_figure, use_log_axis
 from ..command_line import PROGRAM
 from ..errors import flatten_settings
 from ..machine import commit, cpu_name
-from ..runs.metrics import collect_by_key, read_metrics
+from ..runs.metrics_table import collect_by_key, read_metrics
 from ..tables import align_columns, write_table
 from .engine import Sweep
 

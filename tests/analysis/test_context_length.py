@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning.analysis.recl import compute_recl, gain, score_context, spread_targets
+from txl_lightning.analysis.context_length import compute_recl, gain, score_context, spread_targets
 
 
 def gain_by_hand(models: list, c: int, longer: int, i: int, r: float) -> float:
@@ -102,7 +102,7 @@ def test_score_of_a_context_is_that_of_a_window_of_its_tokens(
     make_net, monkeypatch, changes, tgt_len
 ):
     # Score targets in chunks.
-    monkeypatch.setattr("txl_lightning.analysis.recl.SCORES", 1000)
+    monkeypatch.setattr("txl_lightning.analysis.context_length.SCORES", 1000)
     net, free = make_net(**changes), make_net(**changes | {"same_length": None})
     free.load_state_dict(net.state_dict())
     tokens, place_P = torch.randint(11, (60,)).numpy(), spread_targets(60, 20, 9)

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from txl_lightning.sweeps import engine, results
+from txl_lightning.sweeps import engine, trial_results
 
 VALUES = [{"data": {"tgt_len": 9, "order": "x"}}, {"data": {"tgt_len": 8, "order": "y"}}]
 PARAMETERS = {
@@ -38,26 +38,26 @@ def make_sweep(tmp_path):
 
 def test_rows_are_sorted_by_value_and_settings_are_columns(make_sweep):
     sweep = make_sweep(3.0, 2.0, 4.0, 1.0, n_ended=3)
-    rows = results.make_rows(sweep)
+    rows = trial_results.make_rows(sweep)
     assert [row["trial"] for row in rows] == [1, 0, 2, 3]
     assert [row["state"] for row in rows] == ["complete"] * 3 + ["running"]
     assert {"data.tgt_len", "data.order", "lr", "mixed", "one"} < rows[0].keys()
     assert {(row["data.tgt_len"], row["data.order"]) for row in rows} <= {(9, "x"), (8, "y")}
-    results.draw_figures(sweep)
+    trial_results.draw_figures(sweep)
     for name in ("results", "curves"):
         assert (sweep.folder / f"{name}.png").stat().st_size > 10_000
     sweep.config["metric"]["goal"] = "maximize"
-    assert [row["trial"] for row in results.make_rows(sweep)] == [2, 0, 1, 3]
+    assert [row["trial"] for row in trial_results.make_rows(sweep)] == [2, 0, 1, 3]
 
 
 def test_one_trial_has_a_curve_and_commands_that_can_be_pasted(make_sweep, capsys):
-    results.draw_figures(make_sweep())
-    results.draw_figures(sweep := make_sweep(1.0))
+    trial_results.draw_figures(make_sweep())
+    trial_results.draw_figures(sweep := make_sweep(1.0))
     assert [path.name for path in sweep.folder.glob("*.png")] == ["curves.png"]
     checkpoint = sweep.folder / "000" / "version_0" / "checkpoints" / "best.ckpt"
     checkpoint.parent.mkdir(parents=True)
     checkpoint.touch()
-    results.print_results(sweep)
+    trial_results.print_results(sweep)
     lines = capsys.readouterr().out.splitlines()
     evaluate, compare = (shlex.split(line) for line in lines if "txl-lightning" in line)
     assert evaluate[1:] == ["evaluate", str(checkpoint), "--split", "val"]
@@ -72,7 +72,7 @@ def test_later_value_of_a_step_counts_and_a_truncated_line_does_not(tmp_path):
     for number, text in texts.items():
         (tmp_path / f"version_{number}").mkdir()
         (tmp_path / f"version_{number}" / "metrics.csv").write_text(text)
-    values, columns = results.read_metric(tmp_path, "val/loss")
+    values, columns = trial_results.read_metric(tmp_path, "val/loss")
     assert values == [2.4, 2.0]
     assert set(columns) == {"step", "train/loss", "val/loss", "lr"}
 
@@ -85,4 +85,4 @@ def test_error_of_a_log_is_its_last_error_or_last_line(tmp_path):
         ("", ""),
     ):
         log.write_text(text)
-        assert results.find_error(log) == expected
+        assert trial_results.find_error(log) == expected
