@@ -35,7 +35,8 @@ OPTIONS = {
 
 def main() -> None:
     """Measure, print, and exit with 1 if a process differs."""
-    args = parse_args(__file__, __doc__, seeds=(1,), **OPTIONS)
+    vary = "nothing: processes repeat one computation"
+    args = parse_args(__file__, __doc__, vary=vary, seeds=(1,), **OPTIONS)
     values = (f"{name} {getattr(args, name)}" for name in OPTIONS if name != "name")
     name = args.name or ", ".join(values)
     measure_once(args, name, measure)
