@@ -48,9 +48,9 @@ MEMBERS = {
     "torch._foreach_lerp_": "training/muon",
     "torch._foreach_mul_": "training/muon",
     "torch._softmax_backward_data": "model/kernels/per_head",
-    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "model/narrow",
-    "torch.ops.mkldnn._linear_pointwise": "model/narrow",
-    "torch.ops.mkldnn._reorder_linear_weight": "model/narrow",
+    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "model/precision",
+    "torch.ops.mkldnn._linear_pointwise": "model/precision",
+    "torch.ops.mkldnn._reorder_linear_weight": "model/precision",
 }
 """Members by where the library keeps them, each with the files of the package that use it."""
 

@@ -1,10 +1,9 @@
 """Text generation with memory: state.py first, then decoding.py, which uses the others."""
 
 from .decoding import beam_search, decode_steps, generate, search_beams
-from .prompts import encode_prompt
+from .prompts import StreamingDetokenizer, encode_prompt
 from .sampling import Sampling
 from .state import DecodingState, start_decoding
-from .streaming import StreamingDetokenizer
 
 __all__ = [
     "DecodingState", "Sampling", "StreamingDetokenizer", "beam_search", "decode_steps",

@@ -1,10 +1,9 @@
 """The network. Imports only torch and our errors."""
 
 from .config import EvalLengths, EvalSameLength, TransformerXLConfig
-from .devices import accumulator_dtype, has_bfloat16_units
 from .inference import AnyMemory, CachedReader, KeyValueCache, eval_mode
 from .memory import Memory
-from .narrow import Weights, narrow_weights
+from .precision import Weights, accumulator_dtype, has_bfloat16_units, narrow_weights
 from .transformer_xl import TransformerXL
 
 __all__ = [

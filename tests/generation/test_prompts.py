@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words
-from txl_lightning.generation.streaming import StreamingDetokenizer
+from txl_lightning.generation.prompts import StreamingDetokenizer
 
 BYTES = Bytes()
 WORDS = Words(("ab", "cd", "<eos>"), WordOptions())

@@ -1,4 +1,4 @@
-"""Layers with bfloat16 weights, for faster inference on a CPU.
+"""Precisions that a device has, or is fast in; layers with bfloat16 weights.
 
 O outputs   D inputs
 """
@@ -12,6 +12,16 @@ from ..errors import require
 from .transformer_xl import TransformerXL
 
 Weights = Literal["float32", "bf16"]
+
+
+def accumulator_dtype(device: torch.device) -> torch.dtype:
+    """Return float64 for sums, or float32 on Apple's devices, which lack float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def has_bfloat16_units(device: torch.device) -> bool:
+    """Return True if bfloat16 matrix products are several times as fast on the device."""
+    return device.type == "cuda" or torch.cpu.get_capabilities().get("amx_bf16", False)
 
 
 class Bfloat16Linear(nn.Module):
