@@ -41,7 +41,11 @@ def main() -> None:
 
 
 def load_results(folder: Path = FOLDER) -> dict[str, Records]:
-    return {path.parent.name: load_records(path) for path in sorted(folder.glob("*/results.json"))}
+    """Return the records of each folder, without those that are not drawn and make no claim."""
+    paths = sorted(folder.glob("*/results.json"))
+    names = {path.parent.name: path for path in paths}
+    has_figures = {name for name in names if (FOLDER / name / "figures.py").is_file()}
+    return {name: load_records(path) for name, path in names.items() if name in has_figures}
 
 
 def update_pages() -> dict[Path, str]:
