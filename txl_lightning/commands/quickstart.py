@@ -16,6 +16,7 @@ from ..evaluation.scoring import stream_nats
 from ..files import find_config, load_yaml
 from ..generation import generate
 from ..model import TransformerXL
+from ..runs.folder import CHECKPOINTS, CONFIG, LAST
 
 if TYPE_CHECKING:
     from ..data.datamodule import CorpusDataModule
@@ -97,9 +98,9 @@ def print_sample(data: "CorpusDataModule", model: TransformerXL) -> None:
 
 
 def print_next_commands(folder: Path) -> None:
-    checkpoint = folder / "checkpoints" / "last.ckpt"
-    run, path, config = (shlex.quote(str(p)) for p in (folder, checkpoint, folder / "config.yaml"))
+    paths = folder, folder / CHECKPOINTS / LAST, folder / CONFIG
+    run, checkpoint, config = (shlex.quote(str(path)) for path in paths)
     print("\nto continue training, test with a longer memory, or sample:\n")
-    print(f"  txl-lightning fit --config {config} --ckpt_path {path} --plan.minutes 10")
+    print(f"  txl-lightning fit --config {config} --ckpt_path {checkpoint} --plan.minutes 10")
     print(f"  txl-lightning test {run} --model.eval_mem_len 512")
     print(f"  txl-lightning generate {run} --prompt 'import os'")
