@@ -1,4 +1,4 @@
-"""TimeBudget: plan a run by its own speed, so that it takes equally long on any machine."""
+"""TimeBudget: plan a run from its measured speed, so that it takes equally long on any machine."""
 
 import time
 from collections.abc import Callable
