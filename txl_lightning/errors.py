@@ -143,10 +143,10 @@ def describe_types(types: str) -> str:
 
 def suggest_key(key: str, known: Iterable[str]) -> str:
     """Return the message for an unknown key, with the most similar known key."""
-    last, known = key.split(".")[-1], sorted(known)
+    last, names = key.split(".")[-1], sorted(known)
     # An equal last part is a better hint than a similar spelling.
-    similar = [name for name in known if name.split(".")[-1] == last]
-    similar += difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    similar = [name for name in names if name.split(".")[-1] == last]
+    similar += difflib.get_close_matches(key, names, n=1, cutoff=0.75)
     hint = f"did you mean {similar[0]}?" if similar else "see --help for the known ones"
     return f"{key}: {UNKNOWN_KEY}; {hint}"
 

@@ -42,7 +42,7 @@ KEY = "txl_lightning"
 WEIGHTS = "model.safetensors"
 # Incremented when older releases cannot read new checkpoints.
 FORMAT = 1
-# Manifest entries: the file's own, and those of files that may still be in its place.
+# Largest number of manifest entries: the file's own, and those of files it has replaced.
 N_ENTRY = 4
 SHAPE = {...: {"step": int, "exact": bool, "bytes": int}}
 Manifest = dict[str, dict[str, Any]]

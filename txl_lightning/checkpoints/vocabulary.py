@@ -1,4 +1,4 @@
-"""Vocabularies of trained networks: the order of words gives the ids, and nothing is added."""
+"""Load vocabularies of trained networks: ids follow the order of words; no word is added."""
 
 from collections.abc import Sequence
 from pathlib import Path

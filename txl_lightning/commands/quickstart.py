@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..data.datamodule import CorpusDataModule
 
 PROMPT_LEN = 300
-"""Tokens of the test text before the sample: in training, the memory is rarely nearly empty."""
+"""Tokens of the test text before the sample, which fill the memory as in training."""
 SECONDS = 30
 """Time for each measurement of the test text; a slow machine scores a part of it."""
 N_TIMED = 10_000
@@ -92,8 +92,8 @@ def measure_memory(data: "CorpusDataModule", model: TransformerXL) -> None:
 def print_sample(data: "CorpusDataModule", model: TransformerXL) -> None:
     prompt = torch.from_numpy(data.store.ids("test")[:PROMPT_LEN].astype(np.int64))
     ids = generate(model, prompt, 200, temperature=0.9, seed=1)
-    before, after = data.vocab.decode(prompt[-40:].tolist()), data.vocab.decode(ids.tolist())
-    text = show_controls(f"{before}###{after}", kept="\n\t")
+    end, continuation = (data.vocab.decode(x.tolist()) for x in (prompt[-40:], ids))
+    text = show_controls(f"{end}###{continuation}", kept="\n\t")
     print(f"\nthe test text, and after ### the model's continuation:\n\n{text}")
 
 

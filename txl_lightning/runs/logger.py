@@ -1,4 +1,4 @@
-"""RunLogger: metrics.csv of a run, interrupted or not."""
+"""RunLogger: write metrics.csv, and continue it in a resumed run."""
 
 import csv
 import io

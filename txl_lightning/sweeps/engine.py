@@ -167,8 +167,8 @@ def open_sweep(config: Mapping[str, Any], folder: Path, seed: int) -> Sweep:
             study = optuna.create_study(**options)
             search = {key: config.get(key) for key in SEARCH} | {"seed": seed}
             search = json.loads(json.dumps(search))
-            before = study.user_attrs.get("search", search)
-            changed = ", ".join(key for key in search if before[key] != search[key])
+            saved = study.user_attrs.get("search", search)
+            changed = ", ".join(key for key in search if saved[key] != search[key])
         if changed:
             message = f"{changed}: changed since the sweep in {folder} began"
             raise ValueError(f"{message}; expected no change, or another folder as out")

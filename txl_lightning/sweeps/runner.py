@@ -1,4 +1,4 @@
-"""TrialRunner: run trials, each in a process; several sweeps of a machine may share a folder.
+"""TrialRunner: run each trial in a process; several sweeps on a machine may share a folder.
 
 A trial's folder has two locks, which the kernel releases when their holders end: owner.lock of the
 sweep, and process.lock of the sweep and its fit, which is all that a fit of a killed sweep holds.

@@ -143,10 +143,10 @@ def take_option(words: list[str], *names: str) -> tuple[list[str], list[str]]:
     parser = PlainParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument(*names, dest="values", action="append", default=[])
     try:
-        found, rest = parser.parse_known_args(words)
+        settings, others = parser.parse_known_args(words)
     except ArgumentError as error:
         raise ValueError(f"{names[-1].lstrip('-')}: {error.message}") from error
-    return found.values, rest
+    return settings.values, others
 
 
 def parse(parser: Parser, words: list[str]) -> Namespace:

@@ -1,4 +1,4 @@
-"""The checkpoint that a command starts from: found, its settings adopted, its weights loaded."""
+"""The checkpoint that a command starts from: find it, adopt its settings, load its weights."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""TokenProgressBar: a live line of training's progress, or whole lines in a file or a pipe.
+"""TokenProgressBar: the progress of training, as a live line or, in a file or a pipe, as lines.
 
 Lightning's own bars count batches of an epoch, of which our endless loader has none, and print
 nothing in a pipe.
@@ -128,8 +128,8 @@ class TokenProgressBar(ProgressBar):
             # The mean includes validations.
             step_seconds = (time.monotonic() - ended_at) / (self.step - step)
             ends.append(step_seconds * max(trainer.max_steps - self.step, 0))
-        known = [seconds for seconds in ends if seconds is not None]
-        return f"{timedelta(seconds=int(min(known)))} left" if known else ""
+        seconds = min((end for end in ends if end is not None), default=None)
+        return "" if seconds is None else f"{timedelta(seconds=int(seconds))} left"
 
     def print(self, text: str) -> None:
         # In a pipe, lines are not wrapped, because programs read them.

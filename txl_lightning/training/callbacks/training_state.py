@@ -1,4 +1,4 @@
-"""TrainingStateCheckpoint: memory, position and random numbers in every checkpoint.
+"""TrainingStateCheckpoint: save and restore memory, position in the text and random numbers.
 
 N layers   B rows of all ranks   M remembered   D width
 """

@@ -152,8 +152,8 @@ class ValidationProbe(Callback):
 def n_warmup_segments(module: LanguageModel, segment: Segment) -> int:
     """Return the number of segments after which the memory of every row is full."""
     config = module.corpus.config
-    before = config.eval_warmup_len + eval_mem_len(module) + config.eval_ext_len
-    return -(-before // segment.new_len)
+    n_token = config.eval_warmup_len + eval_mem_len(module) + config.eval_ext_len
+    return -(-n_token // segment.new_len)
 
 
 def eval_mem_len(module: LanguageModel) -> int:

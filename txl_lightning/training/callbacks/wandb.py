@@ -1,4 +1,4 @@
-"""Weights & Biases: metrics over tokens, one run however often it is resumed, offline if needed."""
+"""Weights & Biases: metrics over tokens, one W&B run for all resumes, offline if needed."""
 
 import os
 from collections.abc import Mapping
