@@ -22,10 +22,10 @@ FLOORS = {
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
     "top": 1131, "model": 2294, "data": 2757, "evaluation": 477, "generation": 569, "runs": 409,
-    "checkpoints": 758, "convert": 515, "analysis": 713, "training": 3296, "sweeps": 564,
+    "checkpoints": 757, "convert": 515, "analysis": 713, "training": 3296, "sweeps": 562,
     "commands": 1345,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_828, 17_120, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_825, 17_181, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},

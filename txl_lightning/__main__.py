@@ -21,12 +21,12 @@ from .command_line import COMMANDS, PROGRAM, Parser, TrainerCommand, list_comman
 from .files import YamlLoader
 
 WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-"""Errors of writing alone; a permission may also be missing to read."""
+"""Errors that only writing causes; without a permission, reading fails too."""
 
 
 def main() -> None:
     """Run the command; a user's mistake is one line and an exit code (TXL_DEBUG=1: a traceback)."""
-    # Standard streams that are closed (2>&-): the next file would get a stream's number.
+    # If a standard stream is closed (2>&-), the next file opened would get its number.
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
@@ -36,7 +36,7 @@ def main() -> None:
         with signals.exit_on_signals():
             run(sys.argv[1:])
     except BrokenPipeError:
-        # Python would write the rest at its end, and fail once more.
+        # Otherwise Python would flush the rest at exit, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
     except (ValueError, OSError, ModuleNotFoundError) as error:
@@ -123,7 +123,7 @@ def run_function(name: str, words: list[str]) -> None:
     except jsonargparse.ArgumentError as error:
         raise ValueError(parser.explain_error(str(error))) from error
     flush_denormals()
-    # What fit calls data.path is path here, and prepare's NAME.
+    # fit's data.path is `path` here, and NAME in prepare.
     with errors.strip_prefix("data.", ["path", *settings]):
         function(**settings)
 
@@ -151,21 +151,21 @@ def refuse_yaml_aliases() -> None:
 
 
 def flush_denormals() -> None:
-    """Compute with 0 for numbers too small to be normal: they slow a CPU's step several-fold."""
+    """Treat denormal numbers as 0: with them, a step on a CPU takes several times as long."""
     # A command that has not imported torch does not compute.
     if torch := sys.modules.get("torch"):
         torch.set_flush_denormal(True)
 
 
 def underscore_name(word: str) -> str:
-    """Return an option with its name as the parsers have it: --per_token for --per-token."""
+    """Return an option with underscores in its name: --per_token for --per-token."""
     name, sign, value = word.partition("=")
     is_name = name.startswith("--") and " " not in name
     return "--" + name[2:].replace("-", "_") + sign + value if is_name else word
 
 
 def name_checkpoint(name: str, words: list[str]) -> list[str]:
-    """Return words with the checkpoint as its parser has it: the first word, or --ckpt_path."""
+    """Return words with the checkpoint as the command's parser takes it: first, or --ckpt_path."""
     if not isinstance(COMMANDS[name], TrainerCommand):
         return [word.removeprefix("--ckpt_path=") for word in words if word != "--ckpt_path"]
     is_first = COMMANDS[name].arguments and words[:1] and not words[0].startswith("-")

@@ -20,9 +20,9 @@ MAX_WIDTH = 100
 
 @dataclass(frozen=True)
 class Command:
-    """A function NAME_command in commands/NAME.py, as it is known before it is imported."""
+    """A function NAME_command in commands/NAME.py, described without importing it."""
 
-    about: str
+    summary: str
     example: str
     arguments: str = ""
     """Positional arguments, as in the usage: those in brackets are optional."""
@@ -122,7 +122,7 @@ INVALID_VALUE = re.compile(
     r'Parser key "([\w.]+)".*?(?:  Expected a |Subtypes: \[)(.*?)(?:\. Got|\n.*Given) value: (.*)',
     re.DOTALL,
 )
-# In a list of reasons, one for each type: what is wrong with a class, or in its own words.
+# In a list of reasons, one per type: the class and its problem, or a plain message.
 CLASS_ERROR = re.compile(
     r"^ +- (?:Problem with given class_path '[\w.]*?(\w+)':\s+|"
     r"(?!Expected |Does not |Not a |Problem |Parser key |a ))(.+(?:\n {8}.*)*)",
@@ -142,7 +142,7 @@ class Parser(ArgumentParser):
         is_hidden: Callable[[str], bool] = lambda name: False,
         **options: Any,
     ) -> None:
-        # Without a command, it is jsonargparse's own, for the arguments of a class.
+        # Without a command: jsonargparse makes such parsers for the arguments of a class.
         self.command = COMMANDS.get(command)
         self.texts, self.is_hidden, self.names = texts or {}, is_hidden, set[str]()
         if self.command:
@@ -174,10 +174,10 @@ class Parser(ArgumentParser):
         if self.command and f"[{name}]" == self.command.arguments:
             names, options["nargs"] = (name,), "?"
         # Private: jsonargparse has put the type into an action.
-        kind, *others = get_args(getattr(options.get("action"), "_typehint", None)) or (None,)
+        item_type, *others = get_args(getattr(options.get("action"), "_typehint", None)) or (None,)
         if self.command and others == [...] and "." not in name:
             # Words, as in --r 0.1 0.5; jsonargparse expects a list in YAML.
-            options |= {"action": None, "type": kind, "nargs": "+", "metavar": name}
+            options |= {"action": None, "type": item_type, "nargs": "+", "metavar": name}
             if "default" in options:
                 options["default"] = list(options["default"])
         return names, options
@@ -248,6 +248,6 @@ class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
 
 def list_commands() -> str:
     """Return the usage of the program: a line for each command."""
-    lines = [f"  {name:13}{command.about}" for name, command in COMMANDS.items()]
-    head = f"usage: {PROGRAM} COMMAND [options]\n"
-    return "\n".join([head, *lines, "\nCOMMAND --help lists its options."])
+    lines = [f"  {name:13}{command.summary}" for name, command in COMMANDS.items()]
+    usage = f"usage: {PROGRAM} COMMAND [options]\n"
+    return "\n".join([usage, *lines, "\nCOMMAND --help lists its options."])

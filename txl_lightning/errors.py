@@ -19,7 +19,7 @@ TYPE_WORDS = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",
     "tuple": "a list", "list": "a list", "NoneType": "null",
 }  # fmt: skip
-# Of the host or a device, or for a size that no address or integer can express.
+# Memory of the host or a device, or a size that no address or integer can express.
 OUT_OF_MEMORY = re.compile(
     "can't allocate memory|out of memory|size calculation overflow|unpacking long|without overflow"
 )
@@ -106,7 +106,7 @@ def convert_fields(config: object) -> None:
         object.__setattr__(config, key, tuple(value) if is_tuple else value)
 
 
-# Slower than all checks together.
+# Cached: resolving the annotations takes longer than all checks.
 resolve_types = cache(get_type_hints)
 
 
@@ -133,7 +133,7 @@ def is_of_type(value: object, kind: Any) -> bool:
 
 
 def describe_types(types: str) -> str:
-    """Return types, as Python prints them, in words: "a whole number or null"."""
+    """Return types printed by Python as plain English: "a whole number or null"."""
     words: list[str] = []
     for choices, name in TYPE.findall(types):
         words += choices.replace("'", "").split(", ") if choices else [TYPE_WORDS.get(name, name)]
@@ -143,10 +143,10 @@ def describe_types(types: str) -> str:
 
 def suggest_key(key: str, known: Iterable[str]) -> str:
     """Return the message for an unknown key, with the most similar known key."""
-    last, known = key.split(".")[-1], sorted(known)
+    last, names = key.split(".")[-1], sorted(known)
     # An equal last part is a better hint than a similar spelling.
-    similar = [name for name in known if name.split(".")[-1] == last]
-    similar += difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    similar = [name for name in names if name.split(".")[-1] == last]
+    similar += difflib.get_close_matches(key, names, n=1, cutoff=0.75)
     hint = f"did you mean {similar[0]}?" if similar else "see --help for the known ones"
     return f"{key}: {UNKNOWN_KEY}; {hint}"
 
@@ -173,7 +173,7 @@ def strip_prefix(prefix: str, names: Iterable[str]) -> Iterator[None]:
 
 
 def change_message(error: ValueError, message: str) -> ValueError:
-    # With the same exit code; a class that is not ours may take more than a message.
+    # Keep the exit code; a class of another package may need other arguments.
     return (type(error) if hasattr(error, "exit_code") else ValueError)(message)
 
 
@@ -202,7 +202,7 @@ def format_line(message: str) -> str:
 
 def show_controls(text: str, kept: str = "") -> str:
     """Return a text with its control characters escaped, except those in `kept`."""
-    return CONTROL.sub(lambda at: at[0] if at[0] in kept else repr(at[0])[1:-1], text)
+    return CONTROL.sub(lambda m: m[0] if m[0] in kept else repr(m[0])[1:-1], text)
 
 
 class PrintableStream:

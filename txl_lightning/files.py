@@ -121,7 +121,7 @@ class YamlLoader(yaml.SafeLoader):
 
 
 def load_yaml(text: str | bytes) -> Any:
-    """Load YAML; what is not plain YAML is a YAMLError, an impossible date a ValueError."""
+    """Load plain YAML; anything else is a YAMLError, an impossible date a ValueError."""
     return yaml.load(text, YamlLoader)
 
 
@@ -152,7 +152,7 @@ def is_running(pid: int) -> bool:
 
 
 def flush_to_disk(path: Path) -> None:
-    # For a folder, the names in it.
+    # Of a folder, this flushes the names in it.
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -80,7 +80,7 @@ class PendingSignals:
 def handle_signals(handlers: Mapping[int, Handler]) -> Iterator[None]:
     """Install signal handlers within the block; an ignored SIGHUP (nohup) stays ignored."""
     is_main = threading.current_thread() is threading.main_thread()
-    before = {
+    previous = {
         signum: signal.signal(signum, handler)
         # Python can handle signals only in the main thread.
         for signum, handler in (handlers if is_main else {}).items()
@@ -89,7 +89,7 @@ def handle_signals(handlers: Mapping[int, Handler]) -> Iterator[None]:
     try:
         yield
     finally:
-        for signum, handler in before.items():
+        for signum, handler in previous.items():
             signal.signal(signum, handler or signal.SIG_DFL)
 
 

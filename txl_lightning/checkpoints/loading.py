@@ -1,4 +1,4 @@
-"""Load a checkpoint of fit, or a folder that convert wrote: verified, read and matched once.
+"""Load and verify a checkpoint of fit, or a folder that convert wrote.
 
 convert writes model.safetensors, config.json and vocab.json.
 """
@@ -46,7 +46,7 @@ from .weights import build_network, map_own_weights, match_weights
 
 FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
 USUAL_TGT_LEN = 128
-OTHERWISE = "give a text with --path"
+GIVE_TEXT = "give a text with --path"
 # Settings of release 0.1.0, with their present names and values.
 RENAMED_SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "recurrence": ("memory_source", {"below": "layer_below", "same": "same_layer"}),
@@ -123,14 +123,14 @@ class LoadedCheckpoint:
         path = self.run_folder / CONFIG
         if state is None or not settings:
             missing = f"no {path} names its training text"
-            raise DataError(f"ckpt_path: {self.path}: {missing}; {OTHERWISE}")
-        with refuse_damaged(path, f"{path}: damaged, or not written by fit; {OTHERWISE}"):
+            raise DataError(f"ckpt_path: {self.path}: {missing}; {GIVE_TEXT}")
+        with refuse_damaged(path, f"{path}: damaged, or not written by fit; {GIVE_TEXT}"):
             names = settings.keys() & {field.name for field in fields(DataConfig)}
             config = DataConfig(**{name: settings[name] for name in names})
         store = (replace(config, data_dir=data_dir) if data_dir else config).open()
         if store.fingerprint != state["fingerprint"]:
             changed = f"the checkpoint's is {state['fingerprint']}, this text's {store.fingerprint}"
-            raise DataError(f"data ({config.name}): {changed}; {OTHERWISE}")
+            raise DataError(f"data ({config.name}): {changed}; {GIVE_TEXT}")
         return config.name, store
 
     @property
@@ -167,9 +167,9 @@ def load_checkpoint(path: str | Path) -> LoadedCheckpoint:
         return check_weights(load_folder(path))
     if not path.is_file():
         others = ", ".join(sorted(other.name for other in path.parent.glob("*.ckpt")))
-        there = f" (there is {others})" if others else ""
-        allowed = "expected a checkpoint written by fit, or a folder written by convert"
-        raise ValueError(f"ckpt_path: {path}: no such file{there}; {allowed}")
+        hint = f" (there is {others})" if others else ""
+        expected = "expected a checkpoint written by fit, or a folder written by convert"
+        raise ValueError(f"ckpt_path: {path}: no such file{hint}; {expected}")
     return check_weights(interpret_file(path, verify_checkpoint(path), load_file(path)))
 
 
@@ -190,15 +190,15 @@ def load_file(path: Path) -> Any:
 
 
 def interpret_file(path: Path, sha256: str, content: Any) -> LoadedCheckpoint:
-    """Return what a file of fit holds, with the present names of its settings."""
+    """Return the checkpoint in a file of fit, its settings under their present names."""
     with refuse_damaged(path, FOREIGN.format(path)):
-        written_as = content.get(KEY, {}).get("format", FORMAT)
+        version = content.get(KEY, {}).get("format", FORMAT)
         settings = content.get("hyper_parameters", {})
         for group in settings.keys() & {"net", "optim"}:
             settings[group] = rename_settings(settings[group])
-    if written_as > FORMAT:
-        known = f"this release reads formats up to {FORMAT}"
-        raise CheckpointError(f"{path}: written by a later release (format {written_as}); {known}")
+    if version > FORMAT:
+        supported = f"this release reads formats up to {FORMAT}"
+        raise CheckpointError(f"{path}: written by a later release (format {version}); {supported}")
     return LoadedCheckpoint(path, sha256, content)
 
 
@@ -284,10 +284,10 @@ def load_data_settings(checkpoint: Path) -> dict[str, Any]:
     path = find_run_folder(checkpoint) / CONFIG
     if not path.is_file():
         return {}
-    with refuse_damaged(path, f"{path}: damaged, or not written by fit; {OTHERWISE}"):
+    with refuse_damaged(path, f"{path}: damaged, or not written by fit; {GIVE_TEXT}"):
         settings = dict(load_yaml(path.read_text(encoding="utf-8")).get("data") or {})
         words = WordOptions(**settings.get("words") or {}).given
         if words.keys() >= DEFAULTS.keys():
-            # Earlier releases wrote defaults for all that was not given, where now there is null.
+            # Earlier releases wrote the defaults of options that were not given, this one null.
             settings["words"] = {k: v for k, v in words.items() if v != DEFAULTS.get(k)}
         return settings

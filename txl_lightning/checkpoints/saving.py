@@ -42,14 +42,14 @@ KEY = "txl_lightning"
 WEIGHTS = "model.safetensors"
 # Incremented when older releases cannot read new checkpoints.
 FORMAT = 1
-# Manifest entries: the file's own, and those of files that may still be in its place.
+# Largest number of manifest entries: the file's own, and those of files it has replaced.
 N_ENTRY = 4
 SHAPE = {...: {"step": int, "exact": bool, "bytes": int}}
 Manifest = dict[str, dict[str, Any]]
 
 
-def save_checkpoint(checkpoint: Mapping[str, Any], path: Path, about: Mapping[str, Any]) -> None:
-    """Write a checkpoint, and its manifest with `about` in the entry.
+def save_checkpoint(checkpoint: Mapping[str, Any], path: Path, metadata: Mapping[str, Any]) -> None:
+    """Write a checkpoint, and its manifest with `metadata` in the entry.
 
     Raises:
         StorageError: it cannot be written; existing files are unchanged.
@@ -58,7 +58,7 @@ def save_checkpoint(checkpoint: Mapping[str, Any], path: Path, about: Mapping[st
     def save_part(part: Path) -> None:
         with part.open("wb") as file:
             torch.save(checkpoint, file)
-        update_manifests(path, {sha256_file(part): {**about, "bytes": part.stat().st_size}})
+        update_manifests(path, {sha256_file(part): {**metadata, "bytes": part.stat().st_size}})
 
     replace_file(path, save_part)
 

@@ -15,7 +15,7 @@ from ..files import read_json, replace_file
 
 # Matches, in torch's error, the class that a file would import.
 CODE = re.compile(r"GLOBAL (\S+)")
-INSTEAD = (
+SAFE_EXPORT = (
     "save its tensors with the code that wrote it, torch.save(model.state_dict(), 'sd.pt'), and "
     "the keywords of the model's constructor as JSON"
 )
@@ -28,9 +28,9 @@ def load_content(path: Path, stand_ins: Sequence[Any] = ()) -> Any:
     missing file is a ValueError; one that is damaged or would execute code, a CheckpointError.
     """
     is_pickle = path.suffix != ".safetensors"
-    kind = "a file that torch.save wrote" if is_pickle else "a safetensors file"
+    expected = "a file that torch.save wrote" if is_pickle else "a safetensors file"
     with (
-        refuse_damaged(path, f"{path}: damaged, or not {kind}"),
+        refuse_damaged(path, f"{path}: damaged, or not {expected}"),
         torch.serialization.safe_globals(list(stand_ins)),
     ):
         return torch.load(path, "cpu", weights_only=True) if is_pickle else load_file(path)
@@ -59,8 +59,8 @@ def refuse_damaged(path: Path, message: str) -> Iterator[None]:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     except Exception as error:
         # Random bytes make torch.load raise any error: UnicodeDecodeError, OSError, ...
-        if found := CODE.search(str(error)):
-            message = f"{path}: refused: reading it would execute {found[1]}; {INSTEAD}"
+        if match := CODE.search(str(error)):
+            message = f"{path}: refused: reading it would execute {match[1]}; {SAFE_EXPORT}"
         raise CheckpointError(message) from error
 
 
@@ -88,8 +88,8 @@ def require_tensors(path: Path, content: Any) -> dict[str, Tensor]:
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Write a safetensors file atomically, with the metadata that other codes expect."""
-    whole = {"memory_format": torch.contiguous_format}
+    options = {"memory_format": torch.contiguous_format}
     # safetensors refuses tensors that share memory.
-    apart = {name: tensor.detach().cpu().clone(**whole) for name, tensor in tensors.items()}
+    copies = {name: tensor.detach().cpu().clone(**options) for name, tensor in tensors.items()}
     # safetensors' save_file reports the system's error only as text.
-    replace_file(path, lambda part: part.write_bytes(save(apart, {"format": "pt"})))
+    replace_file(path, lambda part: part.write_bytes(save(copies, {"format": "pt"})))

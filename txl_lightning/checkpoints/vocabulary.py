@@ -1,4 +1,4 @@
-"""Vocabularies of trained networks: the order of words gives the ids, and nothing is added."""
+"""Load vocabularies of trained networks: ids follow the order of words; no word is added."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,17 +7,18 @@ from typing import Any
 from ..data.vocab import Bytes, Vocabulary, WordOptions, Words, read_vocabulary_file
 from ..data.vocab.words import UNKNOWN
 from ..errors import DataError
+from ..runs.folder import VOCAB
 
 # Line end option for each symbol of the original.
 LINE_ENDS = {"<eos>": "eos", "<S>": "double_eos"}
 PICKLED = (".pkl", ".pickle", ".bin", ".pt")
-INSTEAD = "with the code that wrote it, json.dump(tokenizer.idx2sym, open('words.json', 'w'))"
+SAFE_EXPORT = "with the code that wrote it, json.dump(tokenizer.idx2sym, open('words.json', 'w'))"
 
 
 def read_vocabulary(name: str, n_token: int) -> Vocabulary:
     """Read the vocabulary of a network with `n_token` ids: "bytes", or a file; else DataError."""
     if Path(name).suffix in PICKLED:
-        raise DataError(f"vocab: {name}: refused: a pickle can execute code; {INSTEAD}")
+        raise DataError(f"vocab: {name}: refused: a pickle can execute code; {SAFE_EXPORT}")
     try:
         vocab = Bytes() if name == "bytes" else read_vocabulary_file(Path(name), make_words)
         return require_size(vocab, n_token)
@@ -29,10 +30,8 @@ def read_vocabulary(name: str, n_token: int) -> Vocabulary:
 
 
 def load_vocabulary_in(folder: Path, n_token: int) -> Vocabulary | None:
-    for path in (folder / "vocab.json", folder / "vocab.txt"):
-        if path.is_file():
-            return read_vocabulary(str(path), n_token)
-    return None
+    paths = [path for path in (folder / VOCAB, folder / "vocab.txt") if path.is_file()]
+    return read_vocabulary(str(paths[0]), n_token) if paths else None
 
 
 def make_words(words: Sequence[Any], lower_case: bool = False) -> Words:

@@ -1,1 +1,1 @@
-"""Verbs that need no Trainer: plain functions whose signatures are their options."""
+"""Commands that need no Trainer: plain functions whose signatures are their options."""

@@ -116,10 +116,9 @@ def add_result(folder: Path, record: Mapping[str, Any]) -> None:
     changed = f" ({', '.join(record['changed'])} changed)" if record["changed"] else ""
     protocol = f"{record['protocol']}{changed}"
     key = [Path(record["text"]).name, record["split"], protocol, record["weights"]]
-    values = [
-        f"{record[name]:.4f}" if name in record else "-" for name in ("bits_per_byte", "nats")
-    ]
-    row = format_row([*key, *values, f"{record['tokens_scored']:,}"])
+    values = (record.get(name) for name in ("bits_per_byte", "nats"))
+    cells = ["-" if value is None else f"{value:.4f}" for value in values]
+    row = format_row([*key, *cells, f"{record['tokens_scored']:,}"])
     others = [line for line in lines[start:end] if not line.startswith(format_row(key))]
     write_text("\n".join([*lines[:start], *others, row, *lines[end:]]) + "\n", folder / CARD)
 

@@ -66,7 +66,7 @@ def convert_command(
         hint = "add one with --vocab and another --out"
         print(f"warning: the checkpoint has no vocabulary; {hint}", file=sys.stderr)
     if args is not None:
-        # The original's network has lengths of segments; our folder has not.
+        # The original's network stores segment lengths; our folder does not.
         keywords = load_json(Path(args))
         tgt_len, ext_len = keywords.get("tgt_len"), keywords.get("ext_len") or 0
         print(f"it was made for --data.tgt_len {tgt_len} --data.ext_len {ext_len}")
@@ -97,6 +97,6 @@ def fill_folder(folder: Path, fill: Callable[[Path], object]) -> None:
                     os.replace(Path(part, name), folder / name)
                 flush_to_disk(folder)
         finally:
-            # Unless it has files.
+            # Remove the folder if it is empty.
             with suppress(OSError):
                 folder.rmdir()

@@ -55,7 +55,7 @@ def evaluate_command(
         weights: Precision of the layers' weights: bf16 is faster on a CPU, less exact.
         **lengths: Lengths that replace those of the protocol.
     """
-    chosen = get_protocol(protocol, **lengths)
+    settings = get_protocol(protocol, **lengths)
     check_file_writable("per_token", per_token)
     check_file_writable("out", out)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights)
@@ -67,10 +67,10 @@ def evaluate_command(
             config = select_text(path, corpus, folder)
             config = replace(config, document_unit=document_unit, data_dir=data_dir)
             text = config.encode_split(split, vocab, Path(folder))
-        record = score(model, replace(text, name=path or text.name), chosen, per_token)
+        record = score(model, replace(text, name=path or text.name), settings, per_token)
     record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
     record["weights"] = weights
-    print_record(record, chosen.unit, out)
+    print_record(record, settings.unit, out)
     add_result(checkpoint.path, record)
 
 

@@ -79,9 +79,9 @@ def generate_command(
     require(prompts is None or is_alone, "prompts", prompts, expected)
     texts = [read_prompt(prompt, prompt_file)] if prompts is None else read_prompt_lines(prompts)
     checkpoint, model, vocab = load_model(ckpt_path, settings.device, settings.weights)
-    # Too many samples fail here, before their prompts are made: each step has so many logits.
+    # Fail early with too many samples: each step allocates this many logits.
     torch.empty(settings.num_samples, model.config.n_token, device=model.device)
-    # A memory of weights in another precision would continue another text.
+    # A state belongs to one precision: with another, the memory would have other values.
     precision = "" if settings.weights == "float32" else f" {settings.weights}"
     sha256 = checkpoint.sha256 + precision
     context_len = max(checkpoint.tgt_len - 1, 1)
@@ -178,7 +178,7 @@ class Printer:
             self.texts = [text + new for text, new in zip(self.texts, new_B, strict=True)]
 
     def finish(self) -> None:
-        """Print what was withheld, or all of several texts."""
+        """Print the text that was withheld, or all of several texts."""
         self.print_new([stream.flush() for stream in self.streams])
         if len(self.texts) == 1:
             print(file=self.stream)

@@ -68,7 +68,7 @@ def read_prompt(prompt: str | None, prompt_file: str | None) -> str | None:
     except OSError:
         return None
     is_piped = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
-    # A pipe that stays empty is what many tools start a command with; it is no prompt.
+    # An empty pipe is no prompt: many tools start a command with one.
     return (read_text("-") or None) if is_piped else None
 
 

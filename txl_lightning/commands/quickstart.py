@@ -16,12 +16,13 @@ from ..evaluation.scoring import stream_nats
 from ..files import find_config, load_yaml
 from ..generation import generate
 from ..model import TransformerXL
+from ..runs.folder import CHECKPOINTS, CONFIG, LAST
 
 if TYPE_CHECKING:
     from ..data.datamodule import CorpusDataModule
 
 PROMPT_LEN = 300
-"""Tokens of the test text before the sample: in training, the memory is rarely nearly empty."""
+"""Tokens of the test text before the sample, which fill the memory as in training."""
 SECONDS = 30
 """Time for each measurement of the test text; a slow machine scores a part of it."""
 N_TIMED = 10_000
@@ -91,15 +92,15 @@ def measure_memory(data: "CorpusDataModule", model: TransformerXL) -> None:
 def print_sample(data: "CorpusDataModule", model: TransformerXL) -> None:
     prompt = torch.from_numpy(data.store.ids("test")[:PROMPT_LEN].astype(np.int64))
     ids = generate(model, prompt, 200, temperature=0.9, seed=1)
-    before, after = data.vocab.decode(prompt[-40:].tolist()), data.vocab.decode(ids.tolist())
-    text = show_controls(f"{before}###{after}", kept="\n\t")
+    end, continuation = (data.vocab.decode(x.tolist()) for x in (prompt[-40:], ids))
+    text = show_controls(f"{end}###{continuation}", kept="\n\t")
     print(f"\nthe test text, and after ### the model's continuation:\n\n{text}")
 
 
 def print_next_commands(folder: Path) -> None:
-    checkpoint = folder / "checkpoints" / "last.ckpt"
-    run, path, config = (shlex.quote(str(p)) for p in (folder, checkpoint, folder / "config.yaml"))
+    paths = folder, folder / CHECKPOINTS / LAST, folder / CONFIG
+    run, checkpoint, config = (shlex.quote(str(path)) for path in paths)
     print("\nto continue training, test with a longer memory, or sample:\n")
-    print(f"  txl-lightning fit --config {config} --ckpt_path {path} --plan.minutes 10")
+    print(f"  txl-lightning fit --config {config} --ckpt_path {checkpoint} --plan.minutes 10")
     print(f"  txl-lightning test {run} --model.eval_mem_len 512")
     print(f"  txl-lightning generate {run} --prompt 'import os'")

@@ -56,7 +56,7 @@ def recl_command(
     require(positions >= 1, "positions", positions, "at least 1")
     # A gain needs two lengths of context.
     require(max_context >= 2 * step, "max_context", max_context, f"at least 2 * step ({2 * step})")
-    require(all(0 < share <= 1 for share in r), "r", list(r), "each above 0 and at most 1")
+    require(all(0 < fraction <= 1 for fraction in r), "r", list(r), "each above 0 and at most 1")
     checkpoints, models, vocab = load_group(ckpt_path, device)
     tokens = read_ids(checkpoints[0], vocab, path, split)
     place_P = spread_targets(len(tokens), max_context, positions)
@@ -78,7 +78,7 @@ def score_models(
     contexts: Sequence[int],
     trained: Sequence[LoadedCheckpoint],
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return each model's nats_CP, real and with unrelated added tokens; print means early.
+    """Return each model's nats_CP, real and with unrelated added tokens; print each mean at once.
 
     Contexts are read whole, or in the segments of the checkpoints in `trained`.
     """

@@ -1,10 +1,10 @@
-"""The folder of a run, version_N: what fit writes, and finds again.
+"""The layout of a run's folder, version_N, its lock, and the search for checkpoints.
 
 config.yaml      settings          metrics.csv     a row per logged step
 vocab.json       vocabulary        run.json        state: training, stopped, finished
 checkpoints/     last.ckpt, previous.ckpt, best.ckpt, each with its manifest (last.ckpt.json)
 
-Others are beside them: report.html, and results of commands. A folder that convert wrote is no
+Beside them are report.html and the results of commands. A folder that convert wrote is no
 run: its config.json and model.safetensors are the checkpoint.
 """
 
@@ -20,7 +20,7 @@ CHECKPOINTS, BEST, LAST = "checkpoints", "best.ckpt", "last.ckpt"
 PREVIOUS = "previous.ckpt"
 """The last.ckpt of an earlier step."""
 CONVERTED = "config.json"
-"""What a folder that convert wrote has, and a run has not."""
+"""Settings of the network; only a folder that convert wrote has this file."""
 
 
 def find_checkpoint(path: str | Path) -> Path:

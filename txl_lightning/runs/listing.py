@@ -1,4 +1,4 @@
-"""Find runs in folders, and load what their folders say of them."""
+"""Find the folders of runs, and load their settings, metrics and state."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,27 +18,28 @@ STATE_SHAPE = {"state": str, "step": int, "parameters": int, "host": str, "pid":
 
 @dataclass(frozen=True)
 class Run:
-    """The content of a run's folder: settings by dotted key, metrics, and what run.json has."""
+    """The content of a run's folder: settings by dotted key, metrics, and run.json."""
 
     folder: Path
     settings: dict[str, Any]
     metrics: RunMetrics
-    about: dict[str, Any]
+    status: dict[str, Any]
+    """The content of run.json; empty for runs of earlier releases, which have none."""
 
     @property
     def state(self) -> str:
-        about = self.about or {"state": "", "host": ""}
-        # Nobody writes that a process was killed.
-        is_killed = about["state"] == "training" and about["host"] == host_name()
-        return "killed" if is_killed and not is_running(about["pid"]) else about["state"]
+        status = self.status or {"state": "", "host": ""}
+        # A killed process leaves its last state.
+        is_local = status["state"] == "training" and status["host"] == host_name()
+        return "killed" if is_local and not is_running(status["pid"]) else status["state"]
 
     @property
     def facts(self) -> dict[str, str]:
-        """Return in words what runs are compared by; what one lacks is left out."""
-        steps = [self.about.get("step", 0), *(row["step"] for row in self.metrics.rows[-1:])]
+        """The values by which runs are compared, as text by label; missing ones are left out."""
+        steps = [self.status.get("step", 0), *(row["step"] for row in self.metrics.rows[-1:])]
         facts = {"state": self.state, "steps": f"{max(steps):,.0f}"}
-        if self.about:
-            facts["parameters"] = f"{self.about['parameters']:,}"
+        if self.status:
+            facts["parameters"] = f"{self.status['parameters']:,}"
         return facts | self.metrics.headlines
 
 
@@ -51,7 +52,7 @@ def find_runs(root: str, key: str) -> list[Path]:
 
 
 def written_at(folder: Path) -> float:
-    """Return when a run was written to, in seconds since 1970; 0 for a folder of something else."""
+    """Return when a run was last written to, in seconds since 1970; 0 for any other folder."""
     files = [folder / name for name in (STATE, METRICS)]
     return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
 
@@ -62,13 +63,12 @@ def load_run(folder: Path) -> Run:
         settings = flatten_settings(load_yaml(config.read_bytes()))
     except (yaml.YAMLError, AttributeError, ValueError) as error:
         raise DataError(f"{config}: damaged, or not what fit wrote") from error
-    # Runs of earlier releases have none.
-    about = read_json(state, STATE_SHAPE) if state.is_file() else {}
-    return Run(folder, settings, read_metrics(folder), about)
+    status = read_json(state, STATE_SHAPE) if state.is_file() else {}
+    return Run(folder, settings, read_metrics(folder), status)
 
 
 def shorten_paths(paths: Sequence[str | Path]) -> list[str]:
-    """Return what tells the paths apart, without the folders that all of them begin or end with."""
+    """Return the paths without the folders that all of them begin or end with."""
     parts = [Path(str(path).removesuffix(".ckpt")).absolute().parts for path in paths]
     start = count_shared(parts)
     end = count_shared([each[start:][::-1] for each in parts])
@@ -76,4 +76,4 @@ def shorten_paths(paths: Sequence[str | Path]) -> list[str]:
 
 
 def count_shared(parts: Iterable[tuple[str, ...]]) -> int:
-    return len(list(takewhile(lambda at: len(set(at)) == 1, zip(*parts, strict=False))))
+    return len(list(takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False))))

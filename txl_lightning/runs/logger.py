@@ -1,4 +1,4 @@
-"""RunLogger: metrics.csv of a run, interrupted or not."""
+"""RunLogger: write metrics.csv, and continue it in a resumed run."""
 
 import csv
 import io
@@ -51,7 +51,7 @@ class RunLogger(CSVLogger):
 
     @rank_zero_only
     def flush_to_disk(self) -> None:
-        """Flush the rows as the checkpoint after them will be."""
+        """Flush the rows to disk before the checkpoint of their steps is written."""
         path = Path(self.experiment.metrics_file_path)
         if path.is_file():
             flush_to_disk(path)
@@ -78,7 +78,7 @@ class AppendingWriter(ExperimentWriter):
     def save(self) -> None:
         path = Path(self.metrics_file_path)
         with explain_write_errors(path):
-            # Somebody may have removed it.
+            # A user may have removed the folder.
             path.parent.mkdir(parents=True, exist_ok=True)
             super().save()
 

@@ -1,4 +1,4 @@
-"""Metrics of a run, loaded from the metrics.csv in its folder, and their formatting."""
+"""Load the metrics of a run from its metrics.csv, and format them."""
 
 import csv
 import json

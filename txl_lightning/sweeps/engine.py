@@ -1,4 +1,4 @@
-"""Sweep: trials proposed and pruned by Optuna, as a W&B sweep file says.
+"""Sweep: trials proposed and pruned by Optuna, as a W&B sweep file specifies.
 
 A proposal depends on the file, the seed and the earlier trials, so that an interrupted sweep
 continues with the same proposals. Differences from W&B's own service:
@@ -35,7 +35,7 @@ from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import JournalStorage, journal
 from optuna.trial import TrialState
 
-from ..errors import flatten_settings, require
+from ..errors import flatten_settings, invalid, require
 from ..files import load_yaml
 
 METHODS = ("grid", "random", "bayes")
@@ -46,7 +46,7 @@ CHECKS = {
     "metric.name": (lambda value: isinstance(value, str), "a column of metrics.csv (val/loss)"),
     "metric.goal": (lambda value: value in (None, "minimize", "maximize"), "minimize or maximize"),
     "metric.target": (lambda value: isinstance(value, int | float | None), "a number"),
-    "run_cap": (lambda value: value is None or (is_int(value) and value > 0), "1 or more"),
+    "run_cap": (lambda value: value is None or (isinstance(value, int) and value > 0), "1 or more"),
     "command": (
         lambda value: (
             isinstance(value, list)
@@ -65,7 +65,7 @@ HYPERBAND = "type hyperband, min_iter or max_iter and s, and a whole number eta 
 PARAMETER_KEYS = {"distribution", "value", "values", "min", "max", "q", "mu", "sigma"}
 PARAMETER = "value, values, or a distribution of numbers (for YAML 1e-4 is a text, 1.0e-4 a number)"
 N_RANDOM = 5
-# Errors in Optuna from unexpected values, and from assertions about a journal.
+# Errors of Optuna from unexpected values in a sweep file or a journal.
 INVALID = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError)
 INVALID += (TypeError, ValueError)
 
@@ -143,16 +143,12 @@ def check_config(config: Any) -> None:
             suggest_value(trial, key, spec, config["method"])
 
 
-def is_int(number: Any) -> bool:
-    return isinstance(number, int)
-
-
 @contextmanager
 def refuse_invalid(key: str, value: object, expected: str) -> Iterator[None]:
     try:
         yield
-    except INVALID:
-        require(False, key, value, expected)
+    except INVALID as error:
+        raise invalid(key, value, expected) from error
 
 
 def open_sweep(config: Mapping[str, Any], folder: Path, seed: int) -> Sweep:
@@ -171,8 +167,8 @@ def open_sweep(config: Mapping[str, Any], folder: Path, seed: int) -> Sweep:
             study = optuna.create_study(**options)
             search = {key: config.get(key) for key in SEARCH} | {"seed": seed}
             search = json.loads(json.dumps(search))
-            before = study.user_attrs.get("search", search)
-            changed = ", ".join(key for key in search if before[key] != search[key])
+            saved = study.user_attrs.get("search", search)
+            changed = ", ".join(key for key in search if saved[key] != search[key])
         if changed:
             message = f"{changed}: changed since the sweep in {folder} began"
             raise ValueError(f"{message}; expected no change, or another folder as out")
@@ -187,14 +183,14 @@ def make_pruner(config: Mapping[str, Any]) -> BasePruner:
     with refuse_invalid("early_terminate", spec, HYPERBAND):
         eta = spec.get("eta", 3)
         first = spec["max_iter"] // eta ** spec["s"] if "max_iter" in spec else spec["min_iter"]
-        if spec["type"] != "hyperband" or not is_int(first) or not is_int(eta):
+        if spec["type"] != "hyperband" or not all(isinstance(n, int) for n in (first, eta)):
             raise ValueError
         return SuccessiveHalvingPruner(min_resource=first, reduction_factor=eta)
 
 
 def suggest_value(trial: Trial, key: str, spec: Mapping[str, Any], method: str) -> Any:
     low, high = spec.get("min"), spec.get("max")
-    is_whole = is_int(low) and is_int(high)
+    is_whole = isinstance(low, int) and isinstance(high, int)
     name = spec.get("distribution", "int_uniform" if is_whole else "uniform")
     if method == "grid" or "values" in spec or "value" in spec:
         return trial.suggest_categorical(key, list_values(spec))

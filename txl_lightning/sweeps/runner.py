@@ -1,4 +1,4 @@
-"""TrialRunner: run trials, each in a process; several sweeps of a machine may share a folder.
+"""TrialRunner: run each trial in a process; several sweeps on a machine may share a folder.
 
 A trial's folder has two locks, which the kernel releases when their holders end: owner.lock of the
 sweep, and process.lock of the sweep and its fit, which is all that a fit of a killed sweep holds.
@@ -56,8 +56,8 @@ def claim_trial(sweep: Sweep, limit: int | None) -> "TrialRunner | None":
             with suppress(Timeout):
                 # Private: Optuna cannot resume a trial otherwise.
                 return TrialRunner(sweep, Trial(sweep.study, trial._trial_id))
-        new = None if has_ended(sweep, limit) else sweep.ask_trial()
-        return None if new is None else TrialRunner(sweep, new)
+        trial = None if has_ended(sweep, limit) else sweep.ask_trial()
+        return None if trial is None else TrialRunner(sweep, trial)
 
 
 def has_ended(sweep: Sweep, limit: int | None) -> bool:
@@ -69,7 +69,7 @@ def has_ended(sweep: Sweep, limit: int | None) -> bool:
 
 
 class TrialRunner:
-    """A trial that this process owns; Timeout if another process owns it."""
+    """Run a trial that this process owns; Timeout if another process owns it."""
 
     def __init__(self, sweep: Sweep, trial: Trial) -> None:
         self.sweep, self.trial, self.signals = sweep, trial, PendingSignals()
@@ -164,8 +164,8 @@ class TrialRunner:
         self.sweep.study.tell(self.trial, state=TrialState.FAIL)
         self.tell_user(f": failed ({reason})")
         ended = [each.state for each in self.sweep.study.trials if each.state.is_finished()]
-        enough = 1 if UNKNOWN_KEY in reason else MAX_FIRST_FAILURES
-        if len(ended) >= enough and all(state == TrialState.FAIL for state in ended):
+        limit = 1 if UNKNOWN_KEY in reason else MAX_FIRST_FAILURES
+        if len(ended) >= limit and all(state == TrialState.FAIL for state in ended):
             raise ValueError(f"the first trials failed; the last: {reason}")
 
     def tell_user(self, text: str) -> None:

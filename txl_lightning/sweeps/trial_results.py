@@ -14,6 +14,7 @@ from ..analysis.plots import GRAY, PALETTE, open_figure, use_log_axis
 from ..command_line import PROGRAM
 from ..errors import flatten_settings
 from ..machine import commit, cpu_name
+from ..runs.folder import CHECKPOINTS, METRICS
 from ..runs.metrics_table import collect_by_key, read_metrics
 from ..tables import align_columns, write_table
 from .engine import Sweep
@@ -26,7 +27,7 @@ def read_metric(folder: Path, metric: str) -> tuple[list[float], list[str]]:
 
     Of a repeated step, the later value counts.
     """
-    paths = sorted(folder.glob("version_*/metrics.csv"), key=lambda path: path.stat().st_mtime)
+    paths = sorted(folder.glob(f"version_*/{METRICS}"), key=lambda path: path.stat().st_mtime)
     rows = [row for path in paths for row in read_metrics(path.parent).rows]
     # Non-finite values cannot be compared.
     values = {r["step"]: r[metric] for r in rows if math.isfinite(r.get(metric, math.nan))}
@@ -133,6 +134,7 @@ def print_results(sweep: Sweep) -> None:
         raise ValueError(f"no trial has a value; the last: {rows[-1]['reason']}")
     print(f"\nwritten to {sweep.folder}; evaluate the best with")
     # "best.ckpt" comes before "last.ckpt".
-    for path in sorted(sweep.folder.glob(f"{best['trial']:03}/version_*/checkpoints/*.ckpt"))[:1]:
+    runs = f"{best['trial']:03}/version_*"
+    for path in sorted(sweep.folder.glob(f"{runs}/{CHECKPOINTS}/*.ckpt"))[:1]:
         print(f"  {PROGRAM} evaluate {shlex.quote(str(path))} --split val")
     print(f"compare its trials with\n  {PROGRAM} compare {shlex.quote(str(sweep.folder))}")

@@ -1,4 +1,4 @@
-"""Lightning: the module that owns the network, how it is trained, and the command line."""
+"""Training with Lightning: LanguageModel, optimizers, callbacks, and the command line of fit."""
 
 from .module import LanguageModel
 from .optimizers import OptimConfig

@@ -37,12 +37,12 @@ LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
 IMPORTABLE = ["txl_lightning", *(f"lightning.pytorch.{part}" for part in LIGHTNING_PARTS)]
 """Packages that a class_path of a config may name; nothing else is imported."""
 MAX_PROCESSES = 8
-"""Processes for each core of a CPU."""
+"""Largest number of processes per CPU core."""
 RUN_OPTIONS = {
     # Lightning's table says "DataLoader 0"; ours is printed at the end.
     "validate": {"verbose": False},
     "test": {"verbose": False},
-    # They are in nats.npy; those of a long text would fill the memory.
+    # SaveNats writes them to nats.npy; returning those of a long text would fill the memory.
     "predict": {"return_predictions": False},
 }
 
@@ -77,7 +77,7 @@ class TxlCLI(LightningCLI):
         set_folder(self.command, self.config, self.start)
 
     def instantiate_classes(self) -> None:
-        # The Trainer first: Lightning may refuse it, and to encode a text may take long.
+        # The Trainer first: Lightning may refuse it, and encoding a text may take long.
         self.trainer = self.instantiate_trainer()
         parts = self.config.clone()
         del parts["trainer"]
@@ -88,8 +88,8 @@ class TxlCLI(LightningCLI):
     def instantiate_trainer(self) -> Trainer:
         """Make the Trainer; what Lightning refuses, and too many processes, are ValueErrors."""
         options = self.instantiate_trainer_options()
-        made = make_callbacks(self.command, self.config, self.defaults)
-        callbacks = as_list(options["callbacks"]) + made
+        defaults = make_callbacks(self.command, self.config, self.defaults)
+        callbacks = as_list(options["callbacks"]) + defaults
         if not options["fast_dev_run"]:
             callbacks.append(SaveRun(self.parser, self.config))
         plugins = as_list(options["plugins"])
@@ -139,23 +139,22 @@ class TxlCLI(LightningCLI):
         checkpoint = self.start.checkpoint
         if checkpoint is not None and checkpoint.path.is_dir():
             load_weights(checkpoint, self.model, self.datamodule)
-        # It would keep a file on the disk that training replaces.
+        # Its mapped tensors would keep a file on the disk that training replaces.
         del self.start
 
     def run(self) -> None:
         """Run the Trainer's method; print what validate and test measured."""
         is_file = self.ckpt_path is not None and not self.ckpt_path.is_dir()
-        options = RUN_OPTIONS.get(self.command, {}) | {
-            "ckpt_path": str(self.ckpt_path) if is_file else None,
-            # Or Lightning would run code in a checkpoint that a user's plugin reads.
-            "weights_only": True,
-        }
+        ckpt_path = str(self.ckpt_path) if is_file else None
+        # weights_only: otherwise Lightning would run code in a checkpoint that a plugin reads.
+        options = {"ckpt_path": ckpt_path, "weights_only": True}
+        options |= RUN_OPTIONS.get(self.command, {})
         with explain_out_of_memory(self.config):
             getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, **options)
         if self.command in ("validate", "test") and self.trainer.is_global_zero:
             print(f"{self.ckpt_path}: {self.datamodule.config.name}")
             metrics = self.trainer.callback_metrics.items()
-            # The loss is the nats, by another name.
+            # The loss equals the nats.
             print(align_columns([(k, f"{v:.4f}", "") for k, v in metrics if "/loss" not in k]))
 
 
@@ -172,7 +171,7 @@ def run_trainer(arguments: list[str]) -> Trainer:
 
 
 def set_up_libraries(words: list[str]) -> list[str]:
-    """Set what may be imported and printed; return the words without --allow_imports."""
+    """Restrict imports and warnings; return the words without --allow_imports."""
     packages, words = take_option(words, "--allow_imports")
     for package in packages:
         # jsonargparse is never allowed: its settings say what may be imported.
@@ -187,7 +186,7 @@ def set_up_libraries(words: list[str]) -> list[str]:
         config_read_mode_fsspec_enabled=False,
         docstring_parse_attribute_docstrings=True,
     )
-    # Importing Lightning sets these.
+    # Importing Lightning sets the level INFO.
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     errors.silence_warnings()
@@ -210,7 +209,7 @@ def raise_again(_: Console) -> None:
 
 
 def as_list(value: Any) -> list[Any]:
-    # True asks for the default, which is none of these.
+    # True asks for the default, which is not part of the list.
     if value is None or isinstance(value, bool):
         return []
     return value if isinstance(value, list) else [value]
@@ -218,9 +217,9 @@ def as_list(value: Any) -> list[Any]:
 
 def check_processes(trainer: Trainer) -> None:
     """Refuse too many processes, which Lightning would all start."""
-    most, n_process = MAX_PROCESSES * (os.cpu_count() or 1), trainer.num_devices
-    is_possible = not isinstance(trainer.accelerator, CPUAccelerator) or n_process <= most
-    expected = f"at most {most} processes on this CPU"
+    limit, n_process = MAX_PROCESSES * (os.cpu_count() or 1), trainer.num_devices
+    is_possible = not isinstance(trainer.accelerator, CPUAccelerator) or n_process <= limit
+    expected = f"at most {limit} processes on this CPU"
     errors.require(is_possible, "trainer.devices", n_process, expected)
 
 

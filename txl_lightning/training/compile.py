@@ -1,4 +1,4 @@
-"""Compilation of the network by torch.compile."""
+"""Compile the network with torch.compile (model.compile)."""
 
 from inspect import signature
 from types import MethodType
@@ -13,11 +13,11 @@ def compile_in_place(net: TransformerXL) -> None:
 
     Two functions are compiled and bound to the network, so that a copy uses its own weights.
     """
-    # Isolated, from torch 2.13: otherwise all networks of a process share the recompilation limit.
-    is_known = "isolate_recompiles" in signature(torch.compile).parameters
-    isolated = {"isolate_recompiles": True} if is_known else {}
+    # Since torch 2.13; without it, all networks of a process share the recompilation limit.
+    is_available = "isolate_recompiles" in signature(torch.compile).parameters
+    options = {"isolate_recompiles": True} if is_available else {}
     # A loss whose shapes depend on the targets would be recompiled for every segment.
     for name in ("loss", "hidden") if net.head.is_compilable else ("hidden",):
         if name not in vars(net):
-            compiled = torch.compile(getattr(TransformerXL, name), **isolated)
+            compiled = torch.compile(getattr(TransformerXL, name), **options)
             setattr(net, name, MethodType(compiled, net))

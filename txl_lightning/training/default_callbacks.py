@@ -1,4 +1,4 @@
-"""Callbacks of Lightning's commands, and the order of their hooks in a run."""
+"""Default callbacks of Trainer commands; a new one of fit needs a reasoned place in ORDER."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ from .callbacks.wandb import WandbRun
 from .callbacks.weight_averaging import WeightAverage
 
 ORDER = (
-    WeightAverage,  # a config's come first: it averages a step before LastCheckpoint saves it
+    WeightAverage,  # in a config only: it averages a step before LastCheckpoint saves it
     Throughput,  # stops its clock before others work; reads seconds that LastCheckpoint drops
     ValidationProbe,  # measures what Report and WandbRun show
     FinalValidation,  # asks for the validation that LastCheckpoint then knows to be due
@@ -42,14 +42,14 @@ ORDER = (
 def make_callbacks(
     command: str, config: jsonargparse.Namespace, defaults: dict[str, Any]
 ) -> list[Callback]:
-    """Make the callbacks of a command, in their order; those of a config precede them."""
+    """Make the default callbacks of a command, in their order; those of a config precede them."""
     # Lightning's bar is on stderr of a terminal; a rate of 0 disables it in a pipe.
     rate, options = 10 * sys.stderr.isatty(), {"console_kwargs": {"stderr": True}}
     bar = TokenProgressBar() if command == "fit" else RichProgressBar(rate, **options)
     bars: list[Callback] = [bar] if config.trainer.enable_progress_bar is not False else []
     if command != "fit":
-        nats = [SaveNats(Path(config.trainer.default_root_dir))] if command == "predict" else []
-        return [*bars, *nats]
+        writers = [SaveNats(Path(config.trainer.default_root_dir))] if command == "predict" else []
+        return [*bars, *writers]
     probe = ValidationProbe(config.report.sample_len)
     report = Report(probe, config.report.html, defaults)
     wandb, budget = WandbRun(probe, config.wandb.checkpoints), TimeBudget(config.plan.minutes)

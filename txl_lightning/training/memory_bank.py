@@ -1,4 +1,4 @@
-"""MemoryBank: the memories of training and evaluation between segments.
+"""MemoryBank: the memory after each segment, kept for the next one, in every stage.
 
 N layers   B rows   M in memory   D width
 """

@@ -1,4 +1,4 @@
-"""LanguageModel: the network under Lightning, with its memories.
+"""LanguageModel: the LightningModule that trains and evaluates the network with its memory.
 
 B rows   L segment
 """
@@ -112,7 +112,7 @@ class LanguageModel(LightningModule):
         self.train_nats.update(nats_BL, segment.targets_BL)
         if self.is_logged(self.global_step + 1, batch_idx):
             self.log_training(segment, memory)
-        # Over all ranks: theirs are averaged, and they may not score equally many.
+        # The denominator covers all ranks: DDP averages losses of unequal numbers of targets.
         return nats_BL.sum() / (segment.loss_denominator or 1)
 
     def evaluation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
@@ -121,13 +121,13 @@ class LanguageModel(LightningModule):
         memory = bank.get(self.stage, dataloader_idx, len(segment.tokens_BL))
         if example_len := self.corpus.store.example_len if self.corpus else None:
             nats_BL, right_BL, memory = score_answers(bank.reader, segment, memory)
-            answers = self.metric(f"{dataloader_idx}/answers", RightAnswers, example_len)
+            answers = self.get_metric(f"{dataloader_idx}/answers", RightAnswers, example_len)
             answers.update(right_BL, segment.targets_BL, segment.doc_pos_BL[:, segment.n_context :])
         else:
             nats_BL, memory = score_segment(bank.reader, segment, memory)
         bank.stage(self.stage, dataloader_idx, memory)
         bank.commit()
-        self.metric(f"{dataloader_idx}/nats", MeanNats).update(nats_BL, segment.targets_BL)
+        self.get_metric(f"{dataloader_idx}/nats", MeanNats).update(nats_BL, segment.targets_BL)
         return nats_BL.masked_fill(segment.targets_BL == IGNORED, math.nan)
 
     validation_step = test_step = predict_step = evaluation_step
@@ -135,7 +135,7 @@ class LanguageModel(LightningModule):
     def on_validation_epoch_end(self) -> None:
         for name, metric in self.metrics.items():
             loader, measured = name.split("/")
-            # First of all, because the ranks compute together.
+            # Before any error, because all ranks compute it together.
             values = metric.compute()
             if measured == "nats" and values.isnan() and not metric.count:
                 raise ValueError(
@@ -170,9 +170,9 @@ class LanguageModel(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": by_step}
 
     def count_steps(self) -> int:
-        """Return the steps of the whole training; of other loaders, also by epochs."""
+        """Return the number of training steps; for loaders of another kind, also from epochs."""
         trainer = self.trainer
-        # To ask it makes Lightning forget the position in the text (see TrainingStateCheckpoint).
+        # estimated_stepping_batches would lose the position in the text (TrainingStateCheckpoint).
         if self.corpus is not None or trainer.max_steps >= 0 or trainer.max_epochs == -1:
             return int(trainer.max_steps)
         return int(trainer.estimated_stepping_batches)
@@ -208,21 +208,21 @@ class LanguageModel(LightningModule):
         try:
             trainer = self.trainer
         except RuntimeError:
-            # There is none in load_from_checkpoint.
+            # load_from_checkpoint has no Trainer.
             return
         if trainer.state.fn == "fit":
             select_trained_weights(checkpoint, trainer.callbacks)
-        # Lightning loads them first, and would round 64-true to the float32 of a new network.
+        # Otherwise Lightning would round weights of 64-true to the float32 of a new network.
         trainer.precision_plugin.convert_module(self)
         # Before the weights are loaded: with another vocabulary, ids have another meaning.
         state = checkpoint.get(CorpusDataModule.__qualname__)
         if state and self.corpus is not None:
             self.corpus.load_state_dict(state)
 
-    def metric(self, name: str, kind: type[Metric], *args: Any) -> Metric:
-        """Return a metric by dataloader and kind, created at its first use."""
+    def get_metric(self, name: str, metric_type: type[Metric], *args: Any) -> Metric:
+        """Return the metric "DATALOADER/NAME", created at its first use."""
         if name not in self.metrics:
-            self.metrics[name] = kind(*args).to(self.device)
+            self.metrics[name] = metric_type(*args).to(self.device)
         return self.metrics[name]
 
     @property
@@ -253,7 +253,7 @@ class LanguageModel(LightningModule):
         self.log_dict({f"train/{key}": values[key] for key in values}, sync_dist=True)
 
     def readings(self, stage: str, nats: Tensor) -> dict[str, float]:
-        """Return mean nats in the units of the text, and as "loss" for other tools."""
+        """Return mean nats in the units of the text, and as "loss", the name in other tools."""
         size = self.corpus.bytes_per_token(stage) if self.corpus else None
         return {"loss": nats.item(), **readings(nats.item(), self.unit, size)}
 
@@ -268,6 +268,6 @@ class LanguageModel(LightningModule):
 
     @property
     def corpus(self) -> CorpusDataModule | None:
-        """The text that is read; None with loaders of another kind."""
+        """The CorpusDataModule; None with loaders of another kind."""
         data = self.trainer.datamodule
         return data if isinstance(data, CorpusDataModule) else None

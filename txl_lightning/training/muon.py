@@ -56,16 +56,17 @@ class Muon(Optimizer):
         if not weights:
             return
         by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-        for weight, ahead in zip(weights, self.nesterov(weights, group["momentum"]), strict=True):
+        updates = self.nesterov(weights, group["momentum"])
+        for weight, update in zip(weights, updates, strict=True):
             # A shard of a matrix cannot be orthogonalized.
-            by_shape[weight.shape].append((weight, gather_shards(ahead)))
+            by_shape[weight.shape].append((weight, gather_shards(update)))
         # Private, here and below: one call for all weights, as in torch's own optimizers.
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
         for shape, pairs in by_shape.items():
-            same_shape, gradients = zip(*pairs, strict=True)
-            updates = map(shard_like, orthogonalize(torch.stack(gradients)), same_shape)
-            size = group["lr"] * ADAM_RMS * max(shape) ** 0.5
-            torch._foreach_add_(same_shape, list(updates), alpha=-size)
+            same_shape, whole = zip(*pairs, strict=True)
+            updates = map(shard_like, orthogonalize(torch.stack(whole)), same_shape)
+            step_size = group["lr"] * ADAM_RMS * max(shape) ** 0.5
+            torch._foreach_add_(same_shape, list(updates), alpha=-step_size)
 
     def nesterov(self, weights: list[Tensor], momentum: float) -> tuple[Tensor, ...]:
         """Return the Nesterov updates from the gradients and their running means."""

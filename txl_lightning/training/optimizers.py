@@ -1,4 +1,4 @@
-"""Optimizers by name; schedules as pure functions of the step."""
+"""Optimizers (add to OPTIMIZERS), and schedules as pure functions of the step (AFTER_WARMUP)."""
 
 import math
 from collections.abc import Callable
@@ -152,7 +152,7 @@ OPTIMIZERS: dict[str, tuple[type[Optimizer], tuple[str, ...]]] = {
     "muon": (Muon, ("lr", "betas", "eps", "momentum")),
     "sgd": (SGD, ("lr", "momentum")),
 }
-"""Optimizers by name, each with the settings that it has."""
+"""Class of each optimizer, and the settings of OptimConfig that it takes."""
 
 
 def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
@@ -172,11 +172,11 @@ def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
     rest = {"params": [p for p in trained if p not in matrices], "weight_decay": 0.0}
     if config.name == "muon":
         inner |= {"orthogonal": True, "lr": config.muon_lr or config.lr}
-    kind, settings = OPTIMIZERS[config.name]
+    optimizer_type, settings = OPTIMIZERS[config.name]
     options = {name: getattr(config, name) for name in settings}
-    if issubclass(kind, (Adam, Muon)):
+    if issubclass(optimizer_type, (Adam, Muon)):
         options["fused"] = all(p.device.type in ("cpu", "cuda") for p in trained)
-    optimizer = kind([inner, rest], **options)
+    optimizer = optimizer_type([inner, rest], **options)
     # Private: a fused one offers a GradScaler to unscale gradients itself, after guard and clip.
     optimizer._step_supports_amp_scaling = False
     return optimizer

@@ -95,12 +95,12 @@ class TrainerParser(Parser, LightningArgumentParser):
 
 def make_parser(command: str, words: list[str] | tuple[()] = ()) -> Parser:
     """Return the parser of a command; words that ask for help hide the options it does not show."""
-    about = COMMANDS[command].about
-    # Hidden only in a help, because jsonargparse leaves hidden options out of config.yaml.
+    summary = COMMANDS[command].summary
+    # Only for help, because jsonargparse leaves hidden options out of config.yaml.
     asks_for_help = {"-h", "--help", "--trainer.help"} & {*words}
     parser = TrainerParser(
         command=command,
-        description=f"{about[0].upper()}{about[1:]}. {DESCRIPTION}",
+        description=f"{summary[0].upper()}{summary[1:]}. {DESCRIPTION}",
         texts=HELP_TEXTS,
         is_hidden=choose_hidden(command, words) if asks_for_help else lambda name: False,
         dump_header=[f"lightning.pytorch=={lightning.pytorch.__version__}"],
@@ -124,16 +124,16 @@ def make_parser(command: str, words: list[str] | tuple[()] = ()) -> Parser:
 
 
 def choose_hidden(command: str, words: list[str] | tuple[()]) -> Callable[[str], bool]:
-    """Return the function that tells which options the help asked for does not show."""
+    """Return a function that is True for options that the requested help does not show."""
     if "--trainer.help" in words:
         return lambda name: not name.startswith("trainer.")
-    trainer = {f"trainer.{name}" for name in TRAINER_HELP.split()}
+    shown = {f"trainer.{name}" for name in TRAINER_HELP.split()}
     short = None if "full" in words else {*SHORT_HELP.split()}
 
     def is_hidden(name: str) -> bool:
-        is_rare = name.startswith("trainer.") and name not in trainer
-        is_other = name in WITHOUT_EFFECT or (command != "fit" and name.startswith(FIT_ONLY))
-        return is_rare or is_other or (short is not None and name not in short)
+        is_rare = name.startswith("trainer.") and name not in shown
+        is_useless = name in WITHOUT_EFFECT or (command != "fit" and name.startswith(FIT_ONLY))
+        return is_rare or is_useless or (short is not None and name not in short)
 
     return is_hidden
 
@@ -143,10 +143,10 @@ def take_option(words: list[str], *names: str) -> tuple[list[str], list[str]]:
     parser = PlainParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument(*names, dest="values", action="append", default=[])
     try:
-        found, rest = parser.parse_known_args(words)
+        settings, others = parser.parse_known_args(words)
     except ArgumentError as error:
         raise ValueError(f"{names[-1].lstrip('-')}: {error.message}") from error
-    return found.values, rest
+    return settings.values, others
 
 
 def parse(parser: Parser, words: list[str]) -> Namespace:
@@ -168,7 +168,7 @@ def parse(parser: Parser, words: list[str]) -> Namespace:
 
 
 def explain_error(parser: Parser, words: list[str], error: ArgumentError) -> str:
-    """Return an error in one line, with the config file that it is in."""
+    """Return an error in one line, with the config file that causes it."""
     for path in take_option(words, "-c", "--config")[0]:
         try:
             parser.parse_args([f"--config={path}"])
@@ -181,9 +181,9 @@ def check_settings(parser: Parser, settings: Namespace) -> None:
     """Refuse invalid values, with their whole key."""
     for key, group in parser.groups.items():
         # A group of single options has no class.
-        if is_dataclass(kind := getattr(group, "group_class", None)):
+        if is_dataclass(config := getattr(group, "group_class", None)):
             with prefix_errors(key):
-                kind(**vars(settings[key]))
+                config(**vars(settings[key]))
     with prefix_errors("model.eval", "_"):
         EvalLengths(settings.model.eval_mem_len, settings.model.eval_clamp_len)
     with prefix_errors("data"):

@@ -1,4 +1,4 @@
-"""Less memory for activations: computed again in the backward pass, by layer or by rows.
+"""Recompute activations in the backward pass, by layer or in micro-batches, to save memory.
 
 B rows   L segment
 """
@@ -26,7 +26,7 @@ def segment_loss(
 ) -> tuple[Tensor, Memory]:
     """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory after it.
 
-    With n_part, the micro-batches, the rows are computed in as many parts.
+    The rows are computed in n_part parts (micro-batches).
 
     The backward pass recomputes each part, with the same random numbers, just before its gradient,
     so that the activations of only one part are stored. For Lightning it is one forward and one

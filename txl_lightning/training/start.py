@@ -1,4 +1,4 @@
-"""The checkpoint that a command starts from: found, its settings adopted, its weights loaded."""
+"""The checkpoint that a command starts from: find it, adopt its settings, load its weights."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -25,9 +25,9 @@ NO_EFFECT_ON_WEIGHTS = {
     *("mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"),
     *("dropout", "dropout_type", "dropatt", "init", "init_std", "init_range", "proj_init_std"),
 }
-"""Settings of a checkpoint's network that may be given another value."""
+"""Settings of the network that may differ from the checkpoint's."""
 EQUAL_STATE = {"adamw": "adam"}
-"""Optimizers with the state of another one."""
+"""Optimizers that can load the state of another one."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Start:
 def adopt_checkpoint(
     command: str, parser: Parser, words: list[str], settings: Namespace
 ) -> tuple[Namespace, Start]:
-    """Find the checkpoint to start from; return the settings with its own as defaults.
+    """Load the checkpoint to start from; return the settings with its own as defaults.
 
-    What the command line and its configs give wins, unless the weights would not fit.
+    The command line and its configs override them, unless the weights would not fit.
     """
     resume: Resume = settings.resume if command == "fit" else "never"
     root = Path(settings.trainer.default_root_dir or RUNS)
@@ -55,7 +55,7 @@ def adopt_checkpoint(
         return settings, Start()
     path, saved = checkpoint.path, checkpoint.settings
     defaults = flatten_settings(saved, "model.")
-    # The text has its own, and the kernel was the fastest where the checkpoint was made.
+    # n_token comes from the text; that kernel was the fastest on the machine that trained it.
     for key in ("model.net.n_token", "model.net.kernel"):
         defaults.pop(key, None)
     if (vocab := path / VOCAB).is_file():
@@ -79,7 +79,7 @@ def adopt_checkpoint(
 def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> LoadedCheckpoint | None:
     """Load the checkpoint to start from; return None for a new run.
 
-    A path is a file, a run's folder or convert's, or "last": what resume would find under the root.
+    ckpt_path is a file, a run's folder, one of convert's, or "last": the one to resume under root.
     """
     if ckpt_path not in (None, "last"):
         expected = "never with ckpt_path: one of them says where to start"
@@ -89,9 +89,9 @@ def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> LoadedCheck
         return None
     if rank_zero_only.rank == 0:
         remove_partial_files(root)
-    checkpoint, complaints = find_latest(root)
-    for complaint in complaints:
-        print_once(f"warning: {complaint}; passed over")
+    checkpoint, problems = find_latest(root)
+    for problem in problems:
+        print_once(f"warning: {problem}; passed over")
     if checkpoint is None and (resume == "must" or ckpt_path == "last"):
         setting = "resume: must" if resume == "must" else "ckpt_path: last"
         raise CheckpointError(f"{setting}: there is no whole checkpoint of a run under {root}")
@@ -101,7 +101,7 @@ def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> LoadedCheck
 
 
 def find_text_settings(path: Path, data: Namespace, words: list[str]) -> dict[str, Any]:
-    """Return the settings of data of a checkpoint's run; without its text if another is named."""
+    """Return the data settings of a checkpoint's run; without its text if another one is given."""
     settings = load_data_settings(path)
     names = settings.keys() & {field.name for field in fields(CorpusConfig)}
     is_default = (data.path, data.corpus) == (None, DataConfig.corpus)
@@ -133,9 +133,9 @@ def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) ->
         require(value == net[name], f"model.net.{name}", value, expected)
     # A converted checkpoint has no optimizer state.
     if training and "optim" in saved:
-        name, before = model.optim.name, saved["optim"]["name"]
-        is_same = EQUAL_STATE.get(name, name) == EQUAL_STATE.get(before, before)
-        expected = f"{before}, as in the checkpoint; or convert it, and start from its weights"
+        name, saved_name = model.optim.name, saved["optim"]["name"]
+        is_same = EQUAL_STATE.get(name, name) == EQUAL_STATE.get(saved_name, saved_name)
+        expected = f"{saved_name}, as in the checkpoint; or convert it, and start from its weights"
         require(is_same, "model.optim.name", name, expected)
 
 

@@ -35,6 +35,7 @@ from ...checkpoints import LoadedCheckpoint, load_checkpoint, saving
 from ...checkpoints.saving import KEY
 from ...errors import StorageError
 from ...files import find_write_problem
+from ...runs.folder import BEST, CHECKPOINTS, LAST
 from ...runs.logger import RunLogger
 from ...signals import EXIT, PendingSignals, handle_signals, is_child, print_message
 from . import LanguageModel
@@ -44,14 +45,14 @@ from .run_folder import is_fitting, run_folder
 class AtomicCheckpointIO(CheckpointIO):
     """Write checkpoints atomically, with their checksum; load them without executing code.
 
-    `start` has been loaded, and is given to Lightning once.
+    `start` is already loaded: its first load returns it without reading the file again.
     """
 
     def __init__(self, start: LoadedCheckpoint | None = None) -> None:
         self.start = start
 
     def __getstate__(self) -> dict[str, None]:
-        # A process that is spawned loads it from its file.
+        # A spawned process loads the checkpoint from its file.
         return {"start": None}
 
     def save_checkpoint(
@@ -92,7 +93,7 @@ class LastCheckpoint(Checkpoint):
 
     def __init__(self, every_n_steps: int | None = None) -> None:
         self.every_n_steps = every_n_steps
-        self.path = Path("last.ckpt")
+        self.path = Path(LAST)
         self.saved_step = -1
         self.signals = PendingSignals()
         self.handlers = ExitStack()
@@ -103,11 +104,11 @@ class LastCheckpoint(Checkpoint):
     def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
         if stage == "fit":
             replace_signal_handlers(trainer)
-            folder = run_folder(trainer) / "checkpoints"
+            folder = run_folder(trainer) / CHECKPOINTS
             problem = find_write_problem(folder) if trainer.is_global_zero else None
             if problem := trainer.strategy.broadcast(problem):
                 raise StorageError(problem)
-            self.path, self.loops_before_validation = folder / "last.ckpt", None
+            self.path, self.loops_before_validation = folder / LAST, None
 
     def state_dict(self) -> dict[str, bool]:
         return {"validation_due": self.validation_due}
@@ -123,7 +124,7 @@ class LastCheckpoint(Checkpoint):
 
     def on_fit_start(self, trainer: Trainer, *_: Any) -> None:
         if self.validation_due and trainer.should_stop:
-            # Nor if trainer.max_time is over.
+            # Nor does it start when trainer.max_time is over.
             trainer.should_stop, self.only_validates = False, True
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
@@ -189,8 +190,8 @@ class LastCheckpoint(Checkpoint):
         self.handlers.close()
         is_expected = isinstance(exception, SystemExit) or hasattr(exception, "exit_code")
         # Sharded weights can be gathered only by all ranks together.
-        is_elsewhere = isinstance(trainer.strategy, ModelParallelStrategy) or trainer.global_rank
-        if is_expected or is_elsewhere or trainer.global_step == 0:
+        is_impossible = isinstance(trainer.strategy, ModelParallelStrategy) or trainer.global_rank
+        if is_expected or is_impossible or trainer.global_step == 0:
             return
         path = self.path.with_name(f"crash-{trainer.global_step}.ckpt")
         try:
@@ -239,10 +240,10 @@ class BestCheckpoint(ModelCheckpoint):
 
     def __init__(self) -> None:
         names = {"auto_insert_metric_name": False, "enable_version_counter": False}
-        super().__init__(filename="best", monitor="val/nats", **names)
+        super().__init__(filename=Path(BEST).stem, monitor="val/nats", **names)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        best, score = Path(self.dirpath) / "best.ckpt", state_dict["best_model_score"]
+        best, score = Path(self.dirpath) / BEST, state_dict["best_model_score"]
         # No score: the run was killed between its first best.ckpt and last.ckpt.
         if best.is_file() and score is not None:
             # Lightning compares paths, and the folder may have moved.
@@ -262,7 +263,7 @@ def requeue_job() -> None:
 
 
 def replace_signal_handlers(trainer: Trainer) -> None:
-    """Disable Lightning's signal handlers: they make ranks wait for each other in mid-step."""
+    """Disable Lightning's signal handlers: with them, ranks wait for each other within a step."""
     # Private, because no setting turns them off (the tests with two processes would hang).
     trainer._signal_connector.register_signal_handlers = lambda: None
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
@@ -270,8 +271,8 @@ def replace_signal_handlers(trainer: Trainer) -> None:
 
 def warn_of_little_space(folder: Path, module: LanguageModel) -> None:
     """Warn if three checkpoints may not fit: last, previous, and the one being written."""
-    weights = sum(parameter.nbytes for parameter in module.parameters())
+    n_byte = sum(parameter.nbytes for parameter in module.parameters())
     # Each contains the weights and two moments.
-    needed, free = 3 * 3 * weights, shutil.disk_usage(folder).free
+    needed, free = 3 * 3 * n_byte, shutil.disk_usage(folder).free
     if free < needed:
         rank_zero_warn(f"{folder}: {free:,} bytes free; checkpoints may need {needed:,}")

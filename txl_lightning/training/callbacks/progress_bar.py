@@ -1,4 +1,4 @@
-"""TokenProgressBar: a live line of training's progress, or whole lines in a file or a pipe.
+"""TokenProgressBar: the progress of training, as a live line or, in a file or a pipe, as lines.
 
 Lightning's own bars count batches of an epoch, of which our endless loader has none, and print
 nothing in a pipe.
@@ -26,9 +26,9 @@ from .time_budget import TimeBudget
 
 READINGS = ("bits", "loss", "tokens_per_second", "answer_accuracy")
 SHORT_READINGS = ("bits", "tokens_per_second")
-"""First words of the metrics to print, and of those that fit beside a bar.
+"""Beginnings of the names of metrics to print, and of those that fit beside a bar.
 
-Of bits in several units, per byte comes first.
+Of several names with one beginning the first is printed: bits per byte before bits per token.
 """
 N_RECENT = 6
 """Number of the last validations in the final table, besides the first and the best."""
@@ -63,12 +63,12 @@ class TokenProgressBar(ProgressBar):
         self.folder, self.step = run_folder(trainer), trainer.global_step
         self.print_setup(trainer, module)
         steps = "step {task.completed}/{task.total}"
-        columns = steps, BarColumn(bar_width=24), "{task.description}", "{task.fields[left]}"
+        columns = steps, BarColumn(bar_width=24), "{task.description}", "{task.fields[time_left]}"
         is_shown = self.console.is_terminal and not self.console.quiet
         self.live = Progress(*columns, console=self.console, disable=not is_shown)
         self.live.start()
         total = trainer.max_steps if trainer.max_steps > 0 else None
-        self.live.add_task("", total=total, completed=self.step, left="")
+        self.live.add_task("", total=total, completed=self.step, time_left="")
 
     def print_setup(self, trainer: Trainer, module: LanguageModel) -> None:
         """Print the network's size, the device, the kernel, and a faster precision if there is."""
@@ -88,25 +88,26 @@ class TokenProgressBar(ProgressBar):
         self.step, now = trainer.global_step, time.monotonic()
         self.first = self.first or (self.step, now)
         is_live = self.console.is_terminal
-        # Not in every step, because to read a metric is to wait for the device.
+        # Not in every step, because reading a metric waits for the device.
         if module.is_logged_step(self.step):
             names = SHORT_READINGS if is_live else READINGS
             self.readings = format_readings(trainer, "train", names)
-        left = self.format_time_left(trainer)
+        time_left = self.format_time_left(trainer)
         total = trainer.max_steps if trainer.max_steps > 0 else None
-        self.update(completed=self.step, total=total, description=self.readings, left=left)
+        self.update(description=self.readings, time_left=time_left)
+        self.update(completed=self.step, total=total)
         is_due = now - self.printed_at > self.seconds_between_lines
         if is_due and self.readings != self.printed and not is_live:
             self.printed_at, self.printed = now, self.readings
             step = f"{self.step}/{total}" if total else self.step
-            self.print(f"step {step}  {self.readings}  {left}".rstrip())
+            self.print(f"step {step}  {self.readings}  {time_left}".rstrip())
 
     def on_validation_start(self, *_: Any) -> None:
-        self.update(left="validating")
+        self.update(time_left="validating")
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         # Refresh at once; otherwise the next line is printed above an outdated bar.
-        self.update(left=self.format_time_left(trainer), refresh=True)
+        self.update(time_left=self.format_time_left(trainer), refresh=True)
         if is_fitting(trainer):
             readings = format_readings(trainer, "val", READINGS)
             self.print(f"step {trainer.global_step}  validation: {readings}")
@@ -119,7 +120,7 @@ class TokenProgressBar(ProgressBar):
             self.print(f"run folder: {self.folder}")
 
     def format_time_left(self, trainer: Trainer) -> str:
-        """Return the time until the run ends, by steps or by the clock, as far as it is known."""
+        """Return the time until the run ends, by its steps or its time limit; "" if unknown."""
         timers = Timer, TimeBudget
         ends = [each.time_remaining() for each in trainer.callbacks if isinstance(each, timers)]
         if trainer.max_steps >= 0 and self.first and self.step > self.first[0]:
@@ -127,8 +128,8 @@ class TokenProgressBar(ProgressBar):
             # The mean includes validations.
             step_seconds = (time.monotonic() - ended_at) / (self.step - step)
             ends.append(step_seconds * max(trainer.max_steps - self.step, 0))
-        known = [seconds for seconds in ends if seconds is not None]
-        return f"{timedelta(seconds=int(min(known)))} left" if known else ""
+        seconds = min((end for end in ends if end is not None), default=None)
+        return "" if seconds is None else f"{timedelta(seconds=int(seconds))} left"
 
     def print(self, text: str) -> None:
         # In a pipe, lines are not wrapped, because programs read them.
@@ -141,7 +142,7 @@ class TokenProgressBar(ProgressBar):
             self.live.update(task, **changes)
 
     def stop(self, *_: Any) -> None:
-        self.update(left="")
+        self.update(time_left="")
         self.live.stop()
 
     on_exception = stop
@@ -161,7 +162,7 @@ def format_readings(trainer: Trainer, stage: str, beginnings: tuple[str, ...]) -
 
 
 def format_parameters(net: TransformerXL) -> str:
-    """Return a table of parameters by part; tied ones are the embedding's."""
+    """Return a table of parameters by part; tied ones count as the embedding's."""
     counts: dict[str, int] = {}
     for name, parameter in net.named_parameters():
         first, _, third, *_ = [*name.split("."), "", ""]

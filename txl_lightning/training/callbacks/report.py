@@ -21,6 +21,7 @@ from ...command_line import PROGRAM
 from ...errors import convert_fields, flatten_settings, require, show_controls
 from ...files import host_name, write_json, write_text
 from ...machine import describe_environment
+from ...runs.folder import CONFIG, STATE
 from ...runs.metrics_table import RunMetrics, find_differences, format_columns, read_metrics
 from .run_folder import is_fitting, run_folder
 from .validation_probe import ValidationProbe
@@ -103,16 +104,16 @@ class Report(Callback):
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             action(trainer, *args)
-        # Of any kind: the checkpoint and the error that are reported next matter more.
+        # Any error: a failed report must stop neither a checkpoint nor the report of an error.
         except Exception as error:
             rank_zero_warn(f"{self.folder}: {error!r}; no report is written")
-        # Parts of figures refer to each other; those of a page have become old meanwhile.
+        # Figures are cycles of references; those of a page have reached the oldest generation.
         gc.collect(2 if action == self.write_page else 1)
 
     def write_state(self, trainer: Trainer, state: str) -> None:
         run = {"state": state, "step": trainer.global_step, "max_steps": trainer.max_steps}
         run |= {"parameters": count_parameters(trainer), "host": host_name(), "pid": os.getpid()}
-        write_json(run, self.folder / "run.json")
+        write_json(run, self.folder / STATE)
 
     def save_pictures(self, trainer: Trainer) -> None:
         metrics = read_metrics(self.folder, trainer.loggers)
@@ -129,7 +130,7 @@ class Report(Callback):
 
     def render(self, trainer: Trainer, metrics: RunMetrics, state: str) -> str:
         module, rows, probe = trainer.lightning_module, metrics.validations, self.probe
-        n, path = probe.prompt_len, self.folder / "config.yaml"
+        n, path = probe.prompt_len, self.folder / CONFIG
         quoted = shlex.quote(str(self.folder))
         config = path.read_text() if path.is_file() else ""
         n_parameter, mem_len = count_parameters(trainer), module.net.config.mem_len
@@ -170,7 +171,7 @@ def count_parameters(trainer: Trainer) -> int:
 
 
 def choose_charts(metrics: RunMetrics, probe: ValidationProbe, unit: str) -> dict[str, plots.Draw]:
-    """Return the large charts by name, as far as there is something to draw."""
+    """Return the large charts by name; those without data are left out."""
     charts: dict[str, plots.Draw] = {}
     if metrics.rows:
         charts["curve"] = partial(plots.draw_learning_curves, metrics=metrics)

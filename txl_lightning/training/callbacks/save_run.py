@@ -1,4 +1,4 @@
-"""The config and the vocabulary of a run, and the lock of its folder."""
+"""SaveRun: the config and the vocabulary in a run's folder, and the folder's lock."""
 
 import os
 from contextlib import ExitStack
@@ -8,12 +8,13 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from ...errors import print_notice
 from ...files import write_text
 from ...runs.folder import CONFIG, VOCAB, lock_folder
-from .run_folder import find_writers_elsewhere, run_folder
+from .run_folder import run_folder
 from .wandb import wandb_loggers
 
 print_once = rank_zero_only(print_notice)
@@ -24,7 +25,7 @@ class SaveRun(Callback):
 
     def __init__(self, parser: ArgumentParser, settings: Namespace) -> None:
         self.parser, self.settings = parser, settings.clone()
-        # They are about how this process was started, not about the run.
+        # They say how this process was started; a resumed run must not repeat them.
         self.settings.resume, self.settings.ckpt_path = "never", None
         self.lock = ExitStack()
 
@@ -34,8 +35,8 @@ class SaveRun(Callback):
         folder = run_folder(trainer)
         if trainer.is_global_zero:
             self.lock.callback(os.close, lock_folder(folder))
-        for line in find_writers_elsewhere(trainer, folder):
-            print_once(f"warning: {line}")
+        for problem in find_writers_elsewhere(trainer, folder):
+            print_once(f"warning: {problem}")
         if trainer.is_global_zero:
             self.save(trainer, folder)
         trainer.strategy.barrier()
@@ -49,7 +50,7 @@ class SaveRun(Callback):
         write_text(trainer.datamodule.vocab.to_json(), folder / VOCAB)
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        # Not earlier: a text that is too short is one line, and this is another.
+        # Not earlier: for a text that is too short, only the error is printed.
         data = trainer.datamodule
         print_once(f"data: {data.config.name}: {data.store.describe()}")
 
@@ -57,3 +58,20 @@ class SaveRun(Callback):
         self.lock.close()
 
     on_exception = teardown
+
+
+def find_writers_elsewhere(trainer: Trainer, folder: Path) -> list[str]:
+    """Name a config's loggers, profiler and callbacks that write outside of the run's folder.
+
+    Not W&B and TensorBoard in the folder of runs: their files belong there.
+    """
+    root, problems = Path(trainer.default_root_dir).resolve(), []
+    writers = [("logger", each) for each in trainer.loggers] + [("profiler", trainer.profiler)]
+    for option, writer in [*writers, *(("callbacks", each) for each in trainer.callbacks)]:
+        paths = (getattr(writer, key, None) for key in ("log_dir", "save_dir", "dirpath"))
+        path = Path(next(filter(None, paths), folder)).resolve()
+        is_ours = isinstance(writer, WandbLogger | TensorBoardLogger) and path.is_relative_to(root)
+        if not is_ours and not path.is_relative_to(folder.resolve()):
+            name = f"trainer.{option}: {type(writer).__name__}"
+            problems.append(f"{name} writes to {path}, outside of the run's folder {folder}")
+    return problems

@@ -55,13 +55,12 @@ class Throughput(Callback):
         module.log_dict({f"train/{name}": values[name] for name in values})
         self.tokens, self.seconds = 0, 0.0
 
-    def on_validation_start(self, *_: Any) -> None:
-        self.pause()
-
-    def pause(self) -> None:
+    def pause(self, *_: Any) -> None:
         if self.started_at is not None:
             self.seconds += time.perf_counter() - self.started_at
         self.started_at = None
+
+    on_validation_start = pause
 
 
 def peak_flops(device: torch.device) -> float | None:

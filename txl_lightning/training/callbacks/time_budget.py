@@ -1,4 +1,4 @@
-"""TimeBudget: plan a run by its own speed, so that it takes equally long on any machine."""
+"""TimeBudget: plan a run from its measured speed, so that it takes equally long on any machine."""
 
 import time
 from collections.abc import Callable
@@ -85,7 +85,7 @@ class TimeBudget(Callback):
                 self.make_plan(trainer, module, validation_seconds)
 
     def make_plan(self, trainer: Trainer, module: LanguageModel, validation: float) -> None:
-        """Fill the remaining time with steps and validations, by the times of the slowest rank."""
+        """Plan steps and validations for the remaining time, from the times of the slowest rank."""
         times = self.elapsed, median(self.step_seconds[N_WARMUP:]), validation
         slowest = module.ranks.max(*(round(seconds * 1e6) for seconds in times))
         elapsed, step, validation = (max(micros, 1) / 1e6 for micros in slowest)
@@ -130,8 +130,8 @@ class TimeBudget(Callback):
 
     def lap(self) -> float:
         """Return the seconds since the last call."""
-        before, self.lap_at = self.lap_at, self.clock()
-        return self.lap_at - before
+        last_call, self.lap_at = self.lap_at, self.clock()
+        return self.lap_at - last_call
 
     def state_dict(self) -> dict[str, Any]:
         if self.seconds is None:

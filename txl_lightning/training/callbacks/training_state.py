@@ -1,4 +1,4 @@
-"""TrainingStateCheckpoint: memory, position and random numbers in every checkpoint.
+"""TrainingStateCheckpoint: save and restore memory, position in the text and random numbers.
 
 N layers   B rows of all ranks   M remembered   D width
 """
@@ -117,8 +117,8 @@ def restore(state: State, trainer: Trainer, module: LanguageModel) -> None:
     if memory := state.get("memory"):
         n_row = len(memory["filled"]) // trainer.world_size
         rows = slice(rank * n_row, (rank + 1) * n_row)
-        part = Memory(memory["h"][:, rows].clone(), memory["filled"][rows].clone())
-        module.memory_bank.committed["train", 0] = part
+        h_NBMD, filled_B = memory["h"][:, rows].clone(), memory["filled"][rows].clone()
+        module.memory_bank.committed["train", 0] = Memory(h_NBMD, filled_B)
     if not ranks:
         return
     if len(ranks) == trainer.world_size:
@@ -134,11 +134,11 @@ def restore(state: State, trainer: Trainer, module: LanguageModel) -> None:
 
 
 def get_random_states(device: torch.device) -> State:
-    kind, keys, *rest = np.random.get_state()
+    name, keys, *rest = np.random.get_state()
     states = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)
-    return states | {"numpy": (kind, keys.tolist(), *rest)}
+    return states | {"numpy": (name, keys.tolist(), *rest)}
 
 
 def set_random_states(states: State, device: torch.device) -> None:
@@ -150,7 +150,7 @@ def set_random_states(states: State, device: torch.device) -> None:
 
 
 def describe_rounding(trainer: Trainer, module: LanguageModel) -> State:
-    """Return what decides, besides the settings, how a sum is rounded."""
+    """Return what affects the rounding of sums, besides the settings of the model."""
     device = module.device
     vectors = torch.backends.cpu.get_cpu_capability()
     vectors += " AMX" * has_bfloat16_units(torch.device("cpu"))
@@ -181,6 +181,7 @@ def refuse_different_starts(
 
 
 def warn_of_changes(state: State, now: State) -> None:
+    """Warn about everything that prevents a bit-exact resume."""
     if not state.get("exact"):
         rank_zero_warn("the checkpoint was saved in mid-step: what follows is near, not exact")
     if not state.get("memory"):

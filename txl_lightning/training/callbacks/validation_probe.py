@@ -25,7 +25,7 @@ PROMPT_LEN = 32
 """Number of tokens of the validation text that a sample continues."""
 MAX_SAMPLES = 100
 N_ATTENTION, N_GAIN = 4, 16
-"""Numbers of segments, after the memory is full, to measure attention and memory gain."""
+"""Numbers of segments with full memory on which attention and memory gain are measured."""
 SAVED = ("samples", "prompt_len", "nats_by_position", "attention")
 """Attributes that are saved in checkpoints, for the report of a resumed run."""
 
@@ -135,11 +135,11 @@ class ValidationProbe(Callback):
         self.samples = [*self.samples, [trainer.global_step, text]][-MAX_SAMPLES:]
 
     def measure_attention(self, module: LanguageModel) -> None:
-        whole = [each for each in self.segments if each.new_len == self.segments[0].new_len]
+        segments = [each for each in self.segments if each.new_len == self.segments[0].new_len]
         # In a shorter validation, the memory is never full.
-        if len(whole) > self.n_warmup:
+        if len(segments) > self.n_warmup:
             memory = module.net.empty_memory(1, module.memory_bank.eval_lengths)
-            sums = sum_attention(module.net, whole, memory, self.n_warmup)
+            sums = sum_attention(module.net, segments, memory, self.n_warmup)
             self.attention = summarize_heads(sums)
 
     def state_dict(self) -> dict[str, Any]:
@@ -152,8 +152,8 @@ class ValidationProbe(Callback):
 def n_warmup_segments(module: LanguageModel, segment: Segment) -> int:
     """Return the number of segments after which the memory of every row is full."""
     config = module.corpus.config
-    before = config.eval_warmup_len + eval_mem_len(module) + config.eval_ext_len
-    return -(-before // segment.new_len)
+    n_token = config.eval_warmup_len + eval_mem_len(module) + config.eval_ext_len
+    return -(-n_token // segment.new_len)
 
 
 def eval_mem_len(module: LanguageModel) -> int:

@@ -1,4 +1,4 @@
-"""Weights & Biases: metrics over tokens, one run however often it is resumed, offline if needed."""
+"""Weights & Biases: metrics over tokens, one W&B run for all resumes, offline if needed."""
 
 import os
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from ... import __version__
 from ...checkpoints.saving import manifest_path, read_manifest
 from ...errors import convert_fields, require
 from ...machine import commit
+from ...runs.folder import BEST, CHECKPOINTS, LAST
 from . import LanguageModel
 from .run_folder import is_fitting, run_folder
 from .validation_probe import ValidationProbe
@@ -35,7 +36,7 @@ class WandbConfig:
 
 
 class OfflineFallbackWandbLogger(WandbLogger):
-    """Log metrics over tokens, and offline if the server cannot be reached, unless it must be."""
+    """A WandbLogger that logs metrics over tokens, offline if the server cannot be reached."""
 
     def __init__(self, required: bool, **options: Any) -> None:
         super().__init__(**options)
@@ -121,10 +122,10 @@ class WandbRun(Callback):
 
     def on_fit_end(self, trainer: Trainer, *_: Any) -> None:
         loggers = [logger for logger in wandb_loggers(trainer) if not logger.logs_checkpoints]
-        for name in {"best": ["best"], "all": ["best", "last"], "none": []}[self.checkpoints]:
-            if (path := self.folder / "checkpoints" / f"{name}.ckpt").is_file():
+        for name in {"best": [BEST], "all": [BEST, LAST], "none": []}[self.checkpoints]:
+            if (path := self.folder / CHECKPOINTS / name).is_file():
                 for logger in loggers:
-                    logger.log_checkpoint_artifact(path, name)
+                    logger.log_checkpoint_artifact(path, path.stem)
 
     def state_dict(self) -> dict[str, Any]:
         return {"run_id": self.run_id}

@@ -16,7 +16,7 @@ from ...model import TransformerXL
 from . import LanguageModel
 
 TRAINED, AVERAGE = "trained", "average"
-"""Keys in a checkpoint with an average: the weights that fit continues, and in fit the average."""
+"""Keys in a checkpoint: the trained weights, saved beside their average, and in fit the average."""
 
 
 class WeightAverage(Callback):
@@ -66,23 +66,19 @@ class WeightAverage(Callback):
         for mean, now in zip(self.average.parameters(), net.parameters(), strict=True):
             mean.lerp_(now.to(mean), weight)
 
-    def on_validation_epoch_start(self, trainer: Trainer, module: LanguageModel) -> None:
-        self.swap_in(module.net)
+    def load_average(self, trainer: Trainer, module: LanguageModel) -> None:
+        """Load the average into the network, and keep a copy of its trained weights."""
+        if self.average is not None and self.trained is None:
+            self.trained = deepcopy(module.net)
+            module.net.load_state_dict(self.average.state_dict())
+
+    on_validation_epoch_start = on_train_end = load_average
 
     def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
         # After fit, `validate` has no weights to train.
         if self.trained is not None and trainer.state.fn == "fit":
             module.net.load_state_dict(self.trained.state_dict())
             self.trained = None
-
-    def on_train_end(self, trainer: Trainer, module: LanguageModel) -> None:
-        self.swap_in(module.net)
-
-    def swap_in(self, net: TransformerXL) -> None:
-        """Load the average into the network, and keep its weights aside."""
-        if self.average is not None and self.trained is None:
-            self.trained = deepcopy(net)
-            net.load_state_dict(self.average.state_dict())
 
     def on_save_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
         if self.average is not None:
@@ -104,13 +100,13 @@ class WeightAverage(Callback):
 
 
 def copy_at_least_float32(net: TransformerXL) -> TransformerXL:
-    """Copy a network: a narrower mean would not move by a small part of a difference."""
+    """Copy a network; in a narrower type, the mean would round small changes away."""
     dtype = next(net.parameters()).dtype
     return deepcopy(net).to(torch.promote_types(dtype, torch.float32)).requires_grad_(False)
 
 
 def select_trained_weights(checkpoint: dict[str, Any], callbacks: Iterable[Callback]) -> None:
-    """Prepare a checkpoint for fit, which loads the trained weights and WeightAverage the mean."""
+    """Prepare a checkpoint for fit: trained weights as its state_dict, the average as AVERAGE."""
     if TRAINED in checkpoint:
         checkpoint[AVERAGE] = checkpoint["state_dict"]
         checkpoint["state_dict"] = checkpoint.pop(TRAINED)
