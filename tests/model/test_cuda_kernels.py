@@ -53,7 +53,7 @@ def test_triton_equals_the_reference_with_every_gradient_in_its_interpreter(dtyp
     errors_of_case = json.loads(shown)
     assert len(errors_of_case) == len(correctness.SMALL) + 1
     for case, errors in errors_of_case.items():
-        assert max(errors.values()) < limit, (case, errors)
+        assert correctness.is_within(errors, limit), (case, errors)
 
 
 @pytest.mark.slow
