@@ -116,7 +116,8 @@ def test_a_run_that_lost_its_generator_does_not_resume_exactly_whatever_the_kern
     assert parts.judge_resume(whole, rounded, {"w": torch.full((9,), 5e-7)})["right"]
     assert not parts.judge_resume(whole, whole, rounded)["right"]
     assert not parts.judge_resume(whole, rounded, lost)["right"]
-    assert not parts.judge_resume(whole, rounded, {"w": torch.full((9,), torch.nan)})["right"]
+    two, spoilt = whole | {"x": whole["w"]}, whole | {"x": torch.full((9,), torch.nan)}
+    assert not parts.judge_resume(two, two, spoilt)["right"]
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,8 @@ def judge_resume(whole: Weights, again: Weights, resumed: Weights) -> dict[str, 
     times as much, but not by a generator or a memory that was lost.
     """
     differences = {
-        name: max((whole[key] - other[key]).abs().max().item() for key in whole)
+        # Not Python's max, which passes over NaN.
+        name: torch.stack([(whole[key] - other[key]).abs().max() for key in whole]).max().item()
         for name, other in (("resumed", resumed), ("repeated", again))
     }
     return differences | {"right": differences["resumed"] <= 10 * differences["repeated"]}
