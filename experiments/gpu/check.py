@@ -5,17 +5,20 @@
 
 Needs a GPU, torch 2.11 or later and this checkout; lightning for a part, pytest and the package's
 other requirements for some. A part is a process with a time of its own: one that is stopped, fails
-or is left out is named in the file.
+or is left out is named in the file. Exit code: 0 all right, 1 something is wrong, 2 incomplete.
 """
 
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +30,29 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LIMIT = 570
 """Seconds for all parts, within ten minutes."""
-MARK = "FOUND "
-"""Begins a line of a part's output that holds a finding; others are warnings."""
-SECONDS: dict[str, tuple[Callable[..., Iterator[dict[str, Any]]], int]] = {
-    "peak": (parts.measure_peak, 30),
-    "correctness": (parts.compare_kernels, 140),
-    "golden": (parts.compare_golden, 40),
-    "resume": (parts.resume_twice, 50),
-    "tests": (parts.run_gpu_tests, 110),
-    "speed": (parts.measure_speed, 240),
+KERNELS = {
+    f"kernel {kernel}": (partial(parts.compare_kernels, kernel), 100 if kernel == "triton" else 35)
+    for kernel in parts.RACED
 }
-"""Parts in the order in which they run, and the seconds that each may take."""
+"""A process for each kernel: after an illegal access, nothing else works in the same one."""
+SECONDS: dict[str, tuple[Callable[..., Iterator[dict[str, Any]]], int]] = {
+    "peak": (parts.measure_peak, 25),
+    **KERNELS,
+    "golden": (parts.compare_golden, 40),
+    "resume": (parts.resume_twice, 60),
+    "tests": (parts.run_gpu_tests, 100),
+    "speed": (parts.measure_speed, 175),
+}
+"""Parts in the order in which they run, and the seconds that each may take: LIMIT in all."""
+EXIT_CODES = {"all right": 0, "not all right": 1, "incomplete": 2}
 
 
 def run_part(name: str, smoke: bool, seconds: float, log: Path) -> dict[str, Any]:
-    """Run a part as a process, stopped after some seconds: what it has found until then."""
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.gpu.check",
-        f"--part={name}",
-        f"--limit={seconds}",
-    ]
+    """Run a part as a process, stopped after some seconds; return what it has found until then."""
+    findings = log.with_suffix(".findings")
+    findings.write_text("")
+    words = [f"--part={name}", f"--limit={seconds}", f"--findings={findings}"]
+    command = [sys.executable, "-m", "experiments.gpu.check", *words]
     began = time.monotonic()
     with log.open("w") as file:
         # A file, not a pipe, and a group: processes that compile hold a pipe open.
@@ -61,21 +65,24 @@ def run_part(name: str, smoke: bool, seconds: float, log: Path) -> dict[str, Any
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             status = f"stopped after {seconds:.0f} s"
+    # A part that was stopped may have written a line in part.
+    found = [json.loads(line) for line in findings.read_text().splitlines() if line.endswith("}")]
     lines = log.read_text(errors="replace").splitlines()
-    found = [json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
     end = {} if status == "done" else {"end of output": lines[-8:]}
     return {"status": status, "seconds": round(time.monotonic() - began), "found": found} | end
 
 
-def run_here(name: str, smoke: bool, seconds: float) -> None:
-    """Run a part in this process, and print what it finds as it finds it."""
-    # What is begun last may end.
+def run_here(name: str, smoke: bool, seconds: float, findings: Path) -> None:
+    """Run a part in this process; append each finding to a file as a line of JSON."""
+    # Something started then may still end in time.
     ends_at = time.monotonic() + 0.8 * seconds
-    try:
-        for found in SECONDS[name][0](smoke, ends_at):
-            print(MARK + json.dumps(found), flush=True)
-    except ModuleNotFoundError as error:
-        print(MARK + json.dumps({"left out": str(error)}), flush=True)
+    # A file of its own: libraries print to stdout, too.
+    with findings.open("a", buffering=1) as file:
+        try:
+            for found in SECONDS[name][0](smoke, ends_at):
+                file.write(json.dumps(found) + "\n")
+        except ModuleNotFoundError as error:
+            file.write(json.dumps({"left out": str(error)}) + "\n")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -86,9 +93,29 @@ def describe_machine() -> dict[str, Any]:
         "memory_bytes": torch.cuda.get_device_properties(0).total_memory if cuda else 0,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        **describe_compilers(),
         "commit": git.stdout.strip(),
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def describe_compilers() -> dict[str, str]:
+    """Return the versions of driver, Triton and its assembler, as far as they are installed."""
+    versions = {}
+    if shutil.which("nvidia-smi"):
+        query = ["nvidia-smi", "--query-gpu=driver_version,power.limit", "--format=csv,noheader"]
+        shown = subprocess.run(query, capture_output=True, text=True, check=False).stdout
+        versions["driver, power limit"] = shown.strip()
+    with suppress(ImportError):
+        import triton
+
+        versions["triton"] = triton.__version__
+        assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+        if assembler.exists():
+            shown = subprocess.run([assembler, "--version"], capture_output=True, text=True)
+            versions["ptxas"] = shown.stdout.strip().splitlines()[-1]
+    return versions
 
 
 def run_all(smoke: bool, limit: float, path: Path) -> dict[str, Any]:
@@ -110,15 +137,20 @@ def run_all(smoke: bool, limit: float, path: Path) -> dict[str, Any]:
             print(f"  wrong: {found}", flush=True)
         result["seconds"] = round(time.monotonic() - began)
         path.write_text(json.dumps(result, indent=1) + "\n")
-    path.with_suffix(".log").unlink(missing_ok=True)
+    for suffix in (".log", ".findings"):
+        path.with_suffix(suffix).unlink(missing_ok=True)
     return result
 
 
-def is_right(result: dict[str, Any]) -> bool:
-    """Return whether no part failed and nothing was found wrong; being left out is no failure."""
+def judge(result: dict[str, Any]) -> str:
+    """Return "not all right", "incomplete" if a part was stopped or left out, or "all right"."""
     found = [each for part in result["parts"].values() for each in part["found"]]
-    failed = [part for part in result["parts"].values() if part["status"].startswith("failed")]
-    return not failed and all(each.get("right", True) for each in found)
+    states = [part["status"] for part in result["parts"].values()]
+    has_failed = any(state.startswith("failed") for state in states)
+    if has_failed or not all(each.get("right", True) for each in found):
+        return "not all right"
+    is_whole = all(state == "done" for state in states) and not any("left out" in f for f in found)
+    return "all right" if is_whole else "incomplete"
 
 
 def main() -> None:
@@ -127,18 +159,19 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, on a CPU too")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for all parts")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder")
-    parser.add_argument("--part", choices=SECONDS, help=argparse.SUPPRESS)
+    for name in ("--part", "--findings"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
-        run_here(args.part, args.smoke, args.limit)
+        run_here(args.part, args.smoke, args.limit, Path(args.findings))
         return
     if not torch.cuda.is_available() and not args.smoke:
         sys.exit("check.py: no GPU is here; --smoke runs tiny sizes on a CPU")
     card = describe_machine()["card"].replace(" ", "_")
     path = args.results / f"{card}{'-smoke' if args.smoke else ''}.json"
     result = run_all(args.smoke, args.limit, path)
-    print(f"{path}: {'all right' if is_right(result) else 'not all right'}")
-    sys.exit(0 if is_right(result) else 1)
+    print(f"{path}: {judge(result)}")
+    sys.exit(EXIT_CODES[judge(result)])
 
 
 if __name__ == "__main__":

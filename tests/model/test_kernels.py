@@ -13,6 +13,7 @@ from txl_lightning.model.kernels import (
     cached,
     choose_kernel,
     per_head,
+    sdpa,
     tiling,
 )
 from txl_lightning.model.positions import DistanceTerms
@@ -89,6 +90,18 @@ def test_kernel_error_is_within_its_precision(kernel, dtype, tolerance):
     for expected, gradient in zip(exact_gradients, gradients, strict=True):
         limit = 4 * tolerance * max(expected.abs().max().item(), 1.0)
         assert (gradient.double() - expected).abs().max() < limit
+
+
+def test_heads_padded_for_cuda_have_the_numbers_of_unpadded_ones(monkeypatch):
+    leaves, mask = make_inputs(9, 7, "rvub")
+    results = []
+    for multiple in (1, 8):
+        monkeypatch.setitem(sdpa.HEAD_MULTIPLES, "cpu", multiple)
+        out = run("sdpa", leaves, mask)
+        assert out.shape == leaves["q"].shape
+        results.append([out, *torch.autograd.grad((out**2).sum(), list(leaves.values()))])
+    for plain, padded in zip(*results, strict=True):
+        torch.testing.assert_close(padded, plain, rtol=1e-12, atol=1e-12)
 
 
 @pytest.fixture

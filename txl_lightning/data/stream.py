@@ -71,7 +71,10 @@ class Segment(NamedTuple):
         return self.tokens_BL.size(1) - self.new_len
 
     def to(self, device: torch.device | str, **kwargs: Any) -> Segment:
-        return self._replace(**{name: getattr(self, name).to(device, **kwargs) for name in TENSORS})
+        # Lightning asks for copies without waiting only of tensors.
+        options = {"non_blocking": self.tokens_BL.is_pinned()} | kwargs
+        tensors = {name: getattr(self, name).to(device, **options) for name in TENSORS}
+        return self._replace(**tensors)
 
     def pinned(self) -> Segment:
         """Return the segment in pinned memory, from which GPU copies are asynchronous."""

@@ -6,7 +6,6 @@ B rows   L segment
 import math
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_
@@ -192,7 +191,7 @@ class LanguageModel(LightningModule):
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_val and self.guard.norm > gradient_clip_val:
             # Lightning would compute the norm again.
-            norm = torch.tensor(self.guard.norm, dtype=self.dtype)
+            norm = self.guard.norm_on_device
             clip_grads_with_norm_(self.parameters(), gradient_clip_val, norm)
 
     def on_train_start(self) -> None:

@@ -14,33 +14,37 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..positions import DistanceTerms, shift
 
+HEAD_MULTIPLES = {"cuda": 8}
+"""Other head widths, such as 41, would be computed in float32, by PyTorch's slowest path."""
+
 
 def attend(
     q_BLHK: Tensor, kv_BS2HK: Tensor, terms: DistanceTerms, mask_BLS: Tensor, dropatt: float
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
-    query_BLHK = q_BLHK if terms.u_HK is None else q_BLHK + terms.u_HK
-    masked_B1LS = ~mask_BLS[:, None]
+    # Under autocast, u and v may have higher precision.
+    query_BLHK = q_BLHK if terms.u_HK is None else q_BLHK + terms.u_HK.to(q_BLHK.dtype)
     score_BHLT = scores_by_distance(q_BLHK, terms)
-    no_terms = score_BHLT is None
-    score_BHLS = q_BLHK.new_zeros(masked_B1LS.shape) if no_terms else shift(score_BHLT)
+    score_BHLS = q_BLHK.new_zeros(()) if score_BHLT is None else shift(score_BHLT)
+    K, device = q_BLHK.size(-1), q_BLHK.device.type
+    n_pad = -K % HEAD_MULTIPLES.get(device, 1)
+    parts = (F.pad(x, (0, n_pad)).transpose(1, 2) for x in (query_BLHK, k_BSHK, value_BSHK))
     with correct_backends(q_BLHK.device):
         out_BHLK = F.scaled_dot_product_attention(
-            query_BLHK.transpose(1, 2),
-            k_BSHK.transpose(1, 2),
-            value_BSHK.transpose(1, 2),
-            attn_mask=score_BHLS.masked_fill(masked_B1LS, float("-inf")),
+            *parts,
+            attn_mask=torch.where(mask_BLS[:, None], score_BHLS, float("-inf")),
             dropout_p=dropatt,
+            scale=K**-0.5,
         )
-    return out_BHLK.transpose(1, 2)
+    return out_BHLK.transpose(1, 2)[..., :K]
 
 
 def scores_by_distance(q_BLHK: Tensor, terms: DistanceTerms) -> Tensor | None:
     """(b) + (d) over sqrt(K) for every distance, farthest first: score_BHLT."""
     scale, score_BHLT = q_BLHK.size(-1) ** -0.5, None
     if terms.r_THK is not None:
-        query_BLHK = q_BLHK if terms.v_HK is None else q_BLHK + terms.v_HK
+        query_BLHK = q_BLHK if terms.v_HK is None else q_BLHK + terms.v_HK.to(q_BLHK.dtype)
         score_BHLT = einsum("blhk,thk->bhlt", query_BLHK * scale, terms.r_THK)
     if terms.b_TH is not None:
         number_HLT = (terms.b_TH * scale).t()[:, None].expand(-1, q_BLHK.size(1), -1)

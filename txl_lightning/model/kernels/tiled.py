@@ -9,7 +9,7 @@ For CUDA, untested; tests run it in Triton's interpreter. Gradients of r and b a
 they are not bit-identical in two runs.
 
 B rows   L queries   S visible states   H heads   K head width   T = S + 1 distances
-W queries, states or distances of a tile   P = K, padded to a power of two
+W queries, states or distances of a tile   P = K, padded to a power of two (16 or more)
 """
 
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ..positions import DistanceTerms
 
@@ -25,8 +26,9 @@ HIDDEN = tl.constexpr(-1e30)
 """Score of a masked state; a row of only -inf would give nan weights."""
 EXACT = tl.constexpr("ieee")
 """Products in float32 are not rounded to TF32."""
-LAUNCH = {"num_warps": 8, "num_stages": 2}
-"""Eight warps, because with four the compiler spills registers (according to its report)."""
+W = 32
+"""With 64, registers spill on sm_80, and products on sm_90 take operands from registers, which the
+ptxas of Triton 3.7 may overwrite while they are read (triton-lang/triton 11781, 11854)."""
 
 
 def attend(
@@ -44,8 +46,8 @@ def attend(
     r_THK = k_BSHK.new_zeros(S + 1, H, K) if terms.r_THK is None else terms.r_THK
     b_TH = k_BSHK.new_zeros(S + 1, H) if terms.b_TH is None else terms.b_TH
     states = (k_BSHK.contiguous(), value_BSHK.contiguous(), r_THK.to(k_BSHK.dtype).contiguous())
-    queries = (content_BLHK, distance_BLHK)
-    return Attention.apply(*queries, *states, b_TH.float().contiguous(), mask_BLS, dropatt)
+    by_place = b_TH.float().contiguous(), mask_BLS.contiguous()
+    return Attention.apply(content_BLHK, distance_BLHK, *states, *by_place, dropatt)
 
 
 class Attention(torch.autograd.Function):
@@ -68,6 +70,7 @@ class Attention(torch.autograd.Function):
         return out_BLHK
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_out_BLHK: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, out_BLHK, norm_BHL = ctx.saved_tensors
         content_BLHK, distance_BLHK, k_BSHK, value_BSHK, r_THK, b_TH, *_ = inputs
@@ -92,9 +95,14 @@ def launch_options(
 ) -> tuple[tuple[int | float, ...], dict[str, Any]]:
     """Return the sizes passed to every kernel, and its compile-time constants."""
     _, L, H, K = content_BLHK.shape
-    P = max(16, triton.next_power_of_2(K))
-    W = 64 if content_BLHK.dtype.itemsize == 2 and P <= 64 else 32
-    return (L, k_BSHK.size(1), H, K**-0.5), {"K": K, "P": P, "W": W, "DROP": dropatt} | LAUNCH
+    options = {"K": K, "W": W, "DROP": dropatt} | choose_launch(K)
+    return (L, k_BSHK.size(1), H, K**-0.5), options
+
+
+def choose_launch(head_width: int) -> dict[str, int]:
+    """Return the padded head width, and the warps with which no register spills."""
+    P = max(16, triton.next_power_of_2(head_width))
+    return {"P": P, "num_warps": 4 if P <= 64 else 8, "num_stages": 2}
 
 
 @triton.jit

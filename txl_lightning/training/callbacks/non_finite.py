@@ -44,9 +44,11 @@ class NonFiniteGuard(Callback):
 
     def on_before_optimizer_step(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
         gradients = [weight.grad for weight in module.parameters() if weight.grad is not None]
-        norm = gather_shards(torch.nn.utils.get_total_norm(gradients))
+        # For clipping, which would otherwise copy the number back to the device, and wait.
+        self.norm_on_device = gather_shards(torch.nn.utils.get_total_norm(gradients))
         # Loss and norm together, because each transfer waits for the device.
-        loss, self.norm = torch.stack([torch.stack(self.losses).sum(), norm]).tolist()
+        both = torch.stack([torch.stack(self.losses).sum(), self.norm_on_device])
+        loss, self.norm = both.tolist()
         self.losses = []
         scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
         # A scaler adjusts its scale to infinite gradients, and skips those updates itself.

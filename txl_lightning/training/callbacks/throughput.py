@@ -15,7 +15,10 @@ from ...runs.metrics_table import read_metrics
 from . import LanguageModel
 from .run_folder import run_folder
 
-PEAK_FLOPS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
+PEAK_FLOPS = {
+    **{"H200 NVL": 836e12, "H200": 989e12, "H100 NVL": 836e12, "H100 PCIe": 756e12},
+    **{"H100": 989e12, "A100": 312e12, "L40S": 362e12},
+}
 """Dense bfloat16 FLOPs per second, by a part of the device name (NVIDIA's data sheets)."""
 
 

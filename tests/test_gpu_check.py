@@ -1,0 +1,147 @@
+"""The check of a GPU finds kernels that are wrong, and runs that do not resume exactly."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import einsum
+from torch.nn import functional as F
+
+from experiments.gpu import check, correctness, parts
+from txl_lightning.model.kernels import matmul, per_head, reference, sdpa
+
+
+class SpoilGradient(torch.autograd.Function):
+    """Identity whose gradient is NaN."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * torch.nan
+
+
+def change(**changes):
+    """Return the reference with some of its inputs changed, each by a function of all of them."""
+    names = "q", "kv", "terms", "mask", "dropatt"
+
+    def attend(*inputs):
+        given = dict(zip(names, inputs, strict=True))
+        return reference.attend(
+            *(changes.get(name, lambda g, n=name: g[n])(given) for name in names)
+        )
+
+    return attend
+
+
+def change_term(name, function):
+    def change_terms(given):
+        term = getattr(given["terms"], name)
+        return replace(given["terms"], **{name: None if term is None else function(term)})
+
+    return change(terms=change_terms)
+
+
+def see_only_near_states(given):
+    mask_BLS = given["mask"].clone()
+    n_query, n_state = mask_BLS.shape[1:]
+    mask_BLS[..., : max(n_state - n_query - 4, 0)] = False
+    return mask_BLS
+
+
+def ignore_documents(given):
+    n_query, n_state = given["mask"].shape[1:]
+    causal_LS = torch.ones(n_query, n_state, dtype=torch.bool).tril(n_state - n_query)
+    return given["mask"] | causal_LS
+
+
+def attend_with_unscaled_dropout(q_BLHK, kv, terms, mask, dropatt):
+    return reference.attend(q_BLHK, kv, terms, mask, dropatt) * (1 - dropatt)
+
+
+def attend_with_another_mask_of_dropout_in_backward(q_BLHK, kv, terms, mask, dropatt):
+    k_BSHK, value_BSHK = kv.unbind(2)
+    weight_BHLS = reference.weights(q_BLHK, k_BSHK, terms, mask)
+    first, second = (F.dropout(weight_BHLS, dropatt) for _ in range(2))
+    return einsum("bhls,bshk->blhk", first.detach() + second - second.detach(), value_BSHK)
+
+
+def attend_without_the_last_tile(q_BLHK, kv, terms, mask, dropatt):
+    out_BLHK = reference.attend(q_BLHK, kv, terms, mask, dropatt)
+    n_whole = q_BLHK.size(1) // 32 * 32
+    return torch.cat([out_BLHK[:, :n_whole], torch.zeros_like(out_BLHK[:, n_whole:])], dim=1)
+
+
+BROKEN = {
+    "a gradient is NaN": change(q=lambda given: SpoilGradient.apply(given["q"])),
+    "old states are not seen": change(mask=see_only_near_states),
+    "documents are ignored": change(mask=ignore_documents),
+    "distances are shifted by one": change_term("r_THK", lambda r: r.roll(1, dims=0)),
+    "biases of distances are of the first head": change_term(
+        "b_TH", lambda b: b[:, :1].expand_as(b)
+    ),
+    "u has no gradient": change_term("u_HK", torch.Tensor.detach),
+    "v is left out": change_term("v_HK", torch.zeros_like),
+    "far distances have no gradient": change_term(
+        "r_THK", lambda r: torch.cat([r[: len(r) // 2].detach(), r[len(r) // 2 :]])
+    ),
+    "scores by distance have no scale": change_term("r_THK", lambda r: r * r.size(-1) ** 0.5),
+    "kept weights are not scaled": attend_with_unscaled_dropout,
+    "backward drops other weights": attend_with_another_mask_of_dropout_in_backward,
+    "the last tile is not written": attend_without_the_last_tile,
+}
+
+
+def judge(attend, dtype=torch.float32):
+    cases = correctness.kernel_differences(attend, dtype, "cpu", correctness.SMALL)
+    return all(parts.is_right(found, dtype) for _, found in cases)
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_kernel_is_found(fault):
+    assert not judge(BROKEN[fault])
+
+
+@pytest.mark.parametrize("kernel", [reference, sdpa, matmul, per_head])
+def test_a_right_kernel_is_right(kernel):
+    assert judge(kernel.attend)
+
+
+def test_a_run_that_lost_its_generator_does_not_resume_exactly_whatever_the_kernel():
+    whole, lost = {"w": torch.zeros(9)}, {"w": torch.full((9,), 1e-2)}
+    rounded = {"w": torch.full((9,), 1e-7)}
+    assert parts.judge_resume(whole, whole, whole)["right"]
+    assert parts.judge_resume(whole, rounded, {"w": torch.full((9,), 5e-7)})["right"]
+    assert not parts.judge_resume(whole, whole, rounded)["right"]
+    assert not parts.judge_resume(whole, rounded, lost)["right"]
+    two, spoilt = whole | {"x": whole["w"]}, whole | {"x": torch.full((9,), torch.nan)}
+    assert not parts.judge_resume(two, two, spoilt)["right"]
+
+
+@pytest.mark.parametrize(
+    ("part", "verdict"),
+    [
+        ({}, "all right"),
+        ({"found": [{"right": True}, {"steps": 3}]}, "all right"),
+        ({"found": [{"right": False}]}, "not all right"),
+        ({"status": "failed with exit code 1"}, "not all right"),
+        ({"status": "stopped after 9 s"}, "incomplete"),
+        ({"status": "left out: no time was left"}, "incomplete"),
+        ({"found": [{"left out": "no time was left"}]}, "incomplete"),
+    ],
+)
+def test_a_check_that_was_stopped_or_left_something_out_is_not_all_right(part, verdict):
+    whole = {"status": "done", "found": [{"right": True}]}
+    assert check.judge({"parts": {"kernel": whole, "speed": whole | part}}) == verdict
+
+
+def test_lines_printed_by_libraries_are_no_findings(tmp_path, monkeypatch, capsys):
+    def print_and_find(smoke, ends_at):
+        print("a warning", end="")
+        yield {"right": True}
+
+    monkeypatch.setitem(check.SECONDS, "peak", (print_and_find, 9))
+    check.run_here("peak", True, 9.0, tmp_path / "findings")
+    assert (tmp_path / "findings").read_text() == '{"right": true}\n'
