@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from txl_lightning.model.kernels import CUDA_KERNELS, sdpa
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "gpu" / "correctness.py"
+FAKE = Path(__file__).parents[1] / "fake_gpu"
 spec = importlib.util.spec_from_file_location("correctness", SCRIPT)
 sys.modules["correctness"] = correctness = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(correctness)
@@ -91,6 +93,27 @@ def test_triton_as_it_is_launched_spills_no_registers_on_a_gpu_that_is_not_prese
         assert kernel["shared"] < 99 * 1024
         assert (kernel["stack"] < 256, kernel["registers"] <= 255) == (True, True), kernel
         assert kernel["from_registers"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is needed for the fake device")
+def test_no_step_of_training_or_evaluation_waits_for_a_gpu_but_the_adaptive_softmax(tmp_path):
+    """On a CUDA device that does nothing: every kernel, position scheme, precision and norm."""
+    torch_folder = Path(torch.__file__).parent
+    folders = [f"-I{torch_folder / 'include' / part}" for part in ("", "torch/csrc/api/include")]
+    linked = [f"-L{torch_folder / 'lib'}", f"-Wl,-rpath,{torch_folder / 'lib'}"]
+    words = ["g++", "-w", "-std=c++17", "-shared", "-fPIC", *folders, FAKE / "device.cpp"]
+    library = tmp_path / "device.so"
+    subprocess.run([*words, "-o", library, *linked, "-lc10", "-ltorch_cpu"], check=True)
+    environment = os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": str(FAKE.parents[1])}
+    command = [sys.executable, FAKE / "steps.py"]
+    *failed, count = subprocess.check_output(command, env=environment, text=True).splitlines()
+    assert int(count) == 90
+    # Its tails have as many rows as targets are in them.
+    known = {"in": "nats", "reason": "DynamicOutputShapeException: aten.nonzero.default"}
+    failed = [json.loads(line) for line in failed]
+    assert [row for row in failed if not known.items() <= row.items()] == []
+    assert all("cutoffs" in row["changes"] for row in failed)
 
 
 @pytest.mark.parametrize("kernel", CUDA_KERNELS)

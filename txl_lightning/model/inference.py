@@ -166,7 +166,7 @@ class KeyValueCache:
     clamp_len: int | None = None
     same_length: SameLength = None
     is_even: bool = True
-    """True if every row has n_kept states."""
+    """True if every row is known to have n_kept states."""
     terms_N: tuple[DistanceTerms, ...] = ()
     """Distance terms of each layer, for the distances needed so far."""
 
@@ -254,7 +254,7 @@ class KeyValueCache:
         is_band, dtype = self.is_even, self.buffer.k_NHBKC.dtype
         if is_band and doc_pos_BL is not None:
             token_L = torch.arange(tgt_len, device=doc_pos_BL.device)
-            is_band = bool((doc_pos_BL >= token_L + self.n_kept).all())
+            is_band = read_on_cpu((doc_pos_BL >= token_L + self.n_kept).all())
         if not is_band:
             return Mask(mask_BLS, dtype)
         n_far = 0 if farthest is None else max(n_state - 1 - farthest, 0)
@@ -268,8 +268,13 @@ class KeyValueCache:
         # Of a band, all rows have the same states.
         if not mask.has_ranges:
             filled_B = count_filled(self.filled_B, mask.mask_BLS, n_reread, self.mem_len)
-            is_even = bool((filled_B == n_kept).all())
+            is_even = read_on_cpu((filled_B == n_kept).all())
         return replace(self, end=end, n_kept=n_kept, filled_B=filled_B, is_even=is_even)
+
+
+def read_on_cpu(flag: Tensor) -> bool:
+    """Return a flag's value on a CPU; elsewhere False, because reading it would wait."""
+    return flag.is_cpu and bool(flag)
 
 
 AnyMemory = Memory | KeyValueCache

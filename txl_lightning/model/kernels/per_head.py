@@ -118,7 +118,10 @@ def training_tiles(q_HBLK: Tensor, n_state: int) -> Iterator[Tile]:
 
 
 def find_masked_columns(mask_BLS: Tensor) -> tuple[int, int]:
-    """Return start and stop of the states that some query does not attend to."""
+    """Return start and stop of the states that some query does not attend to; on a GPU, of all."""
+    if not mask_BLS.is_cpu:
+        # The values would have to be awaited.
+        return 0, mask_BLS.size(-1)
     columns = (~mask_BLS.all(dim=1).all(dim=0)).nonzero()[:, 0].tolist()
     return (columns[0], columns[-1] + 1) if columns else (0, 0)
 

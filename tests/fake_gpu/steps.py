@@ -1,0 +1,133 @@
+"""Take steps of training and evaluation on a CUDA device that does nothing; print what would wait.
+
+    LD_PRELOAD=device.so python steps.py
+
+Tensors are fake: they have shape, precision and device, but no values. What needs a value, and so
+would wait for a GPU, raises. Prints a line of JSON for each configuration that fails, and at last
+the number of all.
+"""
+
+import json
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch.nn import functional as F
+
+from txl_lightning.model import TransformerXL, TransformerXLConfig
+from txl_lightning.model.inference import CachedReader
+from txl_lightning.model.kernels import sdpa
+
+BASE = TransformerXLConfig(
+    n_token=32, n_layer=2, n_head=2, d_model=32, mem_len=16, dropout=0.1, clamp_len=10,
+    kernel="sdpa",
+)  # fmt: skip
+KERNELS = ("sdpa", "matmul", "reference", "per_head")
+SCHEMES = ("sinusoidal", "learned", "shaw", "absolute_sinusoidal", "absolute_learned")
+OTHERS = (
+    {"norm": "pre"}, {"norm": "pre_kv"}, {"memory_source": "same_layer"}, {"mem_len": 0},
+    {"dropout_type": "variational"}, {"same_length": "mem_len"}, {"d_embed": 8}, {"dropatt": 0.1},
+    {"cutoffs": (8, 16)}, {"cutoffs": (8, 16), "div_val": 2},
+)  # fmt: skip
+PRECISIONS = {
+    "bf16-mixed": (torch.float32, torch.bfloat16), "16-mixed": (torch.float32, torch.float16),
+    "32-true": (torch.float32, None), "bf16-true": (torch.bfloat16, None),
+    "64-true": (torch.float64, None),
+}  # fmt: skip
+"""Precision of the weights, and of autocast."""
+
+
+def attend_efficiently(
+    q: Any, k: Any, v: Any, attn_mask: Any, dropout_p: float = 0.0, scale: float | None = None
+) -> Any:
+    """Call the operator that PyTorch chooses on CUDA, in the precision of autocast."""
+    kinds = {part.dtype for part in (q, k, v)}
+    if torch.is_autocast_enabled("cuda"):
+        kinds = {torch.get_autocast_dtype("cuda")}
+    [kind] = kinds
+    with torch._C._DisableAutocast():
+        parts = [part.to(kind) for part in (q, k, v, attn_mask)]
+        attend = torch.ops.aten._scaled_dot_product_efficient_attention
+        return attend(*parts, True, dropout_p, scale=scale)[0]
+
+
+@contextmanager
+def use_autocast(dtype: torch.dtype | None) -> Iterator[None]:
+    """Enable autocast without asking CUDA whether it is there."""
+    if dtype is not None:
+        torch.set_autocast_enabled("cuda", True)
+        torch.set_autocast_dtype("cuda", dtype)
+        torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+
+
+def take_steps(config: TransformerXLConfig, weights: torch.dtype, amp: torch.dtype | None) -> None:
+    """Train on two segments and evaluate two; assert the devices and precisions of the results."""
+    mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    with mode, torch.autograd.set_multithreading_enabled(False):
+        with torch.device("cuda:0"):
+            torch.set_default_dtype(weights)
+            net = TransformerXL(config).train()
+            torch.set_default_dtype(torch.float32)
+            tokens_BL, doc_pos_BL = (torch.zeros(3, 8, dtype=torch.long) for _ in range(2))
+        memory = None
+        for _ in range(2):
+            with use_autocast(amp):
+                nats_BL, memory = net.loss(tokens_BL, tokens_BL, memory, doc_pos_BL)
+            gradients = torch.autograd.grad(nats_BL.sum(), list(net.parameters()))
+        for weight, gradient in zip(net.parameters(), gradients, strict=True):
+            assert (gradient.dtype, gradient.device) == (weight.dtype, weight.device)
+        h_NBMD = memory.h_NBMD
+        assert (h_NBMD.device.type, h_NBMD.dtype) == ("cuda", amp or weights), h_NBMD
+        reader, memory = CachedReader(net.eval()), None
+        for _ in range(2):
+            with torch.no_grad(), use_autocast(amp):
+                nats_BL, memory = reader.loss(tokens_BL, tokens_BL, memory, doc_pos_BL)
+        assert nats_BL.device.type == "cuda"
+
+
+def list_configs() -> Iterator[TransformerXLConfig]:
+    for kernel in KERNELS:
+        for scheme in SCHEMES if kernel == "sdpa" else SCHEMES[:1]:
+            yield replace(BASE, kernel=kernel, positions=scheme)
+    for changes in OTHERS:
+        yield replace(BASE, **changes)
+
+
+def main() -> None:
+    # They would ask the CUDA runtime, which this PyTorch does not have.
+    fake_tensor.init_gpu_context = lambda _: None
+    F.scaled_dot_product_attention = attend_efficiently
+    sdpa.correct_backends = lambda _: nullcontext()
+    for name in ("normal_", "uniform_", "zeros_", "kaiming_uniform_", "constant_"):
+        setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
+    warnings.simplefilter("ignore")
+    count = 0
+    for name, precision in PRECISIONS.items():
+        for config in list_configs():
+            count += 1
+            try:
+                take_steps(config, *precision)
+            except Exception as error:
+                frames = traceback.extract_tb(error.__traceback__)
+                ours = [each for each in frames if "txl_lightning" in each.filename]
+                place = f"{ours[-1].name}" if ours else "steps.py"
+                changes = {
+                    key: value for key, value in vars(config).items() if value != getattr(BASE, key)
+                }
+                reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+                row = {"precision": name, "changes": changes, "in": place, "reason": reason}
+                print(json.dumps(row, default=str))
+    print(count)
+
+
+if __name__ == "__main__":
+    main()
