@@ -62,7 +62,7 @@ def test_a_run_names_its_kernel_and_a_faster_precision(
     shown, _ = watch(False, precision=precision, max_steps=1, sizes=options)
     assert f"device: cpu; kernel: {kernel}; run folder: " in shown
     is_faster = has_units and precision == "32-true"
-    assert ("faster on this processor: --trainer.precision bf16-mixed" in shown) is is_faster
+    assert ("faster on this device: --trainer.precision bf16-mixed" in shown) is is_faster
 
 
 @pytest.mark.parametrize("terminal", [False, True])

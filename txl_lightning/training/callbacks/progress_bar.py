@@ -79,8 +79,8 @@ class TokenProgressBar(ProgressBar):
                 dtype = module.net.compute_dtype
                 kernel = choose_kernel(module.net.device, dtype, module.hparams["compile"])
         self.print(f"device: {device}; kernel: {kernel}; run folder: {self.folder}")
-        if device.type == "cpu" and trainer.precision == "32-true" and has_bfloat16_units(device):
-            self.print("faster on this processor: --trainer.precision bf16-mixed")
+        if trainer.precision == "32-true" and has_bfloat16_units(device):
+            self.print("faster on this device: --trainer.precision bf16-mixed")
 
     def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
         if trainer.global_step == self.step:
