@@ -4,7 +4,7 @@
 
 mutations.json has for each mutation a file, a text that is in it once, its replacement, and the
 tests that must fail. They run in copies of HEAD, where they must pass without a mutation. Each
-outcome is written to results.json at once: a stopped run continues, another commit starts anew.
+outcome is written to outcomes.json at once: a stopped run continues, another commit starts anew.
 The exit code is 1 if a mutation is not caught.
 """
 
@@ -40,7 +40,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", type=int, nargs="+", metavar="ID", help="ids of mutations")
     parser.add_argument("--limit", type=float, default=300, help="seconds for each (300)")
-    parser.add_argument("--out", type=Path, default=HERE / "results.json", help="results.json")
+    parser.add_argument("--out", type=Path, default=HERE / "outcomes.json", help="outcomes.json")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     for name in SLOW_IMPORTS:
