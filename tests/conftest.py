@@ -263,24 +263,25 @@ class Processes:
         return process
 
     def alive(self) -> list[int]:
-        """Return the running processes that were started here, and their children."""
-        alive = {process.pid for process in self.started if process.poll() is None}
+        """Return the running processes that were started here, then their children."""
+        alive = [process.pid for process in self.started if process.poll() is None]
         # A launcher starts others in sessions of their own.
-        for folder in Path("/proc").glob("[0-9]*"):
+        for folder in sorted(Path("/proc").glob("[0-9]*")):
             with suppress(OSError):
                 if f"STARTED_BY={self.mark}".encode() in (folder / "environ").read_bytes():
-                    alive.add(int(folder.name))
-        return sorted(alive)
+                    alive.append(int(folder.name))
+        return list(dict.fromkeys(alive))
 
     def end(self) -> None:
         # SIGTERM does not end a wait in C++; the first of these makes Python print its stack.
         for number in (signal.SIGABRT, signal.SIGKILL) if self.started else ():
+            stop = time.monotonic() + self.PATIENCE
             for pid in self.alive():
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
-            stop = time.monotonic() + self.PATIENCE
-            while self.alive() and time.monotonic() < stop:
-                time.sleep(0.02)
+                # One after the other: stacks that two processes write at once are mixed.
+                while pid in self.alive() and time.monotonic() < stop:
+                    time.sleep(0.02)
         self.started.clear()
 
     def run_together(self, commands: list[list], limit=LIMIT, **how) -> list[CompletedProcess]:
