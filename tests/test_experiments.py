@@ -159,11 +159,14 @@ def test_the_time_and_memory_of_preparing_are_those_of_the_process(run_experimen
 @pytest.mark.slow
 def test_the_loss_needs_logits_and_their_gradients_and_less_by_chunks(run_experiment):
     sizes = ["--n_token", "20000", "--tokens", "1024", "--width", "8"]
-    shown = run_experiment("vocabulary.loss_memory", *sizes, "--only", "plain", "plain by chunks")
+    options = [*sizes, "--only", "plain", "plain by chunks"]
+    # By default, malloc keeps freed blocks of up to 32 MB: another peak each time.
+    malloc = {"MALLOC_MMAP_THRESHOLD_": "1000000"}
+    shown = run_experiment("vocabulary.loss_memory", *options, **malloc)
     # In sizes of the logits.
     plain, by_chunks = (
         kind["peak_MB"] * 2**20 / (4 * 20_000 * 1024)
         for kind in json.loads(shown)["kinds"].values()
     )
     assert 2 < plain < 4
-    assert by_chunks < 0.8 * plain
+    assert by_chunks < 0.25 * plain
