@@ -160,7 +160,7 @@ class LanguageModel(LightningModule):
         if self.hparams["recompute"]:
             recompute_layers(self.net)
         if self.device_mesh is not None:
-            shard(self.net, self.device_mesh)
+            shard(self.net, self.device_mesh, self.trainer.precision)
 
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = make_optimizer(self.optim, self.net)

@@ -16,9 +16,8 @@ from ..model import Memory, TransformerXL
 
 def recompute_layers(net: TransformerXL) -> None:
     """Store only each layer's input; the backward pass recomputes the rest, with equal dropout."""
-    for layer in net.layers:
-        if not isinstance(layer.forward, partial):
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    if not isinstance(net.call_layer, partial):
+        net.call_layer = partial(checkpoint, net.call_layer, use_reentrant=False)
 
 
 def segment_loss(
