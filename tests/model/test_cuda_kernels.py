@@ -97,7 +97,7 @@ def test_triton_as_it_is_launched_spills_no_registers_on_a_gpu_that_is_not_prese
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is needed for the fake device")
-def test_no_step_of_training_or_evaluation_waits_for_a_gpu_but_the_adaptive_softmax(tmp_path):
+def test_no_step_of_training_or_evaluation_waits_for_a_gpu(tmp_path):
     """On a CUDA device that does nothing: every kernel, position scheme, precision and norm."""
     torch_folder = Path(torch.__file__).parent
     folders = [f"-I{torch_folder / 'include' / part}" for part in ("", "torch/csrc/api/include")]
@@ -109,11 +109,7 @@ def test_no_step_of_training_or_evaluation_waits_for_a_gpu_but_the_adaptive_soft
     command = [sys.executable, FAKE / "steps.py"]
     *failed, count = subprocess.check_output(command, env=environment, text=True).splitlines()
     assert int(count) == 90
-    # Its tails have as many rows as targets are in them.
-    known = {"in": "nats", "reason": "DynamicOutputShapeException: aten.nonzero.default"}
-    failed = [json.loads(line) for line in failed]
-    assert [row for row in failed if not known.items() <= row.items()] == []
-    assert all("cutoffs" in row["changes"] for row in failed)
+    assert failed == []
 
 
 @pytest.mark.parametrize("kernel", CUDA_KERNELS)

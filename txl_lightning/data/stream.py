@@ -39,6 +39,8 @@ class Segment(NamedTuple):
     """Scored targets of all ranks, divided by the number of ranks."""
     n_reread: int = 0
     """Last tokens that the next segment reads again (ext_len); memory ends before them."""
+    host_targets_BL: Tensor | None = None
+    """The targets on the host, for a softmax that reads them; None if they are there already."""
 
     @staticmethod
     def from_batch(batch: Any) -> Segment:
@@ -74,7 +76,8 @@ class Segment(NamedTuple):
         # Lightning asks for copies without waiting only of tensors.
         options = {"non_blocking": self.tokens_BL.is_pinned()} | kwargs
         tensors = {name: getattr(self, name).to(device, **options) for name in TENSORS}
-        return self._replace(**tensors)
+        on_host = self.targets_BL if self.targets_BL.is_cpu else self.host_targets_BL
+        return self._replace(**tensors, host_targets_BL=on_host)
 
     def pinned(self) -> Segment:
         """Return the segment in pinned memory, from which GPU copies are asynchronous."""
@@ -82,7 +85,14 @@ class Segment(NamedTuple):
 
     def rows(self, which: slice) -> Segment:
         """Return some rows of the segment; their loss_denominator stays that of all rows."""
-        return self._replace(**{name: getattr(self, name)[which] for name in TENSORS})
+        on_host = None if self.host_targets_BL is None else self.host_targets_BL[which]
+        tensors = {name: getattr(self, name)[which] for name in TENSORS}
+        return self._replace(**tensors, host_targets_BL=on_host)
+
+    def targets_for(self, head: Any) -> Tensor:
+        """Return the targets where a network's softmax reads them: on its device, or the host."""
+        use_host = head.reads_targets and self.host_targets_BL is not None
+        return self.host_targets_BL if use_host else self.targets_BL
 
 
 @dataclass(frozen=True)

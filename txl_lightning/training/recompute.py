@@ -33,7 +33,7 @@ def segment_loss(
     """
     n_row = len(segment.tokens_BL)
     if min(n_part, n_row) == 1:
-        targets_BL, doc_pos_BL = segment.targets_BL, segment.doc_pos_BL
+        targets_BL, doc_pos_BL = segment.targets_for(net.head), segment.doc_pos_BL
         return net.loss(segment.tokens_BL, targets_BL, memory, doc_pos_BL, segment.n_reread)
     part_len, nats, memories = -(-n_row // n_part), [], []
     for start in range(0, n_row, part_len):
