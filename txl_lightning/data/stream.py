@@ -43,10 +43,10 @@ class Segment(NamedTuple):
     """The targets on the host, for a softmax that reads them; None if they are there already."""
 
     @staticmethod
-    def from_batch(batch: Any) -> Segment:
+    def from_batch(batch: Any, n_token: int) -> Segment:
         """Return a segment, made of (tokens_BL, targets_BL) if necessary; each row is a document.
 
-        A batch of another kind is a ValueError.
+        A batch of another kind, or with ids that are not below n_token, is a ValueError.
         """
         if isinstance(batch, Segment):
             return batch
@@ -59,6 +59,11 @@ class Segment(NamedTuple):
         require(
             tokens_BL.dim() == 2 and len({p.shape for p in pair}) == 1, "batch", shapes, expected
         )
+        # After an id outside the vocabulary, a GPU would compute nothing more.
+        for ids in (tokens_BL.flatten(), targets_BL[targets_BL != IGNORED]):
+            low, high = torch.cat([ids, ids.new_zeros(1)]).aminmax()
+            found, known = f"ids from {int(low)} to {int(high)}", f"ids from 0 to {n_token - 1}"
+            require(0 <= int(low) <= int(high) < n_token, "batch", found, known)
         doc_pos_BL = torch.arange(tokens_BL.size(1), device=tokens_BL.device).expand_as(tokens_BL)
         return Segment(*pair, doc_pos_BL, 0, float((targets_BL != IGNORED).sum()))
 

@@ -17,7 +17,6 @@ from ..errors import require
 from ..model import AnyMemory, CachedReader, TransformerXL, eval_mode
 from .protocols import Protocol
 
-
 FETCHED = 16
 """Segments whose nats are fetched from a GPU together."""
 

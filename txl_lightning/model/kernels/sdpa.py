@@ -31,7 +31,7 @@ def attend(
     with correct_backends(device):
         out_BHLK = F.scaled_dot_product_attention(
             *parts,
-            attn_mask=score_distances(q_BLHK, terms, mask_BLS),
+            attn_mask=masked_scores(q_BLHK, terms, mask_BLS),
             dropout_p=dropatt,
             scale=K**-0.5,
         )
@@ -44,23 +44,28 @@ def widen_heads(x_BLHK: Tensor) -> Tensor:
     return F.pad(x_BLHK, (0, n_pad)) if n_pad else x_BLHK
 
 
-def score_distances(q_BLHK: Tensor, terms: DistanceTerms, mask_BLS: Tensor) -> Tensor:
+def masked_scores(q_BLHK: Tensor, terms: DistanceTerms, mask_BLS: Tensor) -> Tensor:
     """Return (b) + (d) over sqrt(K) for each state, -inf where masked: score_BHLS."""
-    if not terms.n_distance:
+    score_HBLT = scores_by_distance(q_BLHK, terms)
+    if score_HBLT is None:
         return mask_BLS[:, None]
-    B, L, H, K = q_BLHK.shape
-    shape_HBLT = H, B, L, terms.n_distance
-    if terms.r_THK is not None:
-        query_BLHK = q_BLHK if terms.v_HK is None else q_BLHK + terms.v_HK.to(q_BLHK.dtype)
-        query_HYK = (query_BLHK * K**-0.5).permute(2, 0, 1, 3).reshape(H, B * L, K)
-        score_HBLT = torch.bmm(query_HYK, terms.r_THK.permute(1, 2, 0)).view(shape_HBLT)
-    else:
-        score_HBLT = q_BLHK.new_zeros(()).expand(shape_HBLT)
-    if terms.b_TH is not None:
-        score_HBLT = score_HBLT + (terms.b_TH * K**-0.5).t()[:, None, None]
     if torch.compiler.is_compiling():  # which fuses these, and warns of autograd functions
         return shift(score_HBLT).transpose(0, 1).masked_fill(~mask_BLS[:, None], float("-inf"))
     return MaskedShift.apply(score_HBLT, ~mask_BLS)
+
+
+def scores_by_distance(q_BLHK: Tensor, terms: DistanceTerms) -> Tensor | None:
+    """Return (b) + (d) over sqrt(K) for every distance, farthest first: score_HBLT."""
+    (B, L, H, K), score_HBLT = q_BLHK.shape, None
+    if terms.r_THK is not None:
+        query_BLHK = q_BLHK if terms.v_HK is None else q_BLHK + terms.v_HK.to(q_BLHK.dtype)
+        query_HYK = (query_BLHK * K**-0.5).permute(2, 0, 1, 3).reshape(H, B * L, K)
+        score_HYT = torch.bmm(query_HYK, terms.r_THK.permute(1, 2, 0))
+        score_HBLT = score_HYT.view(H, B, L, terms.n_distance)
+    if terms.b_TH is not None:
+        b_HBLT = (terms.b_TH * K**-0.5).t()[:, None, None].expand(-1, B, L, -1)
+        score_HBLT = b_HBLT.contiguous() if score_HBLT is None else score_HBLT + b_HBLT
+    return score_HBLT
 
 
 class MaskedShift(torch.autograd.Function):
