@@ -19,6 +19,26 @@ spec = importlib.util.spec_from_file_location("correctness", SCRIPT)
 sys.modules["correctness"] = correctness = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(correctness)
 
+INTERPRET = """
+import runpy, sys
+import numpy as np
+from triton.language import bfloat16, float32
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+multiply = InterpreterBuilder.create_dot
+
+def widen(x):
+    # The interpreter stores bfloat16 as 16 bits, and would multiply those as integers.
+    if x.dtype.scalar != bfloat16:
+        return x
+    return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), float32)
+
+InterpreterBuilder.create_dot = lambda self, a, b, *others: multiply(
+    self, widen(a), widen(b), *others
+)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 COMPILE = """
 import json, re, subprocess, sys
 from pathlib import Path
@@ -66,10 +86,13 @@ def run_with_triton(*arguments, cwd=None, **environment) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "limit"), [("float32", 2e-6), ("float16", 4e-3)])
+@pytest.mark.parametrize(
+    ("dtype", "limit"), [("float32", 2e-6), ("float16", 4e-3), ("bfloat16", 3e-2)]
+)
 def test_triton_equals_the_reference_with_every_gradient_in_its_interpreter(dtype, limit):
-    """Half precision has larger tiles; the interpreter cannot compute in bfloat16."""
-    shown = run_with_triton(SCRIPT, "tiled", "--dtype", dtype, TRITON_INTERPRET="1")
+    """Half precision has larger tiles."""
+    words = "-c", INTERPRET, SCRIPT, "tiled", "--dtype", dtype
+    shown = run_with_triton(*words, TRITON_INTERPRET="1")
     errors_of_case = json.loads(shown)
     assert len(errors_of_case) == len(correctness.SMALL) + 1
     for case, errors in errors_of_case.items():
