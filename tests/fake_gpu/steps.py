@@ -40,6 +40,8 @@ PRECISIONS = {
     "64-true": (torch.float64, None),
 }  # fmt: skip
 """Precision of the weights, and of autocast."""
+TARGETS_BL = torch.arange(24).view(3, 8)
+"""On the host: numbers, unlike those of a fake tensor."""
 
 
 def attend_efficiently(
@@ -78,10 +80,11 @@ def take_steps(config: TransformerXLConfig, weights: torch.dtype, amp: torch.dty
             net = TransformerXL(config).train()
             torch.set_default_dtype(torch.float32)
             tokens_BL, doc_pos_BL = (torch.zeros(3, 8, dtype=torch.long) for _ in range(2))
+        targets_BL = TARGETS_BL if net.head.reads_targets else tokens_BL
         memory = None
         for _ in range(2):
             with use_autocast(amp):
-                nats_BL, memory = net.loss(tokens_BL, tokens_BL, memory, doc_pos_BL)
+                nats_BL, memory = net.loss(tokens_BL, targets_BL, memory, doc_pos_BL)
             gradients = torch.autograd.grad(nats_BL.sum(), list(net.parameters()))
         for weight, gradient in zip(net.parameters(), gradients, strict=True):
             assert (gradient.dtype, gradient.device) == (weight.dtype, weight.device)
@@ -90,7 +93,7 @@ def take_steps(config: TransformerXLConfig, weights: torch.dtype, amp: torch.dty
         reader, memory = CachedReader(net.eval()), None
         for _ in range(2):
             with torch.no_grad(), use_autocast(amp):
-                nats_BL, memory = reader.loss(tokens_BL, tokens_BL, memory, doc_pos_BL)
+                nats_BL, memory = reader.loss(tokens_BL, targets_BL, memory, doc_pos_BL)
         assert nats_BL.device.type == "cuda"
 
 

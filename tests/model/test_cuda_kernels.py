@@ -19,6 +19,26 @@ spec = importlib.util.spec_from_file_location("correctness", SCRIPT)
 sys.modules["correctness"] = correctness = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(correctness)
 
+INTERPRET = """
+import runpy, sys
+import numpy as np
+from triton.language import bfloat16, float32
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+multiply = InterpreterBuilder.create_dot
+
+def widen(x):
+    # The interpreter stores bfloat16 as 16 bits, and would multiply those as integers.
+    if x.dtype.scalar != bfloat16:
+        return x
+    return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), float32)
+
+InterpreterBuilder.create_dot = lambda self, a, b, *others: multiply(
+    self, widen(a), widen(b), *others
+)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 COMPILE = """
 import json, re, subprocess, sys
 from pathlib import Path
@@ -66,10 +86,13 @@ def run_with_triton(*arguments, cwd=None, **environment) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "limit"), [("float32", 2e-6), ("float16", 4e-3)])
+@pytest.mark.parametrize(
+    ("dtype", "limit"), [("float32", 2e-6), ("float16", 4e-3), ("bfloat16", 3e-2)]
+)
 def test_triton_equals_the_reference_with_every_gradient_in_its_interpreter(dtype, limit):
-    """Half precision has larger tiles; the interpreter cannot compute in bfloat16."""
-    shown = run_with_triton(SCRIPT, "tiled", "--dtype", dtype, TRITON_INTERPRET="1")
+    """Half precision has larger tiles."""
+    words = "-c", INTERPRET, SCRIPT, "tiled", "--dtype", dtype
+    shown = run_with_triton(*words, TRITON_INTERPRET="1")
     errors_of_case = json.loads(shown)
     assert len(errors_of_case) == len(correctness.SMALL) + 1
     for case, errors in errors_of_case.items():
@@ -97,7 +120,7 @@ def test_triton_as_it_is_launched_spills_no_registers_on_a_gpu_that_is_not_prese
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is needed for the fake device")
-def test_no_step_of_training_or_evaluation_waits_for_a_gpu_but_the_adaptive_softmax(tmp_path):
+def test_no_step_of_training_or_evaluation_waits_for_a_gpu(tmp_path):
     """On a CUDA device that does nothing: every kernel, position scheme, precision and norm."""
     torch_folder = Path(torch.__file__).parent
     folders = [f"-I{torch_folder / 'include' / part}" for part in ("", "torch/csrc/api/include")]
@@ -109,11 +132,7 @@ def test_no_step_of_training_or_evaluation_waits_for_a_gpu_but_the_adaptive_soft
     command = [sys.executable, FAKE / "steps.py"]
     *failed, count = subprocess.check_output(command, env=environment, text=True).splitlines()
     assert int(count) == 90
-    # Its tails have as many rows as targets are in them.
-    known = {"in": "nats", "reason": "DynamicOutputShapeException: aten.nonzero.default"}
-    failed = [json.loads(line) for line in failed]
-    assert [row for row in failed if not known.items() <= row.items()] == []
-    assert all("cutoffs" in row["changes"] for row in failed)
+    assert failed == []
 
 
 @pytest.mark.parametrize("kernel", CUDA_KERNELS)

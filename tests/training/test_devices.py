@@ -29,6 +29,7 @@ COMMON = [
     # Two partial sums round differently from one; bfloat16, where it is fast, would show that.
     "--trainer.precision=64-true",
 ]  # fmt: skip
+NARROW = ["--trainer.precision=bf16-mixed", "--model.optim.name=adamw"]
 FOUR = ["--trainer.max_steps=4"]
 ADAMW = ["--model.optim.name=adamw"]
 LAMB = ["--model.optim.name=lamb"]
@@ -69,8 +70,10 @@ def runs(letters, memory_NBMD, run_on_two_nodes) -> Path:
     """Train the runs of two processes that are compared with `one`; return their folder."""
     run_trainer(command_line(letters, "averaged", *FOUR, *AVERAGE))
     run_trainer(command_line(letters, "one_lamb", *FOUR, *LAMB, *CLUSTERS))
+    run_trainer(command_line(letters, "one_narrow", *FOUR, *NARROW))
     two = {
         "ddp": DDP,
+        "fsdp_narrow": [*FSDP, *FOUR, *NARROW],
         "ddp_averaged": [*DDP, *FOUR, *AVERAGE],
         "fsdp": [*FSDP, *FOUR, "--model.recompute=true", "--data.micro_batches=2"],
         "fsdp_on": [*FSDP, *resume_options(letters, "fsdp")],
@@ -173,6 +176,13 @@ def test_two_nodes_take_the_steps_of_one_process(runs, runs_of_two, run_of_one):
     assert len(both) == (8 + 8 + 4 if run_of_one == "one" else 10)
 
 
+def test_two_nodes_that_gather_weights_in_bfloat16_train_like_one_process(runs):
+    sharded, whole = (losses(runs, run) for run in ("fsdp_narrow", "one_narrow"))
+    assert sharded == pytest.approx(whole, rel=5e-3)
+    weights = torch.load(last(runs, "fsdp_narrow"), weights_only=True)["state_dict"]
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+
+
 @pytest.mark.parametrize("run", ["ddp", "fsdp_on"])
 def test_each_process_keeps_the_memory_of_its_own_rows(runs, memory_NBMD, run):
     """With a buffer, DDP would give all processes the memory of the first one."""
@@ -273,8 +283,8 @@ def test_recomputed_network_computes_the_same_with_less_memory(make_net, count_b
 
 
 def test_recompute_is_set_for_the_model(fit):
-    layers = fit({"settings": {"recompute": True}}, max_steps=1).model.net.layers
-    assert all(isinstance(layer.forward, partial) for layer in layers)
+    net = fit({"settings": {"recompute": True}}, max_steps=1).model.net
+    assert isinstance(net.call_layer, partial)
 
 
 if __name__ == "__main__":

@@ -293,6 +293,14 @@ def test_batches_of_another_kind_are_refused(make_model, make_trainer):
                 getattr(make_trainer(), use)(make_model(), *loaders)
 
 
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.parametrize(("added", "ids"), [((256, 0), "0 to 256"), ((0, -1), "-1 to 0")])
+def test_ids_outside_the_vocabulary_are_refused(make_model, make_trainer, added, ids):
+    loader = DataLoader([[torch.zeros(2, 3).long() + n for n in added]], batch_size=None)
+    with pytest.raises(ValueError, match=f"batch: invalid ids from {ids}; expected ids from 0 to"):
+        make_trainer().validate(make_model(), loader)
+
+
 def test_vocabulary_larger_than_the_networks_is_refused(fit):
     message = r"net\.n_token: invalid 26; expected at least 256, the tokens in the data's vocab"
     with pytest.raises(ValueError, match=message):

@@ -97,9 +97,9 @@ def record_attention(model: TransformerXL) -> Iterator[list[HeadSums]]:
     def attend(layer: int, *inputs: Any) -> Tensor:
         q_BLHK, kv_BS2HK, terms, mask_BLS, _ = inputs
         score_BHLS = reference.content(q_BLHK, kv_BS2HK[:, :, 0], terms) / q_BLHK.size(-1) ** 0.5
-        score_BHLT = sdpa.scores_by_distance(q_BLHK, terms)
-        if score_BHLT is not None:
-            score_BHLS = score_BHLS + shift(score_BHLT)
+        score_HBLT = sdpa.scores_by_distance(q_BLHK, terms)
+        if score_HBLT is not None:
+            score_BHLS = score_BHLS + shift(score_HBLT).transpose(0, 1)
         score_BHLS = score_BHLS.masked_fill(~mask_BLS[:, None], float("-inf"))
         sums[layer].add(score_BHLS.softmax(dim=-1))
         return kernels[layer](*inputs)

@@ -39,12 +39,14 @@ class Segment(NamedTuple):
     """Scored targets of all ranks, divided by the number of ranks."""
     n_reread: int = 0
     """Last tokens that the next segment reads again (ext_len); memory ends before them."""
+    host_targets_BL: Tensor | None = None
+    """The targets on the host, for a softmax that reads them; None if they are there already."""
 
     @staticmethod
-    def from_batch(batch: Any) -> Segment:
+    def from_batch(batch: Any, n_token: int) -> Segment:
         """Return a segment, made of (tokens_BL, targets_BL) if necessary; each row is a document.
 
-        A batch of another kind is a ValueError.
+        A batch of another kind, or with ids that are not below n_token, is a ValueError.
         """
         if isinstance(batch, Segment):
             return batch
@@ -57,6 +59,11 @@ class Segment(NamedTuple):
         require(
             tokens_BL.dim() == 2 and len({p.shape for p in pair}) == 1, "batch", shapes, expected
         )
+        # After an id outside the vocabulary, a GPU would compute nothing more.
+        for ids in (tokens_BL.flatten(), targets_BL[targets_BL != IGNORED]):
+            low, high = torch.cat([ids, ids.new_zeros(1)]).aminmax()
+            found, known = f"ids from {int(low)} to {int(high)}", f"ids from 0 to {n_token - 1}"
+            require(0 <= int(low) <= int(high) < n_token, "batch", found, known)
         doc_pos_BL = torch.arange(tokens_BL.size(1), device=tokens_BL.device).expand_as(tokens_BL)
         return Segment(*pair, doc_pos_BL, 0, float((targets_BL != IGNORED).sum()))
 
@@ -74,7 +81,8 @@ class Segment(NamedTuple):
         # Lightning asks for copies without waiting only of tensors.
         options = {"non_blocking": self.tokens_BL.is_pinned()} | kwargs
         tensors = {name: getattr(self, name).to(device, **options) for name in TENSORS}
-        return self._replace(**tensors)
+        on_host = self.targets_BL if self.targets_BL.is_cpu else self.host_targets_BL
+        return self._replace(**tensors, host_targets_BL=on_host)
 
     def pinned(self) -> Segment:
         """Return the segment in pinned memory, from which GPU copies are asynchronous."""
@@ -82,7 +90,14 @@ class Segment(NamedTuple):
 
     def rows(self, which: slice) -> Segment:
         """Return some rows of the segment; their loss_denominator stays that of all rows."""
-        return self._replace(**{name: getattr(self, name)[which] for name in TENSORS})
+        on_host = None if self.host_targets_BL is None else self.host_targets_BL[which]
+        tensors = {name: getattr(self, name)[which] for name in TENSORS}
+        return self._replace(**tensors, host_targets_BL=on_host)
+
+    def targets_for(self, head: Any) -> Tensor:
+        """Return the targets where a network's softmax reads them: on its device, or the host."""
+        use_host = head.reads_targets and self.host_targets_BL is not None
+        return self.host_targets_BL if use_host else self.targets_BL
 
 
 @dataclass(frozen=True)

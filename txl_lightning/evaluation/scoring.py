@@ -4,6 +4,7 @@ B rows   L segment   K scored targets   T tokens of a row   D width
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,9 @@ from ..data.tokens import Text, Tokens
 from ..errors import require
 from ..model import AnyMemory, CachedReader, TransformerXL, eval_mode
 from .protocols import Protocol
+
+FETCHED = 16
+"""Segments whose nats are fetched from a GPU together."""
 
 
 class TokenNats(NamedTuple):
@@ -28,7 +32,7 @@ def score_segment(
     net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory
 ) -> tuple[Tensor, AnyMemory]:
     """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory for the next one."""
-    targets_BL, doc_pos_BL = segment.targets_BL, segment.doc_pos_BL
+    targets_BL, doc_pos_BL = segment.targets_for(net.head), segment.doc_pos_BL
     return net.loss(segment.tokens_BL, targets_BL, memory, doc_pos_BL, segment.n_reread)
 
 
@@ -46,12 +50,23 @@ def score_answers(
     """Return nats_BL, right_BL (the target is the most likely token), and the next memory."""
     h_BLD, memory = read_segment(net, segment, memory)
     right_BL = net.head(h_BLD).argmax(dim=-1) == segment.targets_BL
-    return net.head.nats(h_BLD, segment.targets_BL), right_BL, memory
+    return net.head.nats(h_BLD, segment.targets_for(net.head)), right_BL, memory
+
+
+def score_text(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
+    """Yield every scored token of a text, a segment at a time, with the model in eval mode."""
+    parts, device = score_segments(model, tokens, protocol), model.device
+    # Nats are fetched together, because that waits for a GPU.
+    while group := list(islice(parts, 1 if device.type == "cpu" else FETCHED)):
+        nats_K = torch.cat([part.nats_K for part in group]).cpu()
+        counts = [len(part.nats_K) for part in group]
+        for part, part_K in zip(group, nats_K.split(counts), strict=True):
+            yield TokenNats(part.position_K, part_K)
 
 
 @torch.inference_mode()
-def score_text(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
-    """Yield every scored token of a text, a segment at a time, with the model in eval mode."""
+def score_segments(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
+    """Yield the scored tokens of each segment, with their nats on the model's device."""
     stream, reader = protocol.stream(tokens), CachedReader(model)
     memory = reader.empty_memory(protocol.batch_size, protocol.lengths)
     has_no_memory = protocol.lengths.resolve(model.config).mem_len == 0
@@ -62,15 +77,15 @@ def score_text(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iter
             # Segments before the first scored window have no effect without memory.
             if has_no_memory and not scored_BL.any():
                 continue
-            segment = segment.to(model.device)
-            h_BLD, memory = read_segment(reader, segment, memory)
-            # A warm-up needs no logits.
-            mask_BL = scored_BL.to(model.device)
-            nats_K = model.head.nats(h_BLD[mask_BL], segment.targets_BL[mask_BL])
+            h_BLD, memory = read_segment(reader, segment.to(model.device), memory)
+            # A warm-up needs no logits; the host knows which tokens are scored.
+            index_K, target_K = scored_BL.flatten().nonzero()[:, 0], segment.targets_BL[scored_BL]
+            on_device_K = index_K.to(model.device, non_blocking=True)
+            nats_K = model.head.nats(h_BLD.flatten(0, 1)[on_device_K], target_K)
             _, _, stop = stream.lengths.bounds(stream.n_target, index)
             column_L = np.arange(stop - segment.new_len, stop) + 1 - stream.warmup_len
             position_BL = np.arange(len(scored_BL))[:, None] * stream.row_len + column_L
-            yield TokenNats(position_BL[scored_BL.numpy()], nats_K.cpu())
+            yield TokenNats(position_BL[scored_BL.numpy()], nats_K)
 
 
 def stream_nats(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -81,7 +82,7 @@ class AdaptiveEmbedding(nn.Module):
 class Softmax(nn.Module):
     """The plain softmax, after a projection `down`; tied, it shares the weights of `table`."""
 
-    is_compilable = True
+    reads_targets = False
 
     def __init__(self, config: TransformerXLConfig, table: nn.Embedding, down: nn.Module) -> None:
         super().__init__()
@@ -97,9 +98,10 @@ class Softmax(nn.Module):
         return F.linear(self.down(h_BLD), weight, bias)
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
-        """Return -log p of each target, nats_BL, at least float32."""
-        h_YD, target_Y = h_BLD.flatten(0, -2), targets_BL.flatten()
-        return chunked_nats(self, h_YD, target_Y, self.chunk_size).view_as(targets_BL)
+        """Return -log p of each target, nats_BL, at least float32; targets may be on the host."""
+        h_YD = h_BLD.flatten(0, -2)
+        target_Y = targets_BL.flatten().to(h_YD.device, non_blocking=True)
+        return chunked_nats(self, h_YD, target_Y, self.chunk_size).view(targets_BL.shape)
 
 
 class AdaptiveSoftmax(nn.Module):
@@ -108,8 +110,9 @@ class AdaptiveSoftmax(nn.Module):
     Entry i of `cluster` is the score of the whole cluster i + 1.
     """
 
-    is_compilable = False
-    """False: the shapes of `nats` depend on the targets, which would cause recompilation."""
+    reads_targets = True
+    """True: the shapes of `nats` depend on the targets, so that a compiled one would be recompiled,
+    and targets on a GPU are waited for: it takes those on the host too."""
 
     def __init__(self, config: TransformerXLConfig, embedding: AdaptiveEmbedding) -> None:
         super().__init__()
@@ -131,19 +134,20 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat([token_BLV, *tails], dim=-1)
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
-        """Return -log p of each target, nats_BL, at least float32."""
-        h_YD, target_Y = h_BLD.flatten(0, -2), targets_BL.flatten()
+        """Return -log p of each target, nats_BL, at least float32; targets may be on the host."""
+        h_YD, target_Y = h_BLD.flatten(0, -2), targets_BL.cpu().numpy().ravel()
+        send = partial(send_to, h_YD.device)
         first, *tails = self.scorers()
         cluster_Y = sum(target_Y >= ids.start for ids in self.ids[1:])
         # The first softmax is over the frequent tokens and the other clusters.
-        first_Y = target_Y.where(cluster_Y == 0, len(self.ids[0]) - 1 + cluster_Y)
-        nats_Y = chunked_nats(first, h_YD, first_Y, self.chunk_size)
+        first_Y = np.where(cluster_Y == 0, target_Y, len(self.ids[0]) - 1 + cluster_Y)
+        nats_Y = chunked_nats(first, h_YD, send(first_Y), self.chunk_size)
         for i, tail in enumerate(tails, start=1):
-            index_Y = (cluster_Y == i).nonzero().squeeze(1)
-            row_Y = target_Y[index_Y] - self.ids[i].start
+            index_Y = np.flatnonzero(cluster_Y == i)
+            row_Y, index_Y = send(target_Y[index_Y] - self.ids[i].start), send(index_Y)
             tail_Y = chunked_nats(tail, h_YD[index_Y], row_Y, self.chunk_size)
             nats_Y = nats_Y.index_add(0, index_Y, tail_Y)
-        return nats_Y.view_as(targets_BL)
+        return nats_Y.view(targets_BL.shape)
 
     def scorers(self) -> list[Scorer]:
         """Return a scorer for each cluster's tokens; the first one also scores the clusters."""
@@ -187,6 +191,11 @@ def output_projections(
         Projection(weight if tie else nn.Parameter(torch.zeros_like(weight)))
         for weight, tie in zip(weights, ties, strict=True)
     ]
+
+
+def send_to(device: torch.device, numbers: np.ndarray) -> Tensor:
+    """Copy numbers to a device without waiting for it."""
+    return torch.from_numpy(numbers).to(device, non_blocking=True)
 
 
 def at_least_float32(logits: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from .adaptive import embedding_and_head
 from .config import AS_TRAINED, EvalLengths, TransformerXLConfig
 from .kernels import KERNELS
 from .memory import Memory
+from .mixed_precision import call_with_weights_in
 from .parts import (
     ConcatenatedLinear,
     initialize_vector_math,
@@ -48,6 +49,8 @@ class TransformerXL(nn.Module):
     >>> logits_BLV.shape, memory.filled_B
     (torch.Size([1, 4, 9]), tensor([6]))
     """
+
+    call_layer = staticmethod(call_with_weights_in)
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
@@ -115,16 +118,17 @@ class TransformerXL(nn.Module):
         network = f"{expected}, as in the network"
         require(sizes == expected, "memory", f"(n_layer, d_model) {sizes}", network)
         mask_BLS = memory.attention_mask(tgt_len, doc_pos_BL)
-        distance_terms = self.positions(memory.distances(tgt_len))
-        h_BLD = self.drop(self.embedding(tokens_BL) * self.config.d_model**0.5)
+        dtype, distance_T = self.compute_dtype, memory.distances(tgt_len)
+        h_BLD = self.drop(self.embedding(tokens_BL) * self.config.d_model**0.5).to(dtype)
         states = [h_BLD]
-        parts = zip(self.layers, memory.h_NBMD, distance_terms, strict=True)
-        for layer, memory_BMD, terms in parts:
-            h_BLD = layer(h_BLD, memory_BMD, terms, mask_BLS)
-            states.append(h_BLD)
+        with torch.autocast(self.device.type, enabled=False):
+            terms_N = call_with_weights_in(dtype, self.positions, distance_T)
+            for layer, memory_BMD, terms in zip(self.layers, memory.h_NBMD, terms_N, strict=True):
+                inputs = h_BLD, memory_BMD.to(dtype), terms, mask_BLS
+                h_BLD = self.call_layer(dtype, layer, *inputs)
+                states.append(h_BLD)
         # Memory is of the layer below in the paper, of the same layer in Ding et al. 2021.
         cached = states[1:] if self.config.memory_source == "same_layer" else states[:-1]
-        cached = [state.to(self.compute_dtype) for state in cached]
         return self.drop(self.final_norm(h_BLD)), memory.updated(cached, mask_BLS, n_reread)
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> Memory:
@@ -165,7 +169,7 @@ class Layer(nn.Module):
     ) -> Tensor:
         memory_BMD, h_BLD = terms.add_positions(memory_BMD, h_BLD)  # absolute schemes only
         # h~ = [SG(m) o h], in two parts; SG, the stop-gradient, is applied in Memory.updated.
-        context = self.norm_before(memory_BMD.to(h_BLD.dtype)), self.norm_before(h_BLD)
+        context = self.norm_before(memory_BMD), self.norm_before(h_BLD)
         query_BLD = context[1] if self.norms_queries else h_BLD
         attention_BLD = self.attention(query_BLD, context, terms, mask_BLS)
         return self.feed_forward(self.norm_after(h_BLD + self.drop(attention_BLD)))

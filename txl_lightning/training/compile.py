@@ -17,7 +17,7 @@ def compile_in_place(net: TransformerXL) -> None:
     is_available = "isolate_recompiles" in signature(torch.compile).parameters
     options = {"isolate_recompiles": True} if is_available else {}
     # A loss whose shapes depend on the targets would be recompiled for every segment.
-    for name in ("loss", "hidden") if net.head.is_compilable else ("hidden",):
+    for name in ("hidden",) if net.head.reads_targets else ("loss", "hidden"):
         if name not in vars(net):
             compiled = torch.compile(getattr(TransformerXL, name), **options)
             setattr(net, name, MethodType(compiled, net))

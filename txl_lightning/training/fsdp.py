@@ -3,16 +3,23 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
 from torch.distributed.checkpoint import state_dict as distributed
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.nn import Module
 from torch.optim import Optimizer
 
 from ..errors import require
 from ..model import TransformerXL
 
+NARROW = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 FULL = distributed.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 
 
@@ -52,11 +59,11 @@ class FSDP2Strategy(ModelParallelStrategy):
 StrategyRegistry.register("fsdp2", FSDP2Strategy)
 
 
-def shard(net: TransformerXL, mesh: DeviceMesh) -> None:
+def shard(net: TransformerXL, mesh: DeviceMesh, precision: str) -> None:
     """Shard every parameter over the devices of a mesh, which has no tensor parallelism.
 
-    A layer's parameters are gathered when it is computed; the others (embedding and softmax, which
-    may be tied, and positions) once per step.
+    A layer's parameters are gathered when it is computed, with mixed precision in the lower one;
+    the others (embedding and softmax, which may be tied, and positions) once per step.
     """
     size = mesh["tensor_parallel"].size()
     expected = "1, as it is with --trainer.strategy fsdp2"
@@ -66,8 +73,11 @@ def shard(net: TransformerXL, mesh: DeviceMesh) -> None:
         net.reshard()
         return
     mesh = mesh["data_parallel"]
+    policy = MixedPrecisionPolicy()
+    if precision in NARROW:
+        policy = MixedPrecisionPolicy(param_dtype=NARROW[precision], reduce_dtype=torch.float32)
     for layer in net.layers:
-        fully_shard(layer, mesh=mesh)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
     # The softmax follows `hidden`, which all functions called instead of `forward` begin with.
     fully_shard(net, mesh=mesh, reshard_after_forward=False)
     register_fsdp_forward_method(net, "hidden")

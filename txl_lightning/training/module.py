@@ -6,6 +6,7 @@ B rows   L segment
 import math
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_
@@ -103,7 +104,7 @@ class LanguageModel(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the mean nats of the segment; TrainingStateCheckpoint commits its memory."""
-        segment = Segment.from_batch(batch)
+        segment = Segment.from_batch(batch, self.net.config.n_token)
         memory = self.memory_bank.get("train", 0, len(segment.tokens_BL))
         n_part = self.corpus.config.micro_batches if self.corpus else 1
         nats_BL, memory = segment_loss(self.net, segment, memory, n_part)
@@ -116,7 +117,7 @@ class LanguageModel(LightningModule):
 
     def evaluation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Score a segment and update its memory; return nats_BL, nan where nothing is scored."""
-        segment, bank = Segment.from_batch(batch), self.memory_bank
+        segment, bank = Segment.from_batch(batch, self.net.config.n_token), self.memory_bank
         memory = bank.get(self.stage, dataloader_idx, len(segment.tokens_BL))
         if example_len := self.corpus.store.example_len if self.corpus else None:
             nats_BL, right_BL, memory = score_answers(bank.reader, segment, memory)
@@ -160,7 +161,7 @@ class LanguageModel(LightningModule):
         if self.hparams["recompute"]:
             recompute_layers(self.net)
         if self.device_mesh is not None:
-            shard(self.net, self.device_mesh)
+            shard(self.net, self.device_mesh, self.trainer.precision)
 
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = make_optimizer(self.optim, self.net)
@@ -249,7 +250,10 @@ class LanguageModel(LightningModule):
         if isinstance(loader, TrainingLoader):
             values["tokens_seen"] = float(loader.tokens_seen(segment.index + 1))
         self.train_nats.reset()
-        self.log_dict({f"train/{key}": values[key] for key in values}, sync_dist=True)
+        # One copy to the device; Lightning would copy each number, and wait each time.
+        numbers = torch.tensor(list(values.values()), device=self.device)
+        names = [f"train/{key}" for key in values]
+        self.log_dict(dict(zip(names, numbers, strict=True)), sync_dist=True)
 
     def readings(self, stage: str, nats: Tensor) -> dict[str, float]:
         """Return mean nats in the units of the text, and as "loss", the name in other tools."""

@@ -39,6 +39,11 @@ def gather_shards(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def local_part(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a sharded tensor; any other tensor as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def shard_like(tensor: Tensor, weight: Tensor) -> Tensor:
     """Return a tensor that all ranks have, sharded as a weight is."""
     if not isinstance(weight, DTensor):

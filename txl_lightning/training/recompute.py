@@ -16,9 +16,8 @@ from ..model import Memory, TransformerXL
 
 def recompute_layers(net: TransformerXL) -> None:
     """Store only each layer's input; the backward pass recomputes the rest, with equal dropout."""
-    for layer in net.layers:
-        if not isinstance(layer.forward, partial):
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    if not isinstance(net.call_layer, partial):
+        net.call_layer = partial(checkpoint, net.call_layer, use_reentrant=False)
 
 
 def segment_loss(
@@ -34,7 +33,7 @@ def segment_loss(
     """
     n_row = len(segment.tokens_BL)
     if min(n_part, n_row) == 1:
-        targets_BL, doc_pos_BL = segment.targets_BL, segment.doc_pos_BL
+        targets_BL, doc_pos_BL = segment.targets_for(net.head), segment.doc_pos_BL
         return net.loss(segment.tokens_BL, targets_BL, memory, doc_pos_BL, segment.n_reread)
     part_len, nats, memories = -(-n_row // n_part), [], []
     for start in range(0, n_row, part_len):

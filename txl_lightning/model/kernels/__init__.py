@@ -35,8 +35,9 @@ def attend(q_BLHK: Tensor, *others: Any) -> Tensor:
 
 
 def attend_with_triton(q_BLHK: Tensor, *others: Any) -> Tensor:
-    """Compute attention with Triton on CUDA; elsewhere with sdpa, which is equivalent."""
-    if not q_BLHK.is_cuda:
+    """Compute attention with Triton on CUDA; elsewhere and in float64 with sdpa, its equivalent."""
+    # Triton's products accumulate in float32.
+    if not q_BLHK.is_cuda or q_BLHK.dtype == torch.float64:
         return sdpa.attend(q_BLHK, *others)
     # At the first use, because importing Triton takes seconds.
     from . import tiled

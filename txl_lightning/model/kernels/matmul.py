@@ -38,8 +38,9 @@ def attend(
 def distance(q_BLHK: Tensor, n_state: int, terms: DistanceTerms) -> Tensor:
     """Return (b) + (d) for each state, from queries already divided by sqrt(K)."""
     B, L, H, K = q_BLHK.shape
-    score_HBLT = q_BLHK.new_zeros(H, B, L, n_state + 1)
-    if terms.r_THK is not None:
+    if terms.r_THK is None:
+        score_HBLT = q_BLHK.new_zeros(H, B, L, n_state + 1)
+    else:
         query_BLHK = q_BLHK if terms.v_HK is None else q_BLHK + terms.v_HK * K**-0.5
         query_HYK = query_BLHK.permute(2, 0, 1, 3).reshape(H, B * L, K)
         score_HBLT = torch.bmm(query_HYK, terms.r_THK.permute(1, 2, 0)).view(H, B, L, n_state + 1)

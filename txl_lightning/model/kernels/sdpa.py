@@ -6,9 +6,10 @@ B rows   L queries   S visible states   H heads   K head width   T = S + 1 dista
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
-from torch import Tensor, einsum
+from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -25,31 +26,67 @@ def attend(
     k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
     # Under autocast, u and v may have higher precision.
     query_BLHK = q_BLHK if terms.u_HK is None else q_BLHK + terms.u_HK.to(q_BLHK.dtype)
-    score_BHLT = scores_by_distance(q_BLHK, terms)
-    score_BHLS = q_BLHK.new_zeros(()) if score_BHLT is None else shift(score_BHLT)
-    K, device = q_BLHK.size(-1), q_BLHK.device.type
-    n_pad = -K % HEAD_MULTIPLES.get(device, 1)
-    parts = (F.pad(x, (0, n_pad)).transpose(1, 2) for x in (query_BLHK, k_BSHK, value_BSHK))
-    with correct_backends(q_BLHK.device):
+    K, device = q_BLHK.size(-1), q_BLHK.device
+    parts = (widen_heads(x_BLHK).transpose(1, 2) for x_BLHK in (query_BLHK, k_BSHK, value_BSHK))
+    with correct_backends(device):
         out_BHLK = F.scaled_dot_product_attention(
             *parts,
-            attn_mask=torch.where(mask_BLS[:, None], score_BHLS, float("-inf")),
+            attn_mask=masked_scores(q_BLHK, terms, mask_BLS),
             dropout_p=dropatt,
             scale=K**-0.5,
         )
     return out_BHLK.transpose(1, 2)[..., :K]
 
 
+def widen_heads(x_BLHK: Tensor) -> Tensor:
+    """Append zeros to heads whose width a device would compute slowly."""
+    n_pad = -x_BLHK.size(-1) % HEAD_MULTIPLES.get(x_BLHK.device.type, 1)
+    return F.pad(x_BLHK, (0, n_pad)) if n_pad else x_BLHK
+
+
+def masked_scores(q_BLHK: Tensor, terms: DistanceTerms, mask_BLS: Tensor) -> Tensor:
+    """Return (b) + (d) over sqrt(K) for each state, -inf where masked: score_BHLS."""
+    score_HBLT = scores_by_distance(q_BLHK, terms)
+    if score_HBLT is None:
+        return mask_BLS[:, None]
+    if torch.compiler.is_compiling():  # which fuses these, and warns of autograd functions
+        return shift(score_HBLT).transpose(0, 1).masked_fill(~mask_BLS[:, None], float("-inf"))
+    return MaskedShift.apply(score_HBLT, ~mask_BLS)
+
+
 def scores_by_distance(q_BLHK: Tensor, terms: DistanceTerms) -> Tensor | None:
-    """(b) + (d) over sqrt(K) for every distance, farthest first: score_BHLT."""
-    scale, score_BHLT = q_BLHK.size(-1) ** -0.5, None
+    """Return (b) + (d) over sqrt(K) for every distance, farthest first: score_HBLT."""
+    (B, L, H, K), score_HBLT = q_BLHK.shape, None
     if terms.r_THK is not None:
         query_BLHK = q_BLHK if terms.v_HK is None else q_BLHK + terms.v_HK.to(q_BLHK.dtype)
-        score_BHLT = einsum("blhk,thk->bhlt", query_BLHK * scale, terms.r_THK)
+        query_HYK = (query_BLHK * K**-0.5).permute(2, 0, 1, 3).reshape(H, B * L, K)
+        score_HYT = torch.bmm(query_HYK, terms.r_THK.permute(1, 2, 0))
+        score_HBLT = score_HYT.view(H, B, L, terms.n_distance)
     if terms.b_TH is not None:
-        number_HLT = (terms.b_TH * scale).t()[:, None].expand(-1, q_BLHK.size(1), -1)
-        score_BHLT = number_HLT[None] if score_BHLT is None else score_BHLT + number_HLT
-    return score_BHLT
+        b_HBLT = (terms.b_TH * K**-0.5).t()[:, None, None].expand(-1, B, L, -1)
+        score_HBLT = b_HBLT.contiguous() if score_HBLT is None else score_HBLT + b_HBLT
+    return score_HBLT
+
+
+class MaskedShift(torch.autograd.Function):
+    """Scores by state from scores by distance, masked in place: score_BHLS.
+
+    The gradients of masked scores are 0 already, in a softmax.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, score_HBLT: Tensor, masked_BLS: Tensor) -> Tensor:
+        score_BHLS = shift(score_HBLT).transpose(0, 1)
+        return score_BHLS.masked_fill_(masked_BLS[:, None], float("-inf"))
+
+    @staticmethod
+    def backward(ctx: Any, d_BHLS: Tensor) -> tuple[Tensor, None]:
+        B, H, L, S = d_BHLS.shape
+        # Both have the same order: the L first entries of a head's scores by distance are unused.
+        d_HBX = d_BHLS.new_empty(H, B, L * (S + 1))
+        d_HBX[..., :L] = 0
+        d_HBX[..., L:] = d_BHLS.transpose(0, 1).flatten(2)
+        return d_HBX.view(H, B, L, S + 1), None
 
 
 def correct_backends(device: torch.device) -> AbstractContextManager:

@@ -8,11 +8,10 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from ...data.stream import Segment
 from ...errors import NonFiniteError
-from ..ranks import gather_shards
+from ..ranks import gather_shards, local_part
 from . import LanguageModel
 
 
@@ -73,7 +72,7 @@ class NonFiniteGuard(Callback):
     def on_save_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
         if trainer.state.status == TrainerStatus.INTERRUPTED:
             return
-        weights = (p.to_local() if isinstance(p, DTensor) else p for p in module.parameters())
+        weights = map(local_part, module.parameters())
         # Each rank checks its own shards.
         [is_bad] = module.ranks.max(int(not all(weight.isfinite().all() for weight in weights)))
         if is_bad:

@@ -164,6 +164,9 @@ def describe_rounding(trainer: Trainer, module: LanguageModel) -> State:
         "precision": str(trainer.precision),
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        # Triton, with its assembler, is the one that this torch requires.
+        "cuda": str(torch.version.cuda),
     }
 
 
