@@ -125,7 +125,8 @@ class TransformerXL(nn.Module):
             terms_N = call_with_weights_in(dtype, self.positions, distance_T)
             for layer, memory_BMD, terms in zip(self.layers, memory.h_NBMD, terms_N, strict=True):
                 inputs = h_BLD, memory_BMD.to(dtype), terms, mask_BLS
-                h_BLD = self.call_layer(dtype, layer, *inputs)
+                # Outside of autocast, layers of FSDP2 may still compute in lower precision.
+                h_BLD = self.call_layer(dtype, layer, *inputs).to(dtype)
                 states.append(h_BLD)
         # Memory is of the layer below in the paper, of the same layer in Ding et al. 2021.
         cached = states[1:] if self.config.memory_source == "same_layer" else states[:-1]
