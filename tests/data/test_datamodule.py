@@ -71,11 +71,13 @@ def test_position_depends_on_how_training_reads(make_data, changes, added):
 
 
 def test_text_too_short_for_the_rows_is_refused(make_data):
-    with pytest.raises(ValueError, match=r"train: 5400 tokens are too few for 4 rows of 2000 \+ 1"):
+    train = r"train: 5400 tokens are too few for 4 rows of 2000 \+ 1 \(4 x 2001 = 8004\); lower"
+    with pytest.raises(ValueError, match=train):
         make_data(tgt_len=2000).train_dataloader()
     # Evaluation needs only one target in each row.
     [segment] = make_data(tgt_len=80).val_dataloader()
     assert segment.targets_BL.shape == (4, 74)
+    assert make_data(eval_batch_size=150).test_dataloader()
     with pytest.raises(ValueError, match=r"test: 300 tokens are too few for 151 rows of 1 \+ 1"):
         make_data(eval_batch_size=151).test_dataloader()
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txl_lightning.data import tokens as tokens_module
-from txl_lightning.data.stream import IGNORED, TENSORS, Stream, TrainingLoader, check_length
+from txl_lightning.data.stream import IGNORED, TENSORS, Stream, TrainingLoader
 from txl_lightning.data.tokens import FixedLengths, RolledOrder, ShuffledOrder, Text, TextOrder
 from txl_lightning.data.tokens import VarlenLengths as Varlen
 
@@ -225,13 +225,6 @@ def test_a_varlen_segment_is_found_from_the_last_one_without_counting_all_passes
         assert lengths.bounds(30, index) == bounds[index]
     caches = [each for each in vars(tokens_module).values() if hasattr(each, "cache_info")]
     assert max(cache.cache_info().currsize for cache in caches) < 10
-
-
-def test_text_too_short_is_refused_with_the_token_counts():
-    message = r"a\.txt, train: 79 tokens are too few for 8 rows of 9 \+ 1 \(8 x 10 = 80\); more"
-    with pytest.raises(ValueError, match=message):
-        check_length("a.txt, train", Stream.from_tokens(np.arange(79), 8, 9), 9, "more")
-    assert check_length("a.txt", Stream.from_tokens(np.arange(80), 8, 9), 9, "more") is None
 
 
 @pytest.mark.parametrize("changes", [{"tgt_len": 5}, {"ext_len": 2}, {"seed": 1}], ids=str)

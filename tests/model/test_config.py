@@ -67,13 +67,6 @@ def test_embeddings_as_wide_as_the_model_in_one_table_are_not_projected(
     assert len(names) == is_projected * n_table
 
 
-def test_config_is_rebuilt_from_its_dict():
-    config = TransformerXLConfig(n_token=11, cutoffs=(3, 7), tie_projs=(False, True, True))
-    saved = config.to_dict()
-    assert (saved["cutoffs"], saved["tie_projs"]) == ([3, 7], [False, True, True])
-    assert TransformerXLConfig(**saved) == config
-
-
 @pytest.mark.parametrize(
     ("lengths", "expected"),
     [

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from txl_lightning import KeyValueCache, Memory
-from txl_lightning.model import CachedReader, EvalLengths, eval_mode
+from txl_lightning.model import CachedReader, EvalLengths
 from txl_lightning.model import inference as inference_module
 from txl_lightning.model.kernels import tiling
 
@@ -213,10 +213,3 @@ def test_reader_falls_back_to_hidden_states_where_keys_change(make_net, changes)
     _, memory = reader(tokens)
     assert isinstance(memory, Memory)
     assert torch.equal(reader(tokens, memory)[0], net(tokens, net(tokens)[1])[0])
-
-
-def test_eval_mode_is_undone_after_an_error(make_net):
-    net = make_net().train()
-    with pytest.raises(IndexError), torch.no_grad(), eval_mode(net):
-        CachedReader(net)(torch.tensor([[99]]))
-    assert net.training
