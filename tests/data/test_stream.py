@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from txl_lightning import Memory
 from txl_lightning.data import tokens as tokens_module
 from txl_lightning.data.stream import IGNORED, TENSORS, Stream, TrainingLoader
 from txl_lightning.data.tokens import FixedLengths, RolledOrder, ShuffledOrder, Text, TextOrder
@@ -164,6 +165,26 @@ def test_training_loader_begins_again_with_each_pass_or_after_its_first_segments
     assert [segment.n_context for segment in segments] == [3 if n else 0 for n in nth]
     starts = [segment.doc_pos_BL[0, 0].item() for segment in segments]
     assert starts == [max(4 * n - 3, 0) for n in nth]
+
+
+@settings(holds, max_examples=40)
+@given(streams(), st.sampled_from([None, None, 2, 5]), st.sampled_from([0, 1, 4, 9, 50]))
+def test_each_query_sees_the_tokens_before_it_as_far_as_memory_goes(stream, n_segment, mem_len):
+    # States are token ids here, so that the result shows what is visible.
+    h_NBMD = torch.zeros(1, stream.batch_size, mem_len, 1).double()
+    memory = Memory(h_NBMD, torch.zeros(stream.batch_size).long())
+    loader = TrainingLoader(stream, n_segment=n_segment)
+    for segment in itertools.islice(loader, len(list_segments(stream, 2))):
+        tokens_BL = segment.tokens_BL
+        mask_BLS = memory.attention_mask(tokens_BL.size(1), segment.doc_pos_BL)
+        seen_BS = torch.cat([memory.h_NBMD[0, :, :, 0].long(), tokens_BL], dim=1)
+        for row, mask_LS in enumerate(mask_BLS):
+            for place, mask_S in enumerate(mask_LS):
+                token = int(tokens_BL[row, place])
+                far = min(int(segment.doc_pos_BL[row, place]), mem_len + place)
+                assert seen_BS[row, mask_S].tolist() == list(range(token - far, token + 1))
+        states = tokens_BL.double()[None, ..., None]
+        memory = memory.updated(states, mask_BLS, segment.n_reread)
 
 
 def test_rolled_row_starts_at_another_offset_in_each_pass_without_attention_across_its_seam():

@@ -183,13 +183,6 @@ def test_cache_is_read_with_and_without_autocast_and_inference_mode(make_net, fi
         assert actual.std() > 0.5
 
 
-@torch.inference_mode()
-def test_cache_has_the_precision_of_the_network(make_net):
-    reader = CachedReader(make_net().to(torch.bfloat16))
-    nats, cache = reader.loss(*torch.randint(11, (2, 2, 5)))
-    assert (nats.dtype, cache.buffer.k_NHBKC.dtype) == (torch.float32, torch.bfloat16)
-
-
 def test_cache_is_refused_in_training_mode_and_with_gradients(make_net):
     reader, tokens = CachedReader(make_net()), torch.randint(11, (2, 5))
     for is_training in (False, True):

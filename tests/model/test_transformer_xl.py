@@ -44,17 +44,6 @@ def test_inputs_are_unchanged(make_net):
         assert torch.equal(actual, expected)
 
 
-def test_memory_has_the_precision_of_the_weights_or_of_autocast_and_loss_is_float32(make_net):
-    net, (tokens, targets) = make_net().float(), torch.randint(11, (2, 2, 5))
-    _, memory = net(tokens)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert net.compute_dtype == net.empty_memory(2).h_NBMD.dtype == torch.bfloat16
-        assert net(tokens, memory)[1].h_NBMD.dtype == torch.bfloat16
-    assert (memory.h_NBMD.dtype, net.compute_dtype) == (torch.float32, torch.float32)
-    nats, memory = net.to(torch.bfloat16).loss(tokens, targets)
-    assert (nats.dtype, memory.h_NBMD.dtype) == (torch.float32, torch.bfloat16)
-
-
 @pytest.mark.parametrize("kind", [lambda net: net, CachedReader])
 @torch.inference_mode()
 def test_memory_of_other_sizes_or_rows_is_refused(make_net, kind):
@@ -165,25 +154,6 @@ def test_queries_are_normalized_with_pre_and_not_with_pre_kv(make_net):
         # Without a query every score of (a) and (b) is 0.
         net.layers[0].attention.q_net.weight.data.zero_()
     torch.testing.assert_close(nets["pre"](tokens)[0], nets["pre_kv"](tokens)[0])
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"norm": "pre"}, {"positions": "absolute_learned", "clamp_len": 9}],
-    ids=str,
-)
-def test_gradients_do_not_depend_on_how_the_memory_is_joined(make_net, monkeypatch, changes):
-    net = make_net(mem_len=6, **changes)
-    _, memory = net(torch.randint(11, (2, 5)))
-    tokens_BL = torch.randint(11, (2, 4))
-
-    def gradients():
-        nats_BL, _ = net.loss(tokens_BL, tokens_BL, memory)
-        return torch.autograd.grad(nats_BL.sum(), list(net.parameters()))
-
-    actual = gradients()
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    torch.testing.assert_close(actual, gradients())
 
 
 class RecordedCalls(TorchDispatchMode):
