@@ -39,11 +39,8 @@ def locate(settings, token):
     """Return a token's cluster, the cluster's first id, the token's table, and its row there."""
     number = sum(token >= cutoff for cutoff in CUTOFFS)
     start = (0, *CUTOFFS)[number]
-    return (
-        (number, start, number, token - start)
-        if settings.n_table > 1
-        else (number, start, 0, token)
-    )
+    table, row = (number, token - start) if settings.n_table > 1 else (0, token)
+    return number, start, table, row
 
 
 def slow_embedding(embedding, settings, token):

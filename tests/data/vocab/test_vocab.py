@@ -270,7 +270,6 @@ def test_list_of_words_gives_the_ids_by_its_order(build, tmp_path, text, words):
         ("no_token.json", Tokenizer(models.BPE()).to_str().encode(), "has no tokens"),
         ("unknown.json", saved_words(["a", "b"]), NOT_OURS),
         ("end.json", saved_words(["<eos>", "<unk>"], line_end="x"), NOT_OURS),
-        ("case.json", saved_words(["<eos>", "<unk>"], lower_case="no"), NOT_OURS),
         ("special.json", saved_words(["<eos>", "<unk>"], special=[5]), NOT_OURS),
         ("list.json", saved_words(["<eos>", "<unk>"], line_end=[]), NOT_OURS),
         ("empty.json", saved_words([]), NOT_OURS),
