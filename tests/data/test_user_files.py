@@ -116,7 +116,7 @@ def test_three_files_or_names_of_files_give_the_splits(write_files, tmp_path, na
     assert splits == dict(zip(SPLITS, [[name.encode()] for name in names], strict=True))
 
 
-def test_folder_gives_its_files_except_hidden_ones_links_and_our_own(write_files, tmp_path):
+def test_folder_gives_its_files_except_hidden_ones_links_and_our_own(write_files):
     documents = {f"{'ab'[n % 2]}/{n}.txt": b"%d" % n * 10 for n in range(10)}
     others = (".hidden", "b/.git/config", "data/prepared/ids", "data/downloads/zip")
     folder = write_files(documents | dict.fromkeys(others, b"x") | {"empty": b""}, "texts")

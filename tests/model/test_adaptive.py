@@ -43,13 +43,6 @@ def locate(settings, token):
     return number, start, table, row
 
 
-def slow_embedding(embedding, settings, token):
-    """Return the vector of one token, from its cluster."""
-    _, _, table, row = locate(settings, token)
-    vector = embedding.tables[table].weight[row]
-    return embedding.projections[table].weight @ vector if embedding.projections else vector
-
-
 def slow_log_probability(softmax, settings, h_D, token):
     """Return log p of one token: log p of its cluster plus log p of it within the cluster."""
 
@@ -67,16 +60,6 @@ def slow_log_probability(softmax, settings, h_D, token):
     if number == 0:
         return first[token]
     return first[len(frequent) + number - 1] + scores(number)[0].log_softmax(0)[token - start]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_token_has_the_vector_of_its_cluster(kind):
-    embedding, _ = parts(**kind)
-    tokens = torch.arange(23).flip(0).view(1, 23)
-    actual = embedding(tokens)
-    for place, token in enumerate(tokens[0].tolist()):
-        expected = slow_embedding(embedding, config(**kind), token)
-        torch.testing.assert_close(actual[0, place], expected)
 
 
 @pytest.mark.parametrize(
