@@ -22,10 +22,24 @@ from txl_lightning.evaluation.results import (
     readings,
 )
 from txl_lightning.evaluation.scoring import TokenNats
+from txl_lightning.model import EvalLengths
 
 
 def eval_text(ids: np.ndarray, starts: tuple[int, ...] = (0,)) -> EvalText:
     return EvalText("a", "test", "f", Text(ids, np.array(starts)), Characters("abcdefghijk"), 1.0)
+
+
+def test_mean_of_documents_is_that_of_each_alone(make_net):
+    net, ids = make_net(), np.random.default_rng(0).integers(11, size=50)
+    starts, expected = (0, 4, 21, 22), []
+    for start, stop in zip(starts, (*starts[1:], 50), strict=True):
+        part = torch.from_numpy(ids[None, start:stop])
+        if stop - start > 1:
+            memory = net.empty_memory(1, EvalLengths(50))
+            expected.append(net.loss(part[:, :-1], part[:, 1:], memory)[0])
+    record = evaluate(net, eval_text(ids, starts), Protocol(tgt_len=5, mem_len=50))
+    assert record["nats"] == pytest.approx(torch.cat(expected, dim=1).mean().item())
+    assert (record["tokens"], record["tokens_scored"]) == (50, 46)
 
 
 def peak_bytes(net, n_token: int) -> int:
