@@ -31,34 +31,35 @@ def test_gain_follows_the_equations_of_the_paper(r):
         assert actual_I == pytest.approx(by_hand_I, abs=1e-12)
 
 
-def make_nats(n_used: int, contexts, n_place: int = 50) -> np.ndarray:
+CONTEXTS = list(range(10, 101, 10))
+
+
+def make_nats(n_used: int, contexts=CONTEXTS) -> np.ndarray:
     """Return nats_CP of a model that gains from each of the last `n_used` tokens of context."""
     used_C = np.minimum(contexts, n_used)
-    return 3.0 - 0.01 * np.repeat(used_C[:, None], n_place, axis=1)
+    return 3.0 - 0.01 * np.repeat(used_C[:, None], 50, axis=1)
 
 
 @pytest.mark.parametrize(
     ("n_used", "recl", "found"), [(10, 10, True), (30, 30, True), (90, 90, True), (200, 100, False)]
 )
 def test_recl_is_the_context_that_a_model_uses_or_a_lower_bound(n_used, recl, found):
-    contexts = list(range(10, 101, 10))
-    nats = {"it": make_nats(n_used, contexts)}
-    (row,), steps = compute_recl(nats, {"it": nats["it"][:-1]}, contexts, [0.1])
+    nats = {"it": make_nats(n_used)}
+    (row,), steps = compute_recl(nats, {"it": nats["it"][:-1]}, CONTEXTS, [0.1])
     assert row == {"model": "it", "r": 0.1, "recl": recl, "found": found, "recl_net": recl}
-    assert [step["context"] for step in steps] == contexts[:-1]
-    assert [step["longer"] for step in steps] == contexts[1:]
-    gains = [1 - math.exp(-0.1) if c < n_used else 0 for c in contexts[:-1]]
+    assert [step["context"] for step in steps] == CONTEXTS[:-1]
+    assert [step["longer"] for step in steps] == CONTEXTS[1:]
+    gains = [1 - math.exp(-0.1) if c < n_used else 0 for c in CONTEXTS[:-1]]
     assert [step["gain"] for step in steps] == pytest.approx(gains)
     assert {step["control"] for step in steps} == {0}
 
 
 def test_a_gain_that_unrelated_tokens_have_too_is_none():
-    contexts = list(range(10, 101, 10))
-    nats_CP = make_nats(60, contexts)
+    nats_CP = make_nats(60)
     # Half of each step's gain up to 40, and all of it from there on, is had without the text.
     control_CP = nats_CP[:-1] - 0.05
     control_CP[3:] = nats_CP[4:]
-    (row,), steps = compute_recl({"it": nats_CP}, {"it": control_CP}, contexts, [1.0])
+    (row,), steps = compute_recl({"it": nats_CP}, {"it": control_CP}, CONTEXTS, [1.0])
     assert (row["recl"], row["recl_net"]) == (60, 40)
     chance = [1 - math.exp(-0.05)] * 3 + [1 - math.exp(-0.1)] * 2 + [0] * 4
     assert [step["control"] for step in steps] == pytest.approx(chance)

@@ -37,12 +37,10 @@ def test_lines_end_with_the_symbol_that_is_among_the_words(tmp_path):
             vocab.encode_text("c")
 
 
-def test_saved_vocabulary_bytes_and_a_word_that_is_json_are_read(tmp_path):
+def test_saved_vocabulary_and_bytes_are_read(tmp_path):
     (tmp_path / "vocab.json").write_text(Characters("ab").to_json())
     assert read_vocabulary(str(tmp_path / "vocab.json"), 2) == Characters("ab")
     assert read_vocabulary("bytes", 256) == Bytes()
-    (tmp_path / "words.txt").write_text("7\n")
-    assert read_vocabulary(str(tmp_path / "words.txt"), 1).words == ("7",)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +49,6 @@ def test_saved_vocabulary_bytes_and_a_word_that_is_json_are_read(tmp_path):
         (b"a\nb\nc", "it has 3 tokens; the network has 4"),
         (b"a\na\nb\nc", "it has 3 tokens; the network has 4"),
         (b'["a", "b", "c", 4]', "expected words"),
-        (b'["a b", "b", "c", "d"]', "expected words"),
-        (b'{"a": 0, "b": 2}', "its ids do not go from 0"),
-        (b'{"a": "b"}', "is not one saved by this package"),
         (b"[" * 100_000, "it has 1 tokens"),
         (b"\xff\xfe", "it is not UTF-8 text"),
         (None, "No such file"),

@@ -64,16 +64,16 @@ def test_existing_corpus_files_are_used_as_published_without_network(place_corpu
         assert cuts == [(0, 90_000_000), (90_000_000, 95_000_000), (95_000_000, 100_000_000)]
 
 
-def test_changing_a_word_option_keeps_the_others_of_the_corpus(place_corpus):
-    words = place_corpus("lm1b", words=WordOptions(max_size=2)).words
-    assert words == WordOptions(max_size=2).fill(NEWS)
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("ptb", {"lower_case": False}), ("lm1b", {"min_freq": 0, "line_end": "eos"})],
+    [
+        ("lm1b", {"max_size": 2}),
+        # Equal to the general defaults.
+        ("ptb", {"lower_case": False}),
+        ("lm1b", {"min_freq": 0, "line_end": "eos"}),
+    ],
 )
-def test_a_word_option_equal_to_the_general_default_overrides_the_one_of_the_corpus(
+def test_a_word_option_overrides_that_of_the_corpus_and_keeps_the_others(
     place_corpus, name, options
 ):
     words, others = place_corpus(name, words=WordOptions(**options)).words, place_corpus(name).words

@@ -105,7 +105,7 @@ def test_contents_are_read_once_and_again_when_copied_or_asked_for(
 
 
 def test_prepare_check_detects_changes_that_keep_the_time_stamp(
-    open_store, txl, text_file, capsys, monkeypatch
+    open_store, txl, text_file, monkeypatch
 ):
     path = open_store().folder / "train.ids"
     flip_bit(path, 99)

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from txl_lightning import Memory
 from txl_lightning.data import tokens as tokens_module
-from txl_lightning.data.stream import IGNORED, TENSORS, Stream, TrainingLoader, check_length
+from txl_lightning.data.stream import IGNORED, TENSORS, Stream, TrainingLoader
 from txl_lightning.data.tokens import FixedLengths, RolledOrder, ShuffledOrder, Text, TextOrder
 from txl_lightning.data.tokens import VarlenLengths as Varlen
 
@@ -166,6 +167,26 @@ def test_training_loader_begins_again_with_each_pass_or_after_its_first_segments
     assert starts == [max(4 * n - 3, 0) for n in nth]
 
 
+@settings(holds, max_examples=40)
+@given(streams(), st.sampled_from([None, None, 2, 5]), st.sampled_from([0, 1, 4, 9, 50]))
+def test_each_query_sees_the_tokens_before_it_as_far_as_memory_goes(stream, n_segment, mem_len):
+    # States are token ids here, so that the result shows what is visible.
+    h_NBMD = torch.zeros(1, stream.batch_size, mem_len, 1).double()
+    memory = Memory(h_NBMD, torch.zeros(stream.batch_size).long())
+    loader = TrainingLoader(stream, n_segment=n_segment)
+    for segment in itertools.islice(loader, len(list_segments(stream, 2))):
+        tokens_BL = segment.tokens_BL
+        mask_BLS = memory.attention_mask(tokens_BL.size(1), segment.doc_pos_BL)
+        seen_BS = torch.cat([memory.h_NBMD[0, :, :, 0].long(), tokens_BL], dim=1)
+        for row, mask_LS in enumerate(mask_BLS):
+            for place, mask_S in enumerate(mask_LS):
+                token = int(tokens_BL[row, place])
+                far = min(int(segment.doc_pos_BL[row, place]), mem_len + place)
+                assert seen_BS[row, mask_S].tolist() == list(range(token - far, token + 1))
+        states = tokens_BL.double()[None, ..., None]
+        memory = memory.updated(states, mask_BLS, segment.n_reread)
+
+
 def test_rolled_row_starts_at_another_offset_in_each_pass_without_attention_across_its_seam():
     stream = Stream(text := Text(np.arange(60)), 3, FixedLengths(19), RolledOrder(text, seed=1))
     starts = torch.stack([stream.segment(n).tokens_BL[:, 0] for n in range(4)])
@@ -225,13 +246,6 @@ def test_a_varlen_segment_is_found_from_the_last_one_without_counting_all_passes
         assert lengths.bounds(30, index) == bounds[index]
     caches = [each for each in vars(tokens_module).values() if hasattr(each, "cache_info")]
     assert max(cache.cache_info().currsize for cache in caches) < 10
-
-
-def test_text_too_short_is_refused_with_the_token_counts():
-    message = r"a\.txt, train: 79 tokens are too few for 8 rows of 9 \+ 1 \(8 x 10 = 80\); more"
-    with pytest.raises(ValueError, match=message):
-        check_length("a.txt, train", Stream.from_tokens(np.arange(79), 8, 9), 9, "more")
-    assert check_length("a.txt", Stream.from_tokens(np.arange(80), 8, 9), 9, "more") is None
 
 
 @pytest.mark.parametrize("changes", [{"tgt_len": 5}, {"ext_len": 2}, {"seed": 1}], ids=str)

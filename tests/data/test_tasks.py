@@ -64,13 +64,6 @@ def test_training_examples_repeat_only_if_n_train_is_given():
     assert len(endless) > 10**12
 
 
-def test_task_is_a_corpus():
-    data = CorpusDataModule(corpus="copy", tgt_len=8, batch_size=4)
-    assert (data.vocab.unit, data.n_token, data.store.example_len) == ("word", 12, 41)
-    assert data.vocab.encode_text("3 1 4 . >").tolist() == [3, 1, 4, 10, 11]
-    assert next(iter(data.train_dataloader())).tokens_BL.shape == (4, 8)
-
-
 @pytest.mark.parametrize("name", ["length", "n_symbol", "distance", "n_train", "n_eval"])
 def test_invalid_sizes_are_refused(name):
     with pytest.raises(ValueError, match=f"{name}: invalid -1; expected at least"):

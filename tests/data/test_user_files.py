@@ -33,11 +33,6 @@ def texts(splits) -> dict[str, list[bytes]]:
     return {name: [b"".join(part.chunks()) for part in parts] for name, parts in splits.items()}
 
 
-def list_suffixes(folder) -> list[str]:
-    """Return the suffixes of what is in a folder, except a cache of checksums."""
-    return [path.suffix for path in folder.iterdir() if path.name != "cache"]
-
-
 def entry(name, content=b"", **fields) -> bytes:
     info = tarfile.TarInfo(name)
     for field, value in ({"size": len(content)} | fields).items():
@@ -52,7 +47,8 @@ def make_tar(*entries: bytes) -> bytes:
 
 NOT_REGULAR = "member 'b' is not a regular file; remove it"
 DAMAGED = r"damaged, or not an archive \("
-REFUSED_MEMBERS = {
+# The members after a file, and the error.
+REFUSED_TARS = {
     "parent folder": (entry("../evil", b"x"), rf"{DAMAGED}.*outside"),
     "parent folder inside": (entry("books/../../evil", b"x"), rf"{DAMAGED}.*outside"),
     "symbolic link": (entry("b", type=tarfile.SYMTYPE, linkname="/etc/passwd"), NOT_REGULAR),
@@ -64,6 +60,8 @@ REFUSED_MEMBERS = {
     "size beyond memory": (entry("b", size=1 << 70), "unpacks to more than 67,108,864 bytes"),
     "header beyond memory": (entry("b", size=1 << 70, type=tarfile.XHDTYPE), DAMAGED),
     "damaged header": (b"?" + entry("b", b"x")[1:], rf"{DAMAGED}no header at byte 1,024"),
+    "stray name": (b"".join(entry(split, b"x") for split in SPLITS), "a is not in train, val or"),
+    "bad line": (entry("1.jsonl", b'{"text": "x"}\n{}'), "1.jsonl: line 2 has no text"),
 }
 
 
@@ -118,7 +116,7 @@ def test_three_files_or_names_of_files_give_the_splits(write_files, tmp_path, na
     assert splits == dict(zip(SPLITS, [[name.encode()] for name in names], strict=True))
 
 
-def test_folder_gives_its_files_except_hidden_ones_links_and_our_own(write_files, tmp_path):
+def test_folder_gives_its_files_except_hidden_ones_links_and_our_own(write_files):
     documents = {f"{'ab'[n % 2]}/{n}.txt": b"%d" % n * 10 for n in range(10)}
     others = (".hidden", "b/.git/config", "data/prepared/ids", "data/downloads/zip")
     folder = write_files(documents | dict.fromkeys(others, b"x") | {"empty": b""}, "texts")
@@ -147,8 +145,6 @@ def test_tar_gives_its_files_is_unpacked_once_and_refused_if_truncated(
     with monkeypatch.context() as patch:
         patch.setattr(archives, "unpack_tar", lambda *_: pytest.fail("unpacked again"))
         assert split_user_files([path], ALL_TRAIN, tmp_path) == splits
-    path.write_bytes(compress(make_tar(entry("z.txt", b"changed"))))
-    assert texts(split_user_files([path], ALL_TRAIN, tmp_path))["train"] == [b"changed"]
 
 
 def test_archive_with_other_content_of_the_same_size_and_time_is_unpacked_again(tmp_path):
@@ -159,28 +155,16 @@ def test_archive_with_other_content_of_the_same_size_and_time_is_unpacked_again(
         assert texts(split_user_files([path], ALL_TRAIN, tmp_path))["train"] == [text]
 
 
-REFUSED_TEXTS = {
-    "no text": ({"a": b""}, "no text in it"),
-    "stray name": (
-        dict.fromkeys(("train", "val", "test"), b"x") | {"z.jsonl": b'{"text": "x"}'},
-        "z.jsonl/z.jsonl is not in train, val or test",
-    ),
-    "bad line": ({"1.jsonl": b'{"text": "x"}', "2.jsonl": b"{}"}, "2.jsonl: line 1 has no text"),
-}
-
-
 @pytest.mark.parametrize("place", ["a.tar", "folder/a.tar"])
-@pytest.mark.parametrize("kind", [*REFUSED_MEMBERS, *REFUSED_TEXTS])
-def test_unsafe_or_unusable_tar_is_refused_and_leaves_nothing(write_files, tmp_path, kind, place):
-    texts, message = REFUSED_TEXTS.get(kind, ({"a": b"a"}, None))
-    entries = [entry(name, text) for name, text in texts.items()]
-    if message is None:
-        member, message = REFUSED_MEMBERS[kind]
-        entries.append(member)
-    folder, top = write_files({place: make_tar(*entries)}), place.split("/")[0]
+@pytest.mark.parametrize(("members", "message"), REFUSED_TARS.values(), ids=REFUSED_TARS)
+def test_unsafe_or_unusable_tar_is_refused_and_leaves_nothing(
+    write_files, tmp_path, members, message, place
+):
+    content, top = make_tar(entry("a", b"a"), members), place.split("/")[0]
+    folder = write_files({place: content})
     with pytest.raises(DataError, match=message):
         split_user_files([folder / top], FRACTIONS, tmp_path / "data")
-    assert list_suffixes(tmp_path / "data" / "prepared") == [".lock"]
+    assert [path.suffix for path in tmp_path.glob("data/prepared/*.*")] == [".lock"]
     assert set(os.listdir(tmp_path)) == {top, "data"}
 
 
@@ -259,10 +243,9 @@ def test_files_that_are_not_text_are_skipped_and_named(write_files, tmp_path, ca
         (make_zip({"../evil": b"x"}), rf"{DAMAGED}.*outside"),
         (make_zip({"/evil": b"x"}), rf"{DAMAGED}.*outside"),
         (make_zip({"b": b"/etc/passwd"}, stat.S_IFLNK), NOT_REGULAR),
-        (make_zip({"b": b"x" * 99})[:-30], DAMAGED),
         (make_zip({"zeros": bytes(80 << 20)}), "unpacks to more than 67,108,864 bytes"),
     ],
-    ids=["parent folder", "absolute", "symbolic link", "damaged", "explosion"],
+    ids=["parent folder", "absolute", "symbolic link", "explosion"],
 )
 def test_unsafe_zip_is_refused(write_files, tmp_path, content, message):
     folder = write_files({"a.zip": content, "unpacked/b": b""})
@@ -304,14 +287,13 @@ def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, 
     message = r"prepared/a\.tar-\w+: cannot be written \(File too large"
     with limit_file_size(10), pytest.raises(StorageError, match=message):
         split_user_files([path], FRACTIONS, tmp_path)
-    assert list_suffixes(tmp_path / "prepared") == [".lock"]
+    assert [path.suffix for path in tmp_path.glob("prepared/*.*")] == [".lock"]
 
 
 @pytest.mark.parametrize(
     ("files", "paths", "message"),
     [
         ({}, ["no.txt"], "no.txt: no such file"),
-        ({"empty.txt": b""}, ["empty.txt"], "empty.txt: no text in it"),
         ({"folder/empty": b""}, ["folder"], "folder: no text in it"),
         ({"a.txt.zst": b"x"}, ["a.txt.zst"], "a.txt.zst: packed; unpack it first"),
         ({"a.txt.gz": b"x"}, ["a.txt.gz"], r"a.txt.gz: damaged, or not an archive \(Not a g"),
@@ -323,11 +305,6 @@ def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, 
         ({"a.jsonl": b"[" * 100_000}, ["a.jsonl"], "a.jsonl: line 1 has no text; expected JSON in"),
         ({"a.jsonl": b"\n"}, ["a.jsonl"], "a.jsonl: no text in it; data.path must name"),
         ({"a": b"x"}, ["a", "a"], r"data\.path: invalid number of files 2; expected one, or three"),
-        (
-            dict.fromkeys(("train.txt", "val.txt", "test.txt", "README"), b"x"),
-            [""],
-            "README is not in train, val or test, but others are",
-        ),
     ],
 )
 def test_path_that_gives_no_splits_is_refused(write_files, tmp_path, files, paths, message):

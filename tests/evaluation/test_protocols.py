@@ -86,8 +86,6 @@ def test_tokens_that_do_not_fill_all_rows_are_scored_or_dropped(max_tokens, n_sc
     [
         ({"protocol": "paper"}, "protocol: invalid paper; expected one of segments, "),
         ({"mem_len": -1}, "mem_len: invalid -1; expected at least 0"),
-        ({"batch_size": 1.5}, "batch_size: invalid 1.5; expected a whole number"),
-        ({"same_length": "no"}, "same_length: invalid 'no'; expected mem_len, mem_len\\+1, all or"),
         ({"tgt_len": 0}, "tgt_len: invalid 0; expected at least 1"),
         ({"max_tokens": 0}, "max_tokens: invalid 0; expected at least 1"),
         ({"window": 0}, "window: invalid 0; expected at least 1"),

@@ -1,16 +1,12 @@
 """Scoring of a text; context and memory are consecutive states."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from txl_lightning import Memory, TransformerXL, stream_nats
-from txl_lightning.data.stream import IGNORED, Stream, TrainingLoader
-from txl_lightning.data.tokens import FixedLengths, RolledOrder, ShuffledOrder, Text, TextOrder
+from txl_lightning import TransformerXL, stream_nats
+from txl_lightning.data.stream import IGNORED, Stream
+from txl_lightning.data.tokens import FixedLengths, RolledOrder, Text, TextOrder
 from txl_lightning.data.tokens import VarlenLengths as Varlen
 from txl_lightning.evaluation.protocols import Protocol, window_lengths
 from txl_lightning.evaluation.scoring import score_answers, score_segment, score_text
@@ -60,39 +56,6 @@ def test_without_memory_the_context_of_a_segment_is_all_that_it_sees(make_net, t
         start = place // tgt_len * tgt_len
         expected = score_alone(net, tokens[max(start - ext_len, 0) : place + 2])[-1]
         torch.testing.assert_close(nats, expected)
-
-
-@st.composite
-def readings(draw):
-    """Draw segments of three passes in any order, and ext_len; each id is a position."""
-    n_token, seed = draw(st.integers(30, 120)), draw(st.integers(0, 99))
-    cuts = draw(st.sets(st.integers(1, n_token - 1), max_size=9))
-    text = Text(np.arange(n_token), np.array([0, *sorted(cuts)]))
-    orders = [TextOrder(text), RolledOrder(text, seed), ShuffledOrder(text, seed)]
-    lengths = draw(st.sampled_from([*map(FixedLengths, (1, 4, 33)), Varlen(6, seed)]))
-    ext_len = draw(st.sampled_from([0, 1, 5, 6, 40]))
-    stream = Stream(text, 2, lengths, draw(st.sampled_from(orders)), ext_len=ext_len)
-    loader = TrainingLoader(stream, n_segment=draw(st.sampled_from([None, None, 2, 5])))
-    count = sum(lengths.count(stream.n_target, nth) for nth in range(3))
-    return list(itertools.islice(loader, count))
-
-
-@settings(deadline=None, max_examples=60)
-@given(readings(), st.sampled_from([0, 1, 4, 9, 50]))
-def test_each_query_sees_the_tokens_before_it_as_far_as_memory_goes(segments, mem_len):
-    # States are token ids here, so that the result shows what is visible.
-    memory = Memory(torch.zeros(1, 2, mem_len, 1).double(), torch.zeros(2).long())
-    for segment in segments:
-        tokens_BL = segment.tokens_BL
-        mask_BLS = memory.attention_mask(tokens_BL.size(1), segment.doc_pos_BL)
-        seen_BS = torch.cat([memory.h_NBMD[0, :, :, 0].long(), tokens_BL], dim=1)
-        for row, mask_LS in enumerate(mask_BLS):
-            for place, mask_S in enumerate(mask_LS):
-                token = int(tokens_BL[row, place])
-                far = min(int(segment.doc_pos_BL[row, place]), mem_len + place)
-                assert seen_BS[row, mask_S].tolist() == list(range(token - far, token + 1))
-        states = tokens_BL.double()[None, ..., None]
-        memory = memory.updated(states, mask_BLS, segment.n_reread)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from txl_lightning.errors import DataError, StorageError
+from txl_lightning.errors import DataError
 from txl_lightning.generation import Sampling, decode_steps, start_decoding
 from txl_lightning.generation.state import load_state, save_state
 
@@ -83,11 +83,3 @@ def test_a_damaged_file_or_another_kind_of_file_is_refused(written):
         with pytest.raises(DataError, match=message) as caught:
             load_state(path, net, SHA256)
         assert "\n" not in str(caught.value)
-
-
-def test_a_path_that_cannot_be_written_is_refused(make_net, tmp_path):
-    net = make_net()
-    (tmp_path / "a").mkdir()
-    with pytest.raises(StorageError, match=r".*a: cannot be written"):
-        save_state(tmp_path / "a", start_decoding(net, [torch.tensor([1])]), SHA256)
-    assert os.listdir(tmp_path) == ["a"]

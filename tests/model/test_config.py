@@ -1,4 +1,4 @@
-"""Invalid sizes, derived sizes, and FLOPs per token."""
+"""Invalid sizes, lengths of an evaluation, and FLOPs per token."""
 
 import pytest
 import torch
@@ -41,37 +41,6 @@ def test_cutoffs_beyond_the_vocabulary_are_refused_when_it_is_known():
     message = r"cutoffs: invalid \[4, 7, 15\]; .* than the vocabulary, 15"
     with pytest.raises(ValueError, match=message):
         TransformerXL(TransformerXLConfig(n_token=15, **CLUSTERS))
-
-
-def test_omitted_widths_are_derived():
-    config = TransformerXLConfig(d_model=12, n_head=3)
-    assert (config.head_width, config.inner_width) == (4, 48)
-    assert TransformerXLConfig(d_model=10, n_head=4, d_head=5).head_width == 5
-
-
-@pytest.mark.parametrize(
-    ("changes", "is_projected", "n_table"),
-    [
-        ({}, False, 1),
-        ({"d_embed": 4}, True, 1),
-        ({"cutoffs": (3, 7)}, False, 1),
-        ({"cutoffs": (3, 7), "div_val": 2}, True, 3),
-    ],
-)
-def test_embeddings_as_wide_as_the_model_in_one_table_are_not_projected(
-    changes, is_projected, n_table
-):
-    config = TransformerXLConfig(n_token=11, d_model=8, n_head=2, **changes)
-    assert (config.has_projections, config.n_table) == (is_projected, n_table)
-    names = [name for name in TransformerXL(config).state_dict() if "projections" in name]
-    assert len(names) == is_projected * n_table
-
-
-def test_config_is_rebuilt_from_its_dict():
-    config = TransformerXLConfig(n_token=11, cutoffs=(3, 7), tie_projs=(False, True, True))
-    saved = config.to_dict()
-    assert (saved["cutoffs"], saved["tie_projs"]) == ([3, 7], [False, True, True])
-    assert TransformerXLConfig(**saved) == config
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from txl_lightning import KeyValueCache, Memory
-from txl_lightning.model import CachedReader, EvalLengths, eval_mode
+from txl_lightning.model import CachedReader, EvalLengths
 from txl_lightning.model import inference as inference_module
 from txl_lightning.model.kernels import tiling
 
@@ -183,13 +183,6 @@ def test_cache_is_read_with_and_without_autocast_and_inference_mode(make_net, fi
         assert actual.std() > 0.5
 
 
-@torch.inference_mode()
-def test_cache_has_the_precision_of_the_network(make_net):
-    reader = CachedReader(make_net().to(torch.bfloat16))
-    nats, cache = reader.loss(*torch.randint(11, (2, 2, 5)))
-    assert (nats.dtype, cache.buffer.k_NHBKC.dtype) == (torch.float32, torch.bfloat16)
-
-
 def test_cache_is_refused_in_training_mode_and_with_gradients(make_net):
     reader, tokens = CachedReader(make_net()), torch.randint(11, (2, 5))
     for is_training in (False, True):
@@ -213,10 +206,3 @@ def test_reader_falls_back_to_hidden_states_where_keys_change(make_net, changes)
     _, memory = reader(tokens)
     assert isinstance(memory, Memory)
     assert torch.equal(reader(tokens, memory)[0], net(tokens, net(tokens)[1])[0])
-
-
-def test_eval_mode_is_undone_after_an_error(make_net):
-    net = make_net().train()
-    with pytest.raises(IndexError), torch.no_grad(), eval_mode(net):
-        CachedReader(net)(torch.tensor([[99]]))
-    assert net.training

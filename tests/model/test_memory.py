@@ -29,13 +29,6 @@ def newest_filled(memory: Memory) -> torch.Tensor:
     return memory.h_NBMD[:, :, memory.mem_len - filled :].double()
 
 
-def uneven_memory() -> Memory:
-    """Return a memory with different rows, and no setting at its default."""
-    memory = empty_memory(2, 3, 4, 7, "mem_len+1")
-    h = states(0, 5) + 100 * torch.arange(3.0)[None, :, None, None]
-    return remember(memory, h, torch.tensor([[0, 1, 2, 3, 4], [0] * 5, [0, 0, 0, 0, 1]]))
-
-
 @pytest.mark.parametrize(
     ("filled", "message"),
     [
@@ -120,7 +113,9 @@ def test_lengths_and_precision_stay_from_segment_to_segment():
 
 
 def test_memory_rows_are_chosen_and_repeated():
-    memory = uneven_memory()
+    h_NBLD = states(0, 5) + 100 * torch.arange(3.0)[None, :, None, None]
+    doc_pos_BL = torch.tensor([[0, 1, 2, 3, 4], [0] * 5, [0, 0, 0, 0, 1]])
+    memory = remember(empty_memory(2, 3, 4, 7, "mem_len+1"), h_NBLD, doc_pos_BL)
     chosen = memory.rows(torch.tensor([2, 0, 2, 1]))
     assert chosen.filled_B.tolist() == [2, 4, 2, 1]
     assert torch.equal(chosen.h_NBMD, memory.h_NBMD[:, [2, 0, 2, 1]])
