@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from experiments.gpu import parts
+from experiments.gpu import parts, speed
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -36,12 +36,15 @@ KERNELS = {
 }
 """A process for each kernel: after an illegal access, nothing else works in the same one."""
 SECONDS: dict[str, tuple[Callable[..., Iterator[dict[str, Any]]], int]] = {
-    "peak": (parts.measure_peak, 25),
+    "peak": (speed.measure_peak, 25),
     **KERNELS,
     "golden": (parts.compare_golden, 40),
-    "resume": (parts.resume_twice, 60),
-    "tests": (parts.run_gpu_tests, 100),
-    "speed": (parts.measure_speed, 175),
+    "resume": (parts.resume_twice, 50),
+    "tests": (parts.run_gpu_tests, 80),
+    "speed": (speed.measure_speed, 110),
+    "profile": (speed.profile_steps, 20),
+    "ways": (speed.train_in_each_way, 60),
+    "peers": (speed.measure_peers, 15),
 }
 """Parts in the order in which they run, and the seconds that each may take: LIMIT in all."""
 EXIT_CODES = {"all right": 0, "not all right": 1, "incomplete": 2}

@@ -1,7 +1,4 @@
-"""The parts of check.py: each yields what it finds, and begins nothing long after `ends_at`.
-
-B rows   L tokens in the segment
-"""
+"""Is it right? Parts of check.py: each yields its findings, and begins nothing after `ends_at`."""
 
 import contextlib
 import importlib.util
@@ -15,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
-from torch import nn
 
 from experiments.gpu import correctness
-from txl_lightning import TransformerXL, TransformerXLConfig
+from txl_lightning import TransformerXLConfig
 from txl_lightning.model.kernels import KERNELS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,37 +23,10 @@ RACED = ("triton", "sdpa", "matmul")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Largest difference over the largest true value.
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 4e-2}
-PAPER = {
-    "enwik8_base": 256, "enwik8_large": 256, "wt103_base": 267_735, "wt103_large": 267_735,
-}  # fmt: skip
-"""Configs of configs/paper/ and the sizes of their vocabularies."""
 NO_TIME = {"left out": "no time was left"}
-TINY = {"n_layer": 1, "n_head": 2, "d_model": 8, "d_head": 4, "d_inner": 16, "mem_len": 6}
 
 Findings = Iterator[dict[str, Any]]
 Weights = dict[str, torch.Tensor]
-
-
-def synchronize() -> None:
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-
-
-def measure_peak(smoke: bool, ends_at: float) -> Findings:
-    """Measure what products of large square matrices reach, in operations a second."""
-    size, rounds = (256, 3) if smoke else (8192, 30)
-    for dtype in (torch.bfloat16, torch.float32):
-        a = torch.randn(size, size, device=DEVICE).to(dtype)
-        best = min(seconds_of(lambda a=a: a @ a) for _ in range(rounds))
-        yield {"dtype": str(dtype), "flops_per_second": 2 * size**3 / best}
-
-
-def seconds_of(run) -> float:
-    synchronize()
-    began = time.perf_counter()
-    run()
-    synchronize()
-    return time.perf_counter() - began
 
 
 def compare_kernels(kernel: str, smoke: bool, ends_at: float) -> Findings:
@@ -103,84 +71,6 @@ def compare_golden(smoke: bool, ends_at: float) -> Findings:
             except Exception as error:
                 wrong[name] = f"{type(error).__name__}: {error}"[:300]
         yield {"kernel": kernel, "files": len(names), "right": not wrong, "wrong": wrong}
-
-
-def measure_speed(smoke: bool, ends_at: float) -> Findings:
-    """Measure training of the published networks with each kernel: forward, backward, update."""
-    [peak, *_] = [found["flops_per_second"] for found in measure_peak(smoke, ends_at)]
-    for name, n_token in list(PAPER.items())[: 2 if smoke else None]:
-        run = yaml.safe_load((ROOT / f"configs/paper/{name}.yaml").read_text())
-        published = TransformerXLConfig(**run["model"]["net"] | {"n_token": n_token})
-        tgt_len, batch_size = run["data"]["tgt_len"], run["data"]["batch_size"]
-        if smoke:
-            small = TINY | {"n_token": 300, "cutoffs": (), "tie_projs": (), "div_val": 1}
-            published, tgt_len, batch_size = replace(published, **small), 6, 2
-        for kernel in RACED:
-            config = replace(published, kernel=kernel)
-            about = {"config": name, "kernel": kernel, "tgt_len": tgt_len}
-            about["dropatt"] = config.dropatt
-            if time.monotonic() > ends_at:
-                yield about | NO_TIME
-                continue
-            try:
-                found = race(config, tgt_len, batch_size, 0.2 if smoke else 4.0)
-                found["share_of_peak"] = found["flops_per_second"] / peak
-            except Exception as error:
-                found = {"right": False, "error": f"{type(error).__name__}: {error}"[:300]}
-            yield about | found
-
-
-def race(config: TransformerXLConfig, tgt_len: int, batch_size: int, seconds: float) -> dict:
-    """Time steps under bf16 autocast, with fewer rows where memory is short."""
-    torch._dynamo.reset()
-    while True:
-        try:
-            return time_steps(config, tgt_len, batch_size, seconds)
-        except torch.OutOfMemoryError:
-            if batch_size == 1:
-                raise
-        # Outside of the handler, whose traceback holds what was allocated.
-        batch_size = -(-batch_size // 2)
-        torch.cuda.empty_cache()
-
-
-def time_steps(config: TransformerXLConfig, tgt_len: int, batch_size: int, seconds: float) -> dict:
-    torch.manual_seed(0)
-    with torch.device(DEVICE):
-        net = TransformerXL(config).train()
-        optimizer = torch.optim.Adam(net.parameters(), lr=1e-5, fused=DEVICE == "cuda")
-        # Log-uniform ids, as frequent as Zipf says, matter to an adaptive softmax.
-        ids = config.n_token ** torch.rand(batch_size, tgt_len + 1)
-        ids_BT = ids.long().clamp(max=config.n_token - 1)
-    memory, loss = None, None
-
-    def step() -> None:
-        nonlocal memory, loss
-        with torch.autocast(DEVICE, torch.bfloat16):
-            nats_BL, memory = net.loss(ids_BT[:, :-1], ids_BT[:, 1:], memory)
-            loss = nats_BL.mean()
-        loss.backward()
-        nn.utils.clip_grad_norm_(net.parameters(), 0.25)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    # Until the memory is full and everything is compiled.
-    for _ in range(2 + -(-config.mem_len // tgt_len)):
-        step()
-    if DEVICE == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    once = seconds_of(step)
-    count = max(int(seconds / once), 3)
-    each = seconds_of(lambda: [step() for _ in range(count)]) / count
-    rate = batch_size * tgt_len / each
-    return {
-        "batch_size": batch_size,
-        "steps": count,
-        "tokens_per_second": rate,
-        "flops_per_second": rate * config.flops_per_token(tgt_len),
-        "peak_memory_bytes": torch.cuda.max_memory_allocated() if DEVICE == "cuda" else 0,
-        "right": bool(loss.isfinite()),
-    }
 
 
 def resume_twice(smoke: bool, ends_at: float) -> Findings:
