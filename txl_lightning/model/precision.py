@@ -1,15 +1,19 @@
-"""Precisions that a device has, or is fast in; layers with bfloat16 weights.
+"""Precisions that a device is fast in; layers under autocast, or with bfloat16 weights.
 
 O outputs   D inputs
 """
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from ..errors import require
-from .transformer_xl import TransformerXL
+
+if TYPE_CHECKING:
+    from .transformer_xl import TransformerXL
 
 Weights = Literal["float32", "bf16"]
 
@@ -22,6 +26,42 @@ def accumulator_dtype(device: torch.device) -> torch.dtype:
 def has_bfloat16_units(device: torch.device) -> bool:
     """Return True if bfloat16 matrix products are several times as fast on the device."""
     return device.type == "cuda" or torch.cpu.get_capabilities().get("amx_bf16", False)
+
+
+def call_with_weights_in(dtype: torch.dtype, module: nn.Module, *args: Any) -> Any:
+    """Call a module with its weights in `dtype`, to which `args` have been cast already.
+
+    Gradients arrive in the weights' own precision. Autocast would cast each weight, and most
+    activations, in an operation of its own.
+    """
+    weights = dict(module.named_parameters())
+    # FSDP2 gathers its DTensors in `dtype`; importing that class takes as long as torch.
+    is_ready = all(w.dtype == dtype or hasattr(w, "full_tensor") for w in weights.values())
+    if is_ready:
+        return module(*args)
+    if torch.compiler.is_compiling():  # which fuses casts, and warns of autograd functions
+        cast = [weight.to(dtype) for weight in weights.values()]
+    else:
+        cast = CastTogether.apply(dtype, *weights.values())
+    return functional_call(module, dict(zip(weights, cast, strict=True)), args)
+
+
+class CastTogether(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.dtype = weights[0].dtype
+        return cast_together(weights, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *cast_together(gradients, ctx.dtype)
+
+
+def cast_together(tensors: Iterable[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    cast = tuple(torch.empty_like(tensor, dtype=dtype) for tensor in tensors)
+    # Private, as in torch's own optimizers.
+    torch._foreach_copy_(cast, tensors)
+    return cast
 
 
 class Bfloat16Linear(nn.Module):
@@ -40,7 +80,7 @@ class Bfloat16Linear(nn.Module):
         return product(x.bfloat16(), self.packed_OD, self.bias, "none", [], "").to(x.dtype)
 
 
-def narrow_weights(net: TransformerXL, weights: Weights) -> TransformerXL:
+def narrow_weights(net: "TransformerXL", weights: Weights) -> "TransformerXL":
     """Return the network after replacing its layers' weights, for inference only.
 
     Embeddings, softmax, keys and values stay in float32. It can no longer be trained, saved or

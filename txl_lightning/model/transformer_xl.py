@@ -28,7 +28,6 @@ from .adaptive import embedding_and_head
 from .config import AS_TRAINED, EvalLengths, TransformerXLConfig
 from .kernels import KERNELS
 from .memory import Memory
-from .mixed_precision import call_with_weights_in
 from .parts import (
     ConcatenatedLinear,
     initialize_vector_math,
@@ -38,6 +37,7 @@ from .parts import (
     residual_norms,
 )
 from .positions import SCHEMES, DistanceTerms
+from .precision import call_with_weights_in
 
 
 class TransformerXL(nn.Module):
