@@ -1,28 +1,35 @@
 """Take steps of training and evaluation on a CUDA device that does nothing; print what would wait.
 
-    LD_PRELOAD=device.so python steps.py
+    LD_PRELOAD=device.so python steps.py            # what would wait
+    LD_PRELOAD=device.so python steps.py --count    # operators of a training step, and their bytes
 
 Tensors are fake: they have shape, precision and device, but no values. What needs a value, and so
 would wait for a GPU, raises. Prints a line of JSON for each configuration that fails, and at last
-the number of all.
+the number of all; or, with --count, a line for each of two published networks, under bf16 autocast.
 """
 
 import json
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch._subclasses import fake_tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from txl_lightning.model import TransformerXL, TransformerXLConfig
 from txl_lightning.model.inference import CachedReader
 from txl_lightning.model.kernels import sdpa
 
+PAPER = Path(__file__).parents[2] / "configs" / "paper"
 BASE = TransformerXLConfig(
     n_token=32, n_layer=2, n_head=2, d_model=32, mem_len=16, dropout=0.1, clamp_len=10,
     kernel="sdpa",
@@ -40,6 +47,12 @@ PRECISIONS = {
     "64-true": (torch.float64, None),
 }  # fmt: skip
 """Precision of the weights, and of autocast."""
+VIEWS = {
+    "view", "_unsafe_view", "expand", "permute", "transpose", "t", "slice", "select", "unsqueeze",
+    "squeeze", "unbind", "split", "split_with_sizes", "detach", "alias", "as_strided", "empty",
+    "empty_like", "new_empty", "empty_strided", "device", "lift_fresh", "promote_types",
+}  # fmt: skip
+"""Operators that start nothing on the device."""
 TARGETS_BL = torch.arange(24).view(3, 8)
 """On the host: numbers, unlike those of a fake tensor."""
 
@@ -69,6 +82,47 @@ def use_autocast(dtype: torch.dtype | None) -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_enabled("cuda", False)
+
+
+class Counter(TorchDispatchMode):
+    """Counts operators that start something on the device, and bytes that they read and write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators = self.bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out, name = func(*args, **(kwargs or {})), func._schema.name.split("::")[1]
+        if name not in VIEWS:
+            self.operators += 1
+            # These write their first argument, and return it, without reading it.
+            parts = (args, kwargs) if name in ("copy_", "fill_") else (args, kwargs, out)
+            tensors = [each for each in tree_leaves(parts) if isinstance(each, torch.Tensor)]
+            self.bytes += sum(each.numel() * each.element_size() for each in tensors)
+        return out
+
+
+def count_operators(name: str, n_token: int) -> dict[str, Any]:
+    """Count those of forward and backward of a published network with a full memory."""
+    run = yaml.safe_load((PAPER / f"{name}.yaml").read_text())
+    config = TransformerXLConfig(**run["model"]["net"] | {"n_token": n_token, "kernel": "sdpa"})
+    # Autocast, which asks whether CUDA is there, would not be enabled again for each chunk.
+    config = replace(config, loss_chunk_size=None)
+    shape = run["data"]["batch_size"], run["data"]["tgt_len"]
+    # As many of each rank as Zipf says; on the host, as an adaptive softmax needs them.
+    drawn_BL = (n_token ** torch.rand(shape)).long().clamp(max=n_token - 1)
+    counter, mode = Counter(), fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    with mode, torch.autograd.set_multithreading_enabled(False):
+        with torch.device("cuda:0"):
+            net = TransformerXL(config).train()
+            tokens_BL = torch.zeros(shape, dtype=torch.long)
+            memory = net.empty_memory(len(tokens_BL)).to(torch.bfloat16)
+        targets_BL = drawn_BL if net.head.reads_targets else tokens_BL
+        with counter:
+            with use_autocast(torch.bfloat16):
+                nats_BL, _ = net.loss(tokens_BL, targets_BL, memory, tokens_BL)
+            torch.autograd.grad(nats_BL.sum(), list(net.parameters()))
+    return {"name": name, "operators": counter.operators, "gigabytes": counter.bytes / 1e9}
 
 
 def take_steps(config: TransformerXLConfig, weights: torch.dtype, amp: torch.dtype | None) -> None:
@@ -113,6 +167,10 @@ def main() -> None:
     for name in ("normal_", "uniform_", "zeros_", "kaiming_uniform_", "constant_"):
         setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
     warnings.simplefilter("ignore")
+    if sys.argv[1:] == ["--count"]:
+        for name, n_token in {"enwik8_base": 256, "wt103_base": 267_735}.items():
+            print(json.dumps(count_operators(name, n_token)))
+        return
     count = 0
     for name, precision in PRECISIONS.items():
         for config in list_configs():
