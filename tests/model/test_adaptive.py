@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from txl_lightning import TransformerXLConfig
 from txl_lightning.data.stream import IGNORED
+from txl_lightning.model import adaptive
 from txl_lightning.model.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 
 CUTOFFS = (4, 7, 15)
@@ -190,3 +191,19 @@ def test_no_more_logits_than_those_of_a_chunk_are_in_memory(make_net, chunk, at_
     with torch.inference_mode(), LargestResult() as evaluation:
         net.loss(tokens, tokens)
     assert evaluation.count == at_once * 5000
+
+
+@pytest.mark.parametrize("cached", [1, 2 * 23, 1 << 18])
+def test_nats_of_bfloat16_logits_are_those_of_their_float32_copy(monkeypatch, cached):
+    """With one row at a time, or two, or all; the gradient has the precision of the logits."""
+    monkeypatch.setattr(adaptive, "CACHED_LOGITS", cached)
+    logits_YV = (5 * torch.randn(7, 23)).bfloat16().requires_grad_()
+    target_Y, d_Y = torch.tensor([0, 22, 5, IGNORED, 5, 1, IGNORED]), torch.randn(7)
+    nats_Y = adaptive.nats(torch.nn.Identity(), logits_YV, target_Y)
+    (d_YV,) = torch.autograd.grad(nats_Y, logits_YV, d_Y)
+    wide_YV = logits_YV.detach().float().requires_grad_()
+    expected_Y = F.cross_entropy(wide_YV, target_Y, reduction="none")
+    (expected_YV,) = torch.autograd.grad(expected_Y, wide_YV, d_Y)
+    torch.testing.assert_close(nats_Y, expected_Y, rtol=0, atol=2e-6)
+    torch.testing.assert_close(d_YV.float(), expected_YV, rtol=2**-6, atol=1e-6)
+    assert not d_YV[target_Y == IGNORED].any()

@@ -10,6 +10,7 @@ V vocabulary   X clusters except the first
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ from torch.utils.checkpoint import checkpoint
 from ..errors import require
 from .config import TransformerXLConfig
 
+CACHED_LOGITS = 1 << 18
+"""Logits that are converted to float32 at once."""
 Scorer = Callable[[Tensor], Tensor]
 """Maps h_YD to unnormalized log-probabilities of some tokens."""
 
@@ -214,5 +217,34 @@ def chunked_nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor, chunk_size: int
 
 def nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor) -> Tensor:
     """Return nats_Y; 0, without gradient, of targets of -100, as `cross_entropy` defines."""
-    logits_YV = at_least_float32(scorer(h_YD))
-    return F.cross_entropy(logits_YV, target_Y, reduction="none")
+    logits_YV = scorer(h_YD)
+    # Elsewhere, and compiled, one kernel converts and sums.
+    if logits_YV.is_cpu and logits_YV.itemsize == 2 and not torch.compiler.is_compiling():
+        return NatsByRows.apply(logits_YV, target_Y)
+    return F.cross_entropy(at_least_float32(logits_YV), target_Y, reduction="none")
+
+
+class NatsByRows(torch.autograd.Function):
+    """Nats of logits in half precision: some rows at a time are in float32, in a CPU's caches."""
+
+    @staticmethod
+    def forward(ctx: Any, logits_YV: Tensor, target_Y: Tensor) -> Tensor:
+        n_row = max(CACHED_LOGITS // logits_YV.size(-1), 1)
+        d_YV = torch.empty_like(logits_YV) if ctx.needs_input_grad[0] else None
+        nats_Y = torch.empty_like(target_Y, dtype=torch.float32)
+        for start in range(0, len(target_Y), n_row):
+            rows = slice(start, start + n_row)
+            logp_XV = logits_YV[rows].log_softmax(-1, dtype=torch.float32)
+            nats_Y[rows] = F.nll_loss(logp_XV, target_Y[rows], reduction="none")
+            if d_YV is not None:  # the softmax, less 1 at the target
+                index_X1 = target_Y[rows, None].clamp(min=0)
+                minus_X1 = logp_XV.new_full((), -1.0).expand_as(index_X1)
+                d_YV[rows] = logp_XV.exp_().scatter_add_(1, index_X1, minus_X1)
+        ctx.save_for_backward(d_YV, target_Y)
+        return nats_Y
+
+    @staticmethod
+    def backward(ctx: Any, d_nats_Y: Tensor) -> tuple[Tensor, None]:
+        d_YV, target_Y = ctx.saved_tensors
+        scale_Y = d_nats_Y.masked_fill(target_Y < 0, 0)
+        return d_YV * scale_Y[:, None].to(d_YV.dtype), None
