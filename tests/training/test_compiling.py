@@ -63,7 +63,9 @@ def test_compiled_training_has_one_graph_and_the_losses_of_eager(
     net = {"kernel": "sdpa"}
     eager = fit(net, **options)
     assert counter.frame_count == 0
-    assert fit(net | COMPILED, callbacks=[graphs], **options).losses == eager.losses
+    losses = fit(net | COMPILED, callbacks=[graphs], **options).losses
+    # Nats of half-precision logits are computed by rows in eager mode.
+    assert losses == pytest.approx(eager.losses, rel=0 if precision == "32-true" else 1e-6, abs=0)
     assert graphs.train == [1] * 4 * accumulate
 
 

@@ -7,7 +7,7 @@ B rows   L segment   Y tokens of any rows   D width   E width of a cluster's emb
 V vocabulary   X clusters except the first
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -229,22 +229,28 @@ class NatsByRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits_YV: Tensor, target_Y: Tensor) -> Tensor:
-        n_row = max(CACHED_LOGITS // logits_YV.size(-1), 1)
-        d_YV = torch.empty_like(logits_YV) if ctx.needs_input_grad[0] else None
-        nats_Y = torch.empty_like(target_Y, dtype=torch.float32)
-        for start in range(0, len(target_Y), n_row):
-            rows = slice(start, start + n_row)
-            logp_XV = logits_YV[rows].log_softmax(-1, dtype=torch.float32)
-            nats_Y[rows] = F.nll_loss(logp_XV, target_Y[rows], reduction="none")
-            if d_YV is not None:  # the softmax, less 1 at the target
-                index_X1 = target_Y[rows, None].clamp(min=0)
-                minus_X1 = logp_XV.new_full((), -1.0).expand_as(index_X1)
-                d_YV[rows] = logp_XV.exp_().scatter_add_(1, index_X1, minus_X1)
-        ctx.save_for_backward(d_YV, target_Y)
-        return nats_Y
+        ctx.save_for_backward(logits_YV, target_Y)
+        nats_Y, index_Y1 = target_Y.float(), target_Y[:, None].clamp(min=0)
+        for rows in split_rows(logits_YV):
+            wide_XV = logits_YV[rows].float()
+            # -log p without underflow: the most likely token's p is at least 1 / V.
+            below_top_X = wide_XV.amax(dim=-1) - wide_XV.gather(1, index_Y1[rows])[:, 0]
+            nats_Y[rows] = below_top_X - wide_XV.softmax(dim=-1).amax(dim=-1).log()
+        return nats_Y.masked_fill_(target_Y < 0, 0)
 
     @staticmethod
     def backward(ctx: Any, d_nats_Y: Tensor) -> tuple[Tensor, None]:
-        d_YV, target_Y = ctx.saved_tensors
-        scale_Y = d_nats_Y.masked_fill(target_Y < 0, 0)
-        return d_YV * scale_Y[:, None].to(d_YV.dtype), None
+        logits_YV, target_Y = ctx.saved_tensors
+        d_YV, index_Y1 = torch.empty_like(logits_YV), target_Y[:, None].clamp(min=0)
+        scale_Y1 = d_nats_Y.masked_fill(target_Y < 0, 0)[:, None]
+        for rows in split_rows(logits_YV):
+            # The softmax, less 1 at the target.
+            d_XV = logits_YV[rows].softmax(dim=-1, dtype=torch.float32).mul_(scale_Y1[rows])
+            d_YV[rows] = d_XV.scatter_add_(1, index_Y1[rows], -scale_Y1[rows])
+        return d_YV, None
+
+
+def split_rows(logits_YV: Tensor) -> Iterator[slice]:
+    n_row = max(CACHED_LOGITS // logits_YV.size(-1), 1)
+    for start in range(0, len(logits_YV), n_row):
+        yield slice(start, start + n_row)

@@ -16,7 +16,6 @@ from . import matmul, per_head, reference, sdpa
 REASONS = {
     "sdpa": "the fastest on GPUs; torch.compile fuses its elementwise operations",
     "per_head": "the fastest on a CPU; torch.compile cannot trace it",
-    "matmul": "a CPU converts half precision for each product; this kernel has the fewest products",
 }
 """Reasons for the choices below (measured in experiments/README.md)."""
 
@@ -25,7 +24,7 @@ def choose_kernel(device: torch.device, dtype: torch.dtype, is_compiled: bool = 
     """Return the fastest kernel; of equally fast ones, the one with the least memory."""
     if device.type != "cpu" or is_compiled:
         return "sdpa"
-    return "per_head" if dtype in (torch.float32, torch.float64) else "matmul"
+    return "per_head"
 
 
 def attend(q_BLHK: Tensor, *others: Any) -> Tensor:

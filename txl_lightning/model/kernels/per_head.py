@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from ..positions import DistanceTerms, shift
 from .tiling import Mask, tiles
@@ -114,7 +113,9 @@ def make_operands(
 
 
 def training_tiles(q_HBLK: Tensor, n_state: int) -> Iterator[Tile]:
-    return tiles(q_HBLK, n_state, THREAD_SCORES * torch.get_num_threads())
+    # A CPU converts half precision for each product, so that few large ones are faster.
+    n_thread = q_HBLK.numel() if q_HBLK.itemsize == 2 else torch.get_num_threads()
+    return tiles(q_HBLK, n_state, THREAD_SCORES * n_thread)
 
 
 def find_masked_columns(mask_BLS: Tensor) -> tuple[int, int]:
@@ -183,4 +184,7 @@ class Gradients:
 def unshift(score_XLS: Tensor) -> Tensor:
     """Return the gradient of the input of `shift`, given that of its output: near_XLT."""
     X, L, S = score_XLS.shape
-    return F.pad(score_XLS.flatten(1), (L, 0)).view(X, L, S + 1)
+    near_XY = score_XLS.new_empty(X, L * (S + 1))
+    near_XY[:, :L] = 0
+    near_XY[:, L:] = score_XLS.flatten(1)
+    return near_XY.view(X, L, S + 1)
