@@ -19,7 +19,7 @@ def test_a_bfloat16_layer_multiplies_rounded_numbers(rows, width, has_bias):
     linear, x = nn.Linear(width, 7, bias=has_bias), torch.randn(2, rows, width)
     bias = linear.bias.double() if has_bias else 0
     expected = x.bfloat16().double() @ linear.weight.bfloat16().double().mT + bias
-    torch.testing.assert_close(Bfloat16Linear(linear)(x), expected.float(), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(Bfloat16Linear(linear)(x), expected.bfloat16(), rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.bfloat16

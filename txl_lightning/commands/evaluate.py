@@ -52,7 +52,7 @@ def evaluate_command(
         per_token: File (.npy) for the nats of every token in input order; nan where not scored.
         out: File to append the line of JSON to; /dev/stdout prints it also on a terminal.
         device: Device of the model; left out, a GPU if there is one.
-        weights: Precision of the layers' weights: bf16 is faster on a CPU, less exact.
+        weights: Precision of weights, keys and values: bf16 is faster on a CPU, less exact.
         **lengths: Lengths that replace those of the protocol.
     """
     settings = get_protocol(protocol, **lengths)

@@ -45,7 +45,7 @@ class TextOptions(generation.Sampling):
     device: Device = None
     """Device of the model; left out, a GPU if there is one."""
     weights: Weights = "float32"
-    """Precision of the layers' weights: bf16 is faster on some CPUs, less exact."""
+    """Precision of weights, keys and values: bf16 needs less memory, and is less exact."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

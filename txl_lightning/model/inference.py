@@ -51,8 +51,11 @@ class CachedReader:
         # importing that class takes as long as the rest of torch.
         if changing or hasattr(weight, "full_tensor"):
             return self.net.empty_memory(batch_size, lengths)
+        # Layers with bfloat16 weights return keys and values in that precision.
+        dtypes = self.net.compute_dtype, self.net.layers[0].attention.kv_net.weight.dtype
+        dtype = min(dtypes, key=lambda dtype: dtype.itemsize)
         shape = (config.n_layer, config.n_head, batch_size, config.head_width, 0)
-        k_NHBKC = torch.empty(shape, dtype=self.net.compute_dtype, device=weight.device)
+        k_NHBKC = torch.empty(shape, dtype=dtype, device=weight.device)
         filled_B = torch.zeros(batch_size, dtype=torch.long, device=weight.device)
         use = (lengths or AS_TRAINED).resolve(config)
         return KeyValueCache(Buffer(k_NHBKC, k_NHBKC.mT, 0), 0, 0, filled_B, *use)

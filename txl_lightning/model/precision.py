@@ -65,25 +65,26 @@ def cast_together(tensors: Iterable[Tensor], dtype: torch.dtype) -> tuple[Tensor
 
 
 class Bfloat16Linear(nn.Module):
-    """A linear map without gradient; inputs and outputs stay in float32."""
+    """A linear map without gradient, in bfloat16; float32 inputs are rounded."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         # Private: no public product keeps its weights packed.
-        self.packed_OD = torch.ops.mkldnn._reorder_linear_weight(linear.weight.data.bfloat16())
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.data.bfloat16())
         self.bias = None if linear.bias is None else linear.bias.data.bfloat16()
 
     def forward(self, *parts: Tensor) -> Tensor:
         # The layer of keys and values is called with memory and segment.
         x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         product = torch.ops.mkldnn._linear_pointwise
-        return product(x.bfloat16(), self.packed_OD, self.bias, "none", [], "").to(x.dtype)
+        return product(x.bfloat16(), self.weight, self.bias, "none", [], "")
 
 
 def narrow_weights(net: "TransformerXL", weights: Weights) -> "TransformerXL":
     """Return the network after replacing its layers' weights, for inference only.
 
-    Embeddings, softmax, keys and values stay in float32. It can no longer be trained, saved or
+    With bf16, the products of its layers, and cached keys and values, are in bfloat16; sums of
+    layers, norms, embeddings and softmax stay in float32. It can no longer be trained, saved or
     moved to another device.
 
     Raises:
