@@ -39,7 +39,7 @@ def test_a_curve_with_an_unknown_schedule_is_refused():
 def bench(run_experiment, tmp_path_factory):
     """The benchmark of one case of each kind at tiny sizes: its results' file, and its output."""
     path = tmp_path_factory.mktemp("speed") / "results.json"
-    cases = ("train-256", "decode-2100", "eval-64-640")
+    cases = ("train-256", "decode-2100", "eval-64-640", "train-256-bf16", "eval-64-640-bf16")
     shown = run_experiment("speed.bench", "--fast", "--only", *cases, "--no-peers", "--out", path)
     return path, shown
 
@@ -48,8 +48,11 @@ def bench(run_experiment, tmp_path_factory):
 def test_the_benchmark_measures_each_case_and_draws_it(bench):
     path, shown = bench
     record = json.loads(path.read_text())
-    training, decoding, _ = record["cases"]
-    assert [case["kind"] for case in record["cases"]] == ["training", "decoding", "evaluation"]
+    training, _, decoding, *_ = record["cases"]
+    kinds = [(case["kind"], case["dtype"]) for case in record["cases"]]
+    both = [("training", "float32"), ("training", "bfloat16")]
+    evaluation = [("evaluation", "float32"), ("evaluation", "bfloat16")]
+    assert kinds == [*both, ("decoding", "float32"), *evaluation]
     assert set(training["contestants"]) == {"ours", "products alone"}
     assert set(decoding["contestants"]) == {"ours", "products alone", "reading its bytes"}
     for case in record["cases"]:

@@ -25,7 +25,7 @@ BUDGETS = {
     "checkpoints": 757, "convert": 515, "analysis": 713, "training": 3338, "sweeps": 562,
     "commands": 1345,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_058, 17_456, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_058, 17_461, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},

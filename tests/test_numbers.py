@@ -119,7 +119,7 @@ def list_bound_phrases() -> dict[str, list[str]]:
         "txl_lightning/evaluation/README.md": [
             logbook(
                 "150,790 tokens: float32 3.35969, bf16 3.36003",
-                "the nats of 150,790 tokens with a memory of 256 rose by 0.01 %, from 3.3597 to 3.3600",
+                "nats of 150,790 tokens with a memory of 256 rose by 0.01 %, from 3.3597 to 3.3600",
             ),
             f"{window(800)} times faster than with a window of 800, "
             f"and {window(3800)} times faster than with one of 3,800",

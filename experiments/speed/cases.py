@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 import yaml
 
 from txl_lightning.model import TransformerXLConfig
@@ -42,6 +43,8 @@ class Case:
     tgt_len: int
     mem_len: int
     trains: bool = False
+    dtype: torch.dtype = torch.float32
+    """Of the products: bfloat16 by autocast, or by ours as it evaluates with bf16 weights."""
 
     @property
     def config(self) -> TransformerXLConfig:
@@ -81,7 +84,7 @@ class Case:
         D, width = config.d_model, config.n_head * config.head_width
         weights = config.n_layer * (4 * D * width + 2 * D * config.inner_width + 6 * D)
         kept = config.n_layer * width * self.mem_len * (2 * self.rows + 1)
-        return 4 * (weights + config.n_token * D + kept)
+        return self.dtype.itemsize * (weights + config.n_token * D + kept)
 
 
 def with_gradients(rows: int, inner: int, columns: int) -> list[Product]:
@@ -134,7 +137,7 @@ def quickstart_case() -> Case:
     return Case("train-quickstart", sizes, rows, tgt_len, mem_len, trains=True)
 
 
-CASES = [
+FLOAT32 = [
     Case("train-512", BASE | {"n_layer": 4}, 8, 128, 128, trains=True),
     Case("train-256", NARROW, 4, 128, 512, trains=True),
     Case("train-words", WORDS | {"n_token": 10_000}, 4, 150, 150, trains=True),
@@ -143,4 +146,9 @@ CASES = [
     Case("decode-2100", BASE, 1, 1, 2100),
     Case("eval-128-1600", WORDS | SAME_LENGTH | {"clamp_len": 1000}, 1, 128, 1600),
     Case("eval-64-640", WORDS | SAME_LENGTH | {"clamp_len": 400}, 4, 64, 640),
+]
+CASES = [
+    each
+    for case in FLOAT32
+    for each in (case, replace(case, name=f"{case.name}-bf16", dtype=torch.bfloat16))
 ]

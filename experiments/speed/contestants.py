@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +49,10 @@ class Ours:
         torch.manual_seed(0)
         kernel = variant if variant in KERNELS else "auto"
         self.net = TransformerXL(replace(case.config, kernel=kernel))
-        if variant in WEIGHTS:
-            self.net = narrow_weights(self.net, variant)
+        # In training, and for others, bfloat16 is autocast's.
+        self.is_narrow = variant in WEIGHTS or (case.dtype == torch.bfloat16 and not case.trains)
+        if self.is_narrow:
+            self.net = narrow_weights(self.net, "bf16")
         uses_cache = not case.trains and kernel == "auto"
         self.reader = CachedReader(self.net) if uses_cache else self.net
         self.memory = self.reader.empty_memory(case.rows)
@@ -57,6 +60,10 @@ class Ours:
     def __call__(self, tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
         nats_BL, self.memory = self.reader.loss(tokens_BL, targets_BL, self.memory)
         return nats_BL
+
+
+def is_narrow(contestant: Any) -> bool:
+    return getattr(contestant, "is_narrow", False)
 
 
 def our_network(case: Case) -> TransformerXL:
@@ -97,7 +104,8 @@ class Original:
     """The paper's PyTorch code; its masks are made boolean, without which it does not run."""
 
     def __init__(self, case: Case, path: Path) -> None:
-        sys.path[:0] = [str(path / "pytorch"), str(path / "pytorch" / "utils")]
+        folder = path if (path / "mem_transformer.py").exists() else path / "pytorch"
+        sys.path[:0] = [str(folder), str(folder / "utils")]
         torch.version.cuda = torch.version.cuda or "0.0"
         torch.Tensor.byte = lambda self: self.bool()
         net = our_network(case)
@@ -174,10 +182,10 @@ class Labml:
 class Products:
     """The matrix products of a step, each layer's with operands of its own."""
 
-    def __init__(self, products: list[Product]) -> None:
+    def __init__(self, products: list[Product], dtype: torch.dtype) -> None:
         self.operands = [
             tuple(
-                torch.randn(shape) if batch > 1 else torch.randn(shape[1:])
+                torch.randn(shape if batch > 1 else shape[1:]).to(dtype)
                 for shape in ((batch, rows, inner), (batch, inner, columns), (batch, rows, columns))
             )
             for count, batch, rows, inner, columns in products

@@ -55,9 +55,11 @@ def draw_bench(path: Path, picture: Path | None = None) -> Path:
 
 def describe_case(case: dict[str, Any]) -> str:
     sizes, disturbed = case["sizes"], " (disturbed)" if case["spoilt"] else ""
+    # Results before 2026-11-23 are in float32.
+    precision = ", bf16" if case.get("dtype") == "bfloat16" else ""
     network = f"{sizes['n_layer']} layers of {sizes['d_model']}, batch {case['rows']}"
     lengths = f"tgt_len {case['tgt_len']}, mem_len {case['mem_len']:,}"
-    return f"{case['kind']}: {network}, {lengths}{disturbed}"
+    return f"{case['kind']}: {network}, {lengths}{precision}{disturbed}"
 
 
 def draw_scaling(path: Path, picture: Path | None = None) -> Path:

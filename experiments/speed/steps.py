@@ -32,7 +32,7 @@ class Steps:
         self.imported_bytes, self.operations = peak_memory(CPU), Operations()
         self.first_nats: np.ndarray | None = None
         if name == contestants.FLOOR:
-            self.step = contestants.Products(case.products())
+            self.step = contestants.Products(case.products(), case.dtype)
         elif name == contestants.READING:
             self.step = contestants.Reading(case.bytes_read())
         else:
@@ -43,16 +43,18 @@ class Steps:
     def prepare(self, contestant: Any, case: Case) -> None:
         """Fill the memory, and make the step."""
         contestant.net.train(case.trains)
+        is_cast = case.dtype == torch.bfloat16 and not contestants.is_narrow(contestant)
+        compute = torch.autocast("cpu", torch.bfloat16, enabled=is_cast)(contestant)
         with torch.no_grad():
             for start in range(0, case.mem_len, contestants.FILLING):
                 text = draw_text(case, contestants.FILLING, seed=start)
-                nats_BL = contestant(text[:, :-1], text[:, 1:])
-        self.first_nats = nats_BL.numpy()
+                nats_BL = compute(text[:, :-1], text[:, 1:])
+        self.first_nats = nats_BL.float().numpy()
         text = draw_text(case)
-        self.step = partial(read_segment, contestant, text)
+        self.step = partial(read_segment, compute, text)
         if case.trains:
             optimizer = AdamW(contestant.net.parameters(), lr=1e-4, fused=True)
-            self.step = partial(train_step, contestant, text, optimizer)
+            self.step = partial(train_step, compute, text, optimizer)
 
     def take_turn(self, least_s: float) -> list[float]:
         """Return the seconds of each step of a turn: of one, or of as many as take least_s."""
@@ -77,12 +79,12 @@ class Steps:
 
 
 @torch.inference_mode()
-def read_segment(contestant: Any, text: Tensor) -> None:
-    contestant(text[:, :-1], text[:, 1:])
+def read_segment(compute: Any, text: Tensor) -> None:
+    compute(text[:, :-1], text[:, 1:])
 
 
-def train_step(contestant: Any, text: Tensor, optimizer: AdamW) -> None:
-    nats_BL = contestant(text[:, :-1], text[:, 1:])
+def train_step(compute: Any, text: Tensor, optimizer: AdamW) -> None:
+    nats_BL = compute(text[:, :-1], text[:, 1:])
     optimizer.zero_grad()
     nats_BL.mean().backward()
     optimizer.step()

@@ -30,6 +30,7 @@ def summarize(case: Case, times: Times, details: dict[str, Any]) -> dict[str, An
     return {
         "name": case.name,
         "kind": case.kind,
+        "dtype": str(case.dtype).removeprefix("torch."),
         "sizes": case.config.to_dict(),
         "rows": case.rows,
         "tgt_len": case.tgt_len,
