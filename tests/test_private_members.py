@@ -115,7 +115,9 @@ def read_library_sources(path):
     bases = {base for kind in kinds if kind.__module__ == module.__name__ for base in kind.__mro__}
     outside = {base.__module__ for base in bases} - {"builtins", "typing"}
     outside = {name for name in outside if not name.startswith("txl_lightning")}
-    return "".join(inspect.getsource(sys.modules[name]) for name in sorted(outside))
+    modules = [sys.modules[name] for name in sorted(outside)]
+    # Extensions written in C have no source to search.
+    return "".join(inspect.getsource(each) for each in modules if each.__file__.endswith(".py"))
 
 
 def find_private_members(path, source):

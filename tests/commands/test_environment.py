@@ -20,4 +20,4 @@ def test_environment_prints_versions_device_kernels_and_paths(txl, monkeypatch):
     assert facts["here"] == os.getcwd()
     if not torch.cuda.is_available():
         assert facts["kernel, float32"].startswith("per_head: the fastest on a CPU")
-        assert facts["kernel, bfloat16"].startswith("matmul: ")
+        assert facts["kernel, bfloat16"].startswith("per_head: ")

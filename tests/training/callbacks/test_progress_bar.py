@@ -52,7 +52,7 @@ def test_metrics_are_read_only_after_they_were_logged(watch, monkeypatch):
     [
         (True, "32-true", {}, "per_head"),
         (False, "32-true", {"kernel": "sdpa"}, "sdpa"),
-        (True, "bf16-mixed", {}, "matmul"),
+        (True, "bf16-mixed", {}, "per_head"),
     ],
 )
 def test_a_run_names_its_kernel_and_a_faster_precision(
