@@ -41,7 +41,7 @@ MEMBERS = {
     "wandb_logger._wandb_init": "training/callbacks/wandb",
     "strategy._data_parallel_size": "training/fsdp",
     "trial._trial_id": "sweeps/runner",
-    "module._apply": "evaluation/metrics",
+    "module._apply": "training/segments",
     "fused_optimizer._step_supports_amp_scaling": "training/optimizers",
     "torch._foreach_add_": "training/lamb training/muon",
     "torch._foreach_addcmul_": "training/lamb",

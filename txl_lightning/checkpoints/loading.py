@@ -28,6 +28,17 @@ from ..runs.folder import (
     find_run_folder,
     list_versions,
 )
+from .contents import (
+    build_network,
+    errors_in,
+    load_content,
+    load_json,
+    load_vocabulary_in,
+    map_own_weights,
+    match_weights,
+    refuse_damaged,
+    require_file,
+)
 from .saving import (
     FORMAT,
     KEY,
@@ -40,9 +51,6 @@ from .saving import (
     verify_checkpoint,
     warn_unverified,
 )
-from .tensors import errors_in, load_content, load_json, refuse_damaged, require_file
-from .vocabulary import load_vocabulary_in
-from .weights import build_network, map_own_weights, match_weights
 
 FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
 USUAL_TGT_LEN = 128

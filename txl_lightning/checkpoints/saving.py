@@ -35,7 +35,7 @@ from ..files import (
 from ..model import TransformerXL
 from ..runs.folder import CONVERTED, LAST, PREVIOUS, VOCAB
 from ..signals import is_child
-from .tensors import refuse_damaged, save_tensors
+from .contents import refuse_damaged, save_tensors
 
 # Key in a checkpoint for state that Lightning does not know.
 KEY = "txl_lightning"

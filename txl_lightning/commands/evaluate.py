@@ -15,7 +15,7 @@ from ..data.recipe import DataConfig
 from ..data.store import EvalText
 from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
-from ..evaluation.results import evaluate
+from ..evaluation.scoring import evaluate
 from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import TransformerXL, Weights
 from ..progress import show_progress

@@ -4,10 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..checkpoints.contents import (
+    errors_in,
+    load_content,
+    load_json,
+    read_vocabulary,
+    require_tensors,
+)
 from ..checkpoints.loading import LoadedCheckpoint, check_weights, interpret_file, load_folder
 from ..checkpoints.saving import KEY, verify_checkpoint
-from ..checkpoints.tensors import errors_in, load_content, load_json, require_tensors
-from ..checkpoints.vocabulary import read_vocabulary
 from ..data.vocab import Vocabulary
 from ..errors import CheckpointError
 from ..model import TransformerXL

@@ -6,10 +6,19 @@ from typing import Any
 
 import torch
 
+from ..checkpoints.contents import (
+    Part,
+    WeightMap,
+    errors_in,
+    export_weights,
+    load_content,
+    load_json,
+    load_vocabulary_in,
+    load_weights,
+    require_tensors,
+    save_tensors,
+)
 from ..checkpoints.saving import warn_unverified
-from ..checkpoints.tensors import errors_in, load_content, load_json, require_tensors, save_tensors
-from ..checkpoints.vocabulary import load_vocabulary_in
-from ..checkpoints.weights import Part, WeightMap, export_weights, load_weights
 from ..data.vocab import Vocabulary, Words
 from ..errors import require
 from ..files import write_json, write_text

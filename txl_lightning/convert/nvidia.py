@@ -8,10 +8,16 @@ from typing import Any
 
 from torch import Tensor
 
+from ..checkpoints.contents import (
+    Part,
+    WeightMap,
+    errors_in,
+    load_weights,
+    make_words,
+    require_size,
+    require_tensors,
+)
 from ..checkpoints.saving import warn_unverified
-from ..checkpoints.tensors import errors_in, require_tensors
-from ..checkpoints.vocabulary import make_words, require_size
-from ..checkpoints.weights import Part, WeightMap, load_weights
 from ..data.vocab import Vocabulary
 from ..model import TransformerXL, TransformerXLConfig
 from .original import (

@@ -16,20 +16,23 @@ from torchmetrics import Metric
 from ..data.datamodule import CorpusDataModule
 from ..data.stream import IGNORED, Segment, TrainingLoader
 from ..errors import prefix_errors, require
-from ..evaluation.metrics import MeanNats, RightAnswers
-from ..evaluation.results import readings
-from ..evaluation.scoring import score_answers, score_segment
+from ..evaluation.scoring import readings, score_answers, score_segment
 from ..machine import peak_memory
 from ..model import EvalLengths, EvalSameLength, Memory, TransformerXL, TransformerXLConfig
 from .callbacks.non_finite import NonFiniteGuard
 from .callbacks.training_state import TrainingStateCheckpoint
 from .callbacks.weight_averaging import refuse_other_averages, select_trained_weights
-from .compile import compile_in_place
 from .fsdp import shard
-from .memory_bank import MemoryBank
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
 from .ranks import CpuProcessGroup
-from .recompute import recompute_layers, segment_loss
+from .segments import (
+    MeanNats,
+    MemoryBank,
+    RightAnswers,
+    compile_in_place,
+    recompute_layers,
+    segment_loss,
+)
 
 
 class LanguageModel(LightningModule):

@@ -15,9 +15,9 @@ from torchmetrics.aggregation import CatMetric
 
 from ...analysis.attention_distance import sum_attention, summarize_heads
 from ...data.stream import Segment, TrainingLoader
-from ...evaluation.metrics import MeanNats
 from ...evaluation.scoring import score_segment
 from ...generation import generate
+from ..segments import MeanNats
 from . import LanguageModel
 from .run_folder import is_fitting
 
