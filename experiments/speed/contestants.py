@@ -22,7 +22,7 @@ from txl_lightning.convert.huggingface import config_to_huggingface, map_hugging
 from txl_lightning.convert.original import SAME_NAME, map_original_weights
 from txl_lightning.model import CachedReader, TransformerXL, TransformerXLConfig
 from txl_lightning.model.kernels import KERNELS
-from txl_lightning.model.precision import narrow_weights
+from txl_lightning.model.parts import narrow_weights
 
 FILLING = 160
 """Most tokens of a segment that only fills memories."""

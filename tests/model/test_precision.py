@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from txl_lightning.model import CachedReader, narrow_weights
-from txl_lightning.model.precision import Bfloat16Linear
+from txl_lightning.model.parts import Bfloat16Linear
 
 
 @pytest.mark.bfloat16

@@ -3,7 +3,7 @@
 from .config import EvalLengths, EvalSameLength, TransformerXLConfig
 from .inference import AnyMemory, CachedReader, KeyValueCache, eval_mode
 from .memory import Memory
-from .precision import Weights, accumulator_dtype, has_bfloat16_units, narrow_weights
+from .parts import Weights, accumulator_dtype, has_bfloat16_units, narrow_weights
 from .transformer_xl import TransformerXL
 
 __all__ = [

@@ -30,6 +30,7 @@ from .kernels import KERNELS
 from .memory import Memory
 from .parts import (
     ConcatenatedLinear,
+    call_with_weights_in,
     initialize_vector_math,
     initialize_weights,
     layer_norm,
@@ -37,7 +38,6 @@ from .parts import (
     residual_norms,
 )
 from .positions import SCHEMES, DistanceTerms
-from .precision import call_with_weights_in
 
 
 class TransformerXL(nn.Module):

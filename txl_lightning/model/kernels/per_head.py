@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..positions import DistanceTerms, shift
-from .tiling import Mask, tiles
+from .cached import Mask, tiles
 
 Tile = tuple[slice, slice]
 """Heads and rows."""
