@@ -8,15 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..checkpoints.contents import (
-    Part,
-    WeightMap,
-    errors_in,
-    load_weights,
-    make_words,
-    require_size,
-    require_tensors,
-)
+from ..checkpoints import contents
+from ..checkpoints.contents import Part, WeightMap, load_weights
 from ..checkpoints.saving import warn_unverified
 from ..data.vocab import Vocabulary
 from ..model import TransformerXL, TransformerXLConfig
@@ -44,8 +37,8 @@ STAND_INS = (argparse.Namespace, (Vocab, "utils.vocabulary.Vocab"))
 
 def load_nvidia_checkpoint(path: Path, content: Any) -> tuple[TransformerXL, Vocabulary | None]:
     """Load the network, in eval mode, and the vocabulary, if any, from a checkpoint's content."""
-    with errors_in(path):
-        weights = require_tensors(path, content["model_state"])
+    with contents.errors_in(path):
+        weights = contents.require_tensors(path, content["model_state"])
         model = load_nvidia(weights, dict(content["model_config"]), path)
         return model, convert_vocabulary(content.get("vocab"), model.config.n_token)
 
@@ -81,4 +74,5 @@ def convert_vocabulary(vocab: Any, n_token: int) -> Vocabulary | None:
     words = content.get("idx2sym")
     if not isinstance(words, list) or content.get("delimiter") is not None:
         raise ValueError("vocab: invalid kind; expected words separated by white space")
-    return require_size(make_words(words, bool(content.get("lower_case"))), n_token)
+    vocab = contents.make_words(words, bool(content.get("lower_case")))
+    return contents.require_size(vocab, n_token)
