@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..data.checksums import short_hash
 from ..data.vocab import Vocabulary
 from ..errors import CheckpointError, require
 from ..files import (
@@ -29,6 +28,7 @@ from ..files import (
     read_json,
     replace_file,
     sha256_file,
+    short_hash,
     write_json,
     write_text,
 )
