@@ -41,11 +41,11 @@ MEMBERS = {
     "wandb_logger._wandb_init": "training/callbacks/wandb",
     "strategy._data_parallel_size": "training/fsdp",
     "trial._trial_id": "sweeps/runner",
-    "module._apply": "evaluation/metrics",
+    "module._apply": "training/segments",
     "fused_optimizer._step_supports_amp_scaling": "training/optimizers",
     "torch._foreach_add_": "training/lamb training/muon",
     "torch._foreach_addcmul_": "training/lamb",
-    "torch._foreach_copy_": "model/precision",
+    "torch._foreach_copy_": "model/parts",
     "torch._foreach_div": "training/lamb",
     "torch._foreach_lerp": "training/muon",
     "torch._foreach_lerp_": "training/lamb training/muon",
@@ -53,9 +53,9 @@ MEMBERS = {
     "torch._foreach_norm": "training/lamb",
     "torch._foreach_sqrt": "training/lamb",
     "torch._softmax_backward_data": "model/kernels/per_head",
-    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "model/precision",
-    "torch.ops.mkldnn._linear_pointwise": "model/precision",
-    "torch.ops.mkldnn._reorder_linear_weight": "model/precision",
+    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "model/parts",
+    "torch.ops.mkldnn._linear_pointwise": "model/parts",
+    "torch.ops.mkldnn._reorder_linear_weight": "model/parts",
 }
 """Members by where the library keeps them, each with the files of the package that use it."""
 

@@ -165,6 +165,11 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def short_hash(value: Any) -> str:
+    """Return the first 16 hexadecimal digits of the sha256 of plain values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
     """Raise StorageError with the path and the free space if a file cannot be written."""

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from txl_lightning import TransformerXL, stream_nats
 from txl_lightning.convert import load_original
-from txl_lightning.generation.sampling import Sampling
+from txl_lightning.generation.decoding import Sampling
 from txl_lightning.model import EvalLengths
 from txl_lightning.model.positions import sinusoids
 

@@ -22,8 +22,8 @@ from txl_lightning.convert import load_original
 from txl_lightning.convert.original import config_from_original
 from txl_lightning.data.stream import Segment
 from txl_lightning.errors import silence_warnings
-from txl_lightning.evaluation.metrics import MeanNats
 from txl_lightning.machine import describe_environment
+from txl_lightning.training.segments import MeanNats
 
 CURVE = Path(__file__).parents[2] / "tests" / "golden" / "training_curve.npz"
 

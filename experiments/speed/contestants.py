@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from experiments.speed.cases import Case, Product
-from txl_lightning.checkpoints.weights import export_weights
+from txl_lightning.checkpoints.contents import export_weights
 from txl_lightning.convert.huggingface import config_to_huggingface, map_huggingface_weights
 from txl_lightning.convert.original import SAME_NAME, map_original_weights
 from txl_lightning.model import CachedReader, TransformerXL, TransformerXLConfig

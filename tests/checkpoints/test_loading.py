@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from txl_lightning.checkpoints import load, load_checkpoint, save_folder
+from txl_lightning.checkpoints.contents import errors_in
 from txl_lightning.checkpoints.loading import load_data_settings
-from txl_lightning.checkpoints.tensors import errors_in
 from txl_lightning.data.recipe import DataConfig
 from txl_lightning.data.vocab import Characters, WordOptions
 from txl_lightning.data.vocab.words import DEFAULTS

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from txl_lightning.checkpoints import loading, saving, weights
+from txl_lightning.checkpoints import contents, loading, saving
 from txl_lightning.convert import detect
 
 COMMANDS = {
@@ -32,14 +32,14 @@ def calls(monkeypatch):
             counts[name] += is_counted(*args)
             return original(*args, **options)
 
-        for user in (loading, saving, weights, detect, torch):
+        for user in (contents, loading, saving, detect, torch):
             if getattr(user, function, None) is original:
                 monkeypatch.setattr(user, function, call)
 
     # Not the file that is being written, which ends with .part.
     count("hashed", saving, "sha256_file", lambda path: path.suffix == ".ckpt")
     count("loaded", torch, "load", lambda file, *_: str(file).endswith(".ckpt"))
-    count("matched", weights, "match_weights")
+    count("matched", contents, "match_weights")
     return counts
 
 

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from txl_lightning.checkpoints.vocabulary import load_vocabulary_in, read_vocabulary
+from txl_lightning.checkpoints.contents import load_vocabulary_in, read_vocabulary
 from txl_lightning.data.vocab import Bytes, Characters
 from txl_lightning.errors import DataError
 

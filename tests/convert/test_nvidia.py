@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from txl_lightning import TransformerXL
-from txl_lightning.checkpoints.weights import export_weights
+from txl_lightning.checkpoints.contents import export_weights
 from txl_lightning.convert import load_any_checkpoint, load_nvidia
 from txl_lightning.convert.nvidia import Vocab, convert_vocabulary, map_nvidia_weights
 from txl_lightning.convert.original import config_from_original

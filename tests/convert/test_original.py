@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from txl_lightning import TransformerXL
-from txl_lightning.checkpoints.weights import COMPUTED, export_weights
+from txl_lightning.checkpoints.contents import COMPUTED, export_weights
 from txl_lightning.convert import load_nvidia, load_original
 from txl_lightning.convert.nvidia import map_nvidia_weights
 from txl_lightning.convert.original import config_from_original, map_original_weights

@@ -9,18 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from txl_lightning.data import checksums, store
-from txl_lightning.data.checksums import BLOCK, CheckedIds, hash_blocks, short_hash
+from txl_lightning.data import documents, store
 from txl_lightning.data.documents import SPLITS
 from txl_lightning.data.recipe import DataConfig
 from txl_lightning.data.store import FILES, Store
+from txl_lightning.data.tokens import BLOCK, CheckedIds, hash_blocks
 from txl_lightning.errors import DataError
+from txl_lightning.files import short_hash
 
 
 @pytest.fixture
 def open_store(tmp_path, text_file, monkeypatch):
     """Open the prepared text, as all commands do; a file that has just changed counts as old."""
-    monkeypatch.setattr(checksums, "MIN_AGE", 0)
+    monkeypatch.setattr(documents, "MIN_AGE", 0)
 
     def run(whole=False, data="data") -> Store:
         where = {"path": str(text_file), "data_dir": str(tmp_path / data)}

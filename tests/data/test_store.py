@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl_lightning.data import checksums, documents
+from txl_lightning.data import documents
 from txl_lightning.data import recipe as recipes
 from txl_lightning.data.documents import FileSlice, split_documents, whole_file
 from txl_lightning.data.recipe import DataConfig, Recipe, prepare_text
@@ -76,7 +76,7 @@ def test_prepared_text_is_neither_read_nor_written_again(tmp_path, recipe, monke
         files = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
         return {path: path.stat().st_mtime_ns for path in files}
 
-    monkeypatch.setattr(checksums, "MIN_AGE", 0)
+    monkeypatch.setattr(documents, "MIN_AGE", 0)
     made = recipe(b"abcdabcd")
     first, before = prepare_text(made, tmp_path / "data"), times()
     monkeypatch.setattr(FileSlice, "chunks", lambda self: pytest.fail("read again"))
@@ -173,7 +173,7 @@ def test_text_that_cannot_be_encoded_or_stored_leaves_nothing_behind(tmp_path, r
     with pytest.raises(DataError, match="is not UTF-8"):
         prepare_text(recipe(b"\xff\xfe\xfd\xfc", vocab="characters"), tmp_path / "data")
     assert [path.suffix for path in (tmp_path / "data" / "prepared").iterdir()] == [".lock"]
-    monkeypatch.setattr(checksums, "MIN_AGE", 0)
+    monkeypatch.setattr(documents, "MIN_AGE", 0)
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/prepared/\w+: cannot be written \("):
         prepare_text(recipe(b"abcdabcd"), tmp_path / "file")

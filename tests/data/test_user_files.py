@@ -16,8 +16,8 @@ from itertools import chain
 
 import pytest
 
-from txl_lightning.data import archives
-from txl_lightning.data.archives import unpack_tar, unpack_zip
+from txl_lightning.data import documents
+from txl_lightning.data.documents import unpack_tar, unpack_zip
 from txl_lightning.data.user_files import has_documents, split_user_files
 from txl_lightning.errors import DataError, StorageError
 
@@ -143,7 +143,7 @@ def test_tar_gives_its_files_is_unpacked_once_and_refused_if_truncated(
     assert texts(splits)["train"] == [members["deep/" * 18 + "é.txt"], b"z\n"]
     assert not splits["train"][0].path.stat().st_mode & 0o4000
     with monkeypatch.context() as patch:
-        patch.setattr(archives, "unpack_tar", lambda *_: pytest.fail("unpacked again"))
+        patch.setattr(documents, "unpack_tar", lambda *_: pytest.fail("unpacked again"))
         assert split_user_files([path], ALL_TRAIN, tmp_path) == splits
 
 
@@ -169,13 +169,13 @@ def test_unsafe_or_unusable_tar_is_refused_and_leaves_nothing(
 
 
 def test_decompression_bomb_is_stopped_before_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "HARMLESS", 1 << 20)
+    monkeypatch.setattr(documents, "HARMLESS", 1 << 20)
     archive, folder = tmp_path / "archive", tmp_path / "unpacked"
     archive.write_bytes(compress_gzip(make_tar(entry("a", b"a"), entry("zeros", bytes(4 << 20)))))
     with pytest.raises(DataError, match="archive: unpacks to more than 1,048,576 bytes; replace"):
         unpack_tar(archive, folder)
     assert os.listdir(folder) == ["a"]
-    monkeypatch.setattr(archives, "GROWTH", 2000)
+    monkeypatch.setattr(documents, "GROWTH", 2000)
     unpack_tar(archive, folder)
     assert (folder / "zeros").stat().st_size == 4 << 20
 

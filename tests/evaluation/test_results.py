@@ -14,14 +14,14 @@ from txl_lightning.data.tokens import Text
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import NonFiniteError
 from txl_lightning.evaluation.protocols import Protocol, get_protocol
-from txl_lightning.evaluation.results import (
+from txl_lightning.evaluation.scoring import (
     BLOCKS,
     SHORTEST_BLOCK,
     NatsAccumulator,
+    TokenNats,
     evaluate,
     readings,
 )
-from txl_lightning.evaluation.scoring import TokenNats
 from txl_lightning.model import EvalLengths
 
 

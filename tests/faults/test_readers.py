@@ -15,7 +15,7 @@ import yaml
 from txl_lightning.checkpoints import load, load_checkpoint, save_folder
 from txl_lightning.checkpoints.loading import find_latest
 from txl_lightning.convert import load_any_checkpoint, save_huggingface
-from txl_lightning.data import checksums
+from txl_lightning.data import documents
 from txl_lightning.data.documents import SPLITS
 from txl_lightning.data.recipe import DataConfig
 from txl_lightning.data.vocab import Characters
@@ -271,7 +271,7 @@ def describe(target: Target, error: BaseException) -> str:
 def test_changed_file_is_refused_in_one_line_or_read(
     name, tmp_path, request, run_folder, make_net, repository, monkeypatch, count
 ):
-    monkeypatch.setattr(checksums, "MIN_AGE", 0)
+    monkeypatch.setattr(documents, "MIN_AGE", 0)
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat\n" * 60 + "a dog was there\n" * 20)
     copytree(run_folder, tmp_path / "runs" / "version_0")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from txl_lightning.generation.sampling import (
+from txl_lightning.generation.decoding import (
     Sampling,
     draw_quantiles,
     invert_distribution,

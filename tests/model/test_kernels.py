@@ -14,7 +14,6 @@ from txl_lightning.model.kernels import (
     choose_kernel,
     per_head,
     sdpa,
-    tiling,
 )
 from txl_lightning.model.positions import DistanceTerms
 
@@ -68,7 +67,7 @@ def test_cached_kernel_equals_the_reference(tgt_len, mem_len, names):
     slow = run("reference", leaves, mask)
     q, *kept = (leaves[name].detach() for name in ("q", "k", "value"))
     terms = cached.lay_out_terms(make_terms(leaves), q)
-    mask, workspace = tiling.Mask(mask, q.dtype), cached.Workspace()
+    mask, workspace = cached.Mask(mask, q.dtype), cached.Workspace()
     with torch.no_grad():
         fast = cached.attend(q, *kept, terms, mask, workspace)
     torch.testing.assert_close(fast, slow.detach(), rtol=1e-10, atol=1e-10)

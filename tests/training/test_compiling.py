@@ -8,7 +8,7 @@ from lightning.pytorch import Callback
 from torch._dynamo.testing import CompileCounter
 
 from txl_lightning import LanguageModel, TransformerXL, TransformerXLConfig
-from txl_lightning.training.compile import compile_in_place
+from txl_lightning.training.segments import compile_in_place
 
 COMPILED = {"settings": {"compile": True}}
 

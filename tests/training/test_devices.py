@@ -16,7 +16,7 @@ from torch.distributed import TCPStore
 from txl_lightning.checkpoints import load
 from txl_lightning.errors import silence_warnings
 from txl_lightning.training.cli import run_trainer
-from txl_lightning.training.recompute import recompute_layers
+from txl_lightning.training.segments import recompute_layers
 
 COMMON = [
     "--model.net.n_layer=2", "--model.net.n_head=2", "--model.net.d_model=16",

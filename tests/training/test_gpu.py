@@ -5,7 +5,7 @@ import torch
 from lightning.pytorch import Callback
 
 from txl_lightning.model.kernels import CUDA_KERNELS, KERNELS
-from txl_lightning.training.callbacks.non_finite import NonFiniteGuard
+from txl_lightning.training.callbacks.training_state import NonFiniteGuard
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:::torch")]
 

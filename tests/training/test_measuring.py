@@ -9,7 +9,7 @@ import torch
 
 from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig, stream_nats
 from txl_lightning.data.tasks import TaskConfig
-from txl_lightning.training.callbacks.predictions import SaveNats
+from txl_lightning.training.callbacks.save_run import SaveNats
 
 
 @pytest.fixture

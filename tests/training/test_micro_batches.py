@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from txl_lightning.data.stream import Stream
-from txl_lightning.training.recompute import segment_loss
+from txl_lightning.training.segments import segment_loss
 
 
 @pytest.fixture

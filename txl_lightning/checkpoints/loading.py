@@ -28,6 +28,17 @@ from ..runs.folder import (
     find_run_folder,
     list_versions,
 )
+from .contents import (
+    build_network,
+    errors_in,
+    load_content,
+    load_json,
+    load_vocabulary_in,
+    map_own_weights,
+    match_weights,
+    refuse_damaged,
+    require_file,
+)
 from .saving import (
     FORMAT,
     KEY,
@@ -40,9 +51,6 @@ from .saving import (
     verify_checkpoint,
     warn_unverified,
 )
-from .tensors import errors_in, load_content, load_json, refuse_damaged, require_file
-from .vocabulary import load_vocabulary_in
-from .weights import build_network, map_own_weights, match_weights
 
 FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
 USUAL_TGT_LEN = 128
@@ -219,35 +227,33 @@ def find_latest(root: Path) -> tuple[LoadedCheckpoint | None, list[str]]:
     """
     problems: list[str] = []
     for folder in list_versions(root):
-        if checkpoint := find_in_run(folder / CHECKPOINTS, problems):
-            return checkpoint, problems
+        # Files without a step in a manifest come first; at equal steps, last.ckpt before best.ckpt.
+        paths = (folder / CHECKPOINTS).glob("*.ckpt")
+        claims = [(newest_step(previous_entries(path)), path) for path in paths]
+        best, best_step = None, -1
+        for claim, path in sorted(claims, reverse=True):
+            # After a kill, a manifest may list more steps than its file has.
+            if claim <= best_step:
+                break
+            try:
+                if not (manifest := read_manifest(path)):
+                    problems.append(f"{path}: its manifest {manifest_path(path)} is missing")
+                    continue
+                entry = manifest[sha256 := verify_checkpoint(path)]
+            except CheckpointError as error:
+                problems.append(str(error))
+                continue
+            if entry["exact"] and entry["step"] > best_step:
+                best, best_step = (path, sha256), entry["step"]
+        if best is not None:
+            return interpret_file(*best, load_file(best[0])), problems
     return None, problems
 
 
-def find_in_run(folder: Path, problems: list[str]) -> LoadedCheckpoint | None:
-    """Return the newest intact checkpoint in a folder; append problems to `problems`."""
-    # Files without a step in a manifest come first; at equal steps, last.ckpt before best.ckpt.
-    claims = [(newest_step(previous_entries(path)), path) for path in folder.glob("*.ckpt")]
-    best, best_step = None, -1
-    for claim, path in sorted(claims, reverse=True):
-        # After a kill, a manifest may list more steps than its file has.
-        if claim <= best_step:
-            break
-        try:
-            if not (manifest := read_manifest(path)):
-                problems.append(f"{path}: its manifest {manifest_path(path)} is missing")
-                continue
-            entry = manifest[sha256 := verify_checkpoint(path)]
-        except CheckpointError as error:
-            problems.append(str(error))
-            continue
-        if entry["exact"] and entry["step"] > best_step:
-            best, best_step = (path, sha256), entry["step"]
-    return interpret_file(*best, load_file(best[0])) if best else None
-
-
 def load_folder(folder: Path) -> LoadedCheckpoint:
-    path = folder / CONVERTED
+    """Load a folder that convert wrote; CheckpointError if a checksum in its config.json does not
+    match."""
+    path, weights = folder / CONVERTED, folder / WEIGHTS
     settings = load_json(path)
     if KEY not in settings:
         raise CheckpointError(f"{path}: not written by convert; convert {folder} first")
@@ -255,28 +261,20 @@ def load_folder(folder: Path) -> LoadedCheckpoint:
         if settings[KEY]["format"] > FORMAT:
             raise ValueError(f"written by a later release; this one reads formats up to {FORMAT}")
         net = TransformerXLConfig(**settings["net"]).to_dict()
-    sha256 = verify_folder(folder, settings)
-    weights = load_content(folder / WEIGHTS)
-    state = {f"net.{name}": tensor for name, tensor in weights.items()}
-    return LoadedCheckpoint(folder, sha256, {"hyper_parameters": {"net": net}, "state_dict": state})
-
-
-def verify_folder(folder: Path, settings: dict[str, Any]) -> str:
-    """Return the checksum of a folder's weights; CheckpointError if a checksum in its config.json
-    does not match."""
-    require_file(folder / WEIGHTS)
-    sha256 = sha256_file(folder / WEIGHTS)
+    require_file(weights)
+    sha256 = sha256_file(weights)
     expected, rest = (settings[KEY].get(name) for name in ("weights_sha256", "rest"))
     with errors_in(folder / VOCAB):
         actual_rest = hash_rest(folder, settings["net"])
     if rest not in (None, actual_rest):
-        raise CheckpointError(f"{folder / CONVERTED}: damaged: it, or {VOCAB}, was changed")
+        raise CheckpointError(f"{path}: damaged: it, or {VOCAB}, was changed")
     if expected is None:
-        warn_unverified(folder / WEIGHTS, f"{CONVERTED} does not have its sha256")
+        warn_unverified(weights, f"{CONVERTED} does not have its sha256")
     elif sha256 != expected:
         wrong = f"its sha256 is {sha256[:16]}, that in {CONVERTED} {str(expected)[:16]}"
-        raise CheckpointError(f"{folder / WEIGHTS}: damaged: {wrong}")
-    return sha256
+        raise CheckpointError(f"{weights}: damaged: {wrong}")
+    state = {f"net.{name}": tensor for name, tensor in load_content(weights).items()}
+    return LoadedCheckpoint(folder, sha256, {"hyper_parameters": {"net": net}, "state_dict": state})
 
 
 def load_data_settings(checkpoint: Path) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..data.checksums import short_hash
 from ..data.vocab import Vocabulary
 from ..errors import CheckpointError, require
 from ..files import (
@@ -29,13 +28,14 @@ from ..files import (
     read_json,
     replace_file,
     sha256_file,
+    short_hash,
     write_json,
     write_text,
 )
 from ..model import TransformerXL
 from ..runs.folder import CONVERTED, LAST, PREVIOUS, VOCAB
 from ..signals import is_child
-from .tensors import refuse_damaged, save_tensors
+from .contents import refuse_damaged, save_tensors
 
 # Key in a checkpoint for state that Lightning does not know.
 KEY = "txl_lightning"

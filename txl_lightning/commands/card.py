@@ -102,11 +102,9 @@ def describe_training(source: LoadedCheckpoint | Path) -> dict[str, str]:
     return facts
 
 
-def add_result(folder: Path, record: Mapping[str, Any]) -> None:
-    """Add the record of an evaluation to a folder's card, if any; replace an earlier equal one."""
-    if not (folder / CARD).is_file():
-        return
-    lines = (folder / CARD).read_text(encoding="utf-8").rstrip().splitlines()
+def add_result(card: Path, record: Mapping[str, Any]) -> None:
+    """Add the record of an evaluation to a card; replace an earlier one of the same protocol."""
+    lines = card.read_text(encoding="utf-8").rstrip().splitlines()
     header = format_row(COLUMNS)
     if header not in lines:
         lines += ["", "## Evaluation", "", header, "|---" * len(COLUMNS) + "|"]
@@ -120,7 +118,7 @@ def add_result(folder: Path, record: Mapping[str, Any]) -> None:
     cells = ["-" if value is None else f"{value:.4f}" for value in values]
     row = format_row([*key, *cells, f"{record['tokens_scored']:,}"])
     others = [line for line in lines[start:end] if not line.startswith(format_row(key))]
-    write_text("\n".join([*lines[:start], *others, row, *lines[end:]]) + "\n", folder / CARD)
+    write_text("\n".join([*lines[:start], *others, row, *lines[end:]]) + "\n", card)
 
 
 def format_row(cells: list[str] | tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from ..checkpoints import save_folder
-from ..checkpoints.tensors import load_json
+from ..checkpoints.contents import load_json
 from ..convert import load_any_checkpoint, save_huggingface
 from ..errors import require
 from ..files import explain_write_errors, flush_to_disk

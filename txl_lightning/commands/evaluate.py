@@ -15,11 +15,11 @@ from ..data.recipe import DataConfig
 from ..data.store import EvalText
 from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
-from ..evaluation.results import evaluate
+from ..evaluation.scoring import evaluate
 from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import TransformerXL, Weights
 from ..progress import show_progress
-from .card import add_result
+from .card import CARD, add_result
 from .inputs import Device, load_model
 
 
@@ -71,7 +71,8 @@ def evaluate_command(
     record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
     record["weights"] = weights
     print_record(record, settings.unit, out)
-    add_result(checkpoint.path, record)
+    if (card := checkpoint.path / CARD).is_file():
+        add_result(card, record)
 
 
 def print_record(record: dict[str, Any], unit: str, out: str | None) -> None:

@@ -16,7 +16,7 @@ from ..evaluation.scoring import stream_nats
 from ..files import find_config, load_yaml
 from ..generation import generate
 from ..model import TransformerXL
-from ..runs.folder import CHECKPOINTS, CONFIG, LAST
+from ..runs.folder import CHECKPOINTS, CONFIG, LAST, run_folder
 
 if TYPE_CHECKING:
     from ..data.datamodule import CorpusDataModule
@@ -39,7 +39,6 @@ def quickstart_command(config: str = "quickstart") -> None:
         config: Another run: a file, or a name that txl-lightning configs lists.
     """
     # Importing Lightning takes seconds, and --help does not need it.
-    from ..training.callbacks.run_folder import run_folder
     from ..training.cli import run_trainer
 
     path = Path(find_config(config))

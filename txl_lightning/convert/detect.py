@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..checkpoints import contents
 from ..checkpoints.loading import LoadedCheckpoint, check_weights, interpret_file, load_folder
 from ..checkpoints.saving import KEY, verify_checkpoint
-from ..checkpoints.tensors import errors_in, load_content, load_json, require_tensors
-from ..checkpoints.vocabulary import read_vocabulary
 from ..data.vocab import Vocabulary
 from ..errors import CheckpointError
 from ..model import TransformerXL
@@ -39,11 +38,11 @@ def load_any_checkpoint(
     loaded = load_from_folder(path) if path.is_dir() else load_from_file(path, args)
     if vocab is None:
         return loaded
-    return loaded._replace(vocab=read_vocabulary(vocab, loaded.model.config.n_token))
+    return loaded._replace(vocab=contents.read_vocabulary(vocab, loaded.model.config.n_token))
 
 
 def load_from_folder(folder: Path) -> AnyCheckpoint:
-    settings = load_json(folder / CONVERTED)
+    settings = contents.load_json(folder / CONVERTED)
     if KEY in settings:
         return build(check_weights(load_folder(folder)))
     model_type = settings.get("model_type")
@@ -54,18 +53,18 @@ def load_from_folder(folder: Path) -> AnyCheckpoint:
 
 
 def load_from_file(path: Path, args: str | None) -> AnyCheckpoint:
-    content: Any = load_content(path, STAND_INS)
+    content: Any = contents.load_content(path, STAND_INS)
     keys = content.keys() if isinstance(content, Mapping) and args is None else set()
     if keys >= {"model_state", "model_config"}:
         return AnyCheckpoint(*load_nvidia_checkpoint(path, content))
     if "hyper_parameters" in keys:
         return build(check_weights(interpret_file(path, verify_checkpoint(path), content)))
-    weights = require_tensors(path, content)
+    weights = contents.require_tensors(path, content)
     if args is None:
         expected = "expected a JSON file of the keywords of the original's constructor"
         raise ValueError(f"args: missing for the state_dict {path}; {expected}")
-    keywords = load_json(Path(args))
-    with errors_in(path):
+    keywords = contents.load_json(Path(args))
+    with contents.errors_in(path):
         return AnyCheckpoint(load_original(weights, keywords, path), None)
 
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
+from ..checkpoints import contents
+from ..checkpoints.contents import Part, WeightMap, export_weights, load_weights
 from ..checkpoints.saving import warn_unverified
-from ..checkpoints.tensors import errors_in, load_content, load_json, require_tensors, save_tensors
-from ..checkpoints.vocabulary import load_vocabulary_in
-from ..checkpoints.weights import Part, WeightMap, export_weights, load_weights
 from ..data.vocab import Vocabulary, Words
 from ..errors import require
 from ..files import write_json, write_text
@@ -41,17 +40,17 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     code. A warning says that another code's files have no checksum. Errors are those of
     `load_any_checkpoint`.
     """
-    settings = load_json(folder / "config.json")
+    settings = contents.load_json(folder / "config.json")
     path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if path is None:
         raise ValueError(f"{folder}: no weights; expected {' or '.join(WEIGHTS)}")
-    with errors_in(folder / "config.json"):
+    with contents.errors_in(folder / "config.json"):
         config = config_from_huggingface(settings)
-    weights = require_tensors(path, load_content(path))
-    with errors_in(path):
+    weights = contents.require_tensors(path, contents.load_content(path))
+    with contents.errors_in(path):
         model = load_weights(weights, map_huggingface_weights, config)
     warn_unverified(folder, NO_CHECKSUM)
-    return model, load_vocabulary_in(folder, config.n_token)
+    return model, contents.load_vocabulary_in(folder, config.n_token)
 
 
 def save_huggingface(model: TransformerXL, folder: Path, vocab: Vocabulary | None = None) -> None:
@@ -68,7 +67,7 @@ def save_huggingface(model: TransformerXL, folder: Path, vocab: Vocabulary | Non
     theirs = {name: weights[name] for name in weights if name not in tied}
     even_D = torch.arange(0.0, model.config.d_model, 2.0)
     theirs["transformer.pos_emb.inv_freq"] = 1 / (10000 ** (even_D / model.config.d_model))
-    save_tensors(theirs, folder / WEIGHTS[0])
+    contents.save_tensors(theirs, folder / WEIGHTS[0])
     settings["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
     if vocab is not None:
         write_text(vocab.to_json(), folder / "vocab.json")

@@ -8,10 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ..checkpoints import contents
+from ..checkpoints.contents import Part, WeightMap, load_weights
 from ..checkpoints.saving import warn_unverified
-from ..checkpoints.tensors import errors_in, require_tensors
-from ..checkpoints.vocabulary import make_words, require_size
-from ..checkpoints.weights import Part, WeightMap, load_weights
 from ..data.vocab import Vocabulary
 from ..model import TransformerXL, TransformerXLConfig
 from .original import (
@@ -38,8 +37,8 @@ STAND_INS = (argparse.Namespace, (Vocab, "utils.vocabulary.Vocab"))
 
 def load_nvidia_checkpoint(path: Path, content: Any) -> tuple[TransformerXL, Vocabulary | None]:
     """Load the network, in eval mode, and the vocabulary, if any, from a checkpoint's content."""
-    with errors_in(path):
-        weights = require_tensors(path, content["model_state"])
+    with contents.errors_in(path):
+        weights = contents.require_tensors(path, content["model_state"])
         model = load_nvidia(weights, dict(content["model_config"]), path)
         return model, convert_vocabulary(content.get("vocab"), model.config.n_token)
 
@@ -75,4 +74,5 @@ def convert_vocabulary(vocab: Any, n_token: int) -> Vocabulary | None:
     words = content.get("idx2sym")
     if not isinstance(words, list) or content.get("delimiter") is not None:
         raise ValueError("vocab: invalid kind; expected words separated by white space")
-    return require_size(make_words(words, bool(content.get("lower_case"))), n_token)
+    vocab = contents.make_words(words, bool(content.get("lower_case")))
+    return contents.require_size(vocab, n_token)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..checkpoints.contents import Part, Tensors, WeightMap, load_weights, map_weights
 from ..checkpoints.saving import warn_unverified
-from ..checkpoints.weights import Part, Tensors, WeightMap, load_weights, map_weights
 from ..errors import require
 from ..model import TransformerXL, TransformerXLConfig
 

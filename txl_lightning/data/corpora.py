@@ -15,8 +15,15 @@ from tempfile import TemporaryDirectory
 
 from ..errors import DataError
 from ..files import explain_write_errors, replace_file
-from .checksums import cached_by_mtime, verify_file
-from .documents import SPLITS, DocumentUnit, FileSlice, Splits, whole_file
+from .documents import (
+    SPLITS,
+    DocumentUnit,
+    FileSlice,
+    Splits,
+    cached_by_mtime,
+    verify_file,
+    whole_file,
+)
 from .user_files import split_by_fractions
 from .vocab import WordOptions
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from lightning.pytorch import LightningDataModule
 
 from ..errors import DataError, convert_fields, require, require_at_least, suggest_key
-from .archives import save_texts
+from .documents import save_texts
 from .recipe import DataConfig
 from .store import Store
 from .stream import Segment, Stream, TrainingLoader, check_length

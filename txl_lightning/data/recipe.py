@@ -13,13 +13,13 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import DataError, StorageError, convert_fields, print_notice, require
-from ..files import create_folder, sha256_file, write_json
+from ..files import create_folder, sha256_file, short_hash, write_json
 from ..progress import Advance, show_progress
-from .checksums import cached_by_mtime, hash_blocks, short_hash
 from .corpora import CORPORA
-from .documents import SPLITS, DocumentUnit, FileSlice, split_documents
+from .documents import SPLITS, DocumentUnit, FileSlice, cached_by_mtime, split_documents
 from .store import FILES, EvalText, Store
 from .tasks import TASKS, TaskConfig, TaskStore
+from .tokens import hash_blocks
 from .user_files import has_documents, split_user_files
 from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions, build_vocabulary
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
-from ..files import read_json
-from .checksums import CheckedIds, cached_by_mtime, map_array, short_hash, verify_blocks
-from .documents import SPLITS
+from ..files import read_json, short_hash
+from .documents import SPLITS, cached_by_mtime
 from .tasks import TaskStore
-from .tokens import Text, Tokens
+from .tokens import CheckedIds, Text, Tokens, map_array, verify_blocks
 from .vocab import Vocabulary, load_vocabulary
 
 FILES = ("vocab.json", *(f"{split}.{kind}" for split in SPLITS for kind in ("ids", "starts")))

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from ..errors import convert_fields, require_at_least
-from .checksums import short_hash
+from ..files import short_hash
 from .documents import SPLITS
 from .tokens import Examples, QuestionAnswer
 from .vocab import WordOptions, Words

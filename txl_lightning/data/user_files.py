@@ -10,11 +10,21 @@ from itertools import accumulate, chain, pairwise
 from pathlib import Path
 
 from ..errors import DataError, print_notice
-from ..files import create_folder, sha256_file
+from ..files import create_folder, sha256_file, short_hash
 from ..signals import is_child
-from .archives import COMPRESSED, LINES, TARS, find_texts, unpack_lines, unpacker
-from .checksums import cached_by_mtime, short_hash
-from .documents import SPLITS, FileSlice, Splits, whole_file
+from .documents import (
+    COMPRESSED,
+    LINES,
+    SPLITS,
+    TARS,
+    FileSlice,
+    Splits,
+    cached_by_mtime,
+    find_texts,
+    unpack_lines,
+    unpacker,
+    whole_file,
+)
 
 Documents = Mapping[str, list[FileSlice]]  # path of a file -> the texts in it
 Contents = dict[str, list[FileSlice] | None]  # the same, with None for a file that is not text

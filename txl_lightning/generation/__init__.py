@@ -1,8 +1,7 @@
-"""Text generation with memory: state.py first, then decoding.py, which uses the others."""
+"""Text generation with memory: state.py first, then decoding.py, which uses prompts.py too."""
 
-from .decoding import beam_search, decode_steps, generate, search_beams
+from .decoding import Sampling, beam_search, decode_steps, generate, search_beams
 from .prompts import StreamingDetokenizer, encode_prompt
-from .sampling import Sampling
 from .state import DecodingState, start_decoding
 
 __all__ = [

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from ..errors import require
 from .config import AS_TRAINED, EvalLengths, SameLength
-from .kernels.cached import Workspace, attend, lay_out_terms
-from .kernels.tiling import Mask
+from .kernels.cached import Mask, Workspace, attend, lay_out_terms
 from .memory import Memory, attention_mask, count_filled, farthest_state
 from .positions import DistanceTerms
 from .transformer_xl import Layer, TransformerXL

@@ -11,6 +11,7 @@ run: its config.json and model.safetensors are the checkpoint.
 import fcntl
 import os
 from pathlib import Path
+from typing import Any
 
 from ..errors import CheckpointError, StorageError
 from ..files import explain_write_errors, host_name, is_running
@@ -48,6 +49,11 @@ def find_run_folder(checkpoint: Path) -> Path:
         return checkpoint
     folder = checkpoint.parent if checkpoint.parent != Path() else Path.cwd()
     return folder.parent if folder.name == CHECKPOINTS else folder
+
+
+def run_folder(trainer: Any) -> Path:
+    """Return the folder that a Trainer's run writes to; all ranks call it together, to agree."""
+    return Path(trainer.log_dir or trainer.default_root_dir)
 
 
 def list_versions(root: Path) -> list[Path]:

@@ -9,14 +9,11 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import RichProgressBar
 
 from .callbacks.checkpointing import BestCheckpoint, LastCheckpoint
-from .callbacks.non_finite import NonFiniteGuard
-from .callbacks.predictions import SaveNats
 from .callbacks.progress_bar import TokenProgressBar
 from .callbacks.report import Report
-from .callbacks.save_run import SaveRun
-from .callbacks.throughput import Throughput
-from .callbacks.time_budget import TimeBudget
-from .callbacks.training_state import TrainingStateCheckpoint
+from .callbacks.save_run import SaveNats, SaveRun
+from .callbacks.throughput import Throughput, TimeBudget
+from .callbacks.training_state import NonFiniteGuard, TrainingStateCheckpoint
 from .callbacks.validation_probe import FinalValidation, ValidationProbe
 from .callbacks.wandb import WandbRun
 from .callbacks.weight_averaging import WeightAverage

@@ -16,20 +16,22 @@ from torchmetrics import Metric
 from ..data.datamodule import CorpusDataModule
 from ..data.stream import IGNORED, Segment, TrainingLoader
 from ..errors import prefix_errors, require
-from ..evaluation.metrics import MeanNats, RightAnswers
-from ..evaluation.results import readings
-from ..evaluation.scoring import score_answers, score_segment
+from ..evaluation.scoring import readings, score_answers, score_segment
 from ..machine import peak_memory
 from ..model import EvalLengths, EvalSameLength, Memory, TransformerXL, TransformerXLConfig
-from .callbacks.non_finite import NonFiniteGuard
-from .callbacks.training_state import TrainingStateCheckpoint
+from .callbacks.training_state import NonFiniteGuard, TrainingStateCheckpoint
 from .callbacks.weight_averaging import refuse_other_averages, select_trained_weights
-from .compile import compile_in_place
 from .fsdp import shard
-from .memory_bank import MemoryBank
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
 from .ranks import CpuProcessGroup
-from .recompute import recompute_layers, segment_loss
+from .segments import (
+    MeanNats,
+    MemoryBank,
+    RightAnswers,
+    compile_in_place,
+    recompute_layers,
+    segment_loss,
+)
 
 
 class LanguageModel(LightningModule):
@@ -264,6 +266,11 @@ class LanguageModel(LightningModule):
     def stage(self) -> str:
         """train, val, test or predict."""
         return self.trainer.state.stage.dataloader_prefix
+
+    @property
+    def is_fitting(self) -> bool:
+        """True in fit, except in Lightning's sanity check before it."""
+        return self.trainer.state.fn == "fit" and not self.trainer.sanity_checking
 
     @property
     def unit(self) -> str:

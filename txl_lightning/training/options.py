@@ -16,7 +16,7 @@ from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..errors import convert_fields, prefix_errors, require, require_at_least, shorten
 from ..model import EvalLengths
 from .callbacks.report import ReportConfig
-from .callbacks.time_budget import PlanConfig
+from .callbacks.throughput import PlanConfig
 from .callbacks.wandb import WandbConfig
 from .module import LanguageModel
 from .optimizers import OptimConfig, check_end

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 
 from txl_lightning.training.callbacks.checkpointing import LastCheckpoint
 from txl_lightning.training.callbacks.progress_bar import TokenProgressBar
-from txl_lightning.training.callbacks.time_budget import PlanConfig, TimeBudget
+from txl_lightning.training.callbacks.throughput import PlanConfig, TimeBudget
 from txl_lightning.training.optimizers import lr_factor
 
 SIZES = {"n_layer": 1, "n_head": 1, "d_model": 2, "mem_len": 2}

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..positions import DistanceTerms, shift
-from .tiling import Mask, tiles
+from .cached import Mask, tiles
 
 Tile = tuple[slice, slice]
 """Heads and rows."""
@@ -24,7 +24,6 @@ THREAD_SCORES = 3 << 18
 """Scores of a tile per thread: fastest of 1 << 18 to 1 << 21 for 4 networks on 2 threads."""
 
 
-@torch.compiler.disable
 def attend(
     q_BLHK: Tensor, kv_BS2HK: Tensor, terms: DistanceTerms, mask_BLS: Tensor, dropatt: float
 ) -> Tensor:

@@ -1,4 +1,4 @@
-"""Callbacks of runs, one per file; ../default_callbacks.py puts them in order."""
+"""Callbacks of runs; ../default_callbacks.py puts them in order."""
 
 from typing import TYPE_CHECKING
 

@@ -35,11 +35,10 @@ from ...checkpoints import LoadedCheckpoint, load_checkpoint, saving
 from ...checkpoints.saving import KEY
 from ...errors import StorageError
 from ...files import find_write_problem
-from ...runs.folder import BEST, CHECKPOINTS, LAST
+from ...runs.folder import BEST, CHECKPOINTS, LAST, run_folder
 from ...runs.logger import RunLogger
 from ...signals import EXIT, PendingSignals, handle_signals, is_child, print_message
 from . import LanguageModel
-from .run_folder import is_fitting, run_folder
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -159,8 +158,8 @@ class LastCheckpoint(Checkpoint):
             every = self.every_n_steps
             self.save_if_asked(trainer, due=every and trainer.global_step % every == 0)
 
-    def on_validation_start(self, trainer: Trainer, *_: Any) -> None:
-        if is_fitting(trainer):
+    def on_validation_start(self, trainer: Trainer, module: LanguageModel) -> None:
+        if module.is_fitting:
             self.loops_before_validation = deepcopy(trainer.fit_loop.state_dict())
 
     def on_validation_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
@@ -177,7 +176,7 @@ class LastCheckpoint(Checkpoint):
         self.validation_due, self.loops_before_validation = False, None
 
     def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
-        if is_fitting(trainer) and module.between_steps:
+        if module.is_fitting and module.between_steps:
             self.save(trainer)
 
     def on_train_end(self, trainer: Trainer, *_: Any) -> None:

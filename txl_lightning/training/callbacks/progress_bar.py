@@ -18,11 +18,11 @@ from rich.progress import BarColumn, Progress
 from ...errors import show_controls, unfiltered_stdout
 from ...model import TransformerXL, has_bfloat16_units
 from ...model.kernels import choose_kernel
+from ...runs.folder import run_folder
 from ...runs.metrics_table import RunMetrics, format_columns, read_metrics
 from ...tables import align_columns
 from . import LanguageModel
-from .run_folder import is_fitting, run_folder
-from .time_budget import TimeBudget
+from .throughput import TimeBudget
 
 READINGS = ("bits", "loss", "tokens_per_second", "answer_accuracy")
 SHORT_READINGS = ("bits", "tokens_per_second")
@@ -105,10 +105,10 @@ class TokenProgressBar(ProgressBar):
     def on_validation_start(self, *_: Any) -> None:
         self.update(time_left="validating")
 
-    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
         # Refresh at once; otherwise the next line is printed above an outdated bar.
         self.update(time_left=self.format_time_left(trainer), refresh=True)
-        if is_fitting(trainer):
+        if module.is_fitting:
             readings = format_readings(trainer, "val", READINGS)
             self.print(f"step {trainer.global_step}  validation: {readings}")
 

@@ -21,9 +21,9 @@ from ...command_line import PROGRAM
 from ...errors import convert_fields, flatten_settings, require, show_controls
 from ...files import host_name, write_json, write_text
 from ...machine import describe_environment
-from ...runs.folder import CONFIG, STATE
+from ...runs.folder import CONFIG, STATE, run_folder
 from ...runs.metrics_table import RunMetrics, find_differences, format_columns, read_metrics
-from .run_folder import is_fitting, run_folder
+from . import LanguageModel
 from .validation_probe import ValidationProbe
 from .weight_averaging import WeightAverage
 
@@ -77,8 +77,8 @@ class Report(Callback):
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         self.attempt(self.write_state, trainer, "training")
 
-    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
-        if is_fitting(trainer) and self.html:
+    def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
+        if module.is_fitting and self.html:
             self.attempt(self.save_pictures, trainer)
             if time.monotonic() - self.written_at > MIN_SECONDS_BETWEEN_PAGES:
                 self.attempt(self.write_page, trainer, "training")

@@ -1,20 +1,24 @@
-"""SaveRun: the config and the vocabulary in a run's folder, and the folder's lock."""
+"""SaveRun: config and vocabulary in a run's folder, and its lock; SaveNats: the nats of predict."""
 
+import io
 import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
 
-from ...errors import print_notice
-from ...files import write_text
-from ...runs.folder import CONFIG, VOCAB, lock_folder
-from .run_folder import run_folder
+from ...errors import print_notice, show_controls
+from ...files import replace_file, write_text
+from ...runs.folder import CONFIG, VOCAB, lock_folder, run_folder
 from .wandb import wandb_loggers
 
 print_once = rank_zero_only(print_notice)
@@ -75,3 +79,27 @@ def find_writers_elsewhere(trainer: Trainer, folder: Path) -> list[str]:
             name = f"trainer.{option}: {type(writer).__name__}"
             problems.append(f"{name} writes to {path}, outside of the run's folder {folder}")
     return problems
+
+
+class SaveNats(BasePredictionWriter):
+    """Write nats.npy in a folder: nats of the scored tokens, [B, T] in input order.
+
+    Unscored tokens of a row are nan where another row has scored ones. Each of several ranks writes
+    its own rows: nats.rank0.npy.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__(write_interval="epoch")
+
+    def write_on_epoch_end(
+        self, trainer: Trainer, module: Any, predictions: list[Tensor], *_: Any
+    ) -> None:
+        rank = f".rank{trainer.global_rank}" if trainer.world_size > 1 else ""
+        path = self.folder / f"nats{rank}.npy"
+        nats_BT = torch.cat(predictions, dim=1).float().cpu().numpy()
+        buffer = io.BytesIO()
+        # Without the warm-up, which no row scores.
+        np.save(buffer, nats_BT[:, ~np.isnan(nats_BT).all(axis=0)])
+        replace_file(path, lambda part: part.write_bytes(buffer.getbuffer()))
+        print(show_controls(f"nats of every scored token: {path}"))

@@ -15,11 +15,10 @@ from torchmetrics.aggregation import CatMetric
 
 from ...analysis.attention_distance import sum_attention, summarize_heads
 from ...data.stream import Segment, TrainingLoader
-from ...evaluation.metrics import MeanNats
 from ...evaluation.scoring import score_segment
 from ...generation import generate
+from ..segments import MeanNats
 from . import LanguageModel
-from .run_folder import is_fitting
 
 PROMPT_LEN = 32
 """Number of tokens of the validation text that a sample continues."""
@@ -76,7 +75,7 @@ class ValidationProbe(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        if not is_fitting(trainer) or dataloader_idx:
+        if not module.is_fitting or dataloader_idx:
             return
         if batch_idx == 0:
             self.n_warmup = n_warmup_segments(module, batch)
@@ -100,7 +99,7 @@ class ValidationProbe(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, module: LanguageModel) -> None:
         # Not in on_validation_end, where `WeightAverage` has put back the trained weights.
-        if not is_fitting(trainer):
+        if not module.is_fitting:
             return
         if isinstance(loader := trainer.train_dataloader, TrainingLoader):
             module.log("val/tokens_seen", float(loader.tokens_seen(loader.consumed)))

@@ -16,9 +16,8 @@ from ... import __version__
 from ...checkpoints.saving import manifest_path, read_manifest
 from ...errors import convert_fields, require
 from ...machine import commit
-from ...runs.folder import BEST, CHECKPOINTS, LAST
+from ...runs.folder import BEST, CHECKPOINTS, LAST, run_folder
 from . import LanguageModel
-from .run_folder import is_fitting, run_folder
 from .validation_probe import ValidationProbe
 
 
@@ -114,8 +113,8 @@ class WandbRun(Callback):
                 define_metric(f"val/{name}", step_metric="tokens", summary="min,last")
             self.run_id = logger.version
 
-    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
-        if is_fitting(trainer) and trainer.is_global_zero:
+    def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
+        if module.is_fitting and trainer.is_global_zero:
             for logger in wandb_loggers(trainer):
                 media = make_media(self.probe, self.folder)
                 logger.log_metrics(media, trainer.global_step - 1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from txl_lightning.data.stream import IGNORED
-from txl_lightning.evaluation.metrics import MeanNats
+from txl_lightning.training.segments import MeanNats
 
 
 def test_any_split_into_segments_gives_the_mean_of_scored_targets():

@@ -1,0 +1,171 @@
+"""What LanguageModel needs for one segment after the other: its loss, memories between, metrics.
+
+N layers   B rows   L segment   M in memory   D width
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property, partial
+from inspect import signature
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from torchmetrics import Metric
+
+from ..data.stream import IGNORED, Segment
+from ..evaluation.scoring import score_segment
+from ..model import AnyMemory, CachedReader, EvalLengths, Memory, TransformerXL, accumulator_dtype
+
+
+class MemoryBank:
+    """Memories by stage and slot (the index of the stage's dataloader).
+
+    The memory after a segment is staged, and replaces the previous one when the step is done,
+    together with the position in the text. Memories are plain attributes, never buffers: DDP would
+    overwrite buffers with rank 0's, and an average of weights would average them.
+    """
+
+    def __init__(self, net: TransformerXL, eval_lengths: EvalLengths, compiled: bool) -> None:
+        self.net, self.eval_lengths, self.compiled = net, eval_lengths, compiled
+        self.committed: dict[tuple[str, int], AnyMemory] = {}
+        self.staged: dict[tuple[str, int], AnyMemory] = {}
+
+    @cached_property
+    def reader(self) -> TransformerXL | CachedReader:
+        """The network as evaluation calls it."""
+        # Cached keys and values change their shape; a compiled network has one graph per shape.
+        return self.net if self.compiled else CachedReader(self.net)
+
+    def get(self, stage: str, slot: int, batch_size: int) -> AnyMemory:
+        """Return the memory of a slot on the network's device; empty at first or for other rows."""
+        memory = self.committed.get((stage, slot))
+        if memory is None or memory.batch_size != batch_size:
+            if stage == "train":
+                return self.net.empty_memory(batch_size)
+            return self.reader.empty_memory(batch_size, self.eval_lengths)
+        if stage != "train":
+            return memory
+        memory = memory.resized(EvalLengths().resolve(self.net.config))
+        return memory.to(self.net.device, self.net.compute_dtype)
+
+    def stage(self, stage: str, slot: int, memory: AnyMemory) -> None:
+        self.staged[stage, slot] = memory
+
+    def commit(self) -> None:
+        self.committed |= self.staged
+        self.staged = {}
+
+    def discard(self, stage: str) -> None:
+        self.committed = {key: self.committed[key] for key in self.committed if key[0] != stage}
+        self.staged = {key: self.staged[key] for key in self.staged if key[0] != stage}
+
+
+def recompute_layers(net: TransformerXL) -> None:
+    """Store only each layer's input; the backward pass recomputes the rest, with equal dropout."""
+    if not isinstance(net.call_layer, partial):
+        net.call_layer = partial(checkpoint, net.call_layer, use_reentrant=False)
+
+
+def segment_loss(
+    net: TransformerXL, segment: Segment, memory: Memory, n_part: int = 1
+) -> tuple[Tensor, Memory]:
+    """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory after it.
+
+    The rows are computed in n_part parts (micro-batches).
+
+    The backward pass recomputes each part, with the same random numbers, just before its gradient,
+    so that the activations of only one part are stored. For Lightning it is one forward and one
+    backward pass: gradients are accumulated, scaled and averaged over ranks as usual.
+    """
+    n_row = len(segment.tokens_BL)
+    if min(n_part, n_row) == 1:
+        return score_segment(net, segment, memory)
+    part_len, nats, memories = -(-n_row // n_part), [], []
+    for start in range(0, n_row, part_len):
+        rows = slice(start, start + part_len)
+        inputs = net, segment.rows(rows), memory.rows(rows)
+        part_BL, part_memory = checkpoint(segment_loss, *inputs, use_reentrant=False)
+        nats.append(part_BL)
+        memories.append(part_memory)
+    h_NBMD = torch.cat([part.h_NBMD for part in memories], dim=1)
+    filled_B = torch.cat([part.filled_B for part in memories])
+    return torch.cat(nats), replace(memory, h_NBMD=h_NBMD, filled_B=filled_B)
+
+
+def compile_in_place(net: TransformerXL) -> None:
+    """Compile the functions of training and evaluation; the weights keep their names.
+
+    Two functions are compiled and bound to the network, so that a copy uses its own weights.
+    """
+    # Since torch 2.13; without it, all networks of a process share the recompilation limit.
+    is_available = "isolate_recompiles" in signature(torch.compile).parameters
+    options = {"isolate_recompiles": True} if is_available else {}
+    # A loss whose shapes depend on the targets would be recompiled for every segment.
+    for name in ("hidden",) if net.head.reads_targets else ("loss", "hidden"):
+        if name not in vars(net):
+            compiled = torch.compile(getattr(TransformerXL, name), **options)
+            setattr(net, name, MethodType(compiled, net))
+
+
+class MeanNats(Metric):
+    """Summed nats over counted tokens, in float64."""
+
+    full_state_update = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("nats", "count"):
+            self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, nats_BL: Tensor, targets_BL: Tensor) -> None:
+        nats_BL, scored_BL = nats_BL.detach(), targets_BL != IGNORED
+        self.nats += nats_BL.masked_fill(~scored_BL, 0.0).sum(dtype=self.nats.dtype)
+        self.count += scored_BL.sum()
+
+    def compute(self) -> Tensor:
+        return self.nats / self.count
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any) -> "MeanNats":
+        # Private: torchmetrics has no setting that keeps a state's precision.
+        def move(value: Tensor) -> Tensor:
+            # In bfloat16, to which the module may be cast, the count would stop at 256 tokens.
+            device = fn(value).device
+            return value.to(device, accumulator_dtype(device))
+
+        return super()._apply(move, *args)
+
+
+class RightAnswers(Metric):
+    """Accuracy of a task: per token, and per answer at the end of each example."""
+
+    full_state_update = False
+
+    def __init__(self, example_len: int) -> None:
+        super().__init__()
+        self.example_len = example_len
+        for name in ("right_tokens", "tokens", "right_answers", "answers"):
+            self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        self.wrong_B: Tensor | None = None
+
+    def update(self, right_BL: Tensor, targets_BL: Tensor, doc_pos_BL: Tensor) -> None:
+        """Count the next segment; an answer may span two segments."""
+        scored_BL = targets_BL != IGNORED
+        wrong_B = torch.zeros_like(right_BL[:, 0]) if self.wrong_B is None else self.wrong_B
+        # The last token of an example is an answer; in the warm-up it is not scored.
+        ends_BL = (doc_pos_BL + 2 == self.example_len) & scored_BL
+        for wrong_token_B, ends_B in zip((scored_BL & ~right_BL).t(), ends_BL.t(), strict=True):
+            wrong_B = wrong_B | wrong_token_B
+            self.answers += ends_B.sum()
+            self.right_answers += (ends_B & ~wrong_B).sum()
+            wrong_B = wrong_B & ~ends_B
+        self.wrong_B = wrong_B
+        self.tokens += scored_BL.sum()
+        self.right_tokens += (right_BL & scored_BL).sum()
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return accuracies from 0 to 1."""
+        answers = {"answer_accuracy": self.right_answers / self.answers}
+        return {"token_accuracy": self.right_tokens / self.tokens} | answers
