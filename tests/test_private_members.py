@@ -45,7 +45,7 @@ MEMBERS = {
     "fused_optimizer._step_supports_amp_scaling": "training/optimizers",
     "torch._foreach_add_": "training/lamb training/muon",
     "torch._foreach_addcmul_": "training/lamb",
-    "torch._foreach_copy_": "model/parts",
+    "torch._foreach_copy_": "model/precision",
     "torch._foreach_div": "training/lamb",
     "torch._foreach_lerp": "training/muon",
     "torch._foreach_lerp_": "training/lamb training/muon",
@@ -53,9 +53,9 @@ MEMBERS = {
     "torch._foreach_norm": "training/lamb",
     "torch._foreach_sqrt": "training/lamb",
     "torch._softmax_backward_data": "model/kernels/per_head",
-    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "model/parts",
-    "torch.ops.mkldnn._linear_pointwise": "model/parts",
-    "torch.ops.mkldnn._reorder_linear_weight": "model/parts",
+    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "model/precision",
+    "torch.ops.mkldnn._linear_pointwise": "model/precision",
+    "torch.ops.mkldnn._reorder_linear_weight": "model/precision",
 }
 """Members by where the library keeps them, each with the files of the package that use it."""
 
