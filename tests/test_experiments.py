@@ -7,11 +7,13 @@ import sys
 
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional as F
 
 from experiments.reproduction import golden_curve
 from experiments.speed import summary
 from experiments.speed.cases import CASES
-from experiments.speed.timing import Machine, Times
+from experiments.speed.timing import Machine, Operations, Times, find_kind
 
 
 @pytest.mark.filterwarnings("ignore:.*cannot be verified")
@@ -80,10 +82,8 @@ def test_a_spoilt_case_is_named_and_counted_by_its_operations(load, product_ms, 
     machine.seconds = [0.01, 0.01, 0.01, product_ms / 1e3]
     case = CASES[0].shrink()
     seconds = {"ours": [step_ms / 1e3, step_ms / 1e3, 0.1], summary.FLOOR: [0.05]}
-    sums, details = (
-        {"ours": 0.08, summary.FLOOR: 0.02},
-        {name: {"memory_mb": 9} for name in seconds},
-    )
+    sums = {"ours": 0.08, summary.FLOOR: 0.02}
+    details = {name: {"memory_mb": 9} for name in seconds}
     times = Times(seconds, machine, machine.find_disturbance(seconds), sums, machine)
     found = summary.summarize(case, times, details)
     assert (found["spoilt"], "SPOILT: " in summary.format_case(found)) == (reason, bool(reason))
@@ -99,17 +99,46 @@ def test_a_slowdown_beyond_the_tolerance_is_named(bench):
     record = json.loads(bench[0].read_text())
     lines, is_slower = summary.compare(record, record, 0.15)
     assert not is_slower
-    assert len(lines) == 3
+    assert len(lines) == 5
     faster = copy.deepcopy(record)
     for field in ("fastest_ms", "operations_ms"):
-        faster["cases"][1]["contestants"]["ours"][field] /= 1.2
+        faster["cases"][2]["contestants"]["ours"][field] /= 1.2
     lines, is_slower = summary.compare(record, faster, 0.15)
     assert is_slower
-    assert ["SLOWER" in line for line in lines] == [False, True, False]
-    assert lines[1].startswith("decode-2100, ours: +20.0%")
+    assert ["SLOWER" in line for line in lines] == [False, False, True, False, False]
+    assert lines[2].startswith("decode-2100, ours: +20.0%")
     assert not summary.compare(record, faster, 0.25)[1]
     record["cases"][0]["sizes"]["d_model"] += 2
     assert "nothing to compare" in summary.compare(record, faster, 0.25)[0][0]
+
+
+def test_kinds_of_operations_sum_to_the_whole_step_and_know_logits():
+    logits_YV = torch.randn(64, 71, requires_grad=True)
+
+    def step():
+        weight_DV = torch.randn(71, 32)
+        nats = F.cross_entropy(logits_YV, torch.zeros(64, dtype=int))
+        (nats + (logits_YV * 2 @ weight_DV).softmax(-1).sum()).backward()
+
+    operations = Operations()
+    operations.add(step)
+    kinds = operations.kinds(n_token=71)
+    assert sum(kinds.values()) == pytest.approx(operations.total())
+    assert all(kinds[name] > 0 for name in ("products", "loss", "softmax", "views, calls"))
+    assert kinds["loss"] > operations.kinds(n_token=None)["loss"]
+    assert [find_kind(name) for name in ("addmm", "masked_fill_", "mul")] == [
+        "products", "masks", "sums, elementwise",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_breakdown_of_a_step_names_every_kind_and_what_a_trainer_adds(run_experiment, tmp_path):
+    path = tmp_path / "breakdown.json"
+    run_experiment("speed.breakdown", "--fast", "--only", "train-quickstart-bf16", "--out", path)
+    [case] = json.loads(path.read_text())["cases"]
+    assert {"products", "softmax", "loss", "optimizer"} < case["ms"]["ours"].keys()
+    assert case["ms"]["ours"]["Trainer, clipping, data"] > 0
+    assert path.with_suffix(".png").stat().st_size > 5000
 
 
 def test_the_products_of_a_step_match_the_usual_flop_count():
