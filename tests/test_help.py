@@ -48,6 +48,17 @@ def test_help_of_functions_imports_no_slow_packages(repository, words, absent):
     assert not packages & absent
 
 
+@pytest.mark.parametrize("words", [["generate", "--max_new_tokens=2"], ["evaluate"]])
+def test_command_that_computes_imports_neither_lightning_nor_a_compiler(run_folder, words):
+    command = [sys.executable, "-c", PROGRAM, *words, f"--ckpt_path={run_folder}"]
+    done = subprocess.run(command, cwd=run_folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    packages = set(done.stderr.splitlines()[-1].split())
+    assert "torch" in packages
+    # sympy comes with torch._dynamo: two seconds.
+    assert not packages & {*SLOW, "sympy"}
+
+
 @pytest.fixture(scope="module")
 def helps() -> dict[str, str]:
     """The help of every command in 100 columns, and of the Trainer's options."""

@@ -49,7 +49,9 @@ def test_network_is_bit_identical_after_a_round_trip_with_shared_weights(
 ):
     net = make_net(**changes)
     save_folder(net, tmp_path, VOCAB)
+    random_numbers = torch.get_rng_state()
     back, vocab = load(tmp_path)
+    assert torch.equal(torch.get_rng_state(), random_numbers)
     assert (back.config, vocab, back.training) == (net.config, VOCAB, False)
     torch.testing.assert_close(back.state_dict(), net.state_dict(), rtol=0, atol=0)
     counts = [len(list(each.parameters())) for each in (net, back)]

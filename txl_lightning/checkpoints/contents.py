@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..data.vocab import Bytes, Vocabulary, WordOptions, Words, read_vocabulary_file
 from ..data.vocab.words import UNKNOWN
@@ -181,10 +182,22 @@ def map_own_weights(config: TransformerXLConfig) -> WeightMap:
     return map_weights(config, lambda name: Part((name,), (name,)))
 
 
+class SkipInit(TorchFunctionMode):
+    """Leave weights without values: random ones take time, on the meta device 2 s of imports."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", None) == nn.init.__name__:
+            return kwargs["tensor"]
+        return function(*args, **kwargs)
+
+
 def empty_network(config: TransformerXLConfig) -> TransformerXL:
     """Return a network with names and shapes on the meta device; no memory is allocated."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), SkipInit():
             return TransformerXL(config)
     except RuntimeError as error:
         raise ValueError(f"net: sizes beyond those of tensors: {error}") from error
@@ -203,7 +216,9 @@ def load_weights(
 
 
 def build_network(ours: Mapping[str, Tensor], config: TransformerXLConfig) -> TransformerXL:
-    model = TransformerXL(config).to(ours["layers.0.attention.o_net.weight"].dtype)
+    with SkipInit():
+        model = TransformerXL(config)
+    model = model.to(ours["layers.0.attention.o_net.weight"].dtype)
     model.load_state_dict(ours)
     return model.eval()
 
