@@ -141,6 +141,15 @@ def test_the_breakdown_of_a_step_names_every_kind_and_what_a_trainer_adds(run_ex
     assert path.with_suffix(".png").stat().st_size > 5000
 
 
+@pytest.mark.slow
+def test_the_start_of_each_command_is_measured(run_experiment, tmp_path):
+    path = tmp_path / "start.json"
+    run_experiment("speed.start", "--fast", "--out", path)
+    seconds = json.loads(path.read_text())["seconds"]
+    assert {"import torch", "fit", "evaluate", "generate"} < seconds.keys()
+    assert all(each["cpu"] > 0 for each in seconds.values())
+
+
 def test_the_products_of_a_step_match_the_usual_flop_count():
     for case in CASES:
         flops = sum(2 * np.prod(np.array(product, float)) for product in case.products())
