@@ -53,9 +53,11 @@ $(THEIRS)/ready: tests/reference/requirements.txt
 gpu:  ## check a GPU in ten minutes with the PyTorch that PYTHON has: correctness, speed, one JSON
 	$(PYTHON) -m experiments.gpu.check
 
-bench: $(PEERS)/ready  ## measure speed beside other implementations (half an hour, quiet; BENCH=options)
+bench: $(READY) $(PEERS)/ready  ## measure speed beside other implementations (two hours, quiet; BENCH=options)
 	$(PEERS)/bin/python -W ignore -m experiments.speed.bench $(BENCH)
 	$(PEERS)/bin/python -W ignore -m experiments.speed.scaling
+	$(PEERS)/bin/python -W ignore -m experiments.speed.breakdown
+	$(BIN)/python -m experiments.speed.start
 
 $(PEERS)/ready: experiments/speed/requirements.txt experiments/speed/requirements-no-deps.txt
 	$(PYTHON) -m venv $(PEERS)
