@@ -53,7 +53,7 @@ $(THEIRS)/ready: tests/reference/requirements.txt
 gpu:  ## check a GPU in ten minutes with the PyTorch that PYTHON has: correctness, speed, one JSON
 	$(PYTHON) -m experiments.gpu.check
 
-bench: $(READY) $(PEERS)/ready  ## measure speed beside other implementations (two hours, quiet; BENCH=options)
+bench: $(READY) $(PEERS)/ready  ## measure speed beside other implementations (hours, quiet; BENCH=options)
 	$(PEERS)/bin/python -W ignore -m experiments.speed.bench $(BENCH)
 	$(PEERS)/bin/python -W ignore -m experiments.speed.scaling
 	$(PEERS)/bin/python -W ignore -m experiments.speed.breakdown

@@ -95,7 +95,7 @@ def run(arguments: list[str]) -> None:
     try:
         with redirect_stdout(errors.PrintableStream(sys.stdout)):
             call(name, words)
-    except Exception as error:
+    except errors.ALLOCATION_ERRORS as error:
         if not errors.is_out_of_memory(error):
             raise
         advice = f"; lower {command.memory_options}" if command.memory_options else ""

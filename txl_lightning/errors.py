@@ -20,6 +20,7 @@ TYPE_WORDS = {
     "tuple": "a list", "list": "a list", "NoneType": "null",
 }  # fmt: skip
 # Memory of the host or a device, or a size that no address or integer can express.
+ALLOCATION_ERRORS = (MemoryError, RuntimeError, TypeError, OverflowError)
 OUT_OF_MEMORY = re.compile(
     "can't allocate memory|out of memory|size calculation overflow|unpacking long|without overflow"
 )
@@ -64,9 +65,8 @@ class OutOfMemoryError(ValueError):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return True for a failed allocation; for host memory torch raises a plain RuntimeError."""
-    is_of_torch = isinstance(error, RuntimeError | TypeError | OverflowError)
-    is_listed = is_of_torch and bool(OUT_OF_MEMORY.search(str(error)))
-    return is_listed or isinstance(error, MemoryError)
+    is_listed = isinstance(error, ALLOCATION_ERRORS) and OUT_OF_MEMORY.search(str(error))
+    return isinstance(error, MemoryError) or bool(is_listed)
 
 
 def invalid(key: str, value: object, expected: str) -> ValueError:

@@ -19,5 +19,4 @@ def test_environment_prints_versions_device_kernels_and_paths(txl, monkeypatch):
     assert facts["threads"].startswith(f"{torch.get_num_threads()}, load")
     assert facts["here"] == os.getcwd()
     if not torch.cuda.is_available():
-        assert facts["kernel, float32"].startswith("per_head: the fastest on a CPU")
-        assert facts["kernel, bfloat16"].startswith("per_head: ")
+        assert facts["kernel"].startswith("per_head: the fastest on a CPU")

@@ -254,10 +254,11 @@ def place(tmp_path, server, processes):
 def finish(place, whole):
     """Resume the run; require that it ends bit-identical to one without faults."""
 
-    def run(*options: str, ranks: int = 1, every_row: bool = True) -> None:
+    def run(*options: str, ranks: int = 1, every_row: bool = True) -> Ended:
         ended = place.fit("--resume=auto", *options, ranks=ranks)
         assert set(ended.codes) == {0}, ended.output
         assert "resume: runs/version_" in ended.output
         place.assert_same(whole(*options, ranks=ranks), every_row)
+        return ended
 
     return run

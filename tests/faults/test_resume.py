@@ -36,7 +36,7 @@ def test_run_killed_five_times_has_the_losses_and_checkpoint_of_an_uninterrupted
     for nth in range(count(1, 3)):
         place.forget()
         kill_five_times(place, f"{reading}{nth or ''}", *READINGS[reading])
-        finish(*READINGS[reading])
+        assert finish(*READINGS[reading]).code == 0
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_signal_at_any_moment_ends_a_command_that_trains_nothing(place, command,
         if (place.folder / f"converted{nth}" / "config.json").exists():
             load(place.folder / f"converted{nth}")
     # A command may be over before its signal, and SIGUSR1 ends none.
-    assert ended_by_signal >= n / 6
+    assert ended_by_signal >= n / 3
     assert place.end(place.fork(*more("again"), command=words)).code == 0
 
 

@@ -168,15 +168,11 @@ def test_per_head_gradients_are_exact_with_dropout_and_tiles_of_any_size(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "kernel"),
-    [
-        ("cpu", torch.float32, "per_head"),
-        ("cpu", torch.bfloat16, "per_head"),
-        ("cuda", torch.bfloat16, "sdpa"),
-    ],
+    ("device", "is_compiled", "kernel"),
+    [("cpu", False, "per_head"), ("cpu", True, "sdpa"), ("cuda", False, "sdpa")],
 )
-def test_automatic_kernel_depends_on_device_and_precision(device, dtype, kernel):
-    assert choose_kernel(torch.device(device), dtype) == kernel
+def test_automatic_kernel_depends_on_device_and_compilation(device, is_compiled, kernel):
+    assert choose_kernel(torch.device(device), is_compiled) == kernel
 
 
 @pytest.mark.parametrize("kernel", FAST)

@@ -47,6 +47,7 @@ def test_a_step_synchronizes_the_gpu_only_for_the_non_finite_check(
         accelerator="gpu", callbacks=[NeverWait()], limit_val_batches=0, **options
     )
     trainer.fit(make_model(d_model=32, kernel=kernel), datamodule=make_data())
+    assert trainer.global_step == trainer.max_steps
 
 
 @pytest.mark.parametrize("kernel", CUDA_KERNELS)

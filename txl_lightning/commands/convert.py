@@ -53,12 +53,12 @@ def convert_command(
         model, vocabulary, ours = load_any_checkpoint(source, args, vocab)
         advance(1)
 
-        def write(part: Path) -> None:
+        def write_folder(part: Path) -> None:
             WRITERS[to](model, part, vocabulary)
             name = folder.resolve().name
             write_card(part, name, model, vocabulary, ours or find_checkpoint(source), to)
 
-        fill_folder(folder, write)
+        fill_folder(folder, write_folder)
         advance(1)
     size = sum(each.numel() for each in model.parameters())
     print(f"{folder}: {size:,} parameters, {model.config.n_token:,} tokens")

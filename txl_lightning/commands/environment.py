@@ -34,9 +34,8 @@ def environment_command() -> None:
             rows[name] = "not installed"
     rows |= {"device": machine["device"], "cpu": f"{machine['cpu']}, {os.cpu_count()} cores"}
     rows["threads"] = f"{machine['threads']}, load {machine['load']:.1f}"
-    for dtype in (torch.float32, torch.bfloat16):
-        kernel = choose_kernel(device, dtype)
-        rows[f"kernel, {str(dtype)[6:]}"] = f"{kernel}: {REASONS[kernel]}"
+    kernel = choose_kernel(device)
+    rows["kernel"] = f"{kernel}: {REASONS[kernel]}"
     rows["kernels of CUDA"] = ", ".join(CUDA_KERNELS) or "none"
     paths = {"package": PACKAGE, "configs": configs_folder(), "data": DataConfig().data_folder}
     rows |= {name: str(path.absolute()) for name, path in (paths | {"here": Path()}).items()}

@@ -109,12 +109,12 @@ def score(
         if per_token is None:
             return evaluate(model, text, protocol, None, advance)
 
-        def write(part: Path) -> dict[str, Any]:
+        def write_nats(part: Path) -> dict[str, Any]:
             nats_N = np.lib.format.open_memmap(part, "w+", np.float32, (n_token,))
             nats_N[:] = np.nan
             return evaluate(model, text, protocol, nats_N, advance)
 
-        return replace_file(Path(per_token), write)
+        return replace_file(Path(per_token), write_nats)
 
 
 def format_table(record: dict[str, Any], unit: str) -> str:

@@ -1,7 +1,4 @@
-"""Precisions that a device is fast in; layers under autocast, or with bfloat16 weights.
-
-O outputs   D inputs
-"""
+"""Precisions that a device is fast in; layers under autocast, or with bfloat16 weights."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal

@@ -102,6 +102,7 @@ class TxlCLI(LightningCLI):
         options |= self.make_loggers(options["logger"])
         try:
             trainer = Trainer(**options)
+        # Lightning refuses settings by errors of many classes.
         except Exception as error:
             raise ValueError(f"trainer: {errors.format_line(str(error))}") from error
         check_processes(trainer)
@@ -228,7 +229,7 @@ def explain_out_of_memory(settings: Namespace) -> Iterator[None]:
     """Name the settings that need less memory if there is not enough."""
     try:
         yield
-    except Exception as error:
+    except errors.ALLOCATION_ERRORS as error:
         if not errors.is_out_of_memory(error):
             raise
         keys = ("data.batch_size", "data.tgt_len", "model.net.mem_len", "trainer.precision")

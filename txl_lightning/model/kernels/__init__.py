@@ -20,16 +20,14 @@ REASONS = {
 """Reasons for the choices below (measured in experiments/README.md)."""
 
 
-def choose_kernel(device: torch.device, dtype: torch.dtype, is_compiled: bool = False) -> str:
+def choose_kernel(device: torch.device, is_compiled: bool = False) -> str:
     """Return the fastest kernel; of equally fast ones, the one with the least memory."""
-    if device.type != "cpu" or is_compiled:
-        return "sdpa"
-    return "per_head"
+    return "sdpa" if device.type != "cpu" or is_compiled else "per_head"
 
 
 def attend(q_BLHK: Tensor, *others: Any) -> Tensor:
-    """Compute attention with the fastest kernel for this device and precision."""
-    kernel = choose_kernel(q_BLHK.device, q_BLHK.dtype, torch.compiler.is_compiling())
+    """Compute attention with the fastest kernel for this device."""
+    kernel = choose_kernel(q_BLHK.device, torch.compiler.is_compiling())
     return KERNELS[kernel](q_BLHK, *others)
 
 

@@ -197,6 +197,7 @@ class LastCheckpoint(Checkpoint):
             # Private, because trainer.save_checkpoint ends with a barrier.
             checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
             trainer.strategy.checkpoint_io.save_checkpoint(checkpoint, path)
+        # Any error: it must not hide the one that stopped training.
         except Exception as error:
             print_message(f"no crash checkpoint: {error}")
         else:

@@ -75,9 +75,7 @@ class TokenProgressBar(ProgressBar):
         self.print(format_parameters(module.net))
         device, kernel = trainer.strategy.root_device, module.net.config.kernel
         if kernel == "auto":
-            with trainer.precision_plugin.forward_context():
-                dtype = module.net.compute_dtype
-                kernel = choose_kernel(module.net.device, dtype, module.hparams["compile"])
+            kernel = choose_kernel(module.net.device, module.hparams["compile"])
         self.print(f"device: {device}; kernel: {kernel}; run folder: {self.folder}")
         if trainer.precision == "32-true" and has_bfloat16_units(device):
             self.print("faster on this device: --trainer.precision bf16-mixed")
