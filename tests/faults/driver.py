@@ -17,7 +17,9 @@ THREADS  number of torch threads
 """
 
 import ctypes
+import functools
 import gc
+import inspect
 import itertools
 import json
 import os
@@ -29,6 +31,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -195,9 +198,34 @@ class Accident(Callback):
         self.happen(trainer, "test")
 
 
+def count_calls(run: Callable[[list[str]], None], faults: list[str], words: list[str]) -> None:
+    """Send each signal at a call of a function: the same one, however busy the machine is."""
+    process, n_call = os.getpid(), 0
+    names = {int(where[:-1]): name for name, where in (fault.split(":") for fault in faults)}
+
+    def profile(frame, event, _):
+        nonlocal n_call
+        # Python ignores exceptions while it destroys an object or closes a generator.
+        is_generator = frame.f_code.co_flags & inspect.CO_GENERATOR
+        if event == "call" and not is_generator and frame.f_code.co_name != "__del__":
+            n_call += 1
+            if n_call in names and os.getpid() == process:
+                os.kill(process, getattr(signal, f"SIG{names[n_call]}"))
+
+    sys.setprofile(profile)
+    try:
+        run(words)
+    finally:
+        sys.setprofile(None)
+    Path(os.environ["CALLS"]).write_text(str(n_call))
+
+
 def main() -> None:
     """Run `python -m txl_lightning` with our callbacks."""
-    original, faults = cli.make_callbacks, filter(None, os.environ["FAULT"].split(","))
+    original, faults = cli.make_callbacks, [*filter(None, os.environ["FAULT"].split(","))]
+    if "CALLS" in os.environ:
+        at_calls = [fault for fault in faults if fault.endswith("c")]
+        entry.run = functools.partial(count_calls, entry.run, at_calls)
     ours = [Record(), *map(Accident, faults), *([Growth()] if "GROWTH" in os.environ else [])]
     if "COPIES" in os.environ:
         ours.append(KilledCopies(*map(int, os.environ["COPIES"].split())))
