@@ -9,8 +9,9 @@ FAULT    WHAT:WHERE:RANK, or several of these, separated by commas. WHAT: a sign
          read-only (protect, if it is mounted); Python's clock is set back (clock). WHERE: after a
          step (7), before the next one (before7), or during it, when there is a loss (loss7) or a
          gradient (mid7); in the second batch of a validation after the first step (val); in a test
-         (test); or after some seconds (0.5s). RANK: a rank; without it, all.
+         (test); or after some seconds (0.5s) or calls (500c). RANK: a rank; without it, all.
          "KILL:7:1" is SIGKILL after step 7 on rank 1.
+CALLS    a file; the number of calls of functions in the command
 GROWTH   a file; every 50 steps a line with the process's resident kilobytes, open files and tensors
 SECONDS  between two pages of a report
 THREADS  number of torch threads

@@ -138,19 +138,17 @@ def test_signal_at_any_moment_ends_a_command_that_trains_nothing(place, command,
         return place.end(place.fork(*own, command=words, fault=fault, CALLS="calls"))
 
     assert run("whole").code == run("again").code == 0
-    n_call, ended_by_signal = int((place.folder / "calls").read_text()), 0
+    n_call = int((place.folder / "calls").read_text())
     for nth in range(n := count(6, 30)):
         fault, codes = list(AT_ONCE.items())[nth % len(AT_ONCE)]
         first = 1 + int(n_call * chance.uniform(nth, nth + 1) / n)
         fault = fault.format(f"{first}c", f"{first + chance.randrange(1, 50)}c")
         ended = run(nth, fault)
-        assert ended.code in codes | {0}, (fault, ended.output)
+        # The last signal of all may come after a command's result.
+        assert ended.code in codes | ({0} if nth == n - 1 else set()), (fault, ended.output)
         assert "Traceback" not in ended.output
-        ended_by_signal += ended.code != 0
         if (place.folder / f"converted{nth}" / "config.json").exists():
             load(place.folder / f"converted{nth}")
-    # SIGUSR1 ends none, and the last signal of all may come after a command's result.
-    assert ended_by_signal >= n * 2 // 3
     assert run("last").code == 0
 
 
