@@ -16,7 +16,7 @@ from .recipe import DataConfig
 from .store import Store
 from .stream import Segment, Stream, TrainingLoader, check_length
 from .tasks import TaskStore
-from .tokens import SHORTEST, FixedLengths, RolledOrder, ShuffledOrder, Text, VarlenLengths
+from .tokens import SHORTEST, Examples, FixedLengths, RolledOrder, ShuffledOrder, VarlenLengths
 from .vocab import Vocabulary, load_vocabulary
 
 SHAPE = ("batch_size", "tgt_len", "ext_len")
@@ -163,7 +163,7 @@ class CorpusDataModule(LightningDataModule):
         if config.order == "rolled":
             order = RolledOrder(tokens, config.seed)
         elif config.order == "shuffled":
-            if not isinstance(tokens, Text) or len(tokens.starts) < 2:
+            if isinstance(tokens, Examples) or len(tokens.starts) < 2:
                 fix = "give a folder or tar of documents, or set data.document_unit to lines"
                 raise DataError(f"data.order: invalid shuffled for a text in one piece; {fix}")
             order = ShuffledOrder(tokens, config.seed)

@@ -1,35 +1,24 @@
-"""The settings of a text, and how it is prepared: encoded once, into a folder of ids."""
+"""The settings of a text."""
 
-import hashlib
 import os
-import sys
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-
-from ..errors import DataError, StorageError, convert_fields, print_notice, require
-from ..files import create_folder, sha256_file, short_hash, write_json
-from ..progress import Advance, show_progress
+from ..errors import DataError, convert_fields, require
+from ..files import local_path
 from .corpora import CORPORA
-from .documents import SPLITS, DocumentUnit, FileSlice, cached_by_mtime, split_documents
-from .store import FILES, EvalText, Store
+from .documents import SPLITS
+from .preparation import Recipe, prepare_text
+from .store import EvalText, Store
 from .tasks import TASKS, TaskConfig, TaskStore
-from .tokens import hash_blocks
 from .user_files import has_documents, split_user_files
-from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions, build_vocabulary
+from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions
 
 CorpusName = Literal[*CORPORA, *TASKS]
 FRACTIONS = ("python_source", "tiny_shakespeare")
 """Corpora without splits of their own."""
-VERSION = 5
-"""Version of the files in a prepared folder."""
-LARGE = 10_000_000
-"""Bytes of text from which a message is printed, because encoding takes long."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +53,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         convert_fields(self)
+        for name, path in (("data_dir", self.data_dir or ""), *(("path", p) for p in self.paths)):
+            local_path(name, path)
         adds_up = len(self.split) == 3 and min(self.split) >= 0 and abs(sum(self.split) - 1) < 1e-6
         require(adds_up, "split", list(self.split), "three fractions that add up to 1")
         is_split = len(self.paths) == len(SPLITS) or not (self.paths or self.corpus in FRACTIONS)
@@ -144,121 +135,3 @@ class DataConfig:
         fingerprint = store.manifest["text"][:16]
         text = replace(EvalText.from_store(self.name, store, split), fingerprint=fingerprint)
         return text if len(nonempty) > 1 else replace(text, split="whole text")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """All that tokens depend on; without a document unit each split is one document."""
-
-    splits: Mapping[str, Sequence[FileSlice]]
-    vocab: str = "bytes"
-    document_unit: DocumentUnit | None = None
-    words: WordOptions = WordOptions()
-    subwords: SubwordOptions = SubwordOptions()
-
-
-def prepare_text(recipe: Recipe, data_dir: Path, whole: bool = False) -> Store:
-    """Return the store of a text under `data_dir`, built by one process if absent or damaged.
-
-    With `whole`, all files are compared with their checksums.
-    """
-    # Everything that the tokens depend on names the folder.
-    description = describe_recipe(recipe, hash_text(recipe.splits, data_dir))
-    folder = data_dir / "prepared" / short_hash(description)
-    build = partial(build_store, recipe=recipe, description=description)
-    create_folder(folder, build)
-    if problem := Store(folder).find_damage(data_dir, whole):
-        try:
-            create_folder(folder, build, lambda: not Store(folder).find_damage(data_dir, whole))
-        except StorageError as error:
-            raise DataError(f"{problem}; {error}") from error
-        print_notice(f"warning: {problem}; the text was encoded again")
-    return Store(folder)
-
-
-def hash_text(splits: Mapping[str, Sequence[FileSlice]], data_dir: Path) -> str:
-    """Return the sha256 of train, val and test together; DataError if they cannot be read."""
-    slices = [part for name in SPLITS for part in splits[name]]
-    paths = dict.fromkeys(part.path for part in slices)
-    cuts = [(str(part.path), part.start, part.stop) for part in slices]
-
-    def hash_slices() -> str:
-        sha256 = hashlib.sha256()
-        for part in slices:
-            for chunk in part.chunks():
-                sha256.update(chunk)
-        return sha256.hexdigest()
-
-    try:
-        return cached_by_mtime(["sha256", cuts], paths, data_dir, hash_slices)
-    except OSError as error:
-        raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
-
-
-def describe_recipe(recipe: Recipe, sha256: str) -> dict[str, Any]:
-    """Return a recipe as plain values, with the hash of its text."""
-    sizes = {name: [part.n_byte for part in recipe.splits[name]] for name in SPLITS}
-    description: dict[str, Any] = {
-        "version": VERSION,
-        "text": sha256,
-        "vocab": recipe.vocab,
-        "documents": recipe.document_unit,
-        "bytes": {name: sum(sizes[name]) for name in SPLITS},
-        # A line or a document also ends with its file.
-        "cuts": short_hash(sizes),
-    }
-    match recipe.vocab:
-        case "words":
-            description["words"] = asdict(recipe.words)
-        case "bpe" | "unigram":
-            description["subwords"] = asdict(recipe.subwords)
-        case name if name not in BUILT_IN:
-            vocab = sha256_file(Path(name)) if Path(name).is_file() else name
-            description |= {"vocab": vocab, "words": asdict(recipe.words)}
-    return description
-
-
-def build_store(folder: Path, recipe: Recipe, description: dict[str, Any]) -> None:
-    """Write the ids of every split, the vocabulary and the manifest into a folder."""
-    total = sum(description["bytes"].values())
-    if total > LARGE and not sys.stderr.isatty():
-        print_notice(f"encoding {total:,} bytes as {recipe.vocab}")
-    with show_progress("vocabulary", None) as advance:
-        slices = [part for name in BUILT_IN.get(recipe.vocab, ()) for part in recipe.splits[name]]
-        watched = [replace(part, on_read=advance) for part in slices]
-        vocab = build_vocabulary(recipe.vocab, watched, recipe.words, recipe.subwords)
-    (folder / "vocab.json").write_text(vocab.to_json(), encoding="utf-8")
-    with show_progress("encoding", total) as advance:
-        counts = {name: write_ids(folder, name, vocab, recipe, advance) for name in SPLITS}
-    manifest = description | {"dtype": vocab.dtype.name, "n_token": vocab.n_token}
-    manifest["files"] = {
-        name: {"bytes": (folder / name).stat().st_size, "blocks": hash_blocks(folder / name)}
-        for name in FILES
-    }
-    for field in ("tokens", "unknown", "n_document"):
-        manifest[field] = {name: counts[name][field] for name in SPLITS}
-    write_json(manifest | {"checksum": short_hash(manifest)}, folder / "manifest.json")
-
-
-def write_ids(
-    folder: Path, split: str, vocab: Vocabulary, recipe: Recipe, advance: Advance
-) -> dict[str, int]:
-    """Write the ids of a split and its document positions; count all and unknown tokens."""
-    unit, n_token, n_unknown = recipe.document_unit, 0, 0
-    watched = (replace(part, on_read=advance) for part in recipe.splits[split])
-    with (
-        (folder / f"{split}.ids").open("wb") as ids_file,
-        (folder / f"{split}.starts").open("wb") as starts_file,
-    ):
-        if unit is None:
-            starts_file.write(bytes(8))
-        for document in split_documents(watched, unit or "files"):
-            if unit is not None:
-                starts_file.write(n_token.to_bytes(8, sys.byteorder))
-            for ids in vocab.encode(document):
-                ids_file.write(ids.astype(vocab.dtype, copy=False))
-                n_token += len(ids)
-                if vocab.unknown is not None:
-                    n_unknown += int(np.count_nonzero(ids == vocab.unknown))
-        n_document = starts_file.tell() // 8
-    return {"tokens": n_token, "unknown": n_unknown, "n_document": n_document}

@@ -13,6 +13,7 @@ from ..command_line import Parser
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.recipe import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
+from ..files import local_path
 from ..model.config import LEARNED
 from ..runs.folder import VOCAB, remove_partial_files
 from .callbacks.checkpointing import is_validation_due
@@ -47,7 +48,7 @@ def adopt_checkpoint(
     The command line and its configs override them, unless the weights would not fit.
     """
     resume: Resume = settings.resume if command == "fit" else "never"
-    root = Path(settings.trainer.default_root_dir or RUNS)
+    root = local_path("trainer.default_root_dir", settings.trainer.default_root_dir or RUNS)
     checkpoint = find_start(resume, settings.ckpt_path, root)
     if checkpoint is None:
         if command != "fit":
