@@ -5,16 +5,21 @@ from typing import Any
 
 from ..data.corpora import CORPORA
 from ..data.documents import SPLITS
+from ..data.id_files import SUFFIXES
+from ..data.preparation import prepare_apart
 from ..data.recipe import DataConfig
 from ..data.tasks import TASKS
 from ..errors import DataError
+from ..files import check_folder_writable
 
 
-def prepare_command(name: str, check: bool = False, **text: Any) -> None:
+def prepare_command(name: str, out: str | None = None, check: bool = False, **text: Any) -> None:
     """Download and encode a corpus, or encode your own text; print its folder and its size.
 
     Args:
-        name: A corpus, or the path of your own text: a file, or a folder or tar of documents.
+        name: A corpus, or the path of your own text: a file, or a folder or tar of documents; or of
+            ids (.npy, .bin, .ds); or of a store to be checked.
+        out: Folder for a store that needs no text, for data.store; left out, in the data directory.
         check: Verify the checksums of a prepared text, and encode it again if it is damaged.
         **text: Settings of fit, there with the prefix data.
     """
@@ -24,8 +29,15 @@ def prepare_command(name: str, check: bool = False, **text: Any) -> None:
     if name not in CORPORA and not Path(name).exists():
         expected = f"expected a file, a folder, or one of {', '.join(CORPORA)}"
         raise DataError(f"name: invalid {name}; {expected}")
-    corpus, path = (name, None) if name in CORPORA else ("python_source", name)
-    store = DataConfig(corpus=corpus, path=path, **text).open(whole=check)
+    kind = "corpus" if name in CORPORA else find_kind(Path(name))
+    named = dict.fromkeys(("path", "ids", "store")) | {"corpus": DataConfig.corpus, kind: name}
+    corpus, path, ids, store = (named[key] for key in ("corpus", "path", "ids", "store"))
+    config = DataConfig(corpus=corpus, path=path, ids=ids, store=store, **text)
+    if out is None or kind == "store":
+        store = config.open(whole=check)
+    else:
+        check_folder_writable("out", Path(out).parent)
+        store = prepare_apart(config.recipe(), Path(out))
     print(f"{name}: {store.folder}")
     print(f"{store.vocab.n_token:,} {store.vocab.unit}s in the vocabulary")
     for split in SPLITS:
@@ -37,3 +49,11 @@ def prepare_command(name: str, check: bool = False, **text: Any) -> None:
             counts.append(f"{n_unknown / n_token:6.2%} of the tokens unknown")
         print(f"{split:5}", *counts, sep="  ")
     print(f"fingerprint {store.fingerprint}, of its vocabulary {store.vocab.fingerprint}")
+
+
+def find_kind(path: Path) -> str:
+    """Return the setting of a path: path for a text, ids for files of ids, or store."""
+    if (path / "manifest.json").is_file():
+        return "store"
+    names = path.iterdir() if path.is_dir() else [path]
+    return "ids" if any(name.suffix in SUFFIXES for name in names) else "path"

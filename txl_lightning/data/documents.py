@@ -17,7 +17,7 @@ import zipfile
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -84,6 +84,10 @@ class FileSlice:
                 yield chunk
                 if self.on_read:
                     self.on_read(len(chunk))
+
+    def pieces(self, vocab: Any) -> Iterator[tuple[Any, Sequence[int]]]:
+        """Yield ids, and where documents begin among them besides the first."""
+        return ((ids, ()) for ids in vocab.encode(self))
 
 
 Splits = dict[str, list[FileSlice]]

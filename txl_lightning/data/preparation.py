@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import DataError, StorageError, print_notice
+from ..errors import DataError, StorageError, print_notice, require
 from ..files import (
     create_folder,
     flush_to_disk,
@@ -29,9 +29,11 @@ from ..files import (
 )
 from ..progress import Advance, show_progress
 from .documents import SPLITS, DocumentUnit, FileSlice, cached_by_mtime, split_documents
+from .id_files import IDS, IdOptions
 from .store import Store
 from .store_parts import BLOCK, Part, Piece, part_name, write_part
 from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions, build_vocabulary
+from .vocab.base import Ids
 
 VERSION = 6
 """Version of the files of a store."""
@@ -53,6 +55,8 @@ class Recipe:
     document_unit: DocumentUnit | None = None
     words: WordOptions = WordOptions()
     subwords: SubwordOptions = SubwordOptions()
+    id_options: IdOptions | None = None
+    """Options of files of ids; None for a text."""
 
 
 def prepare_text(recipe: Recipe, data_dir: Path, whole: bool = False) -> Store:
@@ -94,24 +98,35 @@ def hash_text(splits: Mapping[str, Sequence[FileSlice]], data_dir: Path) -> str:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
 
-def describe_recipe(recipe: Recipe, sha256: str) -> dict[str, Any]:
-    """Return a recipe as plain values, with the hash of its text."""
+def hash_starts(recipe: Recipe) -> str:
+    """Return a checksum of the positions where documents begin in files of ids."""
+    sha256 = hashlib.sha256()
+    for split in SPLITS:
+        for part in recipe.splits[split]:
+            sha256.update(np.ascontiguousarray(part.starts, "<i8"))
+    return sha256.hexdigest()
+
+
+def describe_recipe(recipe: Recipe, sha256: str | None) -> dict[str, Any]:
+    """Return a recipe as plain values, with the hash of its text, unless that is unknown."""
     sizes = {name: [part.n_byte for part in recipe.splits[name]] for name in SPLITS}
     description: dict[str, Any] = {
         "version": VERSION,
-        "text": sha256,
+        **({"text": sha256} if sha256 else {}),
         "vocab": recipe.vocab,
         "documents": recipe.document_unit,
         "bytes": {name: sum(sizes[name]) for name in SPLITS},
         # A line or a document also ends with its file.
         "cuts": short_hash(sizes),
     }
+    if recipe.id_options:
+        description["ids"] = asdict(recipe.id_options) | {"starts": hash_starts(recipe)}
     match recipe.vocab:
         case "words":
             description["words"] = asdict(recipe.words)
         case "bpe" | "unigram":
             description["subwords"] = asdict(recipe.subwords)
-        case name if name not in BUILT_IN:
+        case name if name not in (*BUILT_IN, IDS):
             vocab = sha256_file(Path(name)) if Path(name).is_file() else name
             description |= {"vocab": vocab, "words": asdict(recipe.words)}
     return description
@@ -151,7 +166,8 @@ def cut_slice(part: FileSlice, recipe: Recipe) -> Iterator[tuple[int, FileSlice]
     """Yield the pieces, with their numbers, of a slice that can be encoded one by one."""
     start, nth = part.start, 0
     # Other vocabularies join bytes to characters or words; none joins two lines.
-    is_lines = recipe.vocab != "bytes" or recipe.document_unit == "lines"
+    is_text = recipe.id_options is None
+    is_lines = is_text and (recipe.vocab != "bytes" or recipe.document_unit == "lines")
     while part.stop - start > PART:
         stop = find_line(part, start + PART) if is_lines else start + PART
         yield nth, replace(part, start=start, stop=stop)
@@ -173,6 +189,18 @@ def find_line(part: FileSlice, offset: int) -> int:
     return part.stop
 
 
+def prepare_apart(recipe: Recipe, folder: Path) -> Store:
+    """Return a store that stands alone: its identity is that of its parts, not of the text."""
+    description = describe_recipe(recipe, None)
+    create_folder(folder, partial(build_store, recipe=recipe, description=description))
+    store = Store(folder)
+    same = {name: store.manifest.get(name) for name in description} | {
+        "bytes": description["bytes"]
+    }
+    require(same == description, "out", folder, "a new folder, or a store of the same text")
+    return store
+
+
 def build_store(folder: Path, recipe: Recipe, description: dict[str, Any]) -> None:
     """Write the vocabulary, all parts and the manifest into a folder."""
     total = sum(description["bytes"].values())
@@ -190,7 +218,11 @@ def save_vocabulary(folder: Path, recipe: Recipe) -> Vocabulary:
     with show_progress("vocabulary", None) as advance:
         slices = [part for name in BUILT_IN.get(recipe.vocab, ()) for part in recipe.splits[name]]
         watched = [replace(part, on_read=advance) for part in slices]
-        vocab = build_vocabulary(recipe.vocab, watched, recipe.words, recipe.subwords)
+        if recipe.vocab == IDS:
+            ids = (part.highest_id() for name in SPLITS for part in recipe.splits[name])
+            vocab = Ids(recipe.id_options.n_token or 1 + max(ids, default=0))
+        else:
+            vocab = build_vocabulary(recipe.vocab, watched, recipe.words, recipe.subwords)
     write_text(vocab.to_json(), folder / "vocab.json")
     return vocab
 
@@ -200,33 +232,39 @@ def build_part(
 ) -> None:
     """Encode the text of a part; write its files, then the record that says that it is whole."""
     target = folder / part_name(unit.split, unit.nth)
-    n_unknown = 0
+    is_text, n_unknown = recipe.id_options is None, 0
+    n_byte = sum(part.n_byte for part in unit.slices) if is_text else 0
+    token_bytes = None if is_text else vocab.token_bytes()
 
-    def count_unknown(pieces: Iterator[Piece]) -> Iterator[Piece]:
-        nonlocal n_unknown
+    def count_tokens(pieces: Iterator[Piece]) -> Iterator[Piece]:
+        nonlocal n_byte, n_unknown
         for ids, starts in pieces:
             if vocab.unknown is not None:
                 n_unknown += int(np.count_nonzero(ids == vocab.unknown))
+            if token_bytes is not None:
+                n_byte += int(token_bytes[ids].sum())
             yield ids, starts
 
     watched = unit._replace(slices=[replace(part, on_read=advance) for part in unit.slices])
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder, prefix=".part-") as temporary:
         stem = Path(temporary, target.name)
-        pieces = count_unknown(encode_unit(watched, recipe.document_unit, vocab))
+        pieces = count_tokens(encode_unit(watched, recipe.document_unit, vocab))
         part = write_part(stem, pieces, vocab.dtype)
         for path in stem.parent.iterdir():
             flush_to_disk(path)
             os.replace(path, target.with_suffix(path.suffix))
-    write_json({"part": part, "unknown": n_unknown}, target.with_suffix(RECORD))
+    record = {"part": part, "bytes": n_byte, "unknown": n_unknown}
+    write_json(record, target.with_suffix(RECORD))
 
 
 def encode_unit(unit: Unit, kind: DocumentUnit | None, vocab: Vocabulary) -> Iterator[Piece]:
     """Yield the ids of a part's text, and where documents begin among them."""
     for nth, document in enumerate(split_documents(unit.slices, kind or "files")):
         begins = not unit.continues if nth == 0 else kind is not None
-        for ids in vocab.encode(document):
-            yield ids, [0] if begins and len(ids) else []
+        for ids, starts in document.pieces(vocab):
+            first = [0] if begins and len(ids) and 0 not in starts[:1] else []
+            yield ids, [*first, *starts]
             begins = begins and not len(ids)
 
 
@@ -237,15 +275,17 @@ def join_parts(
     records = [folder / f"{part_name(unit.split, unit.nth)}{RECORD}" for unit in units]
     manifest = description | {"dtype": vocab.dtype.name, "n_token": vocab.n_token}
     manifest["vocab_checksum"] = sha256_file(folder / "vocab.json")
-    manifest |= {name: dict.fromkeys(SPLITS, 0) for name in ("tokens", "unknown", "n_document")}
+    counts = ("bytes", "tokens", "unknown", "n_document")
+    manifest |= {name: dict.fromkeys(SPLITS, 0) for name in counts}
     manifest["parts"] = {split: [] for split in SPLITS}
     for unit, path in zip(units, records, strict=True):
-        record = read_json(path, {"part": list, "unknown": int})
+        record = read_json(path, {"part": list, "bytes": int, "unknown": int})
         part = Part(*record["part"])
         manifest["parts"][unit.split].append(part)
         manifest["tokens"][unit.split] += part.n_token
         manifest["n_document"][unit.split] += part.n_document
-        manifest["unknown"][unit.split] += record["unknown"]
+        for name in ("bytes", "unknown"):
+            manifest[name][unit.split] += record[name]
     write_json(manifest | {"checksum": short_hash(manifest)}, folder / "manifest.json")
     for path in records:
         path.unlink()

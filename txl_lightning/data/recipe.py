@@ -10,8 +10,9 @@ from ..errors import DataError, convert_fields, require
 from ..files import local_path
 from .corpora import CORPORA
 from .documents import SPLITS
+from .id_files import IDS, IdOptions, split_id_files
 from .preparation import Recipe, prepare_text
-from .store import EvalText, Store
+from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
 from .user_files import has_documents, split_user_files
 from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions
@@ -30,6 +31,9 @@ class DataConfig:
             sort, copy and recall are generated.
         path: Your own text instead of the corpus: a file, a folder or archive of documents,
             JSON lines, or three of these for train, val and test.
+        ids: Token ids instead of a text: .npy, flat .bin, Megatron's .bin beside its .idx,
+            datatrove's .ds; one file, three for train, val and test, or a folder.
+        store: A store made by prepare --out, instead of a text.
         vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
             tokenizer.json, or words, one per line; default the corpus's own, or bytes.
         document_unit: Unit of documents, which attend to nothing before them; default the
@@ -38,36 +42,52 @@ class DataConfig:
         words: Rules of words; default those of the corpus's published results.
         subwords: Training of subwords.
         task: Sizes of sort, copy and recall.
+        id_options: How files of ids are read.
         data_dir: Data directory; default $TXL_DATA, or data.
     """
 
     corpus: CorpusName = "python_source"
     path: str | list[str] | None = None
+    ids: str | list[str] | None = None
+    store: str | None = None
     vocab: str | None = None
     document_unit: Literal["none", "files", "lines"] | None = None
     split: tuple[float, float, float] = (0.9, 0.05, 0.05)
     words: WordOptions = WordOptions()
     subwords: SubwordOptions = SubwordOptions()
     task: TaskConfig = TaskConfig()
+    id_options: IdOptions = IdOptions()
     data_dir: str | None = None
 
     def __post_init__(self) -> None:
         convert_fields(self)
-        for name, path in (("data_dir", self.data_dir or ""), *(("path", p) for p in self.paths)):
-            local_path(name, path)
+        for name in ("data_dir", "path", "ids"):
+            value = getattr(self, name)
+            for path in [value or ""] if isinstance(value, str | None) else value:
+                local_path(name, path)
+        for name in ("path", "ids", "store"):
+            value = getattr(self, name)
+            require(name == self.kind or value is None, name, value, f"null with {self.kind}")
+        is_file = self.kind != "ids" or self.vocab not in BUILT_IN
+        require(is_file, "vocab", self.vocab, "the tokenizer.json of the ids, or null")
         adds_up = len(self.split) == 3 and min(self.split) >= 0 and abs(sum(self.split) - 1) < 1e-6
         require(adds_up, "split", list(self.split), "three fractions that add up to 1")
-        is_split = len(self.paths) == len(SPLITS) or not (self.paths or self.corpus in FRACTIONS)
+        has_own = {"corpus": self.corpus not in FRACTIONS, "store": True}
+        is_split = has_own.get(self.kind, len(self.paths) == len(SPLITS))
         expected = f"the default, because {self.name} has splits of its own"
         require(not is_split or self.split == DataConfig.split, "split", list(self.split), expected)
 
     def list_unused(self) -> dict[str, str]:
         """Return settings that have no effect on this text, and why."""
+        names, reasons = ("vocab", "document_unit", "words", "subwords", "task", "id_options"), {}
         if self.is_task:
-            names = ("vocab", "document_unit", "words", "subwords")
-            reasons = dict.fromkeys(names, f"{self.corpus} is a task")
+            reasons = dict.fromkeys((*names[:4], "id_options"), f"{self.corpus} is a task")
+        elif self.kind == "store":
+            reasons = dict.fromkeys(names, f"{self.name} is prepared")
+        elif self.kind == "ids":
+            reasons = dict.fromkeys(names[1:5], f"{self.name} has ids")
         else:
-            reasons = {"task": f"{self.name} is not a task"}
+            reasons = {"task": f"{self.name} is not a task", "id_options": f"{self.name} is text"}
             # A vocabulary's file may list words.
             for name, users in {"words": ("words",), "subwords": ("bpe", "unigram")}.items():
                 if self.vocab_name in BUILT_IN.keys() - users:
@@ -78,38 +98,52 @@ class DataConfig:
         return {name: reasons[name] for name in changed}
 
     @property
+    def kind(self) -> str:
+        """The setting that names the text: path, ids, store, or else corpus."""
+        names = ("path", "ids", "store")
+        return next((name for name in names if getattr(self, name) is not None), "corpus")
+
+    @property
     def is_task(self) -> bool:
-        return self.path is None and self.corpus in TASKS
+        return self.kind == "corpus" and self.corpus in TASKS
 
     @property
     def vocab_name(self) -> str:
-        return self.vocab or ("bytes" if self.paths else CORPORA[self.corpus].vocab)
+        own = {"path": "bytes", "ids": IDS}.get(self.kind)
+        return self.vocab or own or CORPORA[self.corpus].vocab
 
     @property
     def name(self) -> str:
-        return self.corpus if self.path is None else ", ".join(self.paths)
+        return self.corpus if self.kind == "corpus" else ", ".join(self.paths)
 
     @property
     def paths(self) -> list[str]:
-        return [self.path] if isinstance(self.path, str) else list(self.path or ())
+        value = () if self.kind == "corpus" else getattr(self, self.kind)
+        return [value] if isinstance(value, str) else list(value)
 
     @property
     def data_folder(self) -> Path:
         return Path(self.data_dir or os.environ.get("TXL_DATA") or "data").expanduser()
 
-    def recipe(self) -> "Recipe":
+    def recipe(self) -> Recipe:
         """Find or download the text, and return the recipe of its store."""
-        if paths := [Path(path).expanduser() for path in self.paths]:
+        paths = [Path(path).expanduser() for path in self.paths]
+        words, id_options = WordOptions(), None
+        if self.kind == "ids":
+            id_options = self.id_options
+            splits = split_id_files(paths, id_options, self.split, self.data_folder)
+            parts = [part for split in SPLITS for part in splits[split]]
+            unit = "files" if any(part.has_documents for part in parts) else None
+        elif self.kind == "path":
             splits = split_user_files(paths, self.split, self.data_folder)
             unit = "files" if any(map(has_documents, paths)) else None
-            words = WordOptions()
         else:
             corpus = CORPORA[self.corpus]
             splits = corpus.find_splits(self.data_folder, self.split)
             unit, words = corpus.document_unit, corpus.words
         unit = self.document_unit or unit
-        unit = None if unit == "none" else unit
-        return Recipe(splits, self.vocab_name, unit, self.words.fill(words), self.subwords)
+        options = (self.words.fill(words), self.subwords, id_options)
+        return Recipe(splits, self.vocab_name, None if unit == "none" else unit, *options)
 
     def open(self, whole: bool = False) -> Store | TaskStore:
         """Return the prepared text or a task; DataError if it is unavailable or cannot be encoded.
@@ -120,6 +154,8 @@ class DataConfig:
             warnings.warn(f"data.{name}: no effect, because {reason}", stacklevel=2)
         if self.is_task:
             return TaskStore(self.corpus, self.task)
+        if self.kind == "store":
+            return open_store(self.store, whole)
         return prepare_text(self.recipe(), self.data_folder, whole)
 
     def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:

@@ -60,11 +60,11 @@ class Store:
         for split in SPLITS:
             _ = self.text(split).whole
 
-    def find_damage(self, data_dir: Path, whole: bool = False) -> str | None:
+    def find_damage(self, data_dir: Path | None, whole: bool = False) -> str | None:
         """Return a description of the first damage of a store on disk, or None.
 
         The manifest and sizes are always compared; contents with `whole`, or if any file has been
-        changed or copied since the last comparison.
+        changed or copied since the last comparison, which `data_dir` remembers.
         """
         try:
             paths = [self.folder / name for name in ("manifest.json", "vocab.json")]
@@ -75,7 +75,7 @@ class Store:
                         raise DataError(f"{path}: damaged: {size:,} bytes of {n_byte:,}")
             if whole:
                 self.verify_all()
-            else:
+            elif data_dir:
                 cached_by_mtime("whole", paths, data_dir, self.verify_all)
         except DataError as error:
             return str(error)
@@ -109,11 +109,25 @@ class Store:
         vocab = f"vocabulary of {self.vocab.n_token:,} {self.vocab.unit}s"
         return f"{', '.join(counts)} ({splits}), {vocab}"
 
-    def bytes_per_token(self, split: str) -> float:
-        """Return the mean bytes per scored token, without the first symbol of each document."""
+    def bytes_per_token(self, split: str) -> float | None:
+        """Return the mean bytes per scored token, without the first symbol of each document; None
+        for ids whose text is unknown."""
+        if not any(self.manifest["bytes"].values()):
+            return None
         n_start = self.vocab.n_start * self.manifest["n_document"][split]
         n_scored = max(self.manifest["tokens"][split] - n_start, 1)
         return self.manifest["bytes"][split] / n_scored
+
+
+def open_store(path: str, whole: bool = False) -> Store:
+    """Open a store that prepare wrote; DataError if it is none, or damaged.
+
+    With `whole`, all files are compared with their checksums.
+    """
+    store = Store(Path(path).expanduser())
+    if problem := store.find_damage(None, whole):
+        raise DataError(f"data.store: {problem}; copy it again, or write it with prepare --out")
+    return store
 
 
 @dataclass(frozen=True)

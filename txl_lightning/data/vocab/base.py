@@ -138,6 +138,31 @@ class Characters(Vocabulary):
         return json.dumps({"kind": "characters", "alphabet": self.alphabet})
 
 
+@dataclass(frozen=True)
+class Ids(Vocabulary):
+    """Ids whose text is unknown: as text they are numbers with spaces between them."""
+
+    n_token: int
+    unit = "token"
+
+    def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
+        fix = "give ids, or the tokenizer.json of these ids as data.vocab"
+        raise DataError(f"{document.path}: the vocabulary has ids without text; {fix}")
+
+    def encode_text(self, text: str, where: str = "text") -> np.ndarray:
+        expected = f"expected ids from 0 to {self.n_token - 1}, with spaces between them"
+        for word in text.split():
+            if not (word.isascii() and word.isdecimal() and int(word) < self.n_token):
+                raise DataError(f"{where}: invalid {word[:40]}; {expected}")
+        return np.array([int(word) for word in text.split()], self.dtype)
+
+    def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
+        return (f"{index} " for index in ids)
+
+    def to_json(self) -> str:
+        return json.dumps({"kind": "ids", "n_token": self.n_token})
+
+
 def _code_points(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
 
