@@ -5,9 +5,8 @@ from typing import Any
 
 from ..data.corpora import CORPORA
 from ..data.documents import SPLITS
-from ..data.id_files import SUFFIXES
 from ..data.preparation import prepare_apart
-from ..data.recipe import DataConfig
+from ..data.recipe import DataConfig, find_kind
 from ..data.tasks import TASKS
 from ..errors import DataError
 from ..files import check_folder_writable
@@ -42,18 +41,12 @@ def prepare_command(name: str, out: str | None = None, check: bool = False, **te
     print(f"{store.vocab.n_token:,} {store.vocab.unit}s in the vocabulary")
     for split in SPLITS:
         n_token, n_unknown = (store.manifest[name][split] for name in ("tokens", "unknown"))
-        counts = [f"{n_token:>13,} tokens", f"{store.manifest['bytes'][split]:>13,} bytes"]
+        n_byte = f"{store.manifest['bytes'][split]:>13,} bytes"
+        # The text of ids may be unknown.
+        counts = [f"{n_token:>13,} tokens", *[n_byte] * (store.bytes_per_token(split) is not None)]
         if store.manifest["documents"]:
             counts.append(f"{store.manifest['n_document'][split]:>9,} documents")
         if n_unknown:
             counts.append(f"{n_unknown / n_token:6.2%} of the tokens unknown")
         print(f"{split:5}", *counts, sep="  ")
     print(f"fingerprint {store.fingerprint}, of its vocabulary {store.vocab.fingerprint}")
-
-
-def find_kind(path: Path) -> str:
-    """Return the setting of a path: path for a text, ids for files of ids, or store."""
-    if (path / "manifest.json").is_file():
-        return "store"
-    names = path.iterdir() if path.is_dir() else [path]
-    return "ids" if any(name.suffix in SUFFIXES for name in names) else "path"

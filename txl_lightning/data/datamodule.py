@@ -71,6 +71,9 @@ class CorpusDataModule(LightningDataModule):
             sort, copy and recall are generated.
         path: Your own text instead of the corpus: a file, a folder or archive of documents,
             JSON lines, or three of these for train, val and test.
+        ids: Token ids instead of a text: .npy, flat .bin, Megatron's .bin beside its .idx,
+            datatrove's .ds; one file, three for train, val and test, or a folder.
+        store: A store made by prepare --out, instead of a text.
         vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
             tokenizer.json, or words, one per line; default the corpus's own, or bytes.
         document_unit: Unit of documents, which attend to nothing before them; default the
@@ -79,6 +82,7 @@ class CorpusDataModule(LightningDataModule):
         words: Rules of words; default those of the corpus's published results.
         subwords: Training of subwords.
         task: Sizes of sort, copy and recall.
+        id_options: How files of ids are read.
         data_dir: Data directory; default $TXL_DATA, or data.
         tgt_len: Tokens per segment.
         batch_size: Rows read in parallel, over all devices together.

@@ -10,7 +10,7 @@ from ..errors import DataError, convert_fields, require
 from ..files import local_path
 from .corpora import CORPORA
 from .documents import SPLITS
-from .id_files import IDS, IdOptions, split_id_files
+from .id_files import IDS, SUFFIXES, IdOptions, split_id_files
 from .preparation import Recipe, prepare_text
 from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
@@ -159,7 +159,16 @@ class DataConfig:
         return prepare_text(self.recipe(), self.data_folder, whole)
 
     def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
-        """Encode a split with a given vocabulary in a permanent folder; DataError as in `open`."""
+        """Encode a split with a given vocabulary in a permanent folder; DataError as in `open`.
+
+        A store must have this vocabulary.
+        """
+        if self.kind == "store":
+            store = open_store(self.store)
+            theirs, ours = store.vocab.fingerprint, vocab.fingerprint
+            if theirs != ours:
+                raise DataError(f"{self.store}: vocabulary {theirs}; the checkpoint's is {ours}")
+            return EvalText.from_store(self.name, store, split)
         recipe, saved = self.recipe(), folder / "vocab.json"
         nonempty = [name for name, parts in recipe.splits.items() if any(p.n_byte for p in parts)]
         if split not in nonempty:
@@ -171,3 +180,12 @@ class DataConfig:
         fingerprint = store.manifest["text"][:16]
         text = replace(EvalText.from_store(self.name, store, split), fingerprint=fingerprint)
         return text if len(nonempty) > 1 else replace(text, split="whole text")
+
+
+def find_kind(path: Path) -> str:
+    """Return the setting of a path: path for a text, ids for files of ids, or store."""
+    # Unlike Path.is_file, os.path.isfile is False where nothing may be read.
+    if os.path.isfile(path / "manifest.json"):
+        return "store"
+    names = os.listdir(path) if os.path.isdir(path) else [path.name]
+    return "ids" if any(name.endswith(SUFFIXES) for name in names) else "path"

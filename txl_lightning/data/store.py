@@ -103,7 +103,8 @@ class Store:
     def describe(self) -> str:
         """Return the sizes of text and vocabulary in one line."""
         names = {"n_document": "documents"} if self.manifest["documents"] else {}
-        names |= {"bytes": "bytes", "tokens": "tokens"}
+        names |= {"bytes": "bytes"} if any(self.manifest["bytes"].values()) else {}
+        names |= {"tokens": "tokens"}
         counts = [f"{sum(self.manifest[key].values()):,} {names[key]}" for key in names]
         splits = ", ".join(f"{self.manifest['tokens'][split]:,} {split}" for split in SPLITS)
         vocab = f"vocabulary of {self.vocab.n_token:,} {self.vocab.unit}s"

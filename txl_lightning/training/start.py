@@ -31,6 +31,10 @@ EQUAL_STATE = {"adamw": "adam"}
 """Optimizers that can load the state of another one."""
 
 
+TEXTS = ("corpus", "path", "ids", "store")
+"""Settings that name the text."""
+
+
 @dataclass(frozen=True)
 class Start:
     """The checkpoint that a command starts from, and the run that it continues, if any."""
@@ -105,9 +109,9 @@ def find_text_settings(path: Path, data: Namespace, words: list[str]) -> dict[st
     """Return the data settings of a checkpoint's run; without its text if another one is given."""
     settings = load_data_settings(path)
     names = settings.keys() & {field.name for field in fields(CorpusConfig)}
-    is_default = (data.path, data.corpus) == (None, DataConfig.corpus)
+    is_default = [data[name] for name in TEXTS] == [getattr(DataConfig, name) for name in TEXTS]
     if not is_default or any(word.startswith("--data.corpus") for word in words):
-        names -= {"corpus", "path"}
+        names -= set(TEXTS)
     return flatten_settings({name: settings[name] for name in names}, "data.")
 
 
