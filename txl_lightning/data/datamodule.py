@@ -73,7 +73,8 @@ class CorpusDataModule(LightningDataModule):
             JSON lines, or three of these for train, val and test.
         ids: Token ids instead of a text: .npy, flat .bin, Megatron's .bin beside its .idx,
             datatrove's .ds; one file, three for train, val and test, or a folder.
-        store: A store made by prepare --out, instead of a text.
+        store: A store made by prepare --out, instead of a text: a folder, or a URL (s3://...).
+        cache_gigabytes: Limit of a URL's blocks that are copied to data_dir; default none is.
         vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
             tokenizer.json, or words, one per line; default the corpus's own, or bytes.
         document_unit: Unit of documents, which attend to nothing before them; default the

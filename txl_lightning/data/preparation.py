@@ -31,7 +31,7 @@ from ..progress import Advance, show_progress
 from .documents import SPLITS, DocumentUnit, FileSlice, cached_by_mtime, split_documents
 from .id_files import IDS, IdOptions
 from .store import Store
-from .store_parts import BLOCK, Part, Piece, part_name, write_part
+from .store_parts import BLOCK, Part, Piece, hash_bytes, part_name, write_part
 from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions, build_vocabulary
 from .vocab.base import Ids
 
@@ -274,7 +274,7 @@ def join_parts(
     """Write the manifest of parts that are all there, and remove their records."""
     records = [folder / f"{part_name(unit.split, unit.nth)}{RECORD}" for unit in units]
     manifest = description | {"dtype": vocab.dtype.name, "n_token": vocab.n_token}
-    manifest["vocab_checksum"] = sha256_file(folder / "vocab.json")
+    manifest["vocab_checksum"] = hash_bytes((folder / "vocab.json").read_bytes())
     counts = ("bytes", "tokens", "unknown", "n_document")
     manifest |= {name: dict.fromkeys(SPLITS, 0) for name in counts}
     manifest["parts"] = {split: [] for split in SPLITS}

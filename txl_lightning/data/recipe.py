@@ -12,6 +12,7 @@ from .corpora import CORPORA
 from .documents import SPLITS
 from .id_files import IDS, SUFFIXES, IdOptions, split_id_files
 from .preparation import Recipe, prepare_text
+from .remote import DiskCache
 from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
 from .user_files import has_documents, split_user_files
@@ -33,7 +34,8 @@ class DataConfig:
             JSON lines, or three of these for train, val and test.
         ids: Token ids instead of a text: .npy, flat .bin, Megatron's .bin beside its .idx,
             datatrove's .ds; one file, three for train, val and test, or a folder.
-        store: A store made by prepare --out, instead of a text.
+        store: A store made by prepare --out, instead of a text: a folder, or a URL (s3://...).
+        cache_gigabytes: Limit of a URL's blocks that are copied to data_dir; default none is.
         vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
             tokenizer.json, or words, one per line; default the corpus's own, or bytes.
         document_unit: Unit of documents, which attend to nothing before them; default the
@@ -50,6 +52,7 @@ class DataConfig:
     path: str | list[str] | None = None
     ids: str | list[str] | None = None
     store: str | None = None
+    cache_gigabytes: float | None = None
     vocab: str | None = None
     document_unit: Literal["none", "files", "lines"] | None = None
     split: tuple[float, float, float] = (0.9, 0.05, 0.05)
@@ -155,7 +158,9 @@ class DataConfig:
         if self.is_task:
             return TaskStore(self.corpus, self.task)
         if self.kind == "store":
-            return open_store(self.store, whole)
+            limit = int((self.cache_gigabytes or 0) * 1e9)
+            cache = DiskCache(self.data_folder / "prepared" / "blocks", limit) if limit else None
+            return open_store(self.store, whole, cache)
         return prepare_text(self.recipe(), self.data_folder, whole)
 
     def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:

@@ -1,6 +1,5 @@
 """A prepared text on disk, memory-mapped, with a manifest; and texts to score."""
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
-from ..files import parse_json, short_hash
+from ..files import URL, parse_json, short_hash
 from .documents import SPLITS, cached_by_mtime
-from .store_parts import LocalFiles, Part, PartedText
+from .remote import DiskCache, RemoteFiles
+from .store_parts import LocalFiles, Part, PartedText, hash_bytes
 from .tasks import TaskStore
 from .tokens import Tokens
 from .vocab import Vocabulary, load_vocabulary
@@ -28,31 +28,44 @@ MANIFEST = {
 class Store:
     """A prepared text that stands alone: ids and document starts of each split, vocabulary."""
 
-    folder: Path
+    folder: Path | str
+    """A folder, or a URL."""
+    cache: DiskCache | None = None
+    """Copies of a URL's blocks."""
     example_len = None  # only tasks have examples, whose answers are right or wrong
 
     @cached_property
-    def files(self) -> LocalFiles:
-        return LocalFiles(self.folder)
+    def files(self) -> LocalFiles | RemoteFiles:
+        if isinstance(self.folder, Path):
+            return LocalFiles(self.folder)
+        return RemoteFiles(self.folder, self.cache)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """Metadata of the text and its files; DataError if damaged."""
         name = f"{self.files}/manifest.json"
-        manifest = parse_json(name, self.files.load("manifest.json"), MANIFEST)
-        if manifest.pop("checksum") != short_hash(manifest):
-            raise DataError(f"{name}: damaged: its checksum differs")
-        return manifest
+
+        def check(content: bytes) -> dict[str, Any]:
+            manifest = parse_json(name, content, MANIFEST)
+            if manifest.pop("checksum") != short_hash(manifest):
+                raise DataError(f"{name}: damaged: its checksum differs")
+            return manifest
+
+        return self.files.load("manifest.json", check)
 
     @cached_property
     def vocab(self) -> Vocabulary:
-        name, text = f"{self.files}/vocab.json", self.files.load("vocab.json")
-        if hashlib.sha256(text).hexdigest() != self.manifest["vocab_checksum"]:
-            raise DataError(f"{name}: damaged: its checksum is not the manifest's")
-        try:
-            return load_vocabulary(text.decode())
-        except DataError as error:
-            raise DataError(f"{name}: {error}") from error
+        name = f"{self.files}/vocab.json"
+
+        def check(content: bytes) -> Vocabulary:
+            if hash_bytes(content) != self.manifest["vocab_checksum"]:
+                raise DataError(f"{name}: damaged: its checksum is not the manifest's")
+            try:
+                return load_vocabulary(content.decode())
+            except DataError as error:
+                raise DataError(f"{name}: {error}") from error
+
+        return self.files.load("vocab.json", check)
 
     def verify_all(self) -> None:
         """Compare all files with their checksums; DataError for the first that differs."""
@@ -120,11 +133,13 @@ class Store:
         return self.manifest["bytes"][split] / n_scored
 
 
-def open_store(path: str, whole: bool = False) -> Store:
-    """Open a store that prepare wrote; DataError if it is none, or damaged.
+def open_store(path: str, whole: bool = False, cache: DiskCache | None = None) -> Store:
+    """Open a store that prepare wrote, in a folder or at a URL; DataError if it is damaged.
 
-    With `whole`, all files are compared with their checksums.
+    With `whole`, all files in a folder are compared with their checksums.
     """
+    if URL.match(path):
+        return Store(path.rstrip("/"), cache)
     store = Store(Path(path).expanduser())
     if problem := store.find_damage(None, whole):
         raise DataError(f"data.store: {problem}; copy it again, or write it with prepare --out")

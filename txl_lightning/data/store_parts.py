@@ -10,16 +10,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy import ndarray
 
 from ..errors import DataError
 
+T = TypeVar("T")
 BLOCK = 1 << 20  # bytes; a power of two, so that no id spans two blocks
 SUM = 8  # bytes of a block's checksum
-OPEN_PARTS = 1024
+OPEN_PARTS = 256
 """Parts whose files are open at a time: more than the rows of a batch."""
 START = np.dtype("int64")
 
@@ -114,7 +115,7 @@ def check_block(name: str, block: int, ids: ndarray, sums: bytes, n_token: int) 
     """Raise a DataError if a block differs from its checksum, or has an id from n_token on."""
     if hash_blocks([ids]) != sums[block * SUM : (block + 1) * SUM]:
         where = f"block {block + 1} of {len(sums) // SUM} differs from its checksum"
-        raise DataError(f"{name}: damaged: {where}; run again to encode it again")
+        raise DataError(f"{name}: damaged: {where}")
     if ids.max() >= n_token:
         raise DataError(f"{name}: id {ids.max()} is beyond the {n_token} tokens")
 
@@ -133,9 +134,9 @@ class LocalFiles:
     def __str__(self) -> str:
         return str(self.folder)
 
-    def load(self, name: str) -> bytes:
-        """Return a small file; OSError if it cannot be read."""
-        return (self.folder / name).read_bytes()
+    def load(self, name: str, check: Callable[[bytes], T]) -> T:
+        """Return what `check` returns of a small file; OSError if it cannot be read."""
+        return check((self.folder / name).read_bytes())
 
     def load_array(self, name: str, dtype: np.dtype, sums: bytes) -> ndarray:
         """Return a file as an array, after comparing all of it with its checksums."""
@@ -143,7 +144,15 @@ class LocalFiles:
             raise DataError(f"{path}: damaged: its checksum is not the manifest's")
         return map_array(path, dtype)
 
-    def open_ids(self, name: str, dtype: np.dtype, sums: bytes, n_token: int) -> CheckedIds:
+    def keep_rows(self, n_row: int) -> None:
+        """Nothing: the system keeps what is read again."""
+
+    def map(self, compute: Callable[..., ndarray], *arguments: Iterable) -> Iterable[ndarray]:
+        return map(compute, *arguments)
+
+    def open_ids(
+        self, name: str, dtype: np.dtype, sums: bytes, n_id: int, n_token: int
+    ) -> CheckedIds:
         return CheckedIds(self.folder / name, dtype, sums, n_token)
 
 
@@ -181,6 +190,7 @@ class PartedText:
         return int(self.first_P[-1])
 
     def ids_at(self, position_BL: ndarray) -> ndarray:
+        self.files.keep_rows(len(position_BL))
         return self._gather(position_BL, lambda nth, place_K: self.open_part(nth).ids[place_K])
 
     def doc_position(self, position_BL: ndarray) -> ndarray:
@@ -220,9 +230,13 @@ class PartedText:
         """Return what `compute` finds for the positions within each part."""
         nth_BL = np.searchsorted(self.first_P, position_BL, "right") - 1
         result_BL = np.empty(position_BL.shape, START)
-        for nth in np.unique(nth_BL):
-            here_BL = nth_BL == nth
-            result_BL[here_BL] = compute(int(nth), position_BL[here_BL] - self.first_P[nth])
+        nths = np.unique(nth_BL).tolist()
+        masks = [nth_BL == nth for nth in nths]
+        places = [
+            position_BL[mask] - self.first_P[nth] for nth, mask in zip(nths, masks, strict=True)
+        ]
+        for mask, found in zip(masks, self.files.map(compute, nths, places), strict=True):
+            result_BL[mask] = found
         return result_BL
 
     def _find_starts(self, nth: int, place_K: ndarray) -> ndarray:
@@ -233,11 +247,16 @@ class PartedText:
 
     def _open_part(self, nth: int) -> TextPart:
         part, stem = self.parts[nth], part_name(self.split, nth)
-        sums = self.files.load(f"{stem}.sums")
-        if hash_bytes(sums) != part.checksum:
-            raise DataError(f"{self.files}/{stem}.sums: damaged: its checksum differs")
+
+        def check_sums(content: bytes) -> bytes:
+            if hash_bytes(content) != part.checksum:
+                raise DataError(f"{self.files}/{stem}.sums: damaged: its checksum differs")
+            return content
+
+        sums = self.files.load(f"{stem}.sums", check_sums)
         n_byte = -(-part.n_token * self.dtype.itemsize // BLOCK) * SUM
-        ids = self.files.open_ids(f"{stem}.ids", self.dtype, sums[:n_byte], self.n_token)
+        sizes = (part.n_token, self.n_token)
+        ids = self.files.open_ids(f"{stem}.ids", self.dtype, sums[:n_byte], *sizes)
         return TextPart(ids, self.files.load_array(f"{stem}.starts", START, sums[n_byte:]))
 
 
