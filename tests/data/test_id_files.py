@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning.data import id_files, preparation
+from txl_lightning.data import id_files, units
 from txl_lightning.data.id_files import IdOptions
 from txl_lightning.data.recipe import DataConfig
 from txl_lightning.errors import DataError
@@ -70,7 +70,7 @@ def test_ids_of_each_format_are_read_with_their_documents(open_ids, tmp_path, mo
     save, file, options = FORMATS[name]
     save(tmp_path)
     store = open_ids(file, **options)
-    monkeypatch.setattr(preparation, "PART", 200)
+    monkeypatch.setattr(units, "PART", 200)
     monkeypatch.setattr(id_files, "AT_ONCE", 64)
     shutil.rmtree("data")
     for each in (store, open_ids(file, **options)):
@@ -87,7 +87,7 @@ def test_documents_end_with_the_separator(open_ids, tmp_path, monkeypatch):
     expected = [0, *(np.flatnonzero(IDS[:-1] == 9) + 1)]
     for size in (1 << 20, 16):
         monkeypatch.setattr(id_files, "AT_ONCE", size)
-        monkeypatch.setattr(preparation, "PART", 2 * size)
+        monkeypatch.setattr(units, "PART", 2 * size)
         shutil.rmtree("data", ignore_errors=True)
         assert open_ids("a.bin", separator=9).text("train").starts.tolist() == expected
 

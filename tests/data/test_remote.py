@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from txl_lightning.data import preparation, remote, store_parts
+from txl_lightning.data import remote, store_parts, units
 from txl_lightning.data.documents import whole_file
 from txl_lightning.data.preparation import Recipe, prepare_apart
 from txl_lightning.data.remote import DiskCache
@@ -44,7 +44,7 @@ def stored(tmp_path, monkeypatch, write_files):
     for module in (store_parts, remote):
         monkeypatch.setattr(module, "BLOCK", 64)
     monkeypatch.setattr(remote, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(preparation, "PART", 500)
+    monkeypatch.setattr(units, "PART", 500)
     monkeypatch.setattr(Faulty, "fail", staticmethod(lambda content: content))
     Faulty.requests.clear()
     lines = [b"%d line\n" % n for n in range(400)]

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl_lightning.data import documents, preparation
+from txl_lightning.data import documents, preparation, units
 from txl_lightning.data.documents import FileSlice, split_documents, whole_file
-from txl_lightning.data.preparation import Recipe, build_part, plan_units, prepare_text
+from txl_lightning.data.preparation import Recipe, prepare_text, save_vocabulary
 from txl_lightning.data.recipe import DataConfig
 from txl_lightning.data.store import EvalText
 from txl_lightning.data.user_files import split_by_fractions
@@ -150,7 +150,7 @@ def test_text_in_parts_has_the_tokens_and_documents_of_one_part(
     words = WordOptions(line_end="double_eos", lower_case=True)
     made = recipe(PARTED, PARTED[:40], b"a", vocab=vocab, document_unit=unit, words=words)
     store = prepare_text(made, tmp_path / "whole")
-    monkeypatch.setattr(preparation, "PART", 14)
+    monkeypatch.setattr(units, "PART", 14)
     parted = prepare_text(made, tmp_path / "parted")
     text, whole = parted.text("train"), store.text("train")
     assert (len(text.parts) > 9, len(whole.parts)) == (True, 1)
@@ -167,8 +167,9 @@ def test_text_in_parts_has_the_tokens_and_documents_of_one_part(
 def test_progress_counts_every_byte_that_is_encoded(tmp_path, recipe, unit):
     advanced = []
     made = recipe(b"ab\ncde\n" * 10, cut=ALL_TRAIN, document_unit=unit)
-    [unit] = plan_units(made)
-    build_part(tmp_path, unit, made, Bytes(), advanced.append)
+    save_vocabulary(tmp_path, made)
+    [unit] = made.plan()
+    units.build_part(tmp_path, unit, advanced.append)
     assert (tmp_path / "train" / "00000.ids").read_bytes() == b"ab\ncde\n" * 10
     assert sum(advanced) == 70
 
@@ -212,7 +213,7 @@ import os, signal
 from pathlib import Path
 from txl_lightning.data import preparation
 from txl_lightning.data.documents import whole_file
-preparation.build_part = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+preparation.build_parts = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 splits = dict.fromkeys(("train", "val", "test"), whole_file(Path("20.txt")))
 preparation.prepare_text(preparation.Recipe(splits), Path("."))
 """

@@ -16,9 +16,9 @@ from numpy import ndarray
 
 from ..errors import DataError, convert_fields, print_notice, require_at_least
 from .documents import SPLITS, FileSlice, Splits
-from .store_parts import Piece
 from .user_files import NAMES, list_files
 from .vocab import Vocabulary
+from .vocab.base import Piece
 
 IdType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
 SUFFIXES = (".npy", ".bin", ".ds")
@@ -78,6 +78,11 @@ class IdSlice(FileSlice):
     def array(self) -> ndarray:
         """All ids of the file."""
         return np.memmap(self.path, self.dtype, "r", self.first)
+
+    def narrow(self, start: int, stop: int) -> "IdSlice":
+        part = replace(self, start=start, stop=stop)
+        # A worker gets no other starts.
+        return replace(part, starts=self.starts[slice(*self.starts.searchsorted(part.bounds))])
 
     def find_starts(self, low: int, high: int) -> ndarray:
         """Return the positions from low up to high where documents begin."""

@@ -1,49 +1,43 @@
-"""Preparing a text: encoded once, in parts, into a store.
-
-A text is cut into parts of about 64 MiB by its bytes alone, so that they are the same for any
-number of workers.
-"""
+"""Preparing a text: encoded once, in parts, by one or many workers, into a store."""
 
 import hashlib
+import json
 import os
-import re
+import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from ..errors import DataError, StorageError, print_notice, require
 from ..files import (
     create_folder,
-    flush_to_disk,
+    explain_write_errors,
     read_json,
     sha256_file,
     short_hash,
     write_json,
     write_text,
 )
-from ..progress import Advance, show_progress
-from .documents import SPLITS, DocumentUnit, FileSlice, cached_by_mtime, split_documents
+from ..progress import show_progress
+from .documents import SPLITS, DocumentUnit, FileSlice, cached_by_mtime
 from .id_files import IDS, IdOptions
 from .store import Store
-from .store_parts import BLOCK, Part, Piece, hash_bytes, part_name, write_part
-from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions, build_vocabulary
+from .store_parts import Part, hash_bytes
+from .units import RECORD, Unit, plan_units
+from .vocab import BUILT_IN, SubwordOptions, WordOptions, build_vocabulary, load_vocabulary
 from .vocab.base import Ids
+from .workers import Workers, build_here, find_missing
 
 VERSION = 6
 """Version of the files of a store."""
 LARGE = 10_000_000
 """Bytes of text from which a message is printed, because encoding takes long."""
-PART = 64 << 20
-"""Bytes of text after which a part ends."""
-LINE = re.compile(rb"\S\n(?=\S)")
-RECORD = ".json"
-"""Ending of the file that says that a part is whole, until all are."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +52,23 @@ class Recipe:
     id_options: IdOptions | None = None
     """Options of files of ids; None for a text."""
 
+    def plan(self) -> list[Unit]:
+        """Return the units of the text, which workers encode."""
+        in_lines = not self.id_options and (self.vocab != "bytes" or self.document_unit == "lines")
+        return plan_units(self.splits, self.document_unit, in_lines)
 
-def prepare_text(recipe: Recipe, data_dir: Path, whole: bool = False) -> Store:
-    """Return the store of a text under `data_dir`, built by one process if absent or damaged.
+
+def prepare_text(
+    recipe: Recipe, data_dir: Path, whole: bool = False, workers: Workers = build_here
+) -> Store:
+    """Return the store of a text under `data_dir`, built if absent or damaged.
 
     With `whole`, all files are compared with their checksums.
     """
     # Everything that the tokens depend on names the folder.
     description = describe_recipe(recipe, hash_text(recipe.splits, data_dir))
     folder = data_dir / "prepared" / short_hash(description)
-    build = partial(build_store, recipe=recipe, description=description)
+    build = partial(build_store, recipe=recipe, description=description, workers=workers)
     create_folder(folder, build)
     if problem := Store(folder).find_damage(data_dir, whole):
         try:
@@ -129,91 +130,76 @@ def describe_recipe(recipe: Recipe, sha256: str | None) -> dict[str, Any]:
         case name if name not in (*BUILT_IN, IDS):
             vocab = sha256_file(Path(name)) if Path(name).is_file() else name
             description |= {"vocab": vocab, "words": asdict(recipe.words)}
-    return description
+    # As a manifest has it: tuples become lists.
+    return json.loads(json.dumps(description))
 
 
-class Unit(NamedTuple):
-    """The text of one part."""
+def prepare_apart(recipe: Recipe, folder: Path, workers: Workers = build_here) -> Store:
+    """Return a store that stands alone: its identity is that of its parts, not of the text.
 
-    split: str
-    nth: int
-    slices: list[FileSlice]
-    continues: bool
-    """Its text continues the last document of the part before."""
-
-
-def plan_units(recipe: Recipe) -> list[Unit]:
-    """Return the parts of train, val and test, in order."""
-    return [unit for split in SPLITS for unit in plan_split(recipe, split)]
+    Parts that an earlier, killed call has built are not built again.
+    """
+    if not folder.is_dir():
+        build_share(recipe, folder, workers)
+    return join_shares(recipe, folder)
 
 
-def plan_split(recipe: Recipe, split: str) -> Iterator[Unit]:
-    """Yield the parts of a split: whole slices, and pieces of large ones."""
-    pieces = [
-        (piece, nth > 0) for part in recipe.splits[split] for nth, piece in cut_slice(part, recipe)
-    ]
-    total = nth = first = 0
-    for end, (piece, _) in enumerate(pieces, 1):
-        total += piece.n_byte
-        if end == len(pieces) or total + pieces[end][0].n_byte > PART:
-            is_inner = nth > 0 if recipe.document_unit is None else pieces[first][1]
-            continues = is_inner and recipe.document_unit != "lines"
-            yield Unit(split, nth, [piece for piece, _ in pieces[first:end]], continues)
-            total, nth, first = 0, nth + 1, end
+def build_share(
+    recipe: Recipe, folder: Path, workers: Workers, nth: int = 1, n_share: int = 1
+) -> None:
+    """Build every n_share-th part from the nth, unless it is there, in FOLDER.parts."""
+    work, description = folder.with_name(f"{folder.name}.parts"), describe_recipe(recipe, None)
+    with explain_write_errors(work):
+        work.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{work}.lock"):
+            if not (saved := work / "recipe.json").exists():
+                save_vocabulary(work, recipe)
+                write_json(description, saved)
+        expected = "parts of the same text and settings; remove it"
+        require(read_json(saved) == description, "out", work, expected)
+        build_parts(work, recipe.plan()[nth - 1 :: n_share], workers)
 
 
-def cut_slice(part: FileSlice, recipe: Recipe) -> Iterator[tuple[int, FileSlice]]:
-    """Yield the pieces, with their numbers, of a slice that can be encoded one by one."""
-    start, nth = part.start, 0
-    # Other vocabularies join bytes to characters or words; none joins two lines.
-    is_text = recipe.id_options is None
-    is_lines = is_text and (recipe.vocab != "bytes" or recipe.document_unit == "lines")
-    while part.stop - start > PART:
-        stop = find_line(part, start + PART) if is_lines else start + PART
-        yield nth, replace(part, start=start, stop=stop)
-        start, nth = stop, nth + 1
-    if start < part.stop:
-        yield nth, replace(part, start=start)
-
-
-def find_line(part: FileSlice, offset: int) -> int:
-    """Return the first beginning of a line after `offset`, not beside other white space."""
-    with part.path.open("rb") as file:
-        while offset < part.stop:
-            file.seek(offset - 2)
-            window = file.read(min(BLOCK, part.stop - offset + 2))
-            if match := LINE.search(window):
-                return offset - 2 + match.end()
-            # The end may be the beginning of a match.
-            offset += max(len(window) - 2, 1)
-    return part.stop
-
-
-def prepare_apart(recipe: Recipe, folder: Path) -> Store:
-    """Return a store that stands alone: its identity is that of its parts, not of the text."""
-    description = describe_recipe(recipe, None)
-    create_folder(folder, partial(build_store, recipe=recipe, description=description))
+def join_shares(recipe: Recipe, folder: Path) -> Store:
+    """Return the store of parts that `build_share` has built; a missing one is a DataError."""
+    work, description = folder.with_name(f"{folder.name}.parts"), describe_recipe(recipe, None)
+    if not folder.is_dir():
+        with explain_write_errors(folder), FileLock(f"{work}.lock"):
+            # Another process may have joined them.
+            if not folder.is_dir():
+                require(work.is_dir(), "join", work, "the parts that prepare --part has built")
+                join_parts(work, recipe.plan(), read_json(work / "recipe.json"))
+                os.replace(work, folder)
+                remove_records(folder)
     store = Store(folder)
-    same = {name: store.manifest.get(name) for name in description} | {
-        "bytes": description["bytes"]
-    }
-    require(same == description, "out", folder, "a new folder, or a store of the same text")
+    same = {name: store.manifest.get(name) for name in description}
+    # The manifest of ids counts the bytes of their text.
+    is_same = same | {"bytes": description["bytes"]} == description
+    require(is_same, "out", folder, "a new folder, or a store of the same text")
     return store
 
 
-def build_store(folder: Path, recipe: Recipe, description: dict[str, Any]) -> None:
+def build_store(
+    folder: Path, recipe: Recipe, description: dict[str, Any], workers: Workers
+) -> None:
     """Write the vocabulary, all parts and the manifest into a folder."""
-    total = sum(description["bytes"].values())
+    save_vocabulary(folder, recipe)
+    build_parts(folder, units := recipe.plan(), workers)
+    join_parts(folder, units, description)
+    remove_records(folder)
+
+
+def build_parts(folder: Path, units: Sequence[Unit], workers: Workers) -> None:
+    """Build those of some parts that are not there."""
+    missing = find_missing(folder, units)
+    total = sum(unit.n_byte for unit in missing)
     if total > LARGE and not sys.stderr.isatty():
-        print_notice(f"encoding {total:,} bytes as {recipe.vocab}")
-    vocab, units = save_vocabulary(folder, recipe), plan_units(recipe)
+        print_notice(f"encoding {total:,} bytes")
     with show_progress("encoding", total) as advance:
-        for unit in units:
-            build_part(folder, unit, recipe, vocab, advance)
-    join_parts(folder, units, vocab, description)
+        workers(folder, missing, advance)
 
 
-def save_vocabulary(folder: Path, recipe: Recipe) -> Vocabulary:
+def save_vocabulary(folder: Path, recipe: Recipe) -> None:
     """Build or load the vocabulary, and save it."""
     with show_progress("vocabulary", None) as advance:
         slices = [part for name in BUILT_IN.get(recipe.vocab, ()) for part in recipe.splits[name]]
@@ -224,61 +210,22 @@ def save_vocabulary(folder: Path, recipe: Recipe) -> Vocabulary:
         else:
             vocab = build_vocabulary(recipe.vocab, watched, recipe.words, recipe.subwords)
     write_text(vocab.to_json(), folder / "vocab.json")
-    return vocab
 
 
-def build_part(
-    folder: Path, unit: Unit, recipe: Recipe, vocab: Vocabulary, advance: Advance
-) -> None:
-    """Encode the text of a part; write its files, then the record that says that it is whole."""
-    target = folder / part_name(unit.split, unit.nth)
-    is_text, n_unknown = recipe.id_options is None, 0
-    n_byte = sum(part.n_byte for part in unit.slices) if is_text else 0
-    token_bytes = None if is_text else vocab.token_bytes()
-
-    def count_tokens(pieces: Iterator[Piece]) -> Iterator[Piece]:
-        nonlocal n_byte, n_unknown
-        for ids, starts in pieces:
-            if vocab.unknown is not None:
-                n_unknown += int(np.count_nonzero(ids == vocab.unknown))
-            if token_bytes is not None:
-                n_byte += int(token_bytes[ids].sum())
-            yield ids, starts
-
-    watched = unit._replace(slices=[replace(part, on_read=advance) for part in unit.slices])
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder, prefix=".part-") as temporary:
-        stem = Path(temporary, target.name)
-        pieces = count_tokens(encode_unit(watched, recipe.document_unit, vocab))
-        part = write_part(stem, pieces, vocab.dtype)
-        for path in stem.parent.iterdir():
-            flush_to_disk(path)
-            os.replace(path, target.with_suffix(path.suffix))
-    record = {"part": part, "bytes": n_byte, "unknown": n_unknown}
-    write_json(record, target.with_suffix(RECORD))
-
-
-def encode_unit(unit: Unit, kind: DocumentUnit | None, vocab: Vocabulary) -> Iterator[Piece]:
-    """Yield the ids of a part's text, and where documents begin among them."""
-    for nth, document in enumerate(split_documents(unit.slices, kind or "files")):
-        begins = not unit.continues if nth == 0 else kind is not None
-        for ids, starts in document.pieces(vocab):
-            first = [0] if begins and len(ids) and 0 not in starts[:1] else []
-            yield ids, [*first, *starts]
-            begins = begins and not len(ids)
-
-
-def join_parts(
-    folder: Path, units: Sequence[Unit], vocab: Vocabulary, description: dict[str, Any]
-) -> None:
-    """Write the manifest of parts that are all there, and remove their records."""
-    records = [folder / f"{part_name(unit.split, unit.nth)}{RECORD}" for unit in units]
-    manifest = description | {"dtype": vocab.dtype.name, "n_token": vocab.n_token}
-    manifest["vocab_checksum"] = hash_bytes((folder / "vocab.json").read_bytes())
+def join_parts(folder: Path, units: Sequence[Unit], description: dict[str, Any]) -> None:
+    """Write the manifest of parts; DataError if one is missing or not whole."""
+    if missing := find_missing(folder, units):
+        names = ", ".join(unit.name for unit in missing[:5]) + ", ..." * (len(missing) > 5)
+        raise DataError(f"{folder}: {len(missing)} of {len(units)} parts are missing: {names}")
+    vocab = (folder / "vocab.json").read_bytes()
+    dtype = (loaded := load_vocabulary(vocab.decode())).dtype.name
+    manifest = description | {"dtype": dtype, "n_token": loaded.n_token}
+    manifest["vocab_checksum"] = hash_bytes(vocab)
     counts = ("bytes", "tokens", "unknown", "n_document")
     manifest |= {name: dict.fromkeys(SPLITS, 0) for name in counts}
     manifest["parts"] = {split: [] for split in SPLITS}
-    for unit, path in zip(units, records, strict=True):
+    for unit in units:
+        path = folder / f"{unit.name}{RECORD}"
         record = read_json(path, {"part": list, "bytes": int, "unknown": int})
         part = Part(*record["part"])
         manifest["parts"][unit.split].append(part)
@@ -287,5 +234,13 @@ def join_parts(
         for name in ("bytes", "unknown"):
             manifest[name][unit.split] += record[name]
     write_json(manifest | {"checksum": short_hash(manifest)}, folder / "manifest.json")
-    for path in records:
+    if problem := Store(folder).find_damage(None):
+        raise DataError(f"{problem}; remove it, and prepare again")
+
+
+def remove_records(folder: Path) -> None:
+    """Remove all that only the building of a store needs, also what killed workers leave."""
+    for path in (*folder.glob(f"*/*{RECORD}"), *folder.glob("recipe.json")):
         path.unlink()
+    for path in folder.glob(".part-*"):
+        shutil.rmtree(path, ignore_errors=True)

@@ -17,6 +17,7 @@ from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
 from .user_files import has_documents, split_user_files
 from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions
+from .workers import Workers, build_here
 
 CorpusName = Literal[*CORPORA, *TASKS]
 FRACTIONS = ("python_source", "tiny_shakespeare")
@@ -148,7 +149,7 @@ class DataConfig:
         options = (self.words.fill(words), self.subwords, id_options)
         return Recipe(splits, self.vocab_name, None if unit == "none" else unit, *options)
 
-    def open(self, whole: bool = False) -> Store | TaskStore:
+    def open(self, whole: bool = False, workers: Workers = build_here) -> Store | TaskStore:
         """Return the prepared text or a task; DataError if it is unavailable or cannot be encoded.
 
         With `whole`, all prepared files are compared with their checksums.
@@ -161,7 +162,7 @@ class DataConfig:
             limit = int((self.cache_gigabytes or 0) * 1e9)
             cache = DiskCache(self.data_folder / "prepared" / "blocks", limit) if limit else None
             return open_store(self.store, whole, cache)
-        return prepare_text(self.recipe(), self.data_folder, whole)
+        return prepare_text(self.recipe(), self.data_folder, whole, workers)
 
     def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
         """Encode a split with a given vocabulary in a permanent folder; DataError as in `open`.

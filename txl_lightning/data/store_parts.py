@@ -16,6 +16,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..errors import DataError
+from .vocab.base import Piece
 
 T = TypeVar("T")
 BLOCK = 1 << 20  # bytes; a power of two, so that no id spans two blocks
@@ -23,9 +24,6 @@ SUM = 8  # bytes of a block's checksum
 OPEN_PARTS = 256
 """Parts whose files are open at a time: more than the rows of a batch."""
 START = np.dtype("int64")
-
-Piece = tuple[ndarray, Sequence[int]]
-"""Ids, and the places among them where documents begin."""
 
 
 class Part(NamedTuple):

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -19,6 +19,9 @@ from ..documents import FileSlice
 # Text up to the end of the last word, if possible before a space: tokenizers may join a line end
 # to the word before it. Unlike Python, they do not count the separators 1c to 1f as white space.
 LAST_GAP = re.compile(r"(?s:.*)\S(?= )|(?s:.*)\S(?=[^\S\x1c-\x1f])")
+
+Piece = tuple[np.ndarray, Sequence[int]]
+"""Ids, and the places among them where documents begin."""
 
 
 class Vocabulary(ABC):
@@ -33,6 +36,11 @@ class Vocabulary(ABC):
     @abstractmethod
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
         """Yield the ids of a document in pieces, in the smallest integer type."""
+
+    def encode_batch(self, documents: Sequence[FileSlice]) -> Piece:
+        """Return the ids of short documents, one after another, and where each begins."""
+        ids = [np.concatenate([np.empty(0, self.dtype), *self.encode(d)]) for d in documents]
+        return join_documents(np.concatenate(ids), [len(each) for each in ids])
 
     @abstractmethod
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
@@ -161,6 +169,16 @@ class Ids(Vocabulary):
 
     def to_json(self) -> str:
         return json.dumps({"kind": "ids", "n_token": self.n_token})
+
+
+def join_documents(ids: np.ndarray, sizes: Sequence[int]) -> Piece:
+    """Return ids, and where documents of these sizes begin among them; empty ones do not."""
+    sizes = np.array([size for size in sizes if size])
+    return ids, (np.cumsum(sizes) - sizes).tolist()
+
+
+def decode_whole(document: FileSlice) -> str:
+    return "".join(decode_utf8(document))
 
 
 def _code_points(text: str) -> np.ndarray:
