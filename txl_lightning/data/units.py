@@ -155,13 +155,13 @@ def encode_unit(unit: Unit, vocab: Vocabulary) -> Iterator[Piece]:
 
 def batch_documents(documents: Iterable[FileSlice]) -> Iterator[list[FileSlice]]:
     """Yield long documents one by one, and short ones in batches of about 1 MiB."""
-    batch, n_byte = [], 0
+    batch, total, last = [], 0, 0
     for document in documents:
-        longest = max(document.n_byte, batch[-1].n_byte if batch else 0)
-        if batch and (n_byte + document.n_byte > CHUNK or longest > SHORT):
+        size = document.n_byte
+        if batch and (total + size > CHUNK or max(size, last) > SHORT):
             yield batch
-            batch, n_byte = [], 0
+            batch, total = [], 0
         batch.append(document)
-        n_byte += document.n_byte
+        total, last = total + size, size
     if batch:
         yield batch

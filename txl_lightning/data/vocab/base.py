@@ -7,6 +7,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -178,6 +179,10 @@ def join_documents(ids: np.ndarray, sizes: Sequence[int]) -> Piece:
 
 
 def decode_whole(document: FileSlice) -> str:
+    """Return the text of a short document; DataError if it is not UTF-8."""
+    with suppress(UnicodeDecodeError):
+        return (document.text or b"".join(document.chunks())).decode()
+    # Slower, but the error says where.
     return "".join(decode_utf8(document))
 
 

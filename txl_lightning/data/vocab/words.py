@@ -162,12 +162,13 @@ class Words(Vocabulary):
             yield self._ids(text, str(document.path))
 
     def encode_batch(self, documents: Sequence[FileSlice]) -> Piece:
-        ends, lines = self._line_end, []
+        start, between, end = asdict(self._line_end).values()
+        lines = []
         for text in map(decode_whole, documents):
-            text = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
+            text = text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
             text = text.lower() if self.options.lower_case else text
-            between = text.replace("\n", ends.between)
-            lines.append(f"{ends.start}{between}{ends.end}".split())
+            text = text.removesuffix("\n").replace("\n", between)
+            lines.append((start + text + end).split())
         ids = map(self._index.get, chain.from_iterable(lines), repeat(self.unknown))
         try:
             return join_documents(np.fromiter(ids, self.dtype), [len(line) for line in lines])
