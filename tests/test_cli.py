@@ -243,7 +243,7 @@ def test_a_folder_of_runs_that_is_null_is_the_usual_one(parse_fit, sizes):
 AVERAGE = "{class_path: WeightAverage, init_args: {decay: 2}}"
 MISTAKES = [
     ("fit --max-steps=5", 2, "max_steps: unknown key; did you mean trainer.max_steps?"),
-    ("fit --ckpt_path=http://127.0.0.1:9/a.ckpt", 2, "ckpt_path: http:/127.0.0.1:9/a.ckpt: no"),
+    ("fit --ckpt_path=http://127.0.0.1:9/a.ckpt", 2, "a.ckpt; expected a path on this machine"),
     (f"fit --trainer.callbacks='{AVERAGE}'", 2, "decay: invalid 2.0; expected at least 0 and less"),
     ("fit --trainer.callbacks=EarlyStopping", 2, "EarlyStopping: the following arguments are"),
     ("fit --trainer.logger=TensorBoardLogger", 2, "TensorBoardLogger: Neither `tensorboard` nor"),

@@ -30,7 +30,9 @@ ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_058, 17_645, 300, 50
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
     ("tokenizers",): {"data/vocab/subwords.py"},
-    ("urllib", "urllib3", "requests", "http", "socket", "fsspec"): {"data/download.py"},
+    ("urllib", "urllib3", "requests", "http", "socket"): {"data/download.py"},
+    ("fsspec",): {"data/remote.py"},
+    ("ray",): {"data/workers.py"},
     ("wandb",): {"training"},
     ("optuna",): {"sweeps"},
 }

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..data.corpora import CORPORA
-from ..data.recipe import DataConfig
+from ..data.recipe import DataConfig, find_kind
 from ..data.store import EvalText
 from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
@@ -44,7 +44,7 @@ def evaluate_command(
         protocol: How the text is read: segments, single-pass, sliding-window, or as published:
             paper-, nvidia- or fairseq- and the corpus, with -large for the large models.
         path: A file, a folder or tar of documents, or - for the standard input (copied to $TMPDIR);
-            left out, the text of the training.
+            ids (.npy, .bin, .ds), or a store; left out, the text of the training.
         corpus: A corpus by name, instead of path.
         split: Part of the text; all of your own text is test, unless names of files in it differ.
         document_unit: Unit of path or corpus that is read without context from before it.
@@ -98,7 +98,8 @@ def select_text(path: str | None, corpus: str | None, folder: str) -> DataConfig
             shutil.copyfileobj(sys.stdin.buffer, file)
         if not Path(path).stat().st_size:
             raise DataError("path: invalid -; expected a text on the standard input; it is empty")
-    return DataConfig(path=path, split=(0.0, 0.0, 1.0))
+    named = dict.fromkeys(("path", "ids", "store")) | {find_kind(Path(path)): path}
+    return DataConfig(**named, **({} if named["store"] else {"split": (0.0, 0.0, 1.0)}))
 
 
 def score(

@@ -1,10 +1,10 @@
 """Text generation with memory: state.py first, then decoding.py, which uses prompts.py too."""
 
 from .decoding import Sampling, beam_search, decode_steps, generate, search_beams
-from .prompts import StreamingDetokenizer, encode_prompt
+from .prompts import Prompt, StreamingDetokenizer, encode_prompt
 from .state import DecodingState, start_decoding
 
 __all__ = [
-    "DecodingState", "Sampling", "StreamingDetokenizer", "beam_search", "decode_steps",
+    "DecodingState", "Prompt", "Sampling", "StreamingDetokenizer", "beam_search", "decode_steps",
     "encode_prompt", "generate", "search_beams", "start_decoding",
 ]  # fmt: skip

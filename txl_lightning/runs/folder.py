@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, StorageError
-from ..files import explain_write_errors, host_name, is_running
+from ..files import explain_write_errors, host_name, is_running, local_path
 
 CONFIG, METRICS, STATE, VOCAB = "config.yaml", "metrics.csv", "run.json", "vocab.json"
 CHECKPOINTS, BEST, LAST = "checkpoints", "best.ckpt", "last.ckpt"
@@ -30,7 +30,7 @@ def find_checkpoint(path: str | Path) -> Path:
     For a folder written by convert or by another code, that is the folder itself; a folder without
     a checkpoint is a CheckpointError.
     """
-    path = Path(path)
+    path = local_path("ckpt_path", path)
     if not path.is_dir() or (path / CONVERTED).is_file():
         return path
     # Not recursive: a path may be a large folder.

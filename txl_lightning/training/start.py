@@ -13,6 +13,7 @@ from ..command_line import Parser
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.recipe import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
+from ..files import local_path
 from ..model.config import LEARNED
 from ..runs.folder import VOCAB, remove_partial_files
 from .callbacks.checkpointing import is_validation_due
@@ -28,6 +29,10 @@ NO_EFFECT_ON_WEIGHTS = {
 """Settings of the network that may differ from the checkpoint's."""
 EQUAL_STATE = {"adamw": "adam"}
 """Optimizers that can load the state of another one."""
+
+
+TEXTS = ("corpus", "path", "ids", "store")
+"""Settings that name the text."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ def adopt_checkpoint(
     The command line and its configs override them, unless the weights would not fit.
     """
     resume: Resume = settings.resume if command == "fit" else "never"
-    root = Path(settings.trainer.default_root_dir or RUNS)
+    root = local_path("trainer.default_root_dir", settings.trainer.default_root_dir or RUNS)
     checkpoint = find_start(resume, settings.ckpt_path, root)
     if checkpoint is None:
         if command != "fit":
@@ -104,9 +109,9 @@ def find_text_settings(path: Path, data: Namespace, words: list[str]) -> dict[st
     """Return the data settings of a checkpoint's run; without its text if another one is given."""
     settings = load_data_settings(path)
     names = settings.keys() & {field.name for field in fields(CorpusConfig)}
-    is_default = (data.path, data.corpus) == (None, DataConfig.corpus)
+    is_default = [data[name] for name in TEXTS] == [getattr(DataConfig, name) for name in TEXTS]
     if not is_default or any(word.startswith("--data.corpus") for word in words):
-        names -= {"corpus", "path"}
+        names -= set(TEXTS)
     return flatten_settings({name: settings[name] for name in names}, "data.")
 
 
