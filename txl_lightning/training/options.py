@@ -79,10 +79,13 @@ HELP_TEXTS = {
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Additional times at which last.ckpt is written, besides validations and the end."""
+    """When last.ckpt is written, besides validations and the end, and where it is copied to."""
 
     every_n_steps: int | None = None
     """Number of steps between writes."""
+    mirror: str | None = None
+    """URL (s3://, gs://, file://) to which a run is copied in the background after each write; with
+    resume, it is fetched from there if it is not on this machine."""
 
     def __post_init__(self) -> None:
         convert_fields(self)
