@@ -258,7 +258,9 @@ class Mirror:
         if thread := self.thread:
             thread.join(WAIT)
             if thread.is_alive():
-                print_notice(f"warning: {self.remote.url}: no upload in {WAIT:.0f} s; it is given up")
+                print_notice(
+                    f"warning: {self.remote.url}: no upload in {WAIT:.0f} s; it is given up"
+                )
 
     def upload_waiting(self) -> None:
         pause = FIRST_PAUSE
