@@ -14,14 +14,13 @@ from ..command_line import Parser
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.recipe import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
-from ..files import local_path
 from ..model.config import LEARNED
 from ..runs.folder import VOCAB, remove_partial_files
 from .callbacks.checkpointing import is_validation_due
 from .callbacks.save_run import print_once
 from .callbacks.wandb import run_id_from
 from .module import LanguageModel
-from .options import RUNS, Resume, parse
+from .options import RUNS, Resume, parse, refuse_urls
 
 NO_EFFECT_ON_WEIGHTS = {
     *("mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"),
@@ -53,8 +52,8 @@ def adopt_checkpoint(
     The command line and its configs override them, unless the weights would not fit.
     """
     resume: Resume = settings.resume if command == "fit" else "never"
-    root = settings.trainer.default_root_dir or RUNS
-    root = local_path("trainer.default_root_dir", root, "; checkpoint.mirror copies runs to one")
+    refuse_urls(settings.trainer, "trainer")
+    root = Path(settings.trainer.default_root_dir or RUNS)
     checkpoint = find_start(resume, settings.ckpt_path, root, settings.checkpoint.mirror)
     if checkpoint is None:
         if command != "fit":
