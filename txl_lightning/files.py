@@ -62,10 +62,10 @@ def create_folder(
             if is_usable():
                 return
             # Partial content of processes that died.
-            for part in folder.parent.glob(f"{folder.name}.part-*"):
+            for part in folder.parent.glob(f".{folder.name}.part-*"):
                 shutil.rmtree(part)
             with tempfile.TemporaryDirectory(
-                dir=folder.parent, prefix=f"{folder.name}.part-", ignore_cleanup_errors=True
+                dir=folder.parent, prefix=f".{folder.name}.part-", ignore_cleanup_errors=True
             ) as part:
                 fill(Path(part))
                 os.chmod(part, 0o755)
@@ -206,9 +206,9 @@ def find_write_problem(folder: Path) -> str | None:
     return None
 
 
-def local_path(key: str, path: str | Path) -> Path:
+def local_path(key: str, path: str | Path, instead: str = "") -> Path:
     """Return a path; ValueError for a URL, which would become a folder of that name."""
-    expected = "a path on this machine, not a URL"
+    expected = f"a path on this machine, not a URL{instead}"
     require(not URL.match(os.fspath(path)), key, path, expected)
     return Path(path)
 

@@ -30,7 +30,7 @@ def find_checkpoint(path: str | Path) -> Path:
     For a folder written by convert or by another code, that is the folder itself; a folder without
     a checkpoint is a CheckpointError.
     """
-    path = local_path("ckpt_path", path)
+    path = local_path("ckpt_path", path, "; copy it, or resume with checkpoint.mirror")
     if not path.is_dir() or (path / CONVERTED).is_file():
         return path
     # Not recursive: a path may be a large folder.

@@ -52,5 +52,5 @@ def make_callbacks(
     wandb, budget = WandbRun(probe, config.wandb.checkpoints), TimeBudget(config.plan.minutes)
     callbacks = [Throughput(), probe, FinalValidation(), report, wandb, *bars, budget]
     if config.trainer.enable_checkpointing is not False:
-        callbacks += [BestCheckpoint(), LastCheckpoint(config.checkpoint.every_n_steps)]
+        callbacks += [BestCheckpoint(), LastCheckpoint(*vars(config.checkpoint).values())]
     return sorted(callbacks, key=lambda each: ORDER.index(type(each)))

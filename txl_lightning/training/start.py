@@ -9,18 +9,18 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..checkpoints.loading import check_weights, find_latest, load_data_settings
+from ..checkpoints.mirror import fetch_newer
 from ..command_line import Parser
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.recipe import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
-from ..files import local_path
 from ..model.config import LEARNED
 from ..runs.folder import VOCAB, remove_partial_files
 from .callbacks.checkpointing import is_validation_due
 from .callbacks.save_run import print_once
 from .callbacks.wandb import run_id_from
 from .module import LanguageModel
-from .options import RUNS, Resume, parse
+from .options import RUNS, Resume, parse, refuse_urls
 
 NO_EFFECT_ON_WEIGHTS = {
     *("mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"),
@@ -52,8 +52,9 @@ def adopt_checkpoint(
     The command line and its configs override them, unless the weights would not fit.
     """
     resume: Resume = settings.resume if command == "fit" else "never"
-    root = local_path("trainer.default_root_dir", settings.trainer.default_root_dir or RUNS)
-    checkpoint = find_start(resume, settings.ckpt_path, root)
+    refuse_urls(settings.trainer, "trainer")
+    root = Path(settings.trainer.default_root_dir or RUNS)
+    checkpoint = find_start(resume, settings.ckpt_path, root, settings.checkpoint.mirror)
     if checkpoint is None:
         if command != "fit":
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
@@ -81,10 +82,13 @@ def adopt_checkpoint(
     return settings, Start(checkpoint, checkpoint.run_folder, run_id_from(checkpoint.saved))
 
 
-def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> LoadedCheckpoint | None:
+def find_start(
+    resume: Resume, ckpt_path: str | None, root: Path, mirror: str | None = None
+) -> LoadedCheckpoint | None:
     """Load the checkpoint to start from; return None for a new run.
 
-    ckpt_path is a file, a run's folder, one of convert's, or "last": the one to resume under root.
+    ckpt_path is a file, a run's folder, one of convert's, or "last": the one to resume under root,
+    fetched from the mirror if that has a newer one.
     """
     if ckpt_path not in (None, "last"):
         expected = "never with ckpt_path: one of them says where to start"
@@ -94,8 +98,9 @@ def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> LoadedCheck
         return None
     if rank_zero_only.rank == 0:
         remove_partial_files(root)
+    fetched = fetch_newer(mirror, root) if mirror else []
     checkpoint, problems = find_latest(root)
-    for problem in problems:
+    for problem in [*fetched, *problems]:
         print_once(f"warning: {problem}; passed over")
     if checkpoint is None and (resume == "must" or ckpt_path == "last"):
         setting = "resume: must" if resume == "must" else "ckpt_path: last"
