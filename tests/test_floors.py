@@ -25,7 +25,7 @@ BUDGETS = {
     "checkpoints": 755, "convert": 513, "analysis": 713, "training": 3357, "sweeps": 562,
     "commands": 1443,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 16_274, 18_330, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 16_274, 18_360, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
