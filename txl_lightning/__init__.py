@@ -17,6 +17,8 @@ HOMES = {
     "LanguageModel": "training",
     "Memory": "model",
     "OptimConfig": "training",
+    "Segment": "data.stream",
+    "Stream": "data.stream",
     "TransformerXL": "model",
     "TransformerXLConfig": "model",
     "beam_search": "generation",

@@ -1,6 +1,7 @@
 """An S3 server on this machine, behind a proxy that delays and damages its answers."""
 
 import http.client
+import logging
 import os
 import random
 import threading
@@ -83,6 +84,7 @@ def make_handler(port: int, faults: Faults) -> type[BaseHTTPRequestHandler]:
 @contextmanager
 def serve_s3(faults: Faults) -> Iterator[dict[str, str]]:
     """Yield the environment variables that S3 clients need for a server with an empty bucket."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     _, port = server.get_host_and_port()

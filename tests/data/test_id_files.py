@@ -1,6 +1,7 @@
 """Ids that other programs have written, and stores without a text."""
 
 import json
+import re
 import shutil
 import struct
 from pathlib import Path
@@ -29,6 +30,12 @@ def save_flat(folder: Path) -> None:
     np.save(folder / "starts.npy", STARTS)
 
 
+def save_litgpt(folder: Path) -> None:
+    header = b"LITPKDS" + struct.pack("<QBQ", 1, 4, len(IDS))
+    (folder / "a.bin").write_bytes(header + IDS.astype("<i4").tobytes())
+    np.save(folder / "starts.npy", STARTS)
+
+
 def save_megatron(folder: Path) -> None:
     """Two sequences in each document but the last."""
     IDS.astype("<i4").tofile(folder / "a.bin")
@@ -48,6 +55,7 @@ def save_datatrove(folder: Path, kind: str = "<u2") -> None:
 FORMATS = {
     "npy": (save_npy, "a.npy", {"starts": "starts.npy"}),
     "flat": (save_flat, "a.bin", {"starts": "starts.npy"}),
+    "litgpt": (save_litgpt, "a.bin", {"starts": "starts.npy"}),
     "megatron": (save_megatron, "a.bin", {}),
     "datatrove": (save_datatrove, "a.ds", {}),
     "datatrove of 4 bytes": (lambda folder: save_datatrove(folder, "<u4"), "a.ds", {}),
@@ -128,6 +136,11 @@ def test_a_folder_of_ids_is_split_by_its_names(open_ids, tmp_path, capsys):
         ("npy", "a.npy", b"\x93NUMPY", "a.npy: damaged, or not a .npy"),
         ("npy", "a.npy", [{}], "a.npy: damaged, or not a .npy"),
         ("npy", "a.npy", [*range(-1, 1999)], "a.npy: invalid id -1; expected ids from 0"),
+        ("flat", "starts.npy", [5, 3], "starts.npy: invalid starts of documents"),
+        ("litgpt", "a.bin", lambda raw: raw[:-1], "a.bin: truncated: 8,023 bytes; expected 8,02"),
+        ("megatron", "a.idx", lambda raw: raw[:-16] + bytes(8) + raw[-8:], "a.bin: invalid starts"),
+        ("megatron", "a.idx", lambda raw: raw[:17] + b"\6" + raw[18:], "Megatron with whole numb"),
+        ("datatrove", "a.ds.index", lambda raw: raw[8:16] + raw, "a.ds: invalid starts of docum"),
         ("npy", "starts.npy", [0, 5, 3], "starts.npy: invalid starts of documents"),
         ("npy", "starts.npy", [0, 9999], "expected positions from 0 to 2,000, in order"),
     ],
@@ -139,6 +152,8 @@ def test_files_that_are_no_ids_are_refused_in_one_line(
     save(tmp_path)
     if content is None:
         Path(file).unlink()
+    elif callable(content):
+        Path(file).write_bytes(content(Path(file).read_bytes()))
     elif isinstance(content, bytes):
         Path(file).write_bytes(content)
     else:
@@ -149,10 +164,13 @@ def test_files_that_are_no_ids_are_refused_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_ids_beyond_a_given_vocabulary_are_refused(open_ids, tmp_path):
-    save_npy(tmp_path)
-    with pytest.raises(DataError, match=r"a\.npy: invalid id 299; expected ids from 0 to 298"):
-        open_ids("a.npy", n_token=299)
+@pytest.mark.parametrize("name", FORMATS)
+def test_ids_beyond_a_given_vocabulary_are_refused(open_ids, tmp_path, name):
+    save, file, options = FORMATS[name]
+    save(tmp_path)
+    message = rf"{re.escape(file)}: invalid id 299; expected ids from 0 to 298"
+    with pytest.raises(DataError, match=message):
+        open_ids(file, n_token=299, **options)
 
 
 def test_a_tokenizer_gives_ids_their_text_and_bytes(open_ids, tmp_path):
@@ -184,6 +202,8 @@ def test_training_on_ids_and_on_a_store_of_them_is_the_same(txl, small, tmp_path
     results = [json.loads(txl("evaluate", "runs/version_0", "--path", path)[1].out)
                for path in ("other.npy", "store")]  # fmt: skip
     assert [result["tokens"] for result in results] == [2000, 100]
+    assert txl("predict", "runs/version_0", "--data.ids=other.npy")[0] == 0
+    assert np.isfinite(np.load("runs/version_0/nats.npy")).sum() > 90
     generate = ("generate", "runs/version_0", "--prompt_ids=1,2", "--max_new_tokens=3", "--seed=1")
     code, output = txl(*generate, "--out_ids=new.npy")
     assert (code, output.out) == (0, "1 2 " + " ".join(map(str, np.load("new.npy"))) + " \n")

@@ -14,6 +14,7 @@ import s3fs
 import torch
 
 from experiments.preparing.server import BUCKET, Faults, serve_s3, upload_folder
+from experiments.preparing.terabyte import DOCUMENT, PART, write_sparse_store
 from txl_lightning.data import remote, units
 from txl_lightning.data.documents import whole_file
 from txl_lightning.data.preparation import Recipe, prepare_apart
@@ -147,3 +148,25 @@ def test_a_run_on_a_store_in_the_server_that_is_killed_goes_on_bit_for_bit(
     assert one["global_step"] == two["global_step"] == 3000
     weights = two["state_dict"]
     assert all(torch.equal(weight, weights[name]) for name, weight in one["state_dict"].items())
+
+
+def test_a_store_of_a_hundred_billion_ids_costs_its_rows(tmp_path):
+    n_byte = write_sparse_store(tmp_path, 10**11)
+    assert n_byte < 100 * (10**11 // PART + 10)
+    there, n_row = open_store(f"file://{tmp_path}"), 32
+    tracemalloc.start()
+    text = there.text("train")
+    opened = tracemalloc.get_traced_memory()[0]
+    stream = Stream(text, n_row, FixedLengths(512), rank=1, world_size=8)
+    for index in range(len(stream) // 2, len(stream) // 2 + 9):
+        segment = stream.segment(index)
+    used, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert segment.doc_pos_BL.max() < DOCUMENT
+    assert text.open_part.cache_info().currsize <= n_row + 1
+    assert len(there.files.blocks) <= 3 * n_row // 8
+    # Blocks of 4 own rows, and starts and checksums of the parts of all 32.
+    starts = n_row * PART // DOCUMENT * 8
+    assert opened < 10_000_000
+    assert used < opened + 3 * 4 * BLOCK + 2 * starts
+    assert peak < opened + 5 * 4 * BLOCK + 3 * starts

@@ -174,6 +174,22 @@ def test_progress_counts_every_byte_that_is_encoded(tmp_path, recipe, unit):
     assert sum(advanced) == 70
 
 
+@pytest.mark.parametrize(
+    ("vocab", "unit", "expected"),
+    [
+        ("bytes", None, "98fa2d41d8bd3f8b"),
+        ("words", "lines", "c8f72efec0cb8093"),
+        ("characters", "files", "57c6b8b0e361692f"),
+    ],
+)
+def test_fingerprints_of_texts_are_those_in_checkpoints_of_earlier_versions(
+    tmp_path, vocab, unit, expected
+):
+    (tmp_path / "t.txt").write_text("a b c\nd e f\n\ng a b\n" * 50)
+    where = {"path": str(tmp_path / "t.txt"), "data_dir": str(tmp_path)}
+    assert DataConfig(vocab=vocab, document_unit=unit, **where).open().fingerprint == expected
+
+
 def test_manifest_has_the_recipe_and_the_counts(prepare):
     store = prepare(b"a b a b c d a b ", vocab="words", words=WordOptions(min_freq=2))
     assert store.vocab.words == ("<eos>", "a", "b", "<unk>")

@@ -4,7 +4,6 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -41,10 +40,15 @@ def build_in_processes(
     for _ in range(ATTEMPTS):
         # A fork would copy the locks of threads that it does not copy.
         pool = ProcessPoolExecutor(n_worker, multiprocessing.get_context("spawn"))
-        with suppress(BrokenProcessPool), pool:
+        try:
             for n_byte in pool.map(partial(build_quietly, folder), find_missing(folder, units)):
                 advance(n_byte)
             return
+        except BrokenProcessPool:
+            continue
+        finally:
+            # After a signal or an error, only the parts that are begun are ended.
+            pool.shutdown(cancel_futures=True)
     left = len(find_missing(folder, units))
     problem = f"{ATTEMPTS} times a worker was killed, {left} parts are missing"
     raise StorageError(f"workers: {problem}; give more memory, or fewer workers")

@@ -37,8 +37,9 @@ from .segments import (
 class LanguageModel(LightningModule):
     """Train and evaluate a Transformer-XL under a Trainer, on the text of a CorpusDataModule.
 
-    Loaders of (tokens_BL, targets_BL) can be used too, in any order: then each row is a text of its
-    own, before which nothing is remembered; a target of -100 is not scored.
+    Other loaders can be used too. Each row of a `Segment` continues that of the segment before,
+    with its memory. Of (tokens_BL, targets_BL), in any order, each row is a text of its own, before
+    which nothing is remembered; a target of -100 is not scored.
 
     >>> from lightning import Trainer
     >>> texts = ["to be or not to be", "that is the question"] * 99
