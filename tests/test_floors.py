@@ -21,18 +21,19 @@ FLOORS = {
 # The present line counts; the goals are 13,000 in all and 14,000 of tests. Lower a budget with
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
-    "top": 1136, "model": 2436, "data": 2771, "evaluation": 402, "generation": 556, "runs": 415,
-    "checkpoints": 755, "convert": 513, "analysis": 713, "training": 3351, "sweeps": 562,
-    "commands": 1342,
+    "top": 1153, "model": 2436, "data": 3681, "evaluation": 402, "generation": 556, "runs": 415,
+    "checkpoints": 1055, "convert": 513, "analysis": 713, "training": 3401, "sweeps": 721,
+    "commands": 1403,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_952, 17_511, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 16_449, 18_779, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
     ("tokenizers",): {"data/vocab/subwords.py"},
-    ("urllib", "urllib3", "requests", "http", "socket", "fsspec"): {"data/download.py"},
+    ("urllib", "urllib3", "requests", "http", "socket"): {"data/download.py"},
+    ("fsspec",): {"data/download.py", "data/remote.py", "checkpoints/mirror.py"},
     ("wandb",): {"training"},
-    ("optuna",): {"sweeps"},
+    ("optuna", "sqlalchemy"): {"sweeps"},
 }
 UPWARD = {("checkpoints/__init__.py", "convert")}
 """Imports of a higher floor: a public name that has moved."""
