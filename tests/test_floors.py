@@ -14,7 +14,7 @@ FLOORS = {
     "evaluation": 2, "generation": 2, "runs": 2,
     "checkpoints": 3, "analysis": 3,
     "convert": 4,
-    "training": 5, "sweeps": 724,
+    "training": 5, "sweeps": 5,
     "commands": 6,
     "__init__": 7, "__main__": 7,
 }  # fmt: skip

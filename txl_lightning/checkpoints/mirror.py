@@ -32,9 +32,8 @@ IDENTITY = "mirror.json"
 SAVED = [f"{CHECKPOINTS}/{name}{end}" for name in (LAST, BEST) for end in ("", ".json")]
 FILES = [CONFIG, VOCAB, STATE, METRICS, IDENTITY, *SAVED]
 """What a resume and the commands that measure a run need; a state may name nothing else."""
-STATE_SHAPE = {"step": int, "files": {...: str}}
-N_STATE = 2
-"""States that are kept."""
+STATE_SHAPE, N_STATE = {"step": int, "files": {...: str}}, 2
+"""Of the content of a state, and the number of states that are kept."""
 ATTEMPTS, FIRST_PAUSE, MAX_PAUSE = 5, 0.5, 60.0
 """Tries of a request, and seconds between them, each pause twice as long as the last."""
 WAIT = 120.0
@@ -206,8 +205,7 @@ class Snapshot:
 class Mirror:
     """Copies a run's folder to a URL in a thread; of several waiting snapshots only the last.
 
-    Raises:
-        StorageError: nothing can be written there, or another run has this number there.
+    StorageError if nothing can be written there, or another run has this number there.
     """
 
     def __init__(self, url: str, folder: Path) -> None:
@@ -271,6 +269,8 @@ class Mirror:
                     print_notice(f"warning: {format_line(reason)}; it is tried again")
                 self.is_failing = True
                 with self.lock:
+                    if self.waiting:
+                        snapshot.close()
                     self.waiting = self.waiting or snapshot
                 time.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE)
