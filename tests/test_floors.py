@@ -22,18 +22,18 @@ FLOORS = {
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
     "top": 1155, "model": 2531, "data": 3971, "evaluation": 402, "generation": 556, "runs": 415,
-    "checkpoints": 1063, "convert": 513, "analysis": 713, "training": 3407, "sweeps": 708, "commands": 1449,
+    "checkpoints": 1055, "convert": 513, "analysis": 713, "training": 3404, "sweeps": 724, "commands": 1449,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 16_883, 19_341, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 16_888, 19_354, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
     ("tokenizers",): {"data/vocab/subwords.py"},
     ("urllib", "urllib3", "requests", "http", "socket"): {"data/download.py"},
-    ("fsspec",): {"data/remote.py"},
+    ("fsspec",): {"data/download.py", "data/remote.py", "checkpoints/mirror.py"},
     ("ray",): {"data/workers.py"},
     ("wandb",): {"training"},
-    ("optuna",): {"sweeps"},
+    ("optuna", "sqlalchemy"): {"sweeps"},
 }
 UPWARD = {("checkpoints/__init__.py", "convert")}
 """Imports of a higher floor: a public name that has moved."""

@@ -40,7 +40,7 @@ MEMBERS = {
     "csv_writer._rewrite_with_new_header": "runs/logger",
     "wandb_logger._wandb_init": "training/callbacks/wandb",
     "strategy._data_parallel_size": "training/fsdp",
-    "trial._trial_id": "sweeps/runner",
+    "trial._trial_id": "sweeps/engine sweeps/runner",
     "module._apply": "training/segments",
     "fused_optimizer._step_supports_amp_scaling": "training/optimizers",
     "torch._foreach_add_": "training/lamb training/muon",

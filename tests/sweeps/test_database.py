@@ -13,7 +13,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from txl_lightning.sweeps import engine
+from txl_lightning.sweeps import engine, proposals
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 SCRIPT = Path(__file__).with_name("script.py")
@@ -120,10 +120,10 @@ def test_two_machines_share_a_grid_and_the_trial_of_a_killed_one_runs_again(
     dead = trials[int(killed.name)]
     assert dead.state == TrialState.FAIL
     assert {trial.state for trial in trials if trial.number != dead.number} == {TrialState.COMPLETE}
-    first = [trial for trial in trials if engine.first_number(trial) == trial.number]
+    first = [trial for trial in trials if proposals.first_number(trial) == trial.number]
     assert [trial.params["lr"] for trial in first] == LRS
     [retry] = [trial for trial in trials if trial not in first]
-    assert (engine.first_number(retry), retry.params) == (dead.number, dead.params)
+    assert (proposals.first_number(retry), retry.params) == (dead.number, dead.params)
     # From its beginning.
     assert [len(trial.intermediate_values) for trial in (retry, *first) if trial != dead] == [
         60
@@ -210,7 +210,7 @@ def test_dead_trial_is_retried_with_its_values_and_only_so_often(tmp_path, monke
     for retry in range(engine.MAX_RETRIES + 1):
         trial = sweep.ask_trial()
         assert sweep.suggest_parameters(trial) == {"lr": 1}
-        assert engine.find_index(sweep.study, sweep.study.trials[trial.number]) == 0
+        assert proposals.find_index(sweep.study, sweep.study.trials[trial.number]) == 0
         stop = time.monotonic() + 60
         while sweep.study.trials[trial.number].state == TrialState.RUNNING:
             assert time.monotonic() < stop

@@ -32,15 +32,13 @@ IDENTITY = "mirror.json"
 SAVED = [f"{CHECKPOINTS}/{name}{end}" for name in (LAST, BEST) for end in ("", ".json")]
 FILES = [CONFIG, VOCAB, STATE, METRICS, IDENTITY, *SAVED]
 """What a resume and the commands that measure a run need; a state may name nothing else."""
-STATE_SHAPE = {"step": int, "files": {...: str}}
-N_STATE = 2
-"""States that are kept."""
+STATE_SHAPE, N_STATE = {"step": int, "files": {...: str}}, 2
+"""Of the content of a state, and the number of states that are kept."""
 ATTEMPTS, FIRST_PAUSE, MAX_PAUSE = 5, 0.5, 60.0
 """Tries of a request, and seconds between them, each pause twice as long as the last."""
 WAIT = 120.0
 """Most seconds that the end of a run waits for the last upload."""
 COPIED = 1 << 20
-"""Bytes that are copied at once."""
 
 T = TypeVar("T")
 
@@ -145,11 +143,8 @@ def hash_name(content: bytes) -> str:
 
 
 def fetch_newer(url: str, root: Path) -> list[str]:
-    """Fetch the newest whole state at a URL if it is ahead of the runs under a root; return the
-    problems of states that were passed over.
-
-    A folder that is behind is renamed. One of several processes fetches, and the others wait.
-    """
+    """Fetch the newest whole state at a URL if it is ahead of the runs under a root, where a folder
+    that is behind is renamed; return the problems of states that were passed over."""
     remote, problems = RemoteFolder(url), []
     for run, name in remote.request("read", lambda: [*remote.list_states()]):
         try:
@@ -210,8 +205,7 @@ class Snapshot:
 class Mirror:
     """Copies a run's folder to a URL in a thread; of several waiting snapshots only the last.
 
-    Raises:
-        StorageError: nothing can be written there, or another run has this number there.
+    StorageError if nothing can be written there, or another run has this number there.
     """
 
     def __init__(self, url: str, folder: Path) -> None:
@@ -245,7 +239,7 @@ class Mirror:
         if f"{CHECKPOINTS}/{LAST}" not in snapshot.files:
             return
         with self.lock:
-            if self.waiting is not None:
+            if self.waiting:
                 self.waiting.close()
             self.waiting = snapshot
             if self.thread is None:
@@ -263,16 +257,21 @@ class Mirror:
                 )
 
     def upload_waiting(self) -> None:
+        """Upload what waits until nothing does; failures in succession are one warning."""
         pause = FIRST_PAUSE
         while snapshot := self.take_waiting():
             try:
                 self.upload(snapshot)
             # Each file system raises errors of its own; none of them must stop training.
             except Exception as error:
-                self.warn(error)
+                if not self.is_failing:
+                    reason = f"{self.remote.url}: {type(error).__name__}: {error}"
+                    print_notice(f"warning: {format_line(reason)}; it is tried again")
+                self.is_failing = True
                 with self.lock:
-                    if self.waiting is None:
-                        self.waiting = snapshot
+                    if self.waiting:
+                        snapshot.close()
+                    self.waiting = self.waiting or snapshot
                 time.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE)
             else:
@@ -284,13 +283,6 @@ class Mirror:
             if snapshot is None:
                 self.thread = None
             return snapshot
-
-    def warn(self, error: Exception) -> None:
-        """Print one line for all failures in succession."""
-        if not self.is_failing:
-            reason = f"{self.remote.url}: {type(error).__name__}: {error}"
-            print_notice(f"warning: {format_line(reason)}; it is tried again")
-        self.is_failing = True
 
     def upload(self, snapshot: Snapshot) -> None:
         """Write the files of a snapshot, then its state; remove what is no longer needed."""

@@ -94,7 +94,6 @@ class LastCheckpoint(Checkpoint):
 
     def __init__(self, every_n_steps: int | None = None, mirror_url: str | None = None) -> None:
         self.every_n_steps, self.mirror_url = every_n_steps, mirror_url
-        # Not before `setup`: a thread cannot be sent to a process that is spawned.
         self.mirror: Mirror | None = None
         self.path = Path(LAST)
         self.saved_step = -1
@@ -114,7 +113,7 @@ class LastCheckpoint(Checkpoint):
             self.path, self.loops_before_validation = folder / CHECKPOINTS / LAST, None
 
     def open_folder(self, trainer: Trainer, folder: Path) -> str | None:
-        """Open the run's folder and its mirror; return why one cannot be written, or None."""
+        """Open a run's folder and its mirror; return why one cannot be written, or None."""
         problem = find_write_problem(folder / CHECKPOINTS)
         if problem is None and self.mirror_url and not trainer.fast_dev_run:
             try:
@@ -233,12 +232,11 @@ class LastCheckpoint(Checkpoint):
         if not trainer.fast_dev_run:
             trainer.save_checkpoint(self.path)
             self.saved_step = trainer.global_step
-            if self.mirror is not None:
+            if self.mirror:
                 self.mirror.submit()
 
     def finish_mirror(self) -> None:
-        """Finish the last upload, with the files as they are now."""
-        if self.mirror is not None and self.saved_step >= 0:
+        if self.mirror and self.saved_step >= 0:
             self.mirror.finish()
 
     def stop(self, trainer: Trainer, exit_code: int) -> None:
@@ -248,7 +246,6 @@ class LastCheckpoint(Checkpoint):
             saved = f"saved after step {trainer.global_step}: {self.path}"
             print_message(f"{saved}; --resume auto continues")
             if is_requeued:
-                # SLURM ends the job that it queues again.
                 self.finish_mirror()
                 requeue_job()
         if exit_code or is_requeued:
