@@ -14,7 +14,7 @@ FLOORS = {
     "evaluation": 2, "generation": 2, "runs": 2,
     "checkpoints": 3, "analysis": 3,
     "convert": 4,
-    "training": 5, "sweeps": 5,
+    "training": 5, "sweeps": 5, "hub": 5,
     "commands": 6,
     "__init__": 7, "__main__": 7,
 }  # fmt: skip
@@ -29,10 +29,11 @@ ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_952, 17_511, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
-    ("tokenizers",): {"data/vocab/subwords.py"},
+    ("tokenizers",): {"data/vocab/subwords.py", "hub"},
     ("urllib", "urllib3", "requests", "http", "socket", "fsspec"): {"data/download.py"},
     ("wandb",): {"training"},
     ("optuna",): {"sweeps"},
+    ("transformers", "huggingface_hub", "lm_eval"): {"hub"},
 }
 UPWARD = {("checkpoints/__init__.py", "convert")}
 """Imports of a higher floor: a public name that has moved."""

@@ -1,9 +1,9 @@
-"""lm-evaluation-harness (extra lm-eval): importing this file registers the model "txl".
+"""lm-evaluation-harness (extra lm-eval): importing this file registers "txl".
 
-    python -m txl_lightning.harness run --model txl --model_args pretrained=RUN --tasks lambada
+    python -m txl_lightning.hub.harness run --model txl --model_args pretrained=RUN --tasks lambada
 
 Texts of any length are read in segments with memory; scores are those of `evaluate` with the same
-lengths. The classes of hub.py are registered too, for the harness's own backend "hf".
+lengths. The harness's own backend "hf" then has the classes of this room, too.
 
 B texts   L segment   T tokens of the longest text   D width
 """
@@ -19,12 +19,11 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
-from . import hub  # noqa: F401
-from .convert import load_any_checkpoint
-from .data.stream import IGNORED
-from .errors import DataError, require
-from .generation import Sampling, StreamingDetokenizer, decode_steps, start_decoding
-from .model import CachedReader, EvalLengths
+from ..convert import load_any_checkpoint
+from ..data.stream import IGNORED
+from ..errors import DataError, require
+from ..generation import Sampling, StreamingDetokenizer, decode_steps, start_decoding
+from ..model import CachedReader, EvalLengths
 
 FILTERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 CONTROLS = ("do_sample", "until", "max_gen_toks")
@@ -58,7 +57,8 @@ class HarnessModel(TemplateLM):
         net, vocab, _ = load_any_checkpoint(pretrained)
         if vocab is None:
             raise DataError(f"pretrained: {pretrained} has no vocabulary; convert with --vocab")
-        self._device = torch.device(device or "cpu")
+        # The harness's command line asks for a GPU by default.
+        self._device = torch.device(device if device and torch.cuda.is_available() else "cpu")
         self.net, self.vocab = net.to(self._device), vocab
         self.batch_size, self.tgt_len = int(batch_size), tgt_len
         self.mem_len, self.ext_len = mem_len, ext_len
@@ -136,6 +136,8 @@ class HarnessModel(TemplateLM):
         for name in options:
             expected = f"one of {', '.join(CONTROLS + FILTERS)}"
             require(name in CONTROLS + FILTERS, "generation_kwargs", name, expected)
+        if not options["do_sample"]:
+            options["temperature"] = 0
         sampling = Sampling(**{name: options[name] for name in FILTERS if name in options})
         ids = self.tok_encode(context) or [self.eot_token_id]
         state = start_decoding(self.net, [torch.tensor(ids)], self.mem_len, self.ext_len)

@@ -1,15 +1,9 @@
-"""Transformer-XL for transformers 5 (extra hub): importing this file registers the Auto classes.
-
-    import txl_lightning.hub
-    model = transformers.AutoModelForCausalLM.from_pretrained("big")
-
-Only tensors and JSON are read; no code in a folder is run.
+"""The network as a causal language model of transformers, with its memory as the cache.
 
 B rows   L tokens   T tokens so far   D width   V vocabulary
 """
 
 import copy
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -18,34 +12,31 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub import snapshot_download
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from .checkpoints import save_folder
-from .checkpoints.contents import build_network, map_own_weights, match_weights
-from .checkpoints.saving import KEY, MODEL_TYPE
-from .convert import huggingface, load_any_checkpoint
-from .data.stream import IGNORED
-from .data.vocab import Bytes, Subwords, Vocabulary, load_vocabulary
-from .errors import DataError, require
-from .generation.state import SEGMENT_LEN, find_missing_memory
-from .model import AnyMemory, CachedReader, EvalLengths, Memory, TransformerXL, TransformerXLConfig
-from .runs.folder import VOCAB
+from ..checkpoints import save_folder
+from ..checkpoints.contents import build_network, map_own_weights, match_weights
+from ..checkpoints.saving import KEY, MODEL_TYPE
+from ..convert import huggingface, load_any_checkpoint
+from ..data.stream import IGNORED
+from ..data.vocab import Vocabulary
+from ..errors import require
+from ..generation.state import SEGMENT_LEN, find_missing_memory
+from ..model import AnyMemory, CachedReader, EvalLengths, Memory, TransformerXL, TransformerXLConfig
 
 FILES = ("*.json", "model.safetensors", "pytorch_model.bin", "vocab.txt")
 DOWNLOAD = ("cache_dir", "force_download", "local_files_only", "revision", "token")
 """Options of from_pretrained for a folder on a hub."""
 NO_EFFECT = ("adapter_kwargs", "trust_remote_code", "use_safetensors", "weights_only")
 """Options that change nothing: the network is ours, and every file is read safely."""
-FAST = "subwords or bytes: other vocabularies have no fast tokenizer"
 
 
 class TXLConfig(transformers.PreTrainedConfig):
     """config.json of a folder that `convert` wrote."""
 
     model_type = MODEL_TYPE
-    keys_to_ignore_at_inference = ("past_key_values",)
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
     net: dict | None = None
     """Fields of `TransformerXLConfig`."""
     mem_len: int | None = None
@@ -171,9 +162,10 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         nats_BL = self.net.head.nats(h_BLD[:, :-1], targets_BL)
         return nats_BL.sum() / ((targets_BL != IGNORED).sum() if count is None else count)
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **options: Any) -> dict:
+    # The name kwargs tells transformers that `forward` takes them.
+    def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict:
         """Read all but the last token, in the segments of our own `generate`; return the rest."""
-        inputs = super().prepare_inputs_for_generation(input_ids, *args, **options)
+        inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
         if not inputs["use_cache"]:
             return inputs
         reason = find_missing_memory(self.net, self.config.mem_len)
@@ -272,47 +264,3 @@ class TransfoXLLMHeadModel(TXLForCausalLM):
     config_class = TransfoXLConfig
     map_names = staticmethod(huggingface.map_huggingface_weights)
     save_files = staticmethod(huggingface.save_huggingface)
-
-
-class TXLTokenizer(transformers.PreTrainedTokenizerFast):
-    """The vocabulary of a folder, if it has subwords or bytes; a DataError for any other."""
-
-    vocab_files_names = {"vocab_file": VOCAB, "tokenizer_file": "tokenizer.json"}  # noqa: RUF012
-    padding_side = "left"
-
-    @classmethod
-    def convert_to_native_format(
-        cls, vocab_file: str | None = None, tokenizer_file: str | None = None, **options: Any
-    ) -> dict[str, Any]:
-        if tokenizer_file is not None:
-            return options | {"tokenizer_file": tokenizer_file}
-        if vocab_file is None:
-            raise DataError(f"{VOCAB}: missing; expected {FAST}")
-        vocab = load_vocabulary(Path(vocab_file).read_text(encoding="utf-8"))
-        return options | {"tokenizer_object": make_tokenizer(vocab)}
-
-
-def make_tokenizer(vocab: Vocabulary) -> Tokenizer:
-    """Return a tokenizer with the ids of a vocabulary, which adds no symbols."""
-    match vocab:
-        case Subwords():
-            plain = dict.fromkeys(("post_processor", "truncation", "padding"))
-            return Tokenizer.from_str(json.dumps(json.loads(vocab.tokenizer) | plain))
-        case Bytes():
-            # ByteLevel writes bytes that are no printable character as characters from 256 on.
-            alphabet = pre_tokenizers.ByteLevel.alphabet()
-            others = iter(sorted(char for char in alphabet if ord(char) > 255))
-            chars = [chr(n) if chr(n) in alphabet else next(others) for n in range(256)]
-            tokenizer = Tokenizer(models.BPE({char: n for n, char in enumerate(chars)}, []))
-            tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(False, use_regex=False)
-            tokenizer.decoder = decoders.ByteLevel()
-            return tokenizer
-    raise DataError(
-        f"{VOCAB}: invalid {vocab.unit}s; only subwords and bytes have a fast tokenizer"
-    )
-
-
-for network in (TXLForCausalLM, TransfoXLLMHeadModel):
-    transformers.AutoConfig.register(network.config_class.model_type, network.config_class)
-    transformers.AutoModelForCausalLM.register(network.config_class, network)
-    transformers.AutoTokenizer.register(network.config_class, TXLTokenizer)
