@@ -241,32 +241,38 @@ def test_text_of_a_beam_search_is_our_own_token_for_token(pair, length, num_beam
     assert actual[0, length:].tolist() == expected.tolist()
 
 
+def check_logits(net, prompts: list[torch.Tensor], output) -> list[torch.Tensor]:
+    """Require the logits of our own decoding at each step; return them."""
+    reader, state, steps = CachedReader(net), start_decoding(net, prompts), []
+    for logits_BV in output.logits:
+        ours_BV, state = advance(reader, state)
+        torch.testing.assert_close(logits_BV, ours_BV.float(), rtol=0, atol=1e-5)
+        token_B = output.sequences[:, len(state)]
+        state, steps = state.append_tokens(token_B[:, None]), [*steps, ours_BV.float()]
+    return steps
+
+
+WITH_LOGITS = {"max_new_tokens": 15, "output_logits": True, "return_dict_in_generate": True}
+
+
 def test_sampled_tokens_are_draws_from_our_logits(pair):
     net, model = pair
-    prompt, options = random_ids(1, 40), {"do_sample": True, "temperature": 0.7, "top_k": 0}
+    prompt, options = random_ids(1, LENGTHS[-1]), {"do_sample": True, "top_k": 0}
     set_seed(3)
-    output = model.generate(
-        prompt, max_new_tokens=20, output_logits=True, return_dict_in_generate=True, **options
-    )
+    output = model.generate(prompt, temperature=0.7, **options, **WITH_LOGITS)
+    steps = check_logits(net, [prompt[0]], output)
     set_seed(3)
-    reader, state = CachedReader(net), start_decoding(net, [prompt[0]])
-    for step, logits in enumerate(output.logits):
-        ours, state = advance(reader, state)
-        torch.testing.assert_close(logits, ours.float(), rtol=0, atol=1e-5)
-        token = torch.multinomial((ours.float() / 0.7).softmax(-1), 1)
-        assert token.item() == output.sequences[0, 40 + step]
-        state = state.append_tokens(token)
+    tokens = [torch.multinomial((logits / 0.7).softmax(-1), 1).item() for logits in steps]
+    assert output.sequences[0, LENGTHS[-1] :].tolist() == tokens
 
 
-def test_prompts_of_several_lengths_are_continued_as_each_alone(pair):
+def test_prompts_of_several_lengths_are_continued_as_by_our_own_decoding(pair):
     net, model = pair
     prompts = [random_ids(length) for length in (3, 50, 200)]
     tokens_BL = torch.stack([torch.nn.functional.pad(p, (200 - len(p), 0)) for p in prompts])
     mask_BL = torch.arange(200) >= torch.tensor([[197], [150], [0]])
-    actual = model.generate(tokens_BL, attention_mask=mask_BL.long(), max_new_tokens=15)
-    for row, prompt in zip(actual, prompts, strict=True):
-        expected = txl_lightning.generate(net, prompt, 15, temperature=0)
-        assert row[200:].tolist() == expected.tolist()
+    output = model.generate(tokens_BL, attention_mask=mask_BL.long(), **WITH_LOGITS)
+    check_logits(net, prompts, output)
 
 
 def test_a_text_is_continued_from_its_memory_which_stays_as_it_was(load):
@@ -294,18 +300,22 @@ def test_without_a_usable_memory_the_whole_text_is_read_for_each_token(load, cha
 # Trainer
 
 
-def train(model, folder, **options):
+def train(config, folder, rows: int = 8, accumulated: int = 1, **options):
+    """Train a network for six steps; return it, and the loss before and after."""
     torch.manual_seed(1)
-    text = torch.arange(11).repeat(60)[:640].view(64, 10)
-    rows = Dataset.from_dict({"input_ids": text.tolist(), "labels": text.tolist()})
+    model = AutoModelForCausalLM.from_config(config)
+    text_BL = torch.arange(11).repeat(60)[:640].view(64, 10)
+    labels_BL = text_BL.masked_fill(torch.rand(64, 10) < torch.rand(64, 1), -100)
+    data = Dataset.from_dict({"input_ids": text_BL.tolist(), "labels": labels_BL.tolist()})
     arguments = TrainingArguments(
-        output_dir=str(folder), per_device_train_batch_size=8, learning_rate=1e-2, save_steps=3,
-        max_steps=6, report_to="none", use_cpu=True, disable_tqdm=True, logging_steps=1,
+        output_dir=str(folder), per_device_train_batch_size=rows, learning_rate=1e-2, max_steps=6,
+        gradient_accumulation_steps=accumulated, save_steps=3, report_to="none", use_cpu=True,
+        disable_tqdm=True, optim="sgd",
     )  # fmt: skip
-    trainer = Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows)
+    trainer = Trainer(model=model, args=arguments, train_dataset=data, eval_dataset=data)
     before = trainer.evaluate()["eval_loss"]
     trainer.train(**options)
-    return before, trainer.evaluate()["eval_loss"]
+    return model, before, trainer.evaluate()["eval_loss"]
 
 
 @pytest.mark.parametrize("config_class", [hub.TXLConfig, hub.TransfoXLConfig])
@@ -313,13 +323,20 @@ def test_trainer_lowers_the_loss_and_resumes_with_the_weights_that_it_saved(
     config_class, make_net, tmp_path
 ):
     config = config_class.from_network(make_net(d_model=16, untie_r=False).config)
-    models = [AutoModelForCausalLM.from_config(config) for _ in range(2)]
-    before, after = train(models[0], tmp_path)
+    model, before, after = train(config, tmp_path)
     assert after < before
-    train(models[1], tmp_path / "other", resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    torch.testing.assert_close(models[1].state_dict(), models[0].state_dict())
+    checkpoint = str(tmp_path / "checkpoint-3")
+    resumed, _, _ = train(config, tmp_path / "other", resume_from_checkpoint=checkpoint)
+    torch.testing.assert_close(resumed.state_dict(), model.state_dict())
     back = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-6")
-    torch.testing.assert_close(back.state_dict(), models[0].state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(back.state_dict(), model.state_dict(), rtol=0, atol=0)
+
+
+def test_accumulated_batches_have_the_loss_of_one_large_batch(make_net, tmp_path):
+    config = hub.TXLConfig.from_network(make_net().config)
+    large, _, _ = train(config, tmp_path, rows=16)
+    small, _, _ = train(config, tmp_path, rows=4, accumulated=4)
+    torch.testing.assert_close(small.state_dict(), large.state_dict(), rtol=0, atol=1e-6)
 
 
 # README

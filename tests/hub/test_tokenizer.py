@@ -1,6 +1,9 @@
 """Vocabularies as fast tokenizers of transformers."""
 
+import json
+
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
 import txl_lightning.hub  # noqa: F401
@@ -11,6 +14,7 @@ from txl_lightning.data.vocab import (
     Bytes,
     Characters,
     SubwordOptions,
+    Subwords,
     WordOptions,
     Words,
     train_subwords,
@@ -44,6 +48,18 @@ def test_ids_and_text_are_those_of_the_vocabulary_also_after_saving(vocab, make_
             ids = vocab.encode_text(text).tolist()
             assert each(text).input_ids == each.encode(text) == ids
             assert each.decode(ids) == text
+
+
+def test_symbols_truncation_and_padding_of_a_loaded_tokenizer_are_left_out(make_net, tmp_path):
+    words = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "b": 2, "[SEP]": 9}, "[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing("$A [SEP]", None, [("[SEP]", 9)])
+    words.enable_truncation(3)
+    words.enable_padding(length=8)
+    vocab = Subwords.from_tokenizer(json.loads(words.to_str()))
+    save_folder(make_net(n_token=vocab.n_token), tmp_path, vocab)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer("a b c a b").input_ids == vocab.encode_text("a b c a b").tolist()
 
 
 def test_rows_are_padded_before_their_text(make_net, tmp_path):

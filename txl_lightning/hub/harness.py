@@ -109,7 +109,7 @@ class HarnessModel(TemplateLM):
         length_B1 = torch.tensor([len(ids) for ids in texts], device=device)[:, None]
         position_T = torch.arange(tokens_BT.size(1), device=device)
         first_B1 = length_B1 - torch.tensor(counts, device=device)[:, None]
-        is_scored_BT = (position_T >= first_B1.clamp(min=1)) & (position_T < length_B1)
+        is_scored_BT = (position_T >= first_B1) & (position_T < length_B1)
         memory = reader.empty_memory(len(texts), EvalLengths(self.mem_len))
         logp_B = torch.zeros(len(texts), dtype=torch.float64)
         is_greedy_B = torch.ones(len(texts), dtype=torch.bool)
