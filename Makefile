@@ -52,7 +52,7 @@ $(THEIRS)/ready: tests/reference/requirements.txt
 	$(THEIRS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/reference/requirements.txt
 	@touch $@
 
-# Not in $(VENV): where transformers is installed, torchmetrics imports it, which takes a second.
+# Not in $(VENV): where transformers is installed, torchmetrics imports it, at every start.
 $(HUB)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(HUB)
 	$(HUB)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm-eval]'

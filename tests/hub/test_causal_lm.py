@@ -112,6 +112,15 @@ def test_a_folder_of_transformers_4_has_its_nats_with_memory_and_is_written_as_i
     torch.testing.assert_close(net.state_dict(), model.net.state_dict(), rtol=0, atol=0)
 
 
+def test_a_folder_of_an_earlier_release_is_loaded_by_the_class(load, tmp_path):
+    net, _ = load()
+    path = tmp_path / "net" / "config.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({key: settings[key] for key in ("txl_lightning", "net")}))
+    model = hub.TXLForCausalLM.from_pretrained(tmp_path / "net")
+    torch.testing.assert_close(model.net.state_dict(), net.state_dict(), rtol=0, atol=0)
+
+
 def test_no_code_in_a_folder_is_run(make_net, tmp_path):
     class Evil:
         def __reduce__(self):
@@ -295,6 +304,12 @@ def test_without_a_usable_memory_the_whole_text_is_read_for_each_token(load, cha
     actual = model.generate(prompt, max_new_tokens=5, use_cache=False)
     expected = txl_lightning.generate(net, prompt[0], 5, temperature=0, ext_len=20)
     assert actual[0, 9:].tolist() == expected.tolist()
+
+
+def test_assisted_decoding_is_refused(load):
+    _, model = load()
+    with pytest.raises(ValueError, match="not supported with stateful models"):
+        model.generate(random_ids(1, 9), max_new_tokens=5, prompt_lookup_num_tokens=2)
 
 
 # Trainer

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -30,12 +31,6 @@ DOCUMENTS = [
     {"text": TEXT[5:60], "context": "a bead", "choices": ["ab", "e", "ce,"], "answer": 0},
 ]
 TASKS = {
-    "rolling": """
-output_type: loglikelihood_rolling
-doc_to_text: ""
-doc_to_target: "{{text}}"
-metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]
-""",
     "choice": """
 output_type: multiple_choice
 doc_to_text: "{{context}}"
@@ -55,16 +50,19 @@ metric_list: [{metric: bleu}]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A network, a file of documents, and a file for each task, none of which needs a network."""
+def folder(tmp_path_factory, repository):
+    """A network, a file of documents, and a file for each task: that of the page, and TASKS."""
     folder, net = tmp_path_factory.mktemp("harness"), make_float_net()
     save_folder(net, folder / "net", Bytes())
     data = folder / "data.jsonl"
     data.write_text("".join(f"{json.dumps(document)}\n" for document in DOCUMENTS))
     for name, lines in TASKS.items():
-        common = f"task: txl_{name}\ndataset_path: json\ntest_split: test\n"
+        common = f"task: {name}\ndataset_path: json\ntest_split: test\n"
         files = f"dataset_kwargs: {{data_files: {{test: {data}}}}}\n"
         (folder / f"{name}.yaml").write_text(common + files + lines)
+    page = (repository / "txl_lightning" / "hub" / "README.md").read_text()
+    [task] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (folder / "my_text.yaml").write_text(task.replace("my.jsonl", str(data)))
     # Their backend needs a token that ends a text.
     AutoModelForCausalLM.from_pretrained(folder / "net").save_pretrained(folder / "hf")
     tokenizer = AutoTokenizer.from_pretrained(folder / "net", eos_token="<|end|>")
@@ -89,10 +87,9 @@ def run(folder):
 
     def run_tasks(model: str, *names: str, **options):
         tasks = TaskManager(include_path=str(folder), include_defaults=False)
-        names = [f"txl_{name}" for name in names or TASKS]
         arguments = {"pretrained": str(folder / "net")} | options
         result = simple_evaluate(
-            model, arguments, names, task_manager=tasks, bootstrap_iters=0, device="cpu"
+            model, arguments, [*names], task_manager=tasks, bootstrap_iters=0, device="cpu"
         )
         samples = {n: [row["resps"] for row in rows] for n, rows in result["samples"].items()}
         return result["results"], samples
@@ -168,30 +165,35 @@ def test_continuations_are_our_own_up_to_a_stop_string(folder):
         ask(model, "generate_until", (TEXT, {"num_beams": 2}))
 
 
+def bits_per_byte(prefix: str = "", **lengths) -> float:
+    net, texts = make_float_net(), [document["text"] for document in DOCUMENTS]
+    nats = sum(total_nats(net, prefix + text, **lengths)[0] for text in texts)
+    return nats / sum(len(text.encode()) for text in texts) / math.log(2)
+
+
 def test_tasks_run_on_our_model_and_on_the_classes_for_transformers(run, folder):
-    results, samples = run("txl", batch_size=2)
-    net = make_float_net()
-    nats = sum(total_nats(net, document["text"])[0] for document in DOCUMENTS)
-    n_byte = sum(len(document["text"].encode()) for document in DOCUMENTS)
-    bits = results["txl_rolling"]["bits_per_byte,none"]
-    assert bits == pytest.approx(nats / n_byte / math.log(2), abs=1e-5)
-    # One segment of 2048 tokens has what it needs in itself; here, of 700 tokens, memory of 50.
-    theirs, other = run("hf", "choice", "text", pretrained=str(folder / "hf"))
-    assert other["txl_text"] == samples["txl_text"]
-    short = zip(samples["txl_choice"][1], other["txl_choice"][1], strict=True)
-    for [(ours, is_greedy)], [(hf, is_hf_greedy)] in short:
-        assert (float(ours), is_greedy) == (pytest.approx(float(hf), abs=1e-4), is_hf_greedy)
-    assert {"txl_choice", "txl_text"} == theirs.keys()
+    tasks = "my_text", "choice", "text"
+    ours, answers = run("txl", *tasks, batch_size=2)
+    theirs, other = run("hf", *tasks, pretrained=str(folder / "hf"), prefix_token_id=10)
+    assert ours["my_text"]["bits_per_byte,none"] == pytest.approx(bits_per_byte(), abs=1e-5)
+    one_segment = bits_per_byte("\n", tgt_len=2048)
+    assert theirs["my_text"]["bits_per_byte,none"] == pytest.approx(one_segment, abs=1e-5)
+    assert other["text"] == answers["text"]
+    # The second context fits into one segment.
+    pairs = zip(answers["choice"][1], other["choice"][1], strict=True)
+    for [(logp, is_greedy)], [(their_logp, is_their_greedy)] in pairs:
+        assert float(logp) == pytest.approx(float(their_logp), abs=1e-5)
+        assert is_greedy == is_their_greedy
 
 
 def test_the_command_line_has_our_model(folder, tmp_path):
     command = [sys.executable, "-m", "txl_lightning.hub.harness", "run", "--model", "txl"]
-    command += ["--model_args", f"pretrained={folder / 'net'},tgt_len=64", "--tasks", "txl_choice"]
+    command += ["--model_args", f"pretrained={folder / 'net'},tgt_len=64", "--tasks", "choice"]
     command += ["--include_path", str(folder), "--output_path", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     [path] = tmp_path.rglob("results_*.json")
-    assert json.loads(path.read_text())["results"]["txl_choice"]["acc,none"] in (0, 0.5, 1)
+    assert json.loads(path.read_text())["results"]["choice"]["acc,none"] in (0, 0.5, 1)
 
 
 def test_a_folder_without_a_vocabulary_is_refused(tmp_path):

@@ -95,7 +95,6 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
     """
 
     config_class = TXLConfig
-    main_input_name = "input_ids"
     accepts_loss_kwargs = True
     _is_stateful = True
     map_names = staticmethod(map_own_weights)
@@ -166,7 +165,7 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict:
         """Read all but the last token, in the segments of our own `generate`; return the rest."""
         inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
-        if not inputs["use_cache"]:
+        if not inputs.get("use_cache"):
             return inputs
         reason = find_missing_memory(self.net, self.config.mem_len)
         require(not reason, "use_cache", True, f"False, because {reason}")

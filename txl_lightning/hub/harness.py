@@ -1,11 +1,11 @@
 """lm-evaluation-harness (extra lm-eval): importing this file registers "txl".
 
-    python -m txl_lightning.hub.harness run --model txl --model_args pretrained=RUN --tasks lambada
+    python -m txl_lightning.hub.harness run --model txl --model_args pretrained=RUN --tasks TASK
 
 Texts of any length are read in segments with memory; scores are those of `evaluate` with the same
 lengths. The harness's own backend "hf" then has the classes of this room, too.
 
-B texts   L segment   T tokens of the longest text   D width
+B texts   L segment   K scored tokens   T tokens of the longest text   D width
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,12 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from ..convert import load_any_checkpoint
-from ..data.stream import IGNORED
 from ..errors import DataError, require
 from ..generation import Sampling, StreamingDetokenizer, decode_steps, start_decoding
 from ..model import CachedReader, EvalLengths
 
-FILTERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
-CONTROLS = ("do_sample", "until", "max_gen_toks")
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+KNOWN = ("do_sample", "until", "max_gen_toks", *SAMPLING)
 Score = tuple[float, bool]
 
 
@@ -78,9 +77,8 @@ class HarnessModel(TemplateLM):
     ) -> list[float]:
         """Return log p of each text, without its first token, which has no context."""
         texts = [self.tok_encode(request.args[0]) for request in requests]
-        return [
-            logp for logp, _ in self.score(texts, [len(ids) - 1 for ids in texts], disable_tqdm)
-        ]
+        counts = [len(ids) - 1 for ids in texts]
+        return [logp for logp, _ in self.score(texts, counts, disable_tqdm)]
 
     def _loglikelihood_tokens(
         self, requests: list[tuple], disable_tqdm: bool = False, **_: object
@@ -111,20 +109,18 @@ class HarnessModel(TemplateLM):
         first_B1 = length_B1 - torch.tensor(counts, device=device)[:, None]
         is_scored_BT = (position_T >= first_B1) & (position_T < length_B1)
         memory = reader.empty_memory(len(texts), EvalLengths(self.mem_len))
-        logp_B = torch.zeros(len(texts), dtype=torch.float64)
-        is_greedy_B = torch.ones(len(texts), dtype=torch.bool)
+        logp_B = torch.zeros(len(texts), dtype=torch.float64, device=device)
+        is_greedy_B = torch.ones(len(texts), dtype=torch.bool, device=device)
         last = tokens_BT.size(1) - 1
         for start in range(0, last, self.tgt_len):
             stop, begin = min(start + self.tgt_len, last), max(start - self.ext_len, 0)
             reread = min(self.ext_len, stop)
             h_BLD, memory = reader.hidden(tokens_BT[:, begin:stop], memory, n_reread=reread)
-            h_BLD, after = h_BLD[:, start - begin :], slice(start + 1, stop + 1)
-            is_scored_BL, targets_BL = is_scored_BT[:, after], tokens_BT[:, after]
-            if is_scored_BL.any():
-                nats_BL = reader.head.nats(h_BLD, targets_BL.masked_fill(~is_scored_BL, IGNORED))
-                right_BL = (reader.head(h_BLD).argmax(-1) == targets_BL) | ~is_scored_BL
-                logp_B -= nats_BL.double().sum(1).cpu()
-                is_greedy_B &= right_BL.all(1).cpu()
+            row_K, column_K = is_scored_BT[:, start + 1 : stop + 1].nonzero(as_tuple=True)
+            h_KD = h_BLD[row_K, column_K + start - begin]
+            target_K = tokens_BT[row_K, column_K + start + 1]
+            logp_B.index_add_(0, row_K, -reader.head.nats(h_KD, target_K).double())
+            is_greedy_B[row_K[reader.head(h_KD).argmax(-1) != target_K]] = False
         return list(zip(logp_B.tolist(), is_greedy_B.tolist(), strict=True))
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -134,11 +130,10 @@ class HarnessModel(TemplateLM):
     def generate(self, context: str, options: dict) -> str:
         options = normalize_gen_kwargs(options)
         for name in options:
-            expected = f"one of {', '.join(CONTROLS + FILTERS)}"
-            require(name in CONTROLS + FILTERS, "generation_kwargs", name, expected)
+            require(name in KNOWN, "generation_kwargs", name, f"one of {', '.join(KNOWN)}")
         if not options["do_sample"]:
             options["temperature"] = 0
-        sampling = Sampling(**{name: options[name] for name in FILTERS if name in options})
+        sampling = Sampling(**{name: options[name] for name in SAMPLING if name in options})
         ids = self.tok_encode(context) or [self.eot_token_id]
         state = start_decoding(self.net, [torch.tensor(ids)], self.mem_len, self.ext_len)
         text = StreamingDetokenizer(self.vocab, ids, options["until"])
