@@ -25,7 +25,7 @@ BUDGETS = {
     "checkpoints": 758, "convert": 513, "hub": 493, "analysis": 713, "training": 3351,
     "sweeps": 562, "commands": 1342,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_448, 18_186, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_448, 18_208, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},

@@ -1,9 +1,11 @@
 """The classes for transformers 5: folders, segments, generate, Trainer."""
 
 import json
+import os
 import pickle
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +112,30 @@ def test_a_folder_of_transformers_4_has_its_nats_with_memory_and_is_written_as_i
     assert settings.items() <= json.loads(str(golden["config"])).items()
     net, _ = load_huggingface(tmp_path / "again")
     torch.testing.assert_close(net.state_dict(), model.net.state_dict(), rtol=0, atol=0)
+
+
+def test_a_folder_that_transformers_4_wrote_is_read_there_again_after_saving(repository, tmp_path):
+    python = os.environ.get("TXL_REFERENCE_PYTHON")
+    assert python, "TXL_REFERENCE_PYTHON must be a Python with tests/reference/requirements.txt"
+    script = repository / "tests" / "reference" / "transfo_xl.py"
+    sizes = {"d_model": 18, "d_embed": 18, "n_head": 3, "d_head": 5, "d_inner": 29, "n_layer": 2}
+    sizes |= {"vocab_size": 97, "cutoffs": [20, 41], "mem_len": 11, "dropout": 0.0, "div_val": 1}
+    settings = {"own": sizes, "shared": sizes | {"untie_r": False, "clamp_len": 9}}
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    np.save(tmp_path / "tokens.npy", tokens_BT := random_ids(3, 50).numpy())
+    subprocess.run([python, script, "make", tmp_path], check=True)
+    for name in settings:
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / name)
+        model.save_pretrained(tmp_path / f"{name}-back")
+    subprocess.run([python, script, "measure", tmp_path], check=True)
+    for name in settings:
+        theirs = [np.load(tmp_path / each / "nats.npy") for each in (name, f"{name}-back")]
+        assert np.array_equal(*theirs)
+        ours = txl_lightning.stream_nats(
+            hub.TransfoXLLMHeadModel.from_pretrained(tmp_path / name).net, tokens_BT.flatten(),
+            batch_size=3, tgt_len=7,
+        )  # fmt: skip
+        torch.testing.assert_close(ours, torch.from_numpy(theirs[0]), rtol=0, atol=1e-5)
 
 
 def test_a_folder_of_an_earlier_release_is_loaded_by_the_class(load, tmp_path):
