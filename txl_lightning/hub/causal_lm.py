@@ -74,7 +74,6 @@ class TransfoXLConfig(TXLConfig):
 class MemoryCache(transformers.Cache):
     """The memory as `past_key_values`; a forward pass returns a new one and keeps the old one."""
 
-    # Assisted decoding would drop the last tokens, which a memory cannot.
     is_croppable = False
 
     def __init__(self, memory: AnyMemory, n_read: int) -> None:
@@ -96,6 +95,7 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
 
     config_class = TXLConfig
     accepts_loss_kwargs = True
+    # Private, but without it assisted decoding would need a memory that can be shortened.
     _is_stateful = True
     map_names = staticmethod(map_own_weights)
     save_files = staticmethod(save_folder)
@@ -108,7 +108,7 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        # TransformerXL has initialized its own.
+        # Private, but called for every module; TransformerXL has initialized its own.
         pass
 
     def forward(
@@ -177,6 +177,7 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
             cache = self(first_BL, cache, seen_BT, logits_to_keep=1).past_key_values
         return inputs | {"input_ids": tokens_BL, "past_key_values": cache}
 
+    # Private, but otherwise `generate` makes a cache of its own.
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False

@@ -57,10 +57,14 @@ class HarnessModel(TemplateLM):
         if vocab is None:
             raise DataError(f"pretrained: {pretrained} has no vocabulary; convert with --vocab")
         # The harness's command line asks for a GPU by default.
-        self._device = torch.device(device if device and torch.cuda.is_available() else "cpu")
-        self.net, self.vocab = net.to(self._device), vocab
+        self.net = net.to(device if device and torch.cuda.is_available() else "cpu")
+        self.vocab = vocab
         self.batch_size, self.tgt_len = int(batch_size), tgt_len
         self.mem_len, self.ext_len = mem_len, ext_len
+
+    @property
+    def device(self) -> torch.device:
+        return self.net.device
 
     @property
     def eot_token_id(self) -> int:
@@ -80,6 +84,7 @@ class HarnessModel(TemplateLM):
         counts = [len(ids) - 1 for ids in texts]
         return [logp for logp, _ in self.score(texts, counts, disable_tqdm)]
 
+    # Private, but the method that `loglikelihood` of the base class calls.
     def _loglikelihood_tokens(
         self, requests: list[tuple], disable_tqdm: bool = False, **_: object
     ) -> list[Score]:
