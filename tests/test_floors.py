@@ -21,11 +21,11 @@ FLOORS = {
 # The present line counts; the goals are 13,000 in all and 14,000 of tests. Lower a budget with
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
-    "top": 1136, "model": 2436, "data": 2771, "evaluation": 402, "generation": 556, "runs": 415,
-    "checkpoints": 758, "convert": 513, "hub": 499, "analysis": 713, "training": 3351,
+    "top": 1136, "model": 2540, "data": 2771, "evaluation": 402, "generation": 556, "runs": 415,
+    "checkpoints": 758, "convert": 513, "hub": 499, "analysis": 713, "training": 3353,
     "sweeps": 562, "commands": 1342,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_454, 18_247, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_551, 18_361, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},

@@ -17,7 +17,7 @@ from ..data.user_files import find_slices
 from ..data.vocab import Vocabulary
 from ..errors import DataError, require
 from ..files import check_folder_writable
-from ..model import TransformerXL, Weights, narrow_weights
+from ..model import TransformerXL, Weights, pack_weights
 
 Device = Literal["cpu", "cuda"] | None
 
@@ -35,7 +35,7 @@ def load_model(
     name = pick_device(device)
     checkpoint = load_checkpoint(ckpt_path)
     model, vocab = checkpoint.build()
-    return checkpoint, narrow_weights(model.to(name), weights), vocab
+    return checkpoint, pack_weights(model.to(name), weights), vocab
 
 
 def make_output_folder(out: str | None, run_folder: Path, name: str) -> Path:

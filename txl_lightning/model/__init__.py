@@ -3,7 +3,7 @@
 from .config import EvalLengths, EvalSameLength, TransformerXLConfig
 from .inference import AnyMemory, CachedReader, KeyValueCache, eval_mode
 from .memory import Memory
-from .precision import Weights, accumulator_dtype, has_bfloat16_units, narrow_weights
+from .precision import Weights, accumulator_dtype, has_bfloat16_units, pack_weights
 from .transformer_xl import TransformerXL
 
 __all__ = [
@@ -19,5 +19,5 @@ __all__ = [
     "accumulator_dtype",
     "eval_mode",
     "has_bfloat16_units",
-    "narrow_weights",
+    "pack_weights",
 ]

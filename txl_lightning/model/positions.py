@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import TransformerXLConfig
-from .parts import make_dropout
+from .parts import Linear, make_dropout
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Sinusoidal(nn.Module):
         n_bias = config.n_layer if config.untie_r else 1
         self.drop = make_dropout(config)
         self.r_nets = nn.ModuleList(
-            nn.Linear(config.d_model, H * K, bias=False) for _ in range(config.n_layer)
+            Linear(config.d_model, H * K, bias=False) for _ in range(config.n_layer)
         )
         self.u_NHK = nn.Parameter(torch.zeros(n_bias, H, K))
         self.v_NHK = nn.Parameter(torch.zeros(n_bias, H, K))

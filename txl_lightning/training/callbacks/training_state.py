@@ -22,7 +22,8 @@ from torch import Tensor
 from ...checkpoints.saving import FORMAT, KEY
 from ...data.stream import Segment, TrainingLoader
 from ...errors import CheckpointError, NonFiniteError
-from ...model import Memory, has_bfloat16_units
+from ...model import Memory
+from ...model.parts import is_onednn_faster
 from ...runs.logger import RunLogger
 from ..ranks import gather_shards, local_part
 from . import LanguageModel
@@ -232,7 +233,8 @@ def describe_rounding(trainer: Trainer, module: LanguageModel) -> State:
     """Return what affects the rounding of sums, besides the settings of the model."""
     device = module.device
     vectors = torch.backends.cpu.get_cpu_capability()
-    vectors += " AMX" * has_bfloat16_units(torch.device("cpu"))
+    vectors += " AMX" * torch.cpu.get_capabilities().get("amx_bf16", False)
+    vectors += " oneDNN" * is_onednn_faster()
     return {
         "micro_batches": module.corpus.config.micro_batches if module.corpus else 1,
         "compile": module.hparams["compile"],
