@@ -14,7 +14,7 @@ FLOORS = {
     "evaluation": 2, "generation": 2, "runs": 2,
     "checkpoints": 3, "analysis": 3,
     "convert": 4,
-    "training": 5, "sweeps": 5,
+    "training": 5, "sweeps": 5, "hub": 499,
     "commands": 6,
     "__init__": 7, "__main__": 7,
 }  # fmt: skip
@@ -22,18 +22,20 @@ FLOORS = {
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
     "top": 1155, "model": 2531, "data": 3971, "evaluation": 402, "generation": 556, "runs": 415,
-    "checkpoints": 1055, "convert": 513, "analysis": 713, "training": 3404, "sweeps": 724, "commands": 1449,
+    "checkpoints": 1058, "convert": 513, "analysis": 713, "training": 3404, "sweeps": 724, "hub": 499,
+    "commands": 1449,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 16_888, 19_354, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 17_390, 20_091, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
-    ("tokenizers",): {"data/vocab/subwords.py"},
+    ("tokenizers",): {"data/vocab/subwords.py", "hub"},
     ("urllib", "urllib3", "requests", "http", "socket"): {"data/download.py"},
     ("fsspec",): {"data/download.py", "data/remote.py", "checkpoints/mirror.py"},
     ("ray",): {"data/workers.py"},
     ("wandb",): {"training"},
     ("optuna", "sqlalchemy"): {"sweeps"},
+    ("transformers", "huggingface_hub", "lm_eval"): {"hub"},
 }
 UPWARD = {("checkpoints/__init__.py", "convert")}
 """Imports of a higher floor: a public name that has moved."""

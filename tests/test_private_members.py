@@ -168,6 +168,8 @@ def test_the_table_lists_exactly_the_private_members_that_the_package_uses():
     used = {
         (name, path.relative_to(PACKAGE).with_suffix("").as_posix())
         for path in PACKAGE.rglob("*.py")
+        # Its libraries are in another environment: tests/hub/ has their table.
+        if path.parent.name != "hub"
         for name in find_private_members(path, path.read_text())
     }
     listed = {
