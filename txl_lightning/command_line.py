@@ -73,6 +73,11 @@ COMMANDS = {
         "model.safetensors --args args.json --out converted",
         "source",
     ),
+    "export": Command(
+        "write a network as a program for torch alone, or for ONNX Runtime",
+        "RUN --to onnx --out exported",
+        "ckpt_path",
+    ),
     "inspect": Command(
         "measure how a model uses its memory, in tables and figures",
         "RUN --out figures",
