@@ -19,6 +19,7 @@ from ..evaluation.scoring import evaluate
 from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import TransformerXL, Weights
 from ..progress import show_progress
+from ..runs.wandb_api import add_evaluation
 from .card import CARD, add_result
 from .inputs import Device, load_model
 
@@ -35,6 +36,7 @@ def evaluate_command(
     out: str | None = None,
     device: Device = None,
     weights: Weights = "float32",
+    wandb: bool = False,
     **lengths: Any,
 ) -> None:
     """Print the loss of a model on a text: a table on stderr, and in a pipe one line of JSON.
@@ -53,6 +55,7 @@ def evaluate_command(
         out: File to append the line of JSON to; /dev/stdout prints it also on a terminal.
         device: Device of the model; left out, a GPU if there is one.
         weights: Precision of weights, keys and values: bf16 is faster on a CPU, less exact.
+        wandb: Add the result to the W&B run that trained the checkpoint.
         **lengths: Lengths that replace those of the protocol.
     """
     settings = get_protocol(protocol, **lengths)
@@ -73,6 +76,8 @@ def evaluate_command(
     print_record(record, settings.unit, out)
     if (card := checkpoint.path / CARD).is_file():
         add_result(card, record)
+    if wandb:
+        add_evaluation(checkpoint.saved, record, checkpoint.run_folder)
 
 
 def print_record(record: dict[str, Any], unit: str, out: str | None) -> None:

@@ -86,7 +86,7 @@ def test_checkpoints_are_artifact_versions_with_aliases_and_digests(offline_run)
         assert {name, f"step-{about['step']}"} <= set(artifact.aliases)
         assert json.loads(artifact.metadata) == {"sha256": digest, **about}
         files = {entry.path: entry.local_path for entry in artifact.manifest.contents}
-        assert files.keys() == {path.name for path in folder.glob(f"{name}.ckpt*")}
+        assert files.keys() == {"config.yaml", *(p.name for p in folder.glob(f"{name}.ckpt*"))}
         assert all(Path(path).is_file() for path in files.values())
 
 
@@ -139,7 +139,7 @@ def test_wandb_is_required_only_with_its_logger():
 
 def test_the_run_id_survives_a_resume_without_wandb():
     first, second = WandbRun(ValidationProbe()), WandbRun(ValidationProbe())
-    first.run_id = "abc"
+    first.run = {"run_id": "abc", "project": "mine", "entity": None}
     second.load_state_dict(first.state_dict())
     assert run_id_from({"callbacks": {second.state_key: second.state_dict()}}) == "abc"
     assert run_id_from({}) is None
