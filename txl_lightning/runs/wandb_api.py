@@ -39,7 +39,8 @@ def fetch_artifact(path: str | Path) -> Path:
 def add_evaluation(checkpoint: Mapping[str, Any], record: Mapping[str, Any], folder: Path) -> None:
     """Add the result of an evaluation to the summary of the W&B run that wrote the checkpoint.
 
-    Offline, W&B's files are in `folder`, for wandb sync.
+    Offline, W&B's files are in `folder`, for wandb sync, which makes a run of their own of them: of
+    the trained one, it would replace the summary by theirs.
     """
     state = checkpoint.get("callbacks", {}).get("WandbRun", {})
     expected = "a checkpoint of a run with --trainer.logger WandbLogger"
@@ -54,11 +55,13 @@ def add_evaluation(checkpoint: Mapping[str, Any], record: Mapping[str, Any], fol
 
         # Nothing of this process but its result belongs to that run.
         quiet = wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off")
-        how = {"id": state["run_id"], "resume": "allow", "dir": folder, "settings": quiet}
-        with wandb.init(**place, **how) as run:
+        how: dict[str, Any] = {"id": state["run_id"], "resume": "must"}
+        if wandb.setup().settings.mode == "offline":
+            how = {"group": state["run_id"], "job_type": "evaluate"}
+        with wandb.init(**place, **how, dir=folder, settings=quiet) as run:
             run.summary.update({f"{key}/{name}": value for name, value in values.items()})
         if run.offline:
-            print_notice(f"offline; to add it: wandb sync {Path(run.dir).parent}")
+            print_notice(f"offline: wandb sync {Path(run.dir).parent} adds a run of its own")
 
 
 @contextmanager
