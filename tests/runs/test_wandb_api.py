@@ -1,8 +1,12 @@
 """Checkpoints and results of W&B, by its client and the protocol of a server on this machine."""
 
+import base64
 import json
 import shutil
+import signal
 import sys
+import time
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -11,6 +15,7 @@ import pytest
 from tests.runs.wandb_server import WandbServer
 from txl_lightning.errors import CheckpointError
 from txl_lightning.runs.wandb_api import add_evaluation, fetch_artifact
+from txl_lightning.signals import EXIT
 
 pytestmark = pytest.mark.slow
 NAME = "wandb:me/mine/checkpoint-abc:best"
@@ -36,7 +41,7 @@ def server(run_folder):
 def command(server, processes, repository, tmp_path):
     """Run a command in a process whose W&B server is that on this machine."""
 
-    def run(*words: str, **environment: str):
+    def run(*words: str, start=processes.run, **environment: str):
         environment = {
             "WANDB_BASE_URL": server.url,
             "WANDB_API_KEY": "c0ffee" * 6 + "beef",
@@ -48,7 +53,7 @@ def command(server, processes, repository, tmp_path):
             "OMP_NUM_THREADS": "1",
         }
         words = [sys.executable, "-m", "txl_lightning", *map(str, words)]
-        return processes.run(words, env=environment, cwd=tmp_path)
+        return start(words, env=environment, cwd=tmp_path)
 
     return run
 
@@ -142,6 +147,63 @@ def test_offline_the_result_is_a_run_of_its_own_until_it_is_synced(
     [path] = (folder / "wandb").glob("offline-run-*")
     assert str(path) in line
     assert "-abc" not in path.name
+
+
+@pytest.fixture
+def fit(command, sizes, text_file):
+    data = (f"--data.path={text_file}", "--trainer.logger=WandbLogger", "--wandb.required=true")
+    return partial(command, "fit", *sizes, *data)
+
+
+def list_used(server) -> list[str]:
+    names = [each["input"]["artifactID"] for each in server.find("UseArtifact")]
+    return [base64.b64decode(name).decode() for name in names]
+
+
+def test_text_and_checkpoint_are_inputs_of_a_run_whose_best_checkpoint_is_linked(fit, server):
+    done = fit(f"--ckpt_path={NAME}", "--trainer.max_steps=6", "--wandb.registry=model/letters")
+    assert done.returncode == 0, done.stderr
+    assert "W&B: " not in done.stderr
+    [text] = [
+        e["input"]
+        for e in server.find("CreateArtifact")
+        if e["input"]["artifactTypeName"] == "dataset"
+    ]
+    about = json.loads(text["metadata"])
+    assert about["name"] == "letters.txt"
+    assert list_used(server) == [f"text-{about['fingerprint']}", "checkpoint-abc"]
+    [link] = [each["input"] for each in server.find("LinkArtifact")]
+    assert base64.b64decode(link["artifactID"]).decode().startswith("checkpoint-")
+    names = ("projectName", "artifactPortfolioName")
+    assert [link[name] for name in names] == ["wandb-registry-model", "letters"]
+
+
+def test_what_the_server_refuses_is_a_warning_and_training_goes_on(fit, server, monkeypatch):
+    monkeypatch.setattr(WandbServer, "answer_LinkArtifact", lambda *_: {"result": 3}, raising=True)
+    done = fit("--wandb.registry=model/letters")
+    assert done.returncode == 0, done.stderr
+    assert "warning: W&B: wandb.registry: best.ckpt is not linked to model/letters: " in done.stderr
+
+
+def test_numbers_that_are_not_finite_are_an_alert(fit, server):
+    assert fit("--model.optim.lr=1e38").returncode == 5
+    [alert] = server.find("NotifyScriptableRunAlert")
+    assert (alert["title"], alert["severity"]) == ("numbers are not finite", "ERROR")
+    assert "loss nan" in alert["text"]
+
+
+@pytest.mark.parametrize(("number", "n_alert"), [(signal.SIGTERM, 1), (signal.SIGINT, 0)])
+def test_a_run_that_is_preempted_is_an_alert(fit, server, processes, tmp_path, number, n_alert):
+    process = fit("--trainer.max_steps=1000000", start=processes.start)
+    stop = time.monotonic() + 120
+    while not list(tmp_path.glob("runs/version_0/checkpoints/last.ckpt")):
+        assert process.poll() is None
+        assert time.monotonic() < stop
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(120) == EXIT[number]
+    titles = [each["title"] for each in server.find("NotifyScriptableRunAlert")]
+    assert titles == ["stopped by a signal"] * n_alert
 
 
 def test_a_checkpoint_of_no_run_of_wandb_is_refused(run_folder, tmp_path):

@@ -68,6 +68,16 @@ class WandbServer(ThreadingHTTPServer):
         ]
         return {"createRunFiles": {"runID": "cnVu", "uploadHeaders": [], "files": files}}
 
+    def answer_ArtifactType(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"project": {"artifact": None}}
+
+    def answer_CreateArtifact(self, variables: dict[str, Any]) -> dict[str, Any]:
+        # As if the server had its files already: nothing is uploaded.
+        name = make_id(variables["input"]["artifactCollectionName"])
+        artifact = {"id": name, "state": "COMMITTED"}
+        artifact["artifactSequence"] = {"latestArtifact": {"id": name}}
+        return {"createArtifact": {"artifact": artifact}}
+
     def answer_OrganizationCoreWeaveOrganizationID(self, _: dict[str, Any]) -> dict[str, Any]:
         return {"entity": {"organization": None}}
 
@@ -79,20 +89,39 @@ class WandbServer(ThreadingHTTPServer):
     def answer_ArtifactMembershipByName(self, variables: dict[str, Any]) -> dict[str, Any]:
         if variables["name"] not in ("checkpoint-abc:best", "checkpoint-abc:v3"):
             return {"project": {"artifactCollectionMembership": None}}
-        collection = {"__typename": "ArtifactSequence", "name": "checkpoint-abc"}
-        collection["project"] = PROJECT
-        alias = {"__typename": "ArtifactAlias", "id": "YQ==", "alias": "best"}
-        artifact = {
-            "__typename": "Artifact", "id": "QXJ0aWZhY3Q=", "artifactSequence": collection,
-            "versionIndex": 3, "artifactType": {"name": "model"}, "description": None,
+        artifact = self.make_artifact("checkpoint-abc", "model")
+        return {"project": {"artifactCollectionMembership": make_membership(artifact)}}
+
+    def answer_UseArtifact(self, variables: dict[str, Any]) -> dict[str, Any]:
+        return {"useArtifact": {"artifact": {"id": variables["input"]["artifactID"]}}}
+
+    def answer_FetchOrgInfoFromEntity(self, _: dict[str, Any]) -> dict[str, Any]:
+        organization = {"name": "us", "orgEntity": {"name": "us"}}
+        return {"entity": {"organization": organization, "user": None}}
+
+    def answer_LinkArtifact(self, variables: dict[str, Any]) -> dict[str, Any]:
+        artifact = self.answer_ArtifactByID({"id": variables["input"]["artifactID"]})["artifact"]
+        return {"result": {"versionIndex": 0, "artifactMembership": make_membership(artifact)}}
+
+    def answer_ArtifactByID(self, variables: dict[str, Any]) -> dict[str, Any]:
+        name = base64.b64decode(variables["id"]).decode()
+        [kind] = {
+            each["input"]["artifactTypeName"]
+            for each in self.find("CreateArtifact")
+            if each["input"]["artifactCollectionName"] == name
+        }
+        return {"artifact": self.make_artifact(name, kind)}
+
+    def make_artifact(self, name: str, kind: str) -> dict[str, Any]:
+        collection = {"__typename": "ArtifactSequence", "name": name, "project": PROJECT}
+        return {
+            "__typename": "Artifact", "id": make_id(name), "artifactSequence": collection,
+            "versionIndex": 3, "artifactType": {"name": kind}, "description": None,
             "metadata": "{}", "ttlDurationSeconds": -1, "ttlIsInherited": True, "tags": [],
             "historyStep": None, "state": "COMMITTED", "size": 1, "digest": self.digest,
             "commitHash": "c", "fileCount": len(self.files), "createdAt": TIME, "updatedAt": None,
-            "aliases": [alias | {"artifactCollection": collection}],
+            "aliases": [],
         }  # fmt: skip
-        membership = {"__typename": "ArtifactCollectionMembership", "id": "bQ==", "createdAt": TIME}
-        membership |= {"versionIndex": 3, "aliases": [alias], "artifactCollection": collection}
-        return {"project": {"artifactCollectionMembership": membership | {"artifact": artifact}}}
 
     @property
     def digest(self) -> str:
@@ -117,6 +146,17 @@ class WandbServer(ThreadingHTTPServer):
         page = {"pageInfo": PAGE, "edges": [{"node": file} for file in files]}
         collection = {"__typename": "ArtifactSequence", "artifactMembership": {"files": page}}
         return {"project": {"artifactCollection": collection}}
+
+
+def make_id(name: str) -> str:
+    return base64.b64encode(name.encode()).decode()
+
+
+def make_membership(artifact: dict[str, Any]) -> dict[str, Any]:
+    alias = {"__typename": "ArtifactAlias", "id": "YQ==", "alias": "best"}
+    membership = {"__typename": "ArtifactCollectionMembership", "id": "bQ==", "createdAt": TIME}
+    membership |= {"versionIndex": 3, "aliases": [alias], "artifact": artifact}
+    return membership | {"artifactCollection": artifact["artifactSequence"]}
 
 
 class Handler(BaseHTTPRequestHandler):
