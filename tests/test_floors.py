@@ -21,17 +21,19 @@ FLOORS = {
 # The present line counts; the goals are 13,000 in all and 14,000 of tests. Lower a budget with
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
-    "top": 1136, "model": 2436, "data": 2771, "evaluation": 402, "generation": 556, "runs": 415,
-    "checkpoints": 755, "convert": 513, "analysis": 713, "training": 3351, "sweeps": 562,
-    "commands": 1342,
+    "top": 1148, "model": 2436, "data": 2771, "evaluation": 402, "generation": 682, "runs": 491,
+    "checkpoints": 755, "convert": 513, "analysis": 713, "training": 3432, "sweeps": 562,
+    "commands": 1779,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_952, 17_511, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_684, 18_380, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
     ("tokenizers",): {"data/vocab/subwords.py"},
     ("urllib", "urllib3", "requests", "http", "socket", "fsspec"): {"data/download.py"},
-    ("wandb",): {"training"},
+    # Commands without Lightning fetch checkpoints, and add to runs that are over.
+    ("wandb",): {"training", "runs/wandb_api.py"},
+    ("onnx", "onnxruntime", "onnxscript"): {"commands/export.py"},
     ("optuna",): {"sweeps"},
 }
 UPWARD = {("checkpoints/__init__.py", "convert")}

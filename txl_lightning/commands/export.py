@@ -34,7 +34,7 @@ OUTPUTS = ["logits", "next_memory", "next_filled"]
 def export_command(
     ckpt_path: str,
     to: Literal["pt2", "onnx"] = "onnx",
-    out: str | None = None,
+    out: str = "exported",
     mem_len: int | None = None,
     max_batch: int = 64,
     max_tgt_len: int = 512,
@@ -59,29 +59,25 @@ def export_command(
         split: Part of that text: train, val or test.
         max_tokens: Most tokens of it.
     """
-    if out is None:
-        raise ValueError("out: missing; expected the folder to write")
     require(is_fillable(Path(out)), "out", out, "new, or an empty folder")
     require(quantize is None or to == "onnx", "quantize", quantize, "null with pt2")
-    for key, value in (("max_batch", max_batch), ("max_tgt_len", max_tgt_len)):
-        require(value >= 1, key, value, "at least 1")
     checkpoint, model, vocab = load_model(ckpt_path, "cpu")
     lengths = EvalLengths(mem_len).resolve(model.config)
-    require(lengths.mem_len >= 1, "mem_len", lengths.mem_len, "at least 1")
     ids = read_ids(checkpoint, vocab, path, split)[: max_tokens + 1] if quantize else None
     program = export_program(model.float(), lengths, max_batch, max_tgt_len)
 
+    facts = {
+        "Memory": f"{lengths.mem_len:,} hidden states of each layer",
+        "Limits": f"{max_batch:,} rows, {max_tgt_len:,} tokens in a segment",
+    }
+    shape = f"({model.config.n_layer}, 1, {lengths.mem_len}, {model.config.d_model})"
+
     def write_folder(folder: Path) -> None:
-        facts = {"Limits": f"{max_batch:,} rows, {max_tgt_len:,} tokens in a segment"}
         write_program(program, folder, to)
-        if ids is not None:
-            facts |= quantize_program(folder, ids, min(128, max_tgt_len))
+        costs = {} if ids is None else quantize_program(folder, ids, min(128, max_tgt_len))
         write_text(vocab.to_json(), folder / VOCAB)
-        n_layer, d_model = model.config.n_layer, model.config.d_model
-        facts["Memory"] = f"{lengths.mem_len:,} hidden states of each layer"
-        shape = f"({n_layer}, 1, {lengths.mem_len}, {d_model})"
         name = Path(out).resolve().name
-        write_card(folder, name, model, vocab, checkpoint, to, facts, shape)
+        write_card(folder, name, model, vocab, checkpoint, to, facts | costs, shape)
 
     fill_folder(Path(out), write_folder)
 
@@ -116,16 +112,19 @@ def export_program(
     net: TransformerXL, lengths: ContextLengths, max_batch: int, max_tgt_len: int
 ) -> ExportedProgram:
     """Return the network as a graph for any number of rows and tokens up to the limits."""
+    sizes = {"max_batch": max_batch, "max_tgt_len": max_tgt_len, "mem_len": lengths.mem_len}
+    for key, value in sizes.items():
+        require(value >= 1, key, value, "at least 1")
     rows, tokens = Dim("rows", min=1, max=max_batch), Dim("tokens", min=1, max=max_tgt_len)
     rows, tokens = rows if max_batch > 1 else None, tokens if max_tgt_len > 1 else None
     # Sizes 0 and 1 would be taken for constants.
     B, L = min(max_batch, 2), min(max_tgt_len, 3)
     memory_NBMD = torch.zeros(net.config.n_layer, B, lengths.mem_len, net.config.d_model)
     example = torch.zeros(B, L, dtype=torch.long), memory_NBMD, torch.zeros(B, dtype=torch.long)
-    sizes = {0: rows, 1: tokens}, {1: rows}, {0: rows}
+    shapes = {0: rows, 1: tokens}, {1: rows}, {0: rows}
     # Decomposed for ONNX, the other backends' results have strides that the graph does not expect.
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), silence():
-        return torch.export.export(TensorProgram(net, lengths), example, dynamic_shapes=sizes)
+        return torch.export.export(TensorProgram(net, lengths), example, dynamic_shapes=shapes)
 
 
 @contextmanager
