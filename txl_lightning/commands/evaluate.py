@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..checkpoints import LoadedCheckpoint
 from ..data.corpora import CORPORA
 from ..data.recipe import DataConfig
 from ..data.store import EvalText
@@ -73,7 +74,14 @@ def evaluate_command(
         record = score(model, replace(text, name=path or text.name), settings, per_token)
     record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
     record["weights"] = weights
-    print_record(record, settings.unit, out)
+    publish_record(record, checkpoint, settings.unit, out, wandb)
+
+
+def publish_record(
+    record: dict[str, Any], checkpoint: LoadedCheckpoint, unit: str, out: str | None, wandb: bool
+) -> None:
+    """Print a record; add it to the card of a converted folder and, if asked, to a W&B run."""
+    print_record(record, unit, out)
     if (card := checkpoint.path / CARD).is_file():
         add_result(card, record)
     if wandb:
