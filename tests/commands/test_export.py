@@ -22,6 +22,7 @@ NETS = {
     "learned": {"positions": "learned", "clamp_len": 4, "norm": "pre"},
     "shaw": {"positions": "shaw", "clamp_len": 4, "memory_source": "same_layer"},
     "absolute": {"positions": "absolute_learned", "clamp_len": 4},
+    "sinusoids": {"positions": "absolute_sinusoidal"},
     "adaptive": {"cutoffs": [20, 90], "div_val": 2},
 }
 LENGTHS = [1, 2, 5, 6, 7, 40, 1, 3, 13, 6] * 2
