@@ -105,10 +105,12 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
     sha256 = checkpoint.sha256 + ("" if settings.weights == "float32" else f" {settings.weights}")
     file = settings.state_file
     if file and file.exists():
-        state = start = load_state(file, model, sha256, settings.mem_len, ext_len=0)
+        state = load_state(file, model, sha256, settings.mem_len, ext_len=0)
     else:
         ids_L = encode_prompt(settings.context, vocab)
-        state = start = start_scoring(model, ids_L, settings.mem_len)
+        state = start_scoring(model, ids_L, settings.mem_len)
+    # Read once, although each list may start from it.
+    start = state = score_candidates(model, state, [])[1]
     for line, each in READERS[path.suffix](path):
         with prefix_errors(f"{path}, line {line}", ": "):
             before = state if settings.carry else start

@@ -65,7 +65,7 @@ def score(
 
 def encode_continuation(text: Prompt, vocab: Vocabulary | None) -> Tensor:
     """Return the ids of a text after another one: without the symbol that begins a document."""
-    return encode_prompt(text, vocab)[vocab.n_start if isinstance(text, str) else 0 :]
+    return encode_prompt(text, vocab)[vocab.n_start if isinstance(text, str) else 0 :].cpu()
 
 
 def start_scoring(model: TransformerXL, context_L: Tensor, mem_len: int | None) -> DecodingState:
