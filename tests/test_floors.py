@@ -25,7 +25,7 @@ BUDGETS = {
     "checkpoints": 755, "convert": 513, "analysis": 713, "training": 3432, "sweeps": 562,
     "commands": 1789,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_694, 18_384, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_694, 18_383, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},

@@ -155,11 +155,6 @@ def fit(command, sizes, text_file):
     return partial(command, "fit", *sizes, *data)
 
 
-def list_used(server) -> list[str]:
-    names = [each["input"]["artifactID"] for each in server.find("UseArtifact")]
-    return [base64.b64decode(name).decode() for name in names]
-
-
 def test_text_and_checkpoint_are_inputs_of_a_run_whose_best_checkpoint_is_linked(fit, server):
     done = fit(f"--ckpt_path={NAME}", "--trainer.max_steps=6", "--wandb.registry=model/letters")
     assert done.returncode == 0, done.stderr
@@ -171,7 +166,7 @@ def test_text_and_checkpoint_are_inputs_of_a_run_whose_best_checkpoint_is_linked
     ]
     about = json.loads(text["metadata"])
     assert about["name"] == "letters.txt"
-    assert list_used(server) == [f"text-{about['fingerprint']}", "checkpoint-abc"]
+    assert server.used == [f"text-{about['fingerprint']}", "checkpoint-abc"]
     [link] = [each["input"] for each in server.find("LinkArtifact")]
     assert base64.b64decode(link["artifactID"]).decode().startswith("checkpoint-")
     names = ("projectName", "artifactPortfolioName")

@@ -28,6 +28,7 @@ class WandbServer(ThreadingHTTPServer):
         self.asked: list[tuple[str, dict[str, Any]]] = []
         """The operations, with their variables."""
         self.fetched: list[str] = []
+        self.used: list[str] = []
         self.corrupt = False
         self.summary: dict[str, Any] = {"val/nats": 2.5}
 
@@ -93,7 +94,10 @@ class WandbServer(ThreadingHTTPServer):
         return {"project": {"artifactCollectionMembership": make_membership(artifact)}}
 
     def answer_UseArtifact(self, variables: dict[str, Any]) -> dict[str, Any]:
-        return {"useArtifact": {"artifact": {"id": variables["input"]["artifactID"]}}}
+        # By name it is asked for otherwise than for an artifact that was just logged.
+        used = variables.get("input", variables)["artifactID"]
+        self.used.append(base64.b64decode(used).decode())
+        return {"useArtifact": {"artifact": {"id": used}}}
 
     def answer_FetchOrgInfoFromEntity(self, _: dict[str, Any]) -> dict[str, Any]:
         organization = {"name": "us", "orgEntity": {"name": "us"}}
