@@ -14,18 +14,18 @@ FLOORS = {
     "evaluation": 2, "generation": 2, "runs": 2,
     "checkpoints": 3, "analysis": 3,
     "convert": 4,
-    "training": 5, "sweeps": 5, "hub": 499,
+    "training": 5, "sweeps": 5, "hub": 5,
     "commands": 6,
     "__init__": 7, "__main__": 7,
 }  # fmt: skip
 # The present line counts; the goals are 13,000 in all and 14,000 of tests. Lower a budget with
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
-    "top": 1155, "model": 2531, "data": 3971, "evaluation": 402, "generation": 556, "runs": 415,
-    "checkpoints": 1058, "convert": 513, "analysis": 713, "training": 3404, "sweeps": 724, "hub": 499,
-    "commands": 1449,
+    "top": 1167, "model": 2531, "data": 3971, "evaluation": 402, "generation": 682, "runs": 492,
+    "checkpoints": 1058, "convert": 513, "analysis": 713, "training": 3485, "sweeps": 724, "hub": 499,
+    "commands": 1896,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 17_390, 20_091, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_133, 20_965, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
@@ -33,7 +33,9 @@ PLACES = {
     ("urllib", "urllib3", "requests", "http", "socket"): {"data/download.py"},
     ("fsspec",): {"data/download.py", "data/remote.py", "checkpoints/mirror.py"},
     ("ray",): {"data/workers.py"},
-    ("wandb",): {"training"},
+    # Commands without Lightning fetch checkpoints, and add to runs that are over.
+    ("wandb",): {"training", "runs/wandb_api.py"},
+    ("onnx", "onnxruntime", "onnxscript"): {"commands/export.py"},
     ("optuna", "sqlalchemy"): {"sweeps"},
     ("transformers", "huggingface_hub", "lm_eval"): {"hub"},
 }

@@ -24,6 +24,7 @@ HOMES = {
     "beam_search": "generation",
     "generate": "generation",
     "load": "checkpoints",
+    "score": "generation",
     "stream_nats": "evaluation.scoring",
 }
 """Where each name lives. It is imported when it is asked for: preparing a text needs no torch."""

@@ -40,7 +40,7 @@ class DistanceTerms:
     @property
     def n_distance(self) -> int:
         by_distance = self.b_TH if self.r_THK is None else self.r_THK
-        return 0 if by_distance is None else len(by_distance)
+        return 0 if by_distance is None else by_distance.size(0)
 
     def nearest(self, count: int) -> DistanceTerms:
         """Return the terms of the `count` smallest distances, or of all."""
