@@ -282,7 +282,9 @@ def test_any_loader_of_tokens_and_targets_can_be_used_in_any_order(make_model, m
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_a_loader_of_segments_keeps_memory_in_training_and_validation(make_model, make_trainer):
     ids = np.random.default_rng(0).integers(256, size=83)
-    segments = [*Stream.from_tokens(ids, batch_size=2, tgt_len=8)]
+    # As many as the trainer of these tests validates on.
+    segments = [*Stream.from_tokens(ids, batch_size=2, tgt_len=14)]
+    assert len(segments) == 3
     loader = DataLoader(segments, batch_size=None)
     # The memory is longer than a row, so that segments have the losses of whole rows.
     model, trainer = make_model(n_layer=1, mem_len=64), make_trainer(max_steps=len(segments))
