@@ -25,7 +25,7 @@ BUDGETS = {
     "checkpoints": 1058, "convert": 513, "analysis": 713, "training": 3485, "sweeps": 724, "hub": 499,
     "commands": 1896,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_133, 20_965, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_133, 20_974, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
