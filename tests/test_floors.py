@@ -21,11 +21,11 @@ FLOORS = {
 # The present line counts; the goals are 13,000 in all and 14,000 of tests. Lower a budget with
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
-    "top": 1167, "model": 2531, "data": 3971, "evaluation": 402, "generation": 682, "runs": 492,
-    "checkpoints": 1058, "convert": 513, "analysis": 713, "training": 3485, "sweeps": 724,
-    "hub": 499, "commands": 1896,
+    "top": 1168, "model": 2531, "data": 3971, "evaluation": 402, "generation": 682,
+    "runs": 493, "checkpoints": 1058, "convert": 513, "analysis": 713, "training": 3485,
+    "sweeps": 724, "hub": 499, "commands": 1896,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_133, 20_974, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_135, 20_976, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
