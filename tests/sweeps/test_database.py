@@ -94,7 +94,7 @@ def test_two_machines_share_a_grid_and_the_trial_of_a_killed_one_runs_again(
     place, postgres, start_machine
 ):
     """Both start at once, with an empty database. One, killed with its trial, is not restarted."""
-    options, name = ("--steps=60", "--wait=0.1"), "a grid"
+    options, name = ("--steps=200", "--wait=0.1"), "a grid"
     place.write(*options, name=name, parameters={"lr": {"values": LRS}})
     machines = {name: start_machine(name, postgres) for name in ("a", "b")}
     logs = {each: place.folder / each / "runs" / "sweeps" / "search" for each in machines}
