@@ -214,7 +214,8 @@ def small(sizes, text_file):
 def parse_fit():
     """Parse and check arguments of fit, with a parser built once, which takes a second."""
     entry.refuse_yaml_aliases()
-    parser = cli.make_parser("fit", cli.set_up_libraries([]))
+    cli.set_up_libraries()
+    parser = cli.make_parser("fit")
 
     def parse(*words: str) -> Namespace:
         settings = cli.parse(parser, [*map(str, words)])

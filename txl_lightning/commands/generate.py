@@ -13,7 +13,7 @@ from ..data.vocab import Vocabulary
 from ..errors import require, require_at_least, unfiltered_stdout
 from ..files import check_file_writable
 from ..generation.state import DecodingState, find_missing_memory, load_state, save_state
-from ..model import TransformerXL, Weights
+from ..model import Network, Weights, find_device
 from ..signals import defer_signals
 from .inputs import Device, load_model, read_prompt, read_prompt_lines
 
@@ -80,7 +80,7 @@ def generate_command(
     texts = [read_prompt(prompt, prompt_file)] if prompts is None else read_prompt_lines(prompts)
     checkpoint, model, vocab = load_model(ckpt_path, settings.device, settings.weights)
     # Fail early with too many samples: each step allocates this many logits.
-    torch.empty(settings.num_samples, model.config.n_token, device=model.device)
+    torch.empty(settings.num_samples, model.config.n_token, device=find_device(model))
     # A state belongs to one precision: with another, the memory would have other values.
     precision = "" if settings.weights == "float32" else f" {settings.weights}"
     sha256 = checkpoint.sha256 + precision
@@ -99,7 +99,7 @@ def generate_command(
 
 def start_state(
     texts: Sequence[str | None],
-    model: TransformerXL,
+    model: Network,
     vocab: Vocabulary,
     settings: TextOptions,
     sha256: str,
@@ -126,7 +126,7 @@ def start_state(
 
 
 def search_text(
-    model: TransformerXL, vocab: Vocabulary, state: DecodingState, settings: TextOptions
+    model: Network, vocab: Vocabulary, state: DecodingState, settings: TextOptions
 ) -> Iterator[DecodingState]:
     """Yield the state with the likeliest continuation found."""
     prefix = state.row_tokens(0)[-UNFINISHED:].tolist()

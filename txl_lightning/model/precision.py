@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..errors import require
+from .contract import require_transformer_xl
 
 if TYPE_CHECKING:
     from .transformer_xl import TransformerXL
@@ -90,6 +91,7 @@ def narrow_weights(net: "TransformerXL", weights: Weights) -> "TransformerXL":
     require(weights in ("float32", "bf16"), "weights", weights, "one of float32, bf16")
     if weights == "float32":
         return net
+    require_transformer_xl(net, "weights", weights)
     is_supported = net.device.type == "cpu" and torch.backends.mkldnn.is_available()
     is_supported = is_supported and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     require(is_supported, "weights", weights, f"float32 on this {net.device.type}")

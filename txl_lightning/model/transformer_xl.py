@@ -36,7 +36,7 @@ from .parts import (
     make_dropout,
     residual_norms,
 )
-from .positions import SCHEMES, DistanceTerms
+from .positions import DistanceTerms, find_scheme
 from .precision import call_with_weights_in
 
 
@@ -57,7 +57,7 @@ class TransformerXL(nn.Module):
         initialize_vector_math()
         self.config = config
         self.embedding, head = embedding_and_head(config)
-        self.positions = SCHEMES[config.positions](config)
+        self.positions = find_scheme(config.positions)(config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
         self.final_norm = layer_norm(config) if config.has_final_norm else nn.Identity()
         self.head = head

@@ -14,12 +14,13 @@ from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.recipe import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
 from ..model.config import LEARNED
+from ..model.contract import CLASS
 from ..runs.folder import VOCAB, remove_partial_files
 from .callbacks.checkpointing import is_validation_due
 from .callbacks.save_run import print_once
 from .callbacks.wandb import run_id_from
 from .module import LanguageModel
-from .options import RUNS, Resume, parse
+from .options import RUNS, Resume, make_parser, parse
 
 NO_EFFECT_ON_WEIGHTS = {
     *("mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"),
@@ -41,8 +42,9 @@ class Start:
 
 def adopt_checkpoint(
     command: str, parser: Parser, words: list[str], settings: Namespace
-) -> tuple[Namespace, Start]:
-    """Load the checkpoint to start from; return the settings with its own as defaults.
+) -> tuple[Parser, Namespace, Start]:
+    """Load the checkpoint to start from; return the settings with its own as defaults, and their
+    parser, which is another one if its network is of another class.
 
     The command line and its configs override them, unless the weights would not fit.
     """
@@ -52,7 +54,7 @@ def adopt_checkpoint(
     if checkpoint is None:
         if command != "fit":
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
-        return settings, Start()
+        return parser, settings, Start()
     path, saved = checkpoint.path, checkpoint.settings
     defaults = flatten_settings(saved, "model.")
     # n_token comes from the text; that kernel was the fastest on the machine that trained it.
@@ -62,6 +64,10 @@ def adopt_checkpoint(
         defaults["data.vocab"] = str(vocab)
     if command != "fit":
         defaults |= find_text_settings(path, settings.data, words)
+    net_class, given = saved["net"].get(CLASS), settings.model.net.get(CLASS)
+    if net_class != given:
+        require(given is None, f"model.net.{CLASS}", given, f"{net_class}, as in the checkpoint")
+        parser = make_parser(command, words, net_class)
     try:
         parser.set_defaults(defaults)
     except KeyError as error:
@@ -72,8 +78,8 @@ def adopt_checkpoint(
         check_remaining_steps(settings.trainer.max_steps, checkpoint.saved, resume)
     check_same_model(settings.model, saved, training=command == "fit")
     if resume == "never":
-        return settings, Start(checkpoint)
-    return settings, Start(checkpoint, checkpoint.run_folder, run_id_from(checkpoint.saved))
+        return parser, settings, Start(checkpoint)
+    return parser, settings, Start(checkpoint, checkpoint.run_folder, run_id_from(checkpoint.saved))
 
 
 def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> LoadedCheckpoint | None:
