@@ -261,4 +261,5 @@ def list_commands() -> str:
     """Return the usage of the program: a line for each command."""
     lines = [f"  {name:13}{command.summary}" for name, command in COMMANDS.items()]
     usage = f"usage: {PROGRAM} COMMAND [options]\n"
-    return "\n".join([usage, *lines, "\nCOMMAND --help lists its options."])
+    own = "--allow_imports PACKAGE lets settings and checkpoints name classes of your package."
+    return "\n".join([usage, *lines, "\nCOMMAND --help lists its options.", own])

@@ -16,7 +16,7 @@ from ..data.store import Store
 from ..data.tasks import TaskStore
 from ..data.vocab import Vocabulary, WordOptions, load_vocabulary
 from ..data.vocab.words import DEFAULTS
-from ..errors import CheckpointError, DataError
+from ..errors import CheckpointError, ClassError, DataError
 from ..files import load_yaml, sha256_file
 from ..model import Network, NetworkConfig, describe_config, make_config
 from ..runs.folder import (
@@ -40,6 +40,7 @@ from .contents import (
     require_file,
 )
 from .saving import (
+    FOLDER_FORMAT,
     FORMAT,
     KEY,
     WEIGHTS,
@@ -143,7 +144,11 @@ class LoadedCheckpoint:
 
     @property
     def config(self) -> NetworkConfig:
-        return make_config(self.settings["net"])
+        try:
+            return make_config(self.settings["net"])
+        except ClassError as error:
+            made_with = self.saved[KEY]["environment"]["network"]
+            raise ClassError(f"{error} (it was trained with {made_with})") from error
 
     def refuse_damaged(self) -> AbstractContextManager[None]:
         if self.path.is_dir():
@@ -258,8 +263,9 @@ def load_folder(folder: Path) -> LoadedCheckpoint:
     if KEY not in settings:
         raise CheckpointError(f"{path}: not written by convert; convert {folder} first")
     with errors_in(path):
-        if settings[KEY]["format"] > FORMAT:
-            raise ValueError(f"written by a later release; this one reads formats up to {FORMAT}")
+        if settings[KEY]["format"] > FOLDER_FORMAT:
+            supported = f"this one reads formats up to {FOLDER_FORMAT}"
+            raise ValueError(f"written by a later release; {supported}")
         net = describe_config(make_config(settings["net"]))
     require_file(weights)
     sha256 = sha256_file(weights)

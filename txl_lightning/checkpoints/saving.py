@@ -42,6 +42,7 @@ KEY = "txl_lightning"
 WEIGHTS = "model.safetensors"
 # Incremented when older releases cannot read new checkpoints.
 FORMAT = 2
+FOLDER_FORMAT = 1
 # Largest number of manifest entries: the file's own, and those of files it has replaced.
 N_ENTRY = 4
 SHAPE = {...: {"step": int, "exact": bool, "bytes": int}}
@@ -151,7 +152,7 @@ def save_folder(model: Network, folder: Path, vocab: Vocabulary | None = None) -
     net = describe_config(model.config)
     checksums = {"weights_sha256": sha256_file(folder / WEIGHTS), "rest": hash_rest(folder, net)}
     # Written last, so that an interrupted export is not a valid folder.
-    write_json({KEY: {"format": FORMAT} | checksums, "net": net}, folder / CONVERTED)
+    write_json({KEY: {"format": FOLDER_FORMAT} | checksums, "net": net}, folder / CONVERTED)
 
 
 def hash_rest(folder: Path, net: dict[str, Any]) -> str:

@@ -224,7 +224,9 @@ def build_store(folder: Path, recipe: Recipe, description: dict[str, Any]) -> No
     if total > LARGE and not sys.stderr.isatty():
         print_notice(f"encoding {total:,} bytes as {recipe.vocab}")
     with show_progress("vocabulary", None) as advance:
-        slices = [part for name in BUILT_IN.get(recipe.vocab, ("train",)) for part in recipe.splits[name]]
+        slices = [
+            part for name in BUILT_IN.get(recipe.vocab, ("train",)) for part in recipe.splits[name]
+        ]
         watched = [replace(part, on_read=advance) for part in slices]
         vocab = build_vocabulary(recipe.vocab, watched, recipe.words, recipe.subwords)
     (folder / "vocab.json").write_text(vocab.to_json(), encoding="utf-8")

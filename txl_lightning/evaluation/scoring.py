@@ -39,17 +39,13 @@ class TokenNats(NamedTuple):
     nats_K: Tensor
 
 
-def score_segment(
-    net: Reader, segment: Segment, memory: AnyMemory
-) -> tuple[Tensor, AnyMemory]:
+def score_segment(net: Reader, segment: Segment, memory: AnyMemory) -> tuple[Tensor, AnyMemory]:
     """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory for the next one."""
     targets_BL, doc_pos_BL = segment.targets_for(getattr(net, "head", None)), segment.doc_pos_BL
     return net.loss(segment.tokens_BL, targets_BL, memory, doc_pos_BL, segment.n_reread)
 
 
-def read_segment(
-    net: Reader, segment: Segment, memory: AnyMemory
-) -> tuple[Tensor, AnyMemory]:
+def read_segment(net: Reader, segment: Segment, memory: AnyMemory) -> tuple[Tensor, AnyMemory]:
     """Return the states h_BLD that predict a segment's targets, and the memory for the next one."""
     h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.doc_pos_BL, segment.n_reread)
     return h_BLD[:, segment.n_context :], memory

@@ -2,9 +2,16 @@
 
 from .config import EvalLengths, EvalSameLength, TransformerXLConfig
 from .contract import (
-    AnyMemory, Network, NetworkConfig, describe_config, find_device, is_transformer_xl, join_rows,
-    make_config, require_transformer_xl,
-)  # fmt: skip
+    AnyMemory,
+    Network,
+    NetworkConfig,
+    describe_config,
+    find_device,
+    is_transformer_xl,
+    join_rows,
+    make_config,
+    require_transformer_xl,
+)
 from .inference import CachedReader, KeyValueCache, Reader, eval_mode, make_reader
 from .memory import Memory
 from .precision import Weights, accumulator_dtype, has_bfloat16_units, narrow_weights

@@ -69,9 +69,9 @@ class TransformerXL(nn.Module):
         initialize_vector_math()
         super().__setstate__(state)
 
-    def forward(self, tokens_BL: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
-        """Return logits_BLV of the token after each of `tokens_BL`, and the next memory."""
-        h_BLD, memory = self.hidden(tokens_BL, memory)
+    def forward(self, tokens_BL: Tensor, *inputs: Any, **named: Any) -> tuple[Tensor, Memory]:
+        """Return logits_BLV of the token after each, and the next memory; inputs as of `hidden`."""
+        h_BLD, memory = self.hidden(tokens_BL, *inputs, **named)
         return self.head(h_BLD), memory
 
     def loss(

@@ -111,7 +111,9 @@ class LanguageModel(LightningModule):
             n_token = self.net.config.n_token
             require(n_token >= self.corpus.n_token, "net.n_token", n_token, expected)
 
-    def forward(self, tokens_BL: Tensor, memory: AnyMemory | None = None) -> tuple[Tensor, AnyMemory]:
+    def forward(
+        self, tokens_BL: Tensor, memory: AnyMemory | None = None
+    ) -> tuple[Tensor, AnyMemory]:
         """Return logits_BLV and the next memory of the network."""
         return self.net(tokens_BL, memory)
 

@@ -121,7 +121,9 @@ def make_parser(
     with prefix_errors("model.net"):
         parser.add_class_arguments(find_config_class(net_class), "model.net")
     if net_class:
-        parser.add_argument(f"--model.net.{CLASS}", default=net_class, help="Class of the settings.")
+        parser.add_argument(
+            f"--model.net.{CLASS}", default=net_class, help="Class of the settings."
+        )
     parser.add_class_arguments(LanguageModel, "model", fail_untyped=False, skip={"net"})
     parser.add_lightning_class_args(CorpusDataModule, "data")
     parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")

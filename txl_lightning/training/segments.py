@@ -58,7 +58,8 @@ class MemoryBank:
         if stage != "train":
             return memory
         memory = memory.resized(EvalLengths().resolve(self.net.config))
-        return memory.to(find_device(self.net))
+        dtypes = [self.net.compute_dtype] if hasattr(self.net, "compute_dtype") else []
+        return memory.to(find_device(self.net), *dtypes)
 
     def stage(self, stage: str, slot: int, memory: AnyMemory) -> None:
         self.staged[stage, slot] = memory

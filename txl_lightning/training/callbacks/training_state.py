@@ -237,7 +237,9 @@ def describe_rounding(trainer: Trainer, module: LanguageModel) -> State:
     vectors = torch.backends.cpu.get_cpu_capability()
     vectors += " AMX" * has_bfloat16_units(torch.device("cpu"))
     package = type(module.net.config).__module__.partition(".")[0]
-    network = {"network": f"{package} {find_version(package)}"} if package != "txl_lightning" else {}
+    network = (
+        {"network": f"{package} {find_version(package)}"} if package != "txl_lightning" else {}
+    )
     return network | {
         "micro_batches": module.corpus.config.micro_batches if module.corpus else 1,
         "compile": module.hparams["compile"],
