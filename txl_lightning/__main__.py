@@ -17,14 +17,7 @@ from importlib import import_module
 import jsonargparse
 
 from . import __version__, errors, signals
-from .command_line import (
-    COMMANDS,
-    PROGRAM,
-    Parser,
-    TrainerCommand,
-    list_commands,
-    take_option,
-)
+from .command_line import COMMANDS, PROGRAM, Parser, TrainerCommand, list_commands, take_option
 from .files import YamlLoader
 from .imports import allow_imports
 

@@ -33,10 +33,9 @@ def is_class_path(name: Any) -> bool:
 
 def import_class(key: str, name: str) -> Any:
     """Import the class that a setting names; a ClassError if it is not allowed, or is missing."""
-    package = name.partition(".")[0]
-    if not any(name.startswith(f"{allowed}.") for allowed in ALLOWED):
-        raise ClassError(f"{key}: {REFUSED.format(name, package)}")
     module, _, attribute = name.rpartition(".")
+    if not any(name.startswith(f"{allowed}.") for allowed in ALLOWED):
+        raise ClassError(f"{key}: {REFUSED.format(name, module.partition('.')[0])}")
     try:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
@@ -45,8 +44,7 @@ def import_class(key: str, name: str) -> Any:
 
 def find_version(package: str) -> str:
     """Return the version of an imported package; "unknown" if it has none."""
-    version = getattr(sys.modules.get(package), "__version__", None)
     try:
-        return str(version or metadata.version(package))
+        return str(getattr(sys.modules[package], "__version__", "") or metadata.version(package))
     except metadata.PackageNotFoundError:
         return "unknown"

@@ -27,7 +27,7 @@ KINDS = {
     "text-lstm": LSTM | {"model.net.width": 192},
     "text-tokens": TOKENS | {"model.net.part_len": 16},
     "recall-xl": {},
-    "recall-lstm": LSTM | {"model.net.width": 80},
+    "recall-lstm": LSTM | {"model.net.width": 82},
     "recall-tokens": TOKENS | SMALL,
 }
 FAST = common.FAST | {"plan.minutes": None, "data.vocab": None, "trainer.limit_val_batches": 8}

@@ -6,7 +6,8 @@ import torch
 from experiments.own_network.lstm import LSTMConfig
 from experiments.own_network.memory_tokens import MemoryTokensConfig
 from txl_lightning import TransformerXLConfig
-from txl_lightning.model import EvalLengths, describe_config, join_rows, make_reader
+from txl_lightning.model import EvalLengths, make_reader
+from txl_lightning.model.contract import describe_config, join_rows
 
 CONFIGS = {
     "TransformerXL": lambda: TransformerXLConfig(n_token=11, n_layer=2, d_model=8, mem_len=40),

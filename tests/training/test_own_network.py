@@ -19,7 +19,8 @@ from txl_lightning import (
     stream_nats,
 )
 from txl_lightning.analysis.context_length import score_context
-from txl_lightning.model import EvalLengths, describe_config, join_rows, make_config, make_reader
+from txl_lightning.model import EvalLengths, make_reader
+from txl_lightning.model.contract import describe_config, join_rows, make_config
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
 
 ALLOW = "--allow_imports=my_package"

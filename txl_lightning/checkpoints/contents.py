@@ -18,7 +18,7 @@ from ..data.vocab import Bytes, Vocabulary, WordOptions, Words, read_vocabulary_
 from ..data.vocab.words import UNKNOWN
 from ..errors import CheckpointError, ClassError, DataError, require
 from ..files import read_json, replace_file
-from ..model import Network, NetworkConfig
+from ..model.contract import Network, NetworkConfig
 from ..runs.folder import VOCAB
 
 # Matches, in torch's error, the class that a file would import.

@@ -18,7 +18,7 @@ from ..data.vocab import Vocabulary, WordOptions, load_vocabulary
 from ..data.vocab.words import DEFAULTS
 from ..errors import CheckpointError, ClassError, DataError
 from ..files import load_yaml, sha256_file
-from ..model import Network, NetworkConfig, describe_config, make_config
+from ..model.contract import Network, NetworkConfig, describe_config, make_config
 from ..runs.folder import (
     CHECKPOINTS,
     CONFIG,

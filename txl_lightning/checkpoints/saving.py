@@ -32,7 +32,7 @@ from ..files import (
     write_json,
     write_text,
 )
-from ..model import Network, describe_config
+from ..model.contract import Network, describe_config
 from ..runs.folder import CONVERTED, LAST, PREVIOUS, VOCAB
 from ..signals import is_child
 from .contents import refuse_damaged, save_tensors

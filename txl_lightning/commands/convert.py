@@ -15,7 +15,7 @@ from ..checkpoints.contents import load_json
 from ..convert import load_any_checkpoint, save_huggingface
 from ..errors import require
 from ..files import explain_write_errors, flush_to_disk
-from ..model import require_transformer_xl
+from ..model.contract import require_transformer_xl
 from ..progress import show_progress
 from ..runs.folder import CONVERTED, find_checkpoint
 from .card import CARD, write_card

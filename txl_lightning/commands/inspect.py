@@ -15,7 +15,7 @@ from ..analysis.loss_by_position import (
 )
 from ..errors import require
 from ..machine import describe_environment
-from ..model import find_device, is_transformer_xl
+from ..model.contract import find_device, is_transformer_xl
 from ..progress import show_progress
 from ..tables import write_table
 from .inputs import Device, load_model, make_output_folder, read_ids

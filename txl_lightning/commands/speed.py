@@ -10,7 +10,7 @@ from ..checkpoints import load_checkpoint
 from ..errors import require
 from ..files import find_config, load_yaml
 from ..machine import describe_environment
-from ..model import Network, find_device, make_config
+from ..model.contract import Network, find_device, make_config
 from ..tables import write_table
 from .inputs import Device, make_output_folder, pick_device
 

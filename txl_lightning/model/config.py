@@ -9,8 +9,7 @@ from ..errors import convert_fields, invalid, require
 from ..imports import is_class_path
 
 if TYPE_CHECKING:
-    from .contract import NetworkConfig
-    from .transformer_xl import TransformerXL
+    from .contract import Network, NetworkConfig
 
 SameLength = Literal["mem_len", "mem_len+1"] | None
 EvalSameLength = Literal["mem_len", "mem_len+1", "all"] | None
@@ -143,7 +142,7 @@ class TransformerXLConfig:
         narrow = f"small enough for the last cluster to have a width (the first has {width})"
         yield width >= self.div_val ** len(self.cutoffs), "div_val", narrow
 
-    def build(self) -> "TransformerXL":
+    def build(self) -> "Network":
         """Return a new network."""
         from .transformer_xl import TransformerXL
 

@@ -1,8 +1,6 @@
 """The contract of a network: all that training, evaluation, generation and checkpoints know of it.
 
-Write a frozen dataclass with the fields of `NetworkConfig`, and a network that it builds, an
-`nn.Module`; give the config to LanguageModel, or its name to the command line:
---allow_imports my_package --model.net my_package.MyConfig --model.net.width 256
+An example of 40 lines is in training/README.md.
 
 B rows   L tokens in the segment   V vocabulary
 """
@@ -38,7 +36,10 @@ class NetworkConfig(Protocol):
 
 
 class AnyMemory(Protocol):
-    """What a network remembers of its rows, as a value: frozen, without gradient."""
+    """What a network remembers of its rows, as a value: frozen, without gradient.
+
+    If it has filled_B, the number of states that count in each row, training logs their mean.
+    """
 
     @property
     def batch_size(self) -> int: ...
@@ -60,21 +61,12 @@ class AnyMemory(Protocol):
 
 
 class Network(Protocol):
-    """An nn.Module with its config; `forward` has the arguments of `loss` but for the targets."""
+    """An nn.Module with its config, `empty_memory`, `loss` and `forward`."""
 
     config: NetworkConfig
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AnyMemory:
-        """Return the memory before any token; `lengths` are those of evaluation, if not None."""
-
-    def __call__(
-        self,
-        tokens_BL: Tensor,
-        memory: AnyMemory | None = None,
-        doc_pos_BL: Tensor | None = None,
-        n_reread: int = 0,
-    ) -> tuple[Tensor, AnyMemory]:
-        """Return logits_BLV of the token after each, and the next memory."""
+        """Return the memory before any token, with the lengths of training or these."""
 
     def loss(
         self,
@@ -88,11 +80,14 @@ class Network(Protocol):
 
         Args:
             targets_BL: of all tokens, or of the last ones; -100 has 0 nats and no gradient.
-            memory: the memory after the previous segment, not modified; None: an empty one.
+            memory: that after the previous segment, not modified; None: an empty one.
             doc_pos_BL: number of tokens of the same document before each token: what is before a 0
                 has no effect on what follows. None: each row is one document.
             n_reread: last tokens that memory leaves out, as the next segment reads them again.
         """
+
+    def __call__(self, tokens_BL: Tensor, *inputs: Any) -> tuple[Tensor, AnyMemory]:
+        """Return logits_BLV of the token after each, and the next memory, from inputs of `loss`."""
 
 
 def make_config(settings: Mapping[str, Any]) -> NetworkConfig:
@@ -152,22 +147,11 @@ class LogitReader:
 
     def __init__(self, net: Network) -> None:
         self.net, self.config, self.head = net, net.config, Logits()
-
-    def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AnyMemory:
-        return self.net.empty_memory(batch_size, lengths)
-
-    def loss(self, *inputs: Any) -> tuple[Tensor, AnyMemory]:
-        return self.net.loss(*inputs)
-
-    def hidden(self, *inputs: Any) -> tuple[Tensor, AnyMemory]:
-        return self.net(*inputs)
+        self.empty_memory, self.loss, self.hidden = net.empty_memory, net.loss, net
 
 
-class Logits(nn.Module):
+class Logits(nn.Identity):
     """The softmax of states that are logits."""
-
-    def forward(self, logits_BLV: Tensor) -> Tensor:
-        return logits_BLV
 
     def nats(self, logits_BLV: Tensor, targets_BL: Tensor) -> Tensor:
         return nats(self, logits_BLV.flatten(0, -2), targets_BL.flatten()).view(targets_BL.shape)

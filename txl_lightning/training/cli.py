@@ -23,7 +23,7 @@ from ..command_line import explain_value_error
 from ..data.datamodule import CorpusDataModule
 from ..files import check_folder_writable
 from ..imports import ALLOWED
-from ..model.contract import CLASS
+from ..model.contract import make_config
 from ..runs.logger import RunLogger
 from ..tables import align_columns
 from .callbacks.checkpointing import AtomicCheckpointIO, replace_signal_handlers
@@ -86,7 +86,8 @@ class TxlCLI(LightningCLI):
         del parts["trainer"]
         with explain_out_of_memory(self.config):
             kind = self.parser.groups["model.net"].group_class
-            parts = self.parser.instantiate(parts, instantiators=[(make_settings, kind, False)])
+            build = (lambda _, **settings: make_config(settings)), kind, False
+            parts = self.parser.instantiate(parts, instantiators=[build])
         self.model, self.datamodule = parts.model, parts.data
 
     def instantiate_trainer(self) -> Trainer:
@@ -161,11 +162,6 @@ class TxlCLI(LightningCLI):
             metrics = self.trainer.callback_metrics.items()
             # The loss equals the nats.
             print(align_columns([(k, f"{v:.4f}", "") for k, v in metrics if "/loss" not in k]))
-
-
-def make_settings(kind: type, **values: Any) -> Any:
-    """Make the settings of a network, without the name of their class."""
-    return kind(**{name: values[name] for name in values if name != CLASS})
 
 
 def run_trainer(arguments: list[str]) -> Trainer:

@@ -18,15 +18,8 @@ from ..data.stream import IGNORED, Segment, TrainingLoader
 from ..errors import prefix_errors, require
 from ..evaluation.scoring import readings, score_answers, score_segment
 from ..machine import peak_memory
-from ..model import (
-    AnyMemory,
-    EvalLengths,
-    EvalSameLength,
-    NetworkConfig,
-    TransformerXLConfig,
-    describe_config,
-    make_config,
-)
+from ..model import EvalLengths, EvalSameLength, TransformerXLConfig
+from ..model.contract import AnyMemory, NetworkConfig, describe_config, make_config
 from .callbacks.training_state import NonFiniteGuard, TrainingStateCheckpoint
 from .callbacks.weight_averaging import refuse_other_averages, select_trained_weights
 from .fsdp import shard
@@ -111,11 +104,9 @@ class LanguageModel(LightningModule):
             n_token = self.net.config.n_token
             require(n_token >= self.corpus.n_token, "net.n_token", n_token, expected)
 
-    def forward(
-        self, tokens_BL: Tensor, memory: AnyMemory | None = None
-    ) -> tuple[Tensor, AnyMemory]:
+    def forward(self, *inputs: Any) -> tuple[Tensor, AnyMemory]:
         """Return logits_BLV and the next memory of the network."""
-        return self.net(tokens_BL, memory)
+        return self.net(*inputs)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the mean nats of the segment; TrainingStateCheckpoint commits its memory."""

@@ -1,7 +1,7 @@
 """Options of fit, validate, test and predict: their parser and help, and the checks of values."""
 
 from argparse import ArgumentError
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
@@ -98,13 +98,9 @@ class TrainerParser(Parser, LightningArgumentParser):
     """Parser of the options of LightningCLI, with our help."""
 
 
-def make_parser(
-    command: str, words: list[str] | tuple[()] = (), net_class: str | None = None
-) -> Parser:
-    """Return the parser of a command; words that ask for help hide the options it does not show.
-
-    `net_class` names the class of the network's settings, if it is not TransformerXLConfig.
-    """
+def make_parser(command: str, words: Sequence[str] = (), net_class: str | None = None) -> Parser:
+    """Return the parser of a command, with the settings of `net_class`, or a TransformerXLConfig;
+    words that ask for help hide the options it does not show."""
     summary = COMMANDS[command].summary
     # Only for help, because jsonargparse leaves hidden options out of config.yaml.
     asks_for_help = {"-h", "--help", "--trainer.help"} & {*words}
@@ -121,9 +117,7 @@ def make_parser(
     with prefix_errors("model.net"):
         parser.add_class_arguments(find_config_class(net_class), "model.net")
     if net_class:
-        parser.add_argument(
-            f"--model.net.{CLASS}", default=net_class, help="Class of the settings."
-        )
+        parser.add_argument(f"--model.net.{CLASS}", default=net_class, help="Class of them.")
     parser.add_class_arguments(LanguageModel, "model", fail_untyped=False, skip={"net"})
     parser.add_lightning_class_args(CorpusDataModule, "data")
     parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")
@@ -153,9 +147,7 @@ def find_net_class(words: list[str]) -> tuple[list[str], str | None]:
     return words, [name, *take_option(words, f"--model.net.{CLASS}")[0]][-1]
 
 
-def choose_hidden(
-    command: str, words: list[str] | tuple[()], net_class: str | None
-) -> Callable[[str], bool]:
+def choose_hidden(command: str, words: Sequence[str], own: str | None) -> Callable[[str], bool]:
     """Return a function that is True for options that the requested help does not show."""
     if "--trainer.help" in words:
         return lambda name: not name.startswith("trainer.")
@@ -165,9 +157,8 @@ def choose_hidden(
     def is_hidden(name: str) -> bool:
         is_rare = name.startswith("trainer.") and name not in shown
         is_useless = name in WITHOUT_EFFECT or (command != "fit" and name.startswith(FIT_ONLY))
-        is_own = net_class is not None and name.startswith("model.net.")
-        is_long = short is not None and name not in short and not is_own
-        return is_rare or is_useless or is_long
+        is_own = own is not None and name.startswith("model.net.")
+        return is_rare or is_useless or not (short is None or name in short or is_own)
 
     return is_hidden
 

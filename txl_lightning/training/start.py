@@ -43,8 +43,8 @@ class Start:
 def adopt_checkpoint(
     command: str, parser: Parser, words: list[str], settings: Namespace
 ) -> tuple[Parser, Namespace, Start]:
-    """Load the checkpoint to start from; return the settings with its own as defaults, and their
-    parser, which is another one if its network is of another class.
+    """Load the checkpoint to start from; return a parser of its network, and the settings with its
+    own as defaults.
 
     The command line and its configs override them, unless the weights would not fit.
     """

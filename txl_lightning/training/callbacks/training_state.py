@@ -21,7 +21,8 @@ from ...checkpoints.saving import FORMAT, KEY
 from ...data.stream import Segment, TrainingLoader
 from ...errors import CheckpointError, NonFiniteError
 from ...imports import find_version
-from ...model import has_bfloat16_units, join_rows
+from ...model import has_bfloat16_units
+from ...model.contract import join_rows
 from ...runs.logger import RunLogger
 from ..ranks import gather_shards, local_part
 from . import LanguageModel

@@ -18,7 +18,7 @@ from ...data.stream import Segment, TrainingLoader
 from ...evaluation.scoring import score_segment
 from ...generation import generate
 from ...generation.state import find_missing_memory
-from ...model import is_transformer_xl
+from ...model.contract import is_transformer_xl
 from ..segments import MeanNats
 from . import LanguageModel
 
