@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "txl_lightning"
 TESTS = Path(__file__).parent
 FLOORS = {
-    "errors": 0, "files": 0, "machine": 0, "progress": 0, "signals": 0, "tables": 0,
+    "errors": 0, "files": 0, "imports": 0, "machine": 0, "progress": 0, "signals": 0, "tables": 0,
     "model": 1, "data": 1, "command_line": 1,
     "evaluation": 2, "generation": 2, "runs": 2,
     "checkpoints": 3, "analysis": 3,
@@ -21,11 +21,11 @@ FLOORS = {
 # The present line counts; the goals are 13,000 in all and 14,000 of tests. Lower a budget with
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
-    "top": 1136, "model": 2436, "data": 2771, "evaluation": 402, "generation": 556, "runs": 415,
-    "checkpoints": 755, "convert": 513, "analysis": 713, "training": 3351, "sweeps": 562,
-    "commands": 1342,
+    "top": 1207, "model": 2626, "data": 2785, "evaluation": 399, "generation": 556, "runs": 415,
+    "checkpoints": 765, "convert": 513, "analysis": 713, "training": 3388, "sweeps": 564,
+    "commands": 1350,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 14_952, 17_511, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_281, 18_149, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
@@ -75,9 +75,9 @@ def test_a_room_imports_only_from_lower_floors():
             assert is_lower or (name, other) in UPWARD, f"{path}: {here} imports {other}"
 
 
-def test_the_network_imports_torch_and_no_other_room_but_errors():
+def test_the_network_imports_torch_and_no_other_room_but_errors_and_imports():
     for path in (PACKAGE / "model").rglob("*.py"):
-        assert imported_rooms(path) <= {"model", "errors"}, path
+        assert imported_rooms(path) <= {"model", "errors", "imports"}, path
 
 
 def test_each_room_stays_within_its_line_budget():

@@ -26,9 +26,9 @@ def allow_imports(packages: Iterable[str]) -> None:
 
 
 def is_class_path(name: Any) -> bool:
-    """Return True for a text such as my_package.MyClass."""
-    parts = name.split(".") if isinstance(name, str) else []
-    return len(parts) > 1 and all(map(str.isidentifier, parts))
+    """Return True for a text such as my_package.MyClass, but not for a file such as words.txt."""
+    parts = name.split(".") if isinstance(name, str) else [""]
+    return all(map(str.isidentifier, parts)) and len(parts) > 1 and parts[-1][0].isupper()
 
 
 def import_class(key: str, name: str) -> Any:

@@ -13,15 +13,17 @@ import yaml
 from txl_lightning import (
     LanguageModel,
     OptimConfig,
+    TransformerXLConfig,
     generate,
     imports,
     load,
     stream_nats,
 )
 from txl_lightning.analysis.context_length import score_context
-from txl_lightning.model import EvalLengths, make_reader
+from txl_lightning.model import CachedReader, EvalLengths, make_reader
 from txl_lightning.model.contract import describe_config, join_rows, make_config
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
+from txl_lightning.training.optimizers import make_optimizer
 
 ALLOW = "--allow_imports=my_package"
 NAMED = (ALLOW, "--model.net=my_package.MyConfig", "--model.net.width=12")
@@ -145,6 +147,23 @@ def test_mixed_precision_trains_as_float32_does(fit_own):
     assert mixed.losses != exact.losses
 
 
+def test_memory_of_a_checkpoint_of_format_1_is_restored(fit, tmp_path):
+    path = tmp_path / "a.ckpt"
+    whole = fit(max_steps=6, save=(path, 3))
+    content = torch.load(path, weights_only=True)
+    state = content["txl_lightning"]
+    assert state["format"] == 2
+    tensors = state["memory"]
+    old = {"h": tensors["h_NBMD"], "filled": tensors["filled_B"]}
+    torch.save(content | {"txl_lightning": state | {"format": 1, "memory": old}}, path)
+    assert fit(max_steps=6, ckpt_path=path).continues(whole)
+
+
+def test_softmax_of_an_own_network_does_not_decay(net):
+    decaying, rest = make_optimizer(OptimConfig(weight_decay=0.1), net).param_groups
+    assert (decaying["params"], rest["weight_decay"]) == ([], 0)
+
+
 def test_average_of_weights_is_validated_and_saved(fit_own, tmp_path):
     average = WeightAverage(decay=None)
     record = fit_own(max_steps=4, callbacks=[average], save=(tmp_path / "a.ckpt", 4))
@@ -160,6 +179,15 @@ def test_parts_of_a_transformer_xl_are_refused_in_one_line(make_own, fit_own, ne
         make_own({"eval_clamp_len": 9})
     with pytest.raises(ValueError, match=r"model\.recompute: invalid true; .* MyNetwork does not"):
         fit_own(settings={"recompute": True})
+
+
+def test_network_of_a_derived_config_is_read_without_a_cache(make_net):
+    class Derived(TransformerXLConfig):
+        pass
+
+    net = Derived(n_token=11, d_model=8).build()
+    assert make_reader(net) is net
+    assert isinstance(make_reader(make_net()), CachedReader)
 
 
 def test_text_is_scored_as_by_the_network_alone(net):
@@ -225,11 +253,12 @@ def own_run(txl, settings, own_package):
 
 def test_checkpoint_is_refused_by_the_name_of_its_class(txl, refused, own_run, own_package):
     hint = f"{REFUSED} (it was trained with my_package 1.5)"
+    sys.modules.pop("my_package")
     commands = ["test", "evaluate", "generate", "recl", "inspect", "speed", "convert --out=o"]
     for command, *words in map(str.split, commands):
         code, line = refused(command, own_run, *words)
         assert (code, "best.ckpt: class_path: " in line, hint in line) == (4, True, True), line
-    sys.modules.pop("my_package")
+    assert "my_package" not in sys.modules
     Path("my_package.py").rename("other.py")
     code, line = refused("evaluate", own_run, ALLOW)
     assert (code, "my_package.MyConfig cannot be imported: No module" in line) == (4, True), line

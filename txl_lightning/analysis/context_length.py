@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require
-from ..model import EvalLengths, eval_mode, make_reader
-from ..model.contract import Network, find_device
+from ..model import EvalLengths, Network, eval_mode, find_device, make_reader
 
 THRESHOLD = 0.01
 """Smallest gain that counts (1 % in the paper)."""

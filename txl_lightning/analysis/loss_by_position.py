@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import require
 from ..evaluation.scoring import stream_nats
-from ..model.contract import Network
+from ..model import Network
 
 
 def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..model import EvalLengths, make_reader
-from ..model.contract import Network, find_device
+from ..model import EvalLengths, Network, find_device, make_reader
 
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 """The paper's speedup over a sliding window, by attention length (Table 9, one GPU)."""

@@ -18,7 +18,7 @@ from ..data.vocab import Bytes, Vocabulary, WordOptions, Words, read_vocabulary_
 from ..data.vocab.words import UNKNOWN
 from ..errors import CheckpointError, ClassError, DataError, require
 from ..files import read_json, replace_file
-from ..model.contract import Network, NetworkConfig
+from ..model import Network, NetworkConfig
 from ..runs.folder import VOCAB
 
 # Matches, in torch's error, the class that a file would import.
@@ -220,7 +220,7 @@ def load_weights(
 def build_network(ours: Mapping[str, Tensor], config: NetworkConfig) -> Network:
     with SkipInit():
         model = config.build()
-    model = model.to(next(iter(ours.values())).dtype)
+    model = model.to(next(each.dtype for each in ours.values() if each.is_floating_point()))
     model.load_state_dict(ours)
     return model.eval()
 

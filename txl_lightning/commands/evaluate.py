@@ -17,8 +17,7 @@ from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.scoring import evaluate
 from ..files import check_file_writable, explain_write_errors, replace_file
-from ..model import Weights
-from ..model.contract import Network
+from ..model import Network, Weights
 from ..progress import show_progress
 from .card import CARD, add_result
 from .inputs import Device, load_model

@@ -13,8 +13,7 @@ from ..data.vocab import Vocabulary
 from ..errors import require, require_at_least, unfiltered_stdout
 from ..files import check_file_writable
 from ..generation.state import DecodingState, find_missing_memory, load_state, save_state
-from ..model import Weights
-from ..model.contract import Network, find_device
+from ..model import Network, Weights, find_device
 from ..signals import defer_signals
 from .inputs import Device, load_model, read_prompt, read_prompt_lines
 

@@ -17,8 +17,7 @@ from ..data.user_files import find_slices
 from ..data.vocab import Vocabulary
 from ..errors import DataError, require
 from ..files import check_folder_writable
-from ..model import Weights, narrow_weights
-from ..model.contract import Network
+from ..model import Network, Weights, narrow_weights
 
 Device = Literal["cpu", "cuda"] | None
 

@@ -13,7 +13,7 @@ from ..checkpoints import LoadedCheckpoint
 from ..data.vocab import Vocabulary
 from ..errors import require
 from ..machine import describe_environment
-from ..model.contract import Network, find_device
+from ..model import Network, find_device
 from ..progress import show_progress
 from ..runs.folder import find_checkpoint
 from ..runs.listing import shorten_paths

@@ -19,8 +19,8 @@ from ..data.stream import IGNORED, Segment, Stream
 from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
-from ..model import Reader, eval_mode, make_reader
-from ..model.contract import AnyMemory, Network, find_device
+from ..model import Network, Reader, eval_mode, find_device, make_reader
+from ..model.contract import AnyMemory
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 
 FETCHED = 16

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ..data.vocab import Vocabulary
 from ..errors import convert_fields, require
-from ..model import accumulator_dtype, eval_mode, make_reader
-from ..model.contract import Network, find_device
+from ..model import Network, accumulator_dtype, eval_mode, find_device, make_reader
 from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .state import DecodingState, advance, start_decoding
 

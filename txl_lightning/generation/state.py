@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ..errors import DataError, NonFiniteError, require
 from ..files import replace_file
-from ..model import EvalLengths, Reader, make_reader
-from ..model.contract import AnyMemory, Network, find_device, is_transformer_xl
+from ..model import EvalLengths, Network, Reader, find_device, make_reader
+from ..model.contract import AnyMemory, is_transformer_xl
 
 SEGMENT_LEN = 128
 """Tokens per segment of a prompt."""

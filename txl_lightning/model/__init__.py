@@ -1,6 +1,7 @@
 """The network. Imports only torch and our lowest files."""
 
 from .config import EvalLengths, EvalSameLength, TransformerXLConfig
+from .contract import Network, NetworkConfig, find_device
 from .inference import CachedReader, KeyValueCache, Reader, eval_mode, make_reader
 from .memory import Memory
 from .precision import Weights, accumulator_dtype, has_bfloat16_units, narrow_weights
@@ -12,12 +13,15 @@ __all__ = [
     "EvalSameLength",
     "KeyValueCache",
     "Memory",
+    "Network",
+    "NetworkConfig",
     "Reader",
     "TransformerXL",
     "TransformerXLConfig",
     "Weights",
     "accumulator_dtype",
     "eval_mode",
+    "find_device",
     "has_bfloat16_units",
     "make_reader",
     "narrow_weights",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from ..errors import convert_fields, invalid, require
+from ..errors import convert_fields, require
 from ..imports import is_class_path
 
 if TYPE_CHECKING:
@@ -230,14 +230,14 @@ class EvalLengths:
 
     def resolve(self, config: "NetworkConfig") -> ContextLengths:
         """Return these lengths, or those of training; ValueError for one that is not a setting."""
-        lengths = []
-        for name in ContextLengths._fields:
-            value = getattr(self, name)
-            if value is not None and not hasattr(config, name):
-                raise invalid(name, value, f"null, as {type(config).__name__} has no {name}")
-            lengths.append(getattr(config, name, None) if value is None else value)
-        *others, same_length = lengths
-        return ContextLengths(*others, None if same_length == "all" else same_length)
+        given, kind = vars(self), type(config).__name__
+        for name, value in given.items():
+            is_setting = value is None or hasattr(config, name)
+            require(is_setting, name, value, f"null, as {kind} has no {name}")
+        mem_len, clamp_len, same_length = [
+            getattr(config, name, None) if value is None else value for name, value in given.items()
+        ]
+        return ContextLengths(mem_len, clamp_len, None if same_length == "all" else same_length)
 
 
 def is_at_least(least: int, value: int | None) -> bool:

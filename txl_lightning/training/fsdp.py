@@ -17,7 +17,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from ..errors import require
-from ..model.contract import Network
+from ..model import Network
 
 NARROW = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 FULL = distributed.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)

@@ -16,8 +16,8 @@ from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment
 from ..evaluation.scoring import score_segment
-from ..model import EvalLengths, Reader, accumulator_dtype, make_reader
-from ..model.contract import AnyMemory, Network, find_device, join_rows, require_transformer_xl
+from ..model import EvalLengths, Network, Reader, accumulator_dtype, find_device, make_reader
+from ..model.contract import AnyMemory, join_rows, require_transformer_xl
 
 
 class MemoryBank:

@@ -57,14 +57,14 @@ def adopt_checkpoint(
         return parser, settings, Start()
     path, saved = checkpoint.path, checkpoint.settings
     defaults = flatten_settings(saved, "model.")
+    net_class, given = saved["net"].get(CLASS), settings.model.net.get(CLASS)
     # n_token comes from the text; that kernel was the fastest on the machine that trained it.
-    for key in ("model.net.n_token", "model.net.kernel"):
-        defaults.pop(key, None)
+    for key in ("n_token",) if net_class else ("n_token", "kernel"):
+        defaults.pop(f"model.net.{key}", None)
     if (vocab := path / VOCAB).is_file():
         defaults["data.vocab"] = str(vocab)
     if command != "fit":
         defaults |= find_text_settings(path, settings.data, words)
-    net_class, given = saved["net"].get(CLASS), settings.model.net.get(CLASS)
     if net_class != given:
         require(given is None, f"model.net.{CLASS}", given, f"{net_class}, as in the checkpoint")
         parser = make_parser(command, words, net_class)
@@ -133,7 +133,8 @@ def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) ->
     net = saved["net"]
     # Learned positions have a weight for each distance.
     tables = {"clamp_len"} if net.get("positions") in LEARNED else set()
-    for name in net.keys() - (NO_EFFECT_ON_WEIGHTS - tables) - {"n_token"}:
+    free = {"mem_len", "dropout"} if CLASS in net else NO_EFFECT_ON_WEIGHTS - tables
+    for name in net.keys() - free - {"n_token"}:
         value = list(model.net[name]) if isinstance(model.net[name], tuple) else model.net[name]
         expected = f"{net[name]}, as in the checkpoint (as in its run's config.yaml)"
         require(value == net[name], f"model.net.{name}", value, expected)

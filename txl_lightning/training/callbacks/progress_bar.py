@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress
 
 from ...errors import show_controls, unfiltered_stdout
-from ...model import has_bfloat16_units
-from ...model.contract import Network, find_device
+from ...model import Network, find_device, has_bfloat16_units
 from ...model.kernels import choose_kernel
 from ...runs.folder import run_folder
 from ...runs.metrics_table import RunMetrics, format_columns, read_metrics

@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 
 from ...errors import require
-from ...model.contract import Network
+from ...model import Network
 from . import LanguageModel
 
 TRAINED, AVERAGE = "trained", "average"
