@@ -25,7 +25,7 @@ BUDGETS = {
     "checkpoints": 765, "convert": 513, "analysis": 713, "training": 3388, "sweeps": 564,
     "commands": 1350,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_281, 18_149, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_281, 18_150, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
