@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 THEIRS := .venv-reference
+HUB    := .venv-hub
 PEERS  := .venv-peers
 BENCH  ?= $(addprefix --compare ,$(wildcard experiments/speed/results/baseline.json))
 
@@ -41,13 +42,22 @@ test: $(READY)  ## run the fast tests on both cores (five minutes)
 
 test-all: test test-slow  ## run every test
 
-test-slow: $(READY) $(THEIRS)/ready  ## run the slow tests: processes, faults, browser, W&B, reference code
-	TXL_REFERENCE_PYTHON=$(CURDIR)/$(THEIRS)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadfile \
+test-slow: $(READY) $(THEIRS)/ready $(HUB)/ready  ## run the slow tests: processes, faults, browser, W&B, other codes
+	@# Of pytest's exit codes, 5 means that PYTEST selected no test there.
+	export TXL_REFERENCE_PYTHON=$(CURDIR)/$(THEIRS)/bin/python; \
+	{ $(HUB)/bin/python -m pytest -q -n 2 --dist loadfile -m slow --timeout 900 $(PYTEST) tests/hub || \
+	  test $$? = 5; } && $(BIN)/python -m pytest -q -n 2 --dist loadfile \
 	  -m '(slow or faults or reference) and not gpu' --timeout 900 $(PYTEST)
 
 $(THEIRS)/ready: tests/reference/requirements.txt
 	$(PYTHON) -m venv $(THEIRS)
 	$(THEIRS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/reference/requirements.txt
+	@touch $@
+
+# Not in $(VENV): where transformers is installed, torchmetrics imports it, at every start.
+$(HUB)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(HUB)
+	$(HUB)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm-eval]'
 	@touch $@
 
 gpu:  ## check a GPU in ten minutes with the PyTorch that PYTHON has: correctness, speed, one JSON
@@ -74,5 +84,5 @@ format: $(READY)  ## put style right
 	$(BIN)/ruff format .
 
 clean:  ## remove what was made here, except data and runs
-	rm -rf $(VENV) $(THEIRS) $(PEERS) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(THEIRS) $(HUB) $(PEERS) build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

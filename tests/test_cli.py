@@ -243,7 +243,7 @@ def test_a_folder_of_runs_that_is_null_is_the_usual_one(parse_fit, sizes):
 AVERAGE = "{class_path: WeightAverage, init_args: {decay: 2}}"
 MISTAKES = [
     ("fit --max-steps=5", 2, "max_steps: unknown key; did you mean trainer.max_steps?"),
-    ("fit --ckpt_path=http://127.0.0.1:9/a.ckpt", 2, "ckpt_path: http:/127.0.0.1:9/a.ckpt: no"),
+    ("fit --ckpt_path=http://127.0.0.1:9/a.ckpt", 2, "a.ckpt; expected a path on this machine"),
     (f"fit --trainer.callbacks='{AVERAGE}'", 2, "decay: invalid 2.0; expected at least 0 and less"),
     ("fit --trainer.callbacks=EarlyStopping", 2, "EarlyStopping: the following arguments are"),
     ("fit --trainer.logger=TensorBoardLogger", 2, "TensorBoardLogger: Neither `tensorboard` nor"),
@@ -382,3 +382,40 @@ def test_prepare_encodes_a_text_once_and_prints_its_path(txl, text_file):
     assert "train            270 tokens            540 bytes         90 documents" in output.out
     assert Path(output.out.splitlines()[0].split(": ")[1]).is_relative_to("there")
     assert txl(*command)[1].out == output.out
+
+
+URL = "s3://bucket/x"
+FOLDERS_OF_FIT = {
+    "trainer.default_root_dir": [],
+    "ckpt_path": [],
+    "trainer.logger.save_dir": ["--trainer.logger=CSVLogger"],
+    "trainer.callbacks.dirpath": ["--trainer.callbacks+=ModelCheckpoint"],
+}
+
+
+@pytest.mark.parametrize("key", FOLDERS_OF_FIT)
+def test_url_as_a_folder_of_a_run_is_refused_with_what_to_use(refused, small, key):
+    code, line = refused("fit", *small, *FOLDERS_OF_FIT[key], f"--{key}={URL}")
+    named = line.partition(":")[0].replace(".init_args", "")
+    assert (code, named, "checkpoint.mirror" in line) == (2, key, True)
+    assert not Path("s3:").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"{name} {URL}" for name in ("validate", "predict", "evaluate", "generate", "inspect")),
+        *(f"{name} {URL}" for name in ("recl", "speed", "runs", "compare")),
+        f"convert {URL} --out=x",
+        *(f"evaluate RUN --{option}={URL}" for option in ("out", "per_token")),
+        *(f"generate RUN --{option}={URL}" for option in ("state_file", "out_ids")),
+        *(f"{name} RUN --out={URL}" for name in ("convert", "compare")),
+        f"recl RUN --max_context=8 --step=4 --out={URL}",
+        f"predict RUN --trainer.default_root_dir={URL}",
+        f"sweep sweeps/smoke --out={URL}",
+    ],
+)
+def test_url_as_a_path_of_a_command_is_refused_and_makes_no_folder(refused, run_folder, words):
+    code, line = refused(*words.replace("RUN", str(run_folder)).split())
+    assert (code, "expected a path on this machine, not a URL" in line) == (2, True), line
+    assert not Path("s3:").exists()

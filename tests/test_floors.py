@@ -14,25 +14,30 @@ FLOORS = {
     "evaluation": 2, "generation": 2, "runs": 2,
     "checkpoints": 3, "analysis": 3,
     "convert": 4,
-    "training": 5, "sweeps": 5,
+    "training": 5, "sweeps": 5, "hub": 5,
     "commands": 6,
     "__init__": 7, "__main__": 7,
 }  # fmt: skip
 # The present line counts; the goals are 13,000 in all and 14,000 of tests. Lower a budget with
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
-    "top": 1207, "model": 2626, "data": 2785, "evaluation": 399, "generation": 556, "runs": 415,
-    "checkpoints": 765, "convert": 513, "analysis": 713, "training": 3388, "sweeps": 564,
-    "commands": 1350,
+    "top": 1238, "model": 2723, "data": 3987, "evaluation": 399, "generation": 678,
+    "runs": 492, "checkpoints": 1068, "convert": 513, "analysis": 713, "training": 3527,
+    "sweeps": 726, "hub": 501, "commands": 1906,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 15_281, 18_150, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_471, 21_659, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
-    ("tokenizers",): {"data/vocab/subwords.py"},
-    ("urllib", "urllib3", "requests", "http", "socket", "fsspec"): {"data/download.py"},
-    ("wandb",): {"training"},
-    ("optuna",): {"sweeps"},
+    ("tokenizers",): {"data/vocab/subwords.py", "hub"},
+    ("urllib", "urllib3", "requests", "http", "socket"): {"data/download.py"},
+    ("fsspec",): {"data/download.py", "data/remote.py", "checkpoints/mirror.py"},
+    ("ray",): {"data/workers.py"},
+    # Commands without Lightning fetch checkpoints, and add to runs that are over.
+    ("wandb",): {"training", "runs/wandb_api.py"},
+    ("onnx", "onnxruntime", "onnxscript"): {"commands/export.py"},
+    ("optuna", "sqlalchemy"): {"sweeps"},
+    ("transformers", "huggingface_hub", "lm_eval"): {"hub"},
 }
 UPWARD = {("checkpoints/__init__.py", "convert")}
 """Imports of a higher floor: a public name that has moved."""

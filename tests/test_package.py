@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,11 @@ def test_every_folder_with_code_is_a_package_of_the_wheel():
     }
     packages = {*PROJECT["tool"]["setuptools"]["packages"]} - {"txl_lightning.configs"}
     assert packages == {".".join(folder.parts) for folder in code}
+
+
+def test_without_extras_no_other_framework_is_installed():
+    needed = {re.match(r"[\w-]+", line)[0] for line in PROJECT["project"]["dependencies"]}
+    assert needed.isdisjoint({"transformers", "accelerate", "huggingface_hub", "lm-eval"})
 
 
 def test_windows_is_refused_with_a_message(monkeypatch):

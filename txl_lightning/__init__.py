@@ -17,11 +17,14 @@ HOMES = {
     "LanguageModel": "training",
     "Memory": "model",
     "OptimConfig": "training",
+    "Segment": "data.stream",
+    "Stream": "data.stream",
     "TransformerXL": "model",
     "TransformerXLConfig": "model",
     "beam_search": "generation",
     "generate": "generation",
     "load": "checkpoints",
+    "score": "generation",
     "stream_nats": "evaluation.scoring",
 }
 """Where each name lives. It is imported when it is asked for: preparing a text needs no torch."""

@@ -63,10 +63,21 @@ COMMANDS = {
         "ckpt_path",
         "mem_len, num_samples, num_beams, or the length of the prompt",
     ),
+    "score": Command(
+        "choose among candidates, with the memory of what came before",
+        "RUN --candidates nbest.jsonl",
+        "ckpt_path",
+        "batch_size or mem_len",
+    ),
     "convert": Command(
         "convert checkpoints of other code, or for other code",
         "model.safetensors --args args.json --out converted",
         "source",
+    ),
+    "export": Command(
+        "write a network as a program for torch alone, or for ONNX Runtime",
+        "RUN --to onnx --out exported",
+        "ckpt_path",
     ),
     "inspect": Command(
         "measure how a model uses its memory, in tables and figures",

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,8 @@ from .errors import TYPE_WORDS, DataError, StorageError, require
 
 PACKAGE = Path(__file__).parent
 MAX_YAML_DEPTH = 100
+# Also after Path has removed a slash.
+URL = re.compile(r"[A-Za-z][\w+.-]+:/")
 
 T = TypeVar("T")
 
@@ -59,10 +62,10 @@ def create_folder(
             if is_usable():
                 return
             # Partial content of processes that died.
-            for part in folder.parent.glob(f"{folder.name}.part-*"):
+            for part in folder.parent.glob(f".{folder.name}.part-*"):
                 shutil.rmtree(part)
             with tempfile.TemporaryDirectory(
-                dir=folder.parent, prefix=f"{folder.name}.part-", ignore_cleanup_errors=True
+                dir=folder.parent, prefix=f".{folder.name}.part-", ignore_cleanup_errors=True
             ) as part:
                 fill(Path(part))
                 os.chmod(part, 0o755)
@@ -86,14 +89,21 @@ def read_json(path: Path, shape: Any = dict, refusal: type[ValueError] = DataErr
         refusal: The file is damaged, not JSON, or of another shape.
         OSError: It cannot be read.
     """
+    return parse_json(str(path), path.read_bytes(), shape, refusal)
+
+
+def parse_json(
+    name: str, text: bytes, shape: Any = dict, refusal: type[ValueError] = DataError
+) -> Any:
+    """Return the content of JSON of a given shape; `name` is that of its file in errors."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
-        raise refusal(f"{path}: damaged, or not JSON") from error
+        raise refusal(f"{name}: damaged, or not JSON") from error
     try:
         require_shape("content", content, shape)
     except ValueError as error:
-        raise refusal(f"{path}: {error}") from error
+        raise refusal(f"{name}: {error}") from error
     return content
 
 
@@ -196,15 +206,22 @@ def find_write_problem(folder: Path) -> str | None:
     return None
 
 
+def local_path(key: str, path: str | Path, instead: str = "") -> Path:
+    """Return a path; ValueError for a URL, which would become a folder of that name."""
+    expected = f"a path on this machine, not a URL{instead}"
+    require(not URL.match(os.fspath(path)), key, path, expected)
+    return Path(path)
+
+
 def check_folder_writable(key: str, folder: str | Path) -> None:
     """Create a folder before the work whose results it will contain, or raise StorageError."""
-    if problem := find_write_problem(Path(folder)):
+    if problem := find_write_problem(local_path(key, folder)):
         raise StorageError(f"{key}: {problem}")
 
 
 def check_file_writable(key: str, path: str | Path | None) -> None:
     """Raise StorageError if a file, unless it is None, could not be written after the work."""
-    path = Path(path or os.devnull)
+    path = local_path(key, path or os.devnull)
     if path.is_dir():
         raise StorageError(f"{key}: invalid {path}, a folder; expected a file")
     # /dev/stdout may be writable although /dev is not.

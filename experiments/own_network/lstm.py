@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from txl_lightning.model import EvalLengths
+from experiments.own_network.parts import LogitNetwork
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class State(NamedTuple):
         return self._replace(mem_len=lengths.mem_len)
 
 
-class LSTM(nn.Module):
+class LSTM(LogitNetwork):
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__()
         self.config, V, D = config, config.n_token, config.width
@@ -61,7 +60,8 @@ class LSTM(nn.Module):
 
     def empty_memory(self, batch_size, lengths=None):
         zero_NBD = self.head.bias.new_zeros(self.config.n_layer, batch_size, self.config.width)
-        return State(zero_NBD, zero_NBD, (lengths or EvalLengths()).resolve(self.config).mem_len)
+        mem_len = lengths.resolve(self.config).mem_len if lengths else self.config.mem_len
+        return State(zero_NBD, zero_NBD, mem_len)
 
     def forward(self, tokens_BL, memory=None, doc_pos_BL=None, n_reread=0):
         *state, mem_len = memory or self.empty_memory(len(tokens_BL))
@@ -75,8 +75,3 @@ class LSTM(nn.Module):
             kept, parts = state if stop == len(h_LBD) - n_reread else kept, [*parts, out_LBD]
         logits_BLV = self.head(self.drop(torch.cat(parts))).transpose(0, 1)
         return logits_BLV, State(*(each.detach() * (mem_len > 0) for each in kept), mem_len)
-
-    def loss(self, tokens_BL, targets_BL, memory=None, doc_pos_BL=None, n_reread=0):
-        logits_BLV, memory = self(tokens_BL, memory, doc_pos_BL, n_reread)
-        logits_BVL = logits_BLV[:, -targets_BL.size(1) :].float().mT
-        return F.cross_entropy(logits_BVL, targets_BL, reduction="none"), memory

@@ -1,22 +1,20 @@
-"""Recurrent memory tokens (Bulatov et al. 2022) around the layers of a Transformer-XL.
+"""Recurrent memory tokens (Bulatov et al. 2022) in a Transformer-XL; gradients cross parts.
 
 B rows   L tokens   P tokens of a part   M memory tokens   T = M + P + M   D width
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from experiments.own_network.parts import LogitNetwork, RowMemory
 from txl_lightning import TransformerXLConfig
 
 
 @dataclass(frozen=True)
 class MemoryTokensConfig:
-    """Each part_len tokens are read between mem_len memory tokens and copies of them, whose states
-    are the next memory tokens. The gradient goes through all parts of a segment."""
+    """Copies of mem_len memory tokens after part_len tokens become those before the next ones."""
 
     n_token: int = 256
     n_layer: int = 4
@@ -28,29 +26,17 @@ class MemoryTokensConfig:
         return MemoryTokens(self)
 
 
-class Carried(NamedTuple):
+@dataclass(frozen=True)
+class Carried(RowMemory):
     m_BMD: Tensor
     tokens_BP: Tensor  # of a part that is not complete: it is read again
     doc_pos_BP: Tensor
-    batch_size = property(lambda self: len(self.m_BMD))
-
-    def tensors(self):
-        return self._asdict()
-
-    def restored(self, tensors):
-        return Carried(**tensors)
-
-    def rows(self, index_B):
-        return Carried(*(each[index_B] for each in self))
-
-    def to(self, device):
-        return Carried(*(each.to(device) for each in self))
 
     def resized(self, lengths):
-        return self._replace(m_BMD=self.m_BMD[:, : lengths.mem_len])
+        return replace(self, m_BMD=self.m_BMD[:, : lengths.mem_len])
 
 
-class MemoryTokens(nn.Module):
+class MemoryTokens(LogitNetwork):
     def __init__(self, config):
         super().__init__()
         sizes = {name: getattr(config, name) for name in ("n_token", "n_layer", "d_model")}
@@ -64,7 +50,7 @@ class MemoryTokens(nn.Module):
         return Carried(m_MD.expand(batch_size, -1, -1), none_B0, none_B0)
 
     def forward(self, tokens_BL, memory=None, doc_pos_BL=None, n_reread=0):
-        m_BMD, *old = memory or self.empty_memory(len(tokens_BL))
+        m_BMD, *old = (memory or self.empty_memory(len(tokens_BL))).tensors().values()
         doc_pos_BL = torch.full_like(tokens_BL, 1 << 30) if doc_pos_BL is None else doc_pos_BL
         new = [torch.cat(pair, dim=1) for pair in zip(old, (tokens_BL, doc_pos_BL), strict=True)]
         end, size, kept_BMD, states = new[0].size(1) - n_reread, self.config.part_len, m_BMD, []
@@ -92,8 +78,3 @@ class MemoryTokens(nn.Module):
         for layer, none_BMD, terms in zip(xl.layers, none.h_NBMD, terms_N, strict=True):
             h_BTD = layer(h_BTD, none_BMD, terms, mask_BTT)
         return xl.final_norm(h_BTD).split([M, P, M], dim=1)[1:]
-
-    def loss(self, tokens_BL, targets_BL, memory=None, doc_pos_BL=None, n_reread=0):
-        logits_BLV, memory = self(tokens_BL, memory, doc_pos_BL, n_reread)
-        logits_BVL = logits_BLV[:, -targets_BL.size(1) :].float().mT
-        return F.cross_entropy(logits_BVL, targets_BL, reduction="none"), memory

@@ -8,8 +8,9 @@ Each contestant is a process of its own; they take turns, and between them a pro
 is timed. A training step is forward, backward and fused AdamW. Where other work has spoilt a case,
 it says so, and what counts is the sum over operations of count x fastest time, on one thread.
 
-PATH is a checkout of kimiyoung/transformer-xl. Results are JSON with a figure beside it. With
---compare, what is ours and slower than in an earlier result is named, and the exit code is 1.
+PATH is a checkout of kimiyoung/transformer-xl. With --before TREE, another checkout of this project
+takes part, too. Results are JSON with a figure beside it. With --compare, what is ours and slower
+than in an earlier result is named, and the exit code is 1.
 """
 
 import argparse
@@ -62,6 +63,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--no-peers", action="store_true", help="ours and the limits alone")
     parser.add_argument("--original", type=Path, help="checkout of kimiyoung/transformer-xl")
+    parser.add_argument("--before", type=Path, metavar="TREE", help="ours in another checkout, too")
     parser.add_argument("--operations", action="store_true", help="sums on a quiet machine, too")
     parser.add_argument("--compare", type=Path, metavar="BASELINE", help="an earlier result")
     parser.add_argument("--tolerance", type=float, default=0.15, help="slowdown that is allowed")
@@ -76,7 +78,9 @@ def measure_cases(args: argparse.Namespace) -> dict[str, Any]:
     cases = []
     for case in (case for case in CASES if case.name in args.only):
         variants = args.kernels if case.trains else [*args.kernels, *args.weights]
-        names = ["ours", *(f"ours, {variant}" for variant in variants), *peers, contestants.FLOOR]
+        names = ["ours", *(f"ours, {variant}" for variant in variants)]
+        names += [contestants.BEFORE] if args.before else []
+        names += [*peers, contestants.FLOOR]
         names += [contestants.READING] if case.kind == "decoding" else []
         failures: dict[str, str] = {}
         cases.append(measure_case(case.shrink() if args.fast else case, names, args, failures))
@@ -101,10 +105,14 @@ def measure_case(
 ) -> dict[str, Any]:
     """Return the record of a case; contestants that cannot take part are named in `failures`."""
     machine = Machine(args.threads, args.load_before[0])
-    makers = {name: (Steps, name, case, args.threads, args.original) for name in names}
+    trees = {contestants.BEFORE: args.before} if args.before else {}
+    makers = {
+        name: (Steps, "ours" if name in trees else name, case, args.threads, args.original)
+        for name in names
+    }
     # A spoilt baseline, or a run beside other work, can be compared by sums alone.
     needs_sums = args.operations or args.fast or args.compare is not None
-    with start_workers(makers, failures) as workers:
+    with start_workers(makers, failures, trees) as workers:
         times = time_workers(workers, machine, args, needs_sums)
         details = {name: worker.call("describe") for name, worker in workers.items()}
     nats_by_name = {name: detail.pop("nats") for name, detail in details.items()}

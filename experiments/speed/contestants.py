@@ -23,7 +23,7 @@ from txl_lightning.convert.huggingface import config_to_huggingface, map_hugging
 from txl_lightning.convert.original import SAME_NAME, map_original_weights
 from txl_lightning.model import CachedReader, TransformerXL, TransformerXLConfig
 from txl_lightning.model.kernels import KERNELS
-from txl_lightning.model.precision import narrow_weights
+from txl_lightning.model.precision import pack_weights
 
 FILLING = 160
 """Most tokens of a segment that only fills memories."""
@@ -35,6 +35,8 @@ PACKAGES = {
 }
 """What each peer imports."""
 FLOOR, READING, ORIGINAL = "products alone", "reading its bytes", "original"
+BEFORE = "ours before"
+"""Ours as in another checkout."""
 LIMITS = (FLOOR, READING)
 WEIGHTS = ("bf16",)
 
@@ -50,9 +52,10 @@ class Ours:
         kernel = variant if variant in KERNELS else "auto"
         self.net = TransformerXL(replace(case.config, kernel=kernel))
         # In training, and for others, bfloat16 is autocast's.
-        self.is_narrow = variant in WEIGHTS or (case.dtype == torch.bfloat16 and not case.trains)
-        if self.is_narrow:
-            self.net = narrow_weights(self.net, "bf16")
+        is_narrow = variant in WEIGHTS or case.dtype == torch.bfloat16
+        self.is_narrow = is_narrow and not case.trains
+        if not case.trains:
+            self.net = pack_weights(self.net, "bf16" if is_narrow else "float32")
         uses_cache = not case.trains and kernel == "auto"
         self.reader = CachedReader(self.net) if uses_cache else self.net
         self.memory = self.reader.empty_memory(case.rows)

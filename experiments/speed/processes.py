@@ -1,8 +1,10 @@
 """Contestants as processes, so that each has its own memory; they answer one after the other."""
 
 import multiprocessing
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -13,10 +15,13 @@ FORKS.set_forkserver_preload(["torch", "txl_lightning.model"])
 class Worker:
     """A process that makes an object and calls its methods when it is asked to."""
 
-    def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
-        self.pipe, pipe = FORKS.Pipe()
-        self.process = FORKS.Process(target=serve, args=(pipe, make, arguments), daemon=True)
-        self.process.start()
+    def __init__(self, make: Callable[..., Any], *arguments: Any, tree: Path | None = None) -> None:
+        # The functions of another tree are imported by a process that has imported nothing yet.
+        context = multiprocessing.get_context("spawn") if tree else FORKS
+        self.pipe, pipe = context.Pipe()
+        self.process = context.Process(target=serve, args=(pipe, make, arguments), daemon=True)
+        with import_first_from(tree):
+            self.process.start()
         pipe.close()
 
     def ask(self, method: str, *arguments: Any) -> None:
@@ -49,6 +54,17 @@ class Worker:
         self.process.terminate()
 
 
+@contextmanager
+def import_first_from(tree: Path | None) -> Iterator[None]:
+    """Let processes that are started here import from a tree before all others."""
+    path = sys.path.copy()
+    sys.path[:0] = [str(tree.resolve())] if tree else []
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+
+
 def serve(pipe: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """Make the object, then call its methods until the pipe is closed."""
     try:
@@ -65,13 +81,18 @@ def serve(pipe: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> No
 
 @contextmanager
 def start_workers(
-    makers: Mapping[str, tuple[Any, ...]], left_out: dict[str, str] | None = None
+    makers: Mapping[str, tuple[Any, ...]],
+    left_out: dict[str, str] | None = None,
+    trees: Mapping[str, Path] | None = None,
 ) -> Iterator[dict[str, Worker]]:
-    """Start a process for each function with arguments; one that fails is named in `left_out`."""
+    """Start a process for each function with arguments; one that fails is named in `left_out`.
+
+    Those named in `trees` import another checkout of this project.
+    """
     workers: dict[str, Worker] = {}
     try:
         for name, (make, *arguments) in makers.items():
-            workers[name] = Worker(make, *arguments)
+            workers[name] = Worker(make, *arguments, tree=(trees or {}).get(name))
             try:
                 workers[name].answer()
             except RuntimeError as error:

@@ -12,8 +12,8 @@ import pytest
 from txl_lightning.data import documents, store
 from txl_lightning.data.documents import SPLITS
 from txl_lightning.data.recipe import DataConfig
-from txl_lightning.data.store import FILES, Store
-from txl_lightning.data.tokens import BLOCK, CheckedIds, hash_blocks
+from txl_lightning.data.store import Store
+from txl_lightning.data.store_parts import BLOCK, CheckedIds, file_blocks, hash_blocks
 from txl_lightning.errors import DataError
 from txl_lightning.files import short_hash
 
@@ -28,6 +28,9 @@ def open_store(tmp_path, text_file, monkeypatch):
         return DataConfig(vocab="characters", document_unit="lines", **where).open(whole)
 
     return run
+
+
+FILES = ("train/00000.ids", "train/00000.starts", "train/00000.sums", "manifest.json")
 
 
 def content(prepared: Store) -> list:
@@ -47,8 +50,8 @@ def test_60_flipped_bits_or_truncations_anywhere_give_the_same_tokens(open_store
     chance, first = random.Random(0), open_store()
     expected = content(first)
     for _ in range(60):
-        name = chance.choice([name for name in FILES if "train" in name] + ["manifest.json"])
-        path, times = first.folder / name, os.stat(first.folder / name)
+        path = first.folder / chance.choice(FILES)
+        times = os.stat(path)
         size = times.st_size
         if damage == "cut":
             os.truncate(path, chance.randrange(size))
@@ -61,7 +64,7 @@ def test_60_flipped_bits_or_truncations_anywhere_give_the_same_tokens(open_store
         assert (str(path) in line, "the text was encoded again" in line) == (True, True)
 
 
-@pytest.mark.parametrize("name", ["train.ids", "vocab.json", "manifest.json"])
+@pytest.mark.parametrize("name", ["train/00000.ids", "vocab.json", "manifest.json"])
 def test_irreparable_damage_is_refused_with_the_file_name(open_store, limit_file_size, name):
     path = open_store().folder / name
     path.unlink()
@@ -76,7 +79,7 @@ def test_irreparable_damage_is_refused_with_the_file_name(open_store, limit_file
         ("[" * 100_000, "damaged, or not JSON"),
         ({"dtype": "float64"}, "damaged: its checksum differs"),
         ({"tokens": {"train": 1, "val": 2, "test": "3"}}, "test: invalid '3'; expected a whole"),
-        ({"files": None}, "files: invalid None; expected settings by name"),
+        ({"parts": None}, "parts: invalid None; expected settings by name"),
     ],
 )
 def test_manifest_of_another_shape_is_named_with_what_is_wrong(open_store, change, message):
@@ -91,28 +94,25 @@ def test_manifest_of_another_shape_is_named_with_what_is_wrong(open_store, chang
 def test_contents_are_read_once_and_again_when_copied_or_asked_for(
     open_store, tmp_path, monkeypatch
 ):
-    read, verify = [], store.verify_blocks
-    monkeypatch.setattr(store, "verify_blocks", lambda *args: (read.append(args), verify(*args)))
-    folder = open_store().folder
-    for run, n_file in (
-        (open_store, 0),
-        (lambda: open_store(whole=True), len(FILES)),
-        (lambda: shutil.copytree(tmp_path / "data", tmp_path / "copy") and open_store(data="copy"),
-         len(FILES)),
-    ):  # fmt: skip
-        read.clear()
-        assert run().folder.name == folder.name
-        assert len(read) == n_file
+    folder, read, verify = open_store().folder, [], Store.verify_all
+    monkeypatch.setattr(Store, "verify_all", lambda self: (read.append(self), verify(self)))
+    assert open_store().folder == folder
+    assert read == []
+    assert open_store(whole=True).folder == folder
+    assert len(read) == 1
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    assert open_store(data="copy").folder.name == folder.name
+    assert len(read) == 2
 
 
 def test_prepare_check_detects_changes_that_keep_the_time_stamp(
     open_store, txl, text_file, monkeypatch
 ):
-    path = open_store().folder / "train.ids"
+    path = open_store().folder / "train/00000.ids"
     flip_bit(path, 99)
     monkeypatch.setattr(store, "cached_by_mtime", lambda *_: None)
     command = ("prepare", text_file, "--vocab=characters", "--document_unit=lines")
-    command += (f"--data_dir={path.parents[2]}",)
+    command += (f"--data_dir={path.parents[3]}",)
     assert "encoded again" not in txl(*command)[1].err
     assert f"warning: {path}: damaged" in txl(*command, "--check=true")[1].err
     assert txl(*command, "--check=true")[1].err == ""
@@ -120,10 +120,10 @@ def test_prepare_check_detects_changes_that_keep_the_time_stamp(
 
 def test_block_that_changes_after_opening_is_refused_when_it_is_read(open_store, capsys):
     prepared = open_store()
-    expected, path = content(prepared), prepared.folder / "train.ids"
+    expected, path = content(prepared), prepared.folder / "train/00000.ids"
     text = open_store().text("train")
     flip_bit(path, 7)
-    with pytest.raises(DataError, match=r"train\.ids: damaged: block 1 of 1 differs from its ch"):
+    with pytest.raises(DataError, match=r"00000\.ids: damaged: block 1 of 1 differs from its ch"):
         text.ids_at(np.zeros((2, 3), int))
     assert content(open_store()) == expected
     assert "the text was encoded again" in capsys.readouterr().err
@@ -133,7 +133,7 @@ def test_only_blocks_that_are_read_are_compared_and_ids_beyond_the_vocabulary_re
     path = tmp_path / "a.ids"
     ids = np.arange(3 * BLOCK // 4, dtype=np.uint16) % 300
     ids.tofile(path)
-    checksums = hash_blocks(path)
+    checksums = hash_blocks(file_blocks(path))
     flip_bit(path, 8 * BLOCK + 3)
     checked = CheckedIds(path, ids.dtype, checksums, 300)
     np.testing.assert_array_equal(checked[np.array([[0, 9], [8, 301]])], [[0, 9], [8, 1]])

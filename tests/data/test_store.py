@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl_lightning.data import documents
-from txl_lightning.data import recipe as recipes
+from txl_lightning.data import documents, preparation, units
 from txl_lightning.data.documents import FileSlice, split_documents, whole_file
-from txl_lightning.data.recipe import DataConfig, Recipe, prepare_text
+from txl_lightning.data.preparation import Recipe, prepare_text, save_vocabulary
+from txl_lightning.data.recipe import DataConfig
 from txl_lightning.data.store import EvalText
 from txl_lightning.data.user_files import split_by_fractions
 from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words
@@ -136,13 +136,58 @@ def test_documents_begin_where_lines_or_files_do(prepare):
         assert bytes(store.ids("train")) == b"12345" * 3
 
 
+PARTED = b"ab cd\nef  g\n\n h\r\nab\n" * 5 + b"x" * 70 + b"\nab cd\nef"
+
+
+@pytest.mark.parametrize(
+    ("vocab", "unit"),
+    [(vocab, None) for vocab in ("bytes", "characters", "words", "bpe")]
+    + [(vocab, unit) for unit in ("files", "lines") for vocab in ("bytes", "words")],
+)
+def test_text_in_parts_has_the_tokens_and_documents_of_one_part(
+    tmp_path, recipe, monkeypatch, vocab, unit
+):
+    words = WordOptions(line_end="double_eos", lower_case=True)
+    made = recipe(PARTED, PARTED[:40], b"a", vocab=vocab, document_unit=unit, words=words)
+    store = prepare_text(made, tmp_path / "whole")
+    monkeypatch.setattr(units, "PART", 14)
+    parted = prepare_text(made, tmp_path / "parted")
+    text, whole = parted.text("train"), store.text("train")
+    assert (len(text.parts) > 9, len(whole.parts)) == (True, 1)
+    assert parted.fingerprint == store.fingerprint
+    positions = np.random.default_rng(0).permutation(len(whole)).reshape(1, -1)
+    for name in ("ids_at", "doc_position"):
+        actual, expected = (getattr(each, name)(positions) for each in (text, whole))
+        np.testing.assert_array_equal(actual, expected)
+    np.testing.assert_array_equal(text.starts, whole.starts)
+    np.testing.assert_array_equal(text.whole, whole.whole)
+
+
 @pytest.mark.parametrize("unit", [None, "files", "lines"])
 def test_progress_counts_every_byte_that_is_encoded(tmp_path, recipe, unit):
     advanced = []
     made = recipe(b"ab\ncde\n" * 10, cut=ALL_TRAIN, document_unit=unit)
-    recipes.write_ids(tmp_path, "train", Bytes(), made, advanced.append)
-    assert (tmp_path / "train.ids").read_bytes() == b"ab\ncde\n" * 10
+    save_vocabulary(tmp_path, made)
+    [unit] = made.plan()
+    units.build_part(tmp_path, unit, advanced.append)
+    assert (tmp_path / "train" / "00000.ids").read_bytes() == b"ab\ncde\n" * 10
     assert sum(advanced) == 70
+
+
+@pytest.mark.parametrize(
+    ("vocab", "unit", "expected"),
+    [
+        ("bytes", None, "98fa2d41d8bd3f8b"),
+        ("words", "lines", "c8f72efec0cb8093"),
+        ("characters", "files", "57c6b8b0e361692f"),
+    ],
+)
+def test_fingerprints_of_texts_are_those_in_checkpoints_of_earlier_versions(
+    tmp_path, vocab, unit, expected
+):
+    (tmp_path / "t.txt").write_text("a b c\nd e f\n\ng a b\n" * 50)
+    where = {"path": str(tmp_path / "t.txt"), "data_dir": str(tmp_path)}
+    assert DataConfig(vocab=vocab, document_unit=unit, **where).open().fingerprint == expected
 
 
 def test_manifest_has_the_recipe_and_the_counts(prepare):
@@ -182,11 +227,11 @@ def test_text_that_cannot_be_encoded_or_stored_leaves_nothing_behind(tmp_path, r
 DYING_BUILD = """
 import os, signal
 from pathlib import Path
-from txl_lightning.data import recipe
+from txl_lightning.data import preparation
 from txl_lightning.data.documents import whole_file
-recipe.write_ids = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+preparation.build_parts = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 splits = dict.fromkeys(("train", "val", "test"), whole_file(Path("20.txt")))
-recipe.prepare_text(recipe.Recipe(splits), Path("."))
+preparation.prepare_text(preparation.Recipe(splits), Path("."))
 """
 
 
@@ -201,14 +246,14 @@ def test_killed_builder_does_not_block_the_next(tmp_path, recipe):
 
 
 def test_one_of_two_builders_builds_and_the_other_waits(tmp_path, recipe, monkeypatch):
-    made, build, built = recipe(b"abcd"), recipes.build_store, []
+    made, build, built = recipe(b"abcd"), preparation.build_store, []
 
     def build_slowly(*args, **options):
         built.append(args)
         time.sleep(0.2)
         build(*args, **options)
 
-    monkeypatch.setattr(recipes, "build_store", build_slowly)
+    monkeypatch.setattr(preparation, "build_store", build_slowly)
     with ThreadPoolExecutor(2) as pool:
         stores = list(pool.map(prepare_text, [made] * 2, [tmp_path] * 2))
     assert stores[0] == stores[1]

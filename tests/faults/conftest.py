@@ -59,7 +59,7 @@ class Place:
     def __init__(self, folder: Path, server: Any, processes: Any) -> None:
         self.folder, self.server, self.log = folder, server, folder / "log"
         self.processes, self.forked = type(processes)(), []
-        self.alive = self.processes.alive
+        self.alive, self.options = self.processes.alive, FIT[1:]
         letters = np.random.default_rng(0).integers(97, 123, 1500).astype(np.uint8)
         # Lines, for orders that shuffle them; passes are short, so that runs have several.
         letters[::17] = ord("\n")

@@ -9,8 +9,9 @@ FAULT    WHAT:WHERE:RANK, or several of these, separated by commas. WHAT: a sign
          read-only (protect, if it is mounted); Python's clock is set back (clock). WHERE: after a
          step (7), before the next one (before7), or during it, when there is a loss (loss7) or a
          gradient (mid7); in the second batch of a validation after the first step (val); in a test
-         (test); or after some seconds (0.5s) or calls (500c). RANK: a rank; without it, all.
-         "KILL:7:1" is SIGKILL after step 7 on rank 1.
+         (test); after some seconds (0.5s) or calls (500c); or at the first call of a function after
+         a step, in any thread (upload@7). RANK: a rank; without it, all. "KILL:7:1" is SIGKILL
+         after step 7 on rank 1.
 CALLS    a file; the number of calls of functions in the command
 GROWTH   a file; every 50 steps a line with the process's resident kilobytes, open files and tensors
 SECONDS  between two pages of a report
@@ -156,6 +157,15 @@ class Accident(Callback):
             timer = threading.Timer(float(self.where[:-1]), os.kill, (os.getpid(), number))
             timer.daemon = True
             timer.start()
+        self.name, _, self.step = self.where.partition("@")
+        if self.step:
+            # Only threads that start later are traced.
+            self.trainer, self.has_step = None, False
+            threading.settrace(self.trace)
+
+    def trace(self, frame, *_) -> None:
+        if self.has_step and frame.f_code.co_name == self.name:
+            self.happen(self.trainer, self.where)
 
     def happen(self, trainer, where: str, loss=None) -> None:
         if where != self.where or self.whom not in ("", str(trainer.global_rank)):
@@ -182,14 +192,9 @@ class Accident(Callback):
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.happen(trainer, str(trainer.global_step))
-        name, _, step = self.where.partition("@")
-
-        def trace(frame, *_):
-            if frame.f_code.co_name == name:
-                self.happen(trainer, self.where)
-
-        if step == str(trainer.global_step):
-            sys.settrace(trace)
+        if self.step and int(self.step) <= trainer.global_step:
+            self.trainer, self.has_step = trainer, True
+            sys.settrace(self.trace)
 
     def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if trainer.global_step and batch_idx == 1:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from txl_lightning.errors import DataError
 from txl_lightning.generation import Sampling, decode_steps, start_decoding
 from txl_lightning.generation.state import load_state, save_state
-from txl_lightning.model import narrow_weights
+from txl_lightning.model import pack_weights
 
 LENGTHS = [
     {"mem_len": 6, "clamp_len": 3, "same_length": "mem_len"},
@@ -57,7 +57,7 @@ def test_a_loaded_state_continues_bit_for_bit(make_net, tmp_path, lengths, dtype
 
 @pytest.mark.bfloat16
 def test_a_state_of_a_network_with_bfloat16_weights_keeps_its_precision(make_net, tmp_path):
-    net = narrow_weights(make_net().float(), "bf16")
+    net = pack_weights(make_net().float(), "bf16")
     state = continue_state(net, start_decoding(net, [torch.tensor([1, 2])]), 9)
     save_state(tmp_path / "a", state, SHA256)
     loaded = load_state(tmp_path / "a", net, SHA256)

@@ -1,13 +1,14 @@
 """Bfloat16 weights equal products of rounded numbers, and are refused if unsupported."""
 
+from copy import deepcopy
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
-from txl_lightning.model import CachedReader, narrow_weights
-from txl_lightning.model.precision import Bfloat16Linear
+from txl_lightning.model import CachedReader, pack_weights
+from txl_lightning.model.parts import PackedLinear
 
 
 @pytest.mark.bfloat16
@@ -19,7 +20,9 @@ def test_a_bfloat16_layer_multiplies_rounded_numbers(rows, width, has_bias):
     linear, x = nn.Linear(width, 7, bias=has_bias), torch.randn(2, rows, width)
     bias = linear.bias.double() if has_bias else 0
     expected = x.bfloat16().double() @ linear.weight.bfloat16().double().mT + bias
-    torch.testing.assert_close(Bfloat16Linear(linear)(x), expected.bfloat16(), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(
+        PackedLinear(linear, torch.bfloat16)(x), expected.bfloat16(), rtol=1e-2, atol=1e-2
+    )
 
 
 @pytest.mark.bfloat16
@@ -28,8 +31,8 @@ def test_a_bfloat16_layer_multiplies_rounded_numbers(rows, width, has_bias):
 def test_bfloat16_weights_change_nats_only_slightly(make_net, changes):
     net, tokens = make_net(d_model=32, **changes).float(), torch.randint(11, (3, 3, 9))
     results = []
-    for weights in ("float32", "bf16"):
-        reader, memory = CachedReader(narrow_weights(net, weights)), None
+    for packed in (net, pack_weights(deepcopy(net), "bf16")):
+        reader, memory = CachedReader(packed), None
         for segment, targets in pairwise(tokens):
             nats, memory = reader.loss(segment, targets, memory)
         results.append(nats)
@@ -51,4 +54,4 @@ def test_bfloat16_weights_change_nats_only_slightly(make_net, changes):
 def test_narrow_weights_are_refused_where_unsupported(make_net, weights, change, expected):
     net = make_net().float().to(**change) if change else make_net()
     with pytest.raises(ValueError, match=f"weights: invalid {weights}; expected {expected}"):
-        narrow_weights(net, weights)
+        pack_weights(net, weights)

@@ -3,13 +3,14 @@
 import math
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, seed_everything
 from torch.utils.data import DataLoader
 
 from txl_lightning import LanguageModel
-from txl_lightning.data.stream import IGNORED
+from txl_lightning.data.stream import IGNORED, Stream
 from txl_lightning.data.tasks import TaskConfig
 
 
@@ -276,6 +277,24 @@ def test_any_loader_of_tokens_and_targets_can_be_used_in_any_order(make_model, m
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)
     trainer.test(model, DataLoader(pairs, **loaders), verbose=False)
     assert len(trainer.predict(model, DataLoader(pairs, **loaders))) == 4
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_a_loader_of_segments_keeps_memory_in_training_and_validation(make_model, make_trainer):
+    ids = np.random.default_rng(0).integers(256, size=83)
+    segments = [*Stream.from_tokens(ids, batch_size=2, tgt_len=8)]
+    loader = DataLoader(segments, batch_size=None)
+    # The memory is longer than a row, so that segments have the losses of whole rows.
+    model, trainer = make_model(n_layer=1, mem_len=64), make_trainer(max_steps=len(segments))
+    rows_BT = torch.from_numpy(ids[:82].reshape(2, 41))
+    with torch.no_grad():
+        nats_BL, _ = model.net.loss(rows_BT[:, :-1], rows_BT[:, 1:])
+        without_BL = [model.net.loss(s.tokens_BL, s.targets_BL)[0] for s in segments]
+    [result] = trainer.validate(model, loader, verbose=False)
+    assert result["val/loss"] == pytest.approx(nats_BL.mean().item(), rel=1e-6)
+    assert result["val/loss"] != pytest.approx(torch.cat(without_BL, 1).mean().item(), rel=1e-6)
+    trainer.fit(model, loader, loader)
+    assert model.memory_bank.committed["train", 0].filled_B.tolist() == [40, 40]
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")

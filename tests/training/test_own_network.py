@@ -243,6 +243,11 @@ def test_class_of_a_network_is_named_by_options_or_a_config(txl, refused, settin
     assert saved[0]["txl_lightning"]["environment"]["network"] == "my_package 1.5"
 
 
+def load_environment() -> dict[str, str]:
+    saved = torch.load("runs/version_0/checkpoints/last.ckpt", weights_only=True)
+    return saved["txl_lightning"]["environment"]
+
+
 @pytest.fixture
 def own_run(txl, settings, own_package):
     """The folder of a finished run."""
@@ -255,6 +260,7 @@ def test_checkpoint_is_refused_by_the_name_of_its_class(txl, refused, own_run, o
     hint = f"{REFUSED} (it was trained with my_package 1.5)"
     sys.modules.pop("my_package")
     commands = ["test", "evaluate", "generate", "recl", "inspect", "speed", "convert --out=o"]
+    commands += ["score --candidates=some.tsv", "export"]
     for command, *words in map(str.split, commands):
         code, line = refused(command, own_run, *words)
         assert (code, "best.ckpt: class_path: " in line, hint in line) == (4, True, True), line
@@ -310,19 +316,50 @@ def test_generated_text_is_continued_from_its_state(txl, own_run):
 
 
 def test_optional_parts_are_refused_by_the_commands(refused, own_run):
-    for words in (["generate", own_run, "--weights=bf16"], ["convert", own_run, "--out=o"]):
-        code, line = refused(*words, ALLOW)
+    for words in (["generate", "--weights=bf16"], ["convert", "--out=o"], ["export"]):
+        code, line = refused(words[0], own_run, *words[1:], ALLOW)
         assert (code, "as MyNetwork does not have this" in line) == (2, True), line
+
+
+def test_candidates_are_scored_as_continuations_of_the_text(txl, own_run):
+    Path("some.tsv").write_text("id\ttext\n1\tto be\n1\tnot\n2\tthat is\n")
+    words = ("score", own_run, ALLOW, "--candidates=some.tsv", "--context=or ", "--batch_size=1")
+    code, output = txl(*words)
+    assert code == 0, output.err
+    first, second = map(json.loads, output.out.splitlines())
+    imports.allow_imports(["my_package"])
+    model, _ = load(own_run)
+    best = ["to be\n", "not\n"][first["best"]]
+    for before, after, nats in (
+        *zip(("or ", "or "), ("to be\n", "not\n"), first["nats"], strict=True),
+        (f"or {best}", "that is\n", second["nats"][0]),
+    ):
+        tokens = torch.tensor([[*(before + after).encode()]])
+        expected = model.loss(tokens[:, :-1], tokens[:, 1:])[0][0, len(before) - 1 :]
+        assert nats == pytest.approx(expected.sum().item(), rel=1e-5)
+
+
+def test_run_is_resumed_on_another_machine_from_its_mirror(txl, settings, own_package, tmp_path):
+    mirror = (*NAMED, f"--checkpoint.mirror=file://{tmp_path}/mirror")
+    assert txl("fit", *settings, *mirror)[0] == 0
+    Path("runs").rename("lost")
+    code, output = txl("fit", *settings, *mirror, "--resume=auto", "--trainer.max_steps=6")
+    assert (code, "resume: runs/version_0/checkpoints/last.ckpt" in output.out) == (0, True), output
+    saved = torch.load("runs/version_0/checkpoints/last.ckpt", weights_only=True)
+    assert saved["global_step"] == 6
 
 
 def test_only_the_network_knows_the_names_of_its_states():
     own = re.compile(r"\b(h_NBMD|[kv]_NHB\w+|Memory\(|KeyValueCache|CachedReader)")
     for path in sorted(PACKAGE.rglob("*.py")):
-        if "model" not in path.parts and path.name != "__init__.py":
+        # An export and transformers' classes are of a TransformerXL.
+        is_known = {"model", "__init__.py", "export.py", "causal_lm.py"} & {*path.parts}
+        if not is_known:
             assert not own.findall(path.read_text()), path
 
 
 SCHEME = """
+__version__ = "1.5"
 import torch
 from torch import nn
 from txl_lightning.model.positions import DistanceTerms
@@ -353,6 +390,7 @@ def test_position_scheme_of_a_package_is_trained_saved_and_loaded(txl, refused, 
     code, line = refused("evaluate", "runs/version_0")
     assert (code, "best.ckpt: positions: a config may not import" in line) == (4, True), line
     imports.allow_imports(["my_package"])
+    assert load_environment()["positions"] == "my_package 1.5"
     model, vocab = load("runs/version_0")
     assert model.positions.slope_NH.any()
     text = vocab.encode_text("abcdefghijklmnopqrstuvwxyz")
@@ -363,6 +401,7 @@ def test_position_scheme_of_a_package_is_trained_saved_and_loaded(txl, refused, 
 
 
 VOCABULARY = """
+__version__ = "1.5"
 from dataclasses import dataclass
 import numpy as np
 from txl_lightning.data.vocab import Vocabulary
@@ -398,6 +437,7 @@ def test_vocabulary_of_a_package_encodes_saves_and_decodes(txl, refused, small, 
         line
     )
     assert txl("fit", *small, vocab, ALLOW)[0] == 0
+    assert load_environment()["vocabulary"] == "my_package 1.5"
     assert json.loads(Path("runs/version_0/vocab.json").read_text()) == {
         "kind": "my_package.Letters",
         "first": "a",
@@ -406,3 +446,17 @@ def test_vocabulary_of_a_package_encodes_saves_and_decodes(txl, refused, small, 
     assert (code, "best.ckpt: data.vocab: a config may not import" in line) == (4, True), line
     code, output = txl("generate", "runs/version_0", ALLOW, "--prompt=ab", "--max_new_tokens=5")
     assert (code, output.out[:2], output.out.strip().isalpha()) == (0, "ab", True), output
+
+
+@pytest.mark.slow
+def test_workers_encode_with_a_vocabulary_of_a_package(txl, own_package, text_file):
+    Path("my_package.py").write_text(VOCABULARY)
+    sys.modules.pop("my_package")
+    words = ("prepare", text_file, ALLOW, "--vocab=my_package.Letters")
+    for n_worker in (1, 2):
+        code, output = txl(*words, f"--out=store{n_worker}", f"--workers={n_worker}")
+        assert code == 0, output.err
+    files = [path for path in Path("store1").rglob("*") if path.is_file()]
+    assert len(files) > 3
+    for path in files:
+        assert (Path("store2") / path.relative_to("store1")).read_bytes() == path.read_bytes()

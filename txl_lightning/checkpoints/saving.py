@@ -39,6 +39,8 @@ from .contents import refuse_damaged, save_tensors
 
 # Key in a checkpoint for state that Lightning does not know.
 KEY = "txl_lightning"
+MODEL_TYPE = "txl-lightning"
+"""Name by which transformers finds the class of a folder, in hub/."""
 WEIGHTS = "model.safetensors"
 # Incremented when older releases cannot read new checkpoints.
 FORMAT = 2
@@ -152,7 +154,8 @@ def save_folder(model: Network, folder: Path, vocab: Vocabulary | None = None) -
     net = describe_config(model.config)
     checksums = {"weights_sha256": sha256_file(folder / WEIGHTS), "rest": hash_rest(folder, net)}
     # Written last, so that an interrupted export is not a valid folder.
-    write_json({KEY: {"format": FOLDER_FORMAT} | checksums, "net": net}, folder / CONVERTED)
+    settings = {KEY: {"format": FOLDER_FORMAT} | checksums, "model_type": MODEL_TYPE, "net": net}
+    write_json(settings, folder / CONVERTED)
 
 
 def hash_rest(folder: Path, net: dict[str, Any]) -> str:

@@ -16,6 +16,8 @@ COLUMNS = ("Text", "Split", "Protocol", "Weights", "Bits per byte", "Nats per to
 LIBRARIES = {
     "txl": ("txl-lightning", "transformer-xl"),
     "huggingface": ("transformers", "transfo-xl"),
+    "pt2": ("pytorch", "transformer-xl"),
+    "onnx": ("onnx", "transformer-xl"),
 }
 """Library and tag of each format."""
 USE = {
@@ -26,6 +28,22 @@ print(txl_lightning.generate(model, "Once", 200, vocab=vocab))""",
     "huggingface": """from transformers import TransfoXLLMHeadModel  # transformers 4.57 and before
 
 model = TransfoXLLMHeadModel.from_pretrained({name!r})""",
+    "pt2": """import torch
+
+program = torch.export.load("model.pt2").module()
+memory = torch.zeros({shape})  # layers, rows, states, width
+filled = torch.zeros(1, dtype=torch.long)  # states of each row that count; 0 starts it afresh
+for tokens in ([[0, 1, 0]], [[1, 1]]):  # ids of vocab.json, rows of one text, segment by segment
+    logits, memory, filled = program(torch.tensor(tokens), memory, filled)""",
+    "onnx": """import numpy
+import onnxruntime
+
+session = onnxruntime.InferenceSession("model.onnx")
+memory = numpy.zeros({shape}, "float32")  # layers, rows, states, width
+filled = numpy.zeros(1, "int64")  # states of each row that count; 0 starts it afresh
+for tokens in ([[0, 1, 0]], [[1, 1]]):  # ids of vocab.json, rows of one text, segment by segment
+    inputs = {{"tokens": numpy.array(tokens), "memory": memory, "filled": filled}}
+    logits, memory, filled = session.run(None, inputs)""",
 }
 TEMPLATE = """---
 library_name: {library}
@@ -60,12 +78,17 @@ def write_card(
     vocab: Vocabulary | None,
     source: LoadedCheckpoint | Path,
     to: str,
+    more: Mapping[str, str] | None = None,
+    shape: str = "",
 ) -> None:
-    """Write what is known about a converted network, and how to load it."""
-    facts = describe_network(model, vocab) | describe_training(source)
+    """Write what is known about a converted network, with `more` facts, and how to load it.
+
+    `shape` is that of the memory of one row.
+    """
+    facts = describe_network(model, vocab) | describe_training(source) | dict(more or {})
     rows = [f"| {fact} | {escape(value)} |" for fact, value in facts.items()]
     library, tag = LIBRARIES[to]
-    use = USE[to].format(name=name)
+    use = USE[to].format(name=name, shape=shape)
     text = TEMPLATE.format(library=library, tag=tag, name=name, facts="\n".join(rows), use=use)
     write_text(text, folder / CARD)
 

@@ -14,7 +14,7 @@ from ..checkpoints import save_folder
 from ..checkpoints.contents import load_json
 from ..convert import load_any_checkpoint, save_huggingface
 from ..errors import require
-from ..files import explain_write_errors, flush_to_disk
+from ..files import explain_write_errors, flush_to_disk, local_path
 from ..model.contract import require_transformer_xl
 from ..progress import show_progress
 from ..runs.folder import CONVERTED, find_checkpoint
@@ -48,7 +48,7 @@ def convert_command(
     """
     if out is None:
         raise ValueError("out: missing; expected the folder to write")
-    folder = Path(out)
+    folder = local_path("out", out)
     require(is_fillable(folder), "out", out, "new, or an empty folder")
     with show_progress("convert", 2, in_bytes=False) as advance:
         model, vocabulary, ours = load_any_checkpoint(source, args, vocab)

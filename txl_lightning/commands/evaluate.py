@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..checkpoints import LoadedCheckpoint
 from ..data.corpora import CORPORA
-from ..data.recipe import DataConfig
+from ..data.recipe import DataConfig, find_kind
 from ..data.store import EvalText
 from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
@@ -19,6 +20,7 @@ from ..evaluation.scoring import evaluate
 from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import Network, Weights
 from ..progress import show_progress
+from ..runs.wandb_api import add_evaluation
 from .card import CARD, add_result
 from .inputs import Device, load_model
 
@@ -35,6 +37,7 @@ def evaluate_command(
     out: str | None = None,
     device: Device = None,
     weights: Weights = "float32",
+    wandb: bool = False,
     **lengths: Any,
 ) -> None:
     """Print the loss of a model on a text: a table on stderr, and in a pipe one line of JSON.
@@ -44,7 +47,7 @@ def evaluate_command(
         protocol: How the text is read: segments, single-pass, sliding-window, or as published:
             paper-, nvidia- or fairseq- and the corpus, with -large for the large models.
         path: A file, a folder or tar of documents, or - for the standard input (copied to $TMPDIR);
-            left out, the text of the training.
+            ids (.npy, .bin, .ds), or a store; left out, the text of the training.
         corpus: A corpus by name, instead of path.
         split: Part of the text; all of your own text is test, unless names of files in it differ.
         document_unit: Unit of path or corpus that is read without context from before it.
@@ -53,6 +56,7 @@ def evaluate_command(
         out: File to append the line of JSON to; /dev/stdout prints it also on a terminal.
         device: Device of the model; left out, a GPU if there is one.
         weights: Precision of weights, keys and values: bf16 is faster on a CPU, less exact.
+        wandb: Add the result to the W&B run that trained the checkpoint.
         **lengths: Lengths that replace those of the protocol.
     """
     settings = get_protocol(protocol, **lengths)
@@ -70,9 +74,18 @@ def evaluate_command(
         record = score(model, replace(text, name=path or text.name), settings, per_token)
     record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
     record["weights"] = weights
-    print_record(record, settings.unit, out)
+    publish_record(record, checkpoint, settings.unit, out, wandb)
+
+
+def publish_record(
+    record: dict[str, Any], checkpoint: LoadedCheckpoint, unit: str, out: str | None, wandb: bool
+) -> None:
+    """Print a record; add it to the card of a converted folder and, if asked, to a W&B run."""
+    print_record(record, unit, out)
     if (card := checkpoint.path / CARD).is_file():
         add_result(card, record)
+    if wandb:
+        add_evaluation(checkpoint.saved, record, checkpoint.run_folder)
 
 
 def print_record(record: dict[str, Any], unit: str, out: str | None) -> None:
@@ -98,7 +111,8 @@ def select_text(path: str | None, corpus: str | None, folder: str) -> DataConfig
             shutil.copyfileobj(sys.stdin.buffer, file)
         if not Path(path).stat().st_size:
             raise DataError("path: invalid -; expected a text on the standard input; it is empty")
-    return DataConfig(path=path, split=(0.0, 0.0, 1.0))
+    named = dict.fromkeys(("path", "ids", "store")) | {find_kind(Path(path)): path}
+    return DataConfig(**named, **({} if named["store"] else {"split": (0.0, 0.0, 1.0)}))
 
 
 def score(

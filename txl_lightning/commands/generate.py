@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import torch
 
 from .. import generation
 from ..data.vocab import Vocabulary
 from ..errors import require, require_at_least, unfiltered_stdout
-from ..files import check_file_writable
+from ..files import check_file_writable, replace_file
 from ..generation.state import DecodingState, find_missing_memory, load_state, save_state
 from ..model import Network, Weights, find_device
 from ..signals import defer_signals
-from .inputs import Device, load_model, read_prompt, read_prompt_lines
+from .inputs import Device, load_model, read_prompt, read_prompt_ids, read_prompt_lines
 
 UNFINISHED = 64
 """Last tokens of a text among which an unfinished character or word may begin."""
@@ -34,6 +35,8 @@ class TextOptions(generation.Sampling):
     """Continuations of each prompt; several are printed when all are complete."""
     num_beams: int | None = None
     """Beams of a search for the likeliest continuation, instead of sampling."""
+    out_ids: Path | None = None
+    """File (.npy) for the new ids: of one sample, or a row for each."""
     state_file: Path | None = None
     """File for text and memory, written at the end; if it exists, its text is continued."""
     mem_len: int | None = None
@@ -54,6 +57,7 @@ class TextOptions(generation.Sampling):
         is_valid = self.num_samples == 1 or not is_single
         require(is_valid, "num_samples", self.num_samples, "1 with beams or state_file")
         check_file_writable("state_file", self.state_file)
+        check_file_writable("out_ids", self.out_ids)
         object.__setattr__(self, "stop", [self.stop] if isinstance(self.stop, str) else self.stop)
 
 
@@ -61,6 +65,7 @@ def generate_command(
     ckpt_path: str,
     prompt: str | None = None,
     prompt_file: str | None = None,
+    prompt_ids: str | None = None,
     prompts: str | None = None,
     **options: Any,
 ) -> None:
@@ -70,15 +75,21 @@ def generate_command(
         ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
         prompt: Text to continue; left out, the standard input if it is piped, or else a line end.
         prompt_file: File with the prompt; - is the standard input.
+        prompt_ids: Ids instead of a text: "3 1 4", or a .npy.
         prompts: File with a prompt in each line that is not empty, instead of one prompt.
         **options: As in TextOptions.
     """
     settings = TextOptions(**options)
-    is_alone = (prompt, prompt_file, settings.num_beams, settings.state_file) == (None,) * 4
-    expected = "null with prompt, prompt_file, num_beams or state_file"
+    texts = (prompt, prompt_file, prompt_ids)
+    is_alone = (*texts, settings.num_beams, settings.state_file, settings.out_ids) == (None,) * 6
+    expected = "null with prompt, prompt_file, prompt_ids, num_beams, state_file or out_ids"
     require(prompts is None or is_alone, "prompts", prompts, expected)
-    texts = [read_prompt(prompt, prompt_file)] if prompts is None else read_prompt_lines(prompts)
+    require(prompt_ids is None or texts[:2] == (None, None), "prompt_ids", prompt_ids, "no prompt")
+    if prompt_ids is None:
+        texts = [read_prompt(*texts[:2])] if prompts is None else read_prompt_lines(prompts)
     checkpoint, model, vocab = load_model(ckpt_path, settings.device, settings.weights)
+    if prompt_ids is not None:
+        texts = [read_prompt_ids(prompt_ids, model.config.n_token)]
     # Fail early with too many samples: each step allocates this many logits.
     torch.empty(settings.num_samples, model.config.n_token, device=find_device(model))
     # A state belongs to one precision: with another, the memory would have other values.
@@ -94,11 +105,11 @@ def generate_command(
         steps = search_text(model, vocab, state, settings)
     stream = unfiltered_stdout() if settings.raw or not sys.stdout.isatty() else sys.stdout
     printer = Printer(vocab, state, settings.stop, n_printed, stream)
-    print_steps(printer, steps, settings.state_file, sha256)
+    print_steps(printer, steps, settings.state_file, sha256, settings.out_ids)
 
 
 def start_state(
-    texts: Sequence[str | None],
+    texts: Sequence[generation.Prompt | None],
     model: Network,
     vocab: Vocabulary,
     settings: TextOptions,
@@ -115,7 +126,8 @@ def start_state(
         n_printed = len(state)
         if text is not None:
             # Without the symbol that begins a document.
-            ids_L = generation.encode_prompt(text, vocab)[vocab.n_start :]
+            n_start = vocab.n_start if isinstance(text, str) else 0
+            ids_L = generation.encode_prompt(text, vocab)[n_start:]
             state = state.append_tokens(ids_L[None])
         return state, n_printed
     ids = [generation.encode_prompt("\n" if text is None else text, vocab) for text in texts]
@@ -188,10 +200,14 @@ class Printer:
 
 
 def print_steps(
-    printer: Printer, steps: Iterator[DecodingState], state_file: Path | None, sha256: str = ""
+    printer: Printer,
+    steps: Iterator[DecodingState],
+    state_file: Path | None,
+    sha256: str = "",
+    out_ids: Path | None = None,
 ) -> None:
-    """Print each step and save the last state, also after a signal."""
-    stopped = None
+    """Print each step and save the last state and the new ids, also after a signal."""
+    stopped, n_before = None, len(printer.state)
     try:
         for state in steps:
             # Otherwise the file could have a token that was not printed.
@@ -204,5 +220,15 @@ def print_steps(
     printer.finish()
     if state_file:
         save_state(state_file, printer.state, sha256)
+    if out_ids:
+        new_BL = printer.state.tokens_BL[:, n_before:].cpu().numpy()
+        new = new_BL if len(new_BL) > 1 else new_BL[0]
+
+        def save_ids(part: Path) -> None:
+            # np.save would add .npy to a path.
+            with part.open("wb") as file:
+                np.save(file, new)
+
+        replace_file(out_ids, save_ids)
     if stopped:
         raise stopped

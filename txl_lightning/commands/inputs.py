@@ -11,13 +11,14 @@ import torch
 
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..data.documents import SPLITS
+from ..data.id_files import open_array
 from ..data.recipe import DataConfig
 from ..data.store import Store
 from ..data.user_files import find_slices
 from ..data.vocab import Vocabulary
-from ..errors import DataError, require
+from ..errors import DataError, invalid, require
 from ..files import check_folder_writable
-from ..model import Network, Weights, narrow_weights
+from ..model import Network, Weights, pack_weights
 
 Device = Literal["cpu", "cuda"] | None
 
@@ -35,7 +36,7 @@ def load_model(
     name = pick_device(device)
     checkpoint = load_checkpoint(ckpt_path)
     model, vocab = checkpoint.build()
-    return checkpoint, narrow_weights(model.to(name), weights), vocab
+    return checkpoint, pack_weights(model.to(name), weights), vocab
 
 
 def make_output_folder(out: str | None, run_folder: Path, name: str) -> Path:
@@ -76,6 +77,20 @@ def read_prompt_lines(path: str) -> list[str]:
     lines = [line for line in read_text(path).splitlines() if line]
     require(len(lines) > 0, "prompts", path, "a file with a prompt in each line")
     return lines
+
+
+def read_prompt_ids(text: str, n_token: int) -> np.ndarray:
+    """Return the ids in a .npy, or in a text with spaces or commas between them."""
+    if text.endswith(".npy"):
+        ids = open_array(Path(text))
+    else:
+        words = text.replace(",", " ").split()
+        is_number = all(word.isascii() and word.isdecimal() for word in words)
+        require(is_number and len(words) > 0, "prompt_ids", text, 'ids, as "3 1 4", or a .npy')
+        ids = np.array([min(int(word), n_token) for word in words])
+    for wrong in (*ids[ids < 0][:1], *ids[ids >= n_token][:1]):
+        raise invalid("prompt_ids", int(wrong), f"ids from 0 to {n_token - 1}")
+    return np.array(ids, np.int64)
 
 
 def read_text(path: str) -> str:

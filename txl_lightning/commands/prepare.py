@@ -1,20 +1,42 @@
 """prepare: download and encode a corpus, or your text."""
 
+import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..data.corpora import CORPORA
 from ..data.documents import SPLITS
-from ..data.recipe import DataConfig
+from ..data.preparation import build_share, join_shares, prepare_apart
+from ..data.recipe import DataConfig, find_kind
+from ..data.store import Store
 from ..data.tasks import TASKS
-from ..errors import DataError
+from ..data.workers import Workers, build_here, build_in_processes, build_on_ray
+from ..errors import DataError, require
+from ..files import check_folder_writable
 
 
-def prepare_command(name: str, check: bool = False, **text: Any) -> None:
+def prepare_command(
+    name: str,
+    out: str | None = None,
+    check: bool = False,
+    workers: int = 1,
+    ray: str | None = None,
+    part: str | None = None,
+    join: bool = False,
+    **text: Any,
+) -> None:
     """Download and encode a corpus, or encode your own text; print its folder and its size.
 
     Args:
-        name: A corpus, or the path of your own text: a file, or a folder or tar of documents.
+        name: A corpus, or the path of your own text: a file, or a folder or tar of documents; or of
+            ids (.npy, .bin, .ds); or of a store to be checked.
+        out: Folder for a store that needs no text, for data.store; left out, in the data directory.
+        workers: Processes that encode it.
+        ray: Address of a Ray cluster that encodes it (auto for that of this machine); all nodes
+            must have the text and the folder.
+        part: Encode only the i-th of n parts, i/n; several processes or machines may do so.
+        join: Make the store of all parts.
         check: Verify the checksums of a prepared text, and encode it again if it is damaged.
         **text: Settings of fit, there with the prefix data.
     """
@@ -24,13 +46,50 @@ def prepare_command(name: str, check: bool = False, **text: Any) -> None:
     if name not in CORPORA and not Path(name).exists():
         expected = f"expected a file, a folder, or one of {', '.join(CORPORA)}"
         raise DataError(f"name: invalid {name}; {expected}")
-    corpus, path = (name, None) if name in CORPORA else ("python_source", name)
-    store = DataConfig(corpus=corpus, path=path, **text).open(whole=check)
+    kind = "corpus" if name in CORPORA else find_kind(Path(name))
+    named = dict.fromkeys(("path", "ids", "store")) | {"corpus": DataConfig.corpus, kind: name}
+    corpus, path, ids, store = (named[key] for key in ("corpus", "path", "ids", "store"))
+    config = DataConfig(corpus=corpus, path=path, ids=ids, store=store, **text)
+    encode = pick_workers(workers, ray)
+    require(out or not (part or join), "out", "null", "a folder, with part or join")
+    if out is None or kind == "store":
+        store = config.open(check, encode)
+    else:
+        check_folder_writable("out", Path(out).parent)
+        recipe = config.recipe()
+        if part is not None:
+            build_share(recipe, Path(out), encode, *parse_share(part))
+            print(f"{name}: part {part}; when all are there: --out {out} --join true")
+            return
+        store = (join_shares if join else partial(prepare_apart, workers=encode))(recipe, Path(out))
+    print_store(name, store)
+
+
+def pick_workers(n_worker: int, ray: str | None) -> Workers:
+    require(n_worker > 0, "workers", n_worker, "a number above 0")
+    if ray is not None:
+        require(n_worker == 1, "workers", n_worker, "1 with ray, whose nodes are the workers")
+        return partial(build_on_ray, address=ray)
+    return build_here if n_worker == 1 else partial(build_in_processes, n_worker=n_worker)
+
+
+def parse_share(part: str) -> tuple[int, int]:
+    """Return i and n of i/n."""
+    match = re.fullmatch(r"0*([1-9]\d{0,8})/0*([1-9]\d{0,8})", part)
+    expected = "i/n with i from 1 to n, as 1/8"
+    require(match is not None and int(match[1]) <= int(match[2]), "part", part, expected)
+    return int(match[1]), int(match[2])
+
+
+def print_store(name: str, store: Store) -> None:
+    """Print the folder of a store, and its sizes."""
     print(f"{name}: {store.folder}")
     print(f"{store.vocab.n_token:,} {store.vocab.unit}s in the vocabulary")
     for split in SPLITS:
         n_token, n_unknown = (store.manifest[name][split] for name in ("tokens", "unknown"))
-        counts = [f"{n_token:>13,} tokens", f"{store.manifest['bytes'][split]:>13,} bytes"]
+        n_byte = f"{store.manifest['bytes'][split]:>13,} bytes"
+        # The text of ids may be unknown.
+        counts = [f"{n_token:>13,} tokens", *[n_byte] * (store.bytes_per_token(split) is not None)]
         if store.manifest["documents"]:
             counts.append(f"{store.manifest['n_document'][split]:>9,} documents")
         if n_unknown:

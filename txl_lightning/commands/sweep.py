@@ -9,7 +9,11 @@ from ..progress import show_progress
 
 
 def sweep_command(
-    path: str, count: int | None = None, out: str | None = None, seed: int = 1
+    path: str,
+    count: int | None = None,
+    out: str | None = None,
+    seed: int = 1,
+    storage: str | None = None,
 ) -> None:
     """Run the trials of a sweep file one after the other; rerun the command to continue a sweep.
 
@@ -23,6 +27,8 @@ def sweep_command(
             all of its grid.
         out: Folder to write to; left out, runs/sweeps and the name of the file.
         seed: Seed of the proposals; they also depend on the results of the trials.
+        storage: URL of a database, as Optuna takes it (postgresql://USER@HOST/NAME), for the trials
+            of several machines with this option; left out, a journal in the folder.
     """
     require(count is None or count >= 1, "count", count, "at least 1")
     require(0 <= seed < 2**32, "seed", seed, "at least 0 and less than 2^32")
@@ -36,7 +42,7 @@ def sweep_command(
     require(is_finite, "count", limit, f"a number of trials, as {method} has no end")
     folder = Path(out or Path("runs", "sweeps", Path(path).stem))
     check_folder_writable("out", folder)
-    sweep = engine.open_sweep(config, folder, seed)
+    sweep = engine.open_sweep(config, folder, seed, storage)
     with show_progress("trials", limit, in_bytes=False) as advance:
         runner.run_trials(sweep, limit, advance)
     trial_results.draw_figures(sweep)

@@ -16,7 +16,7 @@ from .recipe import DataConfig
 from .store import Store
 from .stream import Segment, Stream, TrainingLoader, check_length
 from .tasks import TaskStore
-from .tokens import SHORTEST, FixedLengths, RolledOrder, ShuffledOrder, Text, VarlenLengths
+from .tokens import SHORTEST, Examples, FixedLengths, RolledOrder, ShuffledOrder, VarlenLengths
 from .vocab import Vocabulary, load_vocabulary
 
 SHAPE = ("batch_size", "tgt_len", "ext_len")
@@ -71,6 +71,10 @@ class CorpusDataModule(LightningDataModule):
             sort, copy and recall are generated.
         path: Your own text instead of the corpus: a file, a folder or archive of documents,
             JSON lines, or three of these for train, val and test.
+        ids: Token ids instead of a text: .npy, flat .bin, Megatron's .bin beside its .idx,
+            datatrove's .ds; one file, three for train, val and test, or a folder.
+        store: A store made by prepare --out, instead of a text: a folder, or a URL (s3://...).
+        cache_gigabytes: Limit of a URL's blocks that are copied to data_dir; default none is.
         vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
             tokenizer.json, or words, one per line; default the corpus's own, or bytes.
         document_unit: Unit of documents, which attend to nothing before them; default the
@@ -79,6 +83,7 @@ class CorpusDataModule(LightningDataModule):
         words: Rules of words; default those of the corpus's published results.
         subwords: Training of subwords.
         task: Sizes of sort, copy and recall.
+        id_options: How files of ids are read.
         data_dir: Data directory; default $TXL_DATA, or data.
         tgt_len: Tokens per segment.
         batch_size: Rows read in parallel, over all devices together.
@@ -163,7 +168,7 @@ class CorpusDataModule(LightningDataModule):
         if config.order == "rolled":
             order = RolledOrder(tokens, config.seed)
         elif config.order == "shuffled":
-            if not isinstance(tokens, Text) or len(tokens.starts) < 2:
+            if isinstance(tokens, Examples) or len(tokens.starts) < 2:
                 fix = "give a folder or tar of documents, or set data.document_unit to lines"
                 raise DataError(f"data.order: invalid shuffled for a text in one piece; {fix}")
             order = ShuffledOrder(tokens, config.seed)

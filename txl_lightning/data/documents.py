@@ -17,9 +17,9 @@ import zipfile
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -84,6 +84,14 @@ class FileSlice:
                 yield chunk
                 if self.on_read:
                     self.on_read(len(chunk))
+
+    def narrow(self, start: int, stop: int) -> "FileSlice":
+        """Return the slice of the file from `start` up to `stop`, which are inside this one."""
+        return replace(self, start=start, stop=stop)
+
+    def pieces(self, vocab: Any) -> Iterator[tuple[Any, Sequence[int]]]:
+        """Yield ids, and where documents begin among them besides the first."""
+        return ((ids, ()) for ids in vocab.encode(self))
 
 
 Splits = dict[str, list[FileSlice]]

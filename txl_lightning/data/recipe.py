@@ -1,35 +1,27 @@
-"""The settings of a text, and how it is prepared: encoded once, into a folder of ids."""
+"""The settings of a text."""
 
-import hashlib
 import os
-import sys
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-
-from ..errors import DataError, StorageError, convert_fields, print_notice, require
-from ..files import create_folder, sha256_file, short_hash, write_json
-from ..progress import Advance, show_progress
+from ..errors import DataError, convert_fields, require
+from ..files import local_path
 from .corpora import CORPORA
-from .documents import SPLITS, DocumentUnit, FileSlice, cached_by_mtime, split_documents
-from .store import FILES, EvalText, Store
+from .documents import SPLITS
+from .id_files import IDS, SUFFIXES, IdOptions, split_id_files
+from .preparation import Recipe, prepare_text
+from .remote import DiskCache
+from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
-from .tokens import hash_blocks
 from .user_files import has_documents, split_user_files
-from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions, build_vocabulary
+from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions
+from .workers import Workers, build_here
 
 CorpusName = Literal[*CORPORA, *TASKS]
 FRACTIONS = ("python_source", "tiny_shakespeare")
 """Corpora without splits of their own."""
-VERSION = 5
-"""Version of the files in a prepared folder."""
-LARGE = 10_000_000
-"""Bytes of text from which a message is printed, because encoding takes long."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +33,10 @@ class DataConfig:
             sort, copy and recall are generated.
         path: Your own text instead of the corpus: a file, a folder or archive of documents,
             JSON lines, or three of these for train, val and test.
+        ids: Token ids instead of a text: .npy, flat .bin, Megatron's .bin beside its .idx,
+            datatrove's .ds; one file, three for train, val and test, or a folder.
+        store: A store made by prepare --out, instead of a text: a folder, or a URL (s3://...).
+        cache_gigabytes: Limit of a URL's blocks that are copied to data_dir; default none is.
         vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
             tokenizer.json, or words, one per line; default the corpus's own, or bytes.
         document_unit: Unit of documents, which attend to nothing before them; default the
@@ -49,34 +45,53 @@ class DataConfig:
         words: Rules of words; default those of the corpus's published results.
         subwords: Training of subwords.
         task: Sizes of sort, copy and recall.
+        id_options: How files of ids are read.
         data_dir: Data directory; default $TXL_DATA, or data.
     """
 
     corpus: CorpusName = "python_source"
     path: str | list[str] | None = None
+    ids: str | list[str] | None = None
+    store: str | None = None
+    cache_gigabytes: float | None = None
     vocab: str | None = None
     document_unit: Literal["none", "files", "lines"] | None = None
     split: tuple[float, float, float] = (0.9, 0.05, 0.05)
     words: WordOptions = WordOptions()
     subwords: SubwordOptions = SubwordOptions()
     task: TaskConfig = TaskConfig()
+    id_options: IdOptions = IdOptions()
     data_dir: str | None = None
 
     def __post_init__(self) -> None:
         convert_fields(self)
+        for name in ("data_dir", "path", "ids"):
+            value = getattr(self, name)
+            for path in [value or ""] if isinstance(value, str | None) else value:
+                local_path(name, path)
+        for name in ("path", "ids", "store"):
+            value = getattr(self, name)
+            require(name == self.kind or value is None, name, value, f"null with {self.kind}")
+        is_file = self.kind != "ids" or self.vocab not in BUILT_IN
+        require(is_file, "vocab", self.vocab, "the tokenizer.json of the ids, or null")
         adds_up = len(self.split) == 3 and min(self.split) >= 0 and abs(sum(self.split) - 1) < 1e-6
         require(adds_up, "split", list(self.split), "three fractions that add up to 1")
-        is_split = len(self.paths) == len(SPLITS) or not (self.paths or self.corpus in FRACTIONS)
+        has_own = {"corpus": self.corpus not in FRACTIONS, "store": True}
+        is_split = has_own.get(self.kind, len(self.paths) == len(SPLITS))
         expected = f"the default, because {self.name} has splits of its own"
         require(not is_split or self.split == DataConfig.split, "split", list(self.split), expected)
 
     def list_unused(self) -> dict[str, str]:
         """Return settings that have no effect on this text, and why."""
+        names, reasons = ("vocab", "document_unit", "words", "subwords", "task", "id_options"), {}
         if self.is_task:
-            names = ("vocab", "document_unit", "words", "subwords")
-            reasons = dict.fromkeys(names, f"{self.corpus} is a task")
+            reasons = dict.fromkeys((*names[:4], "id_options"), f"{self.corpus} is a task")
+        elif self.kind == "store":
+            reasons = dict.fromkeys(names, f"{self.name} is prepared")
+        elif self.kind == "ids":
+            reasons = dict.fromkeys(names[1:5], f"{self.name} has ids")
         else:
-            reasons = {"task": f"{self.name} is not a task"}
+            reasons = {"task": f"{self.name} is not a task", "id_options": f"{self.name} is text"}
             # A vocabulary's file may list words.
             for name, users in {"words": ("words",), "subwords": ("bpe", "unigram")}.items():
                 if self.vocab_name in BUILT_IN.keys() - users:
@@ -87,40 +102,54 @@ class DataConfig:
         return {name: reasons[name] for name in changed}
 
     @property
+    def kind(self) -> str:
+        """The setting that names the text: path, ids, store, or else corpus."""
+        names = ("path", "ids", "store")
+        return next((name for name in names if getattr(self, name) is not None), "corpus")
+
+    @property
     def is_task(self) -> bool:
-        return self.path is None and self.corpus in TASKS
+        return self.kind == "corpus" and self.corpus in TASKS
 
     @property
     def vocab_name(self) -> str:
-        return self.vocab or ("bytes" if self.paths else CORPORA[self.corpus].vocab)
+        own = {"path": "bytes", "ids": IDS}.get(self.kind)
+        return self.vocab or own or CORPORA[self.corpus].vocab
 
     @property
     def name(self) -> str:
-        return self.corpus if self.path is None else ", ".join(self.paths)
+        return self.corpus if self.kind == "corpus" else ", ".join(self.paths)
 
     @property
     def paths(self) -> list[str]:
-        return [self.path] if isinstance(self.path, str) else list(self.path or ())
+        value = () if self.kind == "corpus" else getattr(self, self.kind)
+        return [value] if isinstance(value, str) else list(value)
 
     @property
     def data_folder(self) -> Path:
         return Path(self.data_dir or os.environ.get("TXL_DATA") or "data").expanduser()
 
-    def recipe(self) -> "Recipe":
+    def recipe(self) -> Recipe:
         """Find or download the text, and return the recipe of its store."""
-        if paths := [Path(path).expanduser() for path in self.paths]:
+        paths = [Path(path).expanduser() for path in self.paths]
+        words, id_options = WordOptions(), None
+        if self.kind == "ids":
+            id_options = self.id_options
+            splits = split_id_files(paths, id_options, self.split, self.data_folder)
+            parts = [part for split in SPLITS for part in splits[split]]
+            unit = "files" if any(part.has_documents for part in parts) else None
+        elif self.kind == "path":
             splits = split_user_files(paths, self.split, self.data_folder)
             unit = "files" if any(map(has_documents, paths)) else None
-            words = WordOptions()
         else:
             corpus = CORPORA[self.corpus]
             splits = corpus.find_splits(self.data_folder, self.split)
             unit, words = corpus.document_unit, corpus.words
         unit = self.document_unit or unit
-        unit = None if unit == "none" else unit
-        return Recipe(splits, self.vocab_name, unit, self.words.fill(words), self.subwords)
+        options = (self.words.fill(words), self.subwords, id_options)
+        return Recipe(splits, self.vocab_name, None if unit == "none" else unit, *options)
 
-    def open(self, whole: bool = False) -> Store | TaskStore:
+    def open(self, whole: bool = False, workers: Workers = build_here) -> Store | TaskStore:
         """Return the prepared text or a task; DataError if it is unavailable or cannot be encoded.
 
         With `whole`, all prepared files are compared with their checksums.
@@ -129,10 +158,23 @@ class DataConfig:
             warnings.warn(f"data.{name}: no effect, because {reason}", stacklevel=2)
         if self.is_task:
             return TaskStore(self.corpus, self.task)
-        return prepare_text(self.recipe(), self.data_folder, whole)
+        if self.kind == "store":
+            limit = int((self.cache_gigabytes or 0) * 1e9)
+            cache = DiskCache(self.data_folder / "prepared" / "blocks", limit) if limit else None
+            return open_store(self.store, whole, cache)
+        return prepare_text(self.recipe(), self.data_folder, whole, workers)
 
     def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
-        """Encode a split with a given vocabulary in a permanent folder; DataError as in `open`."""
+        """Encode a split with a given vocabulary in a permanent folder; DataError as in `open`.
+
+        A store must have this vocabulary.
+        """
+        if self.kind == "store":
+            store = open_store(self.store)
+            theirs, ours = store.vocab.fingerprint, vocab.fingerprint
+            if theirs != ours:
+                raise DataError(f"{self.store}: vocabulary {theirs}; the checkpoint's is {ours}")
+            return EvalText.from_store(self.name, store, split)
         recipe, saved = self.recipe(), folder / "vocab.json"
         nonempty = [name for name, parts in recipe.splits.items() if any(p.n_byte for p in parts)]
         if split not in nonempty:
@@ -146,121 +188,10 @@ class DataConfig:
         return text if len(nonempty) > 1 else replace(text, split="whole text")
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """All that tokens depend on; without a document unit each split is one document."""
-
-    splits: Mapping[str, Sequence[FileSlice]]
-    vocab: str = "bytes"
-    document_unit: DocumentUnit | None = None
-    words: WordOptions = WordOptions()
-    subwords: SubwordOptions = SubwordOptions()
-
-
-def prepare_text(recipe: Recipe, data_dir: Path, whole: bool = False) -> Store:
-    """Return the store of a text under `data_dir`, built by one process if absent or damaged.
-
-    With `whole`, all files are compared with their checksums.
-    """
-    # Everything that the tokens depend on names the folder.
-    description = describe_recipe(recipe, hash_text(recipe.splits, data_dir))
-    folder = data_dir / "prepared" / short_hash(description)
-    build = partial(build_store, recipe=recipe, description=description)
-    create_folder(folder, build)
-    if problem := Store(folder).find_damage(data_dir, whole):
-        try:
-            create_folder(folder, build, lambda: not Store(folder).find_damage(data_dir, whole))
-        except StorageError as error:
-            raise DataError(f"{problem}; {error}") from error
-        print_notice(f"warning: {problem}; the text was encoded again")
-    return Store(folder)
-
-
-def hash_text(splits: Mapping[str, Sequence[FileSlice]], data_dir: Path) -> str:
-    """Return the sha256 of train, val and test together; DataError if they cannot be read."""
-    slices = [part for name in SPLITS for part in splits[name]]
-    paths = dict.fromkeys(part.path for part in slices)
-    cuts = [(str(part.path), part.start, part.stop) for part in slices]
-
-    def hash_slices() -> str:
-        sha256 = hashlib.sha256()
-        for part in slices:
-            for chunk in part.chunks():
-                sha256.update(chunk)
-        return sha256.hexdigest()
-
-    try:
-        return cached_by_mtime(["sha256", cuts], paths, data_dir, hash_slices)
-    except OSError as error:
-        raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
-
-
-def describe_recipe(recipe: Recipe, sha256: str) -> dict[str, Any]:
-    """Return a recipe as plain values, with the hash of its text."""
-    sizes = {name: [part.n_byte for part in recipe.splits[name]] for name in SPLITS}
-    description: dict[str, Any] = {
-        "version": VERSION,
-        "text": sha256,
-        "vocab": recipe.vocab,
-        "documents": recipe.document_unit,
-        "bytes": {name: sum(sizes[name]) for name in SPLITS},
-        # A line or a document also ends with its file.
-        "cuts": short_hash(sizes),
-    }
-    match recipe.vocab:
-        case "words":
-            description["words"] = asdict(recipe.words)
-        case "bpe" | "unigram":
-            description["subwords"] = asdict(recipe.subwords)
-        case name if name not in BUILT_IN:
-            vocab = sha256_file(Path(name)) if Path(name).is_file() else name
-            description |= {"vocab": vocab, "words": asdict(recipe.words)}
-    return description
-
-
-def build_store(folder: Path, recipe: Recipe, description: dict[str, Any]) -> None:
-    """Write the ids of every split, the vocabulary and the manifest into a folder."""
-    total = sum(description["bytes"].values())
-    if total > LARGE and not sys.stderr.isatty():
-        print_notice(f"encoding {total:,} bytes as {recipe.vocab}")
-    with show_progress("vocabulary", None) as advance:
-        slices = [
-            part for name in BUILT_IN.get(recipe.vocab, ("train",)) for part in recipe.splits[name]
-        ]
-        watched = [replace(part, on_read=advance) for part in slices]
-        vocab = build_vocabulary(recipe.vocab, watched, recipe.words, recipe.subwords)
-    (folder / "vocab.json").write_text(vocab.to_json(), encoding="utf-8")
-    with show_progress("encoding", total) as advance:
-        counts = {name: write_ids(folder, name, vocab, recipe, advance) for name in SPLITS}
-    manifest = description | {"dtype": vocab.dtype.name, "n_token": vocab.n_token}
-    manifest["files"] = {
-        name: {"bytes": (folder / name).stat().st_size, "blocks": hash_blocks(folder / name)}
-        for name in FILES
-    }
-    for field in ("tokens", "unknown", "n_document"):
-        manifest[field] = {name: counts[name][field] for name in SPLITS}
-    write_json(manifest | {"checksum": short_hash(manifest)}, folder / "manifest.json")
-
-
-def write_ids(
-    folder: Path, split: str, vocab: Vocabulary, recipe: Recipe, advance: Advance
-) -> dict[str, int]:
-    """Write the ids of a split and its document positions; count all and unknown tokens."""
-    unit, n_token, n_unknown = recipe.document_unit, 0, 0
-    watched = (replace(part, on_read=advance) for part in recipe.splits[split])
-    with (
-        (folder / f"{split}.ids").open("wb") as ids_file,
-        (folder / f"{split}.starts").open("wb") as starts_file,
-    ):
-        if unit is None:
-            starts_file.write(bytes(8))
-        for document in split_documents(watched, unit or "files"):
-            if unit is not None:
-                starts_file.write(n_token.to_bytes(8, sys.byteorder))
-            for ids in vocab.encode(document):
-                ids_file.write(ids.astype(vocab.dtype, copy=False))
-                n_token += len(ids)
-                if vocab.unknown is not None:
-                    n_unknown += int(np.count_nonzero(ids == vocab.unknown))
-        n_document = starts_file.tell() // 8
-    return {"tokens": n_token, "unknown": n_unknown, "n_document": n_document}
+def find_kind(path: Path) -> str:
+    """Return the setting of a path: path for a text, ids for files of ids, or store."""
+    # Unlike Path.is_file, os.path.isfile is False where nothing may be read.
+    if os.path.isfile(path / "manifest.json"):
+        return "store"
+    names = os.listdir(path) if os.path.isdir(path) else [path.name]
+    return "ids" if any(name.endswith(SUFFIXES) for name in names) else "path"

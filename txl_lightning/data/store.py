@@ -8,69 +8,87 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
-from ..files import read_json, short_hash
+from ..files import URL, parse_json, short_hash
 from .documents import SPLITS, cached_by_mtime
+from .remote import DiskCache, RemoteFiles
+from .store_parts import LocalFiles, Part, PartedText, hash_bytes
 from .tasks import TaskStore
-from .tokens import CheckedIds, Text, Tokens, map_array, verify_blocks
+from .tokens import Tokens
 from .vocab import Vocabulary, load_vocabulary
 
-FILES = ("vocab.json", *(f"{split}.{kind}" for split in SPLITS for kind in ("ids", "starts")))
 COUNTS = dict.fromkeys(SPLITS, int)
 MANIFEST = {
-    **dict.fromkeys(("text", "cuts", "checksum"), str),
+    **dict.fromkeys(("cuts", "checksum", "dtype", "vocab_checksum"), str),
     **dict.fromkeys(("bytes", "tokens", "unknown", "n_document"), COUNTS),
-    "files": {name: {"bytes": int, "blocks": list} for name in FILES},
+    "parts": dict.fromkeys(SPLITS, list),
 }
 
 
 @dataclass(frozen=True)
 class Store:
-    """A prepared text: for each split its ids, and the positions where documents begin."""
+    """A prepared text that stands alone: ids and document starts of each split, vocabulary."""
 
-    folder: Path
+    folder: Path | str
+    """A folder, or a URL."""
+    cache: DiskCache | None = None
+    """Copies of a URL's blocks."""
     example_len = None  # only tasks have examples, whose answers are right or wrong
+
+    @cached_property
+    def files(self) -> LocalFiles | RemoteFiles:
+        if isinstance(self.folder, Path):
+            return LocalFiles(self.folder)
+        return RemoteFiles(self.folder, self.cache)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """Metadata of the text and its files; DataError if damaged."""
-        path = self.folder / "manifest.json"
-        manifest = read_json(path, MANIFEST)
-        if manifest.pop("checksum") != short_hash(manifest):
-            raise DataError(f"{path}: damaged: its checksum differs")
-        return manifest
+        name = f"{self.files}/manifest.json"
+
+        def check(content: bytes) -> dict[str, Any]:
+            manifest = parse_json(name, content, MANIFEST)
+            if manifest.pop("checksum") != short_hash(manifest):
+                raise DataError(f"{name}: damaged: its checksum differs")
+            return manifest
+
+        return self.files.load("manifest.json", check)
 
     @cached_property
     def vocab(self) -> Vocabulary:
-        path = self.verify("vocab.json")
-        try:
-            return load_vocabulary(path.read_text(encoding="utf-8"))
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from error
+        name = f"{self.files}/vocab.json"
 
-    def verify(self, name: str) -> Path:
-        """Return the path of a file; DataError if any of it has changed."""
-        verify_blocks(path := self.folder / name, self.manifest["files"][name]["blocks"])
-        return path
+        def check(content: bytes) -> Vocabulary:
+            if hash_bytes(content) != self.manifest["vocab_checksum"]:
+                raise DataError(f"{name}: damaged: its checksum is not the manifest's")
+            try:
+                return load_vocabulary(content.decode())
+            except DataError as error:
+                raise DataError(f"{name}: {error}") from error
+
+        return self.files.load("vocab.json", check)
 
     def verify_all(self) -> None:
-        for name in FILES:
-            self.verify(name)
+        """Compare all files with their checksums; DataError for the first that differs."""
+        _ = self.vocab
+        for split in SPLITS:
+            _ = self.text(split).whole
 
-    def find_damage(self, data_dir: Path, whole: bool = False) -> str | None:
-        """Return a description of the first damage, or None.
+    def find_damage(self, data_dir: Path | None, whole: bool = False) -> str | None:
+        """Return a description of the first damage of a store on disk, or None.
 
         The manifest and sizes are always compared; contents with `whole`, or if any file has been
-        changed or copied since the last comparison.
+        changed or copied since the last comparison, which `data_dir` remembers.
         """
-        paths = [self.folder / name for name in ("manifest.json", *FILES)]
         try:
-            for path in paths[1:]:
-                n_byte = self.manifest["files"][path.name]["bytes"]
-                if (size := path.stat().st_size) != n_byte:
-                    raise DataError(f"{path}: damaged: {size:,} bytes of {n_byte:,}")
+            paths = [self.folder / name for name in ("manifest.json", "vocab.json")]
+            for split in SPLITS:
+                for name, n_byte in self.text(split).list_files():
+                    paths.append(path := self.folder / name)
+                    if (size := path.stat().st_size) != n_byte:
+                        raise DataError(f"{path}: damaged: {size:,} bytes of {n_byte:,}")
             if whole:
                 self.verify_all()
-            else:
+            elif data_dir:
                 cached_by_mtime("whole", paths, data_dir, self.verify_all)
         except DataError as error:
             return str(error)
@@ -81,35 +99,51 @@ class Store:
     @cached_property
     def fingerprint(self) -> str:
         """A hash that is equal for two texts only if a model gets the same tokens from them."""
-        text = {name: self.manifest[name] for name in ("text", "cuts", "documents", "tokens")}
+        names = ("text", "cuts") if "text" in self.manifest else ("parts",)
+        text = {name: self.manifest[name] for name in (*names, "documents", "tokens")}
         return short_hash(text | {"vocab": self.vocab.fingerprint})
 
     def ids(self, split: str) -> np.ndarray:
-        """Return the tokens of a split, memory-mapped, after verifying all of them."""
-        self.verify(f"{split}.ids")
-        return self.text(split).ids.whole
+        """Return the tokens of a split, of one part memory-mapped, after verifying all of them."""
+        return self.text(split).whole
 
-    def text(self, split: str) -> Text:
+    def text(self, split: str) -> PartedText:
         """Return the tokens of a split, with the positions where its documents begin."""
-        name, vocab = f"{split}.ids", self.vocab
-        checksums = self.manifest["files"][name]["blocks"]
-        ids = CheckedIds(self.folder / name, vocab.dtype, checksums, vocab.n_token)
-        return Text(ids, map_array(self.verify(f"{split}.starts"), "int64"))
+        parts = [Part(*fields) for fields in self.manifest["parts"][split]]
+        dtype = np.dtype(self.manifest["dtype"])
+        return PartedText(self.files, split, parts, dtype, self.manifest["n_token"])
 
     def describe(self) -> str:
         """Return the sizes of text and vocabulary in one line."""
         names = {"n_document": "documents"} if self.manifest["documents"] else {}
-        names |= {"bytes": "bytes", "tokens": "tokens"}
+        names |= {"bytes": "bytes"} if any(self.manifest["bytes"].values()) else {}
+        names |= {"tokens": "tokens"}
         counts = [f"{sum(self.manifest[key].values()):,} {names[key]}" for key in names]
         splits = ", ".join(f"{self.manifest['tokens'][split]:,} {split}" for split in SPLITS)
         vocab = f"vocabulary of {self.vocab.n_token:,} {self.vocab.unit}s"
         return f"{', '.join(counts)} ({splits}), {vocab}"
 
-    def bytes_per_token(self, split: str) -> float:
-        """Return the mean bytes per scored token, without the first symbol of each document."""
+    def bytes_per_token(self, split: str) -> float | None:
+        """Return the mean bytes per scored token, without the first symbol of each document; None
+        for ids whose text is unknown."""
+        if not any(self.manifest["bytes"].values()):
+            return None
         n_start = self.vocab.n_start * self.manifest["n_document"][split]
         n_scored = max(self.manifest["tokens"][split] - n_start, 1)
         return self.manifest["bytes"][split] / n_scored
+
+
+def open_store(path: str, whole: bool = False, cache: DiskCache | None = None) -> Store:
+    """Open a store that prepare wrote, in a folder or at a URL; DataError if it is damaged.
+
+    With `whole`, all files in a folder are compared with their checksums.
+    """
+    if URL.match(path):
+        return Store(path.rstrip("/"), cache)
+    store = Store(Path(path).expanduser())
+    if problem := store.find_damage(None, whole):
+        raise DataError(f"data.store: {problem}; copy it again, or write it with prepare --out")
+    return store
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,16 @@ IGNORED = -100
 
 # A tuple, because Lightning rebuilds batches to convert them and cannot rebuild frozen classes.
 class Segment(NamedTuple):
-    """The next few tokens of every row, and the token that follows each of them."""
+    """The next few tokens of every row, and the token that follows each of them.
+
+    A loader of segments keeps memory: row b of a segment continues row b of the one before. A token
+    whose doc_pos_BL is 0 begins a document; the first token here continues 4 tokens of its row.
+
+    >>> ids_BT = torch.arange(10).reshape(2, 5)
+    >>> doc_pos_BL = torch.arange(4, 8).expand(2, 4)
+    >>> Segment(ids_BT[:, :-1], ids_BT[:, 1:], doc_pos_BL, index=1, loss_denominator=8.0).new_len
+    4
+    """
 
     tokens_BL: Tensor
     targets_BL: Tensor
@@ -107,6 +116,10 @@ class Stream:
     Row b of a segment continues row b of the previous one. The first token of a row or document
     is never a target, every other one is a target exactly once per pass (for a whole text in
     order: the original's LMOrderedIterator).
+
+    >>> stream = Stream.from_tokens(torch.arange(9).numpy(), batch_size=2, tgt_len=2)
+    >>> [segment.tokens_BL.tolist() for segment in stream]
+    [[[0, 1], [4, 5]], [[2], [6]]]
 
     Args:
         tokens: the text.

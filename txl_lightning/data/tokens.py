@@ -1,22 +1,17 @@
-"""Tokens by position in a text, checked as they are read; reading orders and segment lengths.
+"""Tokens by position in a text; reading orders and segment lengths.
 
 B rows   L positions in each
 """
 
-import hashlib
-import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import lru_cache
 
 import numpy as np
 from numpy import ndarray
 
-from ..errors import DataError
+from .store_parts import PartedText
 
-BLOCK = 1 << 20  # bytes; a power of two, so that no id spans two blocks
 Pair = tuple[ndarray, ndarray]
 """Positions in the text, and tokens of the same document before each: both [B, L]."""
 QuestionAnswer = tuple[ndarray, ndarray]
@@ -25,69 +20,11 @@ QuestionAnswer = tuple[ndarray, ndarray]
 DEVIATION, SHORTEST = 5, 5
 
 
-def hash_blocks(path: Path) -> list[str]:
-    """Return the checksum of each block of a file."""
-    with path.open("rb") as file:
-        return [hash_block(block) for block in iter(partial(file.read, BLOCK), b"")]
-
-
-def hash_block(block: bytes | ndarray) -> str:
-    return hashlib.sha256(block).hexdigest()[:16]
-
-
-def verify_blocks(path: Path, checksums: Sequence[str]) -> None:
-    """Raise a DataError if any block of a file has changed."""
-    if hash_blocks(path) != list(checksums):
-        raise DataError(f"{path}: damaged: its checksum is not the manifest's")
-
-
-class CheckedIds:
-    """Ids in a file, memory-mapped; each block is compared with its checksum when first read.
-
-    Args:
-        n_token: the size of the vocabulary; all ids are smaller.
-    """
-
-    def __init__(self, path: Path, dtype: np.dtype, checksums: Sequence[str], n_token: int) -> None:
-        self.path, self.checksums, self.n_token = path, checksums, n_token
-        self.whole = map_array(path, dtype)
-        self._per_block = BLOCK // dtype.itemsize
-        self._is_new = np.ones(len(checksums), bool)
-
-    def __len__(self) -> int:
-        return len(self.whole)
-
-    def __getitem__(self, index: ndarray) -> ndarray:
-        nth = index // self._per_block
-        if self._is_new[nth].any():
-            for block in np.unique(nth[self._is_new[nth]]):
-                self.check(int(block))
-        return self.whole[index]
-
-    def check(self, block: int) -> None:
-        """Raise a DataError if a block is damaged, or has an id outside the vocabulary."""
-        ids = self.whole[block * self._per_block : (block + 1) * self._per_block]
-        if hash_block(ids) != self.checksums[block]:
-            # Change the time stamp, so that the next process checks the file again.
-            with suppress(OSError):
-                os.utime(self.path)
-            where = f"block {block + 1} of {len(self.checksums)} differs from its checksum"
-            raise DataError(f"{self.path}: damaged: {where}; run again to encode it again")
-        if ids.max() >= self.n_token:
-            raise DataError(f"{self.path}: id {ids.max()} is beyond the {self.n_token} tokens")
-        self._is_new[block] = False
-
-
-def map_array(path: Path, dtype: np.dtype | str) -> ndarray:
-    # An empty file cannot be mapped.
-    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
-
-
 @dataclass(frozen=True)
 class Text:
-    """Tokens in an array, usually on disk, with the position where each document begins."""
+    """Tokens in an array, with the position where each document begins."""
 
-    ids: ndarray | CheckedIds
+    ids: ndarray
     starts: ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     row_multiple = 1
     """Row boundaries are multiples of this number of tokens."""
@@ -139,7 +76,7 @@ class Examples:
         return np.concatenate(self.draw(np.random.default_rng((*self.seed, nth))))
 
 
-Tokens = Text | Examples
+Tokens = Text | PartedText | Examples
 """Tokens that can be read at any position, counted from 0."""
 
 
@@ -171,10 +108,10 @@ class RolledOrder:
 class ShuffledOrder:
     """The documents are read in another order in each pass."""
 
-    def __init__(self, text: Text, seed: int) -> None:
-        self.text, self.seed = text, seed
+    def __init__(self, text: Text | PartedText, seed: int) -> None:
+        self.text, self.seed, self.starts = text, seed, text.starts
         # 32 bits save half the memory: a corpus of sentences has tens of millions.
-        self.lengths = np.diff(self.text.starts, append=len(self.text)).astype(np.uint32)
+        self.lengths = np.diff(self.starts, append=len(text)).astype(np.uint32)
         self._pass = -1
 
     def positions(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
@@ -183,7 +120,7 @@ class ShuffledOrder:
         position_BL = np.maximum(row_B1 * row_len + column_1L, 0)
         nth_BL = np.searchsorted(self._firsts, position_BL, side="right") - 1
         doc_pos_BL = position_BL - self._firsts[nth_BL]
-        return self.text.starts[self._documents[nth_BL]] + doc_pos_BL, doc_pos_BL
+        return self.starts[self._documents[nth_BL]] + doc_pos_BL, doc_pos_BL
 
     def _shuffle(self, n_pass: int) -> None:
         rng = np.random.default_rng((self.seed, n_pass))

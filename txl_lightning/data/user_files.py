@@ -79,7 +79,7 @@ def find_documents(path: Path, data_dir: Path) -> Documents:
             names = f"{', '.join(skipped[:5])}{', ...' * (len(skipped) > 5)}"
             if not documents:
                 problem = f"no text in it{f', only {names}' * bool(names)}"
-                raise DataError(f"{path}: {problem}; data.path must name a text")
+                raise DataError(f"{path}: {problem}; data.path must name a text, data.ids ids")
     except OSError as error:
         # An error amid a file does not name it.
         name = error.filename or "data.path"

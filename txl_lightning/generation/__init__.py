@@ -1,10 +1,12 @@
-"""Text generation with memory: state.py first, then decoding.py, which uses prompts.py too."""
+"""Text generation with memory: state.py first, then decoding.py and
+candidates.py, which use prompts.py too."""
 
+from .candidates import score, score_candidates
 from .decoding import Sampling, beam_search, decode_steps, generate, search_beams
-from .prompts import StreamingDetokenizer, encode_prompt
+from .prompts import Prompt, StreamingDetokenizer, encode_prompt
 from .state import DecodingState, start_decoding
 
 __all__ = [
-    "DecodingState", "Sampling", "StreamingDetokenizer", "beam_search", "decode_steps",
-    "encode_prompt", "generate", "search_beams", "start_decoding",
+    "DecodingState", "Prompt", "Sampling", "StreamingDetokenizer", "beam_search", "decode_steps",
+    "encode_prompt", "generate", "score", "score_candidates", "search_beams", "start_decoding",
 ]  # fmt: skip

@@ -114,7 +114,16 @@ def advance(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState
     Raises:
         NonFiniteError: the logits are not finite.
     """
-    memory, end, ext_len = state.memory, len(state), state.ext_len
+    h_BLD, state = read_tokens(reader, state, len(state))
+    logits_BV = reader.head(h_BLD[:, -1])
+    if not logits_BV.amax(dim=-1).isfinite().all():
+        raise NonFiniteError("the logits are not finite: the weights of the network are invalid")
+    return logits_BV, state
+
+
+def read_tokens(reader: Reader, state: DecodingState, end: int) -> tuple[Tensor, DecodingState]:
+    """Read the texts up to column `end`; return the states h_BLD of the last segment read."""
+    memory, ext_len = state.memory, state.ext_len
     # Segments are aligned to the end, so that padding does not shift them; the last token is its
     # own segment, like each generated token.
     start = state.n_read or skippable_prefix(reader, state)
@@ -123,10 +132,7 @@ def advance(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState
         first = max(first - ext_len, 0)
         tokens_BL, doc_pos_BL = state.tokens_BL[:, first:stop], state.doc_positions(first, stop)
         h_BLD, memory = reader.hidden(tokens_BL, memory, doc_pos_BL, min(ext_len, stop))
-    logits_BV = reader.head(h_BLD[:, -1])
-    if not logits_BV.amax(dim=-1).isfinite().all():
-        raise NonFiniteError("the logits are not finite: the weights of the network are invalid")
-    return logits_BV, replace(state, memory=memory, n_read=end)
+    return h_BLD, replace(state, memory=memory, n_read=end)
 
 
 def skippable_prefix(net: Reader, state: DecodingState) -> int:

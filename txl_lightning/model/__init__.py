@@ -4,7 +4,7 @@ from .config import EvalLengths, EvalSameLength, TransformerXLConfig
 from .contract import Network, NetworkConfig, find_device
 from .inference import CachedReader, KeyValueCache, Reader, eval_mode, make_reader
 from .memory import Memory
-from .precision import Weights, accumulator_dtype, has_bfloat16_units, narrow_weights
+from .precision import Weights, accumulator_dtype, has_bfloat16_units, pack_weights
 from .transformer_xl import TransformerXL
 
 __all__ = [
@@ -24,5 +24,5 @@ __all__ = [
     "find_device",
     "has_bfloat16_units",
     "make_reader",
-    "narrow_weights",
+    "pack_weights",
 ]

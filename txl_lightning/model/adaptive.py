@@ -20,9 +20,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import require
 from .config import TransformerXLConfig
+from .parts import Linear, linear
 
 CACHED_LOGITS = 1 << 18
-"""Logits that are converted to float32 at once."""
+"""Logits that are converted to float32, and summed, at once."""
 Scorer = Callable[[Tensor], Tensor]
 """Maps h_YD to unnormalized log-probabilities of some tokens."""
 
@@ -60,7 +61,7 @@ class AdaptiveEmbedding(nn.Module):
         self.tables = nn.ModuleList(map(nn.Embedding, map(len, self.ids), widths))
         projected = widths if config.has_projections else []
         self.projections = nn.ModuleList(
-            nn.Linear(width, config.d_model, bias=False) for width in projected
+            Linear(width, config.d_model, bias=False) for width in projected
         )
 
     def forward(self, tokens_BL: Tensor) -> Tensor:
@@ -91,14 +92,14 @@ class Softmax(nn.Module):
         super().__init__()
         self.chunk_size = config.loss_chunk_size
         self.down = down
-        self.out = nn.Linear(config.embed_width, config.n_token)
+        self.out = Linear(config.embed_width, config.n_token)
         if config.tie_weight:
             self.out.weight = table.weight
 
     def forward(self, h_BLD: Tensor) -> Tensor:
         # Views: autocast caches the cast of a parameter, and would sum chunk gradients in bfloat16.
         weight, bias = (each.view_as(each) for each in (self.out.weight, self.out.bias))
-        return F.linear(self.down(h_BLD), weight, bias)
+        return linear(self.down(h_BLD), weight, bias)
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         """Return -log p of each target, nats_BL, at least float32; targets may be on the host."""
@@ -121,9 +122,9 @@ class AdaptiveSoftmax(nn.Module):
         super().__init__()
         self.chunk_size = config.loss_chunk_size
         self.ids = ids_of_clusters(config)
-        self.cluster = nn.Linear(config.embed_width, len(self.ids) - 1)
+        self.cluster = Linear(config.embed_width, len(self.ids) - 1)
         shapes = [(table.embedding_dim, table.num_embeddings) for table in embedding.tables]
-        self.outs = nn.ModuleList(nn.Linear(*shape) for shape in shapes)
+        self.outs = nn.ModuleList(Linear(*shape) for shape in shapes)
         self.downs = nn.ModuleList(output_projections(config, embedding))
         if config.tie_weight:
             for out, table in zip(self.outs, embedding.tables, strict=True):
@@ -165,7 +166,7 @@ class AdaptiveSoftmax(nn.Module):
 
         def score(i: int, h_YD: Tensor) -> Tensor:
             h_YE = self.downs[i](h_YD)
-            logits_YV = F.linear(h_YE, *parts[i])
+            logits_YV = linear(h_YE, *parts[i])
             return logits_YV if i else torch.cat([logits_YV, self.cluster(h_YE)], dim=-1)
 
         return [partial(score, i) for i in range(len(parts))]
@@ -179,7 +180,7 @@ class Projection(nn.Module):
         self.weight = weight_DE
 
     def forward(self, h_BLD: Tensor) -> Tensor:
-        return F.linear(h_BLD, self.weight.t())
+        return linear(h_BLD, self.weight.t())
 
 
 def output_projections(
@@ -219,13 +220,13 @@ def nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor) -> Tensor:
     """Return nats_Y; 0, without gradient, of targets of -100, as `cross_entropy` defines."""
     logits_YV = scorer(h_YD)
     # Elsewhere, and compiled, one kernel converts and sums.
-    if logits_YV.is_cpu and logits_YV.itemsize == 2 and not torch.compiler.is_compiling():
+    if logits_YV.is_cpu and logits_YV.itemsize <= 4 and not torch.compiler.is_compiling():
         return NatsByRows.apply(logits_YV, target_Y)
     return F.cross_entropy(at_least_float32(logits_YV), target_Y, reduction="none")
 
 
 class NatsByRows(torch.autograd.Function):
-    """Nats of logits in half precision: some rows at a time are in float32, in a CPU's caches."""
+    """Nats of logits in float32 or half precision: some rows at a time stay in a CPU's caches."""
 
     @staticmethod
     def forward(ctx: Any, logits_YV: Tensor, target_Y: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..imports import import_class
 from .config import TransformerXLConfig
-from .parts import make_dropout
+from .parts import Linear, make_dropout
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class DistanceTerms:
     @property
     def n_distance(self) -> int:
         by_distance = self.b_TH if self.r_THK is None else self.r_THK
-        return 0 if by_distance is None else len(by_distance)
+        return 0 if by_distance is None else by_distance.size(0)
 
     def nearest(self, count: int) -> DistanceTerms:
         """Return the terms of the `count` smallest distances, or of all."""
@@ -78,7 +78,7 @@ class Sinusoidal(nn.Module):
         n_bias = config.n_layer if config.untie_r else 1
         self.drop = make_dropout(config)
         self.r_nets = nn.ModuleList(
-            nn.Linear(config.d_model, H * K, bias=False) for _ in range(config.n_layer)
+            Linear(config.d_model, H * K, bias=False) for _ in range(config.n_layer)
         )
         self.u_NHK = nn.Parameter(torch.zeros(n_bias, H, K))
         self.v_NHK = nn.Parameter(torch.zeros(n_bias, H, K))

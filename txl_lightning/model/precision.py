@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..errors import require
-from .contract import require_transformer_xl
+from .contract import is_transformer_xl, require_transformer_xl
+from .parts import PackedLinear, is_onednn_faster
 
 if TYPE_CHECKING:
     from .transformer_xl import TransformerXL
@@ -22,8 +23,10 @@ def accumulator_dtype(device: torch.device) -> torch.dtype:
 
 
 def has_bfloat16_units(device: torch.device) -> bool:
-    """Return True if bfloat16 matrix products are several times as fast on the device."""
-    return device.type == "cuda" or torch.cpu.get_capabilities().get("amx_bf16", False)
+    """Return True if bfloat16 matrix products are at least twice as fast on the device."""
+    capabilities = torch.cpu.get_capabilities()
+    is_fast_cpu = any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16"))
+    return device.type == "cuda" or is_fast_cpu
 
 
 def call_with_weights_in(dtype: torch.dtype, module: nn.Module, *args: Any) -> Any:
@@ -62,41 +65,30 @@ def cast_together(tensors: Iterable[Tensor], dtype: torch.dtype) -> tuple[Tensor
     return cast
 
 
-class Bfloat16Linear(nn.Module):
-    """A linear map without gradient, in bfloat16; float32 inputs are rounded."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        # Private: no public product keeps its weights packed.
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.data.bfloat16())
-        self.bias = None if linear.bias is None else linear.bias.data.bfloat16()
-
-    def forward(self, *parts: Tensor) -> Tensor:
-        # The layer of keys and values is called with memory and segment.
-        x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        product = torch.ops.mkldnn._linear_pointwise
-        return product(x.bfloat16(), self.weight, self.bias, "none", [], "")
-
-
-def narrow_weights(net: "TransformerXL", weights: Weights) -> "TransformerXL":
-    """Return the network after replacing its layers' weights, for inference only.
+def pack_weights(net: "TransformerXL", weights: Weights) -> "TransformerXL":
+    """Return the network after packing its layers' weights for a CPU, for inference only.
 
     With bf16, the products of its layers, and cached keys and values, are in bfloat16; sums of
-    layers, norms, embeddings and softmax stay in float32. It can no longer be trained, saved or
-    moved to another device.
+    layers, norms, embeddings and softmax stay in float32. A packed network can no longer be
+    trained, saved or moved to another device.
 
     Raises:
         ValueError: the device does not support them.
     """
     require(weights in ("float32", "bf16"), "weights", weights, "one of float32, bf16")
-    if weights == "float32":
+    if weights == "float32" and not is_transformer_xl(net):
         return net
     require_transformer_xl(net, "weights", weights)
-    is_supported = net.device.type == "cpu" and torch.backends.mkldnn.is_available()
+    is_cpu = net.device.type == "cpu"
+    is_float32 = is_cpu and net.compute_dtype == torch.float32
+    if weights == "float32" and not (is_float32 and is_onednn_faster()):
+        return net
+    is_supported = is_cpu and torch.backends.mkldnn.is_available()
     is_supported = is_supported and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     require(is_supported, "weights", weights, f"float32 on this {net.device.type}")
-    require(net.compute_dtype == torch.float32, "weights", weights, "a network in float32")
+    require(is_float32, "weights", weights, "a network in float32")
+    dtype = torch.float32 if weights == "float32" else torch.bfloat16
     for name, module in list(net.layers.named_modules()):
         if isinstance(module, nn.Linear):
-            net.layers.set_submodule(name, Bfloat16Linear(module))
+            net.layers.set_submodule(name, PackedLinear(module, dtype))
     return net

@@ -30,6 +30,7 @@ from .kernels import KERNELS
 from .memory import Memory
 from .parts import (
     ConcatenatedLinear,
+    Linear,
     initialize_vector_math,
     initialize_weights,
     layer_norm,
@@ -185,9 +186,9 @@ class RelativeAttention(nn.Module):
         self.heads = (config.n_head, config.head_width)
         self.dropatt = config.dropatt
         self.attend = KERNELS[config.kernel]
-        self.q_net = nn.Linear(D, inner, bias=False)
+        self.q_net = Linear(D, inner, bias=False)
         self.kv_net = ConcatenatedLinear(D, 2 * inner, bias=False)
-        self.o_net = nn.Linear(inner, D, bias=False)
+        self.o_net = Linear(inner, D, bias=False)
 
     def forward(
         self,
@@ -211,10 +212,10 @@ class FeedForward(nn.Module):
         super().__init__()
         self.norm_before, self.norm_after = residual_norms(config)
         self.net = nn.Sequential(
-            nn.Linear(config.d_model, config.inner_width),
+            Linear(config.d_model, config.inner_width),
             nn.ReLU(),
             make_dropout(config),
-            nn.Linear(config.inner_width, config.d_model),
+            Linear(config.inner_width, config.d_model),
             make_dropout(config),
         )
 

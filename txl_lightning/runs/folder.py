@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, StorageError
-from ..files import explain_write_errors, host_name, is_running
+from ..files import explain_write_errors, host_name, is_running, local_path
+from .wandb_api import fetch_artifact
 
 CONFIG, METRICS, STATE, VOCAB = "config.yaml", "metrics.csv", "run.json", "vocab.json"
 CHECKPOINTS, BEST, LAST = "checkpoints", "best.ckpt", "last.ckpt"
@@ -28,9 +29,10 @@ def find_checkpoint(path: str | Path) -> Path:
     """Return the checkpoint that a path names: in a run's folder best.ckpt, or else last.ckpt.
 
     For a folder written by convert or by another code, that is the folder itself; a folder without
-    a checkpoint is a CheckpointError.
+    a checkpoint is a CheckpointError. wandb:ENTITY/PROJECT/NAME:ALIAS is an artifact's folder.
     """
-    path = Path(path)
+    remedy = "; copy it, or resume with checkpoint.mirror"
+    path = fetch_artifact(local_path("ckpt_path", path, remedy))
     if not path.is_dir() or (path / CONVERTED).is_file():
         return path
     # Not recursive: a path may be a large folder.

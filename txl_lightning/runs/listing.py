@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from ..errors import DataError, flatten_settings, require
-from ..files import host_name, is_running, load_yaml, read_json
+from ..files import host_name, is_running, load_yaml, local_path, read_json
 from .folder import CONFIG, METRICS, STATE
 from .metrics_table import RunMetrics, read_metrics
 
@@ -45,7 +45,7 @@ class Run:
 
 def find_runs(root: str, key: str) -> list[Path]:
     """Return the folders of runs in a folder, or itself, the one written last at the end."""
-    configs = Path(root).rglob(CONFIG)
+    configs = local_path(key, root).rglob(CONFIG)
     folders = [path.parent for path in configs if written_at(path.parent)]
     require(bool(folders), key, root, "a folder with runs, which fit writes")
     return sorted(folders, key=lambda folder: (written_at(folder), folder))

@@ -1,7 +1,8 @@
 """Sweep: trials proposed and pruned by Optuna, as a W&B sweep file specifies.
 
 A proposal depends on the file, the seed and the earlier trials, so that an interrupted sweep
-continues with the same proposals. Differences from W&B's own service:
+continues with the same proposals. The trials are in a journal in the sweep's folder, or in a
+database that several machines share. Differences from W&B's own service:
 
 - `grid` takes the combinations in the file's order; W&B sorts the keys first.
 - `random` draws other random numbers. The distributions `beta`, `inv_log_uniform` and
@@ -14,29 +15,42 @@ continues with the same proposals. Differences from W&B's own service:
   of that validation. `strict` has no effect.
 """
 
-import itertools
 import json
 import math
 import os
-import random
+import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import optuna
+import sqlalchemy
 import yaml
 from filelock import FileLock
 from optuna import Study, Trial
+from optuna.exceptions import (
+    ExperimentalWarning,
+    StorageInternalError,
+    UpdateFinishedTrialError,
+)
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
-from optuna.samplers import RandomSampler, TPESampler
-from optuna.storages import JournalStorage, journal
+from optuna.samplers import RandomSampler
+from optuna.storages import (
+    BaseStorage,
+    JournalStorage,
+    RDBStorage,
+    RetryHeartbeatStaleTrialCallback,
+    fail_stale_trials,
+    journal,
+)
 from optuna.trial import TrialState
 
-from ..errors import flatten_settings, invalid, require
+from ..errors import StorageError, flatten_settings, format_line, invalid, require
 from ..files import load_yaml
+from .proposals import NumberedSampler, count_first, find_index, list_values, suggest_value
 
 METHODS = ("grid", "random", "bayes")
 MACROS = ("${env}", "${interpreter}", "${args}")
@@ -64,7 +78,12 @@ KEYS = [
 HYPERBAND = "type hyperband, min_iter or max_iter and s, and a whole number eta of 2 or more"
 PARAMETER_KEYS = {"distribution", "value", "values", "min", "max", "q", "mu", "sigma"}
 PARAMETER = "value, values, or a distribution of numbers (for YAML 1e-4 is a text, 1.0e-4 a number)"
-N_RANDOM = 5
+HEARTBEAT, GRACE = 60, 300
+"""Seconds between two signs of life of a trial in a database, and after which it is dead."""
+MAX_RETRIES = 3
+"""Retries of a trial whose machine has died."""
+CONNECTIONS = 5
+"""Tries to open a database, one second apart: two processes may make its tables at once."""
 # Errors of Optuna from unexpected values in a sweep file or a journal.
 INVALID = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError)
 INVALID += (TypeError, ValueError)
@@ -72,13 +91,17 @@ INVALID += (TypeError, ValueError)
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep file, and the trials in the journal of its folder; changes require the lock."""
+    """A sweep file, and the trials in the journal of its folder, or in a database.
+
+    Changes require the lock, which is for the processes of one machine.
+    """
 
     config: Mapping[str, Any]
     folder: Path
     seed: int
     study: Study
     lock: FileLock
+    storage: BaseStorage
 
     @property
     def metric(self) -> str:
@@ -91,22 +114,35 @@ class Sweep:
     def best(self, values: Iterable[float]) -> float | None:
         return (max if self.is_maximized else min)(values, default=None)
 
-    def ask_trial(self) -> Trial | None:
-        """Return a new trial, or None after the last point of a grid; requires the lock."""
-        number, method = len(self.study.get_trials(deepcopy=False)), self.config["method"]
-        # A new sampler for each trial, because the journal does not store its random state.
-        seed = random.Random(f"{self.seed} {number}").getrandbits(32)
-        bayes = TPESampler(seed=seed, n_startup_trials=N_RANDOM)
-        self.study.sampler = bayes if method == "bayes" else RandomSampler(seed)
-        # A waiting trial was queued by a process that was killed before it took it.
-        if method == "grid" and not self.study.get_trials(states=(TrialState.WAITING,)):
-            parameters = self.config["parameters"]
-            points = itertools.product(*map(list_values, parameters.values()))
-            point = next(itertools.islice(points, number, None), None)
-            if point is None:
-                return None
-            self.study.enqueue_trial(dict(zip(parameters, point, strict=True)))
-        return self.study.ask()
+    def ask_trial(self, limit: int | None = None) -> Trial | None:
+        """Return a trial that waits for a retry, or a new one; None if there are `limit`, or after
+        the last point of a grid. Requires the lock."""
+        most = math.inf if limit is None else limit
+        if self.config["method"] == "grid":
+            specs = self.config["parameters"].values()
+            most = min(most, math.prod(len(list_values(spec)) for spec in specs))
+        is_waiting = bool(self.study.get_trials(states=(TrialState.WAITING,)))
+        if not is_waiting and count_first(self.study.get_trials(deepcopy=False)) >= most:
+            return None
+        trial = self.study.ask()
+        if find_index(self.study, self.study.trials[trial.number]) < most:
+            self.keep_alive(trial)
+            return trial
+        trial.set_user_attr("reason", "not run: another machine has taken the last one")
+        self.study.tell(trial, state=TrialState.FAIL)
+        return None
+
+    def keep_alive(self, trial: Trial) -> None:
+        """Record a sign of life of a trial in a database; UpdateFinishedTrialError if too late."""
+        if isinstance(self.storage, RDBStorage):
+            if self.study.trials[trial.number].state.is_finished():
+                raise UpdateFinishedTrialError
+            # Private: Optuna's own loop runs a trial as a function, not as a process.
+            self.storage.record_heartbeat(trial._trial_id)
+
+    def retry_dead_trials(self) -> None:
+        """Fail the trials without a sign of life for GRACE seconds, and queue each again."""
+        fail_stale_trials(self.study)
 
     def suggest_parameters(self, trial: Trial) -> dict[str, Any]:
         """Return the value of each key; repeated calls return the same values."""
@@ -151,20 +187,24 @@ def refuse_invalid(key: str, value: object, expected: str) -> Iterator[None]:
         raise invalid(key, value, expected) from error
 
 
-def open_sweep(config: Mapping[str, Any], folder: Path, seed: int) -> Sweep:
-    """Open or create the journal of a sweep; refuse that of a sweep with other settings."""
+def open_sweep(config: Mapping[str, Any], folder: Path, seed: int, url: str | None = None) -> Sweep:
+    """Open or create the journal of a sweep, or its study in a database; refuse that of a sweep
+    with other settings."""
+    # Heartbeats and retries are experimental; a trial here is a process, not a function.
+    warnings.filterwarnings("ignore", category=ExperimentalWarning)
+    warnings.filterwarnings("ignore", "Heartbeat of storage is supposed")
     path = folder / "journal.log"
     # Optuna's own lock files stay after kill -9; the kernel releases this one.
     lock = FileLock(f"{path}.lock")
-    options = {"study_name": "sweep", "direction": config["metric"].get("goal", "minimize")}
+    options = {"study_name": config["name"] if url else "sweep", "load_if_exists": True}
+    options |= {"direction": config["metric"].get("goal", "minimize")}
+    options |= {"sampler": NumberedSampler(config, seed), "pruner": make_pruner(config)}
     with lock:
-        if path.exists():
-            # Remove an incomplete line (disk full), with which the next one would merge.
-            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-        with refuse_invalid("out", path, "the journal of a sweep"):
-            storage = JournalStorage(journal.JournalFileBackend(str(path), lock_obj=lock))
-            options |= {"storage": storage, "pruner": make_pruner(config), "load_if_exists": True}
-            study = optuna.create_study(**options)
+        database = open_database(url) if url else None
+        where = ("storage", options["study_name"]) if url else ("out", path)
+        with refuse_invalid(*where, "the journal or the study of a sweep"):
+            storage = database or open_journal(path, lock)
+            study = optuna.create_study(storage=storage, **options)
             search = {key: config.get(key) for key in SEARCH} | {"seed": seed}
             search = json.loads(json.dumps(search))
             saved = study.user_attrs.get("search", search)
@@ -173,7 +213,39 @@ def open_sweep(config: Mapping[str, Any], folder: Path, seed: int) -> Sweep:
             message = f"{changed}: changed since the sweep in {folder} began"
             raise ValueError(f"{message}; expected no change, or another folder as out")
         study.set_user_attr("search", search)
-    return Sweep(config, folder, seed, study, lock)
+    return Sweep(config, folder, seed, study, lock, storage)
+
+
+def open_journal(path: Path, lock: FileLock) -> JournalStorage:
+    if path.exists():
+        # Remove an incomplete line (disk full), with which the next one would merge.
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    return JournalStorage(journal.JournalFileBackend(str(path), lock_obj=lock))
+
+
+def open_database(url: str) -> RDBStorage:
+    """Open or create Optuna's tables in a database; StorageError if that is impossible."""
+    options = {"heartbeat_interval": HEARTBEAT, "grace_period": GRACE}
+    options["heartbeat_stale_trial_callback"] = RetryHeartbeatStaleTrialCallback(MAX_RETRIES)
+    try:
+        # Without the password.
+        name = sqlalchemy.make_url(url).render_as_string()
+        for attempt in range(CONNECTIONS):
+            try:
+                return RDBStorage(url, {"pool_pre_ping": True}, **options)
+            except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError):
+                if attempt == CONNECTIONS - 1:
+                    raise
+                time.sleep(1)
+    except sqlalchemy.exc.ArgumentError as error:
+        raise ValueError("storage: not a URL; expected postgresql://USER@HOST/NAME") from error
+    except ImportError as error:
+        hint = "pip install 'txl-lightning[postgres]', or the driver of another database"
+        raise ValueError(f"storage: {name}: its driver is missing; {hint}") from error
+    except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError) as error:
+        reason = str(error.__cause__ or error)
+        raise StorageError(format_line(f"storage: {name}: cannot be opened ({reason})")) from error
+    raise AssertionError
 
 
 def make_pruner(config: Mapping[str, Any]) -> BasePruner:
@@ -186,36 +258,3 @@ def make_pruner(config: Mapping[str, Any]) -> BasePruner:
         if spec["type"] != "hyperband" or not all(isinstance(n, int) for n in (first, eta)):
             raise ValueError
         return SuccessiveHalvingPruner(min_resource=first, reduction_factor=eta)
-
-
-def suggest_value(trial: Trial, key: str, spec: Mapping[str, Any], method: str) -> Any:
-    low, high = spec.get("min"), spec.get("max")
-    is_whole = isinstance(low, int) and isinstance(high, int)
-    name = spec.get("distribution", "int_uniform" if is_whole else "uniform")
-    if method == "grid" or "values" in spec or "value" in spec:
-        return trial.suggest_categorical(key, list_values(spec))
-    match name.removeprefix("q_"):
-        case "int_uniform" if is_whole:
-            return trial.suggest_int(key, low, high)
-        case "uniform":
-            value = trial.suggest_float(key, low, high)
-        case "log_uniform":
-            value = trial.suggest_float(key, math.exp(low), math.exp(high), log=True)
-        case "log_uniform_values":
-            value = trial.suggest_float(key, low, high, log=True)
-        case "normal" | "log_normal":
-            quantile = trial.suggest_float(key, 1e-6, 1 - 1e-6)
-            value = NormalDist(spec.get("mu", 0), spec.get("sigma", 1)).inv_cdf(quantile)
-            value = math.exp(value) if "log" in name else value
-        case _:
-            raise ValueError
-    step = spec.get("q", 1)
-    return round(value / step) * step if name.startswith("q_") else value
-
-
-def list_values(spec: Mapping[str, Any]) -> list[Any]:
-    """Return all values of a parameter with a list of values; lists and mappings become JSON."""
-    if spec.get("distribution", "int_uniform") == "int_uniform" and "min" in spec:
-        return list(range(spec["min"], spec["max"] + 1))
-    values = spec["values"] if "values" in spec else [spec["value"]]
-    return [json.dumps(each) if isinstance(each, list | dict) else each for each in values]

@@ -2,11 +2,14 @@
 
 A trial's folder has two locks, which the kernel releases when their holders end: owner.lock of the
 sweep, and process.lock of the sweep and its fit, which is all that a fit of a killed sweep holds.
-Optuna's heartbeats need a database and minutes, and its retries would not continue the run.
+The same machine so continues a trial at once. In a database each trial also gives signs of life; if
+they stop, another machine runs it again from its beginning, under a new number.
 """
 
 import fcntl
+import math
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -19,11 +22,13 @@ from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 from optuna import Trial
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from ..errors import UNKNOWN_KEY, require
 from ..imports import ALLOWED
 from ..signals import EXIT, SAVE, PendingSignals, handle_signals
+from . import engine
 from .engine import Sweep
 from .trial_results import find_error, read_metric, write_results
 
@@ -44,6 +49,8 @@ def run_trials(
         with runner.owner:
             try:
                 runner.run()
+            except UpdateFinishedTrialError:
+                runner.tell_user(f": no sign of life for {engine.GRACE} s; another machine runs it")
             finally:
                 with sweep.lock:
                     write_results(sweep)
@@ -53,20 +60,25 @@ def run_trials(
 def claim_trial(sweep: Sweep, limit: int | None) -> "TrialRunner | None":
     """Return a trial whose sweep was stopped or killed, otherwise a new one."""
     with sweep.lock:
+        sweep.retry_dead_trials()
         for trial in sweep.study.get_trials(states=(TrialState.RUNNING,)):
-            with suppress(Timeout):
-                # Private: Optuna cannot resume a trial otherwise.
-                return TrialRunner(sweep, Trial(sweep.study, trial._trial_id))
-        trial = None if has_ended(sweep, limit) else sweep.ask_trial()
+            # The locks of another machine are not seen here.
+            if trial.user_attrs.get("place", place := name_place(sweep)) == place:
+                with suppress(Timeout):
+                    # Private: Optuna cannot resume a trial otherwise.
+                    return TrialRunner(sweep, Trial(sweep.study, trial._trial_id))
+        trial = None if is_target_reached(sweep) else sweep.ask_trial(limit)
         return None if trial is None else TrialRunner(sweep, trial)
 
 
-def has_ended(sweep: Sweep, limit: int | None) -> bool:
-    trials = [trial for trial in sweep.study.trials if trial.state != TrialState.WAITING]
-    values = [value for trial in trials for value in trial.intermediate_values.values()]
+def name_place(sweep: Sweep) -> str:
+    return f"{platform.node()}:{sweep.folder.resolve()}"
+
+
+def is_target_reached(sweep: Sweep) -> bool:
+    values = [v for trial in sweep.study.trials for v in trial.intermediate_values.values()]
     target = sweep.config["metric"].get("target")
-    is_reached = target is not None and sweep.best([*values, target]) in values
-    return is_reached or (limit is not None and len(trials) >= limit)
+    return target is not None and sweep.best([*values, target]) in values
 
 
 class TrialRunner:
@@ -78,6 +90,7 @@ class TrialRunner:
         self.folder.mkdir(exist_ok=True)
         self.log = self.folder / "log.txt"
         self.owner = FileLock(self.folder / "owner.lock").acquire(blocking=False)
+        trial.set_user_attr("place", name_place(sweep))
 
     def run(self) -> None:
         """Run the trial until it ends, is pruned, or a signal stops the sweep."""
@@ -92,6 +105,7 @@ class TrialRunner:
         except ValueError as error:
             self.fail(str(error))
             raise
+        self.sweep.keep_alive(self.trial)
         self.finish(exit_code, is_pruned)
 
     def run_process(self, command: Sequence[str]) -> tuple[int, bool]:
@@ -110,8 +124,12 @@ class TrialRunner:
             print(process.pid, file=lock, flush=True)
             self.signals.kill = partial(os.killpg, process.pid, signal.SIGKILL)
             try:
+                beat_at = -math.inf
                 while process.poll() is None:
                     time.sleep(POLL)
+                    if time.monotonic() - beat_at > engine.HEARTBEAT:
+                        self.sweep.keep_alive(self.trial)
+                        beat_at = time.monotonic()
                     stop_code, save = self.signals.take()
                     if save:
                         process.send_signal(SAVE)

@@ -135,6 +135,9 @@ def print_results(sweep: Sweep) -> None:
     print(f"\nwritten to {sweep.folder}; evaluate the best with")
     # "best.ckpt" comes before "last.ckpt".
     runs = f"{best['trial']:03}/version_*"
-    for path in sorted(sweep.folder.glob(f"{runs}/{CHECKPOINTS}/*.ckpt"))[:1]:
+    paths = sorted(sweep.folder.glob(f"{runs}/{CHECKPOINTS}/*.ckpt"))
+    for path in paths[:1]:
         print(f"  {PROGRAM} evaluate {shlex.quote(str(path))} --split val")
+    if not paths and (place := sweep.study.trials[best["trial"]].user_attrs.get("place")):
+        print(f"  its checkpoint in {place}")
     print(f"compare its trials with\n  {PROGRAM} compare {shlex.quote(str(sweep.folder))}")

@@ -49,8 +49,9 @@ def make_callbacks(
         return [*bars, *writers]
     probe = ValidationProbe(config.report.sample_len)
     report = Report(probe, config.report.html, defaults)
-    wandb, budget = WandbRun(probe, config.wandb.checkpoints), TimeBudget(config.plan.minutes)
+    wandb = WandbRun(probe, config.wandb.checkpoints, config.wandb.registry, config.ckpt_path)
+    budget = TimeBudget(config.plan.minutes)
     callbacks = [Throughput(), probe, FinalValidation(), report, wandb, *bars, budget]
     if config.trainer.enable_checkpointing is not False:
-        callbacks += [BestCheckpoint(), LastCheckpoint(config.checkpoint.every_n_steps)]
+        callbacks += [BestCheckpoint(), LastCheckpoint(*vars(config.checkpoint).values())]
     return sorted(callbacks, key=lambda each: ORDER.index(type(each)))

@@ -40,8 +40,9 @@ class LanguageModel(LightningModule):
 
     Or any network that fulfils the contract of `model/contract.py`, given by its config.
 
-    Loaders of (tokens_BL, targets_BL) can be used too, in any order: then each row is a text of its
-    own, before which nothing is remembered; a target of -100 is not scored.
+    Other loaders can be used too. Each row of a `Segment` continues that of the segment before,
+    with its memory. Of (tokens_BL, targets_BL), in any order, each row is a text of its own, before
+    which nothing is remembered; a target of -100 is not scored.
 
     >>> from lightning import Trainer
     >>> texts = ["to be or not to be", "that is the question"] * 99

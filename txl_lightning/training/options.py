@@ -16,7 +16,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from ..command_line import COMMANDS, ConfigOption, Parser, take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..errors import convert_fields, prefix_errors, require, require_at_least, shorten
-from ..files import find_config, load_yaml
+from ..files import find_config, load_yaml, local_path
 from ..imports import is_class_path
 from ..model import EvalLengths
 from ..model.contract import CLASS, find_config_class
@@ -58,6 +58,8 @@ FIT_ONLY = (
     *("trainer.gradient_", "trainer.accumulate_", "trainer.val_", "trainer.log_every_"),
 )
 """Beginnings of the options that only fit uses."""
+FOLDERS = ("default_root_dir", "dir", "dirpath", "root_dir", "save_dir")
+"""Settings of the Trainer, of its loggers, callbacks and profilers that name a folder."""
 WITHOUT_EFFECT = ("weights_only", "verbose", "return_predictions")
 """Options of Lightning whose values are fixed."""
 DESCRIPTION = """Every setting is also a key of a YAML file: --config FILE, once or several times.
@@ -84,10 +86,13 @@ HELP_TEXTS = {
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Additional times at which last.ckpt is written, besides validations and the end."""
+    """When last.ckpt is written, besides validations and the end, and where it is copied to."""
 
     every_n_steps: int | None = None
     """Number of steps between writes."""
+    mirror: str | None = None
+    """URL (s3://, gs://, file://) to which a run is copied in the background after each write; with
+    resume, it is fetched from there if it is not on this machine."""
 
     def __post_init__(self) -> None:
         convert_fields(self)
@@ -212,6 +217,18 @@ def check_settings(parser: Parser, settings: Namespace) -> None:
     expected = "the most steps that plan.minutes may take"
     require(steps > 0 or not is_planned, "trainer.max_steps", steps, expected)
     check_batches(settings.trainer)
+
+
+def refuse_urls(value: object, key: str) -> None:
+    """Refuse a URL as a folder, which Lightning or we would make beside the runs."""
+    if isinstance(value, Namespace):
+        for name, part in vars(value).items():
+            refuse_urls(part, f"{key}.{name}")
+    elif isinstance(value, list):
+        for part in value:
+            refuse_urls(part, key)
+    elif isinstance(value, str) and key.rpartition(".")[2] in FOLDERS:
+        local_path(key, value, "; checkpoint.mirror copies runs to one")
 
 
 def check_batches(trainer: Namespace) -> None:

@@ -9,6 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..checkpoints.loading import check_weights, find_latest, load_data_settings
+from ..checkpoints.mirror import fetch_newer
 from ..command_line import Parser
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.recipe import DataConfig
@@ -20,7 +21,7 @@ from .callbacks.checkpointing import is_validation_due
 from .callbacks.save_run import print_once
 from .callbacks.wandb import run_id_from
 from .module import LanguageModel
-from .options import RUNS, Resume, make_parser, parse
+from .options import RUNS, Resume, make_parser, parse, refuse_urls
 
 NO_EFFECT_ON_WEIGHTS = {
     *("mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"),
@@ -29,6 +30,10 @@ NO_EFFECT_ON_WEIGHTS = {
 """Settings of the network that may differ from the checkpoint's."""
 EQUAL_STATE = {"adamw": "adam"}
 """Optimizers that can load the state of another one."""
+
+
+TEXTS = ("corpus", "path", "ids", "store")
+"""Settings that name the text."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,9 @@ def adopt_checkpoint(
     The command line and its configs override them, unless the weights would not fit.
     """
     resume: Resume = settings.resume if command == "fit" else "never"
+    refuse_urls(settings.trainer, "trainer")
     root = Path(settings.trainer.default_root_dir or RUNS)
-    checkpoint = find_start(resume, settings.ckpt_path, root)
+    checkpoint = find_start(resume, settings.ckpt_path, root, settings.checkpoint.mirror)
     if checkpoint is None:
         if command != "fit":
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
@@ -82,10 +88,13 @@ def adopt_checkpoint(
     return parser, settings, Start(checkpoint, checkpoint.run_folder, run_id_from(checkpoint.saved))
 
 
-def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> LoadedCheckpoint | None:
+def find_start(
+    resume: Resume, ckpt_path: str | None, root: Path, mirror: str | None = None
+) -> LoadedCheckpoint | None:
     """Load the checkpoint to start from; return None for a new run.
 
-    ckpt_path is a file, a run's folder, one of convert's, or "last": the one to resume under root.
+    ckpt_path is a file, a run's folder, one of convert's, or "last": the one to resume under root,
+    fetched from the mirror if that has a newer one.
     """
     if ckpt_path not in (None, "last"):
         expected = "never with ckpt_path: one of them says where to start"
@@ -95,8 +104,9 @@ def find_start(resume: Resume, ckpt_path: str | None, root: Path) -> LoadedCheck
         return None
     if rank_zero_only.rank == 0:
         remove_partial_files(root)
+    fetched = fetch_newer(mirror, root) if mirror else []
     checkpoint, problems = find_latest(root)
-    for problem in problems:
+    for problem in [*fetched, *problems]:
         print_once(f"warning: {problem}; passed over")
     if checkpoint is None and (resume == "must" or ckpt_path == "last"):
         setting = "resume: must" if resume == "must" else "ckpt_path: last"
@@ -110,9 +120,9 @@ def find_text_settings(path: Path, data: Namespace, words: list[str]) -> dict[st
     """Return the data settings of a checkpoint's run; without its text if another one is given."""
     settings = load_data_settings(path)
     names = settings.keys() & {field.name for field in fields(CorpusConfig)}
-    is_default = (data.path, data.corpus) == (None, DataConfig.corpus)
+    is_default = [data[name] for name in TEXTS] == [getattr(DataConfig, name) for name in TEXTS]
     if not is_default or any(word.startswith("--data.corpus") for word in words):
-        names -= {"corpus", "path"}
+        names -= set(TEXTS)
     return flatten_settings({name: settings[name] for name in names}, "data.")
 
 

@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 from txl_lightning.training.callbacks.wandb import (
+    WandbConfig,
     WandbRun,
     replace_wandb_loggers,
     run_id_from,
@@ -86,7 +87,7 @@ def test_checkpoints_are_artifact_versions_with_aliases_and_digests(offline_run)
         assert {name, f"step-{about['step']}"} <= set(artifact.aliases)
         assert json.loads(artifact.metadata) == {"sha256": digest, **about}
         files = {entry.path: entry.local_path for entry in artifact.manifest.contents}
-        assert files.keys() == {path.name for path in folder.glob(f"{name}.ckpt*")}
+        assert files.keys() == {"config.yaml", *(p.name for p in folder.glob(f"{name}.ckpt*"))}
         assert all(Path(path).is_file() for path in files.values())
 
 
@@ -130,6 +131,39 @@ def test_an_unreachable_server_means_offline_or_exit_code_2_and_no_key_in_a_file
     assert line.startswith("error: wandb.required: W&B cannot be reached: ")
 
 
+@pytest.mark.slow
+def test_offline_the_text_is_an_input_without_its_content(offline_run):
+    _, run = offline_run
+    [text] = [artifact for artifact in run.artifacts if artifact.type == "dataset"]
+    about = json.loads(text.metadata)
+    assert about == {
+        "name": "letters.txt",
+        "fingerprint": run.config["hparams"]["data"]["fingerprint"],
+    }
+    assert text.name == f"text-{about['fingerprint']}"
+    assert text.use_after_commit
+    assert [entry.path for entry in text.manifest.contents] == ["text.json"]
+
+
+@pytest.mark.slow
+def test_offline_an_alert_waits_and_what_cannot_wait_is_a_warning(fit):
+    done, [run] = fit("--model.optim.lr=1e38", WANDB_MODE="offline")
+    assert done.returncode == 5
+    assert [alert.title for alert in run.alerts] == ["numbers are not finite"]
+    done, runs = fit("--wandb.registry=model/letters", WANDB_MODE="offline")
+    assert done.returncode == 0, done.stderr
+    assert "warning: W&B: wandb.registry: best.ckpt is not linked to model/letters" in done.stderr
+    assert runs[-1].alerts == []
+
+
+@pytest.mark.parametrize("value", ["letters", "a/b/c", "model/"])
+def test_a_registry_has_a_name_and_a_collection(value):
+    with pytest.raises(ValueError, match=r"registry: invalid .*; expected REGISTRY/COLLECTION"):
+        WandbConfig(registry=value)
+    with pytest.raises(ValueError, match="registry: invalid a/b; expected null with checkpoints"):
+        WandbConfig(registry="a/b", checkpoints="none")
+
+
 def test_wandb_is_required_only_with_its_logger():
     loggers, specs = [CSVLogger("runs")], [Namespace()]
     with pytest.raises(ValueError, match=r"wandb\.required: invalid true; .*--trainer\.logger W"):
@@ -139,7 +173,7 @@ def test_wandb_is_required_only_with_its_logger():
 
 def test_the_run_id_survives_a_resume_without_wandb():
     first, second = WandbRun(ValidationProbe()), WandbRun(ValidationProbe())
-    first.run_id = "abc"
+    first.run = {"run_id": "abc", "project": "mine", "entity": None}
     second.load_state_dict(first.state_dict())
     assert run_id_from({"callbacks": {second.state_key: second.state_dict()}}) == "abc"
     assert run_id_from({}) is None

@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import ClassError, DataError
 from ...imports import import_class, is_class_path
 from ..documents import FileSlice
-from .base import Bytes, Characters, Vocabulary
+from .base import Bytes, Characters, Ids, Vocabulary
 from .subwords import SubwordOptions, Subwords, train_subwords
 from .words import WordOptions, Words
 
@@ -25,6 +25,8 @@ def load_vocabulary(text: str) -> Vocabulary:
                 return Bytes()
             case {"kind": "characters", "alphabet": str(alphabet)}:
                 return Characters(alphabet)
+            case {"kind": "ids", "n_token": int(n_token)} if n_token > 0:
+                return Ids(n_token)
             case {"kind": "words", "words": [*words], "options": {"special": [*special], **rest}}:
                 options = WordOptions(special=tuple(special), **rest)
                 vocab = Words.from_list(words, options)

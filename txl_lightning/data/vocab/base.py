@@ -6,7 +6,8 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain
@@ -21,6 +22,9 @@ from ..documents import FileSlice
 # to the word before it. Unlike Python, they do not count the separators 1c to 1f as white space.
 LAST_GAP = re.compile(r"(?s:.*)\S(?= )|(?s:.*)\S(?=[^\S\x1c-\x1f])")
 
+Piece = tuple[np.ndarray, Sequence[int]]
+"""Ids, and the places among them where documents begin."""
+
 
 class Vocabulary(ABC):
     """Text into ids and back."""
@@ -34,6 +38,11 @@ class Vocabulary(ABC):
     @abstractmethod
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
         """Yield the ids of a document in pieces, in the smallest integer type."""
+
+    def encode_batch(self, documents: Sequence[FileSlice]) -> Piece:
+        """Return the ids of short documents, one after another, and where each begins."""
+        ids = [np.concatenate([np.empty(0, self.dtype), *self.encode(d)]) for d in documents]
+        return join_documents(np.concatenate(ids), [len(each) for each in ids])
 
     @abstractmethod
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
@@ -143,6 +152,45 @@ class Characters(Vocabulary):
 
     def to_json(self) -> str:
         return json.dumps({"kind": "characters", "alphabet": self.alphabet})
+
+
+@dataclass(frozen=True)
+class Ids(Vocabulary):
+    """Ids whose text is unknown: as text they are numbers with spaces between them."""
+
+    n_token: int
+    unit = "token"
+
+    def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
+        fix = "give ids, or the tokenizer.json of these ids as data.vocab"
+        raise DataError(f"{document.path}: the vocabulary has ids without text; {fix}")
+
+    def encode_text(self, text: str, where: str = "text") -> np.ndarray:
+        expected = f"expected ids from 0 to {self.n_token - 1}, with spaces between them"
+        for word in text.split():
+            if not (word.isascii() and word.isdecimal() and int(word) < self.n_token):
+                raise DataError(f"{where}: invalid {word[:40]}; {expected}")
+        return np.array([int(word) for word in text.split()], self.dtype)
+
+    def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
+        return (f"{index} " for index in ids)
+
+    def to_json(self) -> str:
+        return json.dumps({"kind": "ids", "n_token": self.n_token})
+
+
+def join_documents(ids: np.ndarray, sizes: Sequence[int]) -> Piece:
+    """Return ids, and where documents of these sizes begin among them; empty ones do not."""
+    sizes = np.array([size for size in sizes if size])
+    return ids, (np.cumsum(sizes) - sizes).tolist()
+
+
+def decode_whole(document: FileSlice) -> str:
+    """Return the text of a short document; DataError if it is not UTF-8."""
+    with suppress(UnicodeDecodeError):
+        return (document.text or b"".join(document.chunks())).decode()
+    # Slower, but the error says where.
+    return "".join(decode_utf8(document))
 
 
 def _code_points(text: str) -> np.ndarray:

@@ -14,7 +14,15 @@ import numpy as np
 
 from ...errors import DataError, convert_fields, require_at_least
 from ..documents import FileSlice
-from .base import Vocabulary, decode_utf8, split_between_words, split_by_length
+from .base import (
+    Piece,
+    Vocabulary,
+    decode_utf8,
+    decode_whole,
+    join_documents,
+    split_between_words,
+    split_by_length,
+)
 
 PIECE = 100_000  # characters encoded in one piece
 AT_ONCE = 8  # pieces encoded in parallel
@@ -73,6 +81,15 @@ class Subwords(Vocabulary):
         texts = split_between_words(split_by_length(decode_utf8(document), PIECE), LONGEST)
         while batch := list(islice(texts, AT_ONCE)):
             yield from self._encode_batch(batch, str(document.path))
+
+    def encode_batch(self, documents: Sequence[FileSlice]) -> Piece:
+        texts = [*map(decode_whole, documents)]
+        try:
+            ids = self._encode_batch(texts, str(documents[0].path))
+        except DataError:
+            # One by one, so that the error names the document.
+            return super().encode_batch(documents)
+        return join_documents(np.concatenate(ids), [len(each) for each in ids])
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
         # Refuse a lone surrogate here; tokenizers would report a wrong type.

@@ -3,17 +3,24 @@
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from typing import Any, Literal
 
 import numpy as np
 
 from ...errors import DataError, convert_fields, require, require_at_least
 from ..documents import FileSlice
-from .base import Vocabulary, decode_utf8, split_between_words
+from .base import (
+    Piece,
+    Vocabulary,
+    decode_utf8,
+    decode_whole,
+    join_documents,
+    split_between_words,
+)
 
 UNKNOWN = ("<unk>", "<UNK>")  # an unseen word becomes the first of these in the vocabulary
 
@@ -153,6 +160,21 @@ class Words(Vocabulary):
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
         for text in self._line_end.add_symbols(_split_pieces(document, self.options)):
             yield self._ids(text, str(document.path))
+
+    def encode_batch(self, documents: Sequence[FileSlice]) -> Piece:
+        start, between, end = asdict(self._line_end).values()
+        lines = []
+        for text in map(decode_whole, documents):
+            text = text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+            text = text.lower() if self.options.lower_case else text
+            text = text.removesuffix("\n").replace("\n", between)
+            lines.append((start + text + end).split())
+        ids = map(self._index.get, chain.from_iterable(lines), repeat(self.unknown))
+        try:
+            return join_documents(np.fromiter(ids, self.dtype), [len(line) for line in lines])
+        except TypeError:
+            # One by one, so that the error names the document.
+            return super().encode_batch(documents)
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
         text = "".join(_unify_line_ends([text]))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..parts import multiply_heads, uses_onednn
 from ..positions import DistanceTerms, shift
 from .cached import Mask, tiles
 
@@ -106,7 +107,7 @@ def make_operands(
         q_HBLK if bias_HK is None else q_HBLK + bias_HK[:, None, None] * scale
         for bias_HK in (u_HK, v_HK)
     )
-    r_HTK = None if r_THK is None else r_THK.transpose(0, 1)
+    r_HTK = None if r_THK is None else r_THK.transpose(0, 1).contiguous()
     b_HT = None if b_TH is None else b_TH.t() * scale
     return Operands(content_HBLK, distance_HBLK, kv_BS2HK.permute(2, 3, 0, 1, 4), r_HTK, b_HT)
 
@@ -132,8 +133,13 @@ def add_distances_(score_HBLS: Tensor, operands: Operands, tile: Tile) -> None:
     if operands.b_HT is not None:
         score_HBLS += shift(operands.b_HT[tile[0], None, None].expand(H, 1, L, S + 1))
     if operands.r_HTK is not None:
-        near_HYT = torch.bmm(operands.distance_HBLK[tile].flatten(1, 2), operands.r_HTK[tile[0]].mT)
-        score_HBLS += shift(near_HYT.view(H, B, L, S + 1))
+        q_HYK, r_HTK = operands.distance_HBLK[tile].flatten(1, 2), operands.r_HTK[tile[0]]
+        # oneDNN multiplies head by head in any case: then the result is still in the caches.
+        n_head = 1 if uses_onednn(q_HYK, r_HTK) else max(H, 1)
+        for head in range(0, H, n_head):
+            part = slice(head, head + n_head)
+            near_HYT = multiply_heads(q_HYK[part], r_HTK[part])
+            score_HBLS[part] += shift(near_HYT.view(-1, B, L, S + 1))
 
 
 class Gradients:
@@ -164,7 +170,7 @@ class Gradients:
         if b_TH is not None:
             b_TH[:, heads] += d_near_HYT.sum(dim=1).t()
         if r_THK is not None:
-            d_q_HYK = torch.bmm(d_near_HYT, operands.r_HTK[heads])
+            d_q_HYK = multiply_heads(d_near_HYT, operands.r_HTK[heads].mT)
             q_HBLK += d_q_HYK.view(q_HBLK.shape)
             if v_HK is not None:
                 v_HK[heads] += d_q_HYK.sum(dim=1)

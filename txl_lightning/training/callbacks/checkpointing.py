@@ -32,6 +32,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 
 from ...checkpoints import LoadedCheckpoint, load_checkpoint, saving
+from ...checkpoints.mirror import Mirror
 from ...checkpoints.saving import KEY
 from ...errors import StorageError
 from ...files import find_write_problem
@@ -88,10 +89,12 @@ class LastCheckpoint(Checkpoint):
 
     Args:
         every_n_steps: Steps from one write to the next; None for only the other occasions.
+        mirror_url: Where rank 0 copies the run after each write.
     """
 
-    def __init__(self, every_n_steps: int | None = None) -> None:
-        self.every_n_steps = every_n_steps
+    def __init__(self, every_n_steps: int | None = None, mirror_url: str | None = None) -> None:
+        self.every_n_steps, self.mirror_url = every_n_steps, mirror_url
+        self.mirror: Mirror | None = None
         self.path = Path(LAST)
         self.saved_step = -1
         self.signals = PendingSignals()
@@ -103,11 +106,21 @@ class LastCheckpoint(Checkpoint):
     def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
         if stage == "fit":
             replace_signal_handlers(trainer)
-            folder = run_folder(trainer) / CHECKPOINTS
-            problem = find_write_problem(folder) if trainer.is_global_zero else None
+            folder = run_folder(trainer)
+            problem = self.open_folder(trainer, folder) if trainer.is_global_zero else None
             if problem := trainer.strategy.broadcast(problem):
                 raise StorageError(problem)
-            self.path, self.loops_before_validation = folder / LAST, None
+            self.path, self.loops_before_validation = folder / CHECKPOINTS / LAST, None
+
+    def open_folder(self, trainer: Trainer, folder: Path) -> str | None:
+        """Open a run's folder and its mirror; return why one cannot be written, or None."""
+        problem = find_write_problem(folder / CHECKPOINTS)
+        if problem is None and self.mirror_url and not trainer.fast_dev_run:
+            try:
+                self.mirror = Mirror(self.mirror_url, folder)
+            except ValueError as error:
+                return str(error)
+        return problem
 
     def state_dict(self) -> dict[str, bool]:
         return {"validation_due": self.validation_due}
@@ -182,10 +195,12 @@ class LastCheckpoint(Checkpoint):
     def on_train_end(self, trainer: Trainer, *_: Any) -> None:
         if self.saved_step != trainer.global_step:
             self.save(trainer)
+        self.finish_mirror()
         self.handlers.close()
 
     def on_exception(self, trainer: Trainer, _: LanguageModel, exception: BaseException) -> None:
         """Write crash-N.ckpt; Lightning's OnExceptionCheckpoint would wait for the other ranks."""
+        self.finish_mirror()
         self.handlers.close()
         is_expected = isinstance(exception, SystemExit) or hasattr(exception, "exit_code")
         # Sharded weights can be gathered only by all ranks together.
@@ -217,6 +232,12 @@ class LastCheckpoint(Checkpoint):
         if not trainer.fast_dev_run:
             trainer.save_checkpoint(self.path)
             self.saved_step = trainer.global_step
+            if self.mirror:
+                self.mirror.submit()
+
+    def finish_mirror(self) -> None:
+        if self.mirror and self.saved_step >= 0:
+            self.mirror.finish()
 
     def stop(self, trainer: Trainer, exit_code: int) -> None:
         """Exit after a signal to stop, and on SLURM, which queues the job again, after any."""
@@ -225,6 +246,7 @@ class LastCheckpoint(Checkpoint):
             saved = f"saved after step {trainer.global_step}: {self.path}"
             print_message(f"{saved}; --resume auto continues")
             if is_requeued:
+                self.finish_mirror()
                 requeue_job()
         if exit_code or is_requeued:
             raise SystemExit(0 if is_child() else exit_code or EXIT[signal.SIGTERM])

@@ -20,9 +20,9 @@ from torch import Tensor
 from ...checkpoints.saving import FORMAT, KEY
 from ...data.stream import Segment, TrainingLoader
 from ...errors import CheckpointError, NonFiniteError
-from ...imports import find_version
-from ...model import has_bfloat16_units
+from ...imports import find_version, is_class_path
 from ...model.contract import join_rows
+from ...model.parts import is_onednn_faster
 from ...runs.logger import RunLogger
 from ..ranks import gather_shards, local_part
 from . import LanguageModel
@@ -232,16 +232,24 @@ def set_random_states(states: State, device: torch.device) -> None:
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
+def find_packages(module: LanguageModel) -> State:
+    """Return package and version of a network, vocabulary and position scheme that are not ours."""
+    config, vocab = module.net.config, getattr(module.corpus, "vocab", None)
+    names = {"network": type(config).__module__, "vocabulary": type(vocab).__module__}
+    if is_class_path(scheme := getattr(config, "positions", "")):
+        names["positions"] = scheme
+    packages = {key: name.partition(".")[0] for key, name in names.items()}
+    own = {key: p for key, p in packages.items() if p not in ("txl_lightning", "builtins")}
+    return {key: f"{package} {find_version(package)}" for key, package in own.items()}
+
+
 def describe_rounding(trainer: Trainer, module: LanguageModel) -> State:
     """Return what affects the rounding of sums, besides the settings of the model."""
     device = module.device
     vectors = torch.backends.cpu.get_cpu_capability()
-    vectors += " AMX" * has_bfloat16_units(torch.device("cpu"))
-    package = type(module.net.config).__module__.partition(".")[0]
-    network = (
-        {"network": f"{package} {find_version(package)}"} if package != "txl_lightning" else {}
-    )
-    return network | {
+    vectors += " AMX" * torch.cpu.get_capabilities().get("amx_bf16", False)
+    vectors += " oneDNN" * is_onednn_faster()
+    return find_packages(module) | {
         "micro_batches": module.corpus.config.micro_batches if module.corpus else 1,
         "compile": module.hparams["compile"],
         "devices": trainer.world_size,

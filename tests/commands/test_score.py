@@ -1,0 +1,128 @@
+"""score: the printed record, the files of lists, and the memory between them."""
+
+import json
+
+import pytest
+
+from txl_lightning import load
+from txl_lightning import score as score_texts
+
+LISTS = [
+    {"id": "a", "candidates": ["to be", "tobe"], "reference": "tobe"},
+    {"candidates": ["or", "not", "or"], "context": "so ", "scores": [-50.0, 0.0, 0.0]},
+    {"id": 7, "candidates": ["x y"]},
+]
+
+
+@pytest.fixture
+def run_score(txl, run_folder, tmp_path):
+    """Score lists; return the printed records."""
+
+    def run(lists, *options) -> list[dict]:
+        path = tmp_path / "lists.jsonl"
+        path.write_text("".join(json.dumps(each) + "\n" for each in lists))
+        code, output = txl("score", run_folder, "--candidates", path, *options)
+        assert code == 0, output.err
+        return [json.loads(line) for line in output.out.splitlines()]
+
+    return run
+
+
+def sum_nats(run_folder, mem_len, context, candidates) -> list[float]:
+    model, vocab = load(run_folder)
+    nats = score_texts(model, context, candidates, vocab=vocab, mem_len=mem_len)
+    return [float(nats_L.sum()) for nats_L in nats]
+
+
+def test_each_list_is_scored_after_the_text_that_was_chosen_before(run_score, run_folder):
+    first, second, third = run_score(LISTS, "--mem_len=99")
+    expected = sum_nats(run_folder, 99, "\n", ["to be\n", "tobe\n"])
+    assert first["nats"] == pytest.approx(expected, abs=1e-4)
+    assert first["id"] == "a"
+    assert first["text"] == ["to be", "tobe"][first["best"]]
+    assert first["tokens"] == [6, 5]
+    # The reference, not the best, is remembered.
+    expected = sum_nats(run_folder, 99, "\ntobe\nso ", ["or\n", "not\n"])
+    assert second["nats"] == pytest.approx([*expected, expected[0]], abs=1e-4)
+    assert second["best"] != 0
+    chosen = f"\ntobe\nso {second['text']}\n"
+    assert third["nats"] == pytest.approx(sum_nats(run_folder, 99, chosen, ["x y\n"]), abs=1e-4)
+
+
+def test_without_carry_each_list_has_only_its_own_context(run_score, run_folder):
+    records = run_score(LISTS[:2], "--carry=false", "--context=ab", "--end", "", "--mem_len=99")
+    expected = sum_nats(run_folder, 99, "abso ", ["or", "not", "or"])
+    assert records[1]["nats"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_nats_of_words_sum_to_those_of_their_candidate(run_score):
+    texts = ["to  be, é", "b", "tobe"]
+    [record] = run_score([{"candidates": texts}], "--surprisal=true")
+    for text, words, nats in zip(texts, record["words"], record["nats"], strict=True):
+        assert "".join(word for word, _ in words) == f"{text}\n"
+        assert sum(value for _, value in words) == pytest.approx(nats)
+    assert [word for word, _ in record["words"][0]] == ["to", "  be,", " é", "\n"]
+
+
+def test_a_table_has_the_lists_of_json_lines(txl, run_score, run_folder, tmp_path):
+    (tmp_path / "a.tsv").write_text(
+        "id\ttext\treference\tscore\r\n"
+        "1\tto be\ttobe\t-3\r\n1\ttobe\ttobe\t-2.5\r\n\r\n2\tx y\t\t0\r\n"
+    )
+    code, output = txl("score", run_folder, "--candidates", tmp_path / "a.tsv", "--weight=0.5")
+    assert code == 0, output.err
+    lists = [
+        {"id": "1", "candidates": ["to be", "tobe"], "reference": "tobe", "scores": [-3, -2.5]},
+        {"id": "2", "candidates": ["x y"]},
+    ]
+    assert [json.loads(line) for line in output.out.splitlines()] == run_score(
+        lists, "--weight=0.5"
+    )
+
+
+def test_a_state_file_carries_the_memory_to_another_command(run_score, txl, run_folder):
+    whole = run_score(LISTS)
+    parts = [run_score([each], "--state_file=a.state")[0] for each in LISTS]
+    assert parts == whole
+    code, output = txl("generate", run_folder, "--state_file=a.state", "--max_new_tokens=3")
+    assert code == 0, output.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b'{"candidates": ["a"]}\n\n{"candid', "a.jsonl, line 3: not JSON"),
+        ("a.jsonl", b"[" * 99999, "a.jsonl, line 1: not JSON"),
+        ("a.jsonl", b"\xff\xfe", "a.jsonl, line 1: not UTF-8 text"),
+        ("a.jsonl", b"[1]", "a.jsonl, line 1: list: invalid [1]; expected settings by name"),
+        ("a.jsonl", b"{}", "a.jsonl, line 1: candidates: invalid nothing; expected one of"),
+        ("a.jsonl", b'{"candidates": []}', "line 1: candidates: invalid none; expected at least"),
+        ("a.jsonl", b'{"candidates": "a"}', "line 1: candidates: invalid 'a'; expected a list"),
+        ("a.jsonl", b'{"candidates": ["a"], "refrence": ""}', "did you mean reference?"),
+        ("a.jsonl", b'{"candidates": ["a"], "scores": [NaN]}', "line 1: scores: invalid (nan,)"),
+        ("a.tsv", b"", "a.tsv, line 1: : unknown key"),
+        ("a.tsv", b"id\tscore\n", "a.tsv, line 1: text: invalid nothing; expected one of id"),
+        ("a.tsv", b"id\ttext\n1\n", "a.tsv, line 2: columns: invalid 1; expected 2, as the header"),
+        ("a.tsv", b"id\ttext\tscore\n1\ta\t2\n1\tb\tx\n", "a.tsv, line 3: could not convert"),
+    ],
+)
+def test_an_invalid_line_is_named_with_its_file(
+    refused, run_folder, tmp_path, name, content, message
+):
+    (tmp_path / name).write_bytes(content)
+    code, line = refused("score", run_folder, "--candidates", name)
+    assert code == 3
+    assert message in line
+
+
+def test_lists_before_an_invalid_line_are_printed(txl, run_folder, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"candidates": ["a"]}\n{"candidates": 3}\n')
+    code, output = txl("score", run_folder, "--candidates=a.jsonl")
+    assert (code, len(output.out.splitlines()), len(output.err.splitlines())) == (3, 1, 1)
+
+
+@pytest.mark.parametrize("options", [(), ("--candidates=a.txt",)])
+def test_a_file_of_another_kind_is_refused(refused, run_folder, options):
+    code, line = refused("score", run_folder, *options)
+    assert code == 2
+    assert line.startswith("candidates: invalid")

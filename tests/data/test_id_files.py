@@ -1,0 +1,213 @@
+"""Ids that other programs have written, and stores without a text."""
+
+import json
+import re
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from txl_lightning.data import id_files, units
+from txl_lightning.data.id_files import IdOptions
+from txl_lightning.data.recipe import DataConfig
+from txl_lightning.errors import DataError
+
+IDS = np.random.default_rng(0).integers(0, 300, 2000)
+STARTS = [0, 7, 8, 500, 1500, 1999]
+ALL_TRAIN = (1.0, 0.0, 0.0)
+
+
+def save_npy(folder: Path) -> None:
+    np.save(folder / "a.npy", IDS)
+    np.save(folder / "starts.npy", STARTS)
+
+
+def save_flat(folder: Path) -> None:
+    IDS.astype("<u2").tofile(folder / "a.bin")
+    np.save(folder / "starts.npy", STARTS)
+
+
+def save_litgpt(folder: Path) -> None:
+    header = b"LITPKDS" + struct.pack("<QBQ", 1, 4, len(IDS))
+    (folder / "a.bin").write_bytes(header + IDS.astype("<i4").tobytes())
+    np.save(folder / "starts.npy", STARTS)
+
+
+def save_megatron(folder: Path) -> None:
+    """Two sequences in each document but the last."""
+    IDS.astype("<i4").tofile(folder / "a.bin")
+    bounds = np.unique([*STARTS, *(start + 1 for start in STARTS[:-1]), len(IDS)])
+    lengths, pointers = np.diff(bounds).astype("<i4"), (4 * bounds[:-1]).astype("<i8")
+    documents = [*np.searchsorted(bounds, STARTS), len(bounds) - 1]
+    with (folder / "a.idx").open("wb") as file:
+        file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, len(bounds) - 1, len(documents)))
+        file.write(lengths.tobytes() + pointers.tobytes() + np.array(documents, "<i8").tobytes())
+
+
+def save_datatrove(folder: Path, kind: str = "<u2") -> None:
+    IDS.astype(kind).tofile(folder / "a.ds")
+    np.array([*STARTS[1:], len(IDS)], "<u8").tofile(folder / "a.ds.index")
+
+
+FORMATS = {
+    "npy": (save_npy, "a.npy", {"starts": "starts.npy"}),
+    "flat": (save_flat, "a.bin", {"starts": "starts.npy"}),
+    "litgpt": (save_litgpt, "a.bin", {"starts": "starts.npy"}),
+    "megatron": (save_megatron, "a.bin", {}),
+    "datatrove": (save_datatrove, "a.ds", {}),
+    "datatrove of 4 bytes": (lambda folder: save_datatrove(folder, "<u4"), "a.ds", {}),
+}
+
+
+@pytest.fixture
+def open_ids(tmp_path, monkeypatch):
+    """Open ids in tmp_path as a text."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(ids, split=ALL_TRAIN, vocab=None, **options):
+        return DataConfig(ids=ids, split=split, vocab=vocab, id_options=IdOptions(**options)).open()
+
+    return run
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_ids_of_each_format_are_read_with_their_documents(open_ids, tmp_path, monkeypatch, name):
+    save, file, options = FORMATS[name]
+    save(tmp_path)
+    store = open_ids(file, **options)
+    monkeypatch.setattr(units, "PART", 200)
+    monkeypatch.setattr(id_files, "AT_ONCE", 64)
+    shutil.rmtree("data")
+    for each in (store, open_ids(file, **options)):
+        text = each.text("train")
+        np.testing.assert_array_equal(text.whole, IDS)
+        assert text.starts.tolist() == STARTS
+        assert each.fingerprint == store.fingerprint
+    assert len(text.parts) > 9
+    assert (store.vocab.n_token, store.bytes_per_token("train")) == (1 + IDS.max(), None)
+
+
+def test_documents_end_with_the_separator(open_ids, tmp_path, monkeypatch):
+    save_flat(tmp_path)
+    expected = [0, *(np.flatnonzero(IDS[:-1] == 9) + 1)]
+    for size in (1 << 20, 16):
+        monkeypatch.setattr(id_files, "AT_ONCE", size)
+        monkeypatch.setattr(units, "PART", 2 * size)
+        shutil.rmtree("data", ignore_errors=True)
+        assert open_ids("a.bin", separator=9).text("train").starts.tolist() == expected
+
+
+def test_ids_are_cut_by_fractions_between_documents(open_ids, tmp_path):
+    save_datatrove(tmp_path)
+    store = open_ids("a.ds", split=(0.3, 0.3, 0.4))
+    # 600 and 1,200 are in the fourth document, so that the fifth is all of test.
+    sizes = [len(store.text(split)) for split in ("train", "val", "test")]
+    assert sizes == [1500, 0, 500]
+    (tmp_path / "a.ds.index").unlink()
+    (tmp_path / "a.ds").rename("a.bin")
+    store = open_ids("a.bin", split=(0.3, 0.3, 0.4))
+    assert [len(store.text(split)) for split in ("train", "val", "test")] == [600, 600, 800]
+
+
+def test_a_folder_of_ids_is_split_by_its_names(open_ids, tmp_path, capsys):
+    for name in ("shard_train_1", "shard_train_0", "shard_val_0"):
+        IDS[: 100 + len(name)].astype("<u2").tofile(tmp_path / f"{name}.bin")
+    store = open_ids(".", split=(0.9, 0.05, 0.05))
+    assert [len(store.text(split)) for split in ("train", "val", "test")] == [226, 55, 56]
+    assert "no file is named test; it is the second half of val" in capsys.readouterr().err
+    three = [f"shard_{name}.bin" for name in ("train_0", "val_0", "train_1")]
+    store = open_ids(three, split=(0.9, 0.05, 0.05))
+    assert [len(store.text(split)) for split in ("train", "val", "test")] == [113, 111, 113]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "message"),
+    [
+        ("flat", "a.bin", b"abc", "a.bin: truncated: 3 bytes; expected 2"),
+        ("megatron", "a.bin", b"a" * 400, "a.bin: truncated: 400 bytes"),
+        ("megatron", "a.idx", b"MMIDIDX", "a.idx: damaged, or not an index"),
+        ("datatrove", "a.ds", b"a" * 400, "a.ds: truncated: 400 bytes"),
+        ("datatrove", "a.ds.index", None, "a.ds.index: cannot be read"),
+        ("npy", "a.npy", [1.0], "a.npy: invalid float64 of shape"),
+        ("npy", "a.npy", [[1, 2]], "expected whole numbers in one dimension"),
+        ("npy", "a.npy", b"\x93NUMPY", "a.npy: damaged, or not a .npy"),
+        ("npy", "a.npy", [{}], "a.npy: damaged, or not a .npy"),
+        ("npy", "a.npy", [*range(-1, 1999)], "a.npy: invalid id -1; expected ids from 0"),
+        ("flat", "starts.npy", [5, 3], "starts.npy: invalid starts of documents"),
+        ("litgpt", "a.bin", lambda raw: raw[:-1], "a.bin: truncated: 8,023 bytes; expected 8,02"),
+        ("megatron", "a.idx", lambda raw: raw[:-16] + bytes(8) + raw[-8:], "a.bin: invalid starts"),
+        ("megatron", "a.idx", lambda raw: raw[:17] + b"\6" + raw[18:], "Megatron with whole numb"),
+        ("datatrove", "a.ds.index", lambda raw: raw[8:16] + raw, "a.ds: invalid starts of docum"),
+        ("npy", "starts.npy", [0, 5, 3], "starts.npy: invalid starts of documents"),
+        ("npy", "starts.npy", [0, 9999], "expected positions from 0 to 2,000, in order"),
+    ],
+)
+def test_files_that_are_no_ids_are_refused_in_one_line(
+    open_ids, tmp_path, name, file, content, message
+):
+    save, path, options = FORMATS[name]
+    save(tmp_path)
+    if content is None:
+        Path(file).unlink()
+    elif callable(content):
+        Path(file).write_bytes(content(Path(file).read_bytes()))
+    elif isinstance(content, bytes):
+        Path(file).write_bytes(content)
+    else:
+        np.save(file, content)
+    with pytest.raises(DataError) as error:
+        open_ids(path, **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_ids_beyond_a_given_vocabulary_are_refused(open_ids, tmp_path, name):
+    save, file, options = FORMATS[name]
+    save(tmp_path)
+    message = rf"{re.escape(file)}: invalid id 299; expected ids from 0 to 298"
+    with pytest.raises(DataError, match=message):
+        open_ids(file, n_token=299, **options)
+
+
+def test_a_tokenizer_gives_ids_their_text_and_bytes(open_ids, tmp_path):
+    (tmp_path / "text.txt").write_text("a book of words, and more words\n" * 200)
+    config = DataConfig(path="text.txt", vocab="bpe", split=ALL_TRAIN)
+    text = config.open()
+    np.save("a.npy", text.ids("train"))
+    Path("tokenizer.json").write_text(text.vocab.tokenizer)
+    store = open_ids("a.npy", vocab="tokenizer.json")
+    assert store.manifest["bytes"] == text.manifest["bytes"]
+    assert store.bytes_per_token("train") == text.bytes_per_token("train")
+    assert store.vocab.decode(store.ids("train")).startswith("a book of words, and more words\na")
+
+
+def test_training_on_ids_and_on_a_store_of_them_is_the_same(txl, small, tmp_path, monkeypatch):
+    """Also evaluation, and generation from ids to ids."""
+    monkeypatch.chdir(tmp_path)
+    np.save("a.npy", IDS)
+    fit = ("fit", *small[:-1], "--model.net.n_layer=1")
+    assert txl("prepare", "a.npy", "--out=store")[0] == 0
+    Path("a.npy").rename("other.npy")
+    assert txl(*fit, "--data.store=store")[0] == 0
+    assert txl(*fit, "--data.ids=other.npy", "--trainer.default_root_dir=again")[0] == 0
+    runs = [Path(root, "version_0/checkpoints/last.ckpt") for root in ("runs", "again")]
+    one, two = (torch.load(path, weights_only=True)["state_dict"] for path in runs)
+    assert all(torch.equal(weight, two[name]) for name, weight in one.items())
+    code, output = txl("test", "runs/version_0")
+    assert (code, "test/bits_per_token" in output.out) == (0, True), output.err
+    results = [json.loads(txl("evaluate", "runs/version_0", "--path", path)[1].out)
+               for path in ("other.npy", "store")]  # fmt: skip
+    assert [result["tokens"] for result in results] == [2000, 100]
+    assert txl("predict", "runs/version_0", "--data.ids=other.npy")[0] == 0
+    assert np.isfinite(np.load("runs/version_0/nats.npy")).sum() > 90
+    generate = ("generate", "runs/version_0", "--prompt_ids=1,2", "--max_new_tokens=3", "--seed=1")
+    code, output = txl(*generate, "--out_ids=new.npy")
+    assert (code, output.out) == (0, "1 2 " + " ".join(map(str, np.load("new.npy"))) + " \n")
+    assert (
+        txl(*generate[:2], "--prompt_ids=new.npy", "--max_new_tokens=0")[1].out.split()
+        == (output.out.split()[2:])
+    )

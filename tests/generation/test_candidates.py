@@ -1,0 +1,116 @@
+"""Nats of candidates are those of stream_nats, whatever is scored beside them."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from txl_lightning import score, stream_nats
+from txl_lightning.data.vocab import Characters, WordOptions, Words
+from txl_lightning.errors import NonFiniteError
+from txl_lightning.generation import candidates as module
+from txl_lightning.generation import score_candidates
+from txl_lightning.generation.candidates import start_scoring
+
+IDS = st.integers(0, 10)
+PAIRS = st.lists(
+    st.tuples(st.sampled_from([(1,), (3, 0, 3), (2,) * 9]), st.lists(IDS, max_size=12)),
+    min_size=1,
+    max_size=6,
+)
+NETS = [
+    {"mem_len": 30},
+    {"mem_len": 3, "same_length": "mem_len"},
+    {"mem_len": 30, "cutoffs": [4, 8]},
+    {"mem_len": 30, "positions": "learned", "clamp_len": 4},
+]
+
+
+def stream_alone(net, context, continuation) -> torch.Tensor:
+    if not len(continuation):
+        return torch.zeros(0).double()
+    tokens = torch.tensor([*context, *continuation])
+    return stream_nats(net, tokens, batch_size=1, tgt_len=len(tokens))[0, len(context) - 1 :]
+
+
+@pytest.mark.parametrize("sizes", NETS, ids=str)
+def test_nats_are_those_of_stream_nats_whatever_the_grouping(make_net, monkeypatch, sizes):
+    net = make_net(**sizes)
+
+    @settings(max_examples=25, deadline=None)
+    @given(PAIRS, st.integers(1, 4), st.integers(1, 7))
+    def check(pairs, batch_size, segment_len):
+        monkeypatch.setattr(module, "SEGMENT_LEN", segment_len)
+        contexts, continuations = zip(*pairs, strict=True)
+        nats = score(net, list(contexts), continuations, batch_size=batch_size)
+        for nats_L, *pair in zip(nats, contexts, continuations, strict=True):
+            torch.testing.assert_close(nats_L, stream_alone(net, *pair), rtol=0, atol=1e-10)
+
+    check()
+
+
+def test_candidates_of_one_context_read_it_once(make_net, monkeypatch):
+    net, lengths = make_net(mem_len=50), []
+    embed = net.embedding.forward
+    monkeypatch.setattr(net.embedding, "forward", lambda t: lengths.append(t.shape) or embed(t))
+    score(net, [[1] * 40, [2, 3], [1] * 40], [[4, 5], [6], [7, 8, 9]])
+    assert lengths == [(1, 38), (1, 1), (2, 3), (1, 1), (1, 1)]
+
+
+def test_the_memory_is_carried_on_with_the_candidate_that_is_appended(make_net):
+    net = make_net(mem_len=60)
+    state, text = start_scoring(net, torch.tensor([1, 2, 3]), None), [1, 2, 3]
+    for lengths in ((4, 1), (300, 2, 7), (5,)):
+        lists = [torch.randint(11, (n,)) for n in lengths]
+        nats, state = score_candidates(net, state, lists)
+        # More than the memory: each layer sees a memory further, from segment to segment.
+        for nats_L, ids_L in zip(nats, lists, strict=True):
+            if len(text) + len(ids_L) <= 60:
+                expected = stream_alone(net, text, ids_L.tolist())
+                torch.testing.assert_close(nats_L, expected, rtol=0, atol=1e-10)
+        state, text = state.append_tokens(lists[0][None]), text + lists[0].tolist()
+    assert state.row_tokens(0).tolist() == text
+
+
+def test_texts_are_encoded_and_one_context_serves_all(make_net):
+    net, letters = make_net(mem_len=30), Characters("abcdefghijk")
+    texts = score(net, "abc", ["d", "", "ek"], vocab=letters)
+    ids = score(net, [[0, 1, 2]] * 3, [[3], [], torch.tensor([4, 10])])
+    assert [nats_L.tolist() for nats_L in texts] == [nats_L.tolist() for nats_L in ids]
+
+
+def test_a_continuation_has_no_symbol_that_begins_a_document(make_net):
+    words = Words.from_list(["<S>", "to", "be"], WordOptions(line_end="double_eos"))
+    net = make_net(n_token=words.n_token, mem_len=30)
+    [nats_L] = score(net, "to", ["be"], vocab=words)
+    assert len(nats_L) == 1
+
+
+def test_the_mode_of_the_network_is_restored_and_dropout_is_off(make_net):
+    net = make_net(mem_len=30, dropout=0.5)
+    expected = score(net, [1, 2], [[3, 4]])
+    assert score(net.train(), [1, 2], [[3, 4]])[0].tolist() == expected[0].tolist()
+    assert net.training
+
+
+@pytest.mark.parametrize(
+    ("sizes", "contexts", "continuations", "message"),
+    [
+        ({}, [[1], [2]], [[3]], "contexts: invalid 2; expected 1, one for each continuation"),
+        ({}, [[]], [[3]], "prompt: invalid empty prompt; expected at least one token"),
+        ({}, [[1]], [[11]], "candidates: invalid ids from 0 to 11; expected 0 to 10"),
+        ({}, [[1]], [[-1]], "candidates: invalid ids from -1 to 0; expected 0 to 10"),
+        ({"mem_len": 0}, [[1]], [[3]], "mem_len: .* has a memory, but mem_len is 0"),
+        ({"positions": "absolute_sinusoidal"}, [[1]], [[3]], "but positions are absolute"),
+    ],
+)
+def test_what_cannot_be_scored_is_one_line(make_net, sizes, contexts, continuations, message):
+    with pytest.raises(ValueError, match=message):
+        score(make_net(**sizes), contexts, continuations)
+
+
+def test_nats_that_are_not_finite_are_an_error(make_net):
+    net = make_net()
+    net.head.out.bias.data.fill_(torch.nan)
+    with pytest.raises(NonFiniteError):
+        score(net, [1], [[2]])

@@ -1,0 +1,230 @@
+"""score: choose among the candidates of n-best lists, with the memory of what came before."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from itertools import groupby, starmap
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..data.vocab import Vocabulary
+from ..errors import (
+    DataError,
+    convert_fields,
+    prefix_errors,
+    require,
+    require_at_least,
+    suggest_key,
+)
+from ..files import check_file_writable, require_shape
+from ..generation import StreamingDetokenizer, encode_prompt, score_candidates
+from ..generation.candidates import encode_continuation, start_scoring
+from ..generation.state import DecodingState, load_state, save_state
+from ..model import Network, Weights
+from .generate import UNFINISHED
+from .inputs import Device, load_model
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """Settings of scoring."""
+
+    context: str = "\n"
+    """Text before the first list."""
+    end: str = "\n"
+    """Text after each candidate, which is scored with it."""
+    carry: bool = True
+    """Remember the lists before; false: only the context, and that of the list."""
+    weight: float = 1.0
+    """Factor of the log-probabilities of this model where a list has scores of another one."""
+    surprisal: bool = False
+    """Print the nats of each word too."""
+    state_file: Path | None = None
+    """File for text and memory, as of generate; if it exists, its text is the context."""
+    mem_len: int | None = None
+    """States remembered; left out, as in training."""
+    batch_size: int = 64
+    """Most candidates that are read at once."""
+    device: Device = None
+    """Device of the model; left out, a GPU if there is one."""
+    weights: Weights = "float32"
+    """Precision of weights, keys and values: bf16 needs less memory, and is less exact."""
+
+    def __post_init__(self) -> None:
+        require_at_least(self, batch_size=1)
+        require(math.isfinite(self.weight), "weight", self.weight, "a finite number")
+        check_file_writable("state_file", self.state_file)
+
+
+@dataclass(frozen=True)
+class CandidateList:
+    """Texts of which one continues the text so far; a line of a .jsonl file."""
+
+    candidates: tuple[str, ...]
+    id: str | int | None = None
+    context: str = ""
+    """Text before each candidate, which is not scored."""
+    reference: str | None = None
+    """The text that follows in fact; without one, the best candidate does."""
+    scores: tuple[float, ...] | None = None
+    """Log-probabilities of another model, which are added before the best is chosen."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        n_candidate, scores = len(self.candidates), self.scores
+        require(n_candidate > 0, "candidates", "none", "at least one")
+        is_each = scores is None or (len(scores) == n_candidate and all(map(math.isfinite, scores)))
+        require(is_each, "scores", scores, f"{n_candidate} numbers, one for each candidate")
+
+    def find_best(self, nats: Sequence[float], weight: float) -> int:
+        """Return the index of the candidate with the highest log-probability."""
+        scores = self.scores or [0.0] * len(nats)
+        return max(range(len(nats)), key=lambda n: scores[n] - weight * nats[n])
+
+
+def score_command(ckpt_path: str, candidates: str | None = None, **options: Any) -> None:
+    """Print the nats of the candidates in each list, and the best one, as a line of JSON.
+
+    The best candidate of a list, or its reference, is remembered when the next list is scored.
+
+    Args:
+        ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
+        candidates: File of lists. In a .jsonl file, each line is a list: candidates and, if wanted,
+            id, context, reference and scores. A .tsv file has a header and a line for each
+            candidate: id (of its list), text and, if wanted, context, reference and score.
+        **options: As in ScoreOptions.
+    """
+    settings, path = ScoreOptions(**options), Path(candidates or "")
+    require(path.suffix in READERS, "candidates", candidates, "a .tsv or .jsonl file")
+    checkpoint, model, vocab = load_model(ckpt_path, settings.device, settings.weights)
+    # As in generate: a state belongs to one precision.
+    sha256 = checkpoint.sha256 + ("" if settings.weights == "float32" else f" {settings.weights}")
+    file = settings.state_file
+    if file and file.exists():
+        state = load_state(file, model, sha256, settings.mem_len, ext_len=0)
+    else:
+        ids_L = encode_prompt(settings.context, vocab)
+        state = start_scoring(model, ids_L, settings.mem_len)
+    # Read once, although each list may start from it.
+    start = state = score_candidates(model, state, [])[1]
+    for line, each in READERS[path.suffix](path):
+        with prefix_errors(f"{path}, line {line}", ": "):
+            before = state if settings.carry else start
+            record, state = score_list(model, vocab, before, each, settings)
+        print(json.dumps(record, ensure_ascii=False), flush=True)
+    if file:
+        save_state(file, state, sha256)
+
+
+def score_list(
+    model: Network,
+    vocab: Vocabulary,
+    state: DecodingState,
+    each: CandidateList,
+    settings: ScoreOptions,
+) -> tuple[dict[str, Any], DecodingState]:
+    """Return what is printed of a list, and the state with the text that follows."""
+
+    def append(state: DecodingState, text: str) -> DecodingState:
+        return state.append_tokens(encode_continuation(text, vocab)[None])
+
+    ids = [encode_continuation(text + settings.end, vocab) for text in each.candidates]
+    state = append(state, each.context)
+    nats, state = score_candidates(model, state, ids, settings.batch_size)
+    sums = [float(nats_L.double().sum()) for nats_L in nats]
+    best = each.find_best(sums, settings.weight)
+    record = {"id": each.id, "best": best, "text": each.candidates[best], "nats": sums}
+    record["tokens"] = [len(ids_L) for ids_L in ids]
+    if settings.surprisal:
+        prefix = state.row_tokens(0)[-UNFINISHED:].tolist()
+        pairs = zip(ids, nats, strict=True)
+        record["words"] = [sum_words(StreamingDetokenizer(vocab, prefix), *pair) for pair in pairs]
+    follows = each.candidates[best] if each.reference is None else each.reference
+    return record, append(state, follows + settings.end)
+
+
+def sum_words(text: StreamingDetokenizer, ids_L: Tensor, nats_L: Tensor) -> list[tuple[str, float]]:
+    """Return each word, which begins with the space before it, and its nats."""
+    pieces, words, nats = [text.push(index) for index in ids_L.tolist()], [], 0.0
+    # The last bytes of an incomplete character become text at the end.
+    for piece, value in zip([*pieces, text.flush()], [*nats_L.tolist(), 0.0], strict=True):
+        nats += value
+        if piece:
+            is_new = not words or (piece[0].isspace() and words[-1][0].strip())
+            word, before = ("", 0.0) if is_new else words.pop()
+            words.append((word + piece, before + nats))
+            nats = 0.0
+    return [*words, ("", nats)] if nats else words
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[int, CandidateList]]:
+    """Yield the number of each line, and its list."""
+    for number, line in read_lines(path):
+        with explain_line(path, number):
+            content = json.loads(line)
+            require_shape("list", content, dict)
+            check_names(content, [field.name for field in fields(CandidateList)], "candidates")
+            each = CandidateList(**content)
+        yield number, each
+
+
+def read_tsv(path: Path) -> Iterator[tuple[int, CandidateList]]:
+    """Yield the number of each list's first line, and the list."""
+    lines = read_lines(path)
+    number, header = next(lines, (1, ""))
+    names = header.split("\t")
+    with explain_line(path, number):
+        check_names(names, ["id", "text", "context", "reference", "score"], "id", "text")
+
+    def split(number: int, line: str) -> tuple[int, dict[str, Any]]:
+        with explain_line(path, number):
+            cells = line.split("\t")
+            require(len(cells) == len(names), "columns", len(cells), f"{len(names)}, as the header")
+            row = dict(zip(names, cells, strict=True))
+            return number, row | ({"score": float(row["score"])} if "score" in row else {})
+
+    for index, group in groupby(starmap(split, lines), key=lambda each: each[1]["id"]):
+        numbers, rows = zip(*group, strict=True)
+        texts, scores = ([row.get(name) for row in rows] for name in ("text", "score"))
+        about = {name: rows[0][name] for name in ("context", "reference") if rows[0].get(name)}
+        with explain_line(path, numbers[0]):
+            scored = {"scores": scores} if "score" in names else {}
+            each = CandidateList(texts, index, **about, **scored)
+        yield numbers[0], each
+
+
+READERS = {".jsonl": read_jsonl, ".tsv": read_tsv}
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not blank, with their numbers."""
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            with explain_line(path, number):
+                line = raw.decode().rstrip("\r\n")
+            if line.strip():
+                yield number, line
+
+
+def check_names(names: Iterable[str], known: Sequence[str], *needed: str) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(suggest_key(name, known))
+    for name in needed:
+        require(name in names, name, "nothing", f"one of {', '.join(known)}")
+
+
+@contextmanager
+def explain_line(path: Path, number: int) -> Iterator[None]:
+    """Name the file and the line in the error of an invalid line."""
+    try:
+        yield
+    except (ValueError, RecursionError) as error:
+        is_text = not isinstance(error, UnicodeDecodeError)
+        is_json = not isinstance(error, json.JSONDecodeError | RecursionError)
+        reason = (error if is_json else "not JSON") if is_text else "not UTF-8 text"
+        raise DataError(f"{path}, line {number}: {reason}") from error

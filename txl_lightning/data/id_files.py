@@ -1,0 +1,253 @@
+"""Token ids written by other programs: .npy, flat .bin, Megatron's .bin and .idx, datatrove's .ds.
+
+Ids are read as they are; a document begins where an index or an array of positions says, or after
+a separator.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy import ndarray
+
+from ..errors import DataError, convert_fields, print_notice, require_at_least
+from .documents import SPLITS, FileSlice, Splits
+from .user_files import NAMES, list_files
+from .vocab import Vocabulary
+from .vocab.base import Piece
+
+IdType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
+SUFFIXES = (".npy", ".bin", ".ds")
+IDS = "ids"
+"""Name of the vocabulary of ids without text."""
+AT_ONCE = 1 << 20
+"""Ids that are read at a time."""
+# Of files that litgpt packs; its train.bin is flat.
+LITGPT, LITGPT_TYPES = b"LITPKDS", {b"\x04": "int32", b"\x05": "int64", b"\x08": "uint16"}
+MEGATRON = b"MMIDIDX\x00\x00"
+MEGATRON_TYPES = {1: "uint8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
+
+
+@dataclass(frozen=True)
+class IdOptions:
+    """How files of ids are read."""
+
+    dtype: IdType | None = None
+    """Type of the ids in a .bin without an .idx; default uint16, as nanoGPT writes."""
+    starts: str | list[str] | None = None
+    """The .npy with the positions where documents begin; of three files, three."""
+    separator: int | None = None
+    """Id that ends each document."""
+    n_token: int | None = None
+    """Size of the vocabulary without a tokenizer; default the largest id + 1."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        require_at_least(self, separator=0, n_token=1)
+
+
+@dataclass(frozen=True)
+class IdSlice(FileSlice):
+    """The ids in the bytes of a file from `start` up to `stop`.
+
+    Args:
+        dtype: their type, as numpy names it.
+        first: the byte at which the ids of the file begin.
+        starts: positions in the file where documents begin.
+        separator: the id that ends each document.
+    """
+
+    dtype: str = "uint16"
+    first: int = 0
+    starts: ndarray = field(default_factory=lambda: np.empty(0, np.int64), compare=False)
+    separator: int | None = None
+
+    @property
+    def has_documents(self) -> bool:
+        return len(self.starts) > 0 or self.separator is not None
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Positions in the file of its first id, and after its last one."""
+        itemsize = np.dtype(self.dtype).itemsize
+        return (self.start - self.first) // itemsize, (self.stop - self.first) // itemsize
+
+    @cached_property
+    def array(self) -> ndarray:
+        """All ids of the file."""
+        return np.memmap(self.path, self.dtype, "r", self.first)
+
+    def narrow(self, start: int, stop: int) -> "IdSlice":
+        part = replace(self, start=start, stop=stop)
+        # A worker gets no other starts.
+        return replace(part, starts=self.starts[slice(*self.starts.searchsorted(part.bounds))])
+
+    def find_starts(self, low: int, high: int) -> ndarray:
+        """Return the positions from low up to high where documents begin."""
+        starts = self.starts[slice(*np.searchsorted(self.starts, (low, high)))]
+        if self.separator is None:
+            return np.unique(starts)
+        ends = np.flatnonzero(self.array[max(low - 1, 0) : high - 1] == self.separator)
+        return np.union1d(starts, ends + max(low, 1))
+
+    def pieces(self, vocab: Vocabulary) -> Iterator[Piece]:
+        """Yield ids, and where documents begin among them; DataError for unknown ids."""
+        for low in range(*self.bounds, AT_ONCE):
+            high = min(low + AT_ONCE, self.bounds[1])
+            ids = self.array[low:high]
+            lowest, highest = int(ids.min()), int(ids.max())
+            if lowest < 0 or highest >= vocab.n_token:
+                wrong = lowest if lowest < 0 else highest
+                known = f"expected ids from 0 to {vocab.n_token - 1:,}"
+                raise DataError(f"{self.path}: invalid id {wrong:,}; {known}")
+            yield ids, (self.find_starts(low, high) - low).tolist()
+            if self.on_read:
+                self.on_read(ids.nbytes)
+
+    def highest_id(self) -> int:
+        windows = range(*self.bounds, AT_ONCE)
+        ids = (self.array[low : min(low + AT_ONCE, self.bounds[1])] for low in windows)
+        return max(int(each.max()) for each in ids)
+
+    def cut(self, position: int) -> "tuple[IdSlice, IdSlice]":
+        """Cut it at a position in the file, or at the next document."""
+        high = self.bounds[1]
+        if self.has_documents:
+            windows = (
+                range(low, min(low + AT_ONCE, high)) for low in range(position, high, AT_ONCE)
+            )
+            found = (self.find_starts(each.start, each.stop) for each in windows)
+            position = next((int(starts[0]) for starts in found if len(starts)), high)
+        place = self.first + position * np.dtype(self.dtype).itemsize
+        return replace(self, stop=place), replace(self, start=place)
+
+
+def split_id_files(
+    paths: Sequence[Path], options: IdOptions, fractions: Sequence[float], data_dir: Path
+) -> Splits:
+    """Return the ids of one file or folder, or of three for train, val and test.
+
+    In a folder, the names of files may give the splits; otherwise one text is cut by `fractions`.
+    """
+    given = [options.starts] if isinstance(options.starts, str) else options.starts or []
+    if len(paths) not in (1, len(SPLITS)) or len(given) not in (0, len(paths)):
+        expected = "expected one, or three: train, val and test; data.id_options.starts as many"
+        raise DataError(f"data.ids: invalid number of files {len(paths)}; {expected}")
+    starts = [Path(path).expanduser() for path in given] or [None] * len(paths)
+    try:
+        found = [find_ids(*pair, options, data_dir) for pair in zip(paths, starts, strict=True)]
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
+    if len(paths) == len(SPLITS):
+        return {split: [*files.values()] for split, files in zip(SPLITS, found, strict=True)}
+    return split_by_name(paths[0], found[0]) or cut_ids([*found[0].values()], fractions)
+
+
+def find_ids(
+    path: Path, starts: Path | None, options: IdOptions, data_dir: Path
+) -> dict[str, IdSlice]:
+    """Return a file of ids, or those of a folder, by name; DataError if there are none."""
+    files = list_files(path, data_dir) if path.is_dir() else {path.name: path}
+    files = {name: each for name, each in files.items() if each.suffix in SUFFIXES}
+    if not files:
+        raise DataError(f"data.ids: invalid {path}; expected files {', '.join(SUFFIXES)}")
+    slices = {name: open_ids(each, starts, options) for name, each in files.items()}
+    return {name: part for name, part in slices.items() if part.n_byte}
+
+
+def split_by_name(path: Path, files: dict[str, IdSlice]) -> Splits:
+    """Return the ids of each split if names say them, or {}; without a test, val is halved."""
+    splits: Splits = {split: [] for split in SPLITS}
+    for name, part in files.items():
+        words = set(re.split("[^a-z]+", name.lower()))
+        for split in SPLITS:
+            splits[split] += [part] * bool(words & NAMES[split])
+    if not splits["train"] or not splits["val"]:
+        return {}
+    if not splits["test"]:
+        halves = cut_ids(splits["val"], (0.5, 0.5, 0.0))
+        splits |= {"val": halves["train"], "test": halves["val"]}
+        print_notice(f"warning: {path}: no file is named test; it is the second half of val")
+    return splits
+
+
+def cut_ids(slices: Sequence[IdSlice], fractions: Sequence[float]) -> Splits:
+    """Cut ids by fractions, between documents if these are known."""
+    total, rest, n_taken, splits = sum(part.n_byte for part in slices), [*slices], 0, {}
+    for split, end in zip(SPLITS, (fractions[0], 1 - fractions[2], 1), strict=True):
+        splits[split] = taken = []
+        while rest and n_taken + rest[0].n_byte <= end * total:
+            taken.append(rest.pop(0))
+            n_taken += taken[-1].n_byte
+        if rest and n_taken < end * total:
+            low, high = rest[0].bounds
+            share = (end * total - n_taken) / rest[0].n_byte
+            head, rest[0] = rest[0].cut(low + int(share * (high - low)))
+            taken.append(head)
+            n_taken += head.n_byte
+    return {split: [part for part in parts if part.n_byte] for split, parts in splits.items()}
+
+
+def open_ids(path: Path, starts: Path | None, options: IdOptions) -> IdSlice:
+    """Return the ids of a file; DataError if it is truncated or its index does not fit it."""
+    n_byte, first, n_id, positions = path.stat().st_size, 0, None, np.empty(0, np.int64)
+    index = path.with_suffix(".idx")
+    if path.suffix == ".npy":
+        array = open_array(path)
+        dtype, first = array.dtype, array.offset
+    elif path.suffix == ".ds":
+        ends = np.fromfile(path.with_name(f"{path.name}.index"), "<u8").astype(np.int64)
+        n_id = int(ends[-1]) if len(ends) else 0
+        dtype, positions = np.dtype("<u4" if n_byte == 4 * n_id else "<u2"), np.append(0, ends[:-1])
+    elif index.is_file():
+        dtype, n_id, positions = load_megatron_index(index)
+    else:
+        with path.open("rb") as file:
+            header = file.read(24)
+        code, is_packed = header[15:16], header.startswith(LITGPT)
+        dtype = np.dtype(
+            LITGPT_TYPES.get(code, "uint16") if is_packed else options.dtype or "uint16"
+        )
+        first = len(header) * is_packed
+    expected = n_byte - (n_byte - first) % dtype.itemsize if n_id is None else n_id * dtype.itemsize
+    if n_byte != expected:
+        raise DataError(f"{path}: truncated: {n_byte:,} bytes; expected {expected:,} of {dtype}")
+    positions = positions if starts is None else np.asarray(open_array(starts), np.int64)
+    part = IdSlice(path, first, n_byte, None, None, dtype.str, first, positions, options.separator)
+    is_ordered = not (np.diff(positions, prepend=0) < 0).any()
+    if not is_ordered or positions.max(initial=0) > part.bounds[1]:
+        wanted = f"expected positions from 0 to {part.bounds[1]:,}, in order"
+        raise DataError(f"{starts or path}: invalid starts of documents; {wanted}")
+    return part
+
+
+def open_array(path: Path) -> np.memmap:
+    """Open a .npy with whole numbers in one dimension; DataError for anything else."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path}: damaged, or not a .npy ({error})") from error
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        shape = f"{array.dtype} of shape {[*array.shape]}"
+        raise DataError(f"{path}: invalid {shape}; expected whole numbers in one dimension")
+    return array
+
+
+def load_megatron_index(path: Path) -> tuple[np.dtype, int, ndarray]:
+    """Return the type and number of ids in Megatron's .bin, and the positions of documents."""
+    raw = np.fromfile(path, np.uint8)
+    code, sizes = int(raw[17]) if len(raw) >= 34 else 0, raw[18:34].view("<u8")
+    n_byte = 34 + 12 * int(sizes[0]) + 8 * int(sizes[1]) if code else 0
+    if raw[:9].tobytes() != MEGATRON or code not in MEGATRON_TYPES or len(raw) < n_byte:
+        raise DataError(f"{path}: damaged, or not an index of Megatron with whole numbers")
+    n_sequence, dtype = int(sizes[0]), np.dtype(MEGATRON_TYPES[code])
+    lengths, rest = raw[34 : 34 + 4 * n_sequence].view("<i4"), raw[34 + 4 * n_sequence : n_byte]
+    pointers, documents = np.split(rest.view("<i8"), [n_sequence])
+    if len(documents) and (min(documents) < 0 or max(documents) > n_sequence):
+        raise DataError(f"{path}: damaged: a document begins after its {n_sequence:,} sequences")
+    starts = pointers[documents[documents < n_sequence]] // dtype.itemsize
+    return dtype, int(lengths.sum(dtype=np.int64)), starts
