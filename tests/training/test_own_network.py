@@ -344,7 +344,7 @@ def test_run_is_resumed_on_another_machine_from_its_mirror(txl, settings, own_pa
     assert txl("fit", *settings, *mirror)[0] == 0
     Path("runs").rename("lost")
     code, output = txl("fit", *settings, *mirror, "--resume=auto", "--trainer.max_steps=6")
-    assert (code, "resume: runs/version_0/checkpoints/last.ckpt" in output.out) == (0, True), output
+    assert (code, "resume: runs/version_0/checkpoints/last.ckpt" in output.err) == (0, True), output
     saved = torch.load("runs/version_0/checkpoints/last.ckpt", weights_only=True)
     assert saved["global_step"] == 6
 
