@@ -246,7 +246,7 @@ MISTAKES = [
     ("fit --ckpt_path=http://127.0.0.1:9/a.ckpt", 2, "a.ckpt; expected a path on this machine"),
     (f"fit --trainer.callbacks='{AVERAGE}'", 2, "decay: invalid 2.0; expected at least 0 and less"),
     ("fit --trainer.callbacks=EarlyStopping", 2, "EarlyStopping: the following arguments are"),
-    ("fit --trainer.logger=TensorBoardLogger", 2, "TensorBoardLogger: Neither `tensorboard` nor"),
+    ("fit --trainer.logger=MLFlowLogger", 2, "MLFlowLogger: Requirement 'mlflow>=1.0.0' not met"),
     ("fit --model.net.cutoffs=[10,300]", 2, "expected smaller than the vocabulary"),
     ("fit --trainer.accelerator=gpu", 2, "trainer: No supported gpu backend"),
     ("fit --trainer.accelerator=cpu --trainer.devices=1000", 2, "trainer.devices: invalid 1000; "),

@@ -12,6 +12,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = REPOSITORY / "experiments"
 LOGBOOK = "experiments/README.md"
+BENCH = "speed/results/2026-11-24-bench.json"
 ROOMS = sorted((REPOSITORY / "txl_lightning").glob("*/README.md"))
 PAGES = [path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "README.md", *ROOMS)]
 TRAINING = ("train-512", "train-256", "train-words", "train-quickstart")
@@ -26,12 +27,12 @@ def records(name: str) -> dict[str, dict[str, Any]]:
     return load_json(f"{name}/results.json")["records"]
 
 
-def ratios(file: str, names: tuple[str, ...], ours: str = "ours") -> str:
-    """Return the range of how many times as fast ours is as the original."""
-    found = load_json(f"speed/results/{file}.json")["cases"]
-    cases = {case["name"]: case["contestants"] for case in found}
+def ratios(names: tuple[str, ...], precision: str = "") -> str:
+    """Return the range of how many times as fast ours is as the original in float32."""
+    cases = {case["name"]: case["contestants"] for case in load_json(BENCH)["cases"]}
     fastest = [
-        cases[name]["original"]["fastest_ms"] / cases[name][ours]["fastest_ms"] for name in names
+        cases[name]["original"]["fastest_ms"] / cases[name + precision]["ours"]["fastest_ms"]
+        for name in names
     ]
     return " to ".join(f"{each:.1f}" for each in sorted({min(fastest), max(fastest)}))
 
@@ -90,7 +91,6 @@ QUICKSTART = (
 
 def list_bound_phrases() -> dict[str, list[str]]:
     """Return sentences of pages as they follow from the results."""
-    bench, quick = "2026-11-22-bench", "speed/results/2026-11-22-bench.json"
     work = records("fragmentation")["window/1"]["computed"]
     printed = (
         "12,553 tokens/s here: 3,504 steps",
@@ -102,10 +102,10 @@ def list_bound_phrases() -> dict[str, list[str]]:
         "README.md": [
             curve(),
             f"needs {work} times the work",
-            f"fastest of {load_json(quick)['rounds']}: training {ratios(bench, TRAINING)} times",
-            f"evaluation {ratios(bench, EVALUATION)} times (",
-            f"theirs in float32: {ratios('baseline', EVALUATION, 'ours, bf16')}), ",
-            f"decoding {ratios(bench, ('decode-2100',))} times",
+            f"fastest of {load_json(BENCH)['rounds']}: training {ratios(TRAINING)} times",
+            f"evaluation {ratios(EVALUATION)} times (",
+            f"theirs in float32: {ratios(EVALUATION, '-bf16')}), ",
+            f"decoding {ratios(('decode-2100',))} times",
             f"needs {shakespeare('memory', '64')} nats per character",
             f"and steps, {shakespeare('plain', '0')} (three seeds)",
             f"xz -9e compresses the same text to {xz()}",

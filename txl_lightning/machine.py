@@ -41,12 +41,12 @@ def cpu_name() -> str:
     return match[1] if match else platform.processor() or platform.machine()
 
 
-def commit() -> str | None:
+def commit(repository: Path = REPOSITORY) -> str | None:
     """Return this code's commit, "-dirty" if files differ; None outside its repository."""
-    if not (REPOSITORY / ".git").exists():
+    if not (repository / ".git").exists():
         return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    options = {"cwd": REPOSITORY, "capture_output": True, "text": True}
+    options = {"cwd": repository, "capture_output": True, "text": True}
     try:
         return subprocess.run(command, check=True, **options).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

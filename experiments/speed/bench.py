@@ -34,6 +34,7 @@ from experiments.speed.processes import start_workers
 from experiments.speed.steps import Steps
 from experiments.speed.summary import compare, format_case, summarize
 from experiments.speed.timing import Machine, time_workers
+from txl_lightning.machine import commit
 from txl_lightning.model.kernels import CUDA_KERNELS, KERNELS
 
 VERSIONS = ("torch", "transformers", "x-transformers", "labml-nn", "labml", "numpy")
@@ -89,6 +90,7 @@ def measure_cases(args: argparse.Namespace) -> dict[str, Any]:
     for name, reason in left_out.items():
         print(f"left out: {name}: {reason}")
     options = {"versions": find_versions(), "threads": args.threads, "rounds": args.rounds}
+    options |= {"before": commit(args.before)} if args.before else {}
     return options | {"left_out": left_out, "cases": cases}
 
 

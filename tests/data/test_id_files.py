@@ -202,8 +202,12 @@ def test_training_on_ids_and_on_a_store_of_them_is_the_same(txl, small, tmp_path
     results = [json.loads(txl("evaluate", "runs/version_0", "--path", path)[1].out)
                for path in ("other.npy", "store")]  # fmt: skip
     assert [result["tokens"] for result in results] == [2000, 100]
-    assert txl("predict", "runs/version_0", "--data.ids=other.npy")[0] == 0
-    assert np.isfinite(np.load("runs/version_0/nats.npy")).sum() > 90
+    nats = []
+    for root in ("runs", "again"):
+        assert txl("predict", f"{root}/version_0")[0] == 0
+        nats.append(np.load(f"{root}/version_0/nats.npy"))
+    np.testing.assert_array_equal(*nats)
+    assert np.isfinite(nats[0]).sum() > 90
     generate = ("generate", "runs/version_0", "--prompt_ids=1,2", "--max_new_tokens=3", "--seed=1")
     code, output = txl(*generate, "--out_ids=new.npy")
     assert (code, output.out) == (0, "1 2 " + " ".join(map(str, np.load("new.npy"))) + " \n")

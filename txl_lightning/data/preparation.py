@@ -241,7 +241,7 @@ def join_parts(folder: Path, units: Sequence[Unit], description: dict[str, Any])
 
 def remove_records(folder: Path) -> None:
     """Remove all that only the building of a store needs, also what killed workers leave."""
-    for path in (*folder.glob(f"*/*{RECORD}"), *folder.glob("recipe.json")):
-        path.unlink()
+    for path in (*folder.glob(f"*/*{RECORD}"), *folder.glob("*/.*"), folder / "recipe.json"):
+        path.unlink(missing_ok=True)
     for path in folder.glob(".part-*"):
         shutil.rmtree(path, ignore_errors=True)
