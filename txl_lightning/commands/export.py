@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..checkpoints import load_checkpoint
 from ..errors import require
 from ..files import write_text
 from ..model import EvalLengths, Memory, TransformerXL
@@ -27,7 +28,7 @@ from ..model.memory import count_filled
 from ..runs.folder import VOCAB
 from .card import write_card
 from .convert import fill_folder, is_fillable
-from .inputs import load_model, read_ids
+from .inputs import read_ids
 
 OUTPUTS = ["logits", "next_memory", "next_filled"]
 
@@ -62,7 +63,8 @@ def export_command(
     """
     require(is_fillable(Path(out)), "out", out, "new, or an empty folder")
     require(quantize is None or to == "onnx", "quantize", quantize, "null with pt2")
-    checkpoint, model, vocab = load_model(ckpt_path, "cpu")
+    # Not packed for a CPU, as those of `load_model`: such weights cannot be exported.
+    model, vocab = (checkpoint := load_checkpoint(ckpt_path)).build()
     require_transformer_xl(model, "ckpt_path", ckpt_path)
     lengths = EvalLengths(mem_len).resolve(model.config)
     ids = read_ids(checkpoint, vocab, path, split)[: max_tokens + 1] if quantize else None
