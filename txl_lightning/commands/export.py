@@ -63,8 +63,9 @@ def export_command(
     """
     require(is_fillable(Path(out)), "out", out, "new, or an empty folder")
     require(quantize is None or to == "onnx", "quantize", quantize, "null with pt2")
-    # Not packed for a CPU, as those of `load_model`: such weights cannot be exported.
-    model, vocab = (checkpoint := load_checkpoint(ckpt_path)).build()
+    # Packed weights, as of `load_model`, cannot be exported.
+    checkpoint = load_checkpoint(ckpt_path)
+    model, vocab = checkpoint.build()
     require_transformer_xl(model, "ckpt_path", ckpt_path)
     lengths = EvalLengths(mem_len).resolve(model.config)
     ids = read_ids(checkpoint, vocab, path, split)[: max_tokens + 1] if quantize else None
