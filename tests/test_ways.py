@@ -57,4 +57,4 @@ def test_few_files_lie_on_each_way(follow, txl, small, text_file):
     ways["evaluate"] = follow(lambda: txl("evaluate", "runs/version_0"))
     ways["generate"] = follow(lambda: txl("generate", "runs/version_0", "--max_new_tokens=9"))
     over = {way: files for way, files in ways.items() if len(files) > WAYS[way]}
-    assert not over
+    assert not over, {way: len(files) for way, files in over.items()}

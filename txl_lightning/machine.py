@@ -41,8 +41,9 @@ def cpu_name() -> str:
     return match[1] if match else platform.processor() or platform.machine()
 
 
-def commit(repository: Path = REPOSITORY) -> str | None:
+def commit(repository: Path | None = None) -> str | None:
     """Return this code's commit, "-dirty" if files differ; None outside its repository."""
+    repository = repository or REPOSITORY
     if not (repository / ".git").exists():
         return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]

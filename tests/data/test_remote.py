@@ -92,6 +92,8 @@ def test_requests_that_fail_are_sent_again(stored, monkeypatch, fault):
             raise ConnectionError("refused")
         return content[: len(content) // 2] if fault == "cut" else b"x" + content[1:]
 
+    # So many that it cannot fail by chance.
+    monkeypatch.setattr(remote, "ATTEMPTS", 20)
     # vocab.json and the manifest have no checksum until they are read whole.
     there = open_store("faulty://store")
     assert there.fingerprint

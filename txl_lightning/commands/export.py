@@ -70,7 +70,6 @@ def export_command(
     lengths = EvalLengths(mem_len).resolve(model.config)
     ids = read_ids(checkpoint, vocab, path, split)[: max_tokens + 1] if quantize else None
     program = export_program(model.float(), lengths, max_batch, max_tgt_len)
-
     facts = {
         "Memory": f"{lengths.mem_len:,} hidden states of each layer",
         "Limits": f"{max_batch:,} rows, {max_tgt_len:,} tokens in a segment",
@@ -81,8 +80,9 @@ def export_command(
         write_program(program, folder, to)
         costs = {} if ids is None else quantize_program(folder, ids, min(128, max_tgt_len))
         write_text(vocab.to_json(), folder / VOCAB)
-        name = Path(out).resolve().name
-        write_card(folder, name, model, vocab, checkpoint, to, facts | costs, shape)
+        write_card(
+            folder, Path(out).resolve().name, model, vocab, checkpoint, to, facts | costs, shape
+        )
 
     fill_folder(Path(out), write_folder)
 
