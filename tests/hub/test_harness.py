@@ -206,7 +206,7 @@ def test_a_folder_without_a_vocabulary_is_refused(tmp_path):
 
 def test_network_of_a_package_is_scored_and_has_no_class_of_transformers(tmp_path, own_package):
     save_folder(net := own_package.MyConfig().build().eval(), tmp_path / "own", Bytes())
-    with pytest.raises(CheckpointError, match="may not import my_package.MyConfig"):
+    with pytest.raises(CheckpointError, match=r"may not import my_package\.MyConfig"):
         HarnessModel(str(tmp_path / "own"))
     imports.allow_imports(["my_package"])
     [(logp, _)] = ask(
@@ -214,5 +214,5 @@ def test_network_of_a_package_is_scored_and_has_no_class_of_transformers(tmp_pat
     )
     tokens = torch.tensor([[*b"ab c de"]])
     assert logp == pytest.approx(-net.loss(tokens[:, :-1], tokens[:, 1:])[0][0, -4:].sum().item())
-    with pytest.raises(ValueError, match="own; expected .* MyNetwork does not have this"):
+    with pytest.raises(ValueError, match=r"own; expected .* MyNetwork does not have this"):
         TXLForCausalLM.from_pretrained(tmp_path / "own")

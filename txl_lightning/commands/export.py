@@ -78,11 +78,9 @@ def export_command(
 
     def write_folder(folder: Path) -> None:
         write_program(program, folder, to)
-        costs = {} if ids is None else quantize_program(folder, ids, min(128, max_tgt_len))
+        more = facts | ({} if ids is None else quantize_program(folder, ids, min(128, max_tgt_len)))
         write_text(vocab.to_json(), folder / VOCAB)
-        write_card(
-            folder, Path(out).resolve().name, model, vocab, checkpoint, to, facts | costs, shape
-        )
+        write_card(folder, Path(out).resolve().name, model, vocab, checkpoint, to, more, shape)
 
     fill_folder(Path(out), write_folder)
 
