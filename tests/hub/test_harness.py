@@ -210,9 +210,9 @@ def test_network_of_a_package_is_scored_and_has_no_class_of_transformers(tmp_pat
         HarnessModel(str(tmp_path / "own"))
     imports.allow_imports(["my_package"])
     [(logp, _)] = ask(
-        HarnessModel(str(tmp_path / "own"), tgt_len=3), "loglikelihood", ("ab ", "c de")
+        HarnessModel(str(tmp_path / "own"), tgt_len=3), "loglikelihood", ("ab", " c de")
     )
     tokens = torch.tensor([[*b"ab c de"]])
-    assert logp == pytest.approx(-net.loss(tokens[:, :-1], tokens[:, 1:])[0][0, -4:].sum().item())
+    assert logp == pytest.approx(-net.loss(tokens[:, :-1], tokens[:, 1:])[0][0, -5:].sum().item())
     with pytest.raises(ValueError, match=r"own; expected .* MyNetwork does not have this"):
         TXLForCausalLM.from_pretrained(tmp_path / "own")
