@@ -109,7 +109,7 @@ class RemoteFolder:
             if not target.is_file() or sha256_file(target) != digest:
                 raise CheckpointError(f"{self.url}/{source}: {name} is missing or damaged")
 
-    def write(self, path: str, file: BinaryIO) -> None:
+    def write_file(self, path: str, file: BinaryIO) -> None:
         """Write a file, unless there is one of its size: a content has its checksum as its name."""
         path, n_byte = f"{self.root}/{path}", file.seek(0, io.SEEK_END)
         file.seek(0)
@@ -218,7 +218,7 @@ class Mirror:
         self.remote.request("read", self.refuse_another_run)
         target = f"{folder.name}/files/{sha256_file(path)}"
         identity = io.BytesIO(path.read_bytes())
-        self.remote.request("written", lambda: self.remote.write(target, identity))
+        self.remote.request("written", lambda: self.remote.write_file(target, identity))
 
     def refuse_another_run(self) -> None:
         run, digest = self.folder.name, sha256_file(self.folder / IDENTITY)
@@ -291,10 +291,10 @@ class Mirror:
         for name, file in snapshot.files.items():
             file.seek(0)
             digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-            self.remote.write(f"{run}/files/{digests[name]}", file)
+            self.remote.write_file(f"{run}/files/{digests[name]}", file)
         content = json.dumps({"step": snapshot.step, "files": digests}).encode()
         numbers = [int(name.partition("-")[0]) for name in self.list_states()]
         name = f"{max(numbers, default=0) + 1:08}-{hash_name(content)}.json"
-        self.remote.write(f"{run}/states/{name}", io.BytesIO(content))
+        self.remote.write_file(f"{run}/states/{name}", io.BytesIO(content))
         snapshot.close()
         self.remote.remove_unused(run)

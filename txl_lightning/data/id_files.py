@@ -34,7 +34,7 @@ MEGATRON_TYPES = {1: "uint8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
 @dataclass(frozen=True)
 class IdOptions:
-    """How files of ids are read."""
+    """Options for reading files of ids."""
 
     dtype: IdType | None = None
     """Type of the ids in a .bin without an .idx; default uint16, as nanoGPT writes."""
