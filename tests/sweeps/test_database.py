@@ -125,9 +125,8 @@ def test_two_machines_share_a_grid_and_the_trial_of_a_killed_one_runs_again(
     [retry] = [trial for trial in trials if trial not in first]
     assert (proposals.first_number(retry), retry.params) == (dead.number, dead.params)
     # From its beginning.
-    assert [len(trial.intermediate_values) for trial in (retry, *first) if trial != dead] == [
-        60
-    ] * 5
+    reports = [len(trial.intermediate_values) for trial in (retry, *first) if trial != dead]
+    assert reports == [200] * 5
 
 
 @pytest.mark.slow
