@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import struct
@@ -13,6 +14,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -22,7 +24,7 @@ import pytest
 import torch
 from jsonargparse import Namespace
 
-from txl_lightning import CorpusDataModule, TransformerXL, TransformerXLConfig
+from txl_lightning import CorpusDataModule, TransformerXL, TransformerXLConfig, imports
 from txl_lightning import __main__ as entry
 from txl_lightning.errors import IGNORED_WARNINGS
 from txl_lightning.training import cli
@@ -160,6 +162,18 @@ def run_folder(tmp_path_factory, sizes) -> Path:
 
 
 @pytest.fixture
+def own_package(monkeypatch, tmp_path, repository):
+    """A user's package with the network of training/README.md, imported from its folder."""
+    page = (repository / "txl_lightning" / "training" / "README.md").read_text()
+    [code] = [each for each in re.findall("```python\n(.*?)```", page, re.S) if "MyConfig" in each]
+    (tmp_path / "my_package.py").write_text(f'__version__ = "1.5"\n{code}')
+    monkeypatch.syspath_prepend(tmp_path)
+    yield import_module("my_package")
+    sys.modules.pop("my_package", None)
+    imports.ALLOWED.clear()
+
+
+@pytest.fixture
 def txl(monkeypatch, capsys, tmp_path, text_file):
     """Run a command line in an empty folder; return its exit code and its output."""
     monkeypatch.chdir(tmp_path)
@@ -214,7 +228,8 @@ def small(sizes, text_file):
 def parse_fit():
     """Parse and check arguments of fit, with a parser built once, which takes a second."""
     entry.refuse_yaml_aliases()
-    parser = cli.make_parser("fit", cli.set_up_libraries([]))
+    cli.set_up_libraries()
+    parser = cli.make_parser("fit")
 
     def parse(*words: str) -> Namespace:
         settings = cli.parse(parser, [*map(str, words)])

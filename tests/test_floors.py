@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "txl_lightning"
 TESTS = Path(__file__).parent
 FLOORS = {
-    "errors": 0, "files": 0, "machine": 0, "progress": 0, "signals": 0, "tables": 0,
+    "errors": 0, "files": 0, "imports": 0, "machine": 0, "progress": 0, "signals": 0, "tables": 0,
     "model": 1, "data": 1, "command_line": 1,
     "evaluation": 2, "generation": 2, "runs": 2,
     "checkpoints": 3, "analysis": 3,
@@ -21,11 +21,11 @@ FLOORS = {
 # The present line counts; the goals are 13,000 in all and 14,000 of tests. Lower a budget with
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
-    "top": 1168, "model": 2531, "data": 3971, "evaluation": 402, "generation": 682,
-    "runs": 493, "checkpoints": 1058, "convert": 513, "analysis": 713, "training": 3485,
-    "sweeps": 724, "hub": 499, "commands": 1898,
+    "top": 1239, "model": 2723, "data": 3987, "evaluation": 399, "generation": 678,
+    "runs": 493, "checkpoints": 1068, "convert": 513, "analysis": 713, "training": 3527,
+    "sweeps": 726, "hub": 501, "commands": 1906,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_137, 20_976, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_473, 21_685, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
@@ -80,9 +80,9 @@ def test_a_room_imports_only_from_lower_floors():
             assert is_lower or (name, other) in UPWARD, f"{path}: {here} imports {other}"
 
 
-def test_the_network_imports_torch_and_no_other_room_but_errors():
+def test_the_network_imports_torch_and_no_other_room_but_errors_and_imports():
     for path in (PACKAGE / "model").rglob("*.py"):
-        assert imported_rooms(path) <= {"model", "errors"}, path
+        assert imported_rooms(path) <= {"model", "errors", "imports"}, path
 
 
 def test_each_room_stays_within_its_line_budget():

@@ -156,6 +156,7 @@ DEFINED = [
     r"12,300 tokens/s here: 1,450 steps",
     r"1\.5 times its minutes",
     r"over 16 segments",
+    r"network in 40 lines",
     r"at 80/2100 \(12 layers of 512\)",
     r"original's type 1",
     r"sample [12] ",

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from txl_lightning import __main__ as entry
-from txl_lightning import command_line
+from txl_lightning import command_line, imports
+from txl_lightning.training import options
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = ("configs", "experiments", "tests", "txl_lightning")
@@ -71,12 +72,17 @@ def test_the_first_page_shows_how_to_train_measure_and_generate():
 
 
 @pytest.mark.parametrize(("page", "command"), OURS)
-def test_a_command_of_a_page_parses(page, command, parse_fit, monkeypatch):
+def test_a_command_of_a_page_parses(page, command, parse_fit, monkeypatch, own_package):
     monkeypatch.chdir(REPOSITORY)
     name, *words = shlex.split(command.split(" | ")[0])
+    packages, words = command_line.take_option(words, "--allow_imports")
+    imports.allow_imports(packages)
     words = [word.replace("RUN/config.yaml", "configs/smoke.yaml") for word in words]
     words = entry.name_checkpoint(name, words)
-    if isinstance(command_line.COMMANDS[name], command_line.TrainerCommand):
+    words, net_class = options.find_net_class(words)
+    if net_class:
+        assert options.parse(options.make_parser(name, words, net_class), words)
+    elif isinstance(command_line.COMMANDS[name], command_line.TrainerCommand):
         assert parse_fit(*words)
     else:
         assert entry.make_parser(name)[1].parse_args(words)

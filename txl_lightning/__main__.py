@@ -17,8 +17,9 @@ from importlib import import_module
 import jsonargparse
 
 from . import __version__, errors, signals
-from .command_line import COMMANDS, PROGRAM, Parser, TrainerCommand, list_commands
+from .command_line import COMMANDS, PROGRAM, Parser, TrainerCommand, list_commands, take_option
 from .files import YamlLoader
+from .imports import allow_imports
 
 WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 """Errors that only writing causes; without a permission, reading fails too."""
@@ -90,7 +91,9 @@ def run(arguments: list[str]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A locale that lacks a character (LC_ALL=C) is no reason to fail after hours.
         sys.stdout.reconfigure(errors="backslashreplace")
-    words = name_checkpoint(name, [underscore_name(word) for word in words])
+    packages, words = take_option([*map(underscore_name, words)], "--allow_imports")
+    allow_imports(packages)
+    words = name_checkpoint(name, words)
     call = run_trainer_command if isinstance(command, TrainerCommand) else run_function
     try:
         with redirect_stdout(errors.PrintableStream(sys.stdout)):

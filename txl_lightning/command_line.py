@@ -13,6 +13,7 @@ from jsonargparse import ActionConfigFile, ArgumentParser, DefaultHelpFormatter,
 
 from .errors import describe_types, prefix_errors, shorten, suggest_key
 from .files import find_config
+from .imports import REFUSED
 
 PROGRAM = "txl-lightning"
 MAX_WIDTH = 100
@@ -207,8 +208,7 @@ def explain_value_error(message: str) -> str:
         class_name, reason = match.groups()
         if refused := re.match(r"Importing '([\w.]+)' is not allowed", reason):
             package = refused[1].partition(".")[0]
-            reason = f"a config may not import {refused[1]}; "
-            reason += f"if it is your own, add --allow_imports {package} to the command"
+            reason = REFUSED.format(refused[1], package)
             class_name = None
         key = re.match(r'Parser key "([\w.]+)"', message)
         parts = [key and key[1], class_name, explain_value_error(reason)]
@@ -257,8 +257,20 @@ class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
         return f"{text} ({'; '.join(notes)})".strip() if notes else text
 
 
+def take_option(words: list[str], *names: str) -> tuple[list[str], list[str]]:
+    """Return all values of an option, and the words without it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument(*names, dest="values", action="append", default=[])
+    try:
+        settings, others = parser.parse_known_args(words)
+    except argparse.ArgumentError as error:
+        raise ValueError(f"{names[-1].lstrip('-')}: {error.message}") from error
+    return settings.values, others
+
+
 def list_commands() -> str:
     """Return the usage of the program: a line for each command."""
     lines = [f"  {name:13}{command.summary}" for name, command in COMMANDS.items()]
     usage = f"usage: {PROGRAM} COMMAND [options]\n"
-    return "\n".join([usage, *lines, "\nCOMMAND --help lists its options."])
+    own = "--allow_imports PACKAGE lets settings and checkpoints name classes of your package."
+    return "\n".join([usage, *lines, "\nCOMMAND --help lists its options.", own])

@@ -39,6 +39,12 @@ class DataError(ValueError):
     exit_code = 3
 
 
+class ClassError(ValueError):
+    """A class of another package that may not be imported, or is missing."""
+
+    exit_code = 2
+
+
 class CheckpointError(ValueError):
     """A checkpoint that is damaged, missing or of an unknown format."""
 

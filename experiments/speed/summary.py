@@ -6,6 +6,7 @@ from typing import Any
 from experiments.speed.cases import Case
 from experiments.speed.contestants import FLOOR
 from experiments.speed.timing import STEPS, SUMS, Times
+from txl_lightning.model.contract import describe_config
 
 SAME_NATS = 1e-4
 """Nats of the same weights differ by less."""
@@ -31,7 +32,7 @@ def summarize(case: Case, times: Times, details: dict[str, Any]) -> dict[str, An
         "name": case.name,
         "kind": case.kind,
         "dtype": str(case.dtype).removeprefix("torch."),
-        "sizes": case.config.to_dict(),
+        "sizes": describe_config(case.config),
         "rows": case.rows,
         "tgt_len": case.tgt_len,
         "mem_len": case.mem_len,

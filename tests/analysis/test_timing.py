@@ -26,7 +26,7 @@ def test_a_segment_after_a_full_memory_or_a_window_alone_is_timed_with_its_softm
     make_net, monkeypatch
 ):
     net = make_net()
-    monkeypatch.setattr(timing, "CachedReader", RecordingReader)
+    monkeypatch.setattr(timing, "make_reader", RecordingReader)
     monkeypatch.setattr(timing, "read_clock", recorded("clock", timing.read_clock))
     monkeypatch.setattr(net.head, "forward", recorded("softmax", net.head.forward))
     with torch.inference_mode():

@@ -221,7 +221,7 @@ def test_latest_checkpoint_has_the_most_steps_of_the_last_run_whatever_the_file_
 
 def test_checkpoint_of_a_later_format_is_refused(tmp_path):
     save_checkpoint({KEY: {"format": FORMAT + 1}}, tmp_path / "a.ckpt", {"step": 1, "exact": True})
-    with pytest.raises(CheckpointError, match=r"later release \(format 2\); this release reads "):
+    with pytest.raises(CheckpointError, match=r"later release \(format 3\); this release reads "):
         load_checkpoint(tmp_path / "a.ckpt")
 
 

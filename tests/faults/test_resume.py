@@ -51,7 +51,8 @@ def test_two_processes_killed_five_times_match_an_uninterrupted_run_with_their_o
         kill_five_times(place, f"two{nth or ''}", *options, ranks=2, whom=whom)
         finish(*options, ranks=2)
     state = place.state()["txl_lightning"]
-    assert state["memory"]["h"][:, :2].ne(state["memory"]["h"][:, 2:]).any()
+    h_NBMD = state["memory"]["h_NBMD"]
+    assert h_NBMD[:, :2].ne(h_NBMD[:, 2:]).any()
     first, second = (rank["rng"]["torch"] for rank in state["ranks"])
     assert not first.equal(second)
 

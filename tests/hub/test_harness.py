@@ -15,13 +15,15 @@ from lm_eval.tasks import TaskManager
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import txl_lightning
+from txl_lightning import imports
 from txl_lightning.checkpoints import save_folder
 from txl_lightning.data.store import EvalText
 from txl_lightning.data.tokens import Text
 from txl_lightning.data.vocab import Bytes
-from txl_lightning.errors import DataError
+from txl_lightning.errors import CheckpointError, DataError
 from txl_lightning.evaluation.protocols import Protocol
 from txl_lightning.evaluation.scoring import evaluate
+from txl_lightning.hub import TXLForCausalLM
 from txl_lightning.hub.harness import HarnessModel
 
 pytestmark = pytest.mark.slow
@@ -200,3 +202,17 @@ def test_a_folder_without_a_vocabulary_is_refused(tmp_path):
     save_folder(make_float_net(), tmp_path)
     with pytest.raises(DataError, match=r"pretrained: .* has no vocabulary; convert with --vocab"):
         HarnessModel(str(tmp_path))
+
+
+def test_network_of_a_package_is_scored_and_has_no_class_of_transformers(tmp_path, own_package):
+    save_folder(net := own_package.MyConfig().build().eval(), tmp_path / "own", Bytes())
+    with pytest.raises(CheckpointError, match=r"may not import my_package\.MyConfig"):
+        HarnessModel(str(tmp_path / "own"))
+    imports.allow_imports(["my_package"])
+    [(logp, _)] = ask(
+        HarnessModel(str(tmp_path / "own"), tgt_len=3), "loglikelihood", ("ab", " c de")
+    )
+    tokens = torch.tensor([[*b"ab c de"]])
+    assert logp == pytest.approx(-net.loss(tokens[:, :-1], tokens[:, 1:])[0][0, -5:].sum().item())
+    with pytest.raises(ValueError, match=r"own; expected .* MyNetwork does not have this"):
+        TXLForCausalLM.from_pretrained(tmp_path / "own")

@@ -65,7 +65,7 @@ class Record(Checkpoint):
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         memory = module.memory_bank.committed.get(("train", 0))
-        self.filled.append(0 if memory is None else int(memory.filled_B.min()))
+        self.filled.append(int(memory.filled_B.min()) if hasattr(memory, "filled_B") else 0)
         self.segments.append(batch)
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):

@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import CSVLogger
 from txl_lightning import TransformerXLConfig
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.errors import CheckpointError, DataError
+from txl_lightning.model.contract import describe_config
 from txl_lightning.runs.folder import lock_folder
 from txl_lightning.runs.logger import RunLogger
 from txl_lightning.runs.metrics_table import read_log
@@ -95,7 +96,7 @@ def test_start_skips_a_damaged_checkpoint_and_removes_partial_files_of_ended_pro
 def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="every_n_steps: invalid 0; expected at least 1"):
         CheckpointConfig(0)
-    learned = TransformerXLConfig(n_token=9, positions="learned", clamp_len=4).to_dict()
+    learned = describe_config(TransformerXLConfig(n_token=9, positions="learned", clamp_len=4))
     settings = Namespace(net=Namespace(**learned | {"clamp_len": 5}))
     check_same_model(settings, {"net": learned | {"clamp_len": 5}}, training=False)
     with pytest.raises(ValueError, match=r"model\.net\.clamp_len: invalid 5; expected 4, as in"):

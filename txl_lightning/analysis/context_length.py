@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require
-from ..model import CachedReader, EvalLengths, TransformerXL, eval_mode
+from ..model import EvalLengths, Network, eval_mode, find_device, make_reader
 
 THRESHOLD = 0.01
 """Smallest gain that counts (1 % in the paper)."""
@@ -82,7 +82,7 @@ def spread_targets(n_token: int, longest: int, count: int) -> np.ndarray:
 
 @torch.no_grad()
 def score_context(
-    model: TransformerXL,
+    model: Network,
     tokens: np.ndarray,
     target_P: np.ndarray,
     context: int,
@@ -99,10 +99,10 @@ def score_context(
     """
     # Absolute positions depend on the segment; for relative ones, segments do not matter if the
     # whole window is visible.
-    at_once = mem_len is None and model.config.is_absolute
+    at_once = mem_len is None and getattr(model.config, "is_absolute", False)
     segment = context if at_once else min(context, tgt_len)
     mem_len = context if mem_len is None else mem_len
-    n_score = model.config.n_head * segment * (segment + mem_len)
+    n_score = getattr(model.config, "n_head", 1) * segment * (segment + mem_len)
     parts = []
     with eval_mode(model):
         for target_p in np.array_split(target_P, -(-len(target_P) // max(1, SCORES // n_score))):
@@ -113,13 +113,13 @@ def score_context(
     return torch.cat(parts).double().cpu().numpy()
 
 
-def score_windows(model: TransformerXL, window_PW: Tensor, segment: int, mem_len: int) -> Tensor:
+def score_windows(model: Network, window_PW: Tensor, segment: int, mem_len: int) -> Tensor:
     """Return nats_P of each window's last token, predicted from the others."""
-    reader, window_PW = CachedReader(model), window_PW.to(model.device)
+    reader, window_PW = make_reader(model), window_PW.to(find_device(model))
     memory = reader.empty_memory(len(window_PW), EvalLengths(mem_len))
     context = window_PW.size(1) - 1
     # The first segment is the short one, so that targets are at the end of a full one.
     ends = range((context - 1) % segment + 1, context, segment)
     for start, stop in pairwise([0, *ends, context]):
         h_PLD, memory = reader.hidden(window_PW[:, start:stop], memory)
-    return model.head.nats(h_PLD[:, -1:], window_PW[:, -1:])[:, 0]
+    return reader.head.nats(h_PLD[:, -1:], window_PW[:, -1:])[:, 0]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import require
 from ..evaluation.scoring import stream_nats
-from ..model import TransformerXL
+from ..model import Network
 
 
 def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ def mean_and_error(samples: np.ndarray, name: str, prefix: str = "") -> dict[str
 
 
 def score_memory_lens(
-    model: TransformerXL,
+    model: Network,
     tokens: np.ndarray,
     mem_lens: Sequence[int],
     *,

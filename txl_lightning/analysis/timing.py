@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..model import CachedReader, EvalLengths, TransformerXL
+from ..model import EvalLengths, Network, find_device, make_reader
 
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 """The paper's speedup over a sliding window, by attention length (Table 9, one GPU)."""
@@ -20,10 +20,10 @@ FILL_LEN = 256
 
 
 def time_segments(
-    model: TransformerXL, attention_len: int, tgt_len: int, batch_size: int = 1
+    model: Network, attention_len: int, tgt_len: int, batch_size: int = 1
 ) -> Iterator[float]:
     """Yield the seconds of each further tgt_len tokens, after a memory of attention_len."""
-    reader, generator = CachedReader(model), torch.Generator().manual_seed(0)
+    reader, generator = make_reader(model), torch.Generator().manual_seed(0)
     # Allocate the full memory now, so that a failure does not come after hours of filling it.
     model.empty_memory(batch_size, EvalLengths(attention_len))
     memory = reader.empty_memory(batch_size, EvalLengths(attention_len))
@@ -37,31 +37,31 @@ def time_segments(
         yield read_clock(model) - start
 
 
-def time_windows(model: TransformerXL, attention_len: int) -> Iterator[float]:
+def time_windows(model: Network, attention_len: int) -> Iterator[float]:
     """Yield the seconds of each prediction of one token from a new window of attention_len."""
-    reader, generator = CachedReader(model), torch.Generator().manual_seed(0)
+    reader, generator = make_reader(model), torch.Generator().manual_seed(0)
     while True:
         window_1L = draw_tokens(model, (1, attention_len), generator)
         start = read_clock(model)
         h_1LD, _ = reader.hidden(window_1L, reader.empty_memory(1, EvalLengths(0)))
-        model.head(h_1LD[:, -1:])
+        reader.head(h_1LD[:, -1:])
         yield read_clock(model) - start
 
 
-def draw_tokens(model: TransformerXL, shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
-    return torch.randint(model.config.n_token, shape, generator=draw).to(model.device)
+def draw_tokens(model: Network, shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
+    return torch.randint(model.config.n_token, shape, generator=draw).to(find_device(model))
 
 
-def read_clock(model: TransformerXL) -> float:
+def read_clock(model: Network) -> float:
     """Return seconds, after the device has finished all work."""
-    if model.device.type == "cuda":
+    if find_device(model).type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 @torch.inference_mode()
 def compare_with_window(
-    model: TransformerXL, lengths: list[int], tgt_len: int, segments: int, positions: int
+    model: Network, lengths: list[int], tgt_len: int, segments: int, positions: int
 ) -> list[dict[str, Any]]:
     """Return a row for each attention length: times per token, and the speedup by memory.
 
@@ -101,7 +101,7 @@ def is_disturbed(rows: list[dict[str, Any]]) -> bool:
 
 @torch.inference_mode()
 def measure_latency(
-    model: TransformerXL, mem_len: int, batches: list[int], tokens: int
+    model: Network, mem_len: int, batches: list[int], tokens: int
 ) -> list[dict[str, Any]]:
     """Return a row for each batch size: tokens per second, and percentiles of ms per token."""
     rows = []

@@ -16,9 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 from ..data.vocab import Bytes, Vocabulary, WordOptions, Words, read_vocabulary_file
 from ..data.vocab.words import UNKNOWN
-from ..errors import CheckpointError, DataError, require
+from ..errors import CheckpointError, ClassError, DataError, require
 from ..files import read_json, replace_file
-from ..model import TransformerXL, TransformerXLConfig
+from ..model import Network, NetworkConfig
 from ..runs.folder import VOCAB
 
 # Matches, in torch's error, the class that a file would import.
@@ -70,6 +70,8 @@ def refuse_damaged(path: Path, message: str) -> Iterator[None]:
         yield
     except MemoryError:
         raise
+    except ClassError as error:
+        raise CheckpointError(f"{path}: {error}") from error
     except PermissionError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     except Exception as error:
@@ -164,11 +166,11 @@ class WeightMap(NamedTuple):
     """Optional tensors that repeat another one: name of the copy -> name of the source."""
 
 
-def map_weights(config: TransformerXLConfig, map_weight: Callable[[str], Part | None]) -> WeightMap:
+def map_weights(config: NetworkConfig, map_weight: Callable[[str], Part | None]) -> WeightMap:
     """Map every weight of a network by name; None if it is in the part of another weight."""
     parts, copies = [], {}
     first: dict[Tensor, str] = {}
-    for ours, weight in empty_network(config).named_parameters(remove_duplicate=False):
+    for ours, weight in empty_network(config).state_dict(keep_vars=True).items():
         if part := map_weight(ours):
             parts.append(part)
             # A weight that is shared has several names.
@@ -178,7 +180,7 @@ def map_weights(config: TransformerXLConfig, map_weight: Callable[[str], Part | 
     return WeightMap(parts, copies)
 
 
-def map_own_weights(config: TransformerXLConfig) -> WeightMap:
+def map_own_weights(config: NetworkConfig) -> WeightMap:
     return map_weights(config, lambda name: Part((name,), (name,)))
 
 
@@ -194,20 +196,20 @@ class SkipInit(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def empty_network(config: TransformerXLConfig) -> TransformerXL:
+def empty_network(config: NetworkConfig) -> Network:
     """Return a network with names and shapes on the meta device; no memory is allocated."""
     try:
         with torch.device("meta"), SkipInit():
-            return TransformerXL(config)
+            return config.build()
     except RuntimeError as error:
         raise ValueError(f"net: sizes beyond those of tensors: {error}") from error
 
 
 def load_weights(
     theirs: Mapping[str, Tensor],
-    map_names: Callable[[TransformerXLConfig], WeightMap],
-    config: TransformerXLConfig,
-) -> TransformerXL:
+    map_names: Callable[[NetworkConfig], WeightMap],
+    config: NetworkConfig,
+) -> Network:
     """Build a network, in eval mode and the precision of its weights, from tensors of any code.
 
     Shapes are checked before memory is allocated; errors are those of `match_weights`.
@@ -215,18 +217,18 @@ def load_weights(
     return build_network(match_weights(theirs, map_names, config), config)
 
 
-def build_network(ours: Mapping[str, Tensor], config: TransformerXLConfig) -> TransformerXL:
+def build_network(ours: Mapping[str, Tensor], config: NetworkConfig) -> Network:
     with SkipInit():
-        model = TransformerXL(config)
-    model = model.to(ours["layers.0.attention.o_net.weight"].dtype)
+        model = config.build()
+    model = model.to(next(each.dtype for each in ours.values() if each.is_floating_point()))
     model.load_state_dict(ours)
     return model.eval()
 
 
 def match_weights(
     theirs: Mapping[str, Tensor],
-    map_names: Callable[[TransformerXLConfig], WeightMap],
-    config: TransformerXLConfig,
+    map_names: Callable[[NetworkConfig], WeightMap],
+    config: NetworkConfig,
 ) -> dict[str, Tensor]:
     """Return tensors of any code under the names of a network, which is not built.
 
@@ -235,7 +237,8 @@ def match_weights(
             differs from the one it should repeat; the message names it.
     """
     deepest = f"at most {len(theirs)}, as there are {len(theirs)} tensors"
-    require(config.n_layer <= len(theirs), "n_layer", config.n_layer, deepest)
+    n_layer = getattr(config, "n_layer", 0)
+    require(n_layer <= len(theirs), "n_layer", n_layer, deepest)
     names = map_names(config)
     copies = {name: source for name, source in names.copies.items() if source in theirs}
     for name, source in copies.items():
@@ -267,7 +270,7 @@ def convert_part(part: Part, state: Mapping[str, Tensor], shapes: Mapping[str, T
         ours = part.to_ours(*theirs)
     except (RuntimeError, LookupError):
         ours = ()
-    floating = all(tensor.is_floating_point() for tensor in theirs)
+    floating = {tensor.is_floating_point() for tensor in (*theirs, *expected)} in ({True}, {False})
     if floating and [tensor.shape for tensor in ours] == [tensor.shape for tensor in expected]:
         return ours
     kinds = [f"{list(tensor.shape)} {str(tensor.dtype)[6:]}" for tensor in theirs]

@@ -16,9 +16,9 @@ from ..data.store import Store
 from ..data.tasks import TaskStore
 from ..data.vocab import Vocabulary, WordOptions, load_vocabulary
 from ..data.vocab.words import DEFAULTS
-from ..errors import CheckpointError, DataError
+from ..errors import CheckpointError, ClassError, DataError
 from ..files import load_yaml, sha256_file
-from ..model import TransformerXL, TransformerXLConfig
+from ..model.contract import Network, NetworkConfig, describe_config, make_config
 from ..runs.folder import (
     CHECKPOINTS,
     CONFIG,
@@ -40,6 +40,7 @@ from .contents import (
     require_file,
 )
 from .saving import (
+    FOLDER_FORMAT,
     FORMAT,
     KEY,
     WEIGHTS,
@@ -101,7 +102,7 @@ class LoadedCheckpoint:
             ours = {name.removeprefix("net."): tensor for name, tensor in named}
             return match_weights(ours, map_own_weights, self.config)
 
-    def build_network(self) -> TransformerXL:
+    def build_network(self) -> Network:
         """Return the network in eval mode; a folder's has the precision of its weights."""
         with self.refuse_damaged():
             model = build_network(self.weights, self.config)
@@ -114,7 +115,7 @@ class LoadedCheckpoint:
         with self.refuse_damaged():
             return load_vocabulary(self.saved["CorpusDataModule"]["vocab"])
 
-    def build(self) -> tuple[TransformerXL, Vocabulary]:
+    def build(self) -> tuple[Network, Vocabulary]:
         """Return the network in eval mode and the vocabulary; CheckpointError if it has none."""
         model, vocab = self.build_network(), self.load_vocabulary()
         if vocab is None:
@@ -142,8 +143,12 @@ class LoadedCheckpoint:
         return config.name, store
 
     @property
-    def config(self) -> TransformerXLConfig:
-        return TransformerXLConfig(**self.settings["net"])
+    def config(self) -> NetworkConfig:
+        try:
+            return make_config(self.settings["net"])
+        except ClassError as error:
+            made_with = self.saved[KEY]["environment"]["network"]
+            raise ClassError(f"{error} (it was trained with {made_with})") from error
 
     def refuse_damaged(self) -> AbstractContextManager[None]:
         if self.path.is_dir():
@@ -151,7 +156,7 @@ class LoadedCheckpoint:
         return refuse_damaged(self.path, FOREIGN.format(self.path))
 
 
-def load(path: str | Path) -> tuple[TransformerXL, Vocabulary]:
+def load(path: str | Path) -> tuple[Network, Vocabulary]:
     """Load the network of a run, in eval mode, and its vocabulary.
 
     >>> model, vocab = load("version_0")
@@ -258,9 +263,10 @@ def load_folder(folder: Path) -> LoadedCheckpoint:
     if KEY not in settings:
         raise CheckpointError(f"{path}: not written by convert; convert {folder} first")
     with errors_in(path):
-        if settings[KEY]["format"] > FORMAT:
-            raise ValueError(f"written by a later release; this one reads formats up to {FORMAT}")
-        net = TransformerXLConfig(**settings["net"]).to_dict()
+        if settings[KEY]["format"] > FOLDER_FORMAT:
+            supported = f"this one reads formats up to {FOLDER_FORMAT}"
+            raise ValueError(f"written by a later release; {supported}")
+        net = describe_config(make_config(settings["net"]))
     require_file(weights)
     sha256 = sha256_file(weights)
     expected, rest = (settings[KEY].get(name) for name in ("weights_sha256", "rest"))

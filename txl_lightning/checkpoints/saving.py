@@ -32,7 +32,7 @@ from ..files import (
     write_json,
     write_text,
 )
-from ..model import TransformerXL
+from ..model.contract import Network, describe_config
 from ..runs.folder import CONVERTED, LAST, PREVIOUS, VOCAB
 from ..signals import is_child
 from .contents import refuse_damaged, save_tensors
@@ -43,7 +43,8 @@ MODEL_TYPE = "txl-lightning"
 """Name by which transformers finds the class of a folder, in hub/."""
 WEIGHTS = "model.safetensors"
 # Incremented when older releases cannot read new checkpoints.
-FORMAT = 1
+FORMAT = 2
+FOLDER_FORMAT = 1
 # Largest number of manifest entries: the file's own, and those of files it has replaced.
 N_ENTRY = 4
 SHAPE = {...: {"step": int, "exact": bool, "bytes": int}}
@@ -145,15 +146,15 @@ def installed_versions() -> dict[str, str]:
     return {"python": platform.python_version(), "txl-lightning": __version__, **others}
 
 
-def save_folder(model: TransformerXL, folder: Path, vocab: Vocabulary | None = None) -> None:
+def save_folder(model: Network, folder: Path, vocab: Vocabulary | None = None) -> None:
     """Write a network, and its vocabulary if there is one; shared weights are written once."""
     save_tensors(dict(model.named_parameters()), folder / WEIGHTS)
     if vocab is not None:
         write_text(vocab.to_json(), folder / VOCAB)
-    net = model.config.to_dict()
+    net = describe_config(model.config)
     checksums = {"weights_sha256": sha256_file(folder / WEIGHTS), "rest": hash_rest(folder, net)}
     # Written last, so that an interrupted export is not a valid folder.
-    settings = {KEY: {"format": FORMAT} | checksums, "model_type": MODEL_TYPE, "net": net}
+    settings = {KEY: {"format": FOLDER_FORMAT} | checksums, "model_type": MODEL_TYPE, "net": net}
     write_json(settings, folder / CONVERTED)
 
 

@@ -15,6 +15,7 @@ from ..checkpoints.contents import load_json
 from ..convert import load_any_checkpoint, save_huggingface
 from ..errors import require
 from ..files import explain_write_errors, flush_to_disk, local_path
+from ..model.contract import require_transformer_xl
 from ..progress import show_progress
 from ..runs.folder import CONVERTED, find_checkpoint
 from .card import CARD, write_card
@@ -51,6 +52,7 @@ def convert_command(
     require(is_fillable(folder), "out", out, "new, or an empty folder")
     with show_progress("convert", 2, in_bytes=False) as advance:
         model, vocabulary, ours = load_any_checkpoint(source, args, vocab)
+        require_transformer_xl(model, "source", source)
         advance(1)
 
         def write_folder(part: Path) -> None:

@@ -18,7 +18,7 @@ from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.scoring import evaluate
 from ..files import check_file_writable, explain_write_errors, replace_file
-from ..model import TransformerXL, Weights
+from ..model import Network, Weights
 from ..progress import show_progress
 from ..runs.wandb_api import add_evaluation
 from .card import CARD, add_result
@@ -116,7 +116,7 @@ def select_text(path: str | None, corpus: str | None, folder: str) -> DataConfig
 
 
 def score(
-    model: TransformerXL, text: EvalText, protocol: Protocol, per_token: str | None
+    model: Network, text: EvalText, protocol: Protocol, per_token: str | None
 ) -> dict[str, Any]:
     n_token = protocol.stream(text.tokens).end
     with show_progress(protocol.name, n_token, in_bytes=False) as advance:

@@ -22,6 +22,7 @@ from ..errors import require
 from ..files import write_text
 from ..model import EvalLengths, Memory, TransformerXL
 from ..model.config import ContextLengths
+from ..model.contract import require_transformer_xl
 from ..model.kernels import KERNELS
 from ..model.memory import count_filled
 from ..runs.folder import VOCAB
@@ -64,10 +65,10 @@ def export_command(
     require(quantize is None or to == "onnx", "quantize", quantize, "null with pt2")
     # Not packed for a CPU, as those of `load_model`: such weights cannot be exported.
     model, vocab = (checkpoint := load_checkpoint(ckpt_path)).build()
+    require_transformer_xl(model, "ckpt_path", ckpt_path)
     lengths = EvalLengths(mem_len).resolve(model.config)
     ids = read_ids(checkpoint, vocab, path, split)[: max_tokens + 1] if quantize else None
     program = export_program(model.float(), lengths, max_batch, max_tgt_len)
-
     facts = {
         "Memory": f"{lengths.mem_len:,} hidden states of each layer",
         "Limits": f"{max_batch:,} rows, {max_tgt_len:,} tokens in a segment",
@@ -76,10 +77,9 @@ def export_command(
 
     def write_folder(folder: Path) -> None:
         write_program(program, folder, to)
-        costs = {} if ids is None else quantize_program(folder, ids, min(128, max_tgt_len))
+        more = facts | ({} if ids is None else quantize_program(folder, ids, min(128, max_tgt_len)))
         write_text(vocab.to_json(), folder / VOCAB)
-        name = Path(out).resolve().name
-        write_card(folder, name, model, vocab, checkpoint, to, facts | costs, shape)
+        write_card(folder, Path(out).resolve().name, model, vocab, checkpoint, to, more, shape)
 
     fill_folder(Path(out), write_folder)
 

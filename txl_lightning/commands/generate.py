@@ -14,7 +14,7 @@ from ..data.vocab import Vocabulary
 from ..errors import require, require_at_least, unfiltered_stdout
 from ..files import check_file_writable, replace_file
 from ..generation.state import DecodingState, find_missing_memory, load_state, save_state
-from ..model import TransformerXL, Weights
+from ..model import Network, Weights, find_device
 from ..signals import defer_signals
 from .inputs import Device, load_model, read_prompt, read_prompt_ids, read_prompt_lines
 
@@ -91,7 +91,7 @@ def generate_command(
     if prompt_ids is not None:
         texts = [read_prompt_ids(prompt_ids, model.config.n_token)]
     # Fail early with too many samples: each step allocates this many logits.
-    torch.empty(settings.num_samples, model.config.n_token, device=model.device)
+    torch.empty(settings.num_samples, model.config.n_token, device=find_device(model))
     # A state belongs to one precision: with another, the memory would have other values.
     precision = "" if settings.weights == "float32" else f" {settings.weights}"
     sha256 = checkpoint.sha256 + precision
@@ -110,7 +110,7 @@ def generate_command(
 
 def start_state(
     texts: Sequence[generation.Prompt | None],
-    model: TransformerXL,
+    model: Network,
     vocab: Vocabulary,
     settings: TextOptions,
     sha256: str,
@@ -138,7 +138,7 @@ def start_state(
 
 
 def search_text(
-    model: TransformerXL, vocab: Vocabulary, state: DecodingState, settings: TextOptions
+    model: Network, vocab: Vocabulary, state: DecodingState, settings: TextOptions
 ) -> Iterator[DecodingState]:
     """Yield the state with the likeliest continuation found."""
     prefix = state.row_tokens(0)[-UNFINISHED:].tolist()

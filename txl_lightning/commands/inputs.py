@@ -18,7 +18,7 @@ from ..data.user_files import find_slices
 from ..data.vocab import Vocabulary
 from ..errors import DataError, invalid, require
 from ..files import check_folder_writable
-from ..model import TransformerXL, Weights, pack_weights
+from ..model import Network, Weights, pack_weights
 
 Device = Literal["cpu", "cuda"] | None
 
@@ -31,7 +31,7 @@ def pick_device(device: Device) -> str:
 
 def load_model(
     ckpt_path: str | Path, device: Device, weights: Weights = "float32"
-) -> tuple[LoadedCheckpoint, TransformerXL, Vocabulary]:
+) -> tuple[LoadedCheckpoint, Network, Vocabulary]:
     """Load a checkpoint; return it with its network on the device, and its vocabulary."""
     name = pick_device(device)
     checkpoint = load_checkpoint(ckpt_path)

@@ -15,6 +15,7 @@ from ..analysis.loss_by_position import (
 )
 from ..errors import require
 from ..machine import describe_environment
+from ..model.contract import find_device, is_transformer_xl
 from ..progress import show_progress
 from ..tables import write_table
 from .inputs import Device, load_model, make_output_folder, read_ids
@@ -57,10 +58,11 @@ def inspect_command(
     lengths = sorted({0, trained, *(mem_lens or multiples)})
     with show_progress("inspect", len(lengths) + 1, in_bytes=False) as advance:
         nats = score_memory_lens(model, ids, lengths, **segments, advance=advance)
-        attention = measure_attention_distance(model, ids, **segments)
+        has_attention = is_transformer_xl(model)
+        attention = measure_attention_distance(model, ids, **segments) if has_attention else []
         advance(1)
     origin = {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
-    origin |= {"path": path, "split": split} | describe_environment(model.device)
+    origin |= {"path": path, "split": split} | describe_environment(find_device(model))
     origin |= {"tokens": len(ids), "unit": vocab.unit, "trained_mem_len": trained, **segments}
     write_results(folder, nats, attention, origin)
 
@@ -76,12 +78,16 @@ def write_results(
     plot_positions = partial(plots.plot_loss_by_position, unit=unit)
     write_table(memory, folder / "memory", origin, plot_memory)
     write_table(positions, folder / "positions", origin, plot_positions)
-    write_table(attention, folder / "attention", origin, partial(plots.plot_attention, unit=unit))
     print(f"mem_len  nats per {unit}  saved (and its standard error)")
     for row in memory:
         saved = f"{row['saved']:7.4f} ({row['saved_standard_error']:.4f})"
         print(f"{row['mem_len']:7,}  {row['nats']:{len(unit) + 9}.4f}  {saved}")
-    print(f"layer  mean distance of each head, {unit}s")
-    for layer, heads in plots.group_by(attention, "layer").items():
-        print(f"{layer:5}  " + "  ".join(f"{row['mean']:.1f}" for row in heads))
+    if attention:
+        draw = partial(plots.plot_attention, unit=unit)
+        write_table(attention, folder / "attention", origin, draw)
+        print(f"layer  mean distance of each head, {unit}s")
+        for layer, heads in plots.group_by(attention, "layer").items():
+            print(f"{layer:5}  " + "  ".join(f"{row['mean']:.1f}" for row in heads))
+    else:
+        print("attention distance: this network does not have it")
     print(f"written to {folder}")

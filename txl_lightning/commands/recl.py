@@ -13,7 +13,7 @@ from ..checkpoints import LoadedCheckpoint
 from ..data.vocab import Vocabulary
 from ..errors import require
 from ..machine import describe_environment
-from ..model import TransformerXL
+from ..model import Network, find_device
 from ..progress import show_progress
 from ..runs.folder import find_checkpoint
 from ..runs.listing import shorten_paths
@@ -72,7 +72,7 @@ def recl_command(
 
 
 def score_models(
-    models: dict[str, TransformerXL],
+    models: dict[str, Network],
     tokens: np.ndarray,
     place_P: np.ndarray,
     contexts: Sequence[int],
@@ -100,10 +100,10 @@ def score_models(
 
 
 def describe_models(
-    models: dict[str, TransformerXL], checkpoints: Sequence[LoadedCheckpoint]
+    models: dict[str, Network], checkpoints: Sequence[LoadedCheckpoint]
 ) -> dict[str, Any]:
     """Return checkpoints and checksums by the names of the models, and the environment."""
-    environment = describe_environment(next(iter(models.values())).device)
+    environment = describe_environment(find_device(next(iter(models.values()))))
     paths = {name: str(each.path) for name, each in zip(models, checkpoints, strict=True)}
     hashes = {name: each.sha256 for name, each in zip(models, checkpoints, strict=True)}
     return {"checkpoints": paths, **environment, "checkpoint_sha256": hashes}
@@ -130,7 +130,7 @@ def write_results(
 
 def load_group(
     names: Sequence[str], device: Device
-) -> tuple[list[LoadedCheckpoint], dict[str, TransformerXL], Vocabulary]:
+) -> tuple[list[LoadedCheckpoint], dict[str, Network], Vocabulary]:
     """Load checkpoints, their networks by name, and their one vocabulary."""
     paths = [find_checkpoint(name) for name in names]
     is_set = len(set(paths)) == len(paths)

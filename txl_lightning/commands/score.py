@@ -24,7 +24,7 @@ from ..files import check_file_writable, require_shape
 from ..generation import StreamingDetokenizer, encode_prompt, score_candidates
 from ..generation.candidates import encode_continuation, start_scoring
 from ..generation.state import DecodingState, load_state, save_state
-from ..model import TransformerXL, Weights
+from ..model import Network, Weights
 from .generate import UNFINISHED
 from .inputs import Device, load_model
 
@@ -121,7 +121,7 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
 
 
 def score_list(
-    model: TransformerXL,
+    model: Network,
     vocab: Vocabulary,
     state: DecodingState,
     each: CandidateList,

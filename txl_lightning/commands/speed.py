@@ -10,7 +10,7 @@ from ..checkpoints import load_checkpoint
 from ..errors import require
 from ..files import find_config, load_yaml
 from ..machine import describe_environment
-from ..model import TransformerXL, TransformerXLConfig
+from ..model.contract import Network, find_device, make_config
 from ..tables import write_table
 from .inputs import Device, make_output_folder, pick_device
 
@@ -52,7 +52,7 @@ def speed_command(
     model = checkpoint.build_network() if checkpoint else build_network(Path(source))
     model = model.to(pick_device(device))
     folder = make_output_folder(out, checkpoint.run_folder if checkpoint else Path("runs"), "speed")
-    origin = {"source": source, **describe_environment(model.device)}
+    origin = {"source": source, **describe_environment(find_device(model))}
     window = compare_with_window(model, list(lengths), tgt_len, segments, positions)
     write_table(window, folder / "window", origin, plot_speed)
     print_window(window)
@@ -62,11 +62,11 @@ def speed_command(
     print(f"written to {folder}")
 
 
-def build_network(config: Path) -> TransformerXL:
+def build_network(config: Path) -> Network:
     """Build a network with the sizes of a config."""
     try:
         net = load_yaml(config.read_text())["model"]["net"]
-        return TransformerXL(TransformerXLConfig(**net)).eval()
+        return make_config(net).build().eval()
     except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"source: {config} is not a config with model.net: {reason}") from error

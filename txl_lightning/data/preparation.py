@@ -202,7 +202,8 @@ def build_parts(folder: Path, units: Sequence[Unit], workers: Workers) -> None:
 def save_vocabulary(folder: Path, recipe: Recipe) -> None:
     """Build or load the vocabulary, and save it."""
     with show_progress("vocabulary", None) as advance:
-        slices = [part for name in BUILT_IN.get(recipe.vocab, ()) for part in recipe.splits[name]]
+        names = BUILT_IN.get(recipe.vocab, ("train",))
+        slices = [part for name in names for part in recipe.splits[name]]
         watched = [replace(part, on_read=advance) for part in slices]
         if recipe.vocab == IDS:
             ids = (part.highest_id() for name in SPLITS for part in recipe.splits[name])

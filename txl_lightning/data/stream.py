@@ -105,7 +105,7 @@ class Segment(NamedTuple):
 
     def targets_for(self, head: Any) -> Tensor:
         """Return the targets where a network's softmax reads them: on its device, or the host."""
-        use_host = head.reads_targets and self.host_targets_BL is not None
+        use_host = getattr(head, "reads_targets", False) and self.host_targets_BL is not None
         return self.host_targets_BL if use_host else self.targets_BL
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import DataError, StorageError
+from ..imports import ALLOWED, allow_imports
 from ..progress import Advance
 from .units import RECORD, Unit, build_part
 
@@ -27,8 +28,9 @@ def build_here(folder: Path, units: Sequence[Unit], advance: Advance) -> None:
         build_part(folder, unit, advance)
 
 
-def build_quietly(folder: Path, unit: Unit) -> int:
-    """Build a part in another process; return the bytes of its text."""
+def build_quietly(packages: Sequence[str], folder: Path, unit: Unit) -> int:
+    """Build a part in another process, allowed to import packages; return its bytes of text."""
+    allow_imports(packages)
     build_part(folder, unit, lambda _: None)
     return unit.n_byte
 
@@ -41,7 +43,8 @@ def build_in_processes(
         # A fork would copy the locks of threads that it does not copy.
         pool = ProcessPoolExecutor(n_worker, multiprocessing.get_context("spawn"))
         try:
-            for n_byte in pool.map(partial(build_quietly, folder), find_missing(folder, units)):
+            build = partial(build_quietly, [*ALLOWED], folder)
+            for n_byte in pool.map(build, find_missing(folder, units)):
                 advance(n_byte)
             return
         except BrokenProcessPool:
@@ -62,7 +65,7 @@ def build_on_ray(folder: Path, units: Sequence[Unit], advance: Advance, address:
     try:
         # Tasks whose node has died run on another one; errors of ours are not retried.
         build = ray.remote(max_retries=-1)(build_quietly)
-        left = [build.remote(folder.absolute(), unit) for unit in units]
+        left = [build.remote([*ALLOWED], folder.absolute(), unit) for unit in units]
         while left:
             [done], left = ray.wait(left)
             advance(ray.get(done))

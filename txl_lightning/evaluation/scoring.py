@@ -19,7 +19,8 @@ from ..data.stream import IGNORED, Segment, Stream
 from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
-from ..model import AnyMemory, CachedReader, TransformerXL, eval_mode
+from ..model import Network, Reader, eval_mode, find_device, make_reader
+from ..model.contract import AnyMemory
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 
 FETCHED = 16
@@ -39,24 +40,20 @@ class TokenNats(NamedTuple):
     nats_K: Tensor
 
 
-def score_segment(
-    net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory
-) -> tuple[Tensor, AnyMemory]:
+def score_segment(net: Reader, segment: Segment, memory: AnyMemory) -> tuple[Tensor, AnyMemory]:
     """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory for the next one."""
-    targets_BL, doc_pos_BL = segment.targets_for(net.head), segment.doc_pos_BL
+    targets_BL, doc_pos_BL = segment.targets_for(getattr(net, "head", None)), segment.doc_pos_BL
     return net.loss(segment.tokens_BL, targets_BL, memory, doc_pos_BL, segment.n_reread)
 
 
-def read_segment(
-    net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory
-) -> tuple[Tensor, AnyMemory]:
+def read_segment(net: Reader, segment: Segment, memory: AnyMemory) -> tuple[Tensor, AnyMemory]:
     """Return the states h_BLD that predict a segment's targets, and the memory for the next one."""
     h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.doc_pos_BL, segment.n_reread)
     return h_BLD[:, segment.n_context :], memory
 
 
 def score_answers(
-    net: TransformerXL | CachedReader, segment: Segment, memory: AnyMemory
+    net: Reader, segment: Segment, memory: AnyMemory
 ) -> tuple[Tensor, Tensor, AnyMemory]:
     """Return nats_BL, right_BL (the target is the most likely token), and the next memory."""
     h_BLD, memory = read_segment(net, segment, memory)
@@ -64,9 +61,9 @@ def score_answers(
     return net.head.nats(h_BLD, segment.targets_for(net.head)), right_BL, memory
 
 
-def score_text(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
+def score_text(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
     """Yield every scored token of a text, a segment at a time, with the model in eval mode."""
-    parts, device = score_segments(model, tokens, protocol), model.device
+    parts, device = score_segments(model, tokens, protocol), find_device(model)
     # Nats are fetched together, because that waits for a GPU.
     while group := list(islice(parts, 1 if device.type == "cpu" else FETCHED)):
         nats_K = torch.cat([part.nats_K for part in group]).cpu()
@@ -76,9 +73,9 @@ def score_text(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iter
 
 
 @torch.inference_mode()
-def score_segments(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
+def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
     """Yield the scored tokens of each segment, with their nats on the model's device."""
-    stream, reader = protocol.stream(tokens), CachedReader(model)
+    stream, reader, device = protocol.stream(tokens), make_reader(model), find_device(model)
     memory = reader.empty_memory(protocol.batch_size, protocol.lengths)
     has_no_memory = protocol.lengths.resolve(model.config).mem_len == 0
     with eval_mode(model):
@@ -88,11 +85,11 @@ def score_segments(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> 
             # Segments before the first scored window have no effect without memory.
             if has_no_memory and not scored_BL.any():
                 continue
-            h_BLD, memory = read_segment(reader, segment.to(model.device), memory)
+            h_BLD, memory = read_segment(reader, segment.to(device), memory)
             # A warm-up needs no logits; the host knows which tokens are scored.
             index_K, target_K = scored_BL.flatten().nonzero()[:, 0], segment.targets_BL[scored_BL]
-            on_device_K = index_K.to(model.device, non_blocking=True)
-            nats_K = model.head.nats(h_BLD.flatten(0, 1)[on_device_K], target_K)
+            on_device_K = index_K.to(device, non_blocking=True)
+            nats_K = reader.head.nats(h_BLD.flatten(0, 1)[on_device_K], target_K)
             _, _, stop = stream.lengths.bounds(stream.n_target, index)
             column_L = np.arange(stop - segment.new_len, stop) + 1 - stream.warmup_len
             position_BL = np.arange(len(scored_BL))[:, None] * stream.row_len + column_L
@@ -100,7 +97,7 @@ def score_segments(model: TransformerXL, tokens: Tokens, protocol: Protocol) -> 
 
 
 def stream_nats(
-    model: TransformerXL,
+    model: Network,
     tokens: Tensor | np.ndarray,
     *,
     batch_size: int,
@@ -133,7 +130,7 @@ def stream_nats(
     nats_K = torch.cat([part.nats_K for part in parts])
     nats_N = nats_K.new_full((batch_size * row_len,), torch.nan)
     nats_N[torch.from_numpy(np.concatenate([part.position_K for part in parts]))] = nats_K
-    return nats_N.view(batch_size, row_len)[:, 0 if warmup_len else 1 :].to(model.device)
+    return nats_N.view(batch_size, row_len)[:, 0 if warmup_len else 1 :].to(find_device(model))
 
 
 class NatsAccumulator:
@@ -195,7 +192,7 @@ def readings(nats: float, unit: str, bytes_per_token: float | None = None) -> di
 
 
 def evaluate(
-    model: TransformerXL,
+    model: Network,
     text: EvalText,
     protocol: Protocol,
     nats_N: np.ndarray | None = None,
@@ -227,8 +224,8 @@ def evaluate(
     record = describe_reading(model, text, protocol) | {"cold_starts": n_cold, "tokens": stream.end}
     record |= total.summary(text.vocab.unit, n_byte)
     record |= {"seconds": seconds, "tokens_per_second": total.n_scored / seconds}
-    record["peak_memory_bytes"] = peak_memory(model.device)
-    return record | describe_environment(model.device)
+    record["peak_memory_bytes"] = peak_memory(find_device(model))
+    return record | describe_environment(find_device(model))
 
 
 def count_cold_starts(part: TokenNats, stream: Stream, mem_len: int) -> int:
@@ -242,7 +239,7 @@ def count_cold_starts(part: TokenNats, stream: Stream, mem_len: int) -> int:
     return int((column_K == 1).sum())
 
 
-def describe_reading(model: TransformerXL, text: EvalText, protocol: Protocol) -> dict[str, Any]:
+def describe_reading(model: Network, text: EvalText, protocol: Protocol) -> dict[str, Any]:
     """Return the text and the protocol as plain values, with the lengths in use."""
     fields, standard = asdict(protocol), asdict(PROTOCOLS[protocol.name])
     lengths = {name: fields[name] for name in asdict(ProtocolOptions())}

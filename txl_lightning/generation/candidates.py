@@ -12,13 +12,13 @@ from torch.nn.utils.rnn import pad_sequence
 from ..data.stream import IGNORED
 from ..data.vocab import Vocabulary
 from ..errors import NonFiniteError, require
-from ..model import CachedReader, TransformerXL, eval_mode
+from ..model import Network, Reader, eval_mode, make_reader
 from .prompts import Prompt, encode_prompt, is_one
 from .state import SEGMENT_LEN, DecodingState, find_missing_memory, read_tokens, start_decoding
 
 
 def score(
-    model: TransformerXL,
+    model: Network,
     contexts: Prompt | list[Prompt],
     continuations: Sequence[Prompt],
     *,
@@ -68,7 +68,7 @@ def encode_continuation(text: Prompt, vocab: Vocabulary | None) -> Tensor:
     return encode_prompt(text, vocab)[vocab.n_start if isinstance(text, str) else 0 :].cpu()
 
 
-def start_scoring(model: TransformerXL, context_L: Tensor, mem_len: int | None) -> DecodingState:
+def start_scoring(model: Network, context_L: Tensor, mem_len: int | None) -> DecodingState:
     """Return the state before a context is read; ValueError if the memory cannot replace it."""
     reason = find_missing_memory(model, mem_len)
     require(reason is None, "mem_len", mem_len, f"a network that has a memory, but {reason}")
@@ -77,7 +77,7 @@ def start_scoring(model: TransformerXL, context_L: Tensor, mem_len: int | None) 
 
 @torch.inference_mode()
 def score_candidates(
-    model: TransformerXL, state: DecodingState, candidates: Sequence[Tensor], batch_size: int = 64
+    model: Network, state: DecodingState, candidates: Sequence[Tensor], batch_size: int = 64
 ) -> tuple[list[Tensor], DecodingState]:
     """Return the nats_L of each candidate after the text of a state, and that state, now read.
 
@@ -87,7 +87,7 @@ def score_candidates(
     ids, last = torch.cat([torch.zeros(1).long(), *candidates]), model.config.n_token - 1
     low, high = int(ids.min()), int(ids.max())
     require(low >= 0 and high <= last, "candidates", f"ids from {low} to {high}", f"0 to {last}")
-    reader, nats = CachedReader(model), list[Tensor]()
+    reader, nats = make_reader(model), list[Tensor]()
     with eval_mode(model):
         # The last token is read with the candidates: it predicts the first token of each.
         if state.n_read < len(state) - 1:
@@ -99,9 +99,7 @@ def score_candidates(
     return nats, state
 
 
-def score_rows(
-    reader: CachedReader, state: DecodingState, candidates: Sequence[Tensor]
-) -> list[Tensor]:
+def score_rows(reader: Reader, state: DecodingState, candidates: Sequence[Tensor]) -> list[Tensor]:
     memory = state.memory.rows(torch.zeros(len(candidates), dtype=torch.long))
     last_1 = state.tokens_BL[0, -1:]
     rows = [torch.cat([last_1, ids_L.to(last_1)]) for ids_L in candidates]

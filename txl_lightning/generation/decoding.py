@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..data.vocab import Vocabulary
 from ..errors import convert_fields, require
-from ..model import CachedReader, TransformerXL, accumulator_dtype, eval_mode
+from ..model import Network, accumulator_dtype, eval_mode, find_device, make_reader
 from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .state import DecodingState, advance, start_decoding
 
@@ -71,7 +71,7 @@ class Sampling:
 
 
 def generate(
-    model: TransformerXL,
+    model: Network,
     prompt: Prompt | list[Prompt],
     max_new_tokens: int = 500,
     *,
@@ -116,12 +116,12 @@ def generate(
 
 @torch.inference_mode()
 def decode_steps(
-    model: TransformerXL, state: DecodingState, max_new_tokens: int, sampling: Sampling
+    model: Network, state: DecodingState, max_new_tokens: int, sampling: Sampling
 ) -> Iterator[DecodingState]:
     """Yield the state after each new token, which is not read yet; each state can be continued."""
     require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
     seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
-    reader = CachedReader(model)
+    reader = make_reader(model)
     with eval_mode(model):
         for _ in range(max_new_tokens):
             logits_BV, state = advance(reader, state)
@@ -133,7 +133,7 @@ def decode_steps(
 
 
 def beam_search(
-    model: TransformerXL,
+    model: Network,
     prompt: Prompt,
     max_new_tokens: int,
     *,
@@ -158,7 +158,7 @@ def beam_search(
 
 @torch.inference_mode()
 def search_beams(
-    model: TransformerXL,
+    model: Network,
     state: DecodingState,
     max_new_tokens: int,
     num_beams: int = 4,
@@ -180,8 +180,8 @@ def search_beams(
     require(num_beams >= 1, "num_beams", num_beams, "at least 1")
     require(length_penalty >= 0, "length_penalty", length_penalty, "0 or more")
     prompt_len, best, best_score = len(state), state, float("-inf")
-    logp_B = torch.zeros(1, dtype=torch.float64, device=model.device)
-    reader = CachedReader(model)
+    logp_B = torch.zeros(1, dtype=torch.float64, device=find_device(model))
+    reader = make_reader(model)
     with eval_mode(model):
         for step in range(1, max_new_tokens + 1):
             logits_BV, state = advance(reader, state)

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ..errors import DataError, NonFiniteError, require
 from ..files import replace_file
-from ..model import AnyMemory, CachedReader, EvalLengths, TransformerXL
+from ..model import EvalLengths, Network, Reader, find_device, make_reader
+from ..model.contract import AnyMemory, is_transformer_xl
 
 SEGMENT_LEN = 128
 """Tokens per segment of a prompt."""
@@ -76,16 +77,16 @@ class DecodingState:
         return recent_BW.where(is_text_BW.to(recent_BW.device), recent_BW[:, -1:])
 
 
-def find_missing_memory(model: TransformerXL, mem_len: int | None) -> str | None:
+def find_missing_memory(model: Network, mem_len: int | None) -> str | None:
     """Return why tokens must be read again with each new one, or None if memory suffices."""
-    if model.config.is_absolute:
+    if getattr(model.config, "is_absolute", False):
         return "positions are absolute"
     is_empty = EvalLengths(mem_len).resolve(model.config).mem_len == 0
     return "mem_len is 0" if is_empty else None
 
 
 def start_decoding(
-    model: TransformerXL, prompts: Sequence[Tensor], mem_len: int | None = None, ext_len: int = 0
+    model: Network, prompts: Sequence[Tensor], mem_len: int | None = None, ext_len: int = 0
 ) -> DecodingState:
     """Return the state before any token of the prompts is read."""
     require(len(prompts) > 0, "prompts", "none", "at least one")
@@ -99,35 +100,33 @@ def start_decoding(
     # Otherwise the context would be a single token.
     reason = find_missing_memory(model, mem_len)
     require(not reason or ext_len > 0, "ext_len", ext_len, f"at least 1, because {reason}")
-    tokens_BL = torch.zeros(len(prompts), max(lengths), dtype=torch.long, device=model.device)
+    tokens_BL = torch.zeros(len(prompts), max(lengths), dtype=torch.long, device=find_device(model))
     for tokens_L, prompt_L in zip(tokens_BL, prompts, strict=True):
         tokens_L[len(tokens_L) - len(prompt_L) :] = prompt_L
-    memory = CachedReader(model).empty_memory(len(prompts), EvalLengths(mem_len))
+    memory = make_reader(model).empty_memory(len(prompts), EvalLengths(mem_len))
     return DecodingState(tokens_BL, torch.tensor(lengths), memory, ext_len)
 
 
 @torch.inference_mode()
-def advance(reader: CachedReader, state: DecodingState) -> tuple[Tensor, DecodingState]:
+def advance(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState]:
     """Read the texts to their ends; return the logits of the next token, logits_BV, and the state.
 
     Raises:
         NonFiniteError: the logits are not finite.
     """
     h_BLD, state = read_tokens(reader, state, len(state))
-    logits_BV = reader.net.head(h_BLD[:, -1])
+    logits_BV = reader.head(h_BLD[:, -1])
     if not logits_BV.amax(dim=-1).isfinite().all():
         raise NonFiniteError("the logits are not finite: the weights of the network are invalid")
     return logits_BV, state
 
 
-def read_tokens(
-    reader: CachedReader, state: DecodingState, end: int
-) -> tuple[Tensor, DecodingState]:
+def read_tokens(reader: Reader, state: DecodingState, end: int) -> tuple[Tensor, DecodingState]:
     """Read the texts up to column `end`; return the states h_BLD of the last segment read."""
     memory, ext_len = state.memory, state.ext_len
     # Segments are aligned to the end, so that padding does not shift them; the last token is its
     # own segment, like each generated token.
-    start = state.n_read or skippable_prefix(reader.net, state)
+    start = state.n_read or skippable_prefix(reader, state)
     bounds = [*sorted({start, *range(end - 1, start, -SEGMENT_LEN)}), end]
     for first, stop in pairwise(bounds):
         first = max(first - ext_len, 0)
@@ -136,9 +135,9 @@ def read_tokens(
     return h_BLD, replace(state, memory=memory, n_read=end)
 
 
-def skippable_prefix(net: TransformerXL, state: DecodingState) -> int:
+def skippable_prefix(net: Reader, state: DecodingState) -> int:
     """Return the number of first tokens that cannot affect the last one through any memory."""
-    if net.config.memory_source == "same_layer":
+    if not is_transformer_xl(net) or net.config.memory_source == "same_layer":
         return 0
     # Each layer extends the context by its memory and the segment after it.
     visible = net.config.n_layer * (state.memory.mem_len + SEGMENT_LEN + state.ext_len)
@@ -158,7 +157,7 @@ def save_state(path: Path, state: DecodingState, weights_sha256: str) -> None:
 
 def load_state(
     path: Path,
-    model: TransformerXL,
+    model: Network,
     weights_sha256: str,
     mem_len: int | None = None,
     ext_len: int | None = None,
@@ -185,11 +184,10 @@ def load_state(
             raise DataError(f"state_file: {path}: {problem}")
     length_B = tensors.pop("length_B")
     saved_ext_len, n_read = (int(tensors.pop(name)) for name in ("ext_len", "n_read"))
-    tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
+    tensors = {name: tensor.to(find_device(model)) for name, tensor in tensors.items()}
     tokens_BL = tensors.pop("tokens_BL")
-    memory = CachedReader(model).empty_memory(1).restored(tensors)
-    require(
-        mem_len in (None, memory.mem_len), "mem_len", mem_len, f"{memory.mem_len}, as in {path}"
-    )
+    memory = make_reader(model).empty_memory(1).restored(tensors)
+    saved = getattr(memory, "mem_len", None)
+    require(mem_len in (None, saved), "mem_len", mem_len, f"{saved}, as in {path}")
     require(ext_len in (None, saved_ext_len), "ext_len", ext_len, f"{saved_ext_len}, as in {path}")
     return DecodingState(tokens_BL, length_B, memory, saved_ext_len, n_read)

@@ -23,7 +23,8 @@ from ..data.stream import IGNORED
 from ..data.vocab import Vocabulary
 from ..errors import require
 from ..generation.state import SEGMENT_LEN, find_missing_memory
-from ..model import AnyMemory, CachedReader, EvalLengths, Memory, TransformerXL, TransformerXLConfig
+from ..model import CachedReader, EvalLengths, Memory, TransformerXL, TransformerXLConfig
+from ..model.contract import AnyMemory, describe_config, require_transformer_xl
 
 FILES = ("*.json", "model.safetensors", "pytorch_model.bin", "vocab.txt")
 DOWNLOAD = ("cache_dir", "force_download", "local_files_only", "revision", "token")
@@ -55,7 +56,7 @@ class TXLConfig(transformers.PreTrainedConfig):
 
     @classmethod
     def from_network(cls, config: TransformerXLConfig) -> "TXLConfig":
-        return cls(net=config.to_dict())
+        return cls(net=describe_config(config))
 
 
 class TransfoXLConfig(TXLConfig):
@@ -216,6 +217,7 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
             download = {name: options[name] for name in DOWNLOAD if name in options}
             source = snapshot_download(source, allow_patterns=FILES, **download)
         net, vocab, _ = load_any_checkpoint(source)
+        require_transformer_xl(net, "from_pretrained", source)
         if dtype not in (None, "auto"):
             net = net.to(getattr(torch, str(dtype).removeprefix("torch.")))
         config = copy.deepcopy(config) or cls.config_class.from_network(net.config)

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from ..convert import load_any_checkpoint
 from ..errors import DataError, require
 from ..generation import Sampling, StreamingDetokenizer, decode_steps, start_decoding
-from ..model import CachedReader, EvalLengths
+from ..model import EvalLengths, find_device, make_reader
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 KNOWN = ("do_sample", "until", "max_gen_toks", *SAMPLING)
@@ -64,7 +64,7 @@ class HarnessModel(TemplateLM):
 
     @property
     def device(self) -> torch.device:
-        return self.net.device
+        return find_device(self.net)
 
     @property
     def eot_token_id(self) -> int:
@@ -106,7 +106,7 @@ class HarnessModel(TemplateLM):
 
     @torch.inference_mode()
     def score_batch(self, texts: Sequence[list[int]], counts: Sequence[int]) -> list[Score]:
-        reader, device = CachedReader(self.net), self.device
+        reader, device = make_reader(self.net), self.device
         # Padding is after the texts, so that no token of a text attends to it.
         tokens_BT = pad_sequence([torch.tensor(ids).long() for ids in texts], True).to(device)
         length_B1 = torch.tensor([len(ids) for ids in texts], device=device)[:, None]

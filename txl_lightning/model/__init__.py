@@ -1,23 +1,28 @@
-"""The network. Imports only torch and our errors."""
+"""The network. Imports only torch and our lowest files."""
 
 from .config import EvalLengths, EvalSameLength, TransformerXLConfig
-from .inference import AnyMemory, CachedReader, KeyValueCache, eval_mode
+from .contract import Network, NetworkConfig, find_device
+from .inference import CachedReader, KeyValueCache, Reader, eval_mode, make_reader
 from .memory import Memory
 from .precision import Weights, accumulator_dtype, has_bfloat16_units, pack_weights
 from .transformer_xl import TransformerXL
 
 __all__ = [
-    "AnyMemory",
     "CachedReader",
     "EvalLengths",
     "EvalSameLength",
     "KeyValueCache",
     "Memory",
+    "Network",
+    "NetworkConfig",
+    "Reader",
     "TransformerXL",
     "TransformerXLConfig",
     "Weights",
     "accumulator_dtype",
     "eval_mode",
+    "find_device",
     "has_bfloat16_units",
+    "make_reader",
     "pack_weights",
 ]

@@ -1,16 +1,21 @@
 """Configuration of the network, with the names of the original code."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from ..errors import convert_fields, require
+from ..imports import is_class_path
+
+if TYPE_CHECKING:
+    from .contract import Network, NetworkConfig
 
 SameLength = Literal["mem_len", "mem_len+1"] | None
 EvalSameLength = Literal["mem_len", "mem_len+1", "all"] | None
 MAX_LAYERS = 10_000
 """More than any real network has; building even this many takes only seconds."""
+Positions = Literal["sinusoidal", "learned", "shaw", "absolute_sinusoidal", "absolute_learned"]
 LEARNED = ("learned", "shaw", "absolute_learned")
 """Position schemes with a row for each distance up to clamp_len."""
 
@@ -48,7 +53,8 @@ class TransformerXLConfig:
         final_norm: Normalize the last layer's output; default true unless norm is post.
         norm_eps: Epsilon added to the variance in layer normalization.
         positions: Position scheme: relative (Section 3.3; learned, as in labml; Shaw et al. 2018),
-            or absolute, added to the states (Vaswani et al. 2017; Al-Rfou et al. 2019).
+            or absolute, added to the states (Vaswani et al. 2017; Al-Rfou et al. 2019); or a class
+            of yours.
         kernel: Implementation of attention; all give the same result, and auto is the fastest on
             this machine. triton is for CUDA and untested: no GPU has run it.
         tie_weight: Share the softmax weights with the embedding.
@@ -82,9 +88,7 @@ class TransformerXLConfig:
     norm: Literal["post", "pre", "pre_kv"] = "post"
     final_norm: bool | None = None
     norm_eps: float = 1e-5
-    positions: Literal[
-        "sinusoidal", "learned", "shaw", "absolute_sinusoidal", "absolute_learned"
-    ] = "sinusoidal"
+    positions: Positions | str = "sinusoidal"
     kernel: Literal["auto", "reference", "per_head", "matmul", "sdpa", "triton"] = "auto"
     tie_weight: bool = True
     untie_r: bool = False
@@ -120,6 +124,10 @@ class TransformerXLConfig:
         divides = self.d_head is not None or self.d_model % self.n_head == 0
         yield divides, "d_model", f"a multiple of n_head ({self.n_head}), unless d_head is given"
         is_learned, clamp_len = self.positions in LEARNED, self.clamp_len
+        schemes = get_args(Positions)
+        is_scheme = self.positions in schemes or is_class_path(self.positions)
+        expected = f"{', '.join(schemes)}, or a class such as my_package.MyScheme"
+        yield is_scheme, "positions", expected
         needed = f"the largest distance, because positions are {self.positions}"
         yield clamp_len is not None or not is_learned, "clamp_len", needed
         # A table may have a single row, for distance 0.
@@ -134,9 +142,11 @@ class TransformerXLConfig:
         narrow = f"small enough for the last cluster to have a width (the first has {width})"
         yield width >= self.div_val ** len(self.cutoffs), "div_val", narrow
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields for checkpoints and YAML files, with lists instead of tuples."""
-        return asdict(self) | {"cutoffs": list(self.cutoffs), "tie_projs": list(self.tie_projs)}
+    def build(self) -> "Network":
+        """Return a new network."""
+        from .transformer_xl import TransformerXL
+
+        return TransformerXL(self)
 
     @property
     def is_absolute(self) -> bool:
@@ -218,14 +228,16 @@ class EvalLengths:
             value = getattr(self, field)
             require(is_at_least(least, value), field, value, expected)
 
-    def resolve(self, config: TransformerXLConfig) -> ContextLengths:
-        """Return these lengths, or those of training."""
-        same_length = config.same_length if self.same_length is None else self.same_length
-        return ContextLengths(
-            config.mem_len if self.mem_len is None else self.mem_len,
-            config.clamp_len if self.clamp_len is None else self.clamp_len,
-            None if same_length == "all" else same_length,
-        )
+    def resolve(self, config: "NetworkConfig") -> ContextLengths:
+        """Return these lengths, or those of training; ValueError for one that is not a setting."""
+        given, kind = vars(self), type(config).__name__
+        for name, value in given.items():
+            is_setting = value is None or hasattr(config, name)
+            require(is_setting, name, value, f"null, as {kind} has no {name}")
+        mem_len, clamp_len, same_length = [
+            getattr(config, name, None) if value is None else value for name, value in given.items()
+        ]
+        return ContextLengths(mem_len, clamp_len, None if same_length == "all" else same_length)
 
 
 def is_at_least(least: int, value: int | None) -> bool:

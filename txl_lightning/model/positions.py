@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from ..imports import import_class
 from .config import TransformerXLConfig
 from .parts import Linear, make_dropout
 
@@ -172,3 +173,8 @@ SCHEMES = {
     "absolute_sinusoidal": AbsoluteSinusoidal,
     "absolute_learned": AbsoluteLearned,
 }
+
+
+def find_scheme(name: str) -> type[nn.Module]:
+    """Return a class of SCHEMES, or import one by its dotted name."""
+    return SCHEMES[name] if name in SCHEMES else import_class("positions", name)

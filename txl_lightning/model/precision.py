@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..errors import require
+from .contract import is_transformer_xl, require_transformer_xl
 from .parts import PackedLinear, is_onednn_faster
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ def pack_weights(net: "TransformerXL", weights: Weights) -> "TransformerXL":
         ValueError: the device does not support them.
     """
     require(weights in ("float32", "bf16"), "weights", weights, "one of float32, bf16")
+    if weights == "float32" and not is_transformer_xl(net):
+        return net
+    require_transformer_xl(net, "weights", weights)
     is_cpu = net.device.type == "cpu"
     is_float32 = is_cpu and net.compute_dtype == torch.float32
     if weights == "float32" and not (is_float32 and is_onednn_faster()):

@@ -37,7 +37,7 @@ from .parts import (
     make_dropout,
     residual_norms,
 )
-from .positions import SCHEMES, DistanceTerms
+from .positions import DistanceTerms, find_scheme
 from .precision import call_with_weights_in
 
 
@@ -58,7 +58,7 @@ class TransformerXL(nn.Module):
         initialize_vector_math()
         self.config = config
         self.embedding, head = embedding_and_head(config)
-        self.positions = SCHEMES[config.positions](config)
+        self.positions = find_scheme(config.positions)(config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
         self.final_norm = layer_norm(config) if config.has_final_norm else nn.Identity()
         self.head = head
@@ -70,9 +70,9 @@ class TransformerXL(nn.Module):
         initialize_vector_math()
         super().__setstate__(state)
 
-    def forward(self, tokens_BL: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
-        """Return logits_BLV of the token after each of `tokens_BL`, and the next memory."""
-        h_BLD, memory = self.hidden(tokens_BL, memory)
+    def forward(self, tokens_BL: Tensor, *inputs: Any, **named: Any) -> tuple[Tensor, Memory]:
+        """Return logits_BLV of the token after each, and the next memory; inputs as of `hidden`."""
+        h_BLD, memory = self.hidden(tokens_BL, *inputs, **named)
         return self.head(h_BLD), memory
 
     def loss(

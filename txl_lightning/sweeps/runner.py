@@ -26,6 +26,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from ..errors import UNKNOWN_KEY, require
+from ..imports import ALLOWED
 from ..signals import EXIT, SAVE, PendingSignals, handle_signals
 from . import engine
 from .engine import Sweep
@@ -198,7 +199,8 @@ def make_command(words: Sequence[Any], parameters: Mapping[str, Any], folder: Pa
         "${args}": [f"--{key}={value}" for key, value in parameters.items()],
     }
     command = [each for word in map(str, words) for each in macros.get(word, [word])]
-    return [*command, f"--trainer.default_root_dir={folder}", "--resume=auto"]
+    allowed = [f"--allow_imports={package}" for package in ALLOWED]
+    return [*command, f"--trainer.default_root_dir={folder}", "--resume=auto", *allowed]
 
 
 def lock_process(folder: Path) -> TextIO:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,8 @@ from .. import errors
 from ..command_line import explain_value_error
 from ..data.datamodule import CorpusDataModule
 from ..files import check_folder_writable
+from ..imports import ALLOWED
+from ..model.contract import make_config
 from ..runs.logger import RunLogger
 from ..tables import align_columns
 from .callbacks.checkpointing import AtomicCheckpointIO, replace_signal_handlers
@@ -30,7 +31,7 @@ from .callbacks.save_run import SaveRun
 from .callbacks.wandb import replace_wandb_loggers
 from .default_callbacks import make_callbacks
 from .module import LanguageModel
-from .options import RUNS, check_settings, make_parser, parse, take_option
+from .options import RUNS, check_settings, find_net_class, make_parser, parse
 from .start import Start, adopt_checkpoint, load_weights
 
 LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
@@ -60,15 +61,17 @@ class TxlCLI(LightningCLI):
         super().__init__(LanguageModel, CorpusDataModule, args=words, **options)
 
     def setup_parser(self, *_: Any) -> None:
-        self.parser = make_parser(self.command, self.words)
+        self.words, net_class = find_net_class(self.words)
+        self.parser = make_parser(self.command, self.words, net_class)
         # Read them before the checkpoint's settings replace them.
         defaults = self.parser.get_defaults()
         dump = self.parser.dump(defaults, skip_none=False, skip_validation=True)
         self.defaults = errors.flatten_settings(yaml.safe_load(dump))
 
     def parse_arguments(self, parser: jsonargparse.ArgumentParser, args: list[str]) -> None:
-        settings = parse(parser, args)
-        self.config, self.start = adopt_checkpoint(self.command, parser, args, settings)
+        settings = parse(parser, self.words)
+        adopted = adopt_checkpoint(self.command, parser, self.words, settings)
+        self.parser, self.config, self.start = adopted
         checkpoint = self.start.checkpoint
         self.ckpt_path: Path | None = checkpoint and checkpoint.path
 
@@ -82,7 +85,9 @@ class TxlCLI(LightningCLI):
         parts = self.config.clone()
         del parts["trainer"]
         with explain_out_of_memory(self.config):
-            parts = self.parser.instantiate_classes(parts)
+            kind = self.parser.groups["model.net"].group_class
+            build = (lambda _, **settings: make_config(settings)), kind, False
+            parts = self.parser.instantiate(parts, instantiators=[build])
         self.model, self.datamodule = parts.model, parts.data
 
     def instantiate_trainer(self) -> Trainer:
@@ -162,7 +167,7 @@ class TxlCLI(LightningCLI):
 def run_trainer(arguments: list[str]) -> Trainer:
     """Run fit, validate, test or predict, the first argument."""
     command, *words = arguments
-    words = set_up_libraries(words)
+    set_up_libraries()
     try:
         cli = TxlCLI(command, words)
         cli.run()
@@ -171,19 +176,11 @@ def run_trainer(arguments: list[str]) -> Trainer:
     return cli.trainer
 
 
-def set_up_libraries(words: list[str]) -> list[str]:
-    """Restrict imports and warnings; return the words without --allow_imports."""
-    packages, words = take_option(words, "--allow_imports")
-    for package in packages:
-        # jsonargparse is never allowed: its settings say what may be imported.
-        parts = package.split(".")
-        is_valid = all(map(str.isidentifier, parts)) and parts[0] != "jsonargparse"
-        errors.require(is_valid, "allow_imports", package, "the name of a package of yours")
-    if packages:
-        sys.path.append(os.getcwd())
+def set_up_libraries() -> None:
+    """Restrict imports and warnings."""
     jsonargparse.set_parsing_settings(
         import_path_denylist=["*"],
-        import_path_allowlist=IMPORTABLE + packages,
+        import_path_allowlist=IMPORTABLE + ALLOWED,
         config_read_mode_fsspec_enabled=False,
         docstring_parse_attribute_docstrings=True,
     )
@@ -192,7 +189,6 @@ def set_up_libraries(words: list[str]) -> list[str]:
         logging.getLogger(name).setLevel(logging.WARNING)
     errors.silence_warnings()
     Console.on_broken_pipe = raise_again
-    return words
 
 
 def set_folder(command: str, settings: Namespace, start: Start) -> None:

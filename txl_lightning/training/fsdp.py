@@ -17,7 +17,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from ..errors import require
-from ..model import TransformerXL
+from ..model import Network
 
 NARROW = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 FULL = distributed.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
@@ -59,7 +59,7 @@ class FSDP2Strategy(ModelParallelStrategy):
 StrategyRegistry.register("fsdp2", FSDP2Strategy)
 
 
-def shard(net: TransformerXL, mesh: DeviceMesh, precision: str) -> None:
+def shard(net: Network, mesh: DeviceMesh, precision: str) -> None:
     """Shard every parameter over the devices of a mesh, which has no tensor parallelism.
 
     A layer's parameters are gathered when it is computed, with mixed precision in the lower one;
@@ -76,11 +76,11 @@ def shard(net: TransformerXL, mesh: DeviceMesh, precision: str) -> None:
     policy = MixedPrecisionPolicy()
     if precision in NARROW:
         policy = MixedPrecisionPolicy(param_dtype=NARROW[precision], reduce_dtype=torch.float32)
-    for layer in net.layers:
+    for layer in getattr(net, "layers", ()):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     # The softmax follows `hidden`, which all functions called instead of `forward` begin with.
     fully_shard(net, mesh=mesh, reshard_after_forward=False)
-    register_fsdp_forward_method(net, "hidden")
+    register_fsdp_forward_method(net, "hidden" if hasattr(net, "hidden") else "loss")
 
 
 def name_parameters(state: dict[str, Any], optimizer: Optimizer, model: Module) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from ..data.stream import IGNORED, Segment, TrainingLoader
 from ..errors import prefix_errors, require
 from ..evaluation.scoring import readings, score_answers, score_segment
 from ..machine import peak_memory
-from ..model import EvalLengths, EvalSameLength, Memory, TransformerXL, TransformerXLConfig
+from ..model import EvalLengths, EvalSameLength, NetworkConfig, TransformerXLConfig
+from ..model.contract import AnyMemory, describe_config, make_config
 from .callbacks.training_state import NonFiniteGuard, TrainingStateCheckpoint
 from .callbacks.weight_averaging import refuse_other_averages, select_trained_weights
 from .fsdp import shard
@@ -36,6 +37,8 @@ from .segments import (
 
 class LanguageModel(LightningModule):
     """Train and evaluate a Transformer-XL under a Trainer, on the text of a CorpusDataModule.
+
+    Or any network that fulfils the contract of `model/contract.py`, given by its config.
 
     Other loaders can be used too. Each row of a `Segment` continues that of the segment before,
     with its memory. Of (tokens_BL, targets_BL), in any order, each row is a text of its own, before
@@ -56,7 +59,7 @@ class LanguageModel(LightningModule):
     change those of training.
 
     Args:
-        net: Sizes and parts of the network.
+        net: Sizes and parts of the network; or the class of another one's settings, and these.
         optim: Optimizer and schedule.
         eval_mem_len: Memory length in validate, test and predict; null: as in training.
         eval_clamp_len: Largest relative distance there; null: as in training. To evaluate a
@@ -68,7 +71,7 @@ class LanguageModel(LightningModule):
 
     def __init__(
         self,
-        net: TransformerXLConfig = TransformerXLConfig(),  # noqa: B008 (frozen)
+        net: NetworkConfig = TransformerXLConfig(),  # noqa: B008 (frozen)
         optim: OptimConfig = OptimConfig(),  # noqa: B008 (frozen)
         eval_mem_len: int | None = None,
         eval_clamp_len: int | None = None,
@@ -77,15 +80,16 @@ class LanguageModel(LightningModule):
         recompute: bool = False,
     ) -> None:
         super().__init__()
-        net = TransformerXLConfig(**net) if isinstance(net, dict) else net
         self.optim = OptimConfig(**optim) if isinstance(optim, dict) else optim
         with prefix_errors("model.net"):
-            self.net = TransformerXL(net)
+            net = make_config(net) if isinstance(net, dict) else net
+            self.net = net.build()
         with prefix_errors("eval", "_"):
             eval_lengths = EvalLengths(eval_mem_len, eval_clamp_len, eval_same_length)
+            eval_lengths.resolve(net)
         self.memory_bank = MemoryBank(self.net, eval_lengths, compile)
         # Plain values: a checkpoint with objects of ours would not load under weights_only.
-        plain = {"net": net.to_dict(), "optim": self.optim.to_dict()}
+        plain = {"net": describe_config(net), "optim": self.optim.to_dict()}
         plain |= {f"eval_{name}": value for name, value in vars(eval_lengths).items()}
         plain |= {"compile": bool(compile), "recompute": bool(recompute)}
         self.save_hyperparameters(ignore=["net", "optim"])
@@ -101,9 +105,9 @@ class LanguageModel(LightningModule):
             n_token = self.net.config.n_token
             require(n_token >= self.corpus.n_token, "net.n_token", n_token, expected)
 
-    def forward(self, tokens_BL: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
+    def forward(self, *inputs: Any) -> tuple[Tensor, AnyMemory]:
         """Return logits_BLV and the next memory of the network."""
-        return self.net(tokens_BL, memory)
+        return self.net(*inputs)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the mean nats of the segment; TrainingStateCheckpoint commits its memory."""
@@ -242,13 +246,15 @@ class LanguageModel(LightningModule):
         every = self.trainer.log_every_n_steps
         return every > 0 and step % every == 0
 
-    def log_training(self, segment: Segment, memory: Memory) -> None:
+    def log_training(self, segment: Segment, memory: AnyMemory) -> None:
+        states = [each for each in memory.tensors().values() if each.is_floating_point()]
         values = self.readings("train", self.train_nats.compute()) | {
             "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
-            "mem_filled": memory.filled_B.float().mean().item(),
-            "memory_bytes": float(memory.h_NBMD.nbytes),
+            "memory_bytes": float(sum(each.nbytes for each in states)),
             "peak_memory_bytes": peak_memory(self.device),
         }
+        if hasattr(memory, "filled_B"):
+            values["mem_filled"] = memory.filled_B.float().mean().item()
         loader = self.trainer.train_dataloader
         if isinstance(loader, TrainingLoader):
             values["tokens_seen"] = float(loader.tokens_seen(segment.index + 1))

@@ -165,7 +165,7 @@ def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
     matrices = {
         module.weight
         for name, module in net.named_modules()
-        if isinstance(module, nn.Linear) and not name.startswith(("embedding.", "head."))
+        if isinstance(module, nn.Linear) and not {"embedding", "head"} & {*name.split(".")}
     }
     trained = [p for p in net.parameters() if p.requires_grad]
     inner = {"params": [p for p in trained if p in matrices], "weight_decay": config.weight_decay}

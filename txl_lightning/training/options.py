@@ -1,21 +1,25 @@
 """Options of fit, validate, test and predict: their parser and help, and the checks of values."""
 
 from argparse import ArgumentError
-from argparse import ArgumentParser as PlainParser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
+from pathlib import Path
 from typing import Literal
 
 import lightning.pytorch
+import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
-from ..command_line import COMMANDS, ConfigOption, Parser
+from ..command_line import COMMANDS, ConfigOption, Parser, take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..errors import convert_fields, prefix_errors, require, require_at_least, shorten
-from ..files import local_path
+from ..files import find_config, load_yaml, local_path
+from ..imports import is_class_path
 from ..model import EvalLengths
+from ..model.contract import CLASS, find_config_class
 from .callbacks.report import ReportConfig
 from .callbacks.throughput import PlanConfig
 from .callbacks.wandb import WandbConfig
@@ -99,8 +103,9 @@ class TrainerParser(Parser, LightningArgumentParser):
     """Parser of the options of LightningCLI, with our help."""
 
 
-def make_parser(command: str, words: list[str] | tuple[()] = ()) -> Parser:
-    """Return the parser of a command; words that ask for help hide the options it does not show."""
+def make_parser(command: str, words: Sequence[str] = (), net_class: str | None = None) -> Parser:
+    """Return the parser of a command, with the settings of `net_class`, or a TransformerXLConfig;
+    words that ask for help hide the options it does not show."""
     summary = COMMANDS[command].summary
     # Only for help, because jsonargparse leaves hidden options out of config.yaml.
     asks_for_help = {"-h", "--help", "--trainer.help"} & {*words}
@@ -108,13 +113,17 @@ def make_parser(command: str, words: list[str] | tuple[()] = ()) -> Parser:
         command=command,
         description=f"{summary[0].upper()}{summary[1:]}. {DESCRIPTION}",
         texts=HELP_TEXTS,
-        is_hidden=choose_hidden(command, words) if asks_for_help else lambda name: False,
+        is_hidden=choose_hidden(command, words, net_class) if asks_for_help else lambda _: False,
         dump_header=[f"lightning.pytorch=={lightning.pytorch.__version__}"],
     )
     parser.add_argument("-c", "--config", action=ConfigOption)
     parser.add_argument("--seed_everything", type=bool | int, default=1)
     parser.add_argument("--resume", type=Resume, default="never")
-    parser.add_lightning_class_args(LanguageModel, "model")
+    with prefix_errors("model.net"):
+        parser.add_class_arguments(find_config_class(net_class), "model.net")
+    if net_class:
+        parser.add_argument(f"--model.net.{CLASS}", default=net_class, help="Class of them.")
+    parser.add_class_arguments(LanguageModel, "model", fail_untyped=False, skip={"net"})
     parser.add_lightning_class_args(CorpusDataModule, "data")
     parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")
     parser.add_class_arguments(CheckpointConfig, "checkpoint")
@@ -129,7 +138,21 @@ def make_parser(command: str, words: list[str] | tuple[()] = ()) -> Parser:
     return parser
 
 
-def choose_hidden(command: str, words: list[str] | tuple[()]) -> Callable[[str], bool]:
+def find_net_class(words: list[str]) -> tuple[list[str], str | None]:
+    """Return the class of the network's settings that options or else configs name, if any; and
+    words with --model.net.class_path in place of --model.net."""
+    name, (given, others) = None, take_option(words, "--model.net")
+    for file in take_option(words, "-c", "--config")[0]:
+        # `parse` says what is wrong with a file.
+        with suppress(OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
+            name = load_yaml(Path(find_config(file)).read_text())["model"]["net"][CLASS]
+    # Any other value is a file, or YAML, with the whole group.
+    if given and is_class_path(given[-1]) and not Path(given[-1]).exists():
+        words = [*others, f"--model.net.{CLASS}={given[-1]}"]
+    return words, [name, *take_option(words, f"--model.net.{CLASS}")[0]][-1]
+
+
+def choose_hidden(command: str, words: Sequence[str], own: str | None) -> Callable[[str], bool]:
     """Return a function that is True for options that the requested help does not show."""
     if "--trainer.help" in words:
         return lambda name: not name.startswith("trainer.")
@@ -139,20 +162,10 @@ def choose_hidden(command: str, words: list[str] | tuple[()]) -> Callable[[str],
     def is_hidden(name: str) -> bool:
         is_rare = name.startswith("trainer.") and name not in shown
         is_useless = name in WITHOUT_EFFECT or (command != "fit" and name.startswith(FIT_ONLY))
-        return is_rare or is_useless or (short is not None and name not in short)
+        is_own = own is not None and name.startswith("model.net.")
+        return is_rare or is_useless or not (short is None or name in short or is_own)
 
     return is_hidden
-
-
-def take_option(words: list[str], *names: str) -> tuple[list[str], list[str]]:
-    """Return all values of an option, and the words without it."""
-    parser = PlainParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument(*names, dest="values", action="append", default=[])
-    try:
-        settings, others = parser.parse_known_args(words)
-    except ArgumentError as error:
-        raise ValueError(f"{names[-1].lstrip('-')}: {error.message}") from error
-    return settings.values, others
 
 
 def parse(parser: Parser, words: list[str]) -> Namespace:
@@ -188,8 +201,9 @@ def check_settings(parser: Parser, settings: Namespace) -> None:
     for key, group in parser.groups.items():
         # A group of single options has no class.
         if is_dataclass(config := getattr(group, "group_class", None)):
+            values = {name: v for name, v in vars(settings[key]).items() if name != CLASS}
             with prefix_errors(key):
-                config(**vars(settings[key]))
+                config(**values)
     with prefix_errors("model.eval", "_"):
         EvalLengths(settings.model.eval_mem_len, settings.model.eval_clamp_len)
     with prefix_errors("data"):

@@ -1,10 +1,9 @@
 """What LanguageModel needs for one segment after the other: its loss, memories between, metrics.
 
-N layers   B rows   L segment   M in memory   D width
+B rows   L segment
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property, partial
 from inspect import signature
 from types import MethodType
@@ -17,7 +16,8 @@ from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment
 from ..evaluation.scoring import score_segment
-from ..model import AnyMemory, CachedReader, EvalLengths, Memory, TransformerXL, accumulator_dtype
+from ..model import EvalLengths, Network, Reader, accumulator_dtype, find_device, make_reader
+from ..model.contract import AnyMemory, join_rows, require_transformer_xl
 
 
 class MemoryBank:
@@ -28,16 +28,16 @@ class MemoryBank:
     overwrite buffers with rank 0's, and an average of weights would average them.
     """
 
-    def __init__(self, net: TransformerXL, eval_lengths: EvalLengths, compiled: bool) -> None:
+    def __init__(self, net: Network, eval_lengths: EvalLengths, compiled: bool) -> None:
         self.net, self.eval_lengths, self.compiled = net, eval_lengths, compiled
         self.committed: dict[tuple[str, int], AnyMemory] = {}
         self.staged: dict[tuple[str, int], AnyMemory] = {}
 
     @cached_property
-    def reader(self) -> TransformerXL | CachedReader:
+    def reader(self) -> Reader:
         """The network as evaluation calls it."""
         # Cached keys and values change their shape; a compiled network has one graph per shape.
-        return self.net if self.compiled else CachedReader(self.net)
+        return make_reader(self.net, uses_cache=not self.compiled)
 
     def get(self, stage: str, slot: int, batch_size: int) -> AnyMemory:
         """Return the memory of a slot on the network's device; empty at first or for other rows."""
@@ -49,7 +49,8 @@ class MemoryBank:
         if stage != "train":
             return memory
         memory = memory.resized(EvalLengths().resolve(self.net.config))
-        return memory.to(self.net.device, self.net.compute_dtype)
+        dtypes = [self.net.compute_dtype] if hasattr(self.net, "compute_dtype") else []
+        return memory.to(find_device(self.net), *dtypes)
 
     def stage(self, stage: str, slot: int, memory: AnyMemory) -> None:
         self.staged[stage, slot] = memory
@@ -63,15 +64,16 @@ class MemoryBank:
         self.staged = {key: self.staged[key] for key in self.staged if key[0] != stage}
 
 
-def recompute_layers(net: TransformerXL) -> None:
+def recompute_layers(net: Network) -> None:
     """Store only each layer's input; the backward pass recomputes the rest, with equal dropout."""
+    require_transformer_xl(net, "model.recompute", "true")
     if not isinstance(net.call_layer, partial):
         net.call_layer = partial(checkpoint, net.call_layer, use_reentrant=False)
 
 
 def segment_loss(
-    net: TransformerXL, segment: Segment, memory: Memory, n_part: int = 1
-) -> tuple[Tensor, Memory]:
+    net: Network, segment: Segment, memory: AnyMemory, n_part: int = 1
+) -> tuple[Tensor, AnyMemory]:
     """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory after it.
 
     The rows are computed in n_part parts (micro-batches).
@@ -89,13 +91,11 @@ def segment_loss(
         inputs = net, segment.rows(rows), memory.rows(rows)
         part_BL, part_memory = checkpoint(segment_loss, *inputs, use_reentrant=False)
         nats.append(part_BL)
-        memories.append(part_memory)
-    h_NBMD = torch.cat([part.h_NBMD for part in memories], dim=1)
-    filled_B = torch.cat([part.filled_B for part in memories])
-    return torch.cat(nats), replace(memory, h_NBMD=h_NBMD, filled_B=filled_B)
+        memories.append(part_memory.tensors())
+    return torch.cat(nats), memory.restored(join_rows(part_memory, memories))
 
 
-def compile_in_place(net: TransformerXL) -> None:
+def compile_in_place(net: Network) -> None:
     """Compile the functions of training and evaluation; the weights keep their names.
 
     Two functions are compiled and bound to the network, so that a copy uses its own weights.
@@ -104,9 +104,10 @@ def compile_in_place(net: TransformerXL) -> None:
     is_available = "isolate_recompiles" in signature(torch.compile).parameters
     options = {"isolate_recompiles": True} if is_available else {}
     # A loss whose shapes depend on the targets would be recompiled for every segment.
-    for name in ("hidden",) if net.head.reads_targets else ("loss", "hidden"):
-        if name not in vars(net):
-            compiled = torch.compile(getattr(TransformerXL, name), **options)
+    reads_targets = getattr(getattr(net, "head", None), "reads_targets", False)
+    for name in ("hidden",) if reads_targets else ("loss", "hidden"):
+        if hasattr(net, name) and name not in vars(net):
+            compiled = torch.compile(getattr(type(net), name), **options)
             setattr(net, name, MethodType(compiled, net))
 
 

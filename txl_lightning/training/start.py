@@ -15,12 +15,13 @@ from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.recipe import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
 from ..model.config import LEARNED
+from ..model.contract import CLASS
 from ..runs.folder import VOCAB, remove_partial_files
 from .callbacks.checkpointing import is_validation_due
 from .callbacks.save_run import print_once
 from .callbacks.wandb import run_id_from
 from .module import LanguageModel
-from .options import RUNS, Resume, parse, refuse_urls
+from .options import RUNS, Resume, make_parser, parse, refuse_urls
 
 NO_EFFECT_ON_WEIGHTS = {
     *("mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"),
@@ -46,8 +47,9 @@ class Start:
 
 def adopt_checkpoint(
     command: str, parser: Parser, words: list[str], settings: Namespace
-) -> tuple[Namespace, Start]:
-    """Load the checkpoint to start from; return the settings with its own as defaults.
+) -> tuple[Parser, Namespace, Start]:
+    """Load the checkpoint to start from; return a parser of its network, and the settings with its
+    own as defaults.
 
     The command line and its configs override them, unless the weights would not fit.
     """
@@ -58,16 +60,20 @@ def adopt_checkpoint(
     if checkpoint is None:
         if command != "fit":
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
-        return settings, Start()
+        return parser, settings, Start()
     path, saved = checkpoint.path, checkpoint.settings
     defaults = flatten_settings(saved, "model.")
+    net_class, given = saved["net"].get(CLASS), settings.model.net.get(CLASS)
     # n_token comes from the text; that kernel was the fastest on the machine that trained it.
-    for key in ("model.net.n_token", "model.net.kernel"):
-        defaults.pop(key, None)
+    for key in ("n_token",) if net_class else ("n_token", "kernel"):
+        defaults.pop(f"model.net.{key}", None)
     if (vocab := path / VOCAB).is_file():
         defaults["data.vocab"] = str(vocab)
     if command != "fit":
         defaults |= find_text_settings(path, settings.data, words)
+    if net_class != given:
+        require(given is None, f"model.net.{CLASS}", given, f"{net_class}, as in the checkpoint")
+        parser = make_parser(command, words, net_class)
     try:
         parser.set_defaults(defaults)
     except KeyError as error:
@@ -78,8 +84,8 @@ def adopt_checkpoint(
         check_remaining_steps(settings.trainer.max_steps, checkpoint.saved, resume)
     check_same_model(settings.model, saved, training=command == "fit")
     if resume == "never":
-        return settings, Start(checkpoint)
-    return settings, Start(checkpoint, checkpoint.run_folder, run_id_from(checkpoint.saved))
+        return parser, settings, Start(checkpoint)
+    return parser, settings, Start(checkpoint, checkpoint.run_folder, run_id_from(checkpoint.saved))
 
 
 def find_start(
@@ -137,7 +143,8 @@ def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) ->
     net = saved["net"]
     # Learned positions have a weight for each distance.
     tables = {"clamp_len"} if net.get("positions") in LEARNED else set()
-    for name in net.keys() - (NO_EFFECT_ON_WEIGHTS - tables) - {"n_token"}:
+    free = {"mem_len", "dropout"} if CLASS in net else NO_EFFECT_ON_WEIGHTS - tables
+    for name in net.keys() - free - {"n_token"}:
         value = list(model.net[name]) if isinstance(model.net[name], tuple) else model.net[name]
         expected = f"{net[name]}, as in the checkpoint (as in its run's config.yaml)"
         require(value == net[name], f"model.net.{name}", value, expected)

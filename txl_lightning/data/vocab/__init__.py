@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import DataError
+from ...errors import ClassError, DataError
+from ...imports import import_class, is_class_path
 from ..documents import FileSlice
 from .base import Bytes, Characters, Ids, Vocabulary
 from .subwords import SubwordOptions, Subwords, train_subwords
@@ -34,7 +35,9 @@ def load_vocabulary(text: str) -> Vocabulary:
                     return vocab
             case {"kind": "subwords", "tokenizer": dict(tokenizer)}:
                 return Subwords.from_tokenizer(tokenizer)
-    except DataError:
+            case {"kind": kind, **fields} if is_class_path(kind):
+                return import_class("data.vocab", kind)(**fields)
+    except (ClassError, DataError):
         raise
     except (ValueError, TypeError, AttributeError, RecursionError):
         pass
@@ -54,13 +57,15 @@ def build_vocabulary(
             return Words.from_documents(documents, words)
         case "bpe" | "unigram":
             return train_subwords(name, documents, subwords)
+        case _ if is_class_path(name) and not Path(name).exists():
+            return import_class("data.vocab", name).from_documents(documents)
     try:
         return read_vocabulary_file(Path(name), lambda listed: Words.from_list(listed, words))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
             f"data.vocab: invalid {name} ({reason}); expected {', '.join(BUILT_IN)}, or a file: "
-            "a saved vocab.json, a Hugging Face tokenizer.json, or words, one a line"
+            "a saved vocab.json, a Hugging Face tokenizer.json, or words, one a line; or your class"
         ) from error
 
 

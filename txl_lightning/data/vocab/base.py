@@ -8,9 +8,10 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain
+from typing import Self
 
 import numpy as np
 
@@ -51,9 +52,15 @@ class Vocabulary(ABC):
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         """Yield the text that each id completes, and possibly a last piece."""
 
-    @abstractmethod
+    @classmethod
+    def from_documents(cls, documents: Iterable[FileSlice]) -> Self:
+        """Build the vocabulary of a training text; one that needs no text ignores it."""
+        return cls()
+
     def to_json(self) -> str:
-        """Return the vocabulary as JSON for `load_vocabulary`."""
+        """Return the vocabulary as JSON for `load_vocabulary`: its class, and its fields."""
+        kind = f"{type(self).__module__}.{type(self).__qualname__}"
+        return json.dumps({"kind": kind, **asdict(self)})
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of some ids."""

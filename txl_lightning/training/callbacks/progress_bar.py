@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress
 
 from ...errors import show_controls, unfiltered_stdout
-from ...model import TransformerXL, has_bfloat16_units
+from ...model import Network, find_device, has_bfloat16_units
 from ...model.kernels import choose_kernel
 from ...runs.folder import run_folder
 from ...runs.metrics_table import RunMetrics, format_columns, read_metrics
@@ -73,9 +73,10 @@ class TokenProgressBar(ProgressBar):
     def print_setup(self, trainer: Trainer, module: LanguageModel) -> None:
         """Print the network's size, the device, the kernel, and a faster precision if there is."""
         self.print(format_parameters(module.net))
-        device, kernel = trainer.strategy.root_device, module.net.config.kernel
+        device = trainer.strategy.root_device
+        kernel = getattr(module.net.config, "kernel", "its own")
         if kernel == "auto":
-            kernel = choose_kernel(module.net.device, module.hparams["compile"])
+            kernel = choose_kernel(find_device(module.net), module.hparams["compile"])
         self.print(f"device: {device}; kernel: {kernel}; run folder: {self.folder}")
         if trainer.precision == "32-true" and has_bfloat16_units(device):
             self.print("faster on this device: --trainer.precision bf16-mixed")
@@ -159,7 +160,7 @@ def format_readings(trainer: Trainer, stage: str, beginnings: tuple[str, ...]) -
     return "  ".join(readings)
 
 
-def format_parameters(net: TransformerXL) -> str:
+def format_parameters(net: Network) -> str:
     """Return a table of parameters by part; tied ones count as the embedding's."""
     counts: dict[str, int] = {}
     for name, parameter in net.named_parameters():

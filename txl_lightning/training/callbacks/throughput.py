@@ -59,10 +59,11 @@ class Throughput(Callback):
             return
         self.pause()
         rate = self.tokens / max(self.seconds, 1e-9)
-        flops = rate * module.net.config.flops_per_token(batch.new_len)
-        values = {"tokens_per_second": rate, "model_flops_per_second": flops}
-        if peak := peak_flops(trainer.strategy.root_device):
-            values["mfu"] = flops / (peak * trainer.world_size)
+        values = {"tokens_per_second": rate}
+        if count_flops := getattr(module.net.config, "flops_per_token", None):
+            values["model_flops_per_second"] = flops = rate * count_flops(batch.new_len)
+            if peak := peak_flops(trainer.strategy.root_device):
+                values["mfu"] = flops / (peak * trainer.world_size)
         values["seconds"] = time.monotonic() - self.run_started_at
         module.log_dict({f"train/{name}": values[name] for name in values})
         self.tokens, self.seconds = 0, 0.0

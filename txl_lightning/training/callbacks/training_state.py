@@ -2,8 +2,6 @@
 
 They save and restore memory, position in the text and random numbers, and refuse an update or a
 checkpoint with numbers that are not finite.
-
-N layers   B rows of all ranks   M remembered   D width
 """
 
 import math
@@ -22,7 +20,8 @@ from torch import Tensor
 from ...checkpoints.saving import FORMAT, KEY
 from ...data.stream import Segment, TrainingLoader
 from ...errors import CheckpointError, NonFiniteError
-from ...model import Memory
+from ...imports import find_version, is_class_path
+from ...model.contract import join_rows
 from ...model.parts import is_onednn_faster
 from ...runs.logger import RunLogger
 from ..ranks import gather_shards, local_part
@@ -173,19 +172,18 @@ class TrainingStateCheckpoint(Callback):
             "environment": describe_rounding(trainer, module),
         }
         if ranks is not None and (not is_crash or trainer.world_size == 1):
-            parts, memory = [rank.pop("memory") for rank in ranks], None
+            parts = [rank.pop("memory") for rank in ranks]
             # There is none before the first step.
-            if None not in parts:
-                h, filled = zip(*parts, strict=True)
-                memory = {"h": torch.cat(h, dim=1), "filled": torch.cat(filled)}
-            checkpoint[KEY] |= {"memory": memory, "ranks": ranks}
+            memory = bank.committed.get(("train", 0))
+            tensors = memory and join_rows(memory.to("cpu"), parts)
+            checkpoint[KEY] |= {"memory": tensors, "ranks": ranks}
 
 
 def collect_rank_state(module: LanguageModel) -> State:
     """Return what differs between ranks: memory of their rows, random numbers, running mean."""
     memory = module.memory_bank.committed.get(("train", 0))
     return {
-        "memory": memory and (memory.h_NBMD.cpu(), memory.filled_B.cpu()),
+        "memory": memory and memory.to("cpu").tensors(),
         "rng": get_random_states(module.device),
         "mean": [value.item() for value in module.train_nats.metric_state.values()],
     }
@@ -194,11 +192,16 @@ def collect_rank_state(module: LanguageModel) -> State:
 def restore(state: State, trainer: Trainer, module: LanguageModel) -> None:
     warn_of_changes(state, describe_rounding(trainer, module))
     ranks, rank = state.get("ranks", []), trainer.global_rank
-    if memory := state.get("memory"):
-        n_row = len(memory["filled"]) // trainer.world_size
-        rows = slice(rank * n_row, (rank + 1) * n_row)
-        h_NBMD, filled_B = memory["h"][:, rows].clone(), memory["filled"][rows].clone()
-        module.memory_bank.committed["train", 0] = Memory(h_NBMD, filled_B)
+    if tensors := state.get("memory"):
+        memory = module.net.empty_memory(1)
+        if state["format"] == 1:  # which has other names, in this order
+            tensors = dict(zip(memory.tensors(), tensors.values(), strict=True))
+        memory = memory.restored(tensors)
+        n_row = memory.batch_size // trainer.world_size
+        memory = memory.rows(slice(rank * n_row, (rank + 1) * n_row))
+        # Copies, because the tensors may be those of a file that training replaces.
+        copies = {name: tensor.clone() for name, tensor in memory.tensors().items()}
+        module.memory_bank.committed["train", 0] = memory.restored(copies)
     if not ranks:
         return
     if len(ranks) == trainer.world_size:
@@ -229,13 +232,24 @@ def set_random_states(states: State, device: torch.device) -> None:
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
+def find_packages(module: LanguageModel) -> State:
+    """Return package and version of a network, vocabulary and position scheme that are not ours."""
+    config, vocab = module.net.config, getattr(module.corpus, "vocab", None)
+    names = {"network": type(config).__module__, "vocabulary": type(vocab).__module__}
+    if is_class_path(scheme := getattr(config, "positions", "")):
+        names["positions"] = scheme
+    packages = {key: name.partition(".")[0] for key, name in names.items()}
+    own = {key: p for key, p in packages.items() if p not in ("txl_lightning", "builtins")}
+    return {key: f"{package} {find_version(package)}" for key, package in own.items()}
+
+
 def describe_rounding(trainer: Trainer, module: LanguageModel) -> State:
     """Return what affects the rounding of sums, besides the settings of the model."""
     device = module.device
     vectors = torch.backends.cpu.get_cpu_capability()
     vectors += " AMX" * torch.cpu.get_capabilities().get("amx_bf16", False)
     vectors += " oneDNN" * is_onednn_faster()
-    return {
+    return find_packages(module) | {
         "micro_batches": module.corpus.config.micro_batches if module.corpus else 1,
         "compile": module.hparams["compile"],
         "devices": trainer.world_size,

@@ -17,6 +17,8 @@ from ...analysis.attention_distance import sum_attention, summarize_heads
 from ...data.stream import Segment, TrainingLoader
 from ...evaluation.scoring import score_segment
 from ...generation import generate
+from ...generation.state import find_missing_memory
+from ...model.contract import is_transformer_xl
 from ..segments import MeanNats
 from . import LanguageModel
 
@@ -126,7 +128,7 @@ class ValidationProbe(Callback):
             return
         net, vocab = module.net, trainer.datamodule.vocab
         # A model without memory rereads its last tokens.
-        ext_len = PROMPT_LEN if not net.config.mem_len or net.config.is_absolute else 0
+        ext_len = PROMPT_LEN if find_missing_memory(net, None) else 0
         options = {"seed": 1, "temperature": 0.8, "ext_len": ext_len}
         ids_T = generate(net, prompt_L, self.sample_len, **options).cpu()
         self.prompt_len = len(vocab.decode(prompt_L.tolist()))
@@ -136,7 +138,7 @@ class ValidationProbe(Callback):
     def measure_attention(self, module: LanguageModel) -> None:
         segments = [each for each in self.segments if each.new_len == self.segments[0].new_len]
         # In a shorter validation, the memory is never full.
-        if len(segments) > self.n_warmup:
+        if len(segments) > self.n_warmup and is_transformer_xl(module.net):
             memory = module.net.empty_memory(1, module.memory_bank.eval_lengths)
             sums = sum_attention(module.net, segments, memory, self.n_warmup)
             self.attention = summarize_heads(sums)

@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 
 from ...errors import require
-from ...model import TransformerXL
+from ...model import Network
 from . import LanguageModel
 
 TRAINED, AVERAGE = "trained", "average"
@@ -37,8 +37,8 @@ class WeightAverage(Callback):
         require(is_possible, "decay", decay, "at least 0 and less than 1, or null")
         require(start_step >= 0, "start_step", start_step, "0 or more")
         self.decay, self.start_step = decay, start_step
-        self.average: TransformerXL | None = None
-        self.trained: TransformerXL | None = None
+        self.average: Network | None = None
+        self.trained: Network | None = None
         self.count = 0
 
     def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
@@ -58,7 +58,7 @@ class WeightAverage(Callback):
             self.update(module.net)
 
     @torch.no_grad()
-    def update(self, net: TransformerXL) -> None:
+    def update(self, net: Network) -> None:
         self.count += 1
         if self.average is None:
             self.average = copy_at_least_float32(net)
@@ -99,7 +99,7 @@ class WeightAverage(Callback):
         self.count = state_dict["count"]
 
 
-def copy_at_least_float32(net: TransformerXL) -> TransformerXL:
+def copy_at_least_float32(net: Network) -> Network:
     """Copy a network; in a narrower type, the mean would round small changes away."""
     dtype = next(net.parameters()).dtype
     return deepcopy(net).to(torch.promote_types(dtype, torch.float32)).requires_grad_(False)

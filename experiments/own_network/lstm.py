@@ -1,0 +1,77 @@
+"""An LSTM with tied weights (Press and Wolf 2017), its state as memory, as in a user's package.
+
+B rows   L tokens in the segment   D width   N layers   V vocabulary
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from experiments.own_network.parts import LogitNetwork
+
+
+@dataclass(frozen=True)
+class LSTMConfig:
+    """Sizes of an LSTM; with mem_len 0, its state is not carried to the next segment."""
+
+    n_token: int = 256
+    width: int = 256
+    n_layer: int = 2
+    dropout: float = 0.0
+    mem_len: int = 1
+
+    def build(self) -> "LSTM":
+        return LSTM(self)
+
+
+class State(NamedTuple):
+    h_NBD: Tensor
+    c_NBD: Tensor
+    mem_len: int
+    batch_size = property(lambda self: self.h_NBD.size(1))
+
+    def tensors(self):
+        return {"h_NBD": self.h_NBD, "c_NBD": self.c_NBD}
+
+    def restored(self, tensors):
+        return self._replace(**tensors)
+
+    def rows(self, index_B):
+        return State(self.h_NBD[:, index_B], self.c_NBD[:, index_B], self.mem_len)
+
+    def to(self, device):
+        return State(self.h_NBD.to(device), self.c_NBD.to(device), self.mem_len)
+
+    def resized(self, lengths):
+        return self._replace(mem_len=lengths.mem_len)
+
+
+class LSTM(LogitNetwork):
+    def __init__(self, config: LSTMConfig) -> None:
+        super().__init__()
+        self.config, V, D = config, config.n_token, config.width
+        self.embedding, self.lstm = nn.Embedding(V, D), nn.LSTM(D, D, config.n_layer)
+        self.head, self.drop = nn.Linear(D, V), nn.Dropout(config.dropout)
+        self.head.weight = self.embedding.weight
+        nn.init.normal_(self.head.weight, std=D**-0.5)
+
+    def empty_memory(self, batch_size, lengths=None):
+        zero_NBD = self.head.bias.new_zeros(self.config.n_layer, batch_size, self.config.width)
+        mem_len = lengths.resolve(self.config).mem_len if lengths else self.config.mem_len
+        return State(zero_NBD, zero_NBD, mem_len)
+
+    def forward(self, tokens_BL, memory=None, doc_pos_BL=None, n_reread=0):
+        *state, mem_len = memory or self.empty_memory(len(tokens_BL))
+        h_LBD, kept, parts = self.drop(self.embedding(tokens_BL.T)), state, []
+        is_new_BL = torch.zeros_like(tokens_BL).bool() if doc_pos_BL is None else doc_pos_BL == 0
+        # Cut where a document begins in any row, and where memory ends.
+        cuts = {0, len(h_LBD) - n_reread, len(h_LBD), *is_new_BL.any(0).nonzero()[:, 0].tolist()}
+        for start, stop in pairwise(sorted(cuts)):
+            state = tuple(each.masked_fill(is_new_BL[:, start, None], 0) for each in state)
+            out_LBD, state = self.lstm(h_LBD[start:stop], state)
+            kept, parts = state if stop == len(h_LBD) - n_reread else kept, [*parts, out_LBD]
+        logits_BLV = self.head(self.drop(torch.cat(parts))).transpose(0, 1)
+        return logits_BLV, State(*(each.detach() * (mem_len > 0) for each in kept), mem_len)

@@ -1,0 +1,102 @@
+"""Properties of every network with the contract: TransformerXL, that of the page, and examples."""
+
+import pytest
+import torch
+
+from experiments.own_network.lstm import LSTMConfig
+from experiments.own_network.memory_tokens import MemoryTokensConfig
+from txl_lightning import TransformerXLConfig
+from txl_lightning.model import EvalLengths, make_reader
+from txl_lightning.model.contract import describe_config, join_rows
+
+CONFIGS = {
+    "TransformerXL": lambda: TransformerXLConfig(n_token=11, n_layer=2, d_model=8, mem_len=40),
+    "page": None,
+    "LSTM": lambda: LSTMConfig(n_token=11, width=8),
+    "memory tokens": lambda: MemoryTokensConfig(11, n_layer=2, d_model=8, mem_len=3, part_len=4),
+}
+TOKENS = torch.randint(11, (3, 13), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(params=CONFIGS)
+def net(request, own_package):
+    """A network in float64, in eval mode, whose parameters differ from their initial values."""
+    make = CONFIGS[request.param] or (lambda: own_package.MyConfig(n_token=11, width=8))
+    net = make().build().double().eval()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return net
+
+
+def assert_same_memory(actual, expected):
+    for name, tensor in expected.tensors().items():
+        torch.testing.assert_close(actual.tensors()[name], tensor)
+
+
+def test_loss_is_that_of_the_logits_and_ignored_targets_have_none(net):
+    logits, _ = net(TOKENS)
+    targets = TOKENS.roll(-1, 1)[:, -5:].clone()
+    targets[0, 2] = -100
+    nats, _ = net.loss(TOKENS, targets)
+    expected = -logits[:, -5:].log_softmax(-1).gather(2, targets.clamp(min=0)[..., None])[..., 0]
+    expected[0, 2] = 0
+    torch.testing.assert_close(nats.double(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("cut", [1, 4, 6])
+def test_text_in_two_segments_is_read_as_a_whole(net, cut):
+    whole, after = net(TOKENS)
+    first, memory = net(TOKENS[:, :cut])
+    second, last = net(TOKENS[:, cut:], memory)
+    torch.testing.assert_close(torch.cat([first, second], 1), whole)
+    assert_same_memory(last, after)
+
+
+def test_memory_leaves_out_the_tokens_that_are_read_again(net):
+    _, expected = net(TOKENS[:, :8])
+    _, memory = net(TOKENS, n_reread=5)
+    assert_same_memory(memory, expected)
+    torch.testing.assert_close(net(TOKENS[:, 8:], memory)[0], net(TOKENS)[0][:, 8:])
+
+
+def test_tokens_before_a_document_have_no_effect_on_it(net):
+    doc_pos = torch.arange(13) + torch.tensor([[7], [0], [3]])
+    doc_pos[0, 5:], doc_pos[2, 0:] = torch.arange(8), torch.arange(13)
+    others = TOKENS.clone()
+    others[0, :5] = (others[0, :5] + 1) % 11
+    results = []
+    for before, tokens in ((TOKENS, TOKENS), (TOKENS.flip(1), others)):
+        _, memory = net(before[:, :7])
+        logits, memory = net(tokens, memory, doc_pos)
+        parts = logits[0, 5:], logits[1:], memory
+        results.append(parts)
+    for a, b in zip(results[0][:2], results[1][:2], strict=True):
+        torch.testing.assert_close(a, b)
+    assert not net(TOKENS.flip(1), net(TOKENS)[1])[0].equal(net(TOKENS.flip(1))[0])
+
+
+def test_memory_has_no_gradient_and_its_rows_are_taken_and_joined(net):
+    _, memory = net(TOKENS)
+    assert memory.batch_size == 3
+    assert not any(tensor.requires_grad for tensor in memory.tensors().values())
+    parts = [memory.rows(rows).tensors() for rows in (slice(2), slice(2, 3))]
+    restored = net.empty_memory(1).restored(join_rows(memory.rows(slice(1)), parts)).to("cpu")
+    assert_same_memory(restored, memory)
+    assert_same_memory(memory.rows(torch.tensor([2, 0])), net(TOKENS[[2, 0]])[1])
+    assert_same_memory(memory.resized(EvalLengths().resolve(net.config)), memory)
+
+
+def test_evaluation_without_memory_starts_each_segment_afresh(net):
+    reader = make_reader(net)
+    with torch.no_grad():
+        _, memory = reader.hidden(TOKENS[:, :4], reader.empty_memory(3, EvalLengths(0)))
+        h, _ = reader.hidden(TOKENS[:, 4:8], memory)
+        expected, _ = reader.hidden(TOKENS[:, 4:8], reader.empty_memory(3, EvalLengths(0)))
+    torch.testing.assert_close(reader.head(h), reader.head(expected))
+
+
+def test_config_is_rebuilt_from_plain_settings(net):
+    plain = describe_config(net.config)
+    plain.pop("class_path", None)
+    assert type(net.config)(**plain) == net.config

@@ -1,0 +1,462 @@
+"""A network of a user's package, that of training/README.md, has all that a TransformerXL has."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from txl_lightning import (
+    LanguageModel,
+    OptimConfig,
+    TransformerXLConfig,
+    generate,
+    imports,
+    load,
+    stream_nats,
+)
+from txl_lightning.analysis.context_length import score_context
+from txl_lightning.model import CachedReader, EvalLengths, make_reader
+from txl_lightning.model.contract import describe_config, join_rows, make_config
+from txl_lightning.training.callbacks.weight_averaging import WeightAverage
+from txl_lightning.training.optimizers import make_optimizer
+
+ALLOW = "--allow_imports=my_package"
+NAMED = (ALLOW, "--model.net=my_package.MyConfig", "--model.net.width=12")
+REFUSED = "if it is your own, add --allow_imports my_package to the command"
+FEW = ("--max_tokens=50", "--batch_size=1")
+PACKAGE = Path(__file__).parents[2] / "txl_lightning"
+
+
+@pytest.fixture
+def settings(sizes, text_file) -> list[str]:
+    """Options of a small run without those of a TransformerXL."""
+    return [*(word for word in sizes if ".net." not in word), f"--data.path={text_file}"]
+
+
+@pytest.fixture
+def make_own(own_package):
+    def make(settings=(), **changes) -> LanguageModel:
+        config = own_package.MyConfig(width=16, **changes)
+        return LanguageModel(config, OptimConfig(lr=1e-2), **dict(settings))
+
+    return make
+
+
+@pytest.fixture
+def net(own_package):
+    """A network in float64 without symmetries."""
+    return own_package.MyConfig(n_token=11, width=8).build().double().eval()
+
+
+@pytest.fixture
+def fit_own(fit, make_own):
+    """Train, always from the same weights."""
+
+    def run(net=(), settings=(), **options):
+        torch.manual_seed(1)
+        return fit(model=make_own(settings, **dict(net)), **options)
+
+    return run
+
+
+def test_page_has_forty_lines_besides_imports_and_decorators(own_package):
+    lines = Path(own_package.__file__).read_text().splitlines()
+    code = [
+        line for line in lines if line and not line.startswith(("#", "@", "from", "import", "__"))
+    ]
+    assert len(code) <= 40
+
+
+def test_memory_starts_afresh_with_each_document_and_in_each_row(net):
+    tokens, doc_pos = (
+        torch.randint(11, (2, 9)),
+        torch.tensor([[*range(4, 9), 0, 1, 2, 3], [*range(9)]]),
+    )
+    _, memory = net(torch.randint(11, (2, 5)))
+    _, after = net(tokens, memory, doc_pos)
+    alone = net(tokens[:1, 5:])[1], net(tokens[1:])[1]
+    torch.testing.assert_close(after.h_BD, torch.cat([each.h_BD for each in alone]))
+
+
+def test_reader_gives_any_network_the_methods_of_evaluation(net):
+    tokens, targets = torch.randint(11, (2, 3, 7))
+    reader, (logits, after) = make_reader(net), net(tokens, n_reread=2)
+    h, memory = reader.hidden(tokens, reader.empty_memory(3), None, 2)
+    assert torch.equal(reader.head(h), logits)
+    assert torch.equal(memory.h_BD, after.h_BD)
+    torch.testing.assert_close(
+        reader.head.nats(h, targets), reader.loss(tokens, targets)[0].double()
+    )
+
+
+def test_rows_of_a_memory_are_joined_in_their_dimension(net, make_net):
+    for model in (net, make_net(), make_net(mem_len=0)):
+        _, memory = model(torch.randint(11, (5, 4)))
+        parts = [memory.rows(rows).tensors() for rows in (slice(2), slice(2, 3), slice(3, 5))]
+        joined = memory.rows(slice(1)).restored(join_rows(memory.rows(slice(1)), parts))
+        for name, tensor in memory.tensors().items():
+            assert torch.equal(joined.tensors()[name], tensor)
+
+
+def test_settings_are_plain_values_and_back(own_package, monkeypatch):
+    config = own_package.MyConfig(width=5)
+    plain = describe_config(config)
+    assert plain == {"class_path": "my_package.MyConfig", "n_token": 256, "width": 5, "mem_len": 1}
+    with pytest.raises(ValueError, match=REFUSED):
+        make_config(plain)
+    imports.allow_imports(["my_package"])
+    assert make_config(plain) == config
+    for name in ("MyNetwork", "torch", "Nothing"):
+        with pytest.raises(ValueError, match="class_path: "):
+            make_config({"class_path": f"my_package.{name}"})
+
+
+def test_validation_leaves_the_memory_of_training_alone(fit_own):
+    never, often = (fit_own(limit_val_batches=n, val_check_interval=2, max_steps=6) for n in (0, 3))
+    assert often.losses == never.losses
+    assert len(often.val_nats) == 3
+    assert torch.equal(often.memory.h_BD, never.memory.h_BD)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"precision": "bf16-mixed"}, {"data": {"micro_batches": 2}}]
+)
+def test_resumed_training_continues_bit_for_bit(fit_own, tmp_path, options):
+    whole = fit_own(max_steps=7, save=(tmp_path / "a.ckpt", 3), **options)
+    resumed = fit_own(max_steps=7, ckpt_path=tmp_path / "a.ckpt", **options)
+    assert resumed.continues(whole)
+    assert torch.equal(resumed.memory.h_BD, whole.memory.h_BD)
+    assert whole.memory.h_BD.any()
+
+
+def test_micro_batches_train_as_the_whole_batch_does(fit_own):
+    exact = {"precision": "64-true", "max_steps": 5}
+    whole, parts = (fit_own(data={"micro_batches": n}, **exact) for n in (1, 3))
+    assert parts.losses == pytest.approx(whole.losses, rel=1e-6)
+    torch.testing.assert_close(parts.memory.h_BD, whole.memory.h_BD)
+
+
+def test_mixed_precision_trains_as_float32_does(fit_own):
+    exact, mixed = (fit_own(precision=p, max_steps=8) for p in ("32-true", "bf16-mixed"))
+    assert mixed.losses == pytest.approx(exact.losses, rel=2e-2)
+    assert mixed.losses != exact.losses
+
+
+def test_memory_of_a_checkpoint_of_format_1_is_restored(fit, tmp_path):
+    path = tmp_path / "a.ckpt"
+    whole = fit(max_steps=6, save=(path, 3))
+    content = torch.load(path, weights_only=True)
+    state = content["txl_lightning"]
+    assert state["format"] == 2
+    tensors = state["memory"]
+    old = {"h": tensors["h_NBMD"], "filled": tensors["filled_B"]}
+    torch.save(content | {"txl_lightning": state | {"format": 1, "memory": old}}, path)
+    assert fit(max_steps=6, ckpt_path=path).continues(whole)
+
+
+def test_softmax_of_an_own_network_does_not_decay(net):
+    decaying, rest = make_optimizer(OptimConfig(weight_decay=0.1), net).param_groups
+    assert (decaying["params"], rest["weight_decay"]) == ([], 0)
+
+
+def test_average_of_weights_is_validated_and_saved(fit_own, tmp_path):
+    average = WeightAverage(decay=None)
+    record = fit_own(max_steps=4, callbacks=[average], save=(tmp_path / "a.ckpt", 4))
+    mean = torch.stack([each["cell.weight_ih"] for each in record.weights]).mean(0)
+    saved = torch.load(tmp_path / "a.ckpt", weights_only=True)["state_dict"]
+    torch.testing.assert_close(saved["net.cell.weight_ih"], mean)
+
+
+def test_parts_of_a_transformer_xl_are_refused_in_one_line(make_own, fit_own, net):
+    with pytest.raises(
+        ValueError, match="eval_clamp_len: invalid 9; expected null, as MyConfig has"
+    ):
+        make_own({"eval_clamp_len": 9})
+    with pytest.raises(ValueError, match=r"model\.recompute: invalid true; .* MyNetwork does not"):
+        fit_own(settings={"recompute": True})
+
+
+def test_network_of_a_derived_config_is_read_without_a_cache(make_net):
+    class Derived(TransformerXLConfig):
+        pass
+
+    net = Derived(n_token=11, d_model=8).build()
+    assert make_reader(net) is net
+    assert isinstance(make_reader(make_net()), CachedReader)
+
+
+def test_text_is_scored_as_by_the_network_alone(net):
+    text = torch.randint(11, (60,))
+    nats = stream_nats(net, text, batch_size=2, tgt_len=7)
+    rows = text.view(2, 30)
+    torch.testing.assert_close(nats.double(), net.loss(rows[:, :-1], rows[:, 1:])[0].double())
+    without = stream_nats(net, text, batch_size=2, tgt_len=7, mem_len=0)
+    torch.testing.assert_close(without[:, :6], nats[:, :6])
+    assert not torch.allclose(without[:, 7:], nats[:, 7:])
+
+
+def test_context_is_all_that_a_window_has(net):
+    text = np.random.default_rng(0).integers(0, 11, 40)
+    [nats] = score_context(net, text, np.array([30]), 9, tgt_len=4)
+    window = torch.from_numpy(text[21:31])[None]
+    assert nats == pytest.approx(net.loss(window[:, :-1], window[:, 1:])[0][0, -1].item(), rel=1e-6)
+
+
+def test_texts_are_continued_as_the_likeliest_tokens_of_the_network(net):
+    prompts = [[3, 1, 4, 1, 5], [9, 2]]
+    together = generate(net, prompts, 6, temperature=0)
+    for prompt, new in zip(prompts, together, strict=True):
+        text = [*prompt]
+        for _ in range(6):
+            text.append(int(net(torch.tensor([text]))[0][0, -1].argmax()))
+        assert new == text[len(prompt) :]
+
+
+def test_class_of_a_network_is_named_by_options_or_a_config(txl, refused, settings, own_package):
+    sys.modules.pop("my_package")
+    config = {"model": {"net": {"class_path": "my_package.MyConfig", "width": 12}}}
+    Path("own.yaml").write_text(yaml.safe_dump(config))
+    Path("sly.yaml").write_text(yaml.safe_dump(config | {"allow_imports": "my_package"}))
+    for words in (NAMED[1:], ["--config=own.yaml"], ["--config=sly.yaml"]):
+        code, line = refused("fit", *settings, *words)
+        assert (code, REFUSED in line) == (2, True)
+    assert "my_package" not in sys.modules
+    help_text = txl("fit", *NAMED, "--help")[1].out
+    assert ("net.width WIDTH" in help_text, "net.n_layer" in help_text) == (True, False)
+    code, line = refused("fit", *settings, *NAMED, "--model.net.wdth=3")
+    assert (code, line) == (2, "model.net.wdth: unknown key; did you mean model.net.width?")
+    runs = [(*NAMED, "--data.tgt_len=8"), (ALLOW, "--config=own.yaml")]
+    for words in runs:
+        assert txl("fit", *settings, *words)[0] == 0
+    saved = [
+        torch.load(f"runs/version_{n}/checkpoints/last.ckpt", weights_only=True) for n in (0, 1)
+    ]
+    for a, b in zip(*(each["state_dict"].values() for each in saved), strict=True):
+        assert torch.equal(a, b)
+    plain = {"class_path": "my_package.MyConfig", "n_token": 256, "width": 12, "mem_len": 1}
+    assert saved[0]["hyper_parameters"]["net"] == plain
+    assert saved[0]["txl_lightning"]["environment"]["network"] == "my_package 1.5"
+
+
+def load_environment() -> dict[str, str]:
+    saved = torch.load("runs/version_0/checkpoints/last.ckpt", weights_only=True)
+    return saved["txl_lightning"]["environment"]
+
+
+@pytest.fixture
+def own_run(txl, settings, own_package):
+    """The folder of a finished run."""
+    code, output = txl("fit", *settings, *NAMED, "--report.html=true", "--report.sample_len=20")
+    assert code == 0, output.err
+    return "runs/version_0"
+
+
+def test_checkpoint_is_refused_by_the_name_of_its_class(txl, refused, own_run, own_package):
+    hint = f"{REFUSED} (it was trained with my_package 1.5)"
+    sys.modules.pop("my_package")
+    commands = ["test", "evaluate", "generate", "recl", "inspect", "speed", "convert --out=o"]
+    commands += ["score --candidates=some.tsv", "export"]
+    for command, *words in map(str.split, commands):
+        code, line = refused(command, own_run, *words)
+        assert (code, "best.ckpt: class_path: " in line, hint in line) == (4, True, True), line
+    assert "my_package" not in sys.modules
+    Path("my_package.py").rename("other.py")
+    code, line = refused("evaluate", own_run, ALLOW)
+    assert (code, "my_package.MyConfig cannot be imported: No module" in line) == (4, True), line
+
+
+def test_run_is_resumed_and_another_version_of_its_package_is_named(
+    txl, refused, own_run, own_package, settings
+):
+    more = ("--config=runs/version_0/config.yaml", ALLOW, "--resume=auto", "--trainer.max_steps=6")
+    own_package.__version__ = "1.6"
+    with pytest.warns(match="network: was my_package 1.5, is my_package 1.6"):
+        assert txl("fit", *more)[0] == 0
+    code, line = refused("fit", *settings, ALLOW, f"--ckpt_path={own_run}", "--model.net.width=9")
+    assert (code, "model.net.width" in line) == (2, True)
+    own_package.__version__ = "1.5"
+    named = f"--ckpt_path={own_run}", *NAMED, "--model.net.width=9", "--trainer.max_steps=9"
+    code, line = refused("fit", *settings, *named)
+    expected = "model.net.width: invalid 9; expected 12, as in the checkpoint"
+    assert (code, expected in line) == (2, True), line
+
+
+def test_run_is_measured_compared_and_sampled_by_the_commands(txl, own_run):
+    page = Path(own_run, "report.html").read_text()
+    assert "Loss by position" in page
+    code, output = txl("evaluate", own_run, ALLOW, "--protocol=single-pass")
+    record = json.loads(output.out)
+    low, high = record["interval"]["nats"]
+    assert (code, low < record["nats"] < high) == (0, True)
+    code, output = txl("evaluate", own_run, ALLOW, "--protocol=sliding-window", *FEW)
+    assert code == 0, output.err
+    code, output = txl("test", own_run, ALLOW)
+    assert (code, "test/bits_per_byte" in output.out) == (0, True)
+    small = ("--step=4", "--max_context=12", "--positions=20")
+    assert txl("recl", own_run, ALLOW, *small)[0] == 0
+    code, output = txl("inspect", own_run, ALLOW, "--batch_size=2")
+    assert (code, "attention distance: this network does not have it" in output.out) == (0, True)
+    assert Path(own_run, "inspect", "positions.csv").exists()
+    assert txl("compare", own_run, own_run)[0] == 0
+
+
+def test_generated_text_is_continued_from_its_state(txl, own_run):
+    same = (own_run, ALLOW, "--prompt=to be", "--temperature=0")
+    whole = txl("generate", *same, "--max_new_tokens=12")[1].out
+    parts = [
+        txl("generate", *words, "--state_file=state", "--max_new_tokens=6")[1].out
+        for words in (same, (own_run, ALLOW, "--temperature=0", "--prompt="))
+    ]
+    assert "".join(part.rstrip("\n") for part in parts) == whole.rstrip("\n")
+
+
+def test_optional_parts_are_refused_by_the_commands(refused, own_run):
+    for words in (["generate", "--weights=bf16"], ["convert", "--out=o"], ["export"]):
+        code, line = refused(words[0], own_run, *words[1:], ALLOW)
+        assert (code, "as MyNetwork does not have this" in line) == (2, True), line
+
+
+def test_candidates_are_scored_as_continuations_of_the_text(txl, own_run):
+    Path("some.tsv").write_text("id\ttext\n1\tto be\n1\tnot\n2\tthat is\n")
+    words = ("score", own_run, ALLOW, "--candidates=some.tsv", "--context=or ", "--batch_size=1")
+    code, output = txl(*words)
+    assert code == 0, output.err
+    first, second = map(json.loads, output.out.splitlines())
+    imports.allow_imports(["my_package"])
+    model, _ = load(own_run)
+    best = ["to be\n", "not\n"][first["best"]]
+    for before, after, nats in (
+        *zip(("or ", "or "), ("to be\n", "not\n"), first["nats"], strict=True),
+        (f"or {best}", "that is\n", second["nats"][0]),
+    ):
+        tokens = torch.tensor([[*(before + after).encode()]])
+        expected = model.loss(tokens[:, :-1], tokens[:, 1:])[0][0, len(before) - 1 :]
+        assert nats == pytest.approx(expected.sum().item(), rel=1e-5)
+
+
+def test_run_is_resumed_on_another_machine_from_its_mirror(txl, settings, own_package, tmp_path):
+    mirror = (*NAMED, f"--checkpoint.mirror=file://{tmp_path}/mirror")
+    assert txl("fit", *settings, *mirror)[0] == 0
+    Path("runs").rename("lost")
+    code, output = txl("fit", *settings, *mirror, "--resume=auto", "--trainer.max_steps=6")
+    assert (code, "resume: runs/version_0/checkpoints/last.ckpt" in output.err) == (0, True), output
+    saved = torch.load("runs/version_0/checkpoints/last.ckpt", weights_only=True)
+    assert saved["global_step"] == 6
+
+
+def test_only_the_network_knows_the_names_of_its_states():
+    own = re.compile(r"\b(h_NBMD|[kv]_NHB\w+|Memory\(|KeyValueCache|CachedReader)")
+    for path in sorted(PACKAGE.rglob("*.py")):
+        # An export and transformers' classes are of a TransformerXL.
+        is_known = {"model", "__init__.py", "export.py", "causal_lm.py"} & {*path.parts}
+        if not is_known:
+            assert not own.findall(path.read_text()), path
+
+
+SCHEME = """
+__version__ = "1.5"
+import torch
+from torch import nn
+from txl_lightning.model.positions import DistanceTerms
+
+class Slopes(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.slope_NH = nn.Parameter(torch.zeros(config.n_layer, config.n_head))
+
+    def forward(self, distance_T):
+        return [DistanceTerms(b_TH=-slope_H * distance_T[:, None]) for slope_H in self.slope_NH]
+"""
+
+
+def test_position_scheme_of_a_package_is_trained_saved_and_loaded(txl, refused, small, own_package):
+    Path("my_package.py").write_text(SCHEME)
+    sys.modules.pop("my_package")
+    scheme = "--model.net.positions=my_package.Slopes"
+    code, line = refused("fit", *small, scheme)
+    assert (code, "model.net.positions: a config may not" in line, REFUSED in line) == (
+        2,
+        True,
+        True,
+    )
+    code, line = refused("fit", *small, "--model.net.positions=slopes")
+    assert (code, "model.net.positions: invalid slopes; expected sinusoidal, " in line) == (2, True)
+    assert txl("fit", *small, scheme, ALLOW)[0] == 0
+    code, line = refused("evaluate", "runs/version_0")
+    assert (code, "best.ckpt: positions: a config may not import" in line) == (4, True), line
+    imports.allow_imports(["my_package"])
+    assert load_environment()["positions"] == "my_package 1.5"
+    model, vocab = load("runs/version_0")
+    assert model.positions.slope_NH.any()
+    text = vocab.encode_text("abcdefghijklmnopqrstuvwxyz")
+    nats = stream_nats(model, text, batch_size=1, tgt_len=5, mem_len=30)
+    tokens = torch.from_numpy(text.astype("int64"))[None]
+    memory = model.empty_memory(1, EvalLengths(30))
+    torch.testing.assert_close(nats, model.loss(tokens[:, :-1], tokens[:, 1:], memory)[0])
+
+
+VOCABULARY = """
+__version__ = "1.5"
+from dataclasses import dataclass
+import numpy as np
+from txl_lightning.data.vocab import Vocabulary
+
+@dataclass(frozen=True)
+class Letters(Vocabulary):
+    first: str = "?"
+    unit = "letter"
+    n_token = 26
+
+    @classmethod
+    def from_documents(cls, documents):
+        chunks = (chunk for document in documents for chunk in document.chunks())
+        return cls(chr(min(map(min, chunks))))
+
+    def encode(self, document):
+        return (self.encode_text(chunk.decode()) for chunk in document.chunks())
+
+    def encode_text(self, text, where="text"):
+        return np.frombuffer(text.encode(), np.uint8) - ord(self.first)
+
+    def decode_stream(self, ids):
+        return (chr(ord(self.first) + index) for index in ids)
+"""
+
+
+def test_vocabulary_of_a_package_encodes_saves_and_decodes(txl, refused, small, own_package):
+    Path("my_package.py").write_text(VOCABULARY)
+    sys.modules.pop("my_package")
+    vocab = "--data.vocab=my_package.Letters"
+    code, line = refused("fit", *small, vocab)
+    assert (code, "data.vocab: a config may not import my_package.Letters" in line) == (2, True), (
+        line
+    )
+    assert txl("fit", *small, vocab, ALLOW)[0] == 0
+    assert load_environment()["vocabulary"] == "my_package 1.5"
+    assert json.loads(Path("runs/version_0/vocab.json").read_text()) == {
+        "kind": "my_package.Letters",
+        "first": "a",
+    }
+    code, line = refused("generate", "runs/version_0")
+    assert (code, "best.ckpt: data.vocab: a config may not import" in line) == (4, True), line
+    code, output = txl("generate", "runs/version_0", ALLOW, "--prompt=ab", "--max_new_tokens=5")
+    assert (code, output.out[:2], output.out.strip().isalpha()) == (0, "ab", True), output
+
+
+@pytest.mark.slow
+def test_workers_encode_with_a_vocabulary_of_a_package(txl, own_package, text_file):
+    Path("my_package.py").write_text(VOCABULARY)
+    sys.modules.pop("my_package")
+    words = ("prepare", text_file, ALLOW, "--vocab=my_package.Letters")
+    for n_worker in (1, 2):
+        code, output = txl(*words, f"--out=store{n_worker}", f"--workers={n_worker}")
+        assert code == 0, output.err
+    files = [path for path in Path("store1").rglob("*") if path.is_file()]
+    assert len(files) > 3
+    for path in files:
+        assert (Path("store2") / path.relative_to("store1")).read_bytes() == path.read_bytes()
