@@ -74,8 +74,8 @@ def refuse_damaged(path: Path, message: str) -> Iterator[None]:
         raise CheckpointError(f"{path}: {error}") from error
     except PermissionError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    # Random bytes make torch.load raise any error: UnicodeDecodeError, OSError, ...
     except Exception as error:
-        # Random bytes make torch.load raise any error: UnicodeDecodeError, OSError, ...
         if match := CODE.search(str(error)):
             message = f"{path}: refused: reading it would execute {match[1]}; {SAFE_EXPORT}"
         raise CheckpointError(message) from error
