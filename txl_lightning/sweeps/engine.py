@@ -21,7 +21,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,7 @@ import sqlalchemy
 import yaml
 from filelock import FileLock
 from optuna import Study, Trial
-from optuna.exceptions import (
-    ExperimentalWarning,
-    StorageInternalError,
-    UpdateFinishedTrialError,
-)
+from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import RandomSampler
 from optuna.storages import (
@@ -50,7 +46,7 @@ from optuna.trial import TrialState
 
 from ..errors import StorageError, flatten_settings, format_line, invalid, require
 from ..files import load_yaml
-from .proposals import NumberedSampler, count_first, find_index, list_values, suggest_value
+from .proposals import count_first, find_index, list_values, make_sampler, suggest_value
 
 METHODS = ("grid", "random", "bayes")
 MACROS = ("${env}", "${interpreter}", "${args}")
@@ -146,6 +142,7 @@ class Sweep:
 
     def suggest_parameters(self, trial: Trial) -> dict[str, Any]:
         """Return the value of each key; repeated calls return the same values."""
+        self.study.sampler = make_sampler(self.study, trial, self.config, self.seed)
         parameters, method = self.config["parameters"].items(), self.config["method"]
         return {key: suggest_value(trial, key, spec, method) for key, spec in parameters}
 
@@ -198,7 +195,7 @@ def open_sweep(config: Mapping[str, Any], folder: Path, seed: int, url: str | No
     lock = FileLock(f"{path}.lock")
     options = {"study_name": config["name"] if url else "sweep", "load_if_exists": True}
     options |= {"direction": config["metric"].get("goal", "minimize")}
-    options |= {"sampler": NumberedSampler(config, seed), "pruner": make_pruner(config)}
+    options["pruner"] = make_pruner(config)
     with lock:
         database = open_database(url) if url else None
         where = ("storage", options["study_name"]) if url else ("out", path)
@@ -230,13 +227,11 @@ def open_database(url: str) -> RDBStorage:
     try:
         # Without the password.
         name = sqlalchemy.make_url(url).render_as_string()
-        for attempt in range(CONNECTIONS):
-            try:
+        for _ in range(CONNECTIONS - 1):
+            with suppress(sqlalchemy.exc.SQLAlchemyError, StorageInternalError):
                 return RDBStorage(url, {"pool_pre_ping": True}, **options)
-            except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError):
-                if attempt == CONNECTIONS - 1:
-                    raise
-                time.sleep(1)
+            time.sleep(1)
+        return RDBStorage(url, {"pool_pre_ping": True}, **options)
     except sqlalchemy.exc.ArgumentError as error:
         raise ValueError("storage: not a URL; expected postgresql://USER@HOST/NAME") from error
     except ImportError as error:
@@ -245,7 +240,6 @@ def open_database(url: str) -> RDBStorage:
     except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError) as error:
         reason = str(error.__cause__ or error)
         raise StorageError(format_line(f"storage: {name}: cannot be opened ({reason})")) from error
-    raise AssertionError
 
 
 def make_pruner(config: Mapping[str, Any]) -> BasePruner:
