@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from ..errors import CheckpointError, StorageError, format_line, print_notice
 from ..files import create_folder, parse_json, sha256_file, write_text
-from ..runs.folder import BEST, CHECKPOINTS, CONFIG, LAST, METRICS, STATE, VOCAB
+from ..runs.folder import BEST, CHECKPOINTS, CONFIG, LAST, METRICS, STATE, VOCAB, parse_number
 from .loading import find_latest
 from .saving import newest_step, previous_entries
 
@@ -81,8 +81,8 @@ class RemoteFolder:
 
     def list_states(self) -> Iterator[tuple[str, str]]:
         """Yield runs and names of their states, the latest run and its newest state first."""
-        runs = [name for name in self.list_names("") if name.removeprefix("version_").isdecimal()]
-        for run in sorted(runs, key=run_number, reverse=True):
+        runs = [name for name in self.list_names("") if parse_number(name) >= 0]
+        for run in sorted(runs, key=parse_number, reverse=True):
             for name in reversed(self.list_names(f"{run}/states")):
                 yield run, name
 
@@ -134,10 +134,6 @@ class RemoteFolder:
             self.fs.rm_file(f"{self.root}/{run}/files/{digest}")
 
 
-def run_number(name: str) -> int:
-    return int(name.removeprefix("version_"))
-
-
 def hash_name(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
@@ -159,7 +155,7 @@ def fetch_state(remote: RemoteFolder, run: str, name: str, root: Path) -> None:
     state = remote.request("read", partial(remote.load_state, run, name))
 
     def is_ahead() -> bool:
-        return find_position(root) >= (run_number(run), state["step"])
+        return find_position(root) >= (parse_number(run), state["step"])
 
     def fill(part: Path) -> None:
         remote.request("read", partial(remote.fetch, run, state, part))
@@ -175,8 +171,7 @@ def find_position(root: Path) -> tuple[int, int]:
     checkpoint, _ = find_latest(root)
     if checkpoint is None:
         return -1, -1
-    number = checkpoint.run_folder.name.removeprefix("version_")
-    return int(number) if number.isdecimal() else -1, checkpoint.saved["global_step"]
+    return parse_number(checkpoint.run_folder.name), checkpoint.saved["global_step"]
 
 
 @dataclass(frozen=True)
