@@ -16,7 +16,7 @@ from ..model import Network
 def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
     """Return rows of mean nats at each position, from the nats_BGL of each memory length."""
     return [
-        {"mem_len": mem_len, "position": position, **mean_and_error(nats_N, "nats")}
+        {"mem_len": mem_len, "position": position, **average_with_error(nats_N, "nats")}
         for mem_len, nats_BGL in nats.items()
         for position, nats_N in enumerate(nats_BGL.reshape(-1, nats_BGL.shape[-1]).T, start=1)
     ]
@@ -32,13 +32,13 @@ def average_by_memory_len(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]
     first_BG = next(iter(nats.values())).mean(axis=-1)
     for mem_len, nats_BGL in nats.items():
         segment_BG = nats_BGL.mean(axis=-1)
-        saved = mean_and_error(first_BG - segment_BG, "saved", "saved_")
-        row = {"mem_len": mem_len, **mean_and_error(segment_BG, "nats"), **saved}
+        saved = average_with_error(first_BG - segment_BG, "saved", "saved_")
+        row = {"mem_len": mem_len, **average_with_error(segment_BG, "nats"), **saved}
         rows.append(row | {"tokens": nats_BGL.size})
     return rows
 
 
-def mean_and_error(samples: np.ndarray, name: str, prefix: str = "") -> dict[str, float]:
+def average_with_error(samples: np.ndarray, name: str, prefix: str = "") -> dict[str, float]:
     """Return the mean of samples by this name, and its standard error."""
     error = samples.std(ddof=1) / samples.size**0.5
     return {name: float(samples.mean()), f"{prefix}standard_error": float(error)}

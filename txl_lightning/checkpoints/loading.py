@@ -30,13 +30,13 @@ from ..runs.folder import (
 )
 from .contents import (
     build_network,
-    errors_in,
     load_content,
     load_json,
     load_vocabulary_in,
     map_own_weights,
     match_weights,
     refuse_damaged,
+    refuse_invalid_values,
     require_file,
 )
 from .saving import (
@@ -44,10 +44,10 @@ from .saving import (
     FORMAT,
     KEY,
     WEIGHTS,
+    find_newest_step,
     hash_rest,
+    load_previous_entries,
     manifest_path,
-    newest_step,
-    previous_entries,
     read_manifest,
     verify_checkpoint,
     warn_unverified,
@@ -152,7 +152,7 @@ class LoadedCheckpoint:
 
     def refuse_damaged(self) -> AbstractContextManager[None]:
         if self.path.is_dir():
-            return errors_in(self.path / WEIGHTS)
+            return refuse_invalid_values(self.path / WEIGHTS)
         return refuse_damaged(self.path, FOREIGN.format(self.path))
 
 
@@ -234,7 +234,7 @@ def find_latest(root: Path) -> tuple[LoadedCheckpoint | None, list[str]]:
     for folder in list_versions(root):
         # Files without a step in a manifest come first; at equal steps, last.ckpt before best.ckpt.
         paths = (folder / CHECKPOINTS).glob("*.ckpt")
-        claims = [(newest_step(previous_entries(path)), path) for path in paths]
+        claims = [(find_newest_step(load_previous_entries(path)), path) for path in paths]
         best, best_step = None, -1
         for claim, path in sorted(claims, reverse=True):
             # After a kill, a manifest may list more steps than its file has.
@@ -262,7 +262,7 @@ def load_folder(folder: Path) -> LoadedCheckpoint:
     settings = load_json(path)
     if KEY not in settings:
         raise CheckpointError(f"{path}: not written by convert; convert {folder} first")
-    with errors_in(path):
+    with refuse_invalid_values(path):
         if settings[KEY]["format"] > FOLDER_FORMAT:
             supported = f"this one reads formats up to {FOLDER_FORMAT}"
             raise ValueError(f"written by a later release; {supported}")
@@ -270,7 +270,7 @@ def load_folder(folder: Path) -> LoadedCheckpoint:
     require_file(weights)
     sha256 = sha256_file(weights)
     expected, rest = (settings[KEY].get(name) for name in ("weights_sha256", "rest"))
-    with errors_in(folder / VOCAB):
+    with refuse_invalid_values(folder / VOCAB):
         actual_rest = hash_rest(folder, settings["net"])
     if rest not in (None, actual_rest):
         raise CheckpointError(f"{path}: damaged: it, or {VOCAB}, was changed")

@@ -24,7 +24,7 @@ from ..errors import CheckpointError, StorageError, format_line, print_notice
 from ..files import create_folder, parse_json, sha256_file, write_text
 from ..runs.folder import BEST, CHECKPOINTS, CONFIG, LAST, METRICS, STATE, VOCAB, parse_number
 from .loading import find_latest
-from .saving import newest_step, previous_entries
+from .saving import find_newest_step, load_previous_entries
 
 IDENTITY = "mirror.json"
 """A random text by which a run is known from another one of the same number."""
@@ -188,7 +188,7 @@ class Snapshot:
                 path, is_large = folder / name, name.endswith(".ckpt")
                 # An open file stays what it is when another one is renamed to its name.
                 files[name] = path.open("rb") if is_large else io.BytesIO(path.read_bytes())
-        return cls(int(newest_step(previous_entries(folder / CHECKPOINTS / LAST))), files)
+        return cls(int(find_newest_step(load_previous_entries(folder / CHECKPOINTS / LAST))), files)
 
     def close(self) -> None:
         for file in self.files.values():

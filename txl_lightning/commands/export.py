@@ -125,12 +125,12 @@ def export_program(
     example = torch.zeros(B, L, dtype=torch.long), memory_NBMD, torch.zeros(B, dtype=torch.long)
     shapes = {0: rows, 1: tokens}, {1: rows}, {0: rows}
     # Decomposed for ONNX, the other backends' results have strides that the graph does not expect.
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), silence():
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), silence_exporters():
         return torch.export.export(TensorProgram(net, lengths), example, dynamic_shapes=shapes)
 
 
 @contextmanager
-def silence() -> Iterator[None]:
+def silence_exporters() -> Iterator[None]:
     """Ignore what the exporters tell their own developers."""
     logging.disable(logging.WARNING)
     try:
@@ -146,7 +146,7 @@ def write_program(program: ExportedProgram, folder: Path, to: str) -> None:
         return
     import onnxscript  # noqa: F401  torch's own message does not say what to install
 
-    with sdpa_kernel(SDPBackend.MATH), silence():
+    with sdpa_kernel(SDPBackend.MATH), silence_exporters():
         onnx = torch.onnx.export(program, output_names=OUTPUTS, verbose=False)
     onnx.save(folder / "model.onnx")
 
@@ -156,7 +156,7 @@ def quantize_program(folder: Path, ids: np.ndarray, tgt_len: int) -> dict[str, s
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     whole, narrow = folder / "model.onnx", folder / "model.int8.onnx"
-    with silence():
+    with silence_exporters():
         quantize_dynamic(whole, narrow, weight_type=QuantType.QInt8)
     nats = [measure_nats(path, ids, tgt_len) for path in (whole, narrow)]
     sizes = [f"{path.stat().st_size:,} bytes" for path in (whole, narrow)]

@@ -37,7 +37,7 @@ STAND_INS = (argparse.Namespace, (Vocab, "utils.vocabulary.Vocab"))
 
 def load_nvidia_checkpoint(path: Path, content: Any) -> tuple[TransformerXL, Vocabulary | None]:
     """Load the network, in eval mode, and the vocabulary, if any, from a checkpoint's content."""
-    with contents.errors_in(path):
+    with contents.refuse_invalid_values(path):
         weights = contents.require_tensors(path, content["model_state"])
         model = load_nvidia(weights, dict(content["model_config"]), path)
         return model, convert_vocabulary(content.get("vocab"), model.config.n_token)
