@@ -34,14 +34,7 @@ from optuna import Study, Trial
 from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import RandomSampler
-from optuna.storages import (
-    BaseStorage,
-    JournalStorage,
-    RDBStorage,
-    RetryHeartbeatStaleTrialCallback,
-    fail_stale_trials,
-    journal,
-)
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage, journal
 from optuna.trial import TrialState
 
 from ..errors import StorageError, flatten_settings, format_line, invalid, require
@@ -138,7 +131,7 @@ class Sweep:
 
     def retry_dead_trials(self) -> None:
         """Fail the trials without a sign of life for GRACE seconds, and queue each again."""
-        fail_stale_trials(self.study)
+        optuna.storages.fail_stale_trials(self.study)
 
     def suggest_parameters(self, trial: Trial) -> dict[str, Any]:
         """Return the value of each key; repeated calls return the same values."""
@@ -223,7 +216,8 @@ def open_journal(path: Path, lock: FileLock) -> JournalStorage:
 def open_database(url: str) -> RDBStorage:
     """Open or create Optuna's tables in a database; StorageError if that is impossible."""
     options = {"heartbeat_interval": HEARTBEAT, "grace_period": GRACE}
-    options["heartbeat_stale_trial_callback"] = RetryHeartbeatStaleTrialCallback(MAX_RETRIES)
+    retry = optuna.storages.RetryHeartbeatStaleTrialCallback(MAX_RETRIES)
+    options["heartbeat_stale_trial_callback"] = retry
     try:
         # Without the password.
         name = sqlalchemy.make_url(url).render_as_string()
