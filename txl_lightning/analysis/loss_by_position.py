@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import require
+from ..errors import require, require_positive
 from ..evaluation.scoring import stream_nats
 from ..model import Network
 
@@ -56,8 +56,7 @@ def score_memory_lens(
     """Return nats_BGL by memory length, all of segments for which the longest memory is full."""
     lengths, segments = sorted(set(mem_lens)), {"batch_size": batch_size, "tgt_len": tgt_len}
     require(lengths[0] >= 0, "mem_lens", lengths[0], "0 (no memory) or more")
-    for key, value in segments.items():
-        require(value >= 1, key, value, "at least 1")
+    require_positive(**segments)
     n_warmup = -(-lengths[-1] // tgt_len)
     least = batch_size * ((n_warmup + 2) * tgt_len + 1)
     rows = f"{batch_size} rows of {tgt_len} and memories up to {lengths[-1]}"

@@ -18,7 +18,7 @@ from torch.export import Dim, ExportedProgram
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..checkpoints import load_checkpoint
-from ..errors import require
+from ..errors import require, require_positive
 from ..files import write_text
 from ..model import EvalLengths, Memory, TransformerXL
 from ..model.config import ContextLengths
@@ -114,9 +114,7 @@ def export_program(
     net: TransformerXL, lengths: ContextLengths, max_batch: int, max_tgt_len: int
 ) -> ExportedProgram:
     """Return the network as a graph for any number of rows and tokens up to the limits."""
-    sizes = {"max_batch": max_batch, "max_tgt_len": max_tgt_len, "mem_len": lengths.mem_len}
-    for key, value in sizes.items():
-        require(value >= 1, key, value, "at least 1")
+    require_positive(max_batch=max_batch, max_tgt_len=max_tgt_len, mem_len=lengths.mem_len)
     rows, tokens = Dim("rows", min=1, max=max_batch), Dim("tokens", min=1, max=max_tgt_len)
     rows, tokens = rows if max_batch > 1 else None, tokens if max_tgt_len > 1 else None
     # Sizes 0 and 1 would be taken for constants.

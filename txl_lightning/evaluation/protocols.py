@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ..data.stream import Stream
 from ..data.tokens import FixedLengths, Tokens
-from ..errors import DataError, convert_fields, require, require_at_least
+from ..errors import DataError, convert_fields, require, require_at_least, require_positive
 from ..model import EvalLengths, EvalSameLength
 
 
@@ -86,7 +86,7 @@ def make_protocol(
 
 def make_window_lengths(window: int) -> dict[str, int]:
     """Return the lengths that predict each token from exactly the last `window` tokens."""
-    require(window >= 1, "window", window, "at least 1")
+    require_positive(window=window)
     return {"tgt_len": 1, "mem_len": 0, "ext_len": window - 1, "warmup_len": window}
 
 

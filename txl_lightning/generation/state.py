@@ -109,11 +109,7 @@ def start_decoding(
 
 @torch.inference_mode()
 def advance(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState]:
-    """Read the texts to their ends; return the logits of the next token, logits_BV, and the state.
-
-    Raises:
-        NonFiniteError: the logits are not finite.
-    """
+    """Read the texts to their ends; return logits_BV of the next token, and the state."""
     h_BLD, state = read_tokens(reader, state, len(state))
     logits_BV = reader.head(h_BLD[:, -1])
     if not logits_BV.amax(dim=-1).isfinite().all():
