@@ -17,7 +17,7 @@ from ..errors import require_positive
 from ..machine import describe_environment
 from ..model.contract import find_device, is_transformer_xl
 from ..progress import show_progress
-from ..tables import write_table
+from ..tables import Rows, write_table
 from .inputs import Device, load_model, make_output_folder, read_ids
 
 
@@ -68,7 +68,7 @@ def inspect_command(
 
 
 def write_results(
-    folder: Path, nats: dict[int, np.ndarray], attention: plots.Rows, origin: dict[str, Any]
+    folder: Path, nats: dict[int, np.ndarray], attention: Rows, origin: dict[str, Any]
 ) -> None:
     """Write and print loss by length of memory and by position, and attention distances."""
     unit, trained = origin["unit"], origin["trained_mem_len"]

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import yaml
 
-from ..analysis.plots import Rows, plot_latency, plot_speed
+from ..analysis.plots import plot_latency, plot_speed
 from ..analysis.timing import compare_with_window, is_disturbed, measure_latency
 from ..checkpoints import load_checkpoint
 from ..errors import require, require_positive
 from ..files import find_config, load_yaml
 from ..machine import describe_environment
 from ..model.contract import Network, find_device, make_config
-from ..tables import write_table
+from ..tables import Rows, write_table
 from .inputs import Device, make_output_folder, pick_device
 
 
