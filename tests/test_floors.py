@@ -25,7 +25,7 @@ BUDGETS = {
     "runs": 491, "checkpoints": 1039, "convert": 511, "analysis": 712, "training": 3527,
     "sweeps": 695, "hub": 495, "commands": 1848,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_344, 21_690, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_344, 21_695, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
