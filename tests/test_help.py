@@ -91,7 +91,7 @@ def test_help_has_usage_options_without_types_and_an_example_that_parses(
     # A shipped config is found from any folder.
     monkeypatch.chdir(tmp_path)
     if command in TRAINER:
-        assert parse_fit(*entry.name_checkpoint(command, shlex.split(example)))
+        assert parse_fit(*entry.name_first_words(command, shlex.split(example)))
         return
     function, parser = entry.make_parser(command)
     assert parser.parse_args(shlex.split(example)) is not None
