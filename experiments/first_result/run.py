@@ -2,25 +2,29 @@
 
     python -m experiments.first_result.run [--minutes 2 5 30] [--only KIND ...] [--fast]
 
-Texts of 0.1 and 1.1 MB (Shakespeare), 10 and 70 MB (novels). Two threads train each recipe's
-first steps alone ("rate"), which gives its number of steps in so many minutes of a quiet machine;
+Texts of 0.1 and 1.1 MB (Shakespeare), 10 and 70 MB (novels). Steps of all recipes
+are timed in turn, which gives each one's number of steps in so many minutes of a quiet machine;
 training of these steps may then share the machine. Measured are bits per byte of the test text;
 nats of the first 128 tokens after an empty memory; and the share of a sample's words that the
 text has.
 """
 
 import re
+import time
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils import clip_grad_norm_
 
 from experiments import common
 from experiments.results import load_records
-from txl_lightning import generate
+from txl_lightning import OptimConfig, TransformerXLConfig, generate
 from txl_lightning.data.corpora import SHAKESPEARE, place_file
 from txl_lightning.data.recipe import DataConfig
+from txl_lightning.training.optimizers import make_optimizer
 
 QUICKSTART = {"config": "configs/quickstart.yaml", "plan.minutes": None}
 PLAIN = {"data.vocab": "bytes", "trainer.precision": "32-true"}
@@ -67,10 +71,11 @@ SIZES = {
     },
 }
 KINDS = {f"{size} MB, {name}": (size, SIZES[size][name]) for size in SIZES for name in SIZES[size]}
-RATE_STEPS, ROWS, SEGMENT, FIRST = 80, 16, 64, 128
+ROWS, SEGMENT, FIRST = 16, 64, 128
+NET = {"n_layer": 4, "d_model": 128, "dropout": 0.0}
 SAMPLE_LEN, PROMPT = 400, "\n"
-OVERHEAD = 0.95
-"""Share of the minutes that is not validation."""
+OVERHEAD = 0.9
+"""Share of the minutes that is training; the rest is validations and the Trainer's work."""
 
 
 FILTERS: dict[str, dict[str, float]] = {
@@ -87,8 +92,7 @@ def main() -> None:
     """Measure the rates of all kinds, then train them for each number of minutes."""
     minutes = {"type": float, "nargs": "*", "default": [2, 5, 30], "help": "of training"}
     args = common.parse_args(__file__, __doc__, (1,), kinds=KINDS, minutes=minutes)
-    for kind in args.only:
-        common.measure_once(args, f"rate {kind}", measure_rate, kind)
+    common.measure_once(args, "rates", measure_rates)
     for duration in [0.1] if args.fast else args.minutes:
         for kind in args.only:
             for seed in args.seeds:
@@ -96,18 +100,56 @@ def main() -> None:
                 common.measure_once(args, name, measure, kind, duration, seed)
 
 
-def measure_rate(args: Namespace, kind: str) -> dict[str, Any]:
-    """Return the largest number of tokens per second in a few steps."""
-    options = choose_options(args, kind) | {"trainer.max_steps": 4 if args.fast else RATE_STEPS}
-    options |= {"trainer.limit_val_batches": 1, "trainer.log_every_n_steps": 2 if args.fast else 10}
-    run = common.fit(args.runs / f"rate {kind}".replace(" ", "_"), options)
-    rates = run.load_curve("train/tokens_per_second")["train/tokens_per_second"]
-    return {"kind": "rate", "recipe": kind, "tokens_per_second": max(rates)}
+def measure_rates(args: Namespace) -> dict[str, Any]:
+    """Return tokens per second of a training step by recipe: the fastest of rounds that take turns.
+
+    Recipes with equal networks and precisions have one rate.
+    """
+    recipes = {describe(recipe): recipe for _, recipe in KINDS.values()}
+    steps = {name: make_step(recipe) for name, recipe in recipes.items()}
+    rounds = range(2 if args.fast else 12)
+    seconds = {name: [] for name in steps}
+    for _ in rounds:
+        for name, step in steps.items():
+            start = time.perf_counter()
+            for _ in range(1 if args.fast else 4):
+                step()
+            seconds[name].append((time.perf_counter() - start) / (1 if args.fast else 4))
+    rates = {name: ROWS * SEGMENT / min(times) for name, times in seconds.items()}
+    return {"kind": "rates", "tokens_per_second": rates}
+
+
+def describe(recipe: dict[str, Any]) -> str:
+    """Return what the time of a step depends on."""
+    names = ("data.subwords.n_token", "model.net.d_model", "model.net.n_layer", "trainer.precision")
+    return " ".join(str(recipe.get(name, 256)) for name in names)
+
+
+def make_step(recipe: dict[str, Any]) -> Callable[[], None]:
+    """Return a function that trains one step on random tokens."""
+    n_token, is_plain = recipe.get("data.subwords.n_token", 256), "config" not in recipe
+    sizes = {name: recipe.get(f"model.net.{name}", default) for name, default in NET.items()}
+    net = TransformerXLConfig(n_token=n_token, norm="post" if is_plain else "pre", **sizes).build()
+    optimizer = make_optimizer(OptimConfig(name="adam" if is_plain else "muon"), net)
+    tokens_BT = torch.randint(n_token, (ROWS, SEGMENT + 1))
+    memory = net.empty_memory(ROWS)
+
+    def step() -> None:
+        nonlocal memory
+        with torch.autocast("cpu", torch.bfloat16, enabled=not is_plain):
+            nats_BL, memory = net.loss(tokens_BT[:, :-1], tokens_BT[:, 1:], memory)
+        nats_BL.mean().backward()
+        clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
 def measure(args: Namespace, kind: str, minutes: float, seed: int) -> dict[str, Any]:
     """Train for the steps of so many minutes; return what the test text and samples show."""
-    rate = load_records(args.out)[f"rate {kind}"]["tokens_per_second"]
+    rates = load_records(args.out)["rates"]["tokens_per_second"]
+    rate = rates[describe(KINDS[kind][1])]
     steps = 4 if args.fast else int(rate * 60 * minutes * OVERHEAD / (ROWS * SEGMENT))
     plan = {"trainer.max_steps": steps, "trainer.val_check_interval": max(steps // 4, 1)}
     options = choose_options(args, kind) | plan | {"seed_everything": seed}
