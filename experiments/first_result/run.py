@@ -125,6 +125,13 @@ def describe(recipe: dict[str, Any]) -> str:
     return " ".join(str(recipe.get(name, 256)) for name in names)
 
 
+def find_rate(rates: dict[str, float], recipe: dict[str, Any]) -> float:
+    """Return the rate of a recipe: with fewer subwords, a network is at least as fast."""
+    n_token, size = describe(recipe).split(" ", 1)
+    same = {int(name.split(" ")[0]): rates[name] for name in rates if name.endswith(f" {size}")}
+    return max(rate for other, rate in same.items() if other >= int(n_token))
+
+
 def make_step(recipe: dict[str, Any]) -> Callable[[], None]:
     """Return a function that trains one step on random tokens."""
     n_token, is_plain = recipe.get("data.subwords.n_token", 256), "config" not in recipe
@@ -148,8 +155,7 @@ def make_step(recipe: dict[str, Any]) -> Callable[[], None]:
 
 def measure(args: Namespace, kind: str, minutes: float, seed: int) -> dict[str, Any]:
     """Train for the steps of so many minutes; return what the test text and samples show."""
-    rates = load_records(args.out)["rates"]["tokens_per_second"]
-    rate = rates[describe(KINDS[kind][1])]
+    rate = find_rate(load_records(args.out)["rates"]["tokens_per_second"], KINDS[kind][1])
     steps = 4 if args.fast else int(rate * 60 * minutes * OVERHEAD / (ROWS * SEGMENT))
     plan = {"trainer.max_steps": steps, "trainer.val_check_interval": max(steps // 4, 1)}
     options = choose_options(args, kind) | plan | {"seed_everything": seed}
