@@ -27,8 +27,12 @@ from txl_lightning.data.recipe import DataConfig
 from txl_lightning.training.optimizers import make_optimizer
 
 QUICKSTART = {"config": "configs/quickstart.yaml", "plan.minutes": None}
-PLAIN = {"data.vocab": "bytes", "trainer.precision": "32-true"}
-"""The defaults of fit before this question was asked: bytes, AdamW in float32, 4 layers of 128."""
+PLAIN = {
+    "config": "experiments/first_result/plain.yaml",
+    "data.vocab": "bytes",
+    "trainer.precision": "32-true",
+}
+"""The defaults of fit before this question was asked: bytes, Adam in float32."""
 
 
 def make_recipe(
@@ -134,7 +138,7 @@ def find_rate(rates: dict[str, float], recipe: dict[str, Any]) -> float:
 
 def make_step(recipe: dict[str, Any]) -> Callable[[], None]:
     """Return a function that trains one step on random tokens."""
-    n_token, is_plain = recipe.get("data.subwords.n_token", 256), "config" not in recipe
+    n_token, is_plain = recipe.get("data.subwords.n_token", 256), recipe is PLAIN
     sizes = {name: recipe.get(f"model.net.{name}", default) for name, default in NET.items()}
     net = TransformerXLConfig(n_token=n_token, norm="post" if is_plain else "pre", **sizes).build()
     optimizer = make_optimizer(OptimConfig(name="adam" if is_plain else "muon"), net)
