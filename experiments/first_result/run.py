@@ -10,21 +10,18 @@ text has.
 """
 
 import re
-import time
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.utils import clip_grad_norm_
 
-from experiments import common
+from experiments import common, pace
 from experiments.results import load_records
 from txl_lightning import OptimConfig, TransformerXLConfig, generate
 from txl_lightning.data.corpora import SHAKESPEARE, place_file
 from txl_lightning.data.recipe import DataConfig
-from txl_lightning.training.optimizers import make_optimizer
 
 QUICKSTART = {"config": "configs/quickstart.yaml", "plan.minutes": None}
 PLAIN = {
@@ -78,10 +75,6 @@ KINDS = {f"{size} MB, {name}": (size, SIZES[size][name]) for size in SIZES for n
 ROWS, SEGMENT, FIRST = 16, 64, 128
 NET = {"n_layer": 4, "d_model": 128, "dropout": 0.0}
 SAMPLE_LEN, PROMPT = 400, "\n"
-OVERHEAD = 0.9
-"""Share of the minutes that is training; the rest is validations and the Trainer's work."""
-
-
 FILTERS: dict[str, dict[str, float]] = {
     "temperature 1": {},
     "temperature 0.8": {"temperature": 0.8},
@@ -93,10 +86,10 @@ FILTERS: dict[str, dict[str, float]] = {
 
 
 def main() -> None:
-    """Measure the rates of all kinds, then train them for each number of minutes."""
+    """Time a step of all kinds, then train them for each number of minutes."""
     minutes = {"type": float, "nargs": "*", "default": [2, 5, 30], "help": "of training"}
     args = common.parse_args(__file__, __doc__, (1,), kinds=KINDS, minutes=minutes)
-    common.measure_once(args, "rates", measure_rates)
+    common.measure_once(args, "pace", time_recipes)
     for duration in [0.1] if args.fast else args.minutes:
         for kind in args.only:
             for seed in args.seeds:
@@ -104,23 +97,11 @@ def main() -> None:
                 common.measure_once(args, name, measure, kind, duration, seed)
 
 
-def measure_rates(args: Namespace) -> dict[str, Any]:
-    """Return tokens per second of a training step by recipe: the fastest of rounds that take turns.
-
-    Recipes with equal networks and precisions have one rate.
-    """
+def time_recipes(args: Namespace) -> dict[str, Any]:
+    """Return the seconds of a step by what they depend on."""
     recipes = {describe(recipe): recipe for _, recipe in KINDS.values()}
     steps = {name: make_step(recipe) for name, recipe in recipes.items()}
-    rounds = range(2 if args.fast else 12)
-    seconds = {name: [] for name in steps}
-    for _ in rounds:
-        for name, step in steps.items():
-            start = time.perf_counter()
-            for _ in range(1 if args.fast else 4):
-                step()
-            seconds[name].append((time.perf_counter() - start) / (1 if args.fast else 4))
-    rates = {name: ROWS * SEGMENT / min(times) for name, times in seconds.items()}
-    return {"kind": "rates", "tokens_per_second": rates}
+    return {"kind": "pace", "step_seconds": pace.time_in_turn(steps, args.fast)}
 
 
 def describe(recipe: dict[str, Any]) -> str:
@@ -129,38 +110,26 @@ def describe(recipe: dict[str, Any]) -> str:
     return " ".join(str(recipe.get(name, 256)) for name in names)
 
 
-def find_rate(rates: dict[str, float], recipe: dict[str, Any]) -> float:
-    """Return the rate of a recipe: with fewer subwords, a network is at least as fast."""
-    n_token, size = describe(recipe).split(" ", 1)
-    same = {int(name.split(" ")[0]): rates[name] for name in rates if name.endswith(f" {size}")}
-    return max(rate for other, rate in same.items() if other >= int(n_token))
-
-
 def make_step(recipe: dict[str, Any]) -> Callable[[], None]:
-    """Return a function that trains one step on random tokens."""
-    n_token, is_plain = recipe.get("data.subwords.n_token", 256), recipe is PLAIN
+    is_plain = recipe is PLAIN
     sizes = {name: recipe.get(f"model.net.{name}", default) for name, default in NET.items()}
-    net = TransformerXLConfig(n_token=n_token, norm="post" if is_plain else "pre", **sizes).build()
-    optimizer = make_optimizer(OptimConfig(name="adam" if is_plain else "muon"), net)
-    tokens_BT = torch.randint(n_token, (ROWS, SEGMENT + 1))
-    memory = net.empty_memory(ROWS)
+    sizes |= {"n_token": recipe.get("data.subwords.n_token", 256)}
+    config = TransformerXLConfig(norm="post" if is_plain else "pre", **sizes)
+    optim = OptimConfig(name="adamw" if is_plain else "muon")
+    return pace.make_step(config, optim, ROWS, SEGMENT, is_narrow=not is_plain)
 
-    def step() -> None:
-        nonlocal memory
-        with torch.autocast("cpu", torch.bfloat16, enabled=not is_plain):
-            nats_BL, memory = net.loss(tokens_BT[:, :-1], tokens_BT[:, 1:], memory)
-        nats_BL.mean().backward()
-        clip_grad_norm_(net.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
 
-    return step
+def find_seconds(seconds: dict[str, float], recipe: dict[str, Any]) -> float:
+    """Return the seconds of a recipe: with fewer subwords, a step is at least as fast."""
+    n_token, size = describe(recipe).split(" ", 1)
+    same = {int(name.split(" ")[0]): seconds[name] for name in seconds if name.endswith(size)}
+    return min(each for other, each in same.items() if other >= int(n_token))
 
 
 def measure(args: Namespace, kind: str, minutes: float, seed: int) -> dict[str, Any]:
     """Train for the steps of so many minutes; return what the test text and samples show."""
-    rate = find_rate(load_records(args.out)["rates"]["tokens_per_second"], KINDS[kind][1])
-    steps = 4 if args.fast else int(rate * 60 * minutes * OVERHEAD / (ROWS * SEGMENT))
+    seconds = find_seconds(load_records(args.out)["pace"]["step_seconds"], KINDS[kind][1])
+    steps = 4 if args.fast else pace.count_steps(minutes, seconds)
     plan = {"trainer.max_steps": steps, "trainer.val_check_interval": max(steps // 4, 1)}
     options = choose_options(args, kind) | plan | {"seed_everything": seed}
     run = common.fit(args.runs / f"{kind} {minutes:g} {seed}".replace(" ", "_"), options)
