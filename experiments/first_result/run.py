@@ -119,16 +119,9 @@ def make_step(recipe: dict[str, Any]) -> Callable[[], None]:
     return pace.make_step(config, optim, ROWS, SEGMENT, is_narrow=not is_plain)
 
 
-def find_seconds(seconds: dict[str, float], recipe: dict[str, Any]) -> float:
-    """Return the seconds of a recipe: with fewer subwords, a step is at least as fast."""
-    n_token, size = describe(recipe).split(" ", 1)
-    same = {int(name.split(" ")[0]): seconds[name] for name in seconds if name.endswith(size)}
-    return min(each for other, each in same.items() if other >= int(n_token))
-
-
 def measure(args: Namespace, kind: str, minutes: float, seed: int) -> dict[str, Any]:
     """Train for the steps of so many minutes; return what the test text and samples show."""
-    seconds = find_seconds(load_records(args.out)["pace"]["step_seconds"], KINDS[kind][1])
+    seconds = load_records(args.out)["pace"]["step_seconds"][describe(KINDS[kind][1])]
     steps = 4 if args.fast else pace.count_steps(minutes, seconds)
     plan = {"trainer.max_steps": steps, "trainer.val_check_interval": max(steps // 4, 1)}
     options = choose_options(args, kind) | plan | {"seed_everything": seed}
