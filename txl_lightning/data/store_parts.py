@@ -226,7 +226,8 @@ class PartedText:
 
     def _gather(self, position_BL: ndarray, compute: Callable[[int, ndarray], ndarray]) -> ndarray:
         """Return what `compute` finds for the positions within each part."""
-        nth_BL = np.searchsorted(self.first_P, position_BL, "right") - 1
+        # Padding after the last token belongs to the last part.
+        nth_BL = np.searchsorted(self.first_P[:-1], position_BL, "right") - 1
         result_BL = np.empty(position_BL.shape, START)
         nths = np.unique(nth_BL).tolist()
         masks = [nth_BL == nth for nth in nths]
