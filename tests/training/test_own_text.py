@@ -30,7 +30,7 @@ def fit(txl, long_text, *words):
     where = ("--data.path", long_text, "--trainer.default_root_dir", folder)
     code, output = txl("fit", *where, *steps, "--trainer.accelerator=cpu", *words)
     assert code == 0, output.err
-    lines = [each for each in output.out.splitlines() if each.startswith("recipe")]
+    lines = [each for each in output.err.splitlines() if each.startswith("recipe")]
     return lines, yaml.safe_load((folder / "version_0" / "config.yaml").read_text())
 
 

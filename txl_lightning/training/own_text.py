@@ -50,8 +50,8 @@ PLAN = {
     "trainer.val_check_interval": 100_000,
     "trainer.limit_val_batches": 50,
 }
-STEPS = ("max_steps", "max_time", "max_epochs", "fast_dev_run")
-"""Options of the Trainer with which minutes are not planned."""
+STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev_run": False}
+"""Options of the Trainer, with their defaults; with another value, minutes are not planned."""
 
 
 def adopt_recipe(parser: Parser, words: list[str], settings: Namespace) -> Namespace:
@@ -59,7 +59,7 @@ def adopt_recipe(parser: Parser, words: list[str], settings: Namespace) -> Names
     n_byte = count_bytes(settings.data.path)
     if n_byte < SMALLEST or not needs_recipe(words, settings):
         return settings
-    is_planned = all(settings.trainer[name] == TRAINER_DEFAULTS.get(name) for name in STEPS)
+    is_planned = all(settings.trainer[name] == default for name, default in STEPS.items())
     is_planned &= not any(word.startswith("--trainer.max_steps") for word in words)
     recipe = choose_recipe(n_byte, settings.data.vocab) | (PLAN if is_planned else {})
     parser.set_defaults(recipe)
