@@ -35,6 +35,20 @@ def test_reading_in_segments_equals_reading_at_once(make_net, changes, lengths):
     torch.testing.assert_close(in_parts, net(tokens)[0], rtol=0, atol=1e-10)
 
 
+def test_embeddings_are_read_as_their_tokens_and_have_gradients(make_net):
+    net, tokens = make_net(d_embed=3), torch.randint(11, (3, 9))
+    _, memory = net(tokens)
+    h_BLD = (net.embedding(tokens) * 8**0.5).detach().requires_grad_()
+    for actual, expected in (
+        (net.read_embeddings(h_BLD), net.hidden(tokens)),
+        (net.read_embeddings(h_BLD, memory, n_reread=2), net.hidden(tokens, memory, n_reread=2)),
+    ):
+        assert torch.equal(actual[0], expected[0])
+        assert torch.equal(actual[1].h_NBMD, expected[1].h_NBMD)
+    actual[0].square().sum().backward()
+    assert h_BLD.grad.any(-1).all()
+
+
 def test_inputs_are_unchanged(make_net):
     net, (before, tokens) = make_net().train(), torch.randint(11, (2, 2, 5))
     _, memory = net(before)
