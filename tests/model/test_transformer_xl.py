@@ -25,6 +25,7 @@ def read_in_segments(net, tokens_BL, lengths, mem_len):
 @pytest.mark.parametrize(
     ("changes", "lengths"),
     [({}, [1] * 9), ({}, [4, 4, 1]), ({}, [63, 5]), ({"norm": "pre"}, [2, 7])]
+    + [({"norm": "pre", "gate": "gru"}, [2, 7])]
     + [({"kernel": kernel}, [2, 7]) for kernel in EXACT_KERNELS]
     + [({"positions": name, "clamp_len": 5}, [1] * 15) for name in ("learned", "shaw")]
     + [({"cutoffs": (3, 6), "div_val": 2, "d_embed": 4}, [4, 5])],
@@ -108,6 +109,8 @@ def test_variational_dropout_drops_the_same_units_of_a_row_and_others_of_each_se
         ({}, 0),
         ({"tie_weight": False}, 11 * 8),
         ({"norm": "pre"}, 16),
+        # in each layer two gates, of six matrices and a bias
+        ({"norm": "pre", "gate": "gru"}, 16 + 2 * 2 * (6 * 64 + 8)),
         ({"untie_r": True}, 2 * 8),
         # narrow embeddings; a projection up, one down
         ({"d_embed": 3}, -11 * 5 + 2 * 24),

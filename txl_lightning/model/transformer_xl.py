@@ -35,7 +35,7 @@ from .parts import (
     initialize_weights,
     layer_norm,
     make_dropout,
-    residual_norms,
+    make_residual,
 )
 from .positions import DistanceTerms, find_scheme
 from .precision import call_with_weights_in
@@ -160,7 +160,7 @@ class Layer(nn.Module):
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
-        self.norm_before, self.norm_after = residual_norms(config)
+        self.norm_before, self.residual, self.norm_after = make_residual(config)
         self.norms_queries = config.norm == "pre"
         self.attention = RelativeAttention(config)
         self.drop = make_dropout(config)
@@ -174,7 +174,7 @@ class Layer(nn.Module):
         context = self.norm_before(memory_BMD), self.norm_before(h_BLD)
         query_BLD = context[1] if self.norms_queries else h_BLD
         attention_BLD = self.attention(query_BLD, context, terms, mask_BLS)
-        return self.feed_forward(self.norm_after(h_BLD + self.drop(attention_BLD)))
+        return self.feed_forward(self.norm_after(self.residual(h_BLD, self.drop(attention_BLD))))
 
 
 class RelativeAttention(nn.Module):
@@ -210,7 +210,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
-        self.norm_before, self.norm_after = residual_norms(config)
+        self.norm_before, self.residual, self.norm_after = make_residual(config)
         self.net = nn.Sequential(
             Linear(config.d_model, config.inner_width),
             nn.ReLU(),
@@ -220,4 +220,4 @@ class FeedForward(nn.Module):
         )
 
     def forward(self, h_BLD: Tensor) -> Tensor:
-        return self.norm_after(h_BLD + self.net(self.norm_before(h_BLD)))
+        return self.norm_after(self.residual(h_BLD, self.net(self.norm_before(h_BLD))))
