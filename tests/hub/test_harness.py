@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -188,11 +189,18 @@ def test_tasks_run_on_our_model_and_on_the_classes_for_transformers(run, folder)
         assert is_greedy == is_their_greedy
 
 
-def test_the_command_line_has_our_model(folder, tmp_path):
+@pytest.mark.parametrize("allowed", [[], ["--allow_imports", "my_package"]])
+def test_the_command_line_has_our_model_or_one_of_an_allowed_package(
+    folder, tmp_path, own_package, repository, allowed
+):
+    save_folder(own_package.MyConfig().build(), tmp_path / "own", Bytes())
+    source = tmp_path / "own" if allowed else folder / "net"
     command = [sys.executable, "-m", "txl_lightning.hub.harness", "run", "--model", "txl"]
-    command += ["--model_args", f"pretrained={folder / 'net'},tgt_len=64", "--tasks", "choice"]
+    command += ["--model_args", f"pretrained={source},tgt_len=64", "--tasks", "choice", *allowed]
     command += ["--include_path", str(folder), "--output_path", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    env = os.environ | {"PYTHONPATH": str(repository)}
+    how = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run(command, **how)
     assert done.returncode == 0, done.stderr
     [path] = tmp_path.rglob("results_*.json")
     assert json.loads(path.read_text())["results"]["choice"]["acc,none"] in (0, 0.5, 1)
@@ -216,3 +224,5 @@ def test_network_of_a_package_is_scored_and_has_no_class_of_transformers(tmp_pat
     assert logp == pytest.approx(-net.loss(tokens[:, :-1], tokens[:, 1:])[0][0, -5:].sum().item())
     with pytest.raises(ValueError, match=r"own; expected .* MyNetwork does not have this"):
         TXLForCausalLM.from_pretrained(tmp_path / "own")
+    with pytest.raises(ValueError, match=r"class_path: invalid my_package\.MyConfig; .* alone"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "own")

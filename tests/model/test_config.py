@@ -23,6 +23,7 @@ CLUSTERS = {"cutoffs": (4, 7, 15), "d_embed": 8}
         ({"positions": "shaw", "clamp_len": -1}, "clamp_len: invalid -1; .* at least 0"),
         ({"positions": "learned"}, "clamp_len: invalid None.*positions are learned"),
         ({"d_head": 0}, "d_head: invalid 0"),
+        ({"gate": "gru"}, "gate: invalid gru; expected none, because norm is post"),
         ({"init_std": 0.0}, "init_std: invalid 0.0"),
         ({"loss_chunk_size": 0}, "loss_chunk_size: invalid 0; expected at least 1, or null"),
         ({"cutoffs": (5, 5)}, r"cutoffs: invalid \[5, 5\]; expected increasing"),
@@ -72,9 +73,10 @@ def test_flops_are_those_of_weights_softmax_and_attention(make_net):
     assert make_net(**SMALL, mem_len=6).config.flops_per_token(3) == expected
 
 
-def test_forward_of_one_token_takes_a_third_of_its_flops(make_net):
+@pytest.mark.parametrize("changes", [{}, {"norm": "pre", "gate": "gru"}])
+def test_forward_of_one_token_takes_a_third_of_its_flops(make_net, changes):
     """The difference is the keys of two distances; the second one is only padding."""
-    net = make_net(**SMALL, mem_len=0)
+    net = make_net(**SMALL, **changes, mem_len=0)
     with FlopCounterMode(display=False) as counter:
         net(torch.tensor([[3]]))
     two_distances, scores_of_the_second = 2 * 2 * 16, 2 * 4

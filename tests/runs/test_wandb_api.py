@@ -136,6 +136,29 @@ def test_evaluate_adds_its_result_to_the_run_that_trained_the_checkpoint(
     assert {each["name"] for each in server.find("UpsertBucket")} == {"abc"}
 
 
+def test_own_network_of_wandb_is_measured_once_its_package_is_allowed(
+    command, server, own_package, sizes, text_file, tmp_path
+):
+    allow = "--allow_imports=my_package"
+    words = [word for word in sizes if ".net." not in word]
+    words += [allow, "--model.net=my_package.MyConfig", f"--data.path={text_file}"]
+    assert command("fit", *words).returncode == 0
+    folder = run_in_wandb(tmp_path / "runs" / "version_0", tmp_path / "run")
+    paths = (*(folder / "checkpoints").glob("best.ckpt*"), folder / "config.yaml")
+    server.files = {path.name: path.read_bytes() for path in paths}
+    refused, done = (
+        command("evaluate", NAME, "--max_tokens=50", "--wandb=true", *more)
+        for more in ([], [allow])
+    )
+    assert (refused.returncode, "add --allow_imports my_package" in refused.stderr) == (4, True)
+    assert done.returncode == 0, done.stderr
+    assert sorted(server.fetched) == sorted(server.files)
+    record = json.loads(done.stdout)
+    assert record["checkpoint_sha256"] in (folder / "checkpoints" / "best.ckpt.json").read_text()
+    assert server.summary["evaluate/letters.txt/test/segments/nats"] == record["nats"]
+    assert server.summary["val/nats"] == 2.5
+
+
 def test_offline_the_result_is_a_run_of_its_own_until_it_is_synced(
     command, server, run_folder, tmp_path
 ):

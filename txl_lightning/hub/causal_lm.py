@@ -24,7 +24,7 @@ from ..data.vocab import Vocabulary
 from ..errors import require
 from ..generation.state import SEGMENT_LEN, find_missing_memory
 from ..model import CachedReader, EvalLengths, Memory, TransformerXL, TransformerXLConfig
-from ..model.contract import AnyMemory, describe_config, require_transformer_xl
+from ..model.contract import CLASS, AnyMemory, describe_config, require_transformer_xl
 
 FILES = ("*.json", "model.safetensors", "pytorch_model.bin", "vocab.txt")
 DOWNLOAD = ("cache_dir", "force_download", "local_files_only", "revision", "token")
@@ -52,7 +52,10 @@ class TXLConfig(transformers.PreTrainedConfig):
         self.num_hidden_layers, self.num_attention_heads = net.n_layer, net.n_head
 
     def to_network(self) -> TransformerXLConfig:
-        return TransformerXLConfig(**self.net or {})
+        net = self.net or {}
+        expected = "null, as transformers has classes for networks of TransformerXLConfig alone"
+        require(CLASS not in net, CLASS, net.get(CLASS), expected)
+        return TransformerXLConfig(**net)
 
     @classmethod
     def from_network(cls, config: TransformerXLConfig) -> "TXLConfig":

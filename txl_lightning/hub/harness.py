@@ -2,12 +2,14 @@
 
     python -m txl_lightning.hub.harness run --model txl --model_args pretrained=RUN --tasks TASK
 
+--allow_imports PACKAGE lets a checkpoint name its network's class in that package.
 Texts of any length are read in segments with memory; scores are those of `evaluate` with the same
 lengths. The harness's own backend "hf" then has the classes of this room, too.
 
 B texts   L segment   K scored tokens   T tokens of the longest text   D width
 """
 
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -19,9 +21,11 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
+from ..command_line import take_option
 from ..convert import load_any_checkpoint
 from ..errors import DataError, require
 from ..generation import Sampling, StreamingDetokenizer, decode_steps, start_decoding
+from ..imports import allow_imports
 from ..model import EvalLengths, find_device, make_reader
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -151,4 +155,6 @@ class HarnessModel(TemplateLM):
 
 
 if __name__ == "__main__":
+    packages, sys.argv[1:] = take_option(sys.argv[1:], "--allow_imports")
+    allow_imports(packages)
     cli_evaluate()
