@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property, wraps
+from inspect import cleandoc, getdoc
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,27 @@ SHAPE = ("batch_size", "tgt_len", "ext_len")
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """Rows and segments in which a text is read; `CorpusDataModule` explains each setting."""
+    """Rows and segments in which a text is read.
+
+    Args:
+        tgt_len: Tokens per segment.
+        batch_size: Rows read in parallel, over all devices together.
+        ext_len: Tokens before a segment that it reads again: context with gradients, not scored.
+            Memory ends before them.
+        eval_tgt_len: Tokens per segment in validation, test and predict; default tgt_len.
+        eval_batch_size: Rows in validation, test and predict; default batch_size.
+        eval_ext_len: Tokens read again in validation, test and predict; default ext_len.
+        eval_warmup_len: Unscored tokens that each row except the first reads before its own, in
+            validation, test and predict.
+        order: Order of the training text: ordered; rolled, each row from another offset in each
+            pass; or shuffled, documents in another order in each pass.
+        segments: Lengths of training segments: fixed, tgt_len each; or varlen, random around
+            tgt_len.
+        seed: Random seed of rolled, shuffled and varlen.
+        micro_batches: Micro-batches into which each device splits its rows in training: only one is
+            in memory, and activations are computed twice.
+        allow_mismatch: Continue although a checkpoint is of another text or vocabulary.
+    """
 
     tgt_len: int = 64
     batch_size: int = 16
@@ -59,6 +80,10 @@ class CorpusConfig(DataConfig, StreamConfig):
         StreamConfig.__post_init__(self)
 
 
+EXPLAINED = [getdoc(kind).partition("Args:\n")[2] for kind in (DataConfig, StreamConfig)]
+"""The explanations of all settings."""
+
+
 class CorpusDataModule(LightningDataModule):
     """Text -> ids -> memory-mapped store -> ordered streams for a Trainer.
 
@@ -66,47 +91,11 @@ class CorpusDataModule(LightningDataModule):
     >>> data.vocab.decode(next(iter(data.train_dataloader())).tokens_BL[0, :12])
     'to be or not'
 
-    Args:
-        corpus: Text by name: downloaded once; python_source is the running Python's library, and
-            sort, copy and recall are generated.
-        path: Your own text instead of the corpus: a file, a folder or archive of documents,
-            JSON lines, or three of these for train, val and test.
-        ids: Token ids instead of a text: .npy, flat .bin, Megatron's .bin beside its .idx,
-            datatrove's .ds; one file, three for train, val and test, or a folder.
-        store: A store made by prepare --out, instead of a text: a folder, or a URL (s3://...).
-        cache_gigabytes: Limit of a URL's blocks that are copied to data_dir; default none is.
-        vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
-            tokenizer.json, or words, one per line; default the corpus's own, or bytes.
-        document_unit: Unit of documents, which attend to nothing before them; default the
-            corpus's own, the files of a folder or archive, otherwise none.
-        split: Fractions for train, val and test if the text is not already split; they add up to 1.
-        words: Rules of words; default those of the corpus's published results.
-        subwords: Training of subwords.
-        task: Sizes of sort, copy and recall.
-        id_options: How files of ids are read.
-        data_dir: Data directory; default $TXL_DATA, or data.
-        tgt_len: Tokens per segment.
-        batch_size: Rows read in parallel, over all devices together.
-        ext_len: Tokens before a segment that it reads again: context with gradients, not scored.
-            Memory ends before them.
-        eval_tgt_len: Tokens per segment in validation, test and predict; default tgt_len.
-        eval_batch_size: Rows in validation, test and predict; default batch_size.
-        eval_ext_len: Tokens read again in validation, test and predict; default ext_len.
-        eval_warmup_len: Unscored tokens that each row except the first reads before its own, in
-            validation, test and predict.
-        order: Order of the training text: ordered; rolled, each row from another offset in each
-            pass; or shuffled, documents in another order in each pass.
-        segments: Lengths of training segments: fixed, tgt_len each; or varlen, random around
-            tgt_len.
-        seed: Random seed of rolled, shuffled and varlen.
-        micro_batches: Micro-batches into which each device splits its rows in training: only one is
-            in memory, and activations are computed twice.
-        allow_mismatch: Continue although a checkpoint is of another text or vocabulary.
-
-    Raises:
-        ValueError: an unknown or invalid setting.
-        DataError: an unusable text (when it is prepared).
+    An unknown or invalid setting is a ValueError; an unusable text is a DataError, once prepared.
     """
+
+    # Both configs explain their settings; help and jsonargparse show all of them.
+    __doc__ = "\n".join([cleandoc(__doc__), "\nArgs:", *EXPLAINED])
 
     # With the parameters of CorpusConfig, which help and jsonargparse show.
     @wraps(CorpusConfig.__init__, assigned=())
