@@ -42,7 +42,6 @@ def hash_bytes(content: bytes | ndarray) -> str:
 
 
 def hash_blocks(blocks: Iterable[bytes | ndarray]) -> bytes:
-    """Return the checksums of some blocks."""
     return b"".join(hashlib.sha256(block).digest()[:SUM] for block in blocks)
 
 
@@ -78,27 +77,24 @@ class CheckedIds:
 
     def __init__(self, path: Path, dtype: np.dtype, sums: bytes, n_token: int) -> None:
         self.path, self.sums, self.n_token = path, sums, n_token
-        self.whole = map_array(path, dtype)
+        self.ids = map_array(path, dtype)
         self._per_block = BLOCK // dtype.itemsize
         self._is_new = np.ones(len(sums) // SUM, bool)
 
-    def __len__(self) -> int:
-        return len(self.whole)
-
     def __getitem__(self, index: ndarray) -> ndarray:
         nth = index // self._per_block
-        if self._is_new[nth].any():
-            for block in np.unique(nth[self._is_new[nth]]):
-                self.check(int(block))
-        return self.whole[index]
+        if (is_new := self._is_new[nth]).any():
+            for block in np.unique(nth[is_new]).tolist():
+                self.check_block(block)
+        return self.ids[index]
 
-    def check_all(self) -> None:
-        for block in np.flatnonzero(self._is_new):
-            self.check(int(block))
+    def read_whole(self) -> ndarray:
+        for block in np.flatnonzero(self._is_new).tolist():
+            self.check_block(block)
+        return self.ids
 
-    def check(self, block: int) -> None:
-        """Raise a DataError if a block is damaged, or has an id outside the vocabulary."""
-        ids = self.whole[block * self._per_block : (block + 1) * self._per_block]
+    def check_block(self, block: int) -> None:
+        ids = self.ids[block * self._per_block : (block + 1) * self._per_block]
         try:
             check_block(str(self.path), block, ids, self.sums, self.n_token)
         except DataError:
@@ -128,6 +124,7 @@ class LocalFiles:
     """The files of a store in a folder."""
 
     folder: Path
+    map = staticmethod(map)
 
     def __str__(self) -> str:
         return str(self.folder)
@@ -144,9 +141,6 @@ class LocalFiles:
 
     def keep_rows(self, n_row: int) -> None:
         """Nothing: the system keeps what is read again."""
-
-    def map(self, compute: Callable[..., ndarray], *arguments: Iterable) -> Iterable[ndarray]:
-        return map(compute, *arguments)
 
     def open_ids(
         self, name: str, dtype: np.dtype, sums: bytes, n_id: int, n_token: int
@@ -209,12 +203,8 @@ class PartedText:
     @property
     def whole(self) -> ndarray:
         """All ids, after checking them; those of one part are memory-mapped."""
-        opened = [self.open_part(nth) for nth in range(len(self.parts))]
-        for part in opened:
-            part.ids.check_all()
-        if len(opened) == 1:
-            return opened[0].ids.whole
-        return np.concatenate([np.empty(0, self.dtype), *(part.ids.whole for part in opened)])
+        parts = [self.open_part(nth).ids.read_whole() for nth in range(len(self.parts))]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, self.dtype), *parts])
 
     def list_files(self) -> Iterator[tuple[str, int]]:
         """Yield the names of all files, and their sizes."""
