@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from .documents import SPLITS, DocumentUnit, FileSlice, cached_by_mtime
 from .id_files import IDS, IdOptions
 from .store import Store
 from .store_parts import Part, hash_bytes
-from .units import RECORD, Unit, plan_units
+from .units import RECORD, Unit, plan_split
 from .vocab import BUILT_IN, SubwordOptions, WordOptions, build_vocabulary, load_vocabulary
 from .vocab.base import Ids
 from .workers import Workers, build_here, find_missing
@@ -53,9 +54,11 @@ class Recipe:
     """Options of files of ids; None for a text."""
 
     def plan(self) -> list[Unit]:
-        """Return the units of the text, which workers encode."""
-        in_lines = not self.id_options and (self.vocab != "bytes" or self.document_unit == "lines")
-        return plan_units(self.splits, self.document_unit, in_lines)
+        """Return the units of train, val and test, in order, which workers encode."""
+        kind, has_text = self.document_unit, not self.id_options
+        in_lines = has_text and (self.vocab != "bytes" or kind == "lines")
+        units = (plan_split(name, self.splits[name], kind, in_lines) for name in SPLITS)
+        return [*chain.from_iterable(units)]
 
 
 def prepare_text(
