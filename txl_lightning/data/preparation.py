@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -75,8 +75,7 @@ def prepare_text(
     create_folder(folder, build)
     if problem := Store(folder).find_damage(data_dir, whole):
         try:
-            is_usable = lambda: not Store(folder).find_damage(data_dir, whole)  # noqa: E731
-            create_folder(folder, build, is_usable)
+            create_folder(folder, build, lambda: not Store(folder).find_damage(data_dir, whole))
         except StorageError as error:
             raise DataError(f"{problem}; {error}") from error
         print_notice(f"warning: {problem}; the text was encoded again")
@@ -88,26 +87,17 @@ def hash_text(splits: Mapping[str, Sequence[FileSlice]], data_dir: Path) -> str:
     slices = [part for name in SPLITS for part in splits[name]]
     paths = dict.fromkeys(part.path for part in slices)
     cuts = [(str(part.path), part.start, part.stop) for part in slices]
-
-    def hash_slices() -> str:
-        sha256 = hashlib.sha256()
-        for part in slices:
-            for chunk in part.chunks():
-                sha256.update(chunk)
-        return sha256.hexdigest()
-
+    chunks = (chunk for part in slices for chunk in part.chunks())
     try:
-        return cached_by_mtime(["sha256", cuts], paths, data_dir, hash_slices)
+        return cached_by_mtime(["sha256", cuts], paths, data_dir, partial(hash_chunks, chunks))
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
 
-def hash_starts(recipe: Recipe) -> str:
-    """Return a checksum of the positions where documents begin in files of ids."""
+def hash_chunks(chunks: Iterable[bytes | np.ndarray]) -> str:
     sha256 = hashlib.sha256()
-    for split in SPLITS:
-        for part in recipe.splits[split]:
-            sha256.update(np.ascontiguousarray(part.starts, "<i8"))
+    for chunk in chunks:
+        sha256.update(chunk)
     return sha256.hexdigest()
 
 
@@ -124,7 +114,9 @@ def describe_recipe(recipe: Recipe, sha256: str | None) -> dict[str, Any]:
         "cuts": short_hash(sizes),
     }
     if recipe.id_options:
-        description["ids"] = asdict(recipe.id_options) | {"starts": hash_starts(recipe)}
+        parts = chain.from_iterable(recipe.splits[name] for name in SPLITS)
+        starts = hash_chunks(np.ascontiguousarray(part.starts, "<i8") for part in parts)
+        description["ids"] = asdict(recipe.id_options) | {"starts": starts}
     match recipe.vocab:
         case "words":
             description["words"] = asdict(recipe.words)
