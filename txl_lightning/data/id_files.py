@@ -94,10 +94,14 @@ class IdSlice(FileSlice):
         ends = np.flatnonzero(self.array[max(low - 1, 0) : high - 1] == self.separator)
         return np.union1d(starts, ends + max(low, 1))
 
+    def list_windows(self, first: int) -> list[tuple[int, int]]:
+        """Return the bounds of the ids from `first` on that are read at a time."""
+        stop = self.bounds[1]
+        return [(low, min(low + AT_ONCE, stop)) for low in range(first, stop, AT_ONCE)]
+
     def pieces(self, vocab: Vocabulary) -> Iterator[Piece]:
         """Yield ids, and where documents begin among them; DataError for unknown ids."""
-        for low in range(*self.bounds, AT_ONCE):
-            high = min(low + AT_ONCE, self.bounds[1])
+        for low, high in self.list_windows(self.bounds[0]):
             ids = self.array[low:high]
             lowest, highest = int(ids.min()), int(ids.max())
             if lowest < 0 or highest >= vocab.n_token:
@@ -109,19 +113,14 @@ class IdSlice(FileSlice):
                 self.on_read(ids.nbytes)
 
     def highest_id(self) -> int:
-        windows = range(*self.bounds, AT_ONCE)
-        ids = (self.array[low : min(low + AT_ONCE, self.bounds[1])] for low in windows)
-        return max(int(each.max()) for each in ids)
+        windows = self.list_windows(self.bounds[0])
+        return max(int(self.array[low:high].max()) for low, high in windows)
 
     def cut(self, position: int) -> "tuple[IdSlice, IdSlice]":
         """Cut it at a position in the file, or at the next document."""
-        high = self.bounds[1]
         if self.has_documents:
-            windows = (
-                range(low, min(low + AT_ONCE, high)) for low in range(position, high, AT_ONCE)
-            )
-            found = (self.find_starts(each.start, each.stop) for each in windows)
-            position = next((int(starts[0]) for starts in found if len(starts)), high)
+            found = (self.find_starts(*window) for window in self.list_windows(position))
+            position = next((int(starts[0]) for starts in found if len(starts)), self.bounds[1])
         place = self.first + position * np.dtype(self.dtype).itemsize
         return replace(self, stop=place), replace(self, start=place)
 
