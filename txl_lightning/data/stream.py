@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,8 +159,8 @@ class Stream:
     def row_len(self) -> int:
         """Tokens in a row, without its warm-up."""
         unit = self.batch_size * self.tokens.row_multiple
-        count = self.end // unit if self.drop_last else -(-self.end // unit)
-        return count * self.tokens.row_multiple
+        n_unit = self.end // unit if self.drop_last else -(-self.end // unit)
+        return n_unit * self.tokens.row_multiple
 
     @property
     def n_target(self) -> int:
@@ -229,11 +230,9 @@ class TrainingLoader:
         return sys.maxsize
 
     def __iter__(self) -> Iterator[Segment]:
-        index = self.consumed
-        while True:
+        for index in count(self.consumed):
             nth = index % self.n_segment if self.n_segment else index
             yield self.stream.segment(nth)._replace(index=index)
-            index += 1
 
     def tokens_seen(self, n_segment: int) -> int:
         """Return the targets in the first n_segment segments, over all ranks and passes."""
