@@ -20,7 +20,7 @@ from .documents import (
     DocumentUnit,
     FileSlice,
     Splits,
-    cached_by_mtime,
+    cache_result,
     verify_file,
     whole_file,
 )
@@ -77,7 +77,7 @@ def place_file(remote: RemoteFile, folder: Path) -> list[Path]:
     for name in targets.keys() - missing.keys():
         if checksum := checksums[name]:
             verify = partial(verify_file, targets[name], checksum)
-            cached_by_mtime(checksum, [targets[name]], folder.parent, verify)
+            cache_result(checksum, [targets[name]], folder.parent, verify)
     if missing:
         download_missing(remote, missing, folder.parent / "downloads")
     return [*targets.values()]

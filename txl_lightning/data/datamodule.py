@@ -119,7 +119,7 @@ class CorpusDataModule(LightningDataModule):
 
     @cached_property
     def store(self) -> Store | TaskStore:
-        return self.config.open()
+        return self.config.open_text()
 
     @property
     def vocab(self) -> Vocabulary:
@@ -146,7 +146,7 @@ class CorpusDataModule(LightningDataModule):
             "python": platform.python_version(),
         }
         names = [f"{stage}{name}" for stage in ("", "eval_") for name in SHAPE]
-        self.save_hyperparameters({"data": data | self._settings(names)})
+        self.save_hyperparameters({"data": data | self._select_settings(names)})
 
     def train_dataloader(self) -> TrainingLoader:
         config, tokens, order = self.config, self.store.text("train"), None
@@ -171,27 +171,27 @@ class CorpusDataModule(LightningDataModule):
         batches = self.trainer.overfit_batches if self.trainer else 0
         # Lightning also accepts a fraction of a pass.
         n_segment = batches if isinstance(batches, int) else round(batches * len(stream))
-        return TrainingLoader(stream, self.read_as(), n_segment or None)
+        return TrainingLoader(stream, self.list_reading_settings(), n_segment or None)
 
     def val_dataloader(self) -> Stream:
-        return self._evaluation_stream("val")
+        return self._make_evaluation_stream("val")
 
     def test_dataloader(self) -> Stream:
-        return self._evaluation_stream("test")
+        return self._make_evaluation_stream("test")
 
     predict_dataloader = test_dataloader
 
-    def read_as(self) -> dict[str, Any]:
+    def list_reading_settings(self) -> dict[str, Any]:
         """Return all settings that a position in the training text depends on."""
         names = ("batch_size", "tgt_len", "ext_len", "order", "segments")
         if self.config.order != "ordered" or self.config.segments != "fixed":
             names += ("seed",)
-        return {"text": self.store.fingerprint} | self._settings(names)
+        return {"text": self.store.fingerprint} | self._select_settings(names)
 
     def on_before_batch_transfer(self, segment: Segment, dataloader_idx: int) -> Segment:
         # Copies from unpinned memory wait until the GPU has finished earlier work.
         on_gpu = self.trainer and self.trainer.strategy.root_device.type == "cuda"
-        return segment.pinned() if on_gpu else segment
+        return segment.pin_memory() if on_gpu else segment
 
     def state_dict(self) -> dict[str, Any]:
         return {"vocab": self.vocab.to_json(), "fingerprint": self.store.fingerprint}
@@ -216,10 +216,10 @@ class CorpusDataModule(LightningDataModule):
         if changed:
             warnings.warn(f"{changed}; data.allow_mismatch is true", stacklevel=2)
 
-    def _settings(self, names: Iterable[str]) -> dict[str, Any]:
+    def _select_settings(self, names: Iterable[str]) -> dict[str, Any]:
         return {name: getattr(self.config, name) for name in names}
 
-    def _evaluation_stream(self, split: str) -> Stream:
+    def _make_evaluation_stream(self, split: str) -> Stream:
         config, tokens = self.config, self.store.text(split)
         lengths, rank = FixedLengths(config.eval_tgt_len), self._find_rank(config.eval_batch_size)
         unscored = {"warmup_len": config.eval_warmup_len, "ext_len": config.eval_ext_len}

@@ -89,7 +89,7 @@ class FileSlice:
         """Return the slice of the file from `start` up to `stop`, which are inside this one."""
         return replace(self, start=start, stop=stop)
 
-    def pieces(self, vocab: Any) -> Iterator[tuple[Any, Sequence[int]]]:
+    def encode_pieces(self, vocab: Any) -> Iterator[tuple[Any, Sequence[int]]]:
         """Yield ids, and where documents begin among them besides the first."""
         return ((ids, ()) for ids in vocab.encode(self))
 
@@ -140,7 +140,7 @@ def verify_file(path: Path, checksum: str) -> None:
         raise DataError(f"{path}: wrong file ({difference}); remove it, or pass data.path")
 
 
-def cached_by_mtime(
+def cache_result(
     key: Any, paths: Iterable[Path], data_dir: Path, compute: Callable[[], Any]
 ) -> Any:
     """Return `compute()` of some files, cached until they are changed or copied."""
@@ -162,7 +162,7 @@ def cached_by_mtime(
     return result
 
 
-def unpacker(path: Path) -> Callable[[Path, Path], None] | None:
+def find_unpacker(path: Path) -> Callable[[Path, Path], None] | None:
     """Return the function that unpacks a file into a folder; None if it is not packed."""
     if path.name.endswith(TARS):
         return unpack_tar

@@ -99,7 +99,7 @@ class IdSlice(FileSlice):
         stop = self.bounds[1]
         return [(low, min(low + AT_ONCE, stop)) for low in range(first, stop, AT_ONCE)]
 
-    def pieces(self, vocab: Vocabulary) -> Iterator[Piece]:
+    def encode_pieces(self, vocab: Vocabulary) -> Iterator[Piece]:
         """Yield ids, and where documents begin among them; DataError for unknown ids."""
         for low, high in self.list_windows(self.bounds[0]):
             ids = self.array[low:high]
@@ -112,11 +112,11 @@ class IdSlice(FileSlice):
             if self.on_read:
                 self.on_read(ids.nbytes)
 
-    def highest_id(self) -> int:
+    def find_highest_id(self) -> int:
         windows = self.list_windows(self.bounds[0])
         return max(int(self.array[low:high].max()) for low, high in windows)
 
-    def cut(self, position: int) -> "tuple[IdSlice, IdSlice]":
+    def cut_at(self, position: int) -> "tuple[IdSlice, IdSlice]":
         """Cut it at a position in the file, or at the next document."""
         if self.has_documents:
             found = (self.find_starts(*window) for window in self.list_windows(position))
@@ -185,7 +185,7 @@ def cut_ids(slices: Sequence[IdSlice], fractions: Sequence[float]) -> Splits:
         if rest and n_taken < end * total:
             low, high = rest[0].bounds
             share = (end * total - n_taken) / rest[0].n_byte
-            head, rest[0] = rest[0].cut(low + int(share * (high - low)))
+            head, rest[0] = rest[0].cut_at(low + int(share * (high - low)))
             taken.append(head)
             n_taken += head.n_byte
     return {split: [part for part in parts if part.n_byte] for split, parts in splits.items()}

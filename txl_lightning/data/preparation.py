@@ -26,7 +26,7 @@ from ..files import (
     write_text,
 )
 from ..progress import show_progress
-from .documents import SPLITS, DocumentUnit, FileSlice, cached_by_mtime
+from .documents import SPLITS, DocumentUnit, FileSlice, cache_result
 from .id_files import IDS, IdOptions
 from .store import Store
 from .store_parts import Part, hash_bytes
@@ -53,7 +53,7 @@ class Recipe:
     id_options: IdOptions | None = None
     """Options of files of ids; None for a text."""
 
-    def plan(self) -> list[Unit]:
+    def plan_units(self) -> list[Unit]:
         """Return the units of train, val and test, in order, which workers encode."""
         kind, has_text = self.document_unit, not self.id_options
         in_lines = has_text and (self.vocab != "bytes" or kind == "lines")
@@ -89,7 +89,7 @@ def hash_text(splits: Mapping[str, Sequence[FileSlice]], data_dir: Path) -> str:
     cuts = [(str(part.path), part.start, part.stop) for part in slices]
     chunks = (chunk for part in slices for chunk in part.chunks())
     try:
-        return cached_by_mtime(["sha256", cuts], paths, data_dir, partial(hash_chunks, chunks))
+        return cache_result(["sha256", cuts], paths, data_dir, partial(hash_chunks, chunks))
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
@@ -152,7 +152,7 @@ def build_share(
                 write_json(description, saved)
         expected = "parts of the same text and settings; remove it"
         require(read_json(saved) == description, "out", work, expected)
-        build_parts(work, recipe.plan()[nth - 1 :: n_share], workers)
+        build_parts(work, recipe.plan_units()[nth - 1 :: n_share], workers)
 
 
 def join_shares(recipe: Recipe, folder: Path) -> Store:
@@ -163,7 +163,7 @@ def join_shares(recipe: Recipe, folder: Path) -> Store:
             # Another process may have joined them.
             if not folder.is_dir():
                 require(work.is_dir(), "join", work, "the parts that prepare --part has built")
-                join_parts(work, recipe.plan(), read_json(work / "recipe.json"))
+                join_parts(work, recipe.plan_units(), read_json(work / "recipe.json"))
                 os.replace(work, folder)
                 remove_records(folder)
     store = Store(folder)
@@ -179,7 +179,7 @@ def build_store(
 ) -> None:
     """Write the vocabulary, all parts and the manifest into a folder."""
     save_vocabulary(folder, recipe)
-    build_parts(folder, units := recipe.plan(), workers)
+    build_parts(folder, units := recipe.plan_units(), workers)
     join_parts(folder, units, description)
     remove_records(folder)
 
@@ -201,7 +201,7 @@ def save_vocabulary(folder: Path, recipe: Recipe) -> None:
         slices = [part for name in names for part in recipe.splits[name]]
         watched = [replace(part, on_read=advance) for part in slices]
         if recipe.vocab == IDS:
-            ids = (part.highest_id() for name in SPLITS for part in recipe.splits[name])
+            ids = (part.find_highest_id() for name in SPLITS for part in recipe.splits[name])
             vocab = Ids(recipe.id_options.n_token or 1 + max(ids, default=0))
         else:
             vocab = build_vocabulary(recipe.vocab, watched, recipe.words, recipe.subwords)

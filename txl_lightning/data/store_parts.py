@@ -45,7 +45,7 @@ def hash_blocks(blocks: Iterable[bytes | ndarray]) -> bytes:
     return b"".join(hashlib.sha256(block).digest()[:SUM] for block in blocks)
 
 
-def file_blocks(path: Path) -> Iterable[bytes]:
+def read_blocks(path: Path) -> Iterable[bytes]:
     with path.open("rb") as file:
         yield from iter(partial(file.read, BLOCK), b"")
 
@@ -63,7 +63,7 @@ def write_part(stem: Path, pieces: Iterable[Piece], dtype: np.dtype) -> Part:
             ids_file.write(ids.astype(dtype, copy=False).tobytes())
             n_token += len(ids)
         n_document = starts_file.tell() // START.itemsize
-    sums = b"".join(hash_blocks(file_blocks(path)) for path in paths[:2])
+    sums = b"".join(hash_blocks(read_blocks(path)) for path in paths[:2])
     paths[2].write_bytes(sums)
     return Part(n_token, n_document, last_start, hash_bytes(sums))
 
@@ -135,7 +135,7 @@ class LocalFiles:
 
     def load_array(self, name: str, dtype: np.dtype, sums: bytes) -> ndarray:
         """Return a file as an array, after comparing all of it with its checksums."""
-        if hash_blocks(file_blocks(path := self.folder / name)) != sums:
+        if hash_blocks(read_blocks(path := self.folder / name)) != sums:
             raise DataError(f"{path}: damaged: its checksum is not the manifest's")
         return map_array(path, dtype)
 
@@ -183,11 +183,11 @@ class PartedText:
 
     def ids_at(self, position_BL: ndarray) -> ndarray:
         self.files.keep_rows(len(position_BL))
-        return self._gather(position_BL, lambda nth, place_K: self.open_part(nth).ids[place_K])
+        return self._map_parts(position_BL, lambda nth, place_K: self.open_part(nth).ids[place_K])
 
     def doc_position(self, position_BL: ndarray) -> ndarray:
         """Return the number of tokens of the same document before each position."""
-        return position_BL - self._gather(position_BL, self._find_starts)
+        return position_BL - self._map_parts(position_BL, self._find_starts)
 
     def is_target(self, position_BL: ndarray) -> ndarray:
         """Return True where a token is a target."""
@@ -212,10 +212,10 @@ class PartedText:
             sizes = (part.n_token * self.dtype.itemsize, part.n_document * START.itemsize)
             n_block = sum(-(-size // BLOCK) for size in sizes)
             for kind, size in zip(("ids", "starts", "sums"), (*sizes, n_block * SUM), strict=True):
-                yield f"{part_name(self.split, nth)}.{kind}", size
+                yield f"{name_part(self.split, nth)}.{kind}", size
 
-    def _gather(self, position_BL: ndarray, compute: Callable[[int, ndarray], ndarray]) -> ndarray:
-        """Return what `compute` finds for the positions within each part."""
+    def _map_parts(self, position_BL: ndarray, find: Callable[[int, ndarray], ndarray]) -> ndarray:
+        """Return the results of `find` for the positions within each part."""
         nth_BL = np.searchsorted(self.first_P, position_BL, "right") - 1
         result_BL = np.empty(position_BL.shape, START)
         nths = np.unique(nth_BL).tolist()
@@ -223,7 +223,7 @@ class PartedText:
         places = [
             position_BL[mask] - self.first_P[nth] for nth, mask in zip(nths, masks, strict=True)
         ]
-        for mask, found in zip(masks, self.files.map(compute, nths, places), strict=True):
+        for mask, found in zip(masks, self.files.map(find, nths, places), strict=True):
             result_BL[mask] = found
         return result_BL
 
@@ -234,7 +234,7 @@ class PartedText:
         return np.where(before_K < 0, self.continued_P[nth], self.first_P[nth] + starts[before_K])
 
     def _open_part(self, nth: int) -> TextPart:
-        part, stem = self.parts[nth], part_name(self.split, nth)
+        part, stem = self.parts[nth], name_part(self.split, nth)
 
         def check_sums(content: bytes) -> bytes:
             if hash_bytes(content) != part.checksum:
@@ -248,5 +248,5 @@ class PartedText:
         return TextPart(ids, self.files.load_array(f"{stem}.starts", START, sums[n_byte:]))
 
 
-def part_name(split: str, nth: int) -> str:
+def name_part(split: str, nth: int) -> str:
     return f"{split}/{nth:05}"

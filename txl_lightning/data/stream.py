@@ -94,7 +94,7 @@ class Segment(NamedTuple):
         on_host = self.targets_BL if self.targets_BL.is_cpu else self.host_targets_BL
         return self._replace(**tensors, host_targets_BL=on_host)
 
-    def pinned(self) -> Segment:
+    def pin_memory(self) -> Segment:
         """Return the segment in pinned memory, from which GPU copies are asynchronous."""
         return self._replace(**{name: getattr(self, name).pin_memory() for name in TENSORS})
 
@@ -104,7 +104,7 @@ class Segment(NamedTuple):
         tensors = {name: getattr(self, name)[which] for name in TENSORS}
         return self._replace(**tensors, host_targets_BL=on_host)
 
-    def targets_for(self, head: Any) -> Tensor:
+    def choose_targets(self, head: Any) -> Tensor:
         """Return the targets where a network's softmax reads them: on its device, or the host."""
         use_host = getattr(head, "reads_targets", False) and self.host_targets_BL is not None
         return self.host_targets_BL if use_host else self.targets_BL
@@ -169,19 +169,19 @@ class Stream:
 
     def __len__(self) -> int:
         """Return the number of segments in the first pass."""
-        return self.lengths.count(self.n_target, 0)
+        return self.lengths.count_segments(self.n_target, 0)
 
     def __iter__(self) -> Iterator[Segment]:
         return map(self.segment, range(len(self)))
 
     def segment(self, index: int) -> Segment:
         """Return segment `index` of an endless sequence of passes."""
-        n_pass, start, stop = self.lengths.bounds(self.n_target, index)
+        n_pass, start, stop = self.lengths.find_bounds(self.n_target, index)
         n_context = min(self.ext_len, start)
         column_1T = np.arange(start - n_context, stop + 1)[None] - self.warmup_len
         row_B1 = np.arange(self.batch_size)[:, None]
         order = self.order or TextOrder(self.tokens)
-        position_BT, doc_pos_BT = order.positions(n_pass, row_B1, column_1T, self.row_len)
+        position_BT, doc_pos_BT = order.find_places(n_pass, row_B1, column_1T, self.row_len)
         doc_pos_BT = np.minimum(doc_pos_BT, column_1T + self.warmup_len)
         new = slice(n_context + 1, None)
         target_BL = position_BT[:, new]
@@ -201,11 +201,11 @@ class Stream:
             n_reread=min(self.ext_len, stop),
         )
 
-    def tokens_read(self, n_segment: int) -> int:
+    def count_targets(self, n_segment: int) -> int:
         """Return the targets in the first n_segment segments, over all ranks and passes."""
         if not n_segment:
             return 0
-        n_pass, _, stop = self.lengths.bounds(self.n_target, n_segment - 1)
+        n_pass, _, stop = self.lengths.find_bounds(self.n_target, n_segment - 1)
         return self.batch_size * (n_pass * self.n_target + stop)
 
 
@@ -234,11 +234,11 @@ class TrainingLoader:
             nth = index % self.n_segment if self.n_segment else index
             yield self.stream.segment(nth)._replace(index=index)
 
-    def tokens_seen(self, n_segment: int) -> int:
+    def count_targets(self, n_segment: int) -> int:
         """Return the targets in the first n_segment segments, over all ranks and passes."""
         n_round, nth = divmod(n_segment, self.n_segment or sys.maxsize)
-        repeated = n_round * self.stream.tokens_read(self.n_segment or 0)
-        return repeated + self.stream.tokens_read(nth)
+        repeated = n_round * self.stream.count_targets(self.n_segment or 0)
+        return repeated + self.stream.count_targets(nth)
 
     def commit(self, segment: Segment) -> None:
         self.consumed = segment.index + 1

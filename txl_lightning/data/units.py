@@ -18,7 +18,7 @@ from ..files import flush_to_disk, write_json
 from ..progress import Advance
 from .documents import CHUNK, DocumentUnit, FileSlice, split_documents
 from .id_files import IdSlice
-from .store_parts import BLOCK, part_name, write_part
+from .store_parts import BLOCK, name_part, write_part
 from .vocab import Vocabulary, load_vocabulary
 from .vocab.base import Piece
 
@@ -43,7 +43,7 @@ class Unit(NamedTuple):
 
     @property
     def name(self) -> str:
-        return part_name(self.split, self.nth)
+        return name_part(self.split, self.nth)
 
     @property
     def n_byte(self) -> int:
@@ -96,7 +96,7 @@ def find_line(part: FileSlice, offset: int) -> int:
 
 def build_part(folder: Path, unit: Unit, advance: Advance) -> None:
     """Encode a unit with the vocabulary in `folder`; write its part, then RECORD: it is whole."""
-    vocab = load_once(path := folder / "vocab.json", path.stat().st_mtime_ns)
+    vocab = load_vocabulary_once(path := folder / "vocab.json", path.stat().st_mtime_ns)
     has_text = not any(isinstance(part, IdSlice) for part in unit.slices)
     token_bytes = None if has_text else vocab.token_bytes()
     n_byte, n_unknown = unit.n_byte if has_text else 0, 0
@@ -123,7 +123,7 @@ def build_part(folder: Path, unit: Unit, advance: Advance) -> None:
 
 
 @lru_cache(1)
-def load_once(path: Path, changed: int) -> Vocabulary:
+def load_vocabulary_once(path: Path, changed: int) -> Vocabulary:
     return load_vocabulary(path.read_text(encoding="utf-8"))
 
 
@@ -136,7 +136,7 @@ def encode_unit(unit: Unit, vocab: Vocabulary) -> Iterator[Piece]:
             yield vocab.encode_batch(batch)
             continue
         for document in batch:
-            for ids, starts in document.pieces(vocab):
+            for ids, starts in document.encode_pieces(vocab):
                 first = [0] if begins and len(ids) and 0 not in starts[:1] else []
                 yield ids, [*first, *starts]
                 begins = begins and not len(ids)

@@ -159,7 +159,7 @@ class Words(Vocabulary):
 
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
         for text in self._line_end.add_symbols(_split_pieces(document, self.options)):
-            yield self._ids(text, str(document.path))
+            yield self._find_ids(text, str(document.path))
 
     def encode_batch(self, documents: Sequence[FileSlice]) -> Piece:
         start, between, end = asdict(self._line_end).values()
@@ -180,7 +180,8 @@ class Words(Vocabulary):
         text = "".join(_unify_line_ends([text]))
         cased = text.lower() if self.options.lower_case else text
         # Without the final symbols: the last line may continue.
-        return self._ids(self._line_end.start + cased.replace("\n", self._line_end.between), where)
+        lines = cased.replace("\n", self._line_end.between)
+        return self._find_ids(self._line_end.start + lines, where)
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         return self._line_end.remove_symbols(self.words[index] for index in ids)
@@ -196,7 +197,7 @@ class Words(Vocabulary):
     def _index(self) -> dict[str, int]:
         return {word: index for index, word in enumerate(self.words)}
 
-    def _ids(self, text: str, where: str) -> np.ndarray:
+    def _find_ids(self, text: str, where: str) -> np.ndarray:
         words = text.split()
         ids = map(self._index.get, words, repeat(self.unknown))
         try:
