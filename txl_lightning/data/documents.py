@@ -106,11 +106,10 @@ def whole_file(path: Path) -> list[FileSlice]:
 
 
 def split_documents(slices: Iterable[FileSlice], unit: DocumentUnit) -> Iterator[FileSlice]:
-    """Yield the documents of a text, in order."""
+    if unit == "files":
+        yield from slices
+        return
     for part in slices:
-        if unit == "files":
-            yield part
-            continue
         start = part.start
         with part.path.open("rb") as file:
             file.seek(start)

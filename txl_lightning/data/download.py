@@ -101,7 +101,6 @@ def _append_rest(remote: RemoteFile, part: Path) -> None:
 
 
 def _describe_error(error: BaseException) -> str:
-    """Return the innermost error as short text."""
     if isinstance(error, requests.HTTPError):
         return f"HTTP {error.response.status_code}"
     while error.__context__:

@@ -78,7 +78,6 @@ class IdSlice(FileSlice):
 
     @cached_property
     def array(self) -> ndarray:
-        """All ids of the file."""
         return np.memmap(self.path, self.dtype, "r", self.first)
 
     def narrow(self, start: int, stop: int) -> "IdSlice":
@@ -207,11 +206,9 @@ def open_ids(path: Path, starts: Path | None, options: IdOptions) -> IdSlice:
     else:
         with path.open("rb") as file:
             header = file.read(24)
-        code, is_packed = header[15:16], header.startswith(LITGPT)
-        dtype = np.dtype(
-            LITGPT_TYPES.get(code, "uint16") if is_packed else options.dtype or "uint16"
-        )
-        first = len(header) * is_packed
+        is_packed = header.startswith(LITGPT)
+        name = LITGPT_TYPES.get(header[15:16]) if is_packed else options.dtype
+        dtype, first = np.dtype(name or "uint16"), len(header) * is_packed
     expected = n_byte - (n_byte - first) % dtype.itemsize if n_id is None else n_id * dtype.itemsize
     if n_byte != expected:
         raise DataError(f"{path}: truncated: {n_byte:,} bytes; expected {expected:,} of {dtype}")

@@ -195,7 +195,6 @@ def build_parts(folder: Path, units: Sequence[Unit], workers: Workers) -> None:
 
 
 def save_vocabulary(folder: Path, recipe: Recipe) -> None:
-    """Build or load the vocabulary, and save it."""
     with show_progress("vocabulary", None) as advance:
         names = BUILT_IN.get(recipe.vocab, ("train",))
         slices = [part for name in names for part in recipe.splits[name]]

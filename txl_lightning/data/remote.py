@@ -55,8 +55,6 @@ class RemoteFiles:
         return self.url
 
     def load_array(self, name: str, dtype: np.dtype, sums: bytes) -> ndarray:
-        """Return a file as an array, after comparing all of it with its checksums."""
-
         def check(content: bytes) -> ndarray:
             blocks = (content[start : start + BLOCK] for start in range(0, len(content), BLOCK))
             if hash_blocks(blocks) != sums:

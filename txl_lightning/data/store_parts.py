@@ -186,11 +186,9 @@ class PartedText:
         return self._map_parts(position_BL, lambda nth, place_K: self.open_part(nth).ids[place_K])
 
     def doc_position(self, position_BL: ndarray) -> ndarray:
-        """Return the number of tokens of the same document before each position."""
         return position_BL - self._map_parts(position_BL, self._find_starts)
 
     def is_target(self, position_BL: ndarray) -> ndarray:
-        """Return True where a token is a target."""
         return np.ones(position_BL.shape, bool)
 
     @property
@@ -207,7 +205,6 @@ class PartedText:
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, self.dtype), *parts])
 
     def list_files(self) -> Iterator[tuple[str, int]]:
-        """Yield the names of all files, and their sizes."""
         for nth, part in enumerate(self.parts):
             sizes = (part.n_token * self.dtype.itemsize, part.n_document * START.itemsize)
             n_block = sum(-(-size // BLOCK) for size in sizes)

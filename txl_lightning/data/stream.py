@@ -235,7 +235,6 @@ class TrainingLoader:
             yield self.stream.segment(nth)._replace(index=index)
 
     def count_targets(self, n_segment: int) -> int:
-        """Return the targets in the first n_segment segments, over all ranks and passes."""
         n_round, nth = divmod(n_segment, self.n_segment or sys.maxsize)
         repeated = n_round * self.stream.count_targets(self.n_segment or 0)
         return repeated + self.stream.count_targets(nth)

@@ -64,7 +64,6 @@ class Vocabulary(ABC):
         return json.dumps({"kind": kind, **asdict(self)})
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of some ids."""
         return "".join(self.decode_stream(ids))
 
     def token_bytes(self) -> np.ndarray | None:
