@@ -36,16 +36,13 @@ Cut = Callable[[list[Path], Sequence[float]], Splits]
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on a server, with its size and its checksum ("sha256:...").
-
-    Args:
-        members: files extracted from it, with their checksums; None if none is published.
-    """
+    """A file on a server, with its size and its checksum ("sha256:...")."""
 
     url: str
     n_byte: int
     checksum: str
     members: Mapping[str, str | None] = field(default_factory=dict)
+    """Files extracted from it, with their checksums; None if none is published."""
 
     @property
     def name(self) -> str:

@@ -53,18 +53,15 @@ TEXT, ENDS = "text", "ends"
 
 @dataclass(frozen=True)
 class FileSlice:
-    """The bytes of a file from `start` up to `stop`.
-
-    Args:
-        text: these bytes, if they have been read already.
-        on_read: called with the size of each piece read, for a progress bar.
-    """
+    """The bytes of a file from `start` up to `stop`."""
 
     path: Path
     start: int
     stop: int
     text: bytes | None = field(default=None, repr=False)
+    """These bytes, if they have been read already."""
     on_read: Advance | None = field(default=None, repr=False, compare=False)
+    """Called with the size of each piece read, for a progress bar."""
 
     @property
     def n_byte(self) -> int:

@@ -52,19 +52,15 @@ class IdOptions:
 
 @dataclass(frozen=True)
 class IdSlice(FileSlice):
-    """The ids in the bytes of a file from `start` up to `stop`.
-
-    Args:
-        dtype: their type, as numpy names it.
-        first: the byte at which the ids of the file begin.
-        starts: positions in the file where documents begin.
-        separator: the id that ends each document.
-    """
+    """The ids in the bytes of a file from `start` up to `stop`."""
 
     dtype: str = "uint16"
     first: int = 0
+    """The byte at which the ids of the file begin."""
     starts: ndarray = field(default_factory=lambda: np.empty(0, np.int64), compare=False)
+    """Positions in the file where documents begin."""
     separator: int | None = None
+    """The id that ends each document."""
 
     @property
     def has_documents(self) -> bool:

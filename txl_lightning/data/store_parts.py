@@ -69,11 +69,7 @@ def write_part(stem: Path, pieces: Iterable[Piece], dtype: np.dtype) -> Part:
 
 
 class CheckedIds:
-    """Ids in a file, memory-mapped; each block is compared with its checksum when first read.
-
-    Args:
-        n_token: the size of the vocabulary; all ids are smaller.
-    """
+    """Ids in a file, memory-mapped; each block is compared with its checksum when first read."""
 
     def __init__(self, path: Path, dtype: np.dtype, sums: bytes, n_token: int) -> None:
         self.path, self.sums, self.n_token = path, sums, n_token
@@ -156,13 +152,7 @@ class TextPart(NamedTuple):
 
 
 class PartedText:
-    """The tokens of a split; a part is opened when it is first read.
-
-    Args:
-        split: the folder of the parts: train, val or test.
-        parts: the parts, in the order of the text.
-        n_token: the size of the vocabulary.
-    """
+    """The tokens of a split, whose name is the parts' folder; a part is opened when first read."""
 
     row_multiple = 1
 

@@ -66,9 +66,8 @@ class Segment(NamedTuple):
         require(is_pair, "batch", f"a {type(batch).__name__}", expected)
         tokens_BL, targets_BL = pair
         shapes = f"shapes {[*tokens_BL.shape]} and {[*targets_BL.shape]}"
-        require(
-            tokens_BL.dim() == 2 and len({p.shape for p in pair}) == 1, "batch", shapes, expected
-        )
+        is_batch = tokens_BL.dim() == 2 and tokens_BL.shape == targets_BL.shape
+        require(is_batch, "batch", shapes, expected)
         # After an id outside the vocabulary, a GPU would compute nothing more.
         for ids in (tokens_BL.flatten(), targets_BL[targets_BL != IGNORED]):
             low, high = torch.cat([ids, ids.new_zeros(1)]).aminmax()
@@ -214,15 +213,13 @@ class TrainingLoader:
     """The endless training stream, which can resume.
 
     Its state counts the segments trained on, not the segments fetched: `commit` after each step.
-
-    Args:
-        read_as: settings of reading; a state with other settings is not used.
-        n_segment: repeat only the first n_segment segments (Lightning's overfit_batches).
     """
 
     stream: Stream
     read_as: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of reading; a state with other settings is not used."""
     n_segment: int | None = None
+    """Repeat only the first n_segment segments (Lightning's overfit_batches)."""
     consumed: int = 0
 
     def __len__(self) -> int:
