@@ -163,12 +163,10 @@ class Words(Vocabulary):
 
     def encode_batch(self, documents: Sequence[FileSlice]) -> Piece:
         start, between, end = asdict(self._line_end).values()
-        lines = []
-        for text in map(decode_whole, documents):
-            text = text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
-            text = text.lower() if self.options.lower_case else text
-            text = text.removesuffix("\n").replace("\n", between)
-            lines.append((start + text + end).split())
+        texts = (
+            self._normalize(decode_whole(document)).removesuffix("\n") for document in documents
+        )
+        lines = [(start + text.replace("\n", between) + end).split() for text in texts]
         ids = map(self._index.get, chain.from_iterable(lines), repeat(self.unknown))
         try:
             return join_documents(np.fromiter(ids, self.dtype), [len(line) for line in lines])
@@ -177,10 +175,8 @@ class Words(Vocabulary):
             return super().encode_batch(documents)
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
-        text = "".join(_unify_line_ends([text]))
-        cased = text.lower() if self.options.lower_case else text
         # Without the final symbols: the last line may continue.
-        lines = cased.replace("\n", self._line_end.between)
+        lines = self._normalize(text).replace("\n", self._line_end.between)
         return self._find_ids(self._line_end.start + lines, where)
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
@@ -196,6 +192,10 @@ class Words(Vocabulary):
     @cached_property
     def _index(self) -> dict[str, int]:
         return {word: index for index, word in enumerate(self.words)}
+
+    def _normalize(self, text: str) -> str:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        return text.lower() if self.options.lower_case else text
 
     def _find_ids(self, text: str, where: str) -> np.ndarray:
         words = text.split()
