@@ -162,8 +162,9 @@ def find_unpacker(path: Path) -> Callable[[Path, Path], None] | None:
     """Return the function that unpacks a file into a folder; None if it is not packed."""
     if path.name.endswith(TARS):
         return unpack_tar
-    by_suffix = {".zip": unpack_zip, LINES: unpack_lines} | dict.fromkeys(COMPRESSED, decompress)
-    return by_suffix.get(path.suffix)
+    if path.suffix in COMPRESSED:
+        return unpack_compressed
+    return {".zip": unpack_zip, LINES: unpack_lines}.get(path.suffix)
 
 
 @contextmanager
@@ -231,7 +232,7 @@ def read_member_count(archive: Path) -> int:
     return int.from_bytes(record[6:8], "little")
 
 
-def decompress(archive: Path, folder: Path) -> None:
+def unpack_compressed(archive: Path, folder: Path) -> None:
     """Unpack the single file in a .gz, .bz2 or .xz."""
     with refuse_damage(archive), COMPRESSED[archive.suffix](archive) as packed:
         parts = ((chunk, archive.stem, len(chunk), True) for chunk in read_chunks(packed))
