@@ -185,11 +185,8 @@ ENWIK8 = make_file("http://mattmahoney.net/dc/enwik8.zip", 36_445_475, "", ["enw
 TEXT8 = make_file("http://mattmahoney.net/dc/text8.zip", 31_344_016, "", ["text8"])
 WIKITEXT2 = make_file(f"{SMERITY}/wikitext-2-v1.zip", 4_475_746, "wikitext-2/", WIKI)
 WIKITEXT103 = make_file(f"{SMERITY}/wikitext-103-v1.zip", 190_229_076, "wikitext-103/", WIKI)
-PTB = [
-    make_file(f"{TREEBANK}/ptb.train.txt", 5_101_618),
-    make_file(f"{TREEBANK}/ptb.valid.txt", 399_782),
-    make_file(f"{TREEBANK}/ptb.test.txt", 449_945),
-]
+PTB_SIZES = {"train": 5_101_618, "valid": 399_782, "test": 449_945}
+PTB = [make_file(f"{TREEBANK}/ptb.{name}.txt", size) for name, size in PTB_SIZES.items()]
 LM1B = make_file(
     f"http://www.statmt.org/lm-benchmark/{BILLION}.tar.gz",
     1_792_209_805,
