@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from txl_lightning.data import id_files, units
-from txl_lightning.data.id_files import IdOptions
 from txl_lightning.data.recipe import DataConfig
 from txl_lightning.errors import DataError
 
@@ -68,9 +67,7 @@ def open_ids(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(ids, split=ALL_TRAIN, vocab=None, **options):
-        return DataConfig(
-            ids=ids, split=split, vocab=vocab, id_options=IdOptions(**options)
-        ).open_text()
+        return DataConfig(ids=ids, split=split, vocab=vocab, id_options=options).open_text()
 
     return run
 

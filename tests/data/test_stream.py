@@ -219,9 +219,7 @@ def test_empty_documents_are_skipped():
 @pytest.mark.parametrize("tgt_len", [5, 6, 64, 512])
 def test_varlen_segments_are_the_originals(tgt_len):
     drawn = Varlen(tgt_len, seed=0)
-    bounds = [
-        drawn.find_bounds(200_000, index) for index in range(drawn.count_segments(200_000, 0) - 1)
-    ]
+    bounds = [drawn.find_bounds(200_000, n) for n in range(drawn.count_segments(200_000, 0) - 1)]
     lengths = np.array([end - start for _, start, end in bounds])
     assert lengths.min() >= 5
     assert lengths.max() <= tgt_len + 15
