@@ -154,7 +154,7 @@ class TextPart(NamedTuple):
 class PartedText:
     """The tokens of a split, whose name is the parts' folder; a part is opened when first read."""
 
-    row_multiple = 1
+    row_multiple = n_unscored = 1
 
     def __init__(
         self, files: LocalFiles, split: str, parts: Sequence[Part], dtype: np.dtype, n_token: int
@@ -177,9 +177,6 @@ class PartedText:
 
     def doc_position(self, position_BL: ndarray) -> ndarray:
         return position_BL - self._map_parts(position_BL, self._find_starts)
-
-    def is_target(self, position_BL: ndarray) -> ndarray:
-        return np.ones(position_BL.shape, bool)
 
     @property
     def starts(self) -> ndarray:

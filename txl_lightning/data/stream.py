@@ -184,8 +184,8 @@ class Stream:
         doc_pos_BT = np.minimum(doc_pos_BT, column_1T + self.warmup_len)
         new = slice(n_context + 1, None)
         target_BL = position_BT[:, new]
-        scored_BL = (doc_pos_BT[:, new] > 0) & (column_1T[:, new] >= 0) & (target_BL < self.end)
-        scored_BL &= self.tokens.is_target(target_BL)
+        is_target_BL = doc_pos_BT[:, new] >= self.tokens.n_unscored
+        scored_BL = is_target_BL & (column_1T[:, new] >= 0) & (target_BL < self.end)
         n_row = self.batch_size // self.world_size
         rows = slice(self.rank * n_row, (self.rank + 1) * n_row)
         ids_BT = self.tokens.ids_at(np.minimum(position_BT[rows], self.end - 1)).astype(np.int64)

@@ -28,6 +28,8 @@ class Text:
     starts: ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     row_multiple = 1
     """Row boundaries are multiples of this number of tokens."""
+    n_unscored = 1
+    """First tokens of a document, which are not targets."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -38,10 +40,6 @@ class Text:
     def doc_position(self, position_BL: ndarray) -> ndarray:
         """Return the number of tokens of the same document before each position."""
         return position_BL - self.starts[np.searchsorted(self.starts, position_BL, "right") - 1]
-
-    def is_target(self, position_BL: ndarray) -> ndarray:
-        """Return True where a token is a target."""
-        return np.ones(position_BL.shape, bool)
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,10 @@ class Examples:
     row_multiple: int
     answer_len: int
 
+    @property
+    def n_unscored(self) -> int:
+        return self.row_multiple - self.answer_len
+
     def __len__(self) -> int:
         return self.n_example * self.row_multiple
 
@@ -68,9 +70,6 @@ class Examples:
 
     def doc_position(self, position_BL: ndarray) -> ndarray:
         return position_BL % self.row_multiple
-
-    def is_target(self, position_BL: ndarray) -> ndarray:
-        return self.doc_position(position_BL) >= self.row_multiple - self.answer_len
 
     def draw_example(self, nth: int) -> ndarray:
         return np.concatenate(self.draw(np.random.default_rng((*self.seed, nth))))
