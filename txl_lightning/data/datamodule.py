@@ -17,7 +17,7 @@ from .recipe import DataConfig
 from .store import Store
 from .stream import Segment, Stream, TrainingLoader, check_length
 from .tasks import TaskStore
-from .tokens import SHORTEST, Examples, FixedLengths, RolledOrder, ShuffledOrder, VarlenLengths
+from .tokens import SHORTEST, FixedLengths, RolledOrder, ShuffledOrder, VarlenLengths
 from .vocab import Vocabulary, load_vocabulary
 
 SHAPE = ("batch_size", "tgt_len", "ext_len")
@@ -157,7 +157,7 @@ class CorpusDataModule(LightningDataModule):
         if config.order == "rolled":
             order = RolledOrder(tokens, config.seed)
         elif config.order == "shuffled":
-            if isinstance(tokens, Examples) or len(tokens.starts) < 2:
+            if len(tokens.starts) < 2:
                 fix = "give a folder or tar of documents, or set data.document_unit to lines"
                 raise DataError(f"data.order: invalid shuffled for a text in one piece; {fix}")
             order = ShuffledOrder(tokens, config.seed)
