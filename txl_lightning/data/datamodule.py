@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from inspect import cleandoc, getdoc
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from lightning.pytorch import LightningDataModule
 
@@ -107,9 +107,7 @@ class CorpusDataModule(LightningDataModule):
         self.config = CorpusConfig(**settings)
 
     @classmethod
-    def from_texts(
-        cls, texts: Iterable[str], path: str | Path, **settings: Any
-    ) -> "CorpusDataModule":
+    def from_texts(cls, texts: Iterable[str], path: str | Path, **settings: Any) -> Self:
         """Save texts, each a document, as JSON lines; return the module that reads this file.
 
         Evaluation and resuming need this file, not the texts.
