@@ -201,12 +201,11 @@ class PartedText:
     def _map_parts(self, position_BL: ndarray, find: Callable[[int, ndarray], ndarray]) -> ndarray:
         """Return the results of `find` for the positions within each part."""
         nth_BL = np.searchsorted(self.first_P, position_BL, "right") - 1
+        place_BL = position_BL - self.first_P[nth_BL]
         result_BL = np.empty(position_BL.shape, START)
         nths = np.unique(nth_BL).tolist()
         masks = [nth_BL == nth for nth in nths]
-        places = [
-            position_BL[mask] - self.first_P[nth] for nth, mask in zip(nths, masks, strict=True)
-        ]
+        places = [place_BL[mask] for mask in masks]
         for mask, found in zip(masks, self.files.map(find, nths, places), strict=True):
             result_BL[mask] = found
         return result_BL

@@ -163,9 +163,7 @@ class Words(Vocabulary):
 
     def encode_batch(self, documents: Sequence[FileSlice]) -> Piece:
         start, between, end = asdict(self._line_end).values()
-        texts = (
-            self._normalize(decode_whole(document)).removesuffix("\n") for document in documents
-        )
+        texts = (self._normalize(decode_whole(each)).removesuffix("\n") for each in documents)
         lines = [(start + text.replace("\n", between) + end).split() for text in texts]
         ids = map(self._index.get, chain.from_iterable(lines), repeat(self.unknown))
         try:
