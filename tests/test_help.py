@@ -90,11 +90,12 @@ def test_help_has_usage_options_without_types_and_an_example_that_parses(
     assert name == "example:"
     # A shipped config is found from any folder.
     monkeypatch.chdir(tmp_path)
+    words = entry.name_first_words(command, shlex.split(example))
     if command in TRAINER:
-        assert parse_fit(*entry.name_checkpoint(command, shlex.split(example)))
+        assert parse_fit(*words)
         return
     function, parser = entry.make_parser(command)
-    assert parser.parse_args(shlex.split(example)) is not None
+    assert parser.parse_args(words) is not None
     parameters = inspect.signature(function).parameters.values()
     needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     assert all(re.search(rf"\b{name}\b", usage) for name in needed)
@@ -103,7 +104,7 @@ def test_help_has_usage_options_without_types_and_an_example_that_parses(
 @pytest.mark.parametrize(
     ("command", "part"),
     [
-        ("generate", "usage: txl-lightning generate ckpt_path [options]"),
+        ("generate", "usage: txl-lightning generate ckpt_path [prompt] [options]"),
         ("recl", "shorter context. (default: 0.1 0.5 1.0)"),
         ("prepare", "(one of none, files, lines)"),
         ("fit full", "--model.optim.schedule {constant,cosine,inverse_sqrt,linear,wsd} Learning"),

@@ -78,7 +78,7 @@ def test_a_command_of_a_page_parses(page, command, parse_fit, monkeypatch, own_p
     packages, words = command_line.take_option(words, "--allow_imports")
     imports.allow_imports(packages)
     words = [word.replace("RUN/config.yaml", "configs/smoke.yaml") for word in words]
-    words = entry.name_checkpoint(name, words)
+    words = entry.name_first_words(name, words)
     words, net_class = options.find_net_class(words)
     if net_class:
         assert options.parse(options.make_parser(name, words, net_class), words)

@@ -93,7 +93,7 @@ def run(arguments: list[str]) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     packages, words = take_option([*map(underscore_name, words)], "--allow_imports")
     allow_imports(packages)
-    words = name_checkpoint(name, words)
+    words = name_first_words(name, words)
     call = run_trainer_command if isinstance(command, TrainerCommand) else run_function
     try:
         with redirect_stdout(errors.PrintableStream(sys.stdout)):
@@ -167,12 +167,18 @@ def underscore_name(word: str) -> str:
     return "--" + name[2:].replace("-", "_") + sign + value if is_name else word
 
 
-def name_checkpoint(name: str, words: list[str]) -> list[str]:
-    """Return words with the checkpoint as the command's parser takes it: first, or --ckpt_path."""
-    if not isinstance(COMMANDS[name], TrainerCommand):
-        return [word.removeprefix("--ckpt_path=") for word in words if word != "--ckpt_path"]
-    is_first = COMMANDS[name].arguments and words[:1] and not words[0].startswith("-")
-    return [f"--ckpt_path={words[0]}", *words[1:]] if is_first else words
+def name_first_words(name: str, words: list[str]) -> list[str]:
+    """Return words with the checkpoint as the command's parser takes it, first or --ckpt_path, and
+    an optional second word by its name: --prompt."""
+    command = COMMANDS[name]
+    if isinstance(command, TrainerCommand):
+        is_first = command.arguments and words[:1] and not words[0].startswith("-")
+        return [f"--ckpt_path={words[0]}", *words[1:]] if is_first else words
+    words = [word.removeprefix("--ckpt_path=") for word in words if word != "--ckpt_path"]
+    second = command.arguments.partition(" [")[2].rstrip("]")
+    if second and len(words) > 1 and not any(word.startswith("-") for word in words[:2]):
+        words[1] = f"--{second}={words[1]}"
+    return words
 
 
 if __name__ == "__main__":

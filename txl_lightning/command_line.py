@@ -59,8 +59,8 @@ COMMANDS = {
     ),
     "generate": Command(
         "continue a prompt",
-        "RUN --prompt 'Once upon' --top_p 0.9",
-        "ckpt_path",
+        "RUN 'Once upon' --top_p 0.9",
+        "ckpt_path [prompt]",
         "mem_len, num_samples, num_beams, or the length of the prompt",
     ),
     "score": Command(

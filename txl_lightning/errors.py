@@ -86,6 +86,12 @@ def require(condition: bool, key: str, value: object, expected: str) -> None:
         raise invalid(key, value, expected)
 
 
+def require_positive(**numbers: int | None) -> None:
+    """Raise the error of the first number below 1; None is valid."""
+    for key, number in numbers.items():
+        require(number is None or number >= 1, key, number, "at least 1")
+
+
 def require_at_least(config: object, **minima: int) -> None:
     """Raise ValueError if a field of `config` is below its minimum; None is valid."""
     for key, minimum in minima.items():

@@ -83,12 +83,7 @@ def write_json(value: Mapping[str, Any], path: Path) -> None:
 
 
 def read_json(path: Path, shape: Any = dict, refusal: type[ValueError] = DataError) -> Any:
-    """Return the content of a JSON file of a given shape (see `require_shape`).
-
-    Raises:
-        refusal: The file is damaged, not JSON, or of another shape.
-        OSError: It cannot be read.
-    """
+    """Return the content of a JSON file; `refusal` if it is damaged or not of the given shape."""
     return parse_json(str(path), path.read_bytes(), shape, refusal)
 
 

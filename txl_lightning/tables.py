@@ -17,14 +17,18 @@ def write_table(
     rows: Rows, path: Path, origin: Mapping[str, Any], plot: Plot | None = None
 ) -> None:
     """Write rows as `path`.csv, together with `origin` as .json, and as a plot as .png."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(text.getvalue(), path.with_suffix(".csv"))
+    write_csv(rows, list(rows[0]), path.with_suffix(".csv"))
     write_text(json.dumps({**origin, "rows": rows}, indent=1), path.with_suffix(".json"))
     if plot is not None:
         plot(rows, path.with_suffix(".png"))
+
+
+def write_csv(rows: Rows, names: Sequence[str], path: Path) -> None:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, names)
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(text.getvalue(), path)
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> str:

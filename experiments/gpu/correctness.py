@@ -155,6 +155,7 @@ def kernel_differences(
         torch._dynamo.reset()
         try:
             yield case, run(dtype, device)
+        # A kernel that is wrong for a case fails by errors of any class, a compiler's among them.
         except Exception as error:
             yield case, f"{type(error).__name__}: {error}"[:500]
 

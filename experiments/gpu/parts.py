@@ -68,6 +68,7 @@ def compare_golden(smoke: bool, ends_at: float) -> Findings:
             try:
                 with torch.no_grad():
                     file.check(net)
+            # Any error is a wrong file of this kernel; the others are still compared.
             except Exception as error:
                 wrong[name] = f"{type(error).__name__}: {error}"[:300]
         yield {"kernel": kernel, "files": len(names), "right": not wrong, "wrong": wrong}

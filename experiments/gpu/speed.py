@@ -119,6 +119,7 @@ def try_to(measure: Callable[..., dict], *arguments: Any) -> dict[str, Any]:
     """Return what a function finds, or its error as a finding that is not right."""
     try:
         return measure(*arguments)
+    # Other packages fail by errors of any class; none may end the measurements of the rest.
     except Exception as error:
         return {"right": False, "error": f"{type(error).__name__}: {error}"[:300]}
 

@@ -51,7 +51,7 @@ def list_claims(records: results.Records) -> list[results.Claim]:
         gains = results.subtract(theirs, ours)
         shown, less = (f"{results.format_spread(each)}" for each in (theirs.values(), gains))
         [first, *_] = results.select(records, kind="text-xl")
-        scale = f"{first['options']['plan.minutes']} minutes, {first['parameters']:,} parameters"
+        scale = f"{first['minutes']} minutes, {first['parameters']:,} parameters"
         claim = f"Own network: fewer bits than {NETWORKS[name]}, at equal size and time"
         gain = f"{results.format_spread(ours.values())}: {less} less"
         rows.append(results.Claim(claim, source, shown, gain, scale, gains, MARGIN))

@@ -4,20 +4,25 @@
 
 The networks of this folder beside the Transformer-XL, named as those of a user's package. "text":
 the quickstart, in 2.5 minutes; "recall": which value was paired with this key, read in segments
-that do not contain the pair, in one minute. The sizes give equal numbers of parameters; the
-settings are those of the configs, with a usual learning rate for the LSTM; none is tuned.
+that do not contain the pair, in one minute. Minutes are those of a quiet machine (pace.py): steps
+are timed in turn first. The sizes give equal numbers of parameters; the settings are those of the
+configs, with a usual learning rate for the LSTM; none is tuned.
 """
 
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
-from experiments import common
+from experiments import common, pace
+from experiments.results import load_records
+from txl_lightning import OptimConfig
 from txl_lightning.errors import flatten_settings
 from txl_lightning.files import load_yaml
+from txl_lightning.imports import allow_imports
+from txl_lightning.model.contract import make_config
 
 CONFIGS = {"text": "configs/quickstart.yaml", "recall": "configs/tasks/recall.yaml"}
-STEPS = {"trainer.max_steps": 20_000, "trainer.val_check_interval": 5000}
-PLANS = {"text": {"plan.minutes": 2.5}, "recall": {"plan.minutes": 1} | STEPS}
+MINUTES, N_TOKEN = {"text": 2.5, "recall": 1}, {"text": 4096, "recall": 10}
 ADAM = {"model.optim.name": "adamw", "model.optim.lr": 3e-3, "model.optim.muon_lr": None}
 LSTM = {"model.net.class_path": "experiments.own_network.lstm.LSTMConfig"} | ADAM
 TOKENS = {"model.net.class_path": "experiments.own_network.memory_tokens.MemoryTokensConfig"}
@@ -30,20 +35,45 @@ KINDS = {
     "recall-lstm": LSTM | {"model.net.width": 82},
     "recall-tokens": TOKENS | SMALL,
 }
-FAST = common.FAST | {"plan.minutes": None, "data.vocab": None, "trainer.limit_val_batches": 8}
+FAST = common.FAST | {"data.vocab": None, "trainer.limit_val_batches": 8}
 ALLOW = {"allow_imports": "experiments"}
 
 
 def main() -> None:
-    """Train each network with each seed on both tasks."""
-    common.measure_kinds(common.parse_args(__file__, __doc__, kinds=KINDS), measure)
+    """Time a step of each network; train it with each seed on both tasks."""
+    args = common.parse_args(__file__, __doc__, kinds=KINDS)
+    allow_imports(["experiments"])
+    common.measure_once(args, "pace", time_kinds)
+    common.measure_kinds(args, measure)
+
+
+def time_kinds(args: Namespace) -> dict[str, Any]:
+    """Return the seconds of a step by kind."""
+    steps = {kind: make_step(kind) for kind in KINDS}
+    return {"kind": "pace", "step_seconds": pace.time_in_turn(steps, args.fast)}
+
+
+def make_step(kind: str) -> Callable[[], None]:
+    """Return a function that trains a step as a run of the kind does."""
+    task, options = kind.split("-")[0], choose_options(kind)
+    net, optim = (
+        {name.removeprefix(group): options[name] for name in options if name.startswith(group)}
+        for group in ("model.net.", "model.optim.")
+    )
+    config = make_config(net | {"n_token": N_TOKEN[task]})
+    rows = options["data.batch_size"], options["data.tgt_len"]
+    return pace.make_step(config, OptimConfig(**optim), *rows)
 
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Train; return bits per byte of the whole test text, or the share of right answers."""
-    options = choose_options(kind) | (FAST if args.fast else {})
+    seconds = load_records(args.out)["pace"]["step_seconds"][kind]
+    minutes = MINUTES[kind.split("-")[0]]
+    steps = pace.count_steps(minutes, seconds)
+    plan = {"trainer.max_steps": steps, "trainer.val_check_interval": max(steps // 4, 1)}
+    options = choose_options(kind) | plan | (FAST if args.fast else {})
     run = common.train(args, f"{kind} {seed}", seed, options)
-    fields = {"kind": kind, "seed": seed, "steps": run.load_curve("val/nats")["steps"][-1] + 1}
+    fields = {"kind": kind, "seed": seed, "minutes": minutes, "steps": options["trainer.max_steps"]}
     if kind.startswith("recall"):
         fields |= run.describe("val/answer_accuracy")
         return fields | {"accuracy": fields["curve"]["val/answer_accuracy"][-1]}
@@ -58,7 +88,7 @@ def choose_options(kind: str) -> dict[str, Any]:
     config = load_yaml((common.REPOSITORY / CONFIGS[task]).read_text())
     if own:
         del config["model"]["net"]
-    return flatten_settings(config) | PLANS[task] | own | ALLOW
+    return flatten_settings(config) | {"plan.minutes": None} | own | ALLOW
 
 
 if __name__ == "__main__":

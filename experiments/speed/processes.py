@@ -75,6 +75,7 @@ def serve(pipe: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> No
             pipe.send((None, getattr(made, method)(*arguments)))
     except EOFError:
         return
+    # Any error is sent on: the parent raises it, or leaves this contestant out.
     except Exception as error:
         pipe.send((f"{type(error).__name__}: {error}".splitlines()[0], None))
 

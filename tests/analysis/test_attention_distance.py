@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from txl_lightning.analysis.attention_distance import (
-    distance_statistics,
     measure_attention_distance,
     record_attention,
+    summarize_distances,
 )
 from txl_lightning.model.kernels import reference
 from txl_lightning.model.positions import SCHEMES
@@ -78,7 +78,7 @@ def test_mean_distance_of_uniform_attention_is_half_the_context(make_net, tgt_le
     [([0, 0, 0, 0, 0, 0.3], [5, 5, 5, 5]), ([0.1] * 10, [4.5, 0, 4, 8])],
 )
 def test_quantile_is_the_first_distance_that_reaches_it(share_S, expected):
-    assert list(distance_statistics(np.array(share_S)).values()) == pytest.approx(expected)
+    assert list(summarize_distances(np.array(share_S)).values()) == pytest.approx(expected)
 
 
 def test_text_too_short_to_fill_the_memory_is_refused(make_net):

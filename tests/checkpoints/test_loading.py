@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from txl_lightning.checkpoints import load, load_checkpoint, save_folder
-from txl_lightning.checkpoints.contents import errors_in
+from txl_lightning.checkpoints.contents import refuse_invalid_values
 from txl_lightning.checkpoints.loading import load_data_settings
 from txl_lightning.data.recipe import DataConfig
 from txl_lightning.data.vocab import Characters, WordOptions
@@ -121,7 +121,7 @@ def test_absurd_sizes_are_compared_with_the_weights_before_anything_is_built(
 
 def test_setting_that_is_infinite_is_refused_with_its_file(tmp_path):
     message = "a: a setting has a wrong type"
-    with pytest.raises(CheckpointError, match=message), errors_in(tmp_path / "a"):
+    with pytest.raises(CheckpointError, match=message), refuse_invalid_values(tmp_path / "a"):
         int(float("inf"))
 
 

@@ -232,3 +232,11 @@ def test_ext_len_defaults_to_the_training_segment_where_memory_is_not_enough(
     assert txl(*command, "--max_new_tokens=3", *options)[0] == 0
     _, line = refused(*command, *options, "--ext_len=99")
     assert line == f"ext_len: invalid 99; expected {ext_len}, as in m"
+
+
+def test_second_word_is_the_prompt(generate, txl, checkpoint):
+    options = ("--max_new_tokens=20", "--seed=1")
+    expected = generate("--prompt=abc", *options)
+    assert generate("abc", *options) == expected
+    code, output = txl("generate", checkpoint, "abc", *options)
+    assert (code, output.out) == (0, expected)

@@ -84,7 +84,7 @@ def test_trials_of_shipped_sweeps_are_runs_of_fit(path, txl, repository, tmp_pat
     config = yaml.safe_load(output.out)
     assert config["trainer"]["logger"]["class_path"].endswith("WandbLogger")
     sweep.study.ask().set_user_attr("parameters", parameters)
-    for key, expected in trial_results.flat_parameters(sweep.study.trials[1]).items():
+    for key, expected in trial_results.flatten_parameters(sweep.study.trials[1]).items():
         value = config
         for word in key.split("."):
             value = value[word]

@@ -19,6 +19,7 @@ from txl_lightning.data.documents import FileSlice, split_documents, whole_file
 from txl_lightning.data.preparation import Recipe, prepare_text, save_vocabulary
 from txl_lightning.data.recipe import DataConfig
 from txl_lightning.data.store import EvalText
+from txl_lightning.data.tokens import Text
 from txl_lightning.data.user_files import split_by_fractions
 from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words
 from txl_lightning.errors import DataError, StorageError
@@ -161,6 +162,11 @@ def test_text_in_parts_has_the_tokens_and_documents_of_one_part(
         np.testing.assert_array_equal(actual, expected)
     np.testing.assert_array_equal(text.starts, whole.starts)
     np.testing.assert_array_equal(text.whole, whole.whole)
+    # The last row of an evaluation is padded.
+    padding, in_memory = len(whole) + np.arange(9)[None], Text(whole.whole, whole.starts)
+    expected = in_memory.doc_position(padding)
+    for each in (text, whole):
+        np.testing.assert_array_equal(each.doc_position(padding), expected)
 
 
 @pytest.mark.parametrize("unit", [None, "files", "lines"])

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from txl_lightning import Memory
 from txl_lightning.data import tokens as tokens_module
 from txl_lightning.data.stream import IGNORED, TENSORS, Stream, TrainingLoader
-from txl_lightning.data.tokens import FixedLengths, RolledOrder, ShuffledOrder, Text, TextOrder
+from txl_lightning.data.tokens import (
+    FixedLengths,
+    RestartedOrder,
+    RolledOrder,
+    ShuffledOrder,
+    Text,
+    TextOrder,
+)
 from txl_lightning.data.tokens import VarlenLengths as Varlen
 
 holds = settings(deadline=None, max_examples=60)
@@ -206,6 +213,26 @@ def test_shuffled_documents_are_complete_and_in_another_order_in_each_pass_and_w
         assert (documents[:, 0] % 5 == 0).all()
         orders.add(tuple(documents[:, 0].tolist()))
     assert len(orders) == 6
+
+
+@pytest.mark.parametrize("tgt_len", [3, 7, 40])
+def test_restarted_rows_begin_once_in_every_part_wherever_segments_end(tgt_len):
+    text = Text(np.arange(203), np.array([0, 50]))
+    order = RestartedOrder(TextOrder(text), restart_len=10, seed=3)
+    stream = Stream(text, 2, FixedLengths(tgt_len), order)
+    for n_pass in range(2):
+        parts = [stream.segment(n_pass * len(stream) + n) for n in range(len(stream))]
+        doc_pos_BT = torch.cat([part.doc_pos_BL for part in parts], dim=1).numpy()
+        begins_BT = doc_pos_BT == 0
+        # Documents of the text begin at 0 and 50 of the first row, and every row at 0.
+        begins_BT[0, [0, 50]] = begins_BT[1, 0] = False
+        counts = [begins_BT[:, start : start + 10].sum(1) for start in range(0, 100, 10)]
+        assert (np.stack(counts[1:5] + counts[6:]) == 1).all()
+        assert (np.diff(doc_pos_BT)[~begins_BT[:, 1:] & (doc_pos_BT[:, 1:] > 0)] == 1).all()
+        targets_BT = torch.cat([part.targets_BL for part in parts], dim=1).numpy()
+        assert ((targets_BT[:, :-1] == IGNORED) == (doc_pos_BT[:, 1:] == 0)).all()
+    drawn = [order.find_places(n, np.zeros((1, 1), int), np.arange(100)[None], 100) for n in (0, 1)]
+    assert (drawn[0][1] != drawn[1][1]).any()
 
 
 def test_empty_documents_are_skipped():

@@ -8,7 +8,7 @@ from txl_lightning import TransformerXL, stream_nats
 from txl_lightning.data.stream import IGNORED, Stream
 from txl_lightning.data.tokens import FixedLengths, RolledOrder, Text, TextOrder
 from txl_lightning.data.tokens import VarlenLengths as Varlen
-from txl_lightning.evaluation.protocols import Protocol, window_lengths
+from txl_lightning.evaluation.protocols import Protocol, make_window_lengths
 from txl_lightning.evaluation.scoring import score_answers, score_segment, score_text
 from txl_lightning.model import CachedReader, EvalLengths
 
@@ -111,7 +111,7 @@ def test_gradients_flow_into_context_and_not_into_memory(make_net):
 
 @pytest.mark.parametrize(
     "lengths",
-    [FAR | {"tgt_len": 5}, FAR | {"tgt_len": 4, "ext_len": 3}, window_lengths(9)],
+    [FAR | {"tgt_len": 5}, FAR | {"tgt_len": 4, "ext_len": 3}, make_window_lengths(9)],
     ids=str,
 )
 def test_warmed_rows_give_every_token_but_the_first_the_nats_of_one_row(make_net, lengths):
@@ -135,7 +135,7 @@ def test_warm_up_reads_the_tokens_before_a_row(make_net):
 def test_windows_that_score_nothing_are_not_computed(make_net, monkeypatch):
     hidden, computed = CachedReader.hidden, []
     monkeypatch.setattr(CachedReader, "hidden", lambda *args: computed.append(1) or hidden(*args))
-    protocol = Protocol(batch_size=4, **window_lengths(30))
+    protocol = Protocol(batch_size=4, **make_window_lengths(30))
     nats_by_position(make_net(), Text(np.arange(40) % 11), protocol)
     assert len(computed) == 10
 

@@ -191,6 +191,7 @@ def main() -> None:
             count += 1
             try:
                 take_steps(config, *precision)
+            # Any error is reported with its config; the other configs are still tried.
             except Exception:
                 row = {"precision": name, "config": str(config), "error": traceback.format_exc()}
                 print(json.dumps(row))

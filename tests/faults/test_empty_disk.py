@@ -25,7 +25,9 @@ def lose_disk(place):
 @pytest.fixture
 def s3(processes, tmp_path):
     """Start an S3 server; return the environment of its users and the URL of an empty folder."""
-    boto3 = pytest.importorskip("boto3", reason="no boto3: pip install 'moto[server]'")
+    reason = "no boto3: pip install 'moto[server]'"
+    boto3 = pytest.importorskip("boto3", reason=reason)
+    botocore = pytest.importorskip("botocore", reason=reason)
     port = find_free_network_port()
     keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
     environment = keys | {"AWS_DEFAULT_REGION": "us-east-1", "NO_PROXY": "127.0.0.1"}
@@ -42,7 +44,8 @@ def s3(processes, tmp_path):
         try:
             client.create_bucket(Bucket=BUCKET)
             break
-        except Exception:
+        # The server does not answer yet.
+        except botocore.exceptions.BotoCoreError:
             assert server.poll() is None, (tmp_path / "server.log").read_text()
             assert time.monotonic() < stop
             time.sleep(0.1)

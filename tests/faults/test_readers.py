@@ -289,6 +289,7 @@ def test_changed_file_is_refused_in_one_line_or_read(
         try:
             found = target.read()
             problem = "read" if target.verified and found != expected else ""
+        # Whatever a reader raises is judged; SystemExit and a panic of Rust are no Exceptions.
         except BaseException as error:
             problem = describe(target, error)
         if problem:

@@ -85,9 +85,9 @@ def test_a_long_prompt_is_read_only_as_far_back_as_it_is_visible(
 ):
     net, prompts = make_net(**changes), [torch.randint(11, (n,)) for n in (700, 640)]
     reader, state = CachedReader(net), start_decoding(net, prompts, ext_len=ext_len)
-    assert state_module.skippable_prefix(net, state) == 700 - 2 * (6 + 128 + ext_len)
+    assert state_module.count_skippable_tokens(net, state) == 700 - 2 * (6 + 128 + ext_len)
     logits_BV, _ = advance(reader, state)
-    monkeypatch.setattr(state_module, "skippable_prefix", lambda *_: 0)
+    monkeypatch.setattr(state_module, "count_skippable_tokens", lambda *_: 0)
     assert_close(logits_BV, advance(reader, state)[0])
 
 

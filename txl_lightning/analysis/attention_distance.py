@@ -63,12 +63,12 @@ def summarize_heads(sums: Sequence[HeadSums]) -> list[dict[str, Any]]:
     for layer, layer_sums in enumerate(sums, start=1):
         for head, sum_S in enumerate(layer_sums.distance_HS.cpu().numpy()):
             on_memory = float(layer_sums.memory_H[head] / sum_S.sum())
-            row = {"layer": layer, "head": head + 1, **distance_statistics(sum_S)}
+            row = {"layer": layer, "head": head + 1, **summarize_distances(sum_S)}
             rows.append(row | {"on_memory": on_memory})
     return rows
 
 
-def distance_statistics(sum_S: np.ndarray) -> dict[str, float]:
+def summarize_distances(sum_S: np.ndarray) -> dict[str, float]:
     reached_S = sum_S.cumsum() / sum_S.sum()
     # A quantile that is reached exactly may be missed by the rounding of the sum.
     quantiles = {name: int(np.argmax(reached_S > q - 1e-9)) for name, q in QUANTILES.items()}

@@ -37,10 +37,10 @@ def compute_recl(
     are never negative, these gain too. `recl_net` is computed from gains minus control gains.
     """
     nats_CIP, control_CIP = (np.stack(list(each.values()), axis=1) for each in (nats, control))
-    recls, steps = [], []
+    short_CIP, recls, steps = nats_CIP[:-1], [], []
     for r in shares:
         gains_KCI = [
-            np.stack([gain(*pair, r) for pair in zip(nats_CIP[:-1], longer_CIP, strict=True)])
+            np.stack([compute_gain(*pair, r) for pair in zip(short_CIP, longer_CIP, strict=True)])
             for longer_CIP in (nats_CIP[1:], control_CIP)
         ]
         for model, *gains_KC in zip(nats, *(gain_CI.T for gain_CI in gains_KCI), strict=True):
@@ -60,7 +60,7 @@ def find_end(gain_C: np.ndarray, contexts: Sequence[int]) -> tuple[int, bool]:
     return (contexts[small[0]], True) if len(small) else (contexts[-1], False)
 
 
-def gain(short_IP: np.ndarray, long_IP: np.ndarray, r: float) -> np.ndarray:
+def compute_gain(short_IP: np.ndarray, long_IP: np.ndarray, r: float) -> np.ndarray:
     """Return gain_I: g_i(c, c') = (exp f_i(c, c) - exp f_i(c, c')) / exp f_i(c, c).
 
     f_i(c, c') is the mean of min(b(c, t), l_i(c', t)) over the hardest positions t, and b(c, t) the

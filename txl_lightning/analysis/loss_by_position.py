@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import require
+from ..errors import require, require_positive
 from ..evaluation.scoring import stream_nats
 from ..model import Network
 
@@ -16,7 +16,7 @@ from ..model import Network
 def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
     """Return rows of mean nats at each position, from the nats_BGL of each memory length."""
     return [
-        {"mem_len": mem_len, "position": position, **mean_and_error(nats_N, "nats")}
+        {"mem_len": mem_len, "position": position, **average_with_error(nats_N, "nats")}
         for mem_len, nats_BGL in nats.items()
         for position, nats_N in enumerate(nats_BGL.reshape(-1, nats_BGL.shape[-1]).T, start=1)
     ]
@@ -32,13 +32,13 @@ def average_by_memory_len(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]
     first_BG = next(iter(nats.values())).mean(axis=-1)
     for mem_len, nats_BGL in nats.items():
         segment_BG = nats_BGL.mean(axis=-1)
-        saved = mean_and_error(first_BG - segment_BG, "saved", "saved_")
-        row = {"mem_len": mem_len, **mean_and_error(segment_BG, "nats"), **saved}
+        saved = average_with_error(first_BG - segment_BG, "saved", "saved_")
+        row = {"mem_len": mem_len, **average_with_error(segment_BG, "nats"), **saved}
         rows.append(row | {"tokens": nats_BGL.size})
     return rows
 
 
-def mean_and_error(samples: np.ndarray, name: str, prefix: str = "") -> dict[str, float]:
+def average_with_error(samples: np.ndarray, name: str, prefix: str = "") -> dict[str, float]:
     """Return the mean of samples by this name, and its standard error."""
     error = samples.std(ddof=1) / samples.size**0.5
     return {name: float(samples.mean()), f"{prefix}standard_error": float(error)}
@@ -56,8 +56,7 @@ def score_memory_lens(
     """Return nats_BGL by memory length, all of segments for which the longest memory is full."""
     lengths, segments = sorted(set(mem_lens)), {"batch_size": batch_size, "tgt_len": tgt_len}
     require(lengths[0] >= 0, "mem_lens", lengths[0], "0 (no memory) or more")
-    for key, value in segments.items():
-        require(value >= 1, key, value, "at least 1")
+    require_positive(**segments)
     n_warmup = -(-lengths[-1] // tgt_len)
     least = batch_size * ((n_warmup + 2) * tgt_len + 1)
     rows = f"{batch_size} rows of {tgt_len} and memories up to {lengths[-1]}"

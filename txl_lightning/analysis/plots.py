@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..runs.metrics_table import ERROR, RunMetrics
+from ..tables import Rows
 
-Rows = Sequence[dict[str, Any]]
 Draw = Callable[[Any], None]
 """A function that draws in matplotlib's axes."""
 PALETTE = (

@@ -74,15 +74,15 @@ def refuse_damaged(path: Path, message: str) -> Iterator[None]:
         raise CheckpointError(f"{path}: {error}") from error
     except PermissionError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    # Random bytes make torch.load raise any error: UnicodeDecodeError, OSError, ...
     except Exception as error:
-        # Random bytes make torch.load raise any error: UnicodeDecodeError, OSError, ...
         if match := CODE.search(str(error)):
             message = f"{path}: refused: reading it would execute {match[1]}; {SAFE_EXPORT}"
         raise CheckpointError(message) from error
 
 
 @contextmanager
-def errors_in(path: Path) -> Iterator[None]:
+def refuse_invalid_values(path: Path) -> Iterator[None]:
     """Turn errors from invalid values into a CheckpointError that names the file."""
     try:
         yield
@@ -145,7 +145,7 @@ def require_size(vocab: Vocabulary, n_token: int) -> Vocabulary:
     return vocab
 
 
-def keep(*tensors: Tensor) -> Tensors:
+def keep_tensors(*tensors: Tensor) -> Tensors:
     return tensors
 
 
@@ -154,8 +154,8 @@ class Part(NamedTuple):
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
-    to_ours: Callable[..., Tensors] = keep
-    to_theirs: Callable[..., Tensors] = keep
+    to_ours: Callable[..., Tensors] = keep_tensors
+    to_theirs: Callable[..., Tensors] = keep_tensors
 
 
 class WeightMap(NamedTuple):
@@ -170,7 +170,7 @@ def map_weights(config: NetworkConfig, map_weight: Callable[[str], Part | None])
     """Map every weight of a network by name; None if it is in the part of another weight."""
     parts, copies = [], {}
     first: dict[Tensor, str] = {}
-    for ours, weight in empty_network(config).state_dict(keep_vars=True).items():
+    for ours, weight in make_empty_network(config).state_dict(keep_vars=True).items():
         if part := map_weight(ours):
             parts.append(part)
             # A weight that is shared has several names.
@@ -196,7 +196,7 @@ class SkipInit(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def empty_network(config: NetworkConfig) -> Network:
+def make_empty_network(config: NetworkConfig) -> Network:
     """Return a network with names and shapes on the meta device; no memory is allocated."""
     try:
         with torch.device("meta"), SkipInit():
@@ -250,7 +250,7 @@ def match_weights(
     wrong = {"missing": needed - state.keys(), "left over": extra}
     if lists := [f"{key}: {list_names(some)}" for key, some in wrong.items() if some]:
         raise ValueError(f"state_dict: {'; '.join(lists)}")
-    shapes = empty_network(config).state_dict()
+    shapes = make_empty_network(config).state_dict()
     ours: dict[str, Tensor] = {}
     for part in names.parts:
         ours |= zip(part.ours, convert_part(part, state, shapes), strict=True)

@@ -28,30 +28,7 @@ from ..runs.folder import (
     find_run_folder,
     list_versions,
 )
-from .contents import (
-    build_network,
-    errors_in,
-    load_content,
-    load_json,
-    load_vocabulary_in,
-    map_own_weights,
-    match_weights,
-    refuse_damaged,
-    require_file,
-)
-from .saving import (
-    FOLDER_FORMAT,
-    FORMAT,
-    KEY,
-    WEIGHTS,
-    hash_rest,
-    manifest_path,
-    newest_step,
-    previous_entries,
-    read_manifest,
-    verify_checkpoint,
-    warn_unverified,
-)
+from . import contents, saving
 
 FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
 USUAL_TGT_LEN = 128
@@ -100,18 +77,18 @@ class LoadedCheckpoint:
         named = self.saved["state_dict"].items() if "state_dict" in self.saved else ()
         with self.refuse_damaged():
             ours = {name.removeprefix("net."): tensor for name, tensor in named}
-            return match_weights(ours, map_own_weights, self.config)
+            return contents.match_weights(ours, contents.map_own_weights, self.config)
 
     def build_network(self) -> Network:
         """Return the network in eval mode; a folder's has the precision of its weights."""
         with self.refuse_damaged():
-            model = build_network(self.weights, self.config)
+            model = contents.build_network(self.weights, self.config)
             return model if self.path.is_dir() else model.float()
 
     def load_vocabulary(self) -> Vocabulary | None:
         """Return the vocabulary; only a folder may have none."""
         if self.path.is_dir():
-            return load_vocabulary_in(self.path, self.config.n_token)
+            return contents.load_vocabulary_in(self.path, self.config.n_token)
         with self.refuse_damaged():
             return load_vocabulary(self.saved["CorpusDataModule"]["vocab"])
 
@@ -133,7 +110,7 @@ class LoadedCheckpoint:
         if state is None or not settings:
             missing = f"no {path} names its training text"
             raise DataError(f"ckpt_path: {self.path}: {missing}; {GIVE_TEXT}")
-        with refuse_damaged(path, f"{path}: damaged, or not written by fit; {GIVE_TEXT}"):
+        with contents.refuse_damaged(path, f"{path}: damaged, or not written by fit; {GIVE_TEXT}"):
             names = settings.keys() & {field.name for field in fields(DataConfig)}
             config = DataConfig(**{name: settings[name] for name in names})
         store = (replace(config, data_dir=data_dir) if data_dir else config).open_text()
@@ -147,13 +124,13 @@ class LoadedCheckpoint:
         try:
             return make_config(self.settings["net"])
         except ClassError as error:
-            made_with = self.saved[KEY]["environment"]["network"]
+            made_with = self.saved[saving.KEY]["environment"]["network"]
             raise ClassError(f"{error} (it was trained with {made_with})") from error
 
     def refuse_damaged(self) -> AbstractContextManager[None]:
         if self.path.is_dir():
-            return errors_in(self.path / WEIGHTS)
-        return refuse_damaged(self.path, FOREIGN.format(self.path))
+            return contents.refuse_invalid_values(self.path / saving.WEIGHTS)
+        return contents.refuse_damaged(self.path, FOREIGN.format(self.path))
 
 
 def load(path: str | Path) -> tuple[Network, Vocabulary]:
@@ -183,7 +160,7 @@ def load_checkpoint(path: str | Path) -> LoadedCheckpoint:
         hint = f" (there is {others})" if others else ""
         expected = "expected a checkpoint written by fit, or a folder written by convert"
         raise ValueError(f"ckpt_path: {path}: no such file{hint}; {expected}")
-    return check_weights(interpret_file(path, verify_checkpoint(path), load_file(path)))
+    return check_weights(interpret_file(path, saving.verify_checkpoint(path), load_file(path)))
 
 
 def check_weights(checkpoint: LoadedCheckpoint) -> LoadedCheckpoint:
@@ -192,25 +169,25 @@ def check_weights(checkpoint: LoadedCheckpoint) -> LoadedCheckpoint:
     path = checkpoint.path
     if not checkpoint.weights:
         raise CheckpointError(FOREIGN.format(path))
-    if not path.is_dir() and not (manifest := manifest_path(path)).is_file():
-        warn_unverified(path, f"its manifest {manifest.name} is missing")
+    if not path.is_dir() and not (manifest := saving.manifest_path(path)).is_file():
+        saving.warn_unverified(path, f"its manifest {manifest.name} is missing")
     return checkpoint
 
 
 def load_file(path: Path) -> Any:
-    with refuse_damaged(path, FOREIGN.format(path)):
+    with contents.refuse_damaged(path, FOREIGN.format(path)):
         return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
 
 
 def interpret_file(path: Path, sha256: str, content: Any) -> LoadedCheckpoint:
     """Return the checkpoint in a file of fit, its settings under their present names."""
-    with refuse_damaged(path, FOREIGN.format(path)):
-        version = content.get(KEY, {}).get("format", FORMAT)
+    with contents.refuse_damaged(path, FOREIGN.format(path)):
+        version = content.get(saving.KEY, {}).get("format", saving.FORMAT)
         settings = content.get("hyper_parameters", {})
         for group in settings.keys() & {"net", "optim"}:
             settings[group] = rename_settings(settings[group])
-    if version > FORMAT:
-        supported = f"this release reads formats up to {FORMAT}"
+    if version > saving.FORMAT:
+        supported = f"this release reads formats up to {saving.FORMAT}"
         raise CheckpointError(f"{path}: written by a later release (format {version}); {supported}")
     return LoadedCheckpoint(path, sha256, content)
 
@@ -234,17 +211,18 @@ def find_latest(root: Path) -> tuple[LoadedCheckpoint | None, list[str]]:
     for folder in list_versions(root):
         # Files without a step in a manifest come first; at equal steps, last.ckpt before best.ckpt.
         paths = (folder / CHECKPOINTS).glob("*.ckpt")
-        claims = [(newest_step(previous_entries(path)), path) for path in paths]
+        listed = [(saving.load_previous_entries(path), path) for path in paths]
+        claims = [(saving.find_newest_step(entries), path) for entries, path in listed]
         best, best_step = None, -1
         for claim, path in sorted(claims, reverse=True):
             # After a kill, a manifest may list more steps than its file has.
             if claim <= best_step:
                 break
             try:
-                if not (manifest := read_manifest(path)):
-                    problems.append(f"{path}: its manifest {manifest_path(path)} is missing")
+                if not (manifest := saving.read_manifest(path)):
+                    problems.append(f"{path}: its manifest {saving.manifest_path(path)} is missing")
                     continue
-                entry = manifest[sha256 := verify_checkpoint(path)]
+                entry = manifest[sha256 := saving.verify_checkpoint(path)]
             except CheckpointError as error:
                 problems.append(str(error))
                 continue
@@ -258,28 +236,28 @@ def find_latest(root: Path) -> tuple[LoadedCheckpoint | None, list[str]]:
 def load_folder(folder: Path) -> LoadedCheckpoint:
     """Load a folder that convert wrote; CheckpointError if a checksum in its config.json does not
     match."""
-    path, weights = folder / CONVERTED, folder / WEIGHTS
-    settings = load_json(path)
-    if KEY not in settings:
+    path, weights = folder / CONVERTED, folder / saving.WEIGHTS
+    settings = contents.load_json(path)
+    if saving.KEY not in settings:
         raise CheckpointError(f"{path}: not written by convert; convert {folder} first")
-    with errors_in(path):
-        if settings[KEY]["format"] > FOLDER_FORMAT:
-            supported = f"this one reads formats up to {FOLDER_FORMAT}"
+    with contents.refuse_invalid_values(path):
+        if settings[saving.KEY]["format"] > saving.FOLDER_FORMAT:
+            supported = f"this one reads formats up to {saving.FOLDER_FORMAT}"
             raise ValueError(f"written by a later release; {supported}")
         net = describe_config(make_config(settings["net"]))
-    require_file(weights)
+    contents.require_file(weights)
     sha256 = sha256_file(weights)
-    expected, rest = (settings[KEY].get(name) for name in ("weights_sha256", "rest"))
-    with errors_in(folder / VOCAB):
-        actual_rest = hash_rest(folder, settings["net"])
+    expected, rest = (settings[saving.KEY].get(name) for name in ("weights_sha256", "rest"))
+    with contents.refuse_invalid_values(folder / VOCAB):
+        actual_rest = saving.hash_rest(folder, settings["net"])
     if rest not in (None, actual_rest):
         raise CheckpointError(f"{path}: damaged: it, or {VOCAB}, was changed")
     if expected is None:
-        warn_unverified(weights, f"{CONVERTED} does not have its sha256")
+        saving.warn_unverified(weights, f"{CONVERTED} does not have its sha256")
     elif sha256 != expected:
         wrong = f"its sha256 is {sha256[:16]}, that in {CONVERTED} {str(expected)[:16]}"
         raise CheckpointError(f"{weights}: damaged: {wrong}")
-    state = {f"net.{name}": tensor for name, tensor in load_content(weights).items()}
+    state = {f"net.{name}": tensor for name, tensor in contents.load_content(weights).items()}
     return LoadedCheckpoint(folder, sha256, {"hyper_parameters": {"net": net}, "state_dict": state})
 
 
@@ -288,7 +266,7 @@ def load_data_settings(checkpoint: Path) -> dict[str, Any]:
     path = find_run_folder(checkpoint) / CONFIG
     if not path.is_file():
         return {}
-    with refuse_damaged(path, f"{path}: damaged, or not written by fit; {GIVE_TEXT}"):
+    with contents.refuse_damaged(path, f"{path}: damaged, or not written by fit; {GIVE_TEXT}"):
         settings = dict(load_yaml(path.read_text(encoding="utf-8")).get("data") or {})
         words = WordOptions(**settings.get("words") or {}).given
         if words.keys() >= DEFAULTS.keys():

@@ -14,18 +14,17 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from ..errors import CheckpointError, StorageError, format_line, print_notice
 from ..files import create_folder, parse_json, sha256_file, write_text
-from ..runs.folder import BEST, CHECKPOINTS, CONFIG, LAST, METRICS, STATE, VOCAB
+from ..runs.folder import BEST, CHECKPOINTS, CONFIG, LAST, METRICS, STATE, VOCAB, parse_number
 from .loading import find_latest
-from .saving import newest_step, previous_entries
+from .saving import find_newest_step, load_previous_entries
 
 IDENTITY = "mirror.json"
 """A random text by which a run is known from another one of the same number."""
@@ -56,11 +55,11 @@ class RemoteFolder:
         except (ImportError, ValueError) as error:
             raise ValueError(f"checkpoint.mirror: {url}: {error}") from error
 
-    def request(self, verb: str, call: Callable[[], T]) -> T:
+    def request(self, verb: str, call: Callable[..., T], *arguments: Any) -> T:
         """Return the result of a call; after ATTEMPTS failures raise StorageError."""
         for attempt in range(ATTEMPTS):
             try:
-                return call()
+                return call(*arguments)
             except (CheckpointError, StorageError):
                 raise
             # Each file system raises errors of its own.
@@ -79,12 +78,11 @@ class RemoteFolder:
             return sorted(Path(each).name for each in paths)
         return []
 
-    def list_states(self) -> Iterator[tuple[str, str]]:
-        """Yield runs and names of their states, the latest run and its newest state first."""
-        runs = [name for name in self.list_names("") if name.removeprefix("version_").isdecimal()]
-        for run in sorted(runs, key=run_number, reverse=True):
-            for name in reversed(self.list_names(f"{run}/states")):
-                yield run, name
+    def list_states(self) -> list[tuple[str, str]]:
+        """Return runs and names of their states, the latest run and its newest state first."""
+        names = [name for name in self.list_names("") if parse_number(name) >= 0]
+        runs = sorted(names, key=parse_number, reverse=True)
+        return [(run, name) for run in runs for name in reversed(self.list_names(f"{run}/states"))]
 
     def load_state(self, run: str, name: str) -> dict[str, Any]:
         """Return the step and the checksums of a state; CheckpointError if it is not whole."""
@@ -134,10 +132,6 @@ class RemoteFolder:
             self.fs.rm_file(f"{self.root}/{run}/files/{digest}")
 
 
-def run_number(name: str) -> int:
-    return int(name.removeprefix("version_"))
-
-
 def hash_name(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
@@ -146,7 +140,7 @@ def fetch_newer(url: str, root: Path) -> list[str]:
     """Fetch the newest whole state at a URL if it is ahead of the runs under a root, where a folder
     that is behind is renamed; return the problems of states that were passed over."""
     remote, problems = RemoteFolder(url), []
-    for run, name in remote.request("read", lambda: [*remote.list_states()]):
+    for run, name in remote.request("read", remote.list_states):
         try:
             fetch_state(remote, run, name, root)
             break
@@ -156,13 +150,13 @@ def fetch_newer(url: str, root: Path) -> list[str]:
 
 
 def fetch_state(remote: RemoteFolder, run: str, name: str, root: Path) -> None:
-    state = remote.request("read", partial(remote.load_state, run, name))
+    state = remote.request("read", remote.load_state, run, name)
 
     def is_ahead() -> bool:
-        return find_position(root) >= (run_number(run), state["step"])
+        return find_position(root) >= (parse_number(run), state["step"])
 
     def fill(part: Path) -> None:
-        remote.request("read", partial(remote.fetch, run, state, part))
+        remote.request("read", remote.fetch, run, state, part)
         if (root / run).is_dir():
             (root / run).rename(root / f"replaced-{run}-{time.time_ns()}")
         print_notice(f"resume: step {state['step']} of {run} is fetched from {remote.url}")
@@ -175,8 +169,7 @@ def find_position(root: Path) -> tuple[int, int]:
     checkpoint, _ = find_latest(root)
     if checkpoint is None:
         return -1, -1
-    number = checkpoint.run_folder.name.removeprefix("version_")
-    return int(number) if number.isdecimal() else -1, checkpoint.saved["global_step"]
+    return parse_number(checkpoint.run_folder.name), checkpoint.saved["global_step"]
 
 
 @dataclass(frozen=True)
@@ -195,7 +188,7 @@ class Snapshot:
                 path, is_large = folder / name, name.endswith(".ckpt")
                 # An open file stays what it is when another one is renamed to its name.
                 files[name] = path.open("rb") if is_large else io.BytesIO(path.read_bytes())
-        return cls(int(newest_step(previous_entries(folder / CHECKPOINTS / LAST))), files)
+        return cls(int(find_newest_step(load_previous_entries(folder / CHECKPOINTS / LAST))), files)
 
     def close(self) -> None:
         for file in self.files.values():
@@ -218,7 +211,7 @@ class Mirror:
         self.remote.request("read", self.refuse_another_run)
         target = f"{folder.name}/files/{sha256_file(path)}"
         identity = io.BytesIO(path.read_bytes())
-        self.remote.request("written", lambda: self.remote.write_file(target, identity))
+        self.remote.request("written", self.remote.write_file, target, identity)
 
     def refuse_another_run(self) -> None:
         run, digest = self.folder.name, sha256_file(self.folder / IDENTITY)

@@ -68,25 +68,25 @@ def save_checkpoint(checkpoint: Mapping[str, Any], path: Path, metadata: Mapping
 
 def update_manifests(path: Path, entry: Manifest) -> None:
     """Write the manifest of the file that will replace `path`; keep the old file as PREVIOUS."""
-    before, copy = previous_entries(path), None
+    before, copy = load_previous_entries(path), None
     is_whole = path.is_file() and path.stat().st_size in {e["bytes"] for e in before.values()}
     # A step saved twice, or a truncated file, must not replace the previous checkpoint.
-    if path.name == LAST and is_whole and newest_step(before) != newest_step(entry):
+    if path.name == LAST and is_whole and find_newest_step(before) != find_newest_step(entry):
         copy = path.with_name(PREVIOUS)
-        write_manifest(copy, before | previous_entries(copy))
+        write_manifest(copy, before | load_previous_entries(copy))
     write_manifest(path, entry | before)
     if copy:
         os.replace(path, copy)
 
 
-def previous_entries(path: Path) -> Manifest:
+def load_previous_entries(path: Path) -> Manifest:
     # A damaged manifest is ignored.
     with suppress(CheckpointError):
         return read_manifest(path)
     return {}
 
 
-def newest_step(manifest: Manifest) -> float:
+def find_newest_step(manifest: Manifest) -> float:
     """Return the step of the newest file that a manifest names; infinity if it names none."""
     return next((entry["step"] for entry in manifest.values()), math.inf)
 

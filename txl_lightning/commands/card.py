@@ -20,55 +20,6 @@ LIBRARIES = {
     "onnx": ("onnx", "transformer-xl"),
 }
 """Library and tag of each format."""
-USE = {
-    "txl": """import txl_lightning
-
-model, vocab = txl_lightning.load({name!r})
-print(txl_lightning.generate(model, "Once", 200, vocab=vocab))""",
-    "huggingface": """from transformers import TransfoXLLMHeadModel  # transformers 4.57 and before
-
-model = TransfoXLLMHeadModel.from_pretrained({name!r})""",
-    "pt2": """import torch
-
-program = torch.export.load("model.pt2").module()
-memory = torch.zeros({shape})  # layers, rows, states, width
-filled = torch.zeros(1, dtype=torch.long)  # states of each row that count; 0 starts it afresh
-for tokens in ([[0, 1, 0]], [[1, 1]]):  # ids of vocab.json, rows of one text, segment by segment
-    logits, memory, filled = program(torch.tensor(tokens), memory, filled)""",
-    "onnx": """import numpy
-import onnxruntime
-
-session = onnxruntime.InferenceSession("model.onnx")
-memory = numpy.zeros({shape}, "float32")  # layers, rows, states, width
-filled = numpy.zeros(1, "int64")  # states of each row that count; 0 starts it afresh
-for tokens in ([[0, 1, 0]], [[1, 1]]):  # ids of vocab.json, rows of one text, segment by segment
-    inputs = {{"tokens": numpy.array(tokens), "memory": memory, "filled": filled}}
-    logits, memory, filled = session.run(None, inputs)""",
-}
-TEMPLATE = """---
-library_name: {library}
-pipeline_tag: text-generation
-tags:
-- {tag}
-- pytorch
-# license: for you to choose
-# language: unknown to convert
----
-
-# {name}
-
-A Transformer-XL language model, written by txl_lightning.
-
-| | |
-|---|---|
-{facts}
-
-## Use
-
-```python
-{use}
-```
-"""
 
 
 def write_card(
@@ -86,11 +37,15 @@ def write_card(
     `shape` is that of the memory of one row.
     """
     facts = describe_network(model, vocab) | describe_training(source) | dict(more or {})
-    rows = [f"| {fact} | {escape(value)} |" for fact, value in facts.items()]
+    # jinja2 is slow to import, and needed only to write a card.
+    from jinja2 import Environment, FileSystemLoader
+
+    options = {"trim_blocks": True, "keep_trailing_newline": True}
+    templates = Environment(loader=FileSystemLoader(Path(__file__).parent), **options)
     library, tag = LIBRARIES[to]
-    use = USE[to].format(name=name, shape=shape)
-    text = TEMPLATE.format(library=library, tag=tag, name=name, facts="\n".join(rows), use=use)
-    write_text(text, folder / CARD)
+    values = {"library": library, "tag": tag, "name": name, "to": to, "shape": shape}
+    values["facts"] = {fact: escape_cell(value) for fact, value in facts.items()}
+    write_text(templates.get_template("card.md.j2").render(values), folder / CARD)
 
 
 def describe_network(model: TransformerXL, vocab: Vocabulary | None) -> dict[str, str]:
@@ -145,8 +100,8 @@ def add_result(card: Path, record: Mapping[str, Any]) -> None:
 
 
 def format_row(cells: list[str] | tuple[str, ...]) -> str:
-    return f"| {' | '.join(map(escape, cells))} |"
+    return f"| {' | '.join(map(escape_cell, cells))} |"
 
 
-def escape(text: str) -> str:
+def escape_cell(text: str) -> str:
     return format_line(text).replace("|", "\\|")

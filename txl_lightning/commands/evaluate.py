@@ -71,7 +71,7 @@ def evaluate_command(
             config = select_text(path, corpus, folder)
             config = replace(config, document_unit=document_unit, data_dir=data_dir)
             text = config.encode_split(split, vocab, Path(folder))
-        record = score(model, replace(text, name=path or text.name), settings, per_token)
+        record = run_protocol(model, replace(text, name=path or text.name), settings, per_token)
     record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
     record["weights"] = weights
     publish_record(record, checkpoint, settings.unit, out, wandb)
@@ -80,16 +80,8 @@ def evaluate_command(
 def publish_record(
     record: dict[str, Any], checkpoint: LoadedCheckpoint, unit: str, out: str | None, wandb: bool
 ) -> None:
-    """Print a record; add it to the card of a converted folder and, if asked, to a W&B run."""
-    print_record(record, unit, out)
-    if (card := checkpoint.path / CARD).is_file():
-        add_result(card, record)
-    if wandb:
-        add_evaluation(checkpoint.saved, record, checkpoint.run_folder)
-
-
-def print_record(record: dict[str, Any], unit: str, out: str | None) -> None:
-    """Print a table on stderr, and JSON in a pipe; append the JSON to `out`."""
+    """Print a record, as a table on stderr and in a pipe as JSON, and add it where it belongs:
+    to the file `out`, the card of a converted folder and, if asked, a W&B run."""
     print_notice(format_table(record, unit))
     line = json.dumps(record, allow_nan=False)
     if not sys.stdout.isatty():
@@ -97,6 +89,10 @@ def print_record(record: dict[str, Any], unit: str, out: str | None) -> None:
     if out is not None:
         with explain_write_errors(Path(out)), open(out, "a", encoding="utf-8") as file:
             print(line, file=file)
+    if (card := checkpoint.path / CARD).is_file():
+        add_result(card, record)
+    if wandb:
+        add_evaluation(checkpoint.saved, record, checkpoint.run_folder)
 
 
 def select_text(path: str | None, corpus: str | None, folder: str) -> DataConfig:
@@ -115,7 +111,7 @@ def select_text(path: str | None, corpus: str | None, folder: str) -> DataConfig
     return DataConfig(**named, **({} if named["store"] else {"split": (0.0, 0.0, 1.0)}))
 
 
-def score(
+def run_protocol(
     model: Network, text: EvalText, protocol: Protocol, per_token: str | None
 ) -> dict[str, Any]:
     n_token = protocol.stream(text.tokens).end

@@ -18,7 +18,7 @@ from torch.export import Dim, ExportedProgram
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..checkpoints import load_checkpoint
-from ..errors import require
+from ..errors import require, require_positive
 from ..files import write_text
 from ..model import EvalLengths, Memory, TransformerXL
 from ..model.config import ContextLengths
@@ -114,9 +114,7 @@ def export_program(
     net: TransformerXL, lengths: ContextLengths, max_batch: int, max_tgt_len: int
 ) -> ExportedProgram:
     """Return the network as a graph for any number of rows and tokens up to the limits."""
-    sizes = {"max_batch": max_batch, "max_tgt_len": max_tgt_len, "mem_len": lengths.mem_len}
-    for key, value in sizes.items():
-        require(value >= 1, key, value, "at least 1")
+    require_positive(max_batch=max_batch, max_tgt_len=max_tgt_len, mem_len=lengths.mem_len)
     rows, tokens = Dim("rows", min=1, max=max_batch), Dim("tokens", min=1, max=max_tgt_len)
     rows, tokens = rows if max_batch > 1 else None, tokens if max_tgt_len > 1 else None
     # Sizes 0 and 1 would be taken for constants.
@@ -125,12 +123,12 @@ def export_program(
     example = torch.zeros(B, L, dtype=torch.long), memory_NBMD, torch.zeros(B, dtype=torch.long)
     shapes = {0: rows, 1: tokens}, {1: rows}, {0: rows}
     # Decomposed for ONNX, the other backends' results have strides that the graph does not expect.
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), silence():
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), silence_exporters():
         return torch.export.export(TensorProgram(net, lengths), example, dynamic_shapes=shapes)
 
 
 @contextmanager
-def silence() -> Iterator[None]:
+def silence_exporters() -> Iterator[None]:
     """Ignore what the exporters tell their own developers."""
     logging.disable(logging.WARNING)
     try:
@@ -146,7 +144,7 @@ def write_program(program: ExportedProgram, folder: Path, to: str) -> None:
         return
     import onnxscript  # noqa: F401  torch's own message does not say what to install
 
-    with sdpa_kernel(SDPBackend.MATH), silence():
+    with sdpa_kernel(SDPBackend.MATH), silence_exporters():
         onnx = torch.onnx.export(program, output_names=OUTPUTS, verbose=False)
     onnx.save(folder / "model.onnx")
 
@@ -156,7 +154,7 @@ def quantize_program(folder: Path, ids: np.ndarray, tgt_len: int) -> dict[str, s
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     whole, narrow = folder / "model.onnx", folder / "model.int8.onnx"
-    with silence():
+    with silence_exporters():
         quantize_dynamic(whole, narrow, weight_type=QuantType.QInt8)
     nats = [measure_nats(path, ids, tgt_len) for path in (whole, narrow)]
     sizes = [f"{path.stat().st_size:,} bytes" for path in (whole, narrow)]

@@ -13,6 +13,7 @@ from .. import generation
 from ..data.vocab import Vocabulary
 from ..errors import require, require_at_least, unfiltered_stdout
 from ..files import check_file_writable, replace_file
+from ..generation.candidates import encode_continuation
 from ..generation.state import DecodingState, find_missing_memory, load_state, save_state
 from ..model import Network, Weights, find_device
 from ..signals import defer_signals
@@ -125,10 +126,7 @@ def start_state(
         state, [text] = load_state(path, model, sha256, mem_len, ext_len), texts
         n_printed = len(state)
         if text is not None:
-            # Without the symbol that begins a document.
-            n_start = vocab.n_start if isinstance(text, str) else 0
-            ids_L = generation.encode_prompt(text, vocab)[n_start:]
-            state = state.append_tokens(ids_L[None])
+            state = state.append_tokens(encode_continuation(text, vocab)[None])
         return state, n_printed
     ids = [generation.encode_prompt("\n" if text is None else text, vocab) for text in texts]
     ids = [ids_L for ids_L in ids for _ in range(settings.num_samples)]
@@ -149,10 +147,7 @@ def search_text(
             text.push(index)
         return text.ended
 
-    options = {
-        "num_beams": settings.num_beams,
-        "is_finished": has_stop if settings.stop else None,
-    }
+    options = {"num_beams": settings.num_beams, "is_finished": has_stop if settings.stop else None}
     yield generation.search_beams(model, state, settings.max_new_tokens, **options)
 
 

@@ -13,11 +13,11 @@ from ..analysis.loss_by_position import (
     average_by_position,
     score_memory_lens,
 )
-from ..errors import require
+from ..errors import require_positive
 from ..machine import describe_environment
 from ..model.contract import find_device, is_transformer_xl
 from ..progress import show_progress
-from ..tables import write_table
+from ..tables import Rows, write_table
 from .inputs import Device, load_model, make_output_folder, read_ids
 
 
@@ -47,7 +47,7 @@ def inspect_command(
         device: Device of the model; left out, a GPU if there is one.
         out: Folder to write to; left out, inspect beside the checkpoint.
     """
-    require(tokens >= 1, "tokens", tokens, "at least 1")
+    require_positive(tokens=tokens)
     checkpoint, model, vocab = load_model(ckpt_path, device)
     ids = read_ids(checkpoint, vocab, path, split)[:tokens]
     folder = make_output_folder(out, checkpoint.run_folder, "inspect")
@@ -68,7 +68,7 @@ def inspect_command(
 
 
 def write_results(
-    folder: Path, nats: dict[int, np.ndarray], attention: plots.Rows, origin: dict[str, Any]
+    folder: Path, nats: dict[int, np.ndarray], attention: Rows, origin: dict[str, Any]
 ) -> None:
     """Write and print loss by length of memory and by position, and attention distances."""
     unit, trained = origin["unit"], origin["trained_mem_len"]

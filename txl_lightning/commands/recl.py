@@ -11,7 +11,7 @@ from ..analysis.context_length import THRESHOLD, compute_recl, score_context, sp
 from ..analysis.plots import label_recl, plot_gains
 from ..checkpoints import LoadedCheckpoint
 from ..data.vocab import Vocabulary
-from ..errors import require
+from ..errors import require, require_positive
 from ..machine import describe_environment
 from ..model import Network, find_device
 from ..progress import show_progress
@@ -52,8 +52,7 @@ def recl_command(
         device: Device of the models; left out, a GPU if there is one.
         out: Folder to write to; left out, recl beside the first checkpoint.
     """
-    require(step >= 1, "step", step, "at least 1")
-    require(positions >= 1, "positions", positions, "at least 1")
+    require_positive(step=step, positions=positions)
     # A gain needs two lengths of context.
     require(max_context >= 2 * step, "max_context", max_context, f"at least 2 * step ({2 * step})")
     require(all(0 < fraction <= 1 for fraction in r), "r", list(r), "each above 0 and at most 1")

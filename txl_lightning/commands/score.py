@@ -223,8 +223,9 @@ def explain_line(path: Path, number: int) -> Iterator[None]:
     """Name the file and the line in the error of an invalid line."""
     try:
         yield
-    except (ValueError, RecursionError) as error:
-        is_text = not isinstance(error, UnicodeDecodeError)
-        is_json = not isinstance(error, json.JSONDecodeError | RecursionError)
-        reason = (error if is_json else "not JSON") if is_text else "not UTF-8 text"
-        raise DataError(f"{path}, line {number}: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}, line {number}: not UTF-8 text") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"{path}, line {number}: not JSON") from error
+    except ValueError as error:
+        raise DataError(f"{path}, line {number}: {error}") from error

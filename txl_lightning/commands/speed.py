@@ -4,14 +4,14 @@ from pathlib import Path
 
 import yaml
 
-from ..analysis.plots import Rows, plot_latency, plot_speed
+from ..analysis.plots import plot_latency, plot_speed
 from ..analysis.timing import compare_with_window, is_disturbed, measure_latency
 from ..checkpoints import load_checkpoint
-from ..errors import require
+from ..errors import require, require_positive
 from ..files import find_config, load_yaml
 from ..machine import describe_environment
 from ..model.contract import Network, find_device, make_config
-from ..tables import write_table
+from ..tables import Rows, write_table
 from .inputs import Device, make_output_folder, pick_device
 
 
@@ -41,9 +41,7 @@ def speed_command(
         device: Device of the model; left out, a GPU if there is one.
         out: Folder to write to; left out, speed beside the checkpoint, or in runs for a config.
     """
-    counts = {"tgt_len": tgt_len, "segments": segments, "positions": positions, "tokens": tokens}
-    for key, value in counts.items():
-        require(value >= 1, key, value, "at least 1")
+    require_positive(tgt_len=tgt_len, segments=segments, positions=positions, tokens=tokens)
     for key, values in {"lengths": lengths, "batches": batches}.items():
         require(all(value >= 1 for value in values), key, list(values), "at least 1 each")
     source = find_config(source)

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..errors import require
+from ..errors import require, require_positive
 from ..files import check_folder_writable, find_config
 from ..progress import show_progress
 
@@ -30,7 +30,7 @@ def sweep_command(
         storage: URL of a database, as Optuna takes it (postgresql://USER@HOST/NAME), for the trials
             of several machines with this option; left out, a journal in the folder.
     """
-    require(count is None or count >= 1, "count", count, "at least 1")
+    require_positive(count=count)
     require(0 <= seed < 2**32, "seed", seed, "at least 0 and less than 2^32")
     if find_spec("optuna") is None:
         raise ValueError("sweep: optuna is not installed; pip install 'txl-lightning[sweeps]'")

@@ -44,7 +44,7 @@ def load_any_checkpoint(
 def load_from_folder(folder: Path) -> AnyCheckpoint:
     settings = contents.load_json(folder / CONVERTED)
     if KEY in settings:
-        return build(check_weights(load_folder(folder)))
+        return build_checkpoint(load_folder(folder))
     model_type = settings.get("model_type")
     if model_type == MODEL_TYPE:
         return AnyCheckpoint(*load_huggingface(folder))
@@ -58,15 +58,16 @@ def load_from_file(path: Path, args: str | None) -> AnyCheckpoint:
     if keys >= {"model_state", "model_config"}:
         return AnyCheckpoint(*load_nvidia_checkpoint(path, content))
     if "hyper_parameters" in keys:
-        return build(check_weights(interpret_file(path, verify_checkpoint(path), content)))
+        return build_checkpoint(interpret_file(path, verify_checkpoint(path), content))
     weights = contents.require_tensors(path, content)
     if args is None:
         expected = "expected a JSON file of the keywords of the original's constructor"
         raise ValueError(f"args: missing for the state_dict {path}; {expected}")
     keywords = contents.load_json(Path(args))
-    with contents.errors_in(path):
+    with contents.refuse_invalid_values(path):
         return AnyCheckpoint(load_original(weights, keywords, path), None)
 
 
-def build(checkpoint: LoadedCheckpoint) -> AnyCheckpoint:
+def build_checkpoint(checkpoint: LoadedCheckpoint) -> AnyCheckpoint:
+    check_weights(checkpoint)
     return AnyCheckpoint(checkpoint.build_network(), checkpoint.load_vocabulary(), checkpoint)

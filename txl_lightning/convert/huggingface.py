@@ -44,10 +44,10 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if path is None:
         raise ValueError(f"{folder}: no weights; expected {' or '.join(WEIGHTS)}")
-    with contents.errors_in(folder / "config.json"):
+    with contents.refuse_invalid_values(folder / "config.json"):
         config = config_from_huggingface(settings)
     weights = contents.require_tensors(path, contents.load_content(path))
-    with contents.errors_in(path):
+    with contents.refuse_invalid_values(path):
         model = load_weights(weights, map_huggingface_weights, config)
     warn_unverified(folder, NO_CHECKSUM)
     return model, contents.load_vocabulary_in(folder, config.n_token)

@@ -13,13 +13,7 @@ from ..checkpoints.contents import Part, WeightMap, load_weights
 from ..checkpoints.saving import warn_unverified
 from ..data.vocab import Vocabulary
 from ..model import TransformerXL, TransformerXLConfig
-from .original import (
-    NO_CHECKSUM,
-    config_from_original,
-    flip_table,
-    map_original_weights,
-    rename_weights,
-)
+from . import original
 
 # Where NVIDIA's names differ from the original's.
 NVIDIA_NAMES = {
@@ -37,7 +31,7 @@ STAND_INS = (argparse.Namespace, (Vocab, "utils.vocabulary.Vocab"))
 
 def load_nvidia_checkpoint(path: Path, content: Any) -> tuple[TransformerXL, Vocabulary | None]:
     """Load the network, in eval mode, and the vocabulary, if any, from a checkpoint's content."""
-    with contents.errors_in(path):
+    with contents.refuse_invalid_values(path):
         weights = contents.require_tensors(path, content["model_state"])
         model = load_nvidia(weights, dict(content["model_config"]), path)
         return model, convert_vocabulary(content.get("vocab"), model.config.n_token)
@@ -47,23 +41,23 @@ def load_nvidia(
     state_dict: Mapping[str, Tensor], args: Mapping[str, Any], source: str | Path = "state_dict"
 ) -> TransformerXL:
     """Load a network of NVIDIA's PyTorch code, as `load_original` does of the original's."""
-    config = config_from_original(args, state_dict.get("r_emb"))
+    config = original.config_from_original(args, state_dict.get("r_emb"))
     # Each query attends to one more state than in the original.
     config = replace(config, same_length="mem_len+1" if config.same_length else None)
-    warn_unverified(Path(source), NO_CHECKSUM)
+    warn_unverified(Path(source), original.NO_CHECKSUM)
     return load_weights(state_dict, map_nvidia_weights, config)
 
 
 def map_nvidia_weights(config: TransformerXLConfig) -> WeightMap:
     """Return NVIDIA's names for the weights of a network."""
-    parts, copies = rename_weights(map_original_weights(config), NVIDIA_NAMES)
+    parts, copies = original.rename_weights(original.map_original_weights(config), NVIDIA_NAMES)
     if config.has_projections:
         # They exist even if the softmax does not use them.
         for i in range(config.n_table):
             copies[f"crit.shared_out_projs.{i}"] = f"word_emb.emb_projs.{i}"
     # NVIDIA's learned positions are shared by all heads.
     names = ("positions.p_NCD",)
-    own = Part(("r_emb",), names, flip_table, flip_table)
+    own = Part(("r_emb",), names, original.flip_table, original.flip_table)
     return WeightMap([own if part.ours == names else part for part in parts], copies)
 
 

@@ -107,7 +107,7 @@ def config_from_original(
         positions=POSITIONS[int(kind)],
         norm=norm if theirs["pre_lnorm"] else "post",
         final_norm=False,
-        clamp_len=greatest_distance(theirs, table_NC),
+        clamp_len=find_greatest_distance(theirs, table_NC),
         same_length="mem_len" if theirs["same_length"] else None,
     )
 
@@ -126,7 +126,7 @@ def fill_settings(
     return {**defaults, **settings}
 
 
-def greatest_distance(theirs: Mapping[str, Any], table_NC: Tensor | None) -> int | None:
+def find_greatest_distance(theirs: Mapping[str, Any], table_NC: Tensor | None) -> int | None:
     """Return our clamp_len; a table of learned positions begins with distance 0."""
     clamp_len, kind = theirs["clamp_len"], theirs["attn_type"]
     if kind in (0, 2):
@@ -144,7 +144,7 @@ def map_original_weights(config: TransformerXLConfig) -> WeightMap:
 
 
 def map_original_weight(config: TransformerXLConfig, ours: str) -> Part | None:
-    part = Part((rename(ours, ORIGINAL_NAMES),), (ours,))
+    part = Part((rename_weight(ours, ORIGINAL_NAMES),), (ours,))
     is_shared = config.positions == "sinusoidal" and not config.untie_r
     match ours.split(".")[-2:]:
         case ["cluster", _]:
@@ -186,7 +186,7 @@ def flip_table(table_NC: Tensor) -> Tensors:
     return (table_NC.flip(1),)
 
 
-def rename(name: str, names: Mapping[str, str]) -> str:
+def rename_weight(name: str, names: Mapping[str, str]) -> str:
     """Replace, in a name, each regular expression in `names` by its value."""
     for pattern, replacement in names.items():
         name = re.sub(pattern, replacement, name)
@@ -196,8 +196,11 @@ def rename(name: str, names: Mapping[str, str]) -> str:
 def rename_weights(weights: WeightMap, names: Mapping[str, str]) -> WeightMap:
     """Return a weight map with the other code's names replaced according to `names`."""
     parts = [
-        part._replace(theirs=tuple(rename(name, names) for name in part.theirs))
+        part._replace(theirs=tuple(rename_weight(name, names) for name in part.theirs))
         for part in weights.parts
     ]
-    copies = {rename(copy, names): rename(source, names) for copy, source in weights.copies.items()}
+    copies = {
+        rename_weight(copy, names): rename_weight(source, names)
+        for copy, source in weights.copies.items()
+    }
     return WeightMap(parts, copies)

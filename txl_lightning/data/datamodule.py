@@ -17,7 +17,15 @@ from .recipe import DataConfig
 from .store import Store
 from .stream import Segment, Stream, TrainingLoader, check_length
 from .tasks import TaskStore
-from .tokens import SHORTEST, FixedLengths, RolledOrder, ShuffledOrder, VarlenLengths
+from .tokens import (
+    SHORTEST,
+    FixedLengths,
+    RestartedOrder,
+    RolledOrder,
+    ShuffledOrder,
+    TextOrder,
+    VarlenLengths,
+)
 from .vocab import Vocabulary, load_vocabulary
 
 SHAPE = ("batch_size", "tgt_len", "ext_len")
@@ -41,7 +49,9 @@ class StreamConfig:
             pass; or shuffled, documents in another order in each pass.
         segments: Lengths of training segments: fixed, tgt_len each; or varlen, random around
             tgt_len.
-        seed: Random seed of rolled, shuffled and varlen.
+        restart_len: Tokens of a training row in which memory starts anew at one random place, as at
+            the start of a document; null: it does so at documents only.
+        seed: Random seed of rolled, shuffled, varlen and restart_len.
         micro_batches: Micro-batches into which each device splits its rows in training: only one is
             in memory, and activations are computed twice.
         allow_mismatch: Continue although a checkpoint is of another text or vocabulary.
@@ -56,6 +66,7 @@ class StreamConfig:
     eval_warmup_len: int = 0
     order: Literal["ordered", "rolled", "shuffled"] = "ordered"
     segments: Literal["fixed", "varlen"] = "fixed"
+    restart_len: int | None = None
     seed: int = 1
     micro_batches: int = 1
     allow_mismatch: bool = False
@@ -64,6 +75,7 @@ class StreamConfig:
         convert_fields(self)
         tgt_len = SHORTEST if self.segments == "varlen" else 1
         require_at_least(self, tgt_len=tgt_len, batch_size=1, ext_len=0, micro_batches=1)
+        require_at_least(self, restart_len=1)
         require_at_least(self, eval_tgt_len=1, eval_batch_size=1, eval_ext_len=0, eval_warmup_len=0)
         for name in SHAPE:
             if getattr(self, f"eval_{name}") is None:
@@ -152,6 +164,8 @@ class CorpusDataModule(LightningDataModule):
             reason = "for a task, whose examples are drawn at random"
             require(config.order == "ordered", "data.order", config.order, f"ordered {reason}")
             require(config.segments == "fixed", "data.segments", config.segments, f"fixed {reason}")
+            is_null = config.restart_len is None
+            require(is_null, "data.restart_len", config.restart_len, f"null {reason}")
         if config.order == "rolled":
             order = RolledOrder(tokens, config.seed)
         elif config.order == "shuffled":
@@ -159,6 +173,8 @@ class CorpusDataModule(LightningDataModule):
                 fix = "give a folder or tar of documents, or set data.document_unit to lines"
                 raise DataError(f"data.order: invalid shuffled for a text in one piece; {fix}")
             order = ShuffledOrder(tokens, config.seed)
+        if config.restart_len:
+            order = RestartedOrder(order or TextOrder(tokens), config.restart_len, config.seed)
         lengths = FixedLengths(config.tgt_len)
         if config.segments == "varlen":
             lengths = VarlenLengths(config.tgt_len, config.seed)
@@ -181,8 +197,9 @@ class CorpusDataModule(LightningDataModule):
 
     def list_reading_settings(self) -> dict[str, Any]:
         """Return all settings that a position in the training text depends on."""
-        names = ("batch_size", "tgt_len", "ext_len", "order", "segments")
-        if self.config.order != "ordered" or self.config.segments != "fixed":
+        names = ("batch_size", "tgt_len", "ext_len", "order", "segments", "restart_len")
+        drawn = self.config.order, self.config.segments, self.config.restart_len
+        if drawn != ("ordered", "fixed", None):
             names += ("seed",)
         return {"text": self.store.fingerprint} | self._select_settings(names)
 

@@ -200,7 +200,8 @@ class PartedText:
 
     def _map_parts(self, position_BL: ndarray, find: Callable[[int, ndarray], ndarray]) -> ndarray:
         """Return the results of `find` for the positions within each part."""
-        nth_BL = np.searchsorted(self.first_P, position_BL, "right") - 1
+        # Padding after the last token belongs to the last part.
+        nth_BL = np.searchsorted(self.first_P[:-1], position_BL, "right") - 1
         place_BL = position_BL - self.first_P[nth_BL]
         result_BL = np.empty(position_BL.shape, START)
         nths = np.unique(nth_BL).tolist()

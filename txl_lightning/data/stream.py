@@ -244,7 +244,7 @@ class TrainingLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the position; if the reading settings changed, start from the beginning."""
-        before = {"ext_len": 0} | state["read_as"]
+        before = {"ext_len": 0, "restart_len": None} | state["read_as"]
         changed = [name for name, value in self.read_as.items() if before.get(name) != value]
         if changed:
             values = (f"{name} was {before.get(name)}, is {self.read_as[name]}" for name in changed)

@@ -130,7 +130,27 @@ class ShuffledOrder:
         self._pass = n_pass
 
 
-ReadingOrder = TextOrder | RolledOrder | ShuffledOrder
+@dataclass(frozen=True)
+class RestartedOrder:
+    """Another order, in which a document begins at a random column of every restart_len."""
+
+    order: TextOrder | RolledOrder | ShuffledOrder
+    restart_len: int
+    seed: int
+
+    def find_places(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
+        position_BL, doc_pos_BL = self.order.find_places(n_pass, row_B1, column_1L, row_len)
+        first, last = column_1L[0, [0, -1]] // self.restart_len
+        # The last beginning before the segment is in the same part of the row, or the one before.
+        for part in range(max(first - 1, 0), last + 1):
+            rng = np.random.default_rng((self.seed, n_pass, part))
+            begin_B1 = part * self.restart_len + rng.integers(self.restart_len, size=row_B1.shape)
+            since_BL = column_1L - begin_B1
+            doc_pos_BL = np.where(since_BL < 0, doc_pos_BL, np.minimum(doc_pos_BL, since_BL))
+        return position_BL, doc_pos_BL
+
+
+ReadingOrder = TextOrder | RolledOrder | ShuffledOrder | RestartedOrder
 """Maps row and column to a position in the text, for each pass; the mapping is deterministic."""
 
 

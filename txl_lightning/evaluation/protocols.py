@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ..data.stream import Stream
 from ..data.tokens import FixedLengths, Tokens
-from ..errors import DataError, convert_fields, require, require_at_least
+from ..errors import DataError, convert_fields, require, require_at_least, require_positive
 from ..model import EvalLengths, EvalSameLength
 
 
@@ -75,7 +75,7 @@ class Protocol(ProtocolOptions):
         return Stream(tokens, self.batch_size, FixedLengths(self.tgt_len or n_token), **reading)
 
 
-def published(
+def make_protocol(
     source: str, unit: str, rows: int, tgt_len: int, mem_len: int, clamp_len: int | None, **more
 ) -> Protocol:
     """Return a published protocol: last tokens are dropped, as in the original's iterator."""
@@ -84,9 +84,9 @@ def published(
     return Protocol(source=source, unit=unit, drop_last=True, **lengths)
 
 
-def window_lengths(window: int) -> dict[str, int]:
+def make_window_lengths(window: int) -> dict[str, int]:
     """Return the lengths that predict each token from exactly the last `window` tokens."""
-    require(window >= 1, "window", window, "at least 1")
+    require_positive(window=window)
     return {"tgt_len": 1, "mem_len": 0, "ext_len": window - 1, "warmup_len": window}
 
 
@@ -97,24 +97,26 @@ TABLE = {
         source="all in one segment", tgt_len=None, mem_len=0, max_tokens=4096
     ),
     "sliding-window": Protocol(
-        source="Al-Rfou et al. 2019", batch_size=32, max_tokens=1000, **window_lengths(512)
+        source="Al-Rfou et al. 2019", batch_size=32, max_tokens=1000, **make_window_lengths(512)
     ),
-    "paper-enwik8-base": published("pytorch/run_enwik8_base.sh", "bits", 10, 80, 2100, 820),
-    "paper-enwik8-large": published("pytorch/run_enwik8_large.sh", "bits", 10, 128, 3800, 1000),
-    "paper-text8-base": published("pytorch/run_text8_base.sh", "bits", 10, 80, 2100, 820),
-    "paper-text8-large": published("pytorch/run_text8_large.sh", "bits", 10, 128, 3800, 1000),
-    "paper-wt103-base": published("pytorch/run_wt103_base.sh", "perplexity", 10, 64, 640, 400),
-    "paper-wt103-large": published("pytorch/run_wt103_large.sh", "perplexity", 10, 128, 1600, 1000),
-    "paper-lm1b-base": published("pytorch/run_lm1b_base.sh", "perplexity", 64, 32, 128, None),
-    "paper-lm1b-large": published("pytorch/run_lm1b_large.sh", "perplexity", 8, 32, 128, None),
+    "paper-enwik8-base": make_protocol("pytorch/run_enwik8_base.sh", "bits", 10, 80, 2100, 820),
+    "paper-enwik8-large": make_protocol("pytorch/run_enwik8_large.sh", "bits", 10, 128, 3800, 1000),
+    "paper-text8-base": make_protocol("pytorch/run_text8_base.sh", "bits", 10, 80, 2100, 820),
+    "paper-text8-large": make_protocol("pytorch/run_text8_large.sh", "bits", 10, 128, 3800, 1000),
+    "paper-wt103-base": make_protocol("pytorch/run_wt103_base.sh", "perplexity", 10, 64, 640, 400),
+    "paper-wt103-large": make_protocol(
+        "pytorch/run_wt103_large.sh", "perplexity", 10, 128, 1600, 1000
+    ),
+    "paper-lm1b-base": make_protocol("pytorch/run_lm1b_base.sh", "perplexity", 64, 32, 128, None),
+    "paper-lm1b-large": make_protocol("pytorch/run_lm1b_large.sh", "perplexity", 8, 32, 128, None),
     # Whole segments of the previous row fill the memory; the first row starts empty.
-    "nvidia-wt103-base": published(
+    "nvidia-wt103-base": make_protocol(
         *NVIDIA, 64, 640, 400, same_length="mem_len+1", warmup_len=640
     ),
-    "nvidia-wt103-large": published(
+    "nvidia-wt103-large": make_protocol(
         *NVIDIA, 128, 1600, 1000, same_length="mem_len+1", warmup_len=1664
     ),
-    "fairseq-wt103": published("examples/truncated_bptt", "perplexity", 1, 64, 640, 400),
+    "fairseq-wt103": make_protocol("examples/truncated_bptt", "perplexity", 1, 64, 640, 400),
 }  # fmt: skip
 ALIASES = {name.removesuffix("-base"): name for name in TABLE if name.endswith("-base")}
 PROTOCOLS = {name: replace(protocol, name=name) for name, protocol in TABLE.items()}
@@ -133,7 +135,7 @@ def get_protocol(
     """
     name = ALIASES.get(protocol, protocol)
     require(name in PROTOCOLS, "protocol", protocol, f"one of {', '.join([*PROTOCOLS, *ALIASES])}")
-    values = {} if window is None else window_lengths(window)
+    values = {} if window is None else make_window_lengths(window)
     options = asdict(ProtocolOptions(**changes))
     values |= {field: value for field, value in options.items() if value is not None}
     return replace(PROTOCOLS[name], **values)

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..data.stream import IGNORED
 from ..data.vocab import Vocabulary
-from ..errors import NonFiniteError, require
+from ..errors import NonFiniteError, require, require_positive
 from ..model import Network, Reader, eval_mode, make_reader
 from .prompts import Prompt, encode_prompt, is_one
 from .state import SEGMENT_LEN, DecodingState, find_missing_memory, read_tokens, start_decoding
@@ -83,7 +83,7 @@ def score_candidates(
 
     To carry the memory on, append the ids of the candidate that follows to that state.
     """
-    require(batch_size >= 1, "batch_size", batch_size, "at least 1")
+    require_positive(batch_size=batch_size)
     ids, last = torch.cat([torch.zeros(1).long(), *candidates]), model.config.n_token - 1
     low, high = int(ids.min()), int(ids.max())
     require(low >= 0 and high <= last, "candidates", f"ids from {low} to {high}", f"0 to {last}")

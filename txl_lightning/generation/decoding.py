@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..data.vocab import Vocabulary
-from ..errors import convert_fields, require
+from ..errors import convert_fields, require, require_positive
 from ..model import Network, accumulator_dtype, eval_mode, find_device, make_reader
 from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .state import DecodingState, advance, start_decoding
@@ -168,8 +168,6 @@ def search_beams(
     """Return one text with its best continuation, whose last token is not read yet.
 
     Args:
-        model: a network.
-        state: the text.
         max_new_tokens: longest continuation.
         num_beams: continuations kept at each length.
         length_penalty: log-probabilities are divided by the length to this power: 1 compares means
@@ -177,7 +175,7 @@ def search_beams(
         is_finished: ends a continuation early; default never.
     """
     require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
-    require(num_beams >= 1, "num_beams", num_beams, "at least 1")
+    require_positive(num_beams=num_beams)
     require(length_penalty >= 0, "length_penalty", length_penalty, "0 or more")
     prompt_len, best, best_score = len(state), state, float("-inf")
     logp_B = torch.zeros(1, dtype=torch.float64, device=find_device(model))

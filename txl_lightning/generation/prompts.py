@@ -42,7 +42,6 @@ def decode_as(prompt: Prompt, prompt_L: Tensor, new_L: Tensor, vocab: Vocabulary
         return new_L.clone()
     if not isinstance(prompt, str):
         return new_L.tolist()
-    assert vocab is not None
     # The space before a word depends on the previous word.
     text = StreamingDetokenizer(vocab, prompt_L.tolist())
     return "".join([*map(text.push, new_L.tolist()), text.flush()])

@@ -109,11 +109,7 @@ def start_decoding(
 
 @torch.inference_mode()
 def advance(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState]:
-    """Read the texts to their ends; return the logits of the next token, logits_BV, and the state.
-
-    Raises:
-        NonFiniteError: the logits are not finite.
-    """
+    """Read the texts to their ends; return logits_BV of the next token, and the state."""
     h_BLD, state = read_tokens(reader, state, len(state))
     logits_BV = reader.head(h_BLD[:, -1])
     if not logits_BV.amax(dim=-1).isfinite().all():
@@ -126,7 +122,7 @@ def read_tokens(reader: Reader, state: DecodingState, end: int) -> tuple[Tensor,
     memory, ext_len = state.memory, state.ext_len
     # Segments are aligned to the end, so that padding does not shift them; the last token is its
     # own segment, like each generated token.
-    start = state.n_read or skippable_prefix(reader, state)
+    start = state.n_read or count_skippable_tokens(reader, state)
     bounds = [*sorted({start, *range(end - 1, start, -SEGMENT_LEN)}), end]
     for first, stop in pairwise(bounds):
         first = max(first - ext_len, 0)
@@ -135,7 +131,7 @@ def read_tokens(reader: Reader, state: DecodingState, end: int) -> tuple[Tensor,
     return h_BLD, replace(state, memory=memory, n_read=end)
 
 
-def skippable_prefix(net: Reader, state: DecodingState) -> int:
+def count_skippable_tokens(net: Reader, state: DecodingState) -> int:
     """Return the number of first tokens that cannot affect the last one through any memory."""
     if not is_transformer_xl(net) or net.config.memory_source == "same_layer":
         return 0

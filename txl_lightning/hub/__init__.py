@@ -9,13 +9,7 @@ the model "txl" with lm-evaluation-harness.
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from .causal_lm import (
-    MemoryCache,
-    TransfoXLConfig,
-    TransfoXLLMHeadModel,
-    TXLConfig,
-    TXLForCausalLM,
-)
+from .causal_lm import MemoryCache, TransfoXLConfig, TransfoXLLMHeadModel, TXLConfig, TXLForCausalLM
 from .tokenizer import TXLTokenizer
 
 __all__ = [

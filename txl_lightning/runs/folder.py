@@ -61,9 +61,13 @@ def run_folder(trainer: Any) -> Path:
 def list_versions(root: Path) -> list[Path]:
     """Return the folders version_N under a root that have checkpoints, the latest run first."""
     folders = [path.parent for path in root.glob(f"version_*/{CHECKPOINTS}")]
-    numbers = {folder: folder.name.removeprefix("version_") for folder in folders}
-    ordered = {path: int(text) if text.isdecimal() else -1 for path, text in numbers.items()}
-    return sorted(folders, key=ordered.__getitem__, reverse=True)
+    return sorted(folders, key=lambda folder: parse_number(folder.name), reverse=True)
+
+
+def parse_number(name: str) -> int:
+    """Return the N of a run's folder version_N; -1 for another folder."""
+    number = name.removeprefix("version_")
+    return int(number) if number.isdecimal() else -1
 
 
 def lock_folder(folder: Path) -> int:

@@ -1,7 +1,5 @@
 """RunLogger: write metrics.csv, and continue it in a resumed run."""
 
-import csv
-import io
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,8 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
-from ..files import explain_write_errors, flush_to_disk, write_text
+from ..files import explain_write_errors, flush_to_disk
+from ..tables import write_csv
 from .metrics_table import read_log
 
 
@@ -68,12 +67,7 @@ class AppendingWriter(ExperimentWriter):
         return list(read_log(Path(self.metrics_file_path)))
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:
-        """Replace metrics.csv atomically."""
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, self.metrics_keys)
-        writer.writeheader()
-        writer.writerows(rows)
-        write_text(text.getvalue(), Path(self.metrics_file_path))
+        write_csv(rows, self.metrics_keys, Path(self.metrics_file_path))
 
     def save(self) -> None:
         path = Path(self.metrics_file_path)

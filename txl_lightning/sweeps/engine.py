@@ -21,7 +21,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,26 +31,15 @@ import sqlalchemy
 import yaml
 from filelock import FileLock
 from optuna import Study, Trial
-from optuna.exceptions import (
-    ExperimentalWarning,
-    StorageInternalError,
-    UpdateFinishedTrialError,
-)
+from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import RandomSampler
-from optuna.storages import (
-    BaseStorage,
-    JournalStorage,
-    RDBStorage,
-    RetryHeartbeatStaleTrialCallback,
-    fail_stale_trials,
-    journal,
-)
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage, journal
 from optuna.trial import TrialState
 
 from ..errors import StorageError, flatten_settings, format_line, invalid, require
 from ..files import load_yaml
-from .proposals import NumberedSampler, count_first, find_index, list_values, suggest_value
+from .proposals import count_first, find_index, list_values, make_sampler, suggest_value
 
 METHODS = ("grid", "random", "bayes")
 MACROS = ("${env}", "${interpreter}", "${args}")
@@ -142,10 +131,11 @@ class Sweep:
 
     def retry_dead_trials(self) -> None:
         """Fail the trials without a sign of life for GRACE seconds, and queue each again."""
-        fail_stale_trials(self.study)
+        optuna.storages.fail_stale_trials(self.study)
 
     def suggest_parameters(self, trial: Trial) -> dict[str, Any]:
         """Return the value of each key; repeated calls return the same values."""
+        self.study.sampler = make_sampler(self.study, trial, self.config, self.seed)
         parameters, method = self.config["parameters"].items(), self.config["method"]
         return {key: suggest_value(trial, key, spec, method) for key, spec in parameters}
 
@@ -198,7 +188,7 @@ def open_sweep(config: Mapping[str, Any], folder: Path, seed: int, url: str | No
     lock = FileLock(f"{path}.lock")
     options = {"study_name": config["name"] if url else "sweep", "load_if_exists": True}
     options |= {"direction": config["metric"].get("goal", "minimize")}
-    options |= {"sampler": NumberedSampler(config, seed), "pruner": make_pruner(config)}
+    options["pruner"] = make_pruner(config)
     with lock:
         database = open_database(url) if url else None
         where = ("storage", options["study_name"]) if url else ("out", path)
@@ -226,17 +216,16 @@ def open_journal(path: Path, lock: FileLock) -> JournalStorage:
 def open_database(url: str) -> RDBStorage:
     """Open or create Optuna's tables in a database; StorageError if that is impossible."""
     options = {"heartbeat_interval": HEARTBEAT, "grace_period": GRACE}
-    options["heartbeat_stale_trial_callback"] = RetryHeartbeatStaleTrialCallback(MAX_RETRIES)
+    retry = optuna.storages.RetryHeartbeatStaleTrialCallback(MAX_RETRIES)
+    options["heartbeat_stale_trial_callback"] = retry
     try:
         # Without the password.
         name = sqlalchemy.make_url(url).render_as_string()
-        for attempt in range(CONNECTIONS):
-            try:
+        for _ in range(CONNECTIONS - 1):
+            with suppress(sqlalchemy.exc.SQLAlchemyError, StorageInternalError):
                 return RDBStorage(url, {"pool_pre_ping": True}, **options)
-            except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError):
-                if attempt == CONNECTIONS - 1:
-                    raise
-                time.sleep(1)
+            time.sleep(1)
+        return RDBStorage(url, {"pool_pre_ping": True}, **options)
     except sqlalchemy.exc.ArgumentError as error:
         raise ValueError("storage: not a URL; expected postgresql://USER@HOST/NAME") from error
     except ImportError as error:
@@ -245,7 +234,6 @@ def open_database(url: str) -> RDBStorage:
     except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError) as error:
         reason = str(error.__cause__ or error)
         raise StorageError(format_line(f"storage: {name}: cannot be opened ({reason})")) from error
-    raise AssertionError
 
 
 def make_pruner(config: Mapping[str, Any]) -> BasePruner:

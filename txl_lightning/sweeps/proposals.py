@@ -9,47 +9,28 @@ from statistics import NormalDist
 from typing import Any
 
 from optuna import Study, Trial
-from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
 from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial
 
 N_RANDOM = 5
 
 
-class NumberedSampler(BaseSampler):
-    """Proposes by the number of a trial, which is unique among the processes of a study.
+def make_sampler(study: Study, trial: Trial, config: Mapping[str, Any], seed: int) -> BaseSampler:
+    """Return a trial's own sampler, because no storage keeps the state of random numbers.
 
-    Each trial has its own sampler, because no storage keeps the state of random numbers.
+    It depends on the number of the trial, which is unique among the processes of a study.
     """
-
-    def __init__(self, config: Mapping[str, Any], seed: int) -> None:
-        self.config, self.seed = config, seed
-
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        seed = random.Random(f"{self.seed} {first_number(trial)}").getrandbits(32)
-        bayes = TPESampler(seed=seed, n_startup_trials=N_RANDOM)
-        self.sampler = bayes if self.config["method"] == "bayes" else RandomSampler(seed)
-
-    def infer_relative_search_space(
-        self, study: Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        return self.sampler.infer_relative_search_space(study, trial)
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return self.sampler.sample_relative(study, trial, search_space)
-
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, distribution: BaseDistribution
-    ) -> Any:
-        if self.config["method"] != "grid":
-            return self.sampler.sample_independent(study, trial, param_name, distribution)
-        parameters = self.config["parameters"]
+    frozen = study.trials[trial.number]
+    if config["method"] == "grid":
+        parameters = config["parameters"]
         points = itertools.product(*map(list_values, parameters.values()))
-        point = next(itertools.islice(points, find_index(study, trial), None))
-        return dict(zip(parameters, point, strict=True))[param_name]
+        point = next(itertools.islice(points, find_index(study, frozen), None))
+        return PartialFixedSampler(dict(zip(parameters, point, strict=True)), RandomSampler())
+    number_seed = random.Random(f"{seed} {first_number(frozen)}").getrandbits(32)
+    if config["method"] == "bayes":
+        return TPESampler(seed=number_seed, n_startup_trials=N_RANDOM)
+    return RandomSampler(number_seed)
 
 
 def first_number(trial: FrozenTrial) -> int:

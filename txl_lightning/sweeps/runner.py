@@ -63,7 +63,7 @@ def claim_trial(sweep: Sweep, limit: int | None) -> "TrialRunner | None":
         sweep.retry_dead_trials()
         for trial in sweep.study.get_trials(states=(TrialState.RUNNING,)):
             # The locks of another machine are not seen here.
-            if trial.user_attrs.get("place", place := name_place(sweep)) == place:
+            if trial.user_attrs.get("place", place := describe_place(sweep)) == place:
                 with suppress(Timeout):
                     # Private: Optuna cannot resume a trial otherwise.
                     return TrialRunner(sweep, Trial(sweep.study, trial._trial_id))
@@ -71,7 +71,7 @@ def claim_trial(sweep: Sweep, limit: int | None) -> "TrialRunner | None":
         return None if trial is None else TrialRunner(sweep, trial)
 
 
-def name_place(sweep: Sweep) -> str:
+def describe_place(sweep: Sweep) -> str:
     return f"{platform.node()}:{sweep.folder.resolve()}"
 
 
@@ -90,7 +90,7 @@ class TrialRunner:
         self.folder.mkdir(exist_ok=True)
         self.log = self.folder / "log.txt"
         self.owner = FileLock(self.folder / "owner.lock").acquire(blocking=False)
-        trial.set_user_attr("place", name_place(sweep))
+        trial.set_user_attr("place", describe_place(sweep))
 
     def run(self) -> None:
         """Run the trial until it ends, is pruned, or a signal stops the sweep."""

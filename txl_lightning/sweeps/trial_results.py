@@ -43,7 +43,7 @@ def find_error(log: Path) -> str:
 
 def make_rows(sweep: Sweep) -> list[dict[str, Any]]:
     """Return a row for each trial, best first; failed and running ones are last."""
-    trials = [(trial, flat_parameters(trial)) for trial in sweep.study.trials]
+    trials = [(trial, flatten_parameters(trial)) for trial in sweep.study.trials]
     names = dict.fromkeys(name for _, settings in trials for name in settings)
     rows = []
     for trial, settings in trials:
@@ -58,7 +58,7 @@ def make_rows(sweep: Sweep) -> list[dict[str, Any]]:
     return compared + [row for row in rows if row not in compared]
 
 
-def flat_parameters(trial: FrozenTrial) -> dict[str, Any]:
+def flatten_parameters(trial: FrozenTrial) -> dict[str, Any]:
     """Return a trial's values by dotted key; a `config`, which is YAML, is flattened."""
     flat: dict[str, Any] = {}
     for key, value in trial.user_attrs.get("parameters", {}).items():

@@ -32,6 +32,7 @@ from .callbacks.wandb import replace_wandb_loggers
 from .default_callbacks import make_callbacks
 from .module import LanguageModel
 from .options import RUNS, check_settings, find_net_class, make_parser, parse
+from .own_text import adopt_recipe
 from .start import Start, adopt_checkpoint, load_weights
 
 LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
@@ -70,6 +71,8 @@ class TxlCLI(LightningCLI):
 
     def parse_arguments(self, parser: jsonargparse.ArgumentParser, args: list[str]) -> None:
         settings = parse(parser, self.words)
+        if self.command == "fit":
+            settings = adopt_recipe(parser, self.words, settings)
         adopted = adopt_checkpoint(self.command, parser, self.words, settings)
         self.parser, self.config, self.start = adopted
         checkpoint = self.start.checkpoint

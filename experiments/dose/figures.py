@@ -1,0 +1,106 @@
+"""Table, figure and claims of memory's gain by training and by its length, from results.json."""
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from experiments import results
+
+CHOSEN = {"memory": "as trained", "alone": "its better reading", "shaw": "as trained"}
+TRAINED = "plain 64"
+SAME_GAIN, SAME_LENGTH = 0.005, 0.002
+"""Nats that count as no difference."""
+
+
+def measure(record: dict[str, Any], way: str, split: str = "test") -> float:
+    """Return the mean nats of the books of a split."""
+    return fmean(record["nats"][split][way])
+
+
+def choose_way(record: dict[str, Any], prefix: str = "") -> str:
+    """Return the way with the fewest nats on the validation books."""
+    ways = [name for name in record["nats"]["val"] if name.startswith(prefix)]
+    return min(ways, key=lambda name: measure(record, name, "val"))
+
+
+def collect_nats(records: results.Records, kind: str, dose: float) -> results.BySeed:
+    """Return nats of the test books by seed: of memory as trained, of others as they read best."""
+    found = results.select(records, kind=kind, dose=dose)
+    ways = {r["seed"]: choose_way(r) if kind == "alone" else TRAINED for r in found}
+    return {record["seed"]: measure(record, ways[record["seed"]]) for record in found}
+
+
+def list_doses(records: results.Records) -> list[float]:
+    return sorted({record["dose"] for record in records.values()})
+
+
+def list_rows(records: results.Records) -> list[list[Any]]:
+    rows = [["network", "million tokens", "nats of the test books", "less with the best length"]]
+    for kind, how in CHOSEN.items():
+        for dose in list_doses(records):
+            if not (nats := collect_nats(records, kind, dose)):
+                continue
+            gains = [] if kind == "alone" else list_length_gains(records, kind, dose)
+            more = results.format_spread(gains) if gains else ""
+            rows.append([f"{kind}, {how}", f"{dose:g}", results.format_spread(nats.values()), more])
+    return rows
+
+
+def list_length_gains(records: results.Records, kind: str, dose: float) -> list[float]:
+    """Return the nats that the way chosen on the validation books saves on the test books."""
+    found = results.select(records, kind=kind, dose=dose)
+    return [measure(r, TRAINED) - measure(r, choose_way(r)) for r in found]
+
+
+def draw(records: results.Records, folder: Path) -> None:
+    """Draw the nats that memory saves, by tokens of training."""
+    doses = list_doses(records)
+    gains = {dose: subtract_kinds(records, dose) for dose in doses}
+    doses = [dose for dose in doses if gains[dose]]
+    if not doses:
+        return
+    labels = {"xlabel": "million tokens of training", "ylabel": "nats saved by memory"}
+    title = "Does memory's gain grow with training?"
+    with results.draw_figure(folder / "dose.png", title, 6, 3.6, **labels) as axes:
+        spreads = [results.spread(gains[dose]) for dose in doses]
+        means, deviations = zip(*spreads, strict=True)
+        axes.errorbar(doses, means, yerr=deviations, markersize=4, capsize=3)
+
+
+def subtract_kinds(records: results.Records, dose: float) -> list[float]:
+    """Return what memory saves at a dose, by seed."""
+    alone, memory = (collect_nats(records, kind, dose) for kind in ("alone", "memory"))
+    return results.subtract(alone, memory)
+
+
+def list_claims(records: results.Records) -> list[results.Claim]:
+    """Return rows of the hypotheses in experiments/README.md, as far as they were measured."""
+    doses, rows = list_doses(records), []
+    if not doses:
+        return rows
+    gains = {dose: subtract_kinds(records, dose) for dose in (doses[0], doses[-1])}
+    scale = f"1.4M parameters, {doses[-1]:g}M tokens of novels; seeds vary weights and order"
+    found = [
+        ("Dose: memory helps", gains[doses[-1]], SAME_GAIN),
+        ("Dose: its gain grows with training", grow(*gains.values()), SAME_GAIN),
+        (
+            "Dose: a longer memory than in training helps",
+            list_length_gains(records, "memory", doses[-1]),
+            SAME_LENGTH,
+        ),
+    ]
+    for name, values, margin in found:
+        if values:
+            shown = f"{results.format_spread(values)} nats saved"
+            source = "paper, Section 4.1"
+            rows.append(results.Claim(name, source, "no number", shown, scale, values, margin))
+    return rows
+
+
+def grow(first: list[float], last: list[float]) -> list[float]:
+    """Return by how much a gain grows, by seed; nothing with one dose."""
+    return [b - a for a, b in zip(first, last, strict=False)] if first is not last else []
+
+
+if __name__ == "__main__":
+    results.publish(__file__, list_rows, draw)

@@ -1,0 +1,52 @@
+"""Equal minutes of a quiet machine, as numbers of steps: those can be trained beside other work."""
+
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from txl_lightning import OptimConfig
+from txl_lightning.model import NetworkConfig
+from txl_lightning.training.optimizers import make_optimizer
+
+ROUNDS, REPEATS = 12, 4
+OVERHEAD = 0.9
+"""Share of the minutes that is training; the rest is validations and the Trainer's work."""
+
+
+def count_steps(minutes: float, seconds: float) -> int:
+    """Return the steps of so many seconds each that fit in the minutes."""
+    return max(int(60 * minutes * OVERHEAD / seconds), 1)
+
+
+def time_in_turn(steps: Mapping[str, Callable[[], None]], fast: bool = False) -> dict[str, float]:
+    """Return the fastest seconds of each step, in rounds in which they take turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(1 if fast else ROUNDS):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            for _ in range(REPEATS):
+                step()
+            seconds[name].append((time.perf_counter() - start) / REPEATS)
+    return {name: min(times) for name, times in seconds.items()}
+
+
+def make_step(
+    config: NetworkConfig, optim: OptimConfig, rows: int, tgt_len: int, is_narrow: bool = False
+) -> Callable[[], None]:
+    """Return a function that trains a step on random tokens, in bfloat16 if narrow."""
+    net = config.build()
+    optimizer, memory = make_optimizer(optim, net), net.empty_memory(rows)
+    tokens_BT = torch.randint(config.n_token, (rows, tgt_len + 1))
+
+    def step() -> None:
+        nonlocal memory
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_narrow):
+            nats_BL, memory = net.loss(tokens_BT[:, :-1], tokens_BT[:, 1:], memory)
+        nats_BL.mean().backward()
+        clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step

@@ -1,0 +1,112 @@
+"""Defaults of fit on a text of one's own: the best recipe that was measured for its size.
+
+experiments/README.md has the table ("The first result"). Options and configs override each part; a
+config that sets a network has a recipe of its own.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse import Namespace
+
+from ..command_line import Parser, take_option
+from ..files import find_config, load_yaml
+from ..model import has_bfloat16_units
+from .callbacks.save_run import print_once
+from .options import TRAINER_DEFAULTS, parse
+
+MINUTES = 5
+SMALLEST = 50_000
+"""Bytes of the shortest text with a recipe; shorter ones were not measured."""
+SIZES = (
+    (500_000, 512, 128, 4, 0.2),
+    (3_000_000, 2048, 128, 4, 0.1),
+    (30_000_000, 4096, 192, 4, 0.0),
+    (None, 8192, 192, 4, 0.0),
+)
+"""Largest text in bytes, and the subwords, d_model, n_layer and dropout of its recipe."""
+LEARNING = {
+    "model.net.n_head": 4,
+    "model.net.mem_len": 128,
+    "model.net.norm": "pre",
+    "model.net.init_std": 0.05,
+    "model.optim.name": "muon",
+    "model.optim.lr": 6e-3,
+    "model.optim.muon_lr": 12e-3,
+    "model.optim.betas": [0.9, 0.95],
+    "model.optim.weight_decay": 0.25,
+    "model.optim.schedule": "cosine",
+    "model.optim.warmup_steps": 100,
+    "trainer.gradient_clip_val": 1.0,
+}
+"""What all recipes share: that of the quickstart."""
+PLAN = {
+    "plan.minutes": MINUTES,
+    "trainer.max_steps": 1_000_000,
+    "trainer.val_check_interval": 100_000,
+    "trainer.limit_val_batches": 50,
+}
+STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev_run": False}
+"""Options of the Trainer, with their defaults; with another value, minutes are not planned."""
+
+
+def adopt_recipe(parser: Parser, words: list[str], settings: Namespace) -> Namespace:
+    """Return the settings of fit with a recipe's as defaults, and print what was chosen."""
+    n_byte = count_bytes(settings.data.path)
+    if n_byte < SMALLEST or not needs_recipe(words, settings):
+        return settings
+    is_planned = all(settings.trainer[name] == default for name, default in STEPS.items())
+    is_planned &= not any(word.startswith("--trainer.max_steps") for word in words)
+    recipe = choose_recipe(n_byte, settings.data.vocab) | (PLAN if is_planned else {})
+    parser.set_defaults(recipe)
+    settings = parse(parser, words)
+    print_once(describe_recipe(n_byte, settings))
+    return settings
+
+
+def needs_recipe(words: list[str], settings: Namespace) -> bool:
+    """Return True if nothing else gives a network: no config, no class, and no checkpoint."""
+    if settings.ckpt_path not in (None, "last") or "class_path" in settings.model.net:
+        return False
+    for file in take_option(words, "-c", "--config")[0]:
+        # `parse` has said what is wrong with a file.
+        with suppress(OSError, ValueError, yaml.YAMLError):
+            if "model" in load_yaml(Path(find_config(file)).read_text()):
+                return False
+    return True
+
+
+def choose_recipe(n_byte: int, vocab: str | None) -> dict[str, Any]:
+    """Return settings for a text of so many bytes; of subwords, if there is no other vocabulary."""
+    [n_token, d_model, n_layer, dropout] = next(
+        sizes for most, *sizes in SIZES if most is None or n_byte <= most
+    )
+    net = {"d_model": d_model, "n_layer": n_layer, "dropout": dropout}
+    recipe = LEARNING | {f"model.net.{name}": value for name, value in net.items()}
+    if vocab in (None, "bpe", "unigram"):
+        recipe |= {"data.vocab": vocab or "bpe", "data.subwords.n_token": n_token}
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return recipe | ({"trainer.precision": "bf16-mixed"} if has_bfloat16_units(device) else {})
+
+
+def count_bytes(path: str | Sequence[str] | None) -> int:
+    """Return the size of a text's files, packed ones as they are; 0 for none."""
+    paths = [Path(each).expanduser() for each in ([path] if isinstance(path, str) else path or ())]
+    files = [file for each in paths for file in (each.rglob("*") if each.is_dir() else [each])]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def describe_recipe(n_byte: int, settings: Namespace) -> str:
+    """Return one line: what was chosen, and for what."""
+    data, net, minutes = settings.data, settings.model.net, settings.plan.minutes
+    vocab = data.vocab
+    if vocab in ("bpe", "unigram"):
+        vocab = f"{vocab} of {data.subwords.n_token:,} subwords"
+    duration = f"{minutes:g} minutes" if minutes else f"{settings.trainer.max_steps:,} steps"
+    sizes = f"{net.n_layer} layers of {net.d_model}, dropout {net.dropout:g}"
+    chosen = f"{vocab}; {sizes}; {settings.model.optim.name}; {settings.trainer.precision}"
+    return f"recipe for a text of {n_byte / 1e6:.1f} MB: {chosen}; {duration}"
