@@ -212,7 +212,7 @@ def format_options(options: Options) -> list[str]:
 
 def measure_xz(args: argparse.Namespace, data: DataConfig) -> dict[str, Any]:
     """Return xz's bits per byte of the test text, alone and after the training text."""
-    store, end = data.open(), 50_000 if args.fast else None
+    store, end = data.open_text(), 50_000 if args.fast else None
     train, test = (store.ids(split)[:end].tobytes() for split in ("train", "test"))
     fields = {"kind": "xz", "text": store.manifest["text"], "bytes": len(test)}
     return fields | compress(test, train)

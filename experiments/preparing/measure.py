@@ -26,7 +26,7 @@ from txl_lightning.data.recipe import DataConfig
 import txl_lightning.data.vocab
 path, vocab, data_dir = sys.argv[1:]
 start = time.perf_counter()
-store = DataConfig(path=path, vocab=vocab, data_dir=data_dir).open()
+store = DataConfig(path=path, vocab=vocab, data_dir=data_dir).open_text()
 first = store.ids("train")[:1000].tolist(), store.vocab.n_token
 print(time.perf_counter() - start)
 """

@@ -20,7 +20,7 @@ import numpy as np
 
 from txl_lightning.data.documents import SPLITS
 from txl_lightning.data.store import open_store
-from txl_lightning.data.store_parts import START, hash_bytes, part_name, write_part
+from txl_lightning.data.store_parts import START, hash_bytes, name_part, write_part
 from txl_lightning.data.stream import FixedLengths, Stream
 from txl_lightning.data.vocab.base import Ids
 from txl_lightning.files import short_hash, write_json, write_text
@@ -63,7 +63,7 @@ def write_sparse_store(folder: Path, n_id: int) -> int:
     for nth in range(n_part):
         for path in folder.glob("part.*"):
             # Not os.link: a file may have 65,000 links.
-            os.symlink(path, folder / f"{part_name('train', nth)}{path.suffix}")
+            os.symlink(path, folder / f"{name_part('train', nth)}{path.suffix}")
     write_text(Ids(N_TOKEN).to_json(), folder / "vocab.json")
     manifest = {
         "cuts": "", "dtype": "uint16", "n_token": N_TOKEN, "documents": "files", "vocab": "ids",

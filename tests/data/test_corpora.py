@@ -48,7 +48,7 @@ def place_corpus(write_files, monkeypatch):
 
     def place(name: str, **changes) -> Recipe:
         folder = write_files(PLACED[name][0])
-        return DataConfig(corpus=name, data_dir=str(folder), **changes).recipe()
+        return DataConfig(corpus=name, data_dir=str(folder), **changes).make_recipe()
 
     return place
 
@@ -111,7 +111,7 @@ def test_settings_without_effect_are_known(settings, unused):
 def test_settings_without_effect_are_warned_of_when_a_text_is_opened(text_file, tmp_path):
     config = DataConfig(path=text_file, data_dir=tmp_path, words=CASE, task=TaskConfig(3))
     with pytest.warns(UserWarning, match="no effect") as warned:
-        config.open()
+        config.open_text()
     assert [str(each.message) for each in warned] == [
         f"data.task: no effect, because {text_file} is not a task",
         "data.words: no effect, because the vocabulary is bytes",

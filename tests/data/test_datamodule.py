@@ -67,7 +67,7 @@ def test_evaluation_may_have_its_own_shape(make_data):
 def test_position_depends_on_how_training_reads(make_data, changes, added):
     data = make_data(**changes)
     assert len(next(iter(data.train_dataloader())).tokens_BL) == 4
-    assert data.read_as() == make_data().read_as() | added
+    assert data.list_reading_settings() == make_data().list_reading_settings() | added
 
 
 def test_text_too_short_for_the_rows_is_refused(make_data):

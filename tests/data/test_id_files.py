@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from txl_lightning.data import id_files, units
-from txl_lightning.data.id_files import IdOptions
 from txl_lightning.data.recipe import DataConfig
 from txl_lightning.errors import DataError
 
@@ -68,7 +67,7 @@ def open_ids(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(ids, split=ALL_TRAIN, vocab=None, **options):
-        return DataConfig(ids=ids, split=split, vocab=vocab, id_options=IdOptions(**options)).open()
+        return DataConfig(ids=ids, split=split, vocab=vocab, id_options=options).open_text()
 
     return run
 
@@ -176,7 +175,7 @@ def test_ids_beyond_a_given_vocabulary_are_refused(open_ids, tmp_path, name):
 def test_a_tokenizer_gives_ids_their_text_and_bytes(open_ids, tmp_path):
     (tmp_path / "text.txt").write_text("a book of words, and more words\n" * 200)
     config = DataConfig(path="text.txt", vocab="bpe", split=ALL_TRAIN)
-    text = config.open()
+    text = config.open_text()
     np.save("a.npy", text.ids("train"))
     Path("tokenizer.json").write_text(text.vocab.tokenizer)
     store = open_ids("a.npy", vocab="tokenizer.json")

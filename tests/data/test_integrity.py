@@ -13,7 +13,7 @@ from txl_lightning.data import documents, store
 from txl_lightning.data.documents import SPLITS
 from txl_lightning.data.recipe import DataConfig
 from txl_lightning.data.store import Store
-from txl_lightning.data.store_parts import BLOCK, CheckedIds, file_blocks, hash_blocks
+from txl_lightning.data.store_parts import BLOCK, CheckedIds, hash_blocks, read_blocks
 from txl_lightning.errors import DataError
 from txl_lightning.files import short_hash
 
@@ -25,7 +25,7 @@ def open_store(tmp_path, text_file, monkeypatch):
 
     def run(whole=False, data="data") -> Store:
         where = {"path": str(text_file), "data_dir": str(tmp_path / data)}
-        return DataConfig(vocab="characters", document_unit="lines", **where).open(whole)
+        return DataConfig(vocab="characters", document_unit="lines", **where).open_text(whole)
 
     return run
 
@@ -110,7 +110,7 @@ def test_prepare_check_detects_changes_that_keep_the_time_stamp(
 ):
     path = open_store().folder / "train/00000.ids"
     flip_bit(path, 99)
-    monkeypatch.setattr(store, "cached_by_mtime", lambda *_: None)
+    monkeypatch.setattr(store, "cache_result", lambda *_: None)
     command = ("prepare", text_file, "--vocab=characters", "--document_unit=lines")
     command += (f"--data_dir={path.parents[3]}",)
     assert "encoded again" not in txl(*command)[1].err
@@ -133,7 +133,7 @@ def test_only_blocks_that_are_read_are_compared_and_ids_beyond_the_vocabulary_re
     path = tmp_path / "a.ids"
     ids = np.arange(3 * BLOCK // 4, dtype=np.uint16) % 300
     ids.tofile(path)
-    checksums = hash_blocks(file_blocks(path))
+    checksums = hash_blocks(read_blocks(path))
     flip_bit(path, 8 * BLOCK + 3)
     checked = CheckedIds(path, ids.dtype, checksums, 300)
     np.testing.assert_array_equal(checked[np.array([[0, 9], [8, 301]])], [[0, 9], [8, 1]])

@@ -174,7 +174,7 @@ def test_progress_counts_every_byte_that_is_encoded(tmp_path, recipe, unit):
     advanced = []
     made = recipe(b"ab\ncde\n" * 10, cut=ALL_TRAIN, document_unit=unit)
     save_vocabulary(tmp_path, made)
-    [unit] = made.plan()
+    [unit] = made.plan_units()
     units.build_part(tmp_path, unit, advanced.append)
     assert (tmp_path / "train" / "00000.ids").read_bytes() == b"ab\ncde\n" * 10
     assert sum(advanced) == 70
@@ -193,7 +193,7 @@ def test_fingerprints_of_texts_are_those_in_checkpoints_of_earlier_versions(
 ):
     (tmp_path / "t.txt").write_text("a b c\nd e f\n\ng a b\n" * 50)
     where = {"path": str(tmp_path / "t.txt"), "data_dir": str(tmp_path)}
-    assert DataConfig(vocab=vocab, document_unit=unit, **where).open().fingerprint == expected
+    assert DataConfig(vocab=vocab, document_unit=unit, **where).open_text().fingerprint == expected
 
 
 def test_manifest_has_the_recipe_and_the_counts(prepare):
@@ -286,7 +286,7 @@ def test_bytes_are_counted_exactly_if_each_token_has_a_size(encode):
     assert (text.count_bytes(np.arange(4)), text.count_bytes(np.arange(4, 7))) == (4, 7)
     assert text.bytes_per_token == 11 / 7
     assert encode(b"ab cdcdcdcd\n", WORDS).count_bytes(np.array([0])) == 12 / 3
-    task = EvalText.from_store("recall", DataConfig("recall").open(), "test")
+    task = EvalText.from_store("recall", DataConfig("recall").open_text(), "test")
     assert task.count_bytes(np.arange(5)) is None
 
 

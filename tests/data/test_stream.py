@@ -62,7 +62,7 @@ def streams(draw):
 
 
 def list_segments(stream: Stream, n_pass: int = 1) -> list:
-    count = sum(stream.lengths.count(stream.n_target, nth) for nth in range(n_pass))
+    count = sum(stream.lengths.count_segments(stream.n_target, nth) for nth in range(n_pass))
     return [stream.segment(index) for index in range(count)]
 
 
@@ -158,9 +158,9 @@ def test_training_loader_interrupted_anywhere_gives_the_same_segments(stream, st
 def test_training_loader_counts_the_tokens_seen(stream, n_segment):
     loader, n_token = TrainingLoader(stream, n_segment=n_segment), 0
     for segment in itertools.islice(loader, 2 * len(stream)):
-        assert loader.tokens_seen(segment.index) == n_token
+        assert loader.count_targets(segment.index) == n_token
         n_token += len(segment.targets_BL) * segment.new_len
-    assert loader.tokens_seen(2 * len(stream)) == n_token
+    assert loader.count_targets(2 * len(stream)) == n_token
 
 
 @pytest.mark.parametrize("n_segment", [None, 2])
@@ -231,14 +231,14 @@ def test_restarted_rows_begin_once_in_every_part_wherever_segments_end(tgt_len):
         assert (np.diff(doc_pos_BT)[~begins_BT[:, 1:] & (doc_pos_BT[:, 1:] > 0)] == 1).all()
         targets_BT = torch.cat([part.targets_BL for part in parts], dim=1).numpy()
         assert ((targets_BT[:, :-1] == IGNORED) == (doc_pos_BT[:, 1:] == 0)).all()
-    drawn = [order.positions(n, np.zeros((1, 1), int), np.arange(100)[None], 100) for n in (0, 1)]
+    drawn = [order.find_places(n, np.zeros((1, 1), int), np.arange(100)[None], 100) for n in (0, 1)]
     assert (drawn[0][1] != drawn[1][1]).any()
 
 
 def test_empty_documents_are_skipped():
     text = Text(np.arange(12), np.array([0, 0, 4, 4, 4, 9, 12]))
     order = ShuffledOrder(text, seed=3)
-    position_BT, _ = order.positions(0, np.zeros((1, 1), int), np.arange(12)[None], 12)
+    position_BT, _ = order.find_places(0, np.zeros((1, 1), int), np.arange(12)[None], 12)
     assert sorted(position_BT[0].tolist()) == list(range(12))
     assert text.doc_position(np.arange(12)).tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1, 2]
 
@@ -246,7 +246,7 @@ def test_empty_documents_are_skipped():
 @pytest.mark.parametrize("tgt_len", [5, 6, 64, 512])
 def test_varlen_segments_are_the_originals(tgt_len):
     drawn = Varlen(tgt_len, seed=0)
-    bounds = [drawn.bounds(200_000, index) for index in range(drawn.count(200_000, 0) - 1)]
+    bounds = [drawn.find_bounds(200_000, n) for n in range(drawn.count_segments(200_000, 0) - 1)]
     lengths = np.array([end - start for _, start, end in bounds])
     assert lengths.min() >= 5
     assert lengths.max() <= tgt_len + 15
@@ -266,11 +266,11 @@ def test_a_varlen_segment_is_found_from_the_last_one_without_counting_all_passes
             return hash(self.seed)
 
     lengths = Counted(6, seed=1)
-    bounds = [lengths.bounds(30, index) for index in range(4000)]
+    bounds = [lengths.find_bounds(30, index) for index in range(4000)]
     assert bounds[-1][0] > 500
     assert len(lookups) < 6 * len(bounds)
     for index in (3999, 2000, 0, 1, 3000):
-        assert lengths.bounds(30, index) == bounds[index]
+        assert lengths.find_bounds(30, index) == bounds[index]
     caches = [each for each in vars(tokens_module).values() if hasattr(each, "cache_info")]
     assert max(cache.cache_info().currsize for cache in caches) < 10
 

@@ -12,7 +12,7 @@ from txl_lightning.data.tokens import FixedLengths
 
 def example(name: str, **sizes) -> list[str]:
     store = TaskStore(name, TaskConfig(**sizes))
-    return [store.vocab.words[index] for index in store.text("train").example(0)]
+    return [store.vocab.words[index] for index in store.text("train").draw_example(0)]
 
 
 def test_answers_are_sorted_or_copied_digits_or_the_value_of_the_key():
@@ -30,7 +30,7 @@ def test_answers_are_sorted_or_copied_digits_or_the_value_of_the_key():
 
 def test_recall_asks_for_a_pair_at_any_place():
     examples = TaskStore("recall", TaskConfig(length=5)).text("train")
-    asked = [examples.example(nth) for nth in range(40)]
+    asked = [examples.draw_example(nth) for nth in range(40)]
     assert {ids[0:10:2].tolist().index(ids[-2]) for ids in asked} == set(range(5))
 
 
@@ -40,7 +40,7 @@ def test_only_answers_are_targets_and_each_example_attends_only_to_itself(name, 
     tokens = store.text("val")
     segments = list(Stream(tokens, 2, FixedLengths(tgt_len)))
     targets = torch.cat([segment.targets_BL for segment in segments], dim=1)
-    answers = [tokens.example(n)[-tokens.answer_len :] for n in range(10)]
+    answers = [tokens.draw_example(n)[-tokens.answer_len :] for n in range(10)]
     assert targets[targets != IGNORED].tolist() == np.concatenate(answers).tolist()
     doc_pos = torch.cat([segment.doc_pos_BL for segment in segments], dim=1)
     assert torch.equal(doc_pos, (torch.arange(doc_pos.size(1)) % store.example_len).expand(2, -1))
@@ -48,7 +48,7 @@ def test_only_answers_are_targets_and_each_example_attends_only_to_itself(name, 
 
 def test_splits_and_seeds_have_their_own_constant_examples():
     def first(split, seed):
-        return TaskStore("sort", TaskConfig(seed=seed)).text(split).example(0).tolist()
+        return TaskStore("sort", TaskConfig(seed=seed)).text(split).draw_example(0).tolist()
 
     drawn = [first(split, seed) for split in ("train", "val", "test") for seed in (1, 2)]
     assert len({tuple(example) for example in drawn}) == 6

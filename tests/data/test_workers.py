@@ -102,7 +102,7 @@ def test_parts_that_are_there_are_not_built_again(make_recipe, tmp_path, monkeyp
     build_share(recipe, tmp_path / "store", build_here, 1, 2)
     monkeypatch.setattr(units, "encode_unit", lambda unit, _: built.append(unit.nth) or iter(()))
     build_share(recipe, tmp_path / "store", build_here)
-    assert built == [unit.nth for unit in recipe.plan()][1::2]
+    assert built == [unit.nth for unit in recipe.plan_units()][1::2]
 
 
 @pytest.mark.parametrize("part", ["0/3", "4/3", "1", "a/b", "1/3/5", "-1/2"])

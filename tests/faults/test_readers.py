@@ -69,7 +69,7 @@ class Target:
 
 def prepare(folder: Path, **settings):
     """Open a text with all checks; return its tokens."""
-    store = DataConfig(data_dir=str(folder / "data"), **settings).open(whole=True)
+    store = DataConfig(data_dir=str(folder / "data"), **settings).open_text(whole=True)
     texts = [store.text(split) for split in SPLITS]
     return [text.ids_at(np.arange(len(text))).tolist() for text in texts]
 
@@ -129,7 +129,7 @@ def make_metrics_of_sweep(folder, run, **_):
 def make_vocabulary(kind: str):
     def make(folder, text, **_):
         settings = {"path": str(text), "vocab": kind}
-        store = DataConfig(data_dir=str(folder / "first"), **settings).open()
+        store = DataConfig(data_dir=str(folder / "first"), **settings).open_text()
         path = folder / "vocab.json"
         path.write_text(store.vocab.to_json())
         return Target(path, lambda: prepare(folder, **settings | {"vocab": str(path)}))

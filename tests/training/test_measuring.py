@@ -116,7 +116,7 @@ def test_task_reports_the_accuracy_of_answers(measure, ext_len):
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
     results, examples = measure(model, data), data.store.text("val")
-    answers = np.array([examples.example(n)[3:] for n in range(64)])
+    answers = np.array([examples.draw_example(n)[3:] for n in range(64)])
     assert results["val/token_accuracy"] == pytest.approx((answers == 0).mean())
     assert results["val/answer_accuracy"] == pytest.approx((answers == 0).all(axis=1).mean())
     assert "val/bits_per_byte" not in results

@@ -113,7 +113,7 @@ class LoadedCheckpoint:
         with contents.refuse_damaged(path, f"{path}: damaged, or not written by fit; {GIVE_TEXT}"):
             names = settings.keys() & {field.name for field in fields(DataConfig)}
             config = DataConfig(**{name: settings[name] for name in names})
-        store = (replace(config, data_dir=data_dir) if data_dir else config).open()
+        store = (replace(config, data_dir=data_dir) if data_dir else config).open_text()
         if store.fingerprint != state["fingerprint"]:
             changed = f"the checkpoint's is {state['fingerprint']}, this text's {store.fingerprint}"
             raise DataError(f"data ({config.name}): {changed}; {GIVE_TEXT}")

@@ -53,10 +53,10 @@ def prepare_command(
     encode = pick_workers(workers, ray)
     require(out or not (part or join), "out", "null", "a folder, with part or join")
     if out is None or kind == "store":
-        store = config.open(check, encode)
+        store = config.open_text(check, encode)
     else:
         check_folder_writable("out", Path(out).parent)
-        recipe = config.recipe()
+        recipe = config.make_recipe()
         if part is not None:
             build_share(recipe, Path(out), encode, *parse_share(part))
             print(f"{name}: part {part}; when all are there: --out {out} --join true")

@@ -20,7 +20,7 @@ from .documents import (
     DocumentUnit,
     FileSlice,
     Splits,
-    cached_by_mtime,
+    cache_result,
     verify_file,
     whole_file,
 )
@@ -36,16 +36,13 @@ Cut = Callable[[list[Path], Sequence[float]], Splits]
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on a server, with its size and its checksum ("sha256:...").
-
-    Args:
-        members: files extracted from it, with their checksums; None if none is published.
-    """
+    """A file on a server, with its size and its checksum ("sha256:...")."""
 
     url: str
     n_byte: int
     checksum: str
     members: Mapping[str, str | None] = field(default_factory=dict)
+    """Files extracted from it, with their checksums; None if none is published."""
 
     @property
     def name(self) -> str:
@@ -77,7 +74,7 @@ def place_file(remote: RemoteFile, folder: Path) -> list[Path]:
     for name in targets.keys() - missing.keys():
         if checksum := checksums[name]:
             verify = partial(verify_file, targets[name], checksum)
-            cached_by_mtime(checksum, [targets[name]], folder.parent, verify)
+            cache_result(checksum, [targets[name]], folder.parent, verify)
     if missing:
         download_missing(remote, missing, folder.parent / "downloads")
     return [*targets.values()]
@@ -168,7 +165,7 @@ CHECKSUMS = {
 }
 
 
-def remote_file(url: str, n_byte: int, folder: str = "", members: Iterable[str] = ()) -> RemoteFile:
+def make_file(url: str, n_byte: int, folder: str = "", members: Iterable[str] = ()) -> RemoteFile:
     """Return a file, or an archive with members in a folder, with all published checksums."""
     checksums = {f"{folder}{member}": CHECKSUMS.get(f"{folder}{member}") for member in members}
     return RemoteFile(url, n_byte, CHECKSUMS[Path(url).name], checksums)
@@ -183,17 +180,14 @@ LM1B_MEMBERS = [
     *(f"heldout-monolingual.tokenized.shuffled/news.en.heldout-0000{n}-of-00050" for n in (1, 0)),
 ]
 
-SHAKESPEARE = remote_file(f"{KARPATHY}/input.txt", 1_115_394)
-ENWIK8 = remote_file("http://mattmahoney.net/dc/enwik8.zip", 36_445_475, "", ["enwik8"])
-TEXT8 = remote_file("http://mattmahoney.net/dc/text8.zip", 31_344_016, "", ["text8"])
-WIKITEXT2 = remote_file(f"{SMERITY}/wikitext-2-v1.zip", 4_475_746, "wikitext-2/", WIKI)
-WIKITEXT103 = remote_file(f"{SMERITY}/wikitext-103-v1.zip", 190_229_076, "wikitext-103/", WIKI)
-PTB = [
-    remote_file(f"{TREEBANK}/ptb.train.txt", 5_101_618),
-    remote_file(f"{TREEBANK}/ptb.valid.txt", 399_782),
-    remote_file(f"{TREEBANK}/ptb.test.txt", 449_945),
-]
-LM1B = remote_file(
+SHAKESPEARE = make_file(f"{KARPATHY}/input.txt", 1_115_394)
+ENWIK8 = make_file("http://mattmahoney.net/dc/enwik8.zip", 36_445_475, "", ["enwik8"])
+TEXT8 = make_file("http://mattmahoney.net/dc/text8.zip", 31_344_016, "", ["text8"])
+WIKITEXT2 = make_file(f"{SMERITY}/wikitext-2-v1.zip", 4_475_746, "wikitext-2/", WIKI)
+WIKITEXT103 = make_file(f"{SMERITY}/wikitext-103-v1.zip", 190_229_076, "wikitext-103/", WIKI)
+PTB_SIZES = {"train": 5_101_618, "valid": 399_782, "test": 449_945}
+PTB = [make_file(f"{TREEBANK}/ptb.{name}.txt", size) for name, size in PTB_SIZES.items()]
+LM1B = make_file(
     f"http://www.statmt.org/lm-benchmark/{BILLION}.tar.gz",
     1_792_209_805,
     f"{BILLION}/",

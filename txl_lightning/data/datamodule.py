@@ -5,8 +5,9 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property, wraps
+from inspect import cleandoc, getdoc
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from lightning.pytorch import LightningDataModule
 
@@ -18,7 +19,6 @@ from .stream import Segment, Stream, TrainingLoader, check_length
 from .tasks import TaskStore
 from .tokens import (
     SHORTEST,
-    Examples,
     FixedLengths,
     RestartedOrder,
     RolledOrder,
@@ -33,7 +33,29 @@ SHAPE = ("batch_size", "tgt_len", "ext_len")
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """Rows and segments in which a text is read; `CorpusDataModule` explains each setting."""
+    """Rows and segments in which a text is read.
+
+    Args:
+        tgt_len: Tokens per segment.
+        batch_size: Rows read in parallel, over all devices together.
+        ext_len: Tokens before a segment that it reads again: context with gradients, not scored.
+            Memory ends before them.
+        eval_tgt_len: Tokens per segment in validation, test and predict; default tgt_len.
+        eval_batch_size: Rows in validation, test and predict; default batch_size.
+        eval_ext_len: Tokens read again in validation, test and predict; default ext_len.
+        eval_warmup_len: Unscored tokens that each row except the first reads before its own, in
+            validation, test and predict.
+        order: Order of the training text: ordered; rolled, each row from another offset in each
+            pass; or shuffled, documents in another order in each pass.
+        segments: Lengths of training segments: fixed, tgt_len each; or varlen, random around
+            tgt_len.
+        restart_len: Tokens of a training row in which memory starts anew at one random place, as at
+            the start of a document; null: it does so at documents only.
+        seed: Random seed of rolled, shuffled, varlen and restart_len.
+        micro_batches: Micro-batches into which each device splits its rows in training: only one is
+            in memory, and activations are computed twice.
+        allow_mismatch: Continue although a checkpoint is of another text or vocabulary.
+    """
 
     tgt_len: int = 64
     batch_size: int = 16
@@ -70,6 +92,10 @@ class CorpusConfig(DataConfig, StreamConfig):
         StreamConfig.__post_init__(self)
 
 
+EXPLAINED = [getdoc(kind).partition("Args:\n")[2] for kind in (DataConfig, StreamConfig)]
+"""The explanations of all settings."""
+
+
 class CorpusDataModule(LightningDataModule):
     """Text -> ids -> memory-mapped store -> ordered streams for a Trainer.
 
@@ -77,49 +103,11 @@ class CorpusDataModule(LightningDataModule):
     >>> data.vocab.decode(next(iter(data.train_dataloader())).tokens_BL[0, :12])
     'to be or not'
 
-    Args:
-        corpus: Text by name: downloaded once; python_source is the running Python's library, and
-            sort, copy and recall are generated.
-        path: Your own text instead of the corpus: a file, a folder or archive of documents,
-            JSON lines, or three of these for train, val and test.
-        ids: Token ids instead of a text: .npy, flat .bin, Megatron's .bin beside its .idx,
-            datatrove's .ds; one file, three for train, val and test, or a folder.
-        store: A store made by prepare --out, instead of a text: a folder, or a URL (s3://...).
-        cache_gigabytes: Limit of a URL's blocks that are copied to data_dir; default none is.
-        vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
-            tokenizer.json, or words, one per line; default the corpus's own, or bytes.
-        document_unit: Unit of documents, which attend to nothing before them; default the
-            corpus's own, the files of a folder or archive, otherwise none.
-        split: Fractions for train, val and test if the text is not already split; they add up to 1.
-        words: Rules of words; default those of the corpus's published results.
-        subwords: Training of subwords.
-        task: Sizes of sort, copy and recall.
-        id_options: How files of ids are read.
-        data_dir: Data directory; default $TXL_DATA, or data.
-        tgt_len: Tokens per segment.
-        batch_size: Rows read in parallel, over all devices together.
-        ext_len: Tokens before a segment that it reads again: context with gradients, not scored.
-            Memory ends before them.
-        eval_tgt_len: Tokens per segment in validation, test and predict; default tgt_len.
-        eval_batch_size: Rows in validation, test and predict; default batch_size.
-        eval_ext_len: Tokens read again in validation, test and predict; default ext_len.
-        eval_warmup_len: Unscored tokens that each row except the first reads before its own, in
-            validation, test and predict.
-        order: Order of the training text: ordered; rolled, each row from another offset in each
-            pass; or shuffled, documents in another order in each pass.
-        segments: Lengths of training segments: fixed, tgt_len each; or varlen, random around
-            tgt_len.
-        restart_len: Tokens of a training row in which memory starts anew at one random place, as at
-            the start of a document; null: it does so at documents only.
-        seed: Random seed of rolled, shuffled, varlen and restart_len.
-        micro_batches: Micro-batches into which each device splits its rows in training: only one is
-            in memory, and activations are computed twice.
-        allow_mismatch: Continue although a checkpoint is of another text or vocabulary.
-
-    Raises:
-        ValueError: an unknown or invalid setting.
-        DataError: an unusable text (when it is prepared).
+    An unknown or invalid setting is a ValueError; an unusable text is a DataError, once prepared.
     """
+
+    # Both configs explain their settings; help and jsonargparse show all of them.
+    __doc__ = "\n".join([cleandoc(__doc__), "\nArgs:", *EXPLAINED])
 
     # With the parameters of CorpusConfig, which help and jsonargparse show.
     @wraps(CorpusConfig.__init__, assigned=())
@@ -131,9 +119,7 @@ class CorpusDataModule(LightningDataModule):
         self.config = CorpusConfig(**settings)
 
     @classmethod
-    def from_texts(
-        cls, texts: Iterable[str], path: str | Path, **settings: Any
-    ) -> "CorpusDataModule":
+    def from_texts(cls, texts: Iterable[str], path: str | Path, **settings: Any) -> Self:
         """Save texts, each a document, as JSON lines; return the module that reads this file.
 
         Evaluation and resuming need this file, not the texts.
@@ -143,7 +129,7 @@ class CorpusDataModule(LightningDataModule):
 
     @cached_property
     def store(self) -> Store | TaskStore:
-        return self.config.open()
+        return self.config.open_text()
 
     @property
     def vocab(self) -> Vocabulary:
@@ -170,7 +156,7 @@ class CorpusDataModule(LightningDataModule):
             "python": platform.python_version(),
         }
         names = [f"{stage}{name}" for stage in ("", "eval_") for name in SHAPE]
-        self.save_hyperparameters({"data": data | self._settings(names)})
+        self.save_hyperparameters({"data": data | self._select_settings(names)})
 
     def train_dataloader(self) -> TrainingLoader:
         config, tokens, order = self.config, self.store.text("train"), None
@@ -183,7 +169,7 @@ class CorpusDataModule(LightningDataModule):
         if config.order == "rolled":
             order = RolledOrder(tokens, config.seed)
         elif config.order == "shuffled":
-            if isinstance(tokens, Examples) or len(tokens.starts) < 2:
+            if len(tokens.starts) < 2:
                 fix = "give a folder or tar of documents, or set data.document_unit to lines"
                 raise DataError(f"data.order: invalid shuffled for a text in one piece; {fix}")
             order = ShuffledOrder(tokens, config.seed)
@@ -199,28 +185,28 @@ class CorpusDataModule(LightningDataModule):
         batches = self.trainer.overfit_batches if self.trainer else 0
         # Lightning also accepts a fraction of a pass.
         n_segment = batches if isinstance(batches, int) else round(batches * len(stream))
-        return TrainingLoader(stream, self.read_as(), n_segment or None)
+        return TrainingLoader(stream, self.list_reading_settings(), n_segment or None)
 
     def val_dataloader(self) -> Stream:
-        return self._evaluation_stream("val")
+        return self._make_evaluation_stream("val")
 
     def test_dataloader(self) -> Stream:
-        return self._evaluation_stream("test")
+        return self._make_evaluation_stream("test")
 
     predict_dataloader = test_dataloader
 
-    def read_as(self) -> dict[str, Any]:
+    def list_reading_settings(self) -> dict[str, Any]:
         """Return all settings that a position in the training text depends on."""
         names = ("batch_size", "tgt_len", "ext_len", "order", "segments", "restart_len")
         drawn = self.config.order, self.config.segments, self.config.restart_len
         if drawn != ("ordered", "fixed", None):
             names += ("seed",)
-        return {"text": self.store.fingerprint} | self._settings(names)
+        return {"text": self.store.fingerprint} | self._select_settings(names)
 
     def on_before_batch_transfer(self, segment: Segment, dataloader_idx: int) -> Segment:
         # Copies from unpinned memory wait until the GPU has finished earlier work.
         on_gpu = self.trainer and self.trainer.strategy.root_device.type == "cuda"
-        return segment.pinned() if on_gpu else segment
+        return segment.pin_memory() if on_gpu else segment
 
     def state_dict(self) -> dict[str, Any]:
         return {"vocab": self.vocab.to_json(), "fingerprint": self.store.fingerprint}
@@ -245,10 +231,10 @@ class CorpusDataModule(LightningDataModule):
         if changed:
             warnings.warn(f"{changed}; data.allow_mismatch is true", stacklevel=2)
 
-    def _settings(self, names: Iterable[str]) -> dict[str, Any]:
+    def _select_settings(self, names: Iterable[str]) -> dict[str, Any]:
         return {name: getattr(self.config, name) for name in names}
 
-    def _evaluation_stream(self, split: str) -> Stream:
+    def _make_evaluation_stream(self, split: str) -> Stream:
         config, tokens = self.config, self.store.text(split)
         lengths, rank = FixedLengths(config.eval_tgt_len), self._find_rank(config.eval_batch_size)
         unscored = {"warmup_len": config.eval_warmup_len, "ext_len": config.eval_ext_len}

@@ -53,18 +53,15 @@ TEXT, ENDS = "text", "ends"
 
 @dataclass(frozen=True)
 class FileSlice:
-    """The bytes of a file from `start` up to `stop`.
-
-    Args:
-        text: these bytes, if they have been read already.
-        on_read: called with the size of each piece read, for a progress bar.
-    """
+    """The bytes of a file from `start` up to `stop`."""
 
     path: Path
     start: int
     stop: int
     text: bytes | None = field(default=None, repr=False)
+    """These bytes, if they have been read already."""
     on_read: Advance | None = field(default=None, repr=False, compare=False)
+    """Called with the size of each piece read, for a progress bar."""
 
     @property
     def n_byte(self) -> int:
@@ -89,7 +86,7 @@ class FileSlice:
         """Return the slice of the file from `start` up to `stop`, which are inside this one."""
         return replace(self, start=start, stop=stop)
 
-    def pieces(self, vocab: Any) -> Iterator[tuple[Any, Sequence[int]]]:
+    def encode_pieces(self, vocab: Any) -> Iterator[tuple[Any, Sequence[int]]]:
         """Yield ids, and where documents begin among them besides the first."""
         return ((ids, ()) for ids in vocab.encode(self))
 
@@ -106,11 +103,10 @@ def whole_file(path: Path) -> list[FileSlice]:
 
 
 def split_documents(slices: Iterable[FileSlice], unit: DocumentUnit) -> Iterator[FileSlice]:
-    """Yield the documents of a text, in order."""
+    if unit == "files":
+        yield from slices
+        return
     for part in slices:
-        if unit == "files":
-            yield part
-            continue
         start = part.start
         with part.path.open("rb") as file:
             file.seek(start)
@@ -140,7 +136,7 @@ def verify_file(path: Path, checksum: str) -> None:
         raise DataError(f"{path}: wrong file ({difference}); remove it, or pass data.path")
 
 
-def cached_by_mtime(
+def cache_result(
     key: Any, paths: Iterable[Path], data_dir: Path, compute: Callable[[], Any]
 ) -> Any:
     """Return `compute()` of some files, cached until they are changed or copied."""
@@ -162,12 +158,13 @@ def cached_by_mtime(
     return result
 
 
-def unpacker(path: Path) -> Callable[[Path, Path], None] | None:
+def find_unpacker(path: Path) -> Callable[[Path, Path], None] | None:
     """Return the function that unpacks a file into a folder; None if it is not packed."""
     if path.name.endswith(TARS):
         return unpack_tar
-    by_suffix = {".zip": unpack_zip, LINES: unpack_lines} | dict.fromkeys(COMPRESSED, decompress)
-    return by_suffix.get(path.suffix)
+    if path.suffix in COMPRESSED:
+        return unpack_compressed
+    return {".zip": unpack_zip, LINES: unpack_lines}.get(path.suffix)
 
 
 @contextmanager
@@ -235,7 +232,7 @@ def read_member_count(archive: Path) -> int:
     return int.from_bytes(record[6:8], "little")
 
 
-def decompress(archive: Path, folder: Path) -> None:
+def unpack_compressed(archive: Path, folder: Path) -> None:
     """Unpack the single file in a .gz, .bz2 or .xz."""
     with refuse_damage(archive), COMPRESSED[archive.suffix](archive) as packed:
         parts = ((chunk, archive.stem, len(chunk), True) for chunk in read_chunks(packed))

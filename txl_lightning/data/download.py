@@ -34,21 +34,21 @@ def download_file(remote: RemoteFile, target: Path) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{target}.lock"):
                 if not target.exists():
-                    return _download(remote, target)
+                    return _download_missing(remote, target)
     verify_file(target, remote.checksum)
     return target
 
 
-def _download(remote: RemoteFile, target: Path) -> Path:
+def _download_missing(remote: RemoteFile, target: Path) -> Path:
     part = target.with_name(f"{target.name}.part")
     if part.exists() and part.stat().st_size > remote.n_byte:
         part.unlink()
     print_notice(f"downloading {remote.url} to {target}")
     try:
-        _retry(remote, part)
+        _retry_download(remote, part)
         problem = None
     except requests.RequestException as error:
-        problem = f"cannot be read ({_reason(error)})"
+        problem = f"cannot be read ({_describe_error(error)})"
     if not problem and (difference := find_difference(part, remote.checksum)):
         wrong = part.replace(target.with_name(f"{target.name}.wrong"))
         problem = f"is a wrong file ({difference}; kept as {wrong})"
@@ -60,7 +60,7 @@ def _download(remote: RemoteFile, target: Path) -> Path:
     return target
 
 
-def _retry(remote: RemoteFile, part: Path) -> None:
+def _retry_download(remote: RemoteFile, part: Path) -> None:
     """Retry until the file is complete; raise the error of the last attempt."""
     for delay in (*DELAYS, None):
         try:
@@ -70,7 +70,7 @@ def _retry(remote: RemoteFile, part: Path) -> None:
             is_temporary = code in TEMPORARY or code >= 500 or isinstance(error, BROKEN)
             if delay is None or not is_temporary:
                 raise
-            print_notice(f"{remote.url}: {_reason(error)}; again in {delay:g} s")
+            print_notice(f"{remote.url}: {_describe_error(error)}; again in {delay:g} s")
         time.sleep(delay)
 
 
@@ -100,8 +100,7 @@ def _append_rest(remote: RemoteFile, part: Path) -> None:
         raise requests.ConnectionError(f"connection closed at {start:,} of {end:,} bytes")
 
 
-def _reason(error: BaseException) -> str:
-    """Return the innermost error as short text."""
+def _describe_error(error: BaseException) -> str:
     if isinstance(error, requests.HTTPError):
         return f"HTTP {error.response.status_code}"
     while error.__context__:

@@ -52,19 +52,15 @@ class IdOptions:
 
 @dataclass(frozen=True)
 class IdSlice(FileSlice):
-    """The ids in the bytes of a file from `start` up to `stop`.
-
-    Args:
-        dtype: their type, as numpy names it.
-        first: the byte at which the ids of the file begin.
-        starts: positions in the file where documents begin.
-        separator: the id that ends each document.
-    """
+    """The ids in the bytes of a file from `start` up to `stop`."""
 
     dtype: str = "uint16"
     first: int = 0
+    """The byte at which the ids of the file begin."""
     starts: ndarray = field(default_factory=lambda: np.empty(0, np.int64), compare=False)
+    """Positions in the file where documents begin."""
     separator: int | None = None
+    """The id that ends each document."""
 
     @property
     def has_documents(self) -> bool:
@@ -78,7 +74,6 @@ class IdSlice(FileSlice):
 
     @cached_property
     def array(self) -> ndarray:
-        """All ids of the file."""
         return np.memmap(self.path, self.dtype, "r", self.first)
 
     def narrow(self, start: int, stop: int) -> "IdSlice":
@@ -94,10 +89,14 @@ class IdSlice(FileSlice):
         ends = np.flatnonzero(self.array[max(low - 1, 0) : high - 1] == self.separator)
         return np.union1d(starts, ends + max(low, 1))
 
-    def pieces(self, vocab: Vocabulary) -> Iterator[Piece]:
+    def list_windows(self, first: int) -> list[tuple[int, int]]:
+        """Return the bounds of the ids from `first` on that are read at a time."""
+        stop = self.bounds[1]
+        return [(low, min(low + AT_ONCE, stop)) for low in range(first, stop, AT_ONCE)]
+
+    def encode_pieces(self, vocab: Vocabulary) -> Iterator[Piece]:
         """Yield ids, and where documents begin among them; DataError for unknown ids."""
-        for low in range(*self.bounds, AT_ONCE):
-            high = min(low + AT_ONCE, self.bounds[1])
+        for low, high in self.list_windows(self.bounds[0]):
             ids = self.array[low:high]
             lowest, highest = int(ids.min()), int(ids.max())
             if lowest < 0 or highest >= vocab.n_token:
@@ -108,20 +107,15 @@ class IdSlice(FileSlice):
             if self.on_read:
                 self.on_read(ids.nbytes)
 
-    def highest_id(self) -> int:
-        windows = range(*self.bounds, AT_ONCE)
-        ids = (self.array[low : min(low + AT_ONCE, self.bounds[1])] for low in windows)
-        return max(int(each.max()) for each in ids)
+    def find_highest_id(self) -> int:
+        windows = self.list_windows(self.bounds[0])
+        return max(int(self.array[low:high].max()) for low, high in windows)
 
-    def cut(self, position: int) -> "tuple[IdSlice, IdSlice]":
+    def cut_at(self, position: int) -> "tuple[IdSlice, IdSlice]":
         """Cut it at a position in the file, or at the next document."""
-        high = self.bounds[1]
         if self.has_documents:
-            windows = (
-                range(low, min(low + AT_ONCE, high)) for low in range(position, high, AT_ONCE)
-            )
-            found = (self.find_starts(each.start, each.stop) for each in windows)
-            position = next((int(starts[0]) for starts in found if len(starts)), high)
+            found = (self.find_starts(*window) for window in self.list_windows(position))
+            position = next((int(starts[0]) for starts in found if len(starts)), self.bounds[1])
         place = self.first + position * np.dtype(self.dtype).itemsize
         return replace(self, stop=place), replace(self, start=place)
 
@@ -186,7 +180,7 @@ def cut_ids(slices: Sequence[IdSlice], fractions: Sequence[float]) -> Splits:
         if rest and n_taken < end * total:
             low, high = rest[0].bounds
             share = (end * total - n_taken) / rest[0].n_byte
-            head, rest[0] = rest[0].cut(low + int(share * (high - low)))
+            head, rest[0] = rest[0].cut_at(low + int(share * (high - low)))
             taken.append(head)
             n_taken += head.n_byte
     return {split: [part for part in parts if part.n_byte] for split, parts in splits.items()}
@@ -208,11 +202,9 @@ def open_ids(path: Path, starts: Path | None, options: IdOptions) -> IdSlice:
     else:
         with path.open("rb") as file:
             header = file.read(24)
-        code, is_packed = header[15:16], header.startswith(LITGPT)
-        dtype = np.dtype(
-            LITGPT_TYPES.get(code, "uint16") if is_packed else options.dtype or "uint16"
-        )
-        first = len(header) * is_packed
+        is_packed = header.startswith(LITGPT)
+        name = LITGPT_TYPES.get(header[15:16]) if is_packed else options.dtype
+        dtype, first = np.dtype(name or "uint16"), len(header) * is_packed
     expected = n_byte - (n_byte - first) % dtype.itemsize if n_id is None else n_id * dtype.itemsize
     if n_byte != expected:
         raise DataError(f"{path}: truncated: {n_byte:,} bytes; expected {expected:,} of {dtype}")

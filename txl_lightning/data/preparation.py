@@ -5,9 +5,10 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ from ..files import (
     write_text,
 )
 from ..progress import show_progress
-from .documents import SPLITS, DocumentUnit, FileSlice, cached_by_mtime
+from .documents import SPLITS, DocumentUnit, FileSlice, cache_result
 from .id_files import IDS, IdOptions
 from .store import Store
 from .store_parts import Part, hash_bytes
-from .units import RECORD, Unit, plan_units
+from .units import RECORD, Unit, plan_split
 from .vocab import BUILT_IN, SubwordOptions, WordOptions, build_vocabulary, load_vocabulary
 from .vocab.base import Ids
 from .workers import Workers, build_here, find_missing
@@ -52,10 +53,12 @@ class Recipe:
     id_options: IdOptions | None = None
     """Options of files of ids; None for a text."""
 
-    def plan(self) -> list[Unit]:
-        """Return the units of the text, which workers encode."""
-        in_lines = not self.id_options and (self.vocab != "bytes" or self.document_unit == "lines")
-        return plan_units(self.splits, self.document_unit, in_lines)
+    def plan_units(self) -> list[Unit]:
+        """Return the units of train, val and test, in order, which workers encode."""
+        kind, has_text = self.document_unit, not self.id_options
+        in_lines = has_text and (self.vocab != "bytes" or kind == "lines")
+        units = (plan_split(name, self.splits[name], kind, in_lines) for name in SPLITS)
+        return [*chain.from_iterable(units)]
 
 
 def prepare_text(
@@ -72,8 +75,7 @@ def prepare_text(
     create_folder(folder, build)
     if problem := Store(folder).find_damage(data_dir, whole):
         try:
-            is_usable = lambda: not Store(folder).find_damage(data_dir, whole)  # noqa: E731
-            create_folder(folder, build, is_usable)
+            create_folder(folder, build, lambda: not Store(folder).find_damage(data_dir, whole))
         except StorageError as error:
             raise DataError(f"{problem}; {error}") from error
         print_notice(f"warning: {problem}; the text was encoded again")
@@ -85,26 +87,17 @@ def hash_text(splits: Mapping[str, Sequence[FileSlice]], data_dir: Path) -> str:
     slices = [part for name in SPLITS for part in splits[name]]
     paths = dict.fromkeys(part.path for part in slices)
     cuts = [(str(part.path), part.start, part.stop) for part in slices]
-
-    def hash_slices() -> str:
-        sha256 = hashlib.sha256()
-        for part in slices:
-            for chunk in part.chunks():
-                sha256.update(chunk)
-        return sha256.hexdigest()
-
+    chunks = (chunk for part in slices for chunk in part.chunks())
     try:
-        return cached_by_mtime(["sha256", cuts], paths, data_dir, hash_slices)
+        return cache_result(["sha256", cuts], paths, data_dir, partial(hash_chunks, chunks))
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
 
-def hash_starts(recipe: Recipe) -> str:
-    """Return a checksum of the positions where documents begin in files of ids."""
+def hash_chunks(chunks: Iterable[bytes | np.ndarray]) -> str:
     sha256 = hashlib.sha256()
-    for split in SPLITS:
-        for part in recipe.splits[split]:
-            sha256.update(np.ascontiguousarray(part.starts, "<i8"))
+    for chunk in chunks:
+        sha256.update(chunk)
     return sha256.hexdigest()
 
 
@@ -121,7 +114,9 @@ def describe_recipe(recipe: Recipe, sha256: str | None) -> dict[str, Any]:
         "cuts": short_hash(sizes),
     }
     if recipe.id_options:
-        description["ids"] = asdict(recipe.id_options) | {"starts": hash_starts(recipe)}
+        parts = chain.from_iterable(recipe.splits[name] for name in SPLITS)
+        starts = hash_chunks(np.ascontiguousarray(part.starts, "<i8") for part in parts)
+        description["ids"] = asdict(recipe.id_options) | {"starts": starts}
     match recipe.vocab:
         case "words":
             description["words"] = asdict(recipe.words)
@@ -157,7 +152,7 @@ def build_share(
                 write_json(description, saved)
         expected = "parts of the same text and settings; remove it"
         require(read_json(saved) == description, "out", work, expected)
-        build_parts(work, recipe.plan()[nth - 1 :: n_share], workers)
+        build_parts(work, recipe.plan_units()[nth - 1 :: n_share], workers)
 
 
 def join_shares(recipe: Recipe, folder: Path) -> Store:
@@ -168,7 +163,7 @@ def join_shares(recipe: Recipe, folder: Path) -> Store:
             # Another process may have joined them.
             if not folder.is_dir():
                 require(work.is_dir(), "join", work, "the parts that prepare --part has built")
-                join_parts(work, recipe.plan(), read_json(work / "recipe.json"))
+                join_parts(work, recipe.plan_units(), read_json(work / "recipe.json"))
                 os.replace(work, folder)
                 remove_records(folder)
     store = Store(folder)
@@ -184,7 +179,7 @@ def build_store(
 ) -> None:
     """Write the vocabulary, all parts and the manifest into a folder."""
     save_vocabulary(folder, recipe)
-    build_parts(folder, units := recipe.plan(), workers)
+    build_parts(folder, units := recipe.plan_units(), workers)
     join_parts(folder, units, description)
     remove_records(folder)
 
@@ -200,13 +195,12 @@ def build_parts(folder: Path, units: Sequence[Unit], workers: Workers) -> None:
 
 
 def save_vocabulary(folder: Path, recipe: Recipe) -> None:
-    """Build or load the vocabulary, and save it."""
     with show_progress("vocabulary", None) as advance:
         names = BUILT_IN.get(recipe.vocab, ("train",))
         slices = [part for name in names for part in recipe.splits[name]]
         watched = [replace(part, on_read=advance) for part in slices]
         if recipe.vocab == IDS:
-            ids = (part.highest_id() for name in SPLITS for part in recipe.splits[name])
+            ids = (part.find_highest_id() for name in SPLITS for part in recipe.splits[name])
             vocab = Ids(recipe.id_options.n_token or 1 + max(ids, default=0))
         else:
             vocab = build_vocabulary(recipe.vocab, watched, recipe.words, recipe.subwords)

@@ -129,7 +129,7 @@ class DataConfig:
     def data_folder(self) -> Path:
         return Path(self.data_dir or os.environ.get("TXL_DATA") or "data").expanduser()
 
-    def recipe(self) -> Recipe:
+    def make_recipe(self) -> Recipe:
         """Find or download the text, and return the recipe of its store."""
         paths = [Path(path).expanduser() for path in self.paths]
         words, id_options = WordOptions(), None
@@ -149,7 +149,7 @@ class DataConfig:
         options = (self.words.fill(words), self.subwords, id_options)
         return Recipe(splits, self.vocab_name, None if unit == "none" else unit, *options)
 
-    def open(self, whole: bool = False, workers: Workers = build_here) -> Store | TaskStore:
+    def open_text(self, whole: bool = False, workers: Workers = build_here) -> Store | TaskStore:
         """Return the prepared text or a task; DataError if it is unavailable or cannot be encoded.
 
         With `whole`, all prepared files are compared with their checksums.
@@ -162,10 +162,10 @@ class DataConfig:
             limit = int((self.cache_gigabytes or 0) * 1e9)
             cache = DiskCache(self.data_folder / "prepared" / "blocks", limit) if limit else None
             return open_store(self.store, whole, cache)
-        return prepare_text(self.recipe(), self.data_folder, whole, workers)
+        return prepare_text(self.make_recipe(), self.data_folder, whole, workers)
 
     def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
-        """Encode a split with a given vocabulary in a permanent folder; DataError as in `open`.
+        """Encode a split with a vocabulary in a permanent folder; DataError as in `open_text`.
 
         A store must have this vocabulary.
         """
@@ -175,7 +175,7 @@ class DataConfig:
             if theirs != ours:
                 raise DataError(f"{self.store}: vocabulary {theirs}; the checkpoint's is {ours}")
             return EvalText.from_store(self.name, store, split)
-        recipe, saved = self.recipe(), folder / "vocab.json"
+        recipe, saved = self.make_recipe(), folder / "vocab.json"
         nonempty = [name for name, parts in recipe.splits.items() if any(p.n_byte for p in parts)]
         if split not in nonempty:
             raise DataError(f"{self.name}: its {split} text is empty; give another split")

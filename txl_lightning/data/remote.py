@@ -3,13 +3,13 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy import ndarray
@@ -48,25 +48,20 @@ class RemoteFiles:
         self.url, self.cache = url, cache
         self.n_row, self.lock = 1, threading.Lock()
         self.blocks: OrderedDict[tuple[str, int], Future] = OrderedDict()
-        self.parts, self.fetcher = ThreadPoolExecutor(THREADS), ThreadPoolExecutor(THREADS)
+        self.map = ThreadPoolExecutor(THREADS).map
+        self.fetcher = ThreadPoolExecutor(THREADS)
 
     def __str__(self) -> str:
         return self.url
 
-    def load(self, name: str, check: Callable[[bytes], T]) -> T:
-        """Return what `check` returns of a small file; DataError if it cannot be read."""
-        return self.fetch(name, None, check)
-
     def load_array(self, name: str, dtype: np.dtype, sums: bytes) -> ndarray:
-        """Return a file as an array, after comparing all of it with its checksums."""
-
         def check(content: bytes) -> ndarray:
             blocks = (content[start : start + BLOCK] for start in range(0, len(content), BLOCK))
             if hash_blocks(blocks) != sums:
                 raise DataError(f"{self.url}/{name}: damaged: its checksum is not the manifest's")
             return np.frombuffer(content, dtype)
 
-        return self.fetch(name, None, check)
+        return self.load(name, check)
 
     def open_ids(
         self, name: str, dtype: np.dtype, sums: bytes, n_id: int, n_token: int
@@ -76,10 +71,7 @@ class RemoteFiles:
     def keep_rows(self, n_row: int) -> None:
         self.n_row = max(self.n_row, n_row)
 
-    def map(self, compute: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
-        return self.parts.map(compute, *arguments)
-
-    def block(self, key: tuple[str, int], fetch: Callable[[int], ndarray]) -> Future:
+    def request_block(self, key: tuple[str, int], fetch: Callable[[int], ndarray]) -> Future:
         """Return a block that is there, on its way, or requested now."""
         with self.lock:
             if key not in self.blocks:
@@ -89,7 +81,7 @@ class RemoteFiles:
                 self.blocks.popitem(last=False)
             return self.blocks[key]
 
-    def fetch(self, name: str, block: int | None, check: Callable[[bytes], T]) -> T:
+    def load(self, name: str, check: Callable[[bytes], T], block: int | None = None) -> T:
         """Return what `check` returns of a file or a block, as soon as it raises no error."""
         path = f"{self.root}/{name}"
         ends = {} if block is None else {"start": block * BLOCK, "end": (block + 1) * BLOCK}
@@ -122,22 +114,16 @@ class RemoteIds:
         wanted = np.unique(nth).tolist()
         # The next block of each row is fetched while this one is read.
         last = len(self.sums) // SUM - 1
-        blocks = {n: self.request(n) for n in [*wanted, *(n + 1 for n in wanted)] if n <= last}
+        numbers = [*wanted, *(n + 1 for n in wanted if n < last)]
+        blocks = {n: self.files.request_block((self.name, n), self.fetch_block) for n in numbers}
         for n in wanted:
             result[nth == n] = blocks[n].result()[index[nth == n] - n * self._per_block]
         return result
 
-    @property
-    def whole(self) -> ndarray:
+    def read_whole(self) -> ndarray:
         return self[np.arange(self.n_id)]
 
-    def check_all(self) -> None:
-        """Nothing: every block is checked when it is fetched."""
-
-    def request(self, block: int) -> Future:
-        return self.files.block((self.name, block), self.fetch)
-
-    def fetch(self, block: int) -> ndarray:
+    def fetch_block(self, block: int) -> ndarray:
         """Return a block: from the cache on disk, or else from its store."""
 
         def check(content: bytes) -> bytes:
@@ -146,7 +132,7 @@ class RemoteIds:
             return content
 
         digest = self.sums[block * SUM : (block + 1) * SUM].hex()
-        fetch = partial(self.files.fetch, self.name, block, check)
+        fetch = partial(self.files.load, self.name, check, block)
         content = self.files.cache.load(digest, fetch, check) if self.files.cache else fetch()
         return np.frombuffer(content, self.dtype)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import DataError
 from ..files import URL, parse_json, short_hash
-from .documents import SPLITS, cached_by_mtime
+from .documents import SPLITS, cache_result
 from .remote import DiskCache, RemoteFiles
 from .store_parts import LocalFiles, Part, PartedText, hash_bytes
 from .tasks import TaskStore
@@ -89,7 +89,7 @@ class Store:
             if whole:
                 self.verify_all()
             elif data_dir:
-                cached_by_mtime("whole", paths, data_dir, self.verify_all)
+                cache_result("whole", paths, data_dir, self.verify_all)
         except DataError as error:
             return str(error)
         except OSError as error:

@@ -42,11 +42,10 @@ def hash_bytes(content: bytes | ndarray) -> str:
 
 
 def hash_blocks(blocks: Iterable[bytes | ndarray]) -> bytes:
-    """Return the checksums of some blocks."""
     return b"".join(hashlib.sha256(block).digest()[:SUM] for block in blocks)
 
 
-def file_blocks(path: Path) -> Iterable[bytes]:
+def read_blocks(path: Path) -> Iterable[bytes]:
     with path.open("rb") as file:
         yield from iter(partial(file.read, BLOCK), b"")
 
@@ -64,41 +63,34 @@ def write_part(stem: Path, pieces: Iterable[Piece], dtype: np.dtype) -> Part:
             ids_file.write(ids.astype(dtype, copy=False).tobytes())
             n_token += len(ids)
         n_document = starts_file.tell() // START.itemsize
-    sums = b"".join(hash_blocks(file_blocks(path)) for path in paths[:2])
+    sums = b"".join(hash_blocks(read_blocks(path)) for path in paths[:2])
     paths[2].write_bytes(sums)
     return Part(n_token, n_document, last_start, hash_bytes(sums))
 
 
 class CheckedIds:
-    """Ids in a file, memory-mapped; each block is compared with its checksum when first read.
-
-    Args:
-        n_token: the size of the vocabulary; all ids are smaller.
-    """
+    """Ids in a file, memory-mapped; each block is compared with its checksum when first read."""
 
     def __init__(self, path: Path, dtype: np.dtype, sums: bytes, n_token: int) -> None:
         self.path, self.sums, self.n_token = path, sums, n_token
-        self.whole = map_array(path, dtype)
+        self.ids = map_array(path, dtype)
         self._per_block = BLOCK // dtype.itemsize
         self._is_new = np.ones(len(sums) // SUM, bool)
 
-    def __len__(self) -> int:
-        return len(self.whole)
-
     def __getitem__(self, index: ndarray) -> ndarray:
         nth = index // self._per_block
-        if self._is_new[nth].any():
-            for block in np.unique(nth[self._is_new[nth]]):
-                self.check(int(block))
-        return self.whole[index]
+        if (is_new := self._is_new[nth]).any():
+            for block in np.unique(nth[is_new]).tolist():
+                self.check_block(block)
+        return self.ids[index]
 
-    def check_all(self) -> None:
-        for block in np.flatnonzero(self._is_new):
-            self.check(int(block))
+    def read_whole(self) -> ndarray:
+        for block in np.flatnonzero(self._is_new).tolist():
+            self.check_block(block)
+        return self.ids
 
-    def check(self, block: int) -> None:
-        """Raise a DataError if a block is damaged, or has an id outside the vocabulary."""
-        ids = self.whole[block * self._per_block : (block + 1) * self._per_block]
+    def check_block(self, block: int) -> None:
+        ids = self.ids[block * self._per_block : (block + 1) * self._per_block]
         try:
             check_block(str(self.path), block, ids, self.sums, self.n_token)
         except DataError:
@@ -128,6 +120,7 @@ class LocalFiles:
     """The files of a store in a folder."""
 
     folder: Path
+    map = staticmethod(map)
 
     def __str__(self) -> str:
         return str(self.folder)
@@ -138,15 +131,12 @@ class LocalFiles:
 
     def load_array(self, name: str, dtype: np.dtype, sums: bytes) -> ndarray:
         """Return a file as an array, after comparing all of it with its checksums."""
-        if hash_blocks(file_blocks(path := self.folder / name)) != sums:
+        if hash_blocks(read_blocks(path := self.folder / name)) != sums:
             raise DataError(f"{path}: damaged: its checksum is not the manifest's")
         return map_array(path, dtype)
 
     def keep_rows(self, n_row: int) -> None:
         """Nothing: the system keeps what is read again."""
-
-    def map(self, compute: Callable[..., ndarray], *arguments: Iterable) -> Iterable[ndarray]:
-        return map(compute, *arguments)
 
     def open_ids(
         self, name: str, dtype: np.dtype, sums: bytes, n_id: int, n_token: int
@@ -162,15 +152,9 @@ class TextPart(NamedTuple):
 
 
 class PartedText:
-    """The tokens of a split; a part is opened when it is first read.
+    """The tokens of a split, whose name is the parts' folder; a part is opened when first read."""
 
-    Args:
-        split: the folder of the parts: train, val or test.
-        parts: the parts, in the order of the text.
-        n_token: the size of the vocabulary.
-    """
-
-    row_multiple = 1
+    row_multiple = n_unscored = 1
 
     def __init__(
         self, files: LocalFiles, split: str, parts: Sequence[Part], dtype: np.dtype, n_token: int
@@ -189,15 +173,10 @@ class PartedText:
 
     def ids_at(self, position_BL: ndarray) -> ndarray:
         self.files.keep_rows(len(position_BL))
-        return self._gather(position_BL, lambda nth, place_K: self.open_part(nth).ids[place_K])
+        return self._map_parts(position_BL, lambda nth, place_K: self.open_part(nth).ids[place_K])
 
     def doc_position(self, position_BL: ndarray) -> ndarray:
-        """Return the number of tokens of the same document before each position."""
-        return position_BL - self._gather(position_BL, self._find_starts)
-
-    def is_target(self, position_BL: ndarray) -> ndarray:
-        """Return True where a token is a target."""
-        return np.ones(position_BL.shape, bool)
+        return position_BL - self._map_parts(position_BL, self._find_starts)
 
     @property
     def starts(self) -> ndarray:
@@ -209,32 +188,26 @@ class PartedText:
     @property
     def whole(self) -> ndarray:
         """All ids, after checking them; those of one part are memory-mapped."""
-        opened = [self.open_part(nth) for nth in range(len(self.parts))]
-        for part in opened:
-            part.ids.check_all()
-        if len(opened) == 1:
-            return opened[0].ids.whole
-        return np.concatenate([np.empty(0, self.dtype), *(part.ids.whole for part in opened)])
+        parts = [self.open_part(nth).ids.read_whole() for nth in range(len(self.parts))]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, self.dtype), *parts])
 
     def list_files(self) -> Iterator[tuple[str, int]]:
-        """Yield the names of all files, and their sizes."""
         for nth, part in enumerate(self.parts):
             sizes = (part.n_token * self.dtype.itemsize, part.n_document * START.itemsize)
             n_block = sum(-(-size // BLOCK) for size in sizes)
             for kind, size in zip(("ids", "starts", "sums"), (*sizes, n_block * SUM), strict=True):
-                yield f"{part_name(self.split, nth)}.{kind}", size
+                yield f"{name_part(self.split, nth)}.{kind}", size
 
-    def _gather(self, position_BL: ndarray, compute: Callable[[int, ndarray], ndarray]) -> ndarray:
-        """Return what `compute` finds for the positions within each part."""
+    def _map_parts(self, position_BL: ndarray, find: Callable[[int, ndarray], ndarray]) -> ndarray:
+        """Return the results of `find` for the positions within each part."""
         # Padding after the last token belongs to the last part.
         nth_BL = np.searchsorted(self.first_P[:-1], position_BL, "right") - 1
+        place_BL = position_BL - self.first_P[nth_BL]
         result_BL = np.empty(position_BL.shape, START)
         nths = np.unique(nth_BL).tolist()
         masks = [nth_BL == nth for nth in nths]
-        places = [
-            position_BL[mask] - self.first_P[nth] for nth, mask in zip(nths, masks, strict=True)
-        ]
-        for mask, found in zip(masks, self.files.map(compute, nths, places), strict=True):
+        places = [place_BL[mask] for mask in masks]
+        for mask, found in zip(masks, self.files.map(find, nths, places), strict=True):
             result_BL[mask] = found
         return result_BL
 
@@ -245,7 +218,7 @@ class PartedText:
         return np.where(before_K < 0, self.continued_P[nth], self.first_P[nth] + starts[before_K])
 
     def _open_part(self, nth: int) -> TextPart:
-        part, stem = self.parts[nth], part_name(self.split, nth)
+        part, stem = self.parts[nth], name_part(self.split, nth)
 
         def check_sums(content: bytes) -> bytes:
             if hash_bytes(content) != part.checksum:
@@ -259,5 +232,5 @@ class PartedText:
         return TextPart(ids, self.files.load_array(f"{stem}.starts", START, sums[n_byte:]))
 
 
-def part_name(split: str, nth: int) -> str:
+def name_part(split: str, nth: int) -> str:
     return f"{split}/{nth:05}"

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,9 +66,8 @@ class Segment(NamedTuple):
         require(is_pair, "batch", f"a {type(batch).__name__}", expected)
         tokens_BL, targets_BL = pair
         shapes = f"shapes {[*tokens_BL.shape]} and {[*targets_BL.shape]}"
-        require(
-            tokens_BL.dim() == 2 and len({p.shape for p in pair}) == 1, "batch", shapes, expected
-        )
+        is_batch = tokens_BL.dim() == 2 and tokens_BL.shape == targets_BL.shape
+        require(is_batch, "batch", shapes, expected)
         # After an id outside the vocabulary, a GPU would compute nothing more.
         for ids in (tokens_BL.flatten(), targets_BL[targets_BL != IGNORED]):
             low, high = torch.cat([ids, ids.new_zeros(1)]).aminmax()
@@ -93,7 +93,7 @@ class Segment(NamedTuple):
         on_host = self.targets_BL if self.targets_BL.is_cpu else self.host_targets_BL
         return self._replace(**tensors, host_targets_BL=on_host)
 
-    def pinned(self) -> Segment:
+    def pin_memory(self) -> Segment:
         """Return the segment in pinned memory, from which GPU copies are asynchronous."""
         return self._replace(**{name: getattr(self, name).pin_memory() for name in TENSORS})
 
@@ -103,7 +103,7 @@ class Segment(NamedTuple):
         tensors = {name: getattr(self, name)[which] for name in TENSORS}
         return self._replace(**tensors, host_targets_BL=on_host)
 
-    def targets_for(self, head: Any) -> Tensor:
+    def choose_targets(self, head: Any) -> Tensor:
         """Return the targets where a network's softmax reads them: on its device, or the host."""
         use_host = getattr(head, "reads_targets", False) and self.host_targets_BL is not None
         return self.host_targets_BL if use_host else self.targets_BL
@@ -158,8 +158,8 @@ class Stream:
     def row_len(self) -> int:
         """Tokens in a row, without its warm-up."""
         unit = self.batch_size * self.tokens.row_multiple
-        count = self.end // unit if self.drop_last else -(-self.end // unit)
-        return count * self.tokens.row_multiple
+        n_unit = self.end // unit if self.drop_last else -(-self.end // unit)
+        return n_unit * self.tokens.row_multiple
 
     @property
     def n_target(self) -> int:
@@ -168,24 +168,24 @@ class Stream:
 
     def __len__(self) -> int:
         """Return the number of segments in the first pass."""
-        return self.lengths.count(self.n_target, 0)
+        return self.lengths.count_segments(self.n_target, 0)
 
     def __iter__(self) -> Iterator[Segment]:
         return map(self.segment, range(len(self)))
 
     def segment(self, index: int) -> Segment:
         """Return segment `index` of an endless sequence of passes."""
-        n_pass, start, stop = self.lengths.bounds(self.n_target, index)
+        n_pass, start, stop = self.lengths.find_bounds(self.n_target, index)
         n_context = min(self.ext_len, start)
         column_1T = np.arange(start - n_context, stop + 1)[None] - self.warmup_len
         row_B1 = np.arange(self.batch_size)[:, None]
         order = self.order or TextOrder(self.tokens)
-        position_BT, doc_pos_BT = order.positions(n_pass, row_B1, column_1T, self.row_len)
+        position_BT, doc_pos_BT = order.find_places(n_pass, row_B1, column_1T, self.row_len)
         doc_pos_BT = np.minimum(doc_pos_BT, column_1T + self.warmup_len)
         new = slice(n_context + 1, None)
         target_BL = position_BT[:, new]
-        scored_BL = (doc_pos_BT[:, new] > 0) & (column_1T[:, new] >= 0) & (target_BL < self.end)
-        scored_BL &= self.tokens.is_target(target_BL)
+        is_target_BL = doc_pos_BT[:, new] >= self.tokens.n_unscored
+        scored_BL = is_target_BL & (column_1T[:, new] >= 0) & (target_BL < self.end)
         n_row = self.batch_size // self.world_size
         rows = slice(self.rank * n_row, (self.rank + 1) * n_row)
         ids_BT = self.tokens.ids_at(np.minimum(position_BT[rows], self.end - 1)).astype(np.int64)
@@ -200,11 +200,11 @@ class Stream:
             n_reread=min(self.ext_len, stop),
         )
 
-    def tokens_read(self, n_segment: int) -> int:
+    def count_targets(self, n_segment: int) -> int:
         """Return the targets in the first n_segment segments, over all ranks and passes."""
         if not n_segment:
             return 0
-        n_pass, _, stop = self.lengths.bounds(self.n_target, n_segment - 1)
+        n_pass, _, stop = self.lengths.find_bounds(self.n_target, n_segment - 1)
         return self.batch_size * (n_pass * self.n_target + stop)
 
 
@@ -213,15 +213,13 @@ class TrainingLoader:
     """The endless training stream, which can resume.
 
     Its state counts the segments trained on, not the segments fetched: `commit` after each step.
-
-    Args:
-        read_as: settings of reading; a state with other settings is not used.
-        n_segment: repeat only the first n_segment segments (Lightning's overfit_batches).
     """
 
     stream: Stream
     read_as: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of reading; a state with other settings is not used."""
     n_segment: int | None = None
+    """Repeat only the first n_segment segments (Lightning's overfit_batches)."""
     consumed: int = 0
 
     def __len__(self) -> int:
@@ -229,17 +227,14 @@ class TrainingLoader:
         return sys.maxsize
 
     def __iter__(self) -> Iterator[Segment]:
-        index = self.consumed
-        while True:
+        for index in count(self.consumed):
             nth = index % self.n_segment if self.n_segment else index
             yield self.stream.segment(nth)._replace(index=index)
-            index += 1
 
-    def tokens_seen(self, n_segment: int) -> int:
-        """Return the targets in the first n_segment segments, over all ranks and passes."""
+    def count_targets(self, n_segment: int) -> int:
         n_round, nth = divmod(n_segment, self.n_segment or sys.maxsize)
-        repeated = n_round * self.stream.tokens_read(self.n_segment or 0)
-        return repeated + self.stream.tokens_read(nth)
+        repeated = n_round * self.stream.count_targets(self.n_segment or 0)
+        return repeated + self.stream.count_targets(nth)
 
     def commit(self, segment: Segment) -> None:
         self.consumed = segment.index + 1

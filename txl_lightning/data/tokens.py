@@ -28,6 +28,8 @@ class Text:
     starts: ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     row_multiple = 1
     """Row boundaries are multiples of this number of tokens."""
+    n_unscored = 1
+    """First tokens of a document, which are not targets."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -38,10 +40,6 @@ class Text:
     def doc_position(self, position_BL: ndarray) -> ndarray:
         """Return the number of tokens of the same document before each position."""
         return position_BL - self.starts[np.searchsorted(self.starts, position_BL, "right") - 1]
-
-    def is_target(self, position_BL: ndarray) -> ndarray:
-        """Return True where a token is a target."""
-        return np.ones(position_BL.shape, bool)
 
 
 @dataclass(frozen=True)
@@ -57,22 +55,23 @@ class Examples:
     row_multiple: int
     answer_len: int
 
+    @property
+    def n_unscored(self) -> int:
+        return self.row_multiple - self.answer_len
+
     def __len__(self) -> int:
         return self.n_example * self.row_multiple
 
     def ids_at(self, position_BL: ndarray) -> ndarray:
         nth_BL, column_BL = np.divmod(position_BL, self.row_multiple)
         unique_N, which_BL = np.unique(nth_BL, return_inverse=True)
-        examples = np.stack([self.example(int(nth)) for nth in unique_N])
+        examples = np.stack([self.draw_example(int(nth)) for nth in unique_N])
         return examples[which_BL.reshape(position_BL.shape), column_BL]
 
     def doc_position(self, position_BL: ndarray) -> ndarray:
         return position_BL % self.row_multiple
 
-    def is_target(self, position_BL: ndarray) -> ndarray:
-        return self.doc_position(position_BL) >= self.row_multiple - self.answer_len
-
-    def example(self, nth: int) -> ndarray:
+    def draw_example(self, nth: int) -> ndarray:
         return np.concatenate(self.draw(np.random.default_rng((*self.seed, nth))))
 
 
@@ -86,7 +85,7 @@ class TextOrder:
 
     tokens: Tokens
 
-    def positions(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
+    def find_places(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
         position_BL = np.maximum(row_B1 * row_len + column_1L, 0)
         return position_BL, self.tokens.doc_position(position_BL)
 
@@ -98,7 +97,7 @@ class RolledOrder:
     tokens: Tokens
     seed: int
 
-    def positions(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
+    def find_places(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
         shift_B = np.random.default_rng((self.seed, n_pass)).integers(row_len, size=len(row_B1))
         column_BL = (column_1L + shift_B[:, None]) % row_len
         position_BL = row_B1 * row_len + column_BL
@@ -114,7 +113,7 @@ class ShuffledOrder:
         self.lengths = np.diff(self.starts, append=len(text)).astype(np.uint32)
         self._pass = -1
 
-    def positions(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
+    def find_places(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
         if self._pass != n_pass:
             self._shuffle(n_pass)
         position_BL = np.maximum(row_B1 * row_len + column_1L, 0)
@@ -139,8 +138,8 @@ class RestartedOrder:
     restart_len: int
     seed: int
 
-    def positions(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
-        position_BL, doc_pos_BL = self.order.positions(n_pass, row_B1, column_1L, row_len)
+    def find_places(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
+        position_BL, doc_pos_BL = self.order.find_places(n_pass, row_B1, column_1L, row_len)
         first, last = column_1L[0, [0, -1]] // self.restart_len
         # The last beginning before the segment is in the same part of the row, or the one before.
         for part in range(max(first - 1, 0), last + 1):
@@ -161,12 +160,12 @@ class FixedLengths:
 
     tgt_len: int
 
-    def count(self, total: int, n_pass: int) -> int:
+    def count_segments(self, total: int, n_pass: int) -> int:
         return -(-total // self.tgt_len)
 
-    def bounds(self, total: int, index: int) -> tuple[int, int, int]:
+    def find_bounds(self, total: int, index: int) -> tuple[int, int, int]:
         """Return pass, first column and end of segment `index` in an endless sequence of passes."""
-        n_pass, nth = divmod(index, self.count(total, 0))
+        n_pass, nth = divmod(index, self.count_segments(total, 0))
         return n_pass, nth * self.tgt_len, min((nth + 1) * self.tgt_len, total)
 
 
@@ -177,14 +176,14 @@ class VarlenLengths:
     tgt_len: int
     seed: int
 
-    def count(self, total: int, n_pass: int) -> int:
+    def count_segments(self, total: int, n_pass: int) -> int:
         return len(draw_ends(self, total, n_pass))
 
-    def bounds(self, total: int, index: int) -> tuple[int, int, int]:
+    def find_bounds(self, total: int, index: int) -> tuple[int, int, int]:
         n_pass, first = place = remember_place(self, total)
         while index < first:
-            n_pass, first = n_pass - 1, first - self.count(total, n_pass - 1)
-        while index >= first + (count := self.count(total, n_pass)):
+            n_pass, first = n_pass - 1, first - self.count_segments(total, n_pass - 1)
+        while index >= first + (count := self.count_segments(total, n_pass)):
             n_pass, first = n_pass + 1, first + count
         place[:] = n_pass, first
         ends, nth = draw_ends(self, total, n_pass), index - first
@@ -207,8 +206,8 @@ def draw_ends(lengths: VarlenLengths, total: int, n_pass: int) -> ndarray:
 
 @lru_cache(maxsize=4)
 def remember_place(lengths: VarlenLengths, total: int) -> list[int]:
-    """Return the last pass that `bounds` found and the index of its first segment.
+    """Return the last pass that `find_bounds` found and the index of its first segment.
 
-    `bounds` changes them: a text is read in order, and the first pass is far from the last.
+    `find_bounds` changes them: a text is read in order, and the first pass is far from the last.
     """
     return [0, 0]

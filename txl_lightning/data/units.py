@@ -5,7 +5,7 @@ A text is cut every 64 MiB by its bytes alone, so that parts are the same for an
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,9 +16,9 @@ import numpy as np
 
 from ..files import flush_to_disk, write_json
 from ..progress import Advance
-from .documents import CHUNK, SPLITS, DocumentUnit, FileSlice, split_documents
+from .documents import CHUNK, DocumentUnit, FileSlice, split_documents
 from .id_files import IdSlice
-from .store_parts import BLOCK, part_name, write_part
+from .store_parts import BLOCK, name_part, write_part
 from .vocab import Vocabulary, load_vocabulary
 from .vocab.base import Piece
 
@@ -43,33 +43,23 @@ class Unit(NamedTuple):
 
     @property
     def name(self) -> str:
-        return part_name(self.split, self.nth)
+        return name_part(self.split, self.nth)
 
     @property
     def n_byte(self) -> int:
         return sum(part.n_byte for part in self.slices)
 
 
-def plan_units(
-    splits: Mapping[str, Sequence[FileSlice]], document_unit: DocumentUnit | None, in_lines: bool
-) -> list[Unit]:
-    """Return the units of train, val and test, in order.
+def plan_split(
+    split: str, slices: Iterable[FileSlice], document_unit: DocumentUnit | None, in_lines: bool
+) -> Iterator[Unit]:
+    """Yield the units of a split: whole slices, and pieces of large ones.
 
     With `in_lines`, a unit ends with a line: a vocabulary may join bytes to characters or words,
     but none joins two lines.
     """
-    return [
-        unit
-        for split in SPLITS
-        for unit in plan_split(split, splits[split], document_unit, in_lines)
-    ]
-
-
-def plan_split(
-    split: str, slices: Iterable[FileSlice], document_unit: DocumentUnit | None, in_lines: bool
-) -> Iterator[Unit]:
-    """Yield the units of a split: whole slices, and pieces of large ones."""
-    pieces = [(piece, nth > 0) for part in slices for nth, piece in cut_slice(part, in_lines)]
+    cuts = (enumerate(cut_slice(part, in_lines)) for part in slices)
+    pieces = [(piece, nth > 0) for cut in cuts for nth, piece in cut]
     total = nth = first = 0
     for end, (piece, _) in enumerate(pieces, 1):
         total += piece.n_byte
@@ -80,15 +70,15 @@ def plan_split(
             total, nth, first = 0, nth + 1, end
 
 
-def cut_slice(part: FileSlice, in_lines: bool) -> Iterator[tuple[int, FileSlice]]:
-    """Yield the pieces, with their numbers, of a slice that can be encoded one by one."""
-    start, nth = part.start, 0
+def cut_slice(part: FileSlice, in_lines: bool) -> Iterator[FileSlice]:
+    """Yield the pieces of a slice that can be encoded one by one."""
+    start = part.start
     while part.stop - start > PART:
         stop = find_line(part, start + PART) if in_lines else start + PART
-        yield nth, part.narrow(start, stop)
-        start, nth = stop, nth + 1
+        yield part.narrow(start, stop)
+        start = stop
     if start < part.stop:
-        yield nth, part.narrow(start, part.stop)
+        yield part.narrow(start, part.stop)
 
 
 def find_line(part: FileSlice, offset: int) -> int:
@@ -106,7 +96,7 @@ def find_line(part: FileSlice, offset: int) -> int:
 
 def build_part(folder: Path, unit: Unit, advance: Advance) -> None:
     """Encode a unit with the vocabulary in `folder`; write its part, then RECORD: it is whole."""
-    vocab = load_once(path := folder / "vocab.json", path.stat().st_mtime_ns)
+    vocab = load_vocabulary_once(path := folder / "vocab.json", path.stat().st_mtime_ns)
     has_text = not any(isinstance(part, IdSlice) for part in unit.slices)
     token_bytes = None if has_text else vocab.token_bytes()
     n_byte, n_unknown = unit.n_byte if has_text else 0, 0
@@ -133,7 +123,7 @@ def build_part(folder: Path, unit: Unit, advance: Advance) -> None:
 
 
 @lru_cache(1)
-def load_once(path: Path, changed: int) -> Vocabulary:
+def load_vocabulary_once(path: Path, changed: int) -> Vocabulary:
     return load_vocabulary(path.read_text(encoding="utf-8"))
 
 
@@ -146,7 +136,7 @@ def encode_unit(unit: Unit, vocab: Vocabulary) -> Iterator[Piece]:
             yield vocab.encode_batch(batch)
             continue
         for document in batch:
-            for ids, starts in document.pieces(vocab):
+            for ids, starts in document.encode_pieces(vocab):
                 first = [0] if begins and len(ids) and 0 not in starts[:1] else []
                 yield ids, [*first, *starts]
                 begins = begins and not len(ids)

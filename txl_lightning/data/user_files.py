@@ -19,10 +19,10 @@ from .documents import (
     TARS,
     FileSlice,
     Splits,
-    cached_by_mtime,
+    cache_result,
     find_texts,
+    find_unpacker,
     unpack_lines,
-    unpacker,
     whole_file,
 )
 
@@ -93,9 +93,9 @@ def find_in_file(path: Path, data_dir: Path) -> Contents:
     """Return the texts in a file, unpacked if necessary."""
     # Also of an archive: unpacking it is writing, and its errors are those of writing.
     whole = whole_file(path)
-    if (unpack := unpacker(path)) is None:
+    if (unpack := find_unpacker(path)) is None:
         return {path.name: whole}
-    folder = unpacked_folder(path, data_dir)
+    folder = find_unpacked_folder(path, data_dir)
     create_folder(folder, partial(unpack, path))
     if unpack is unpack_lines:
         return {path.name: find_texts(folder)}
@@ -109,7 +109,7 @@ def find_in_folder(folder: Path, data_dir: Path, unpacked: bool = False) -> Cont
     """
     contents: Contents = {}
     for name, path in list_files(folder, data_dir).items():
-        if path.suffix == LINES or (unpacker(path) and not unpacked):
+        if path.suffix == LINES or (find_unpacker(path) and not unpacked):
             # Inside the copy of the outer archive, so that both are removed together.
             inner = find_in_file(path, folder / ".unpacked" if unpacked else data_dir)
             contents |= {f"{name}/{part}": slices for part, slices in inner.items()}
@@ -120,8 +120,8 @@ def find_in_folder(folder: Path, data_dir: Path, unpacked: bool = False) -> Cont
     return contents
 
 
-def unpacked_folder(archive: Path, data_dir: Path) -> Path:
-    sha256 = cached_by_mtime("sha256", [archive], data_dir, partial(sha256_file, archive))
+def find_unpacked_folder(archive: Path, data_dir: Path) -> Path:
+    sha256 = cache_result("sha256", [archive], data_dir, partial(sha256_file, archive))
     return data_dir / "prepared" / f"{archive.name}-{short_hash([str(archive.absolute()), sha256])}"
 
 
@@ -132,8 +132,8 @@ def remove_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
         yield
     except DataError:
         paths = list_files(path, data_dir).values() if path.is_dir() else [path]
-        for packed in filter(unpacker, paths):
-            shutil.rmtree(unpacked_folder(packed, data_dir), ignore_errors=True)
+        for packed in filter(find_unpacker, paths):
+            shutil.rmtree(find_unpacked_folder(packed, data_dir), ignore_errors=True)
         raise
 
 

@@ -42,7 +42,7 @@ class TokenNats(NamedTuple):
 
 def score_segment(net: Reader, segment: Segment, memory: AnyMemory) -> tuple[Tensor, AnyMemory]:
     """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory for the next one."""
-    targets_BL, doc_pos_BL = segment.targets_for(getattr(net, "head", None)), segment.doc_pos_BL
+    targets_BL, doc_pos_BL = segment.choose_targets(getattr(net, "head", None)), segment.doc_pos_BL
     return net.loss(segment.tokens_BL, targets_BL, memory, doc_pos_BL, segment.n_reread)
 
 
@@ -58,7 +58,7 @@ def score_answers(
     """Return nats_BL, right_BL (the target is the most likely token), and the next memory."""
     h_BLD, memory = read_segment(net, segment, memory)
     right_BL = net.head(h_BLD).argmax(dim=-1) == segment.targets_BL
-    return net.head.nats(h_BLD, segment.targets_for(net.head)), right_BL, memory
+    return net.head.nats(h_BLD, segment.choose_targets(net.head)), right_BL, memory
 
 
 def score_text(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
@@ -90,7 +90,7 @@ def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterat
             index_K, target_K = scored_BL.flatten().nonzero()[:, 0], segment.targets_BL[scored_BL]
             on_device_K = index_K.to(device, non_blocking=True)
             nats_K = reader.head.nats(h_BLD.flatten(0, 1)[on_device_K], target_K)
-            _, _, stop = stream.lengths.bounds(stream.n_target, index)
+            _, _, stop = stream.lengths.find_bounds(stream.n_target, index)
             column_L = np.arange(stop - segment.new_len, stop) + 1 - stream.warmup_len
             position_BL = np.arange(len(scored_BL))[:, None] * stream.row_len + column_L
             yield TokenNats(position_BL[scored_BL.numpy()], nats_K)

@@ -257,7 +257,7 @@ class LanguageModel(LightningModule):
             values["mem_filled"] = memory.filled_B.float().mean().item()
         loader = self.trainer.train_dataloader
         if isinstance(loader, TrainingLoader):
-            values["tokens_seen"] = float(loader.tokens_seen(segment.index + 1))
+            values["tokens_seen"] = float(loader.count_targets(segment.index + 1))
         self.train_nats.reset()
         # One copy to the device; Lightning would copy each number, and wait each time.
         numbers = torch.tensor(list(values.values()), device=self.device)

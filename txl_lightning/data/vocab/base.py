@@ -29,6 +29,7 @@ Piece = tuple[np.ndarray, Sequence[int]]
 class Vocabulary(ABC):
     """Text into ids and back."""
 
+    saved_as: str | None = None  # kind in JSON; None for a class of another package
     unit: str  # of results, such as the "byte" of bits per byte
     n_token: int  # V
     n_start: int = 0  # symbols before a document's first word
@@ -58,12 +59,11 @@ class Vocabulary(ABC):
         return cls()
 
     def to_json(self) -> str:
-        """Return the vocabulary as JSON for `load_vocabulary`: its class, and its fields."""
-        kind = f"{type(self).__module__}.{type(self).__qualname__}"
+        """Return the vocabulary as JSON for `load_vocabulary`: its kind, and its fields."""
+        kind = self.saved_as or f"{type(self).__module__}.{type(self).__qualname__}"
         return json.dumps({"kind": kind, **asdict(self)})
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of some ids."""
         return "".join(self.decode_stream(ids))
 
     def token_bytes(self) -> np.ndarray | None:
@@ -84,6 +84,7 @@ class Vocabulary(ABC):
 class Bytes(Vocabulary):
     """The 256 bytes: every text can be encoded."""
 
+    saved_as = "bytes"
     unit = "byte"
     n_token = 256
 
@@ -102,15 +103,13 @@ class Bytes(Vocabulary):
     def token_bytes(self) -> np.ndarray:
         return np.ones(self.n_token, np.int64)
 
-    def to_json(self) -> str:
-        return json.dumps({"kind": "bytes"})
-
 
 @dataclass(frozen=True)
 class Characters(Vocabulary):
     """The characters of a text, in the order of their code points."""
 
     alphabet: str
+    saved_as = "characters"
     unit = "character"
 
     def __post_init__(self) -> None:
@@ -150,15 +149,13 @@ class Characters(Vocabulary):
     def token_bytes(self) -> np.ndarray:
         return np.array([len(character.encode()) for character in self.alphabet])
 
-    def to_json(self) -> str:
-        return json.dumps({"kind": "characters", "alphabet": self.alphabet})
-
 
 @dataclass(frozen=True)
 class Ids(Vocabulary):
     """Ids whose text is unknown: as text they are numbers with spaces between them."""
 
     n_token: int
+    saved_as = "ids"
     unit = "token"
 
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
@@ -174,9 +171,6 @@ class Ids(Vocabulary):
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         return (f"{index} " for index in ids)
-
-    def to_json(self) -> str:
-        return json.dumps({"kind": "ids", "n_token": self.n_token})
 
 
 def join_documents(ids: np.ndarray, sizes: Sequence[int]) -> Piece:

@@ -159,16 +159,12 @@ class Words(Vocabulary):
 
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
         for text in self._line_end.add_symbols(_split_pieces(document, self.options)):
-            yield self._ids(text, str(document.path))
+            yield self._find_ids(text, str(document.path))
 
     def encode_batch(self, documents: Sequence[FileSlice]) -> Piece:
         start, between, end = asdict(self._line_end).values()
-        lines = []
-        for text in map(decode_whole, documents):
-            text = text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
-            text = text.lower() if self.options.lower_case else text
-            text = text.removesuffix("\n").replace("\n", between)
-            lines.append((start + text + end).split())
+        texts = (self._normalize(decode_whole(each)).removesuffix("\n") for each in documents)
+        lines = [(start + text.replace("\n", between) + end).split() for text in texts]
         ids = map(self._index.get, chain.from_iterable(lines), repeat(self.unknown))
         try:
             return join_documents(np.fromiter(ids, self.dtype), [len(line) for line in lines])
@@ -177,10 +173,9 @@ class Words(Vocabulary):
             return super().encode_batch(documents)
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
-        text = "".join(_unify_line_ends([text]))
-        cased = text.lower() if self.options.lower_case else text
         # Without the final symbols: the last line may continue.
-        return self._ids(self._line_end.start + cased.replace("\n", self._line_end.between), where)
+        lines = self._normalize(text).replace("\n", self._line_end.between)
+        return self._find_ids(self._line_end.start + lines, where)
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         return self._line_end.remove_symbols(self.words[index] for index in ids)
@@ -196,7 +191,11 @@ class Words(Vocabulary):
     def _index(self) -> dict[str, int]:
         return {word: index for index, word in enumerate(self.words)}
 
-    def _ids(self, text: str, where: str) -> np.ndarray:
+    def _normalize(self, text: str) -> str:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        return text.lower() if self.options.lower_case else text
+
+    def _find_ids(self, text: str, where: str) -> np.ndarray:
         words = text.split()
         ids = map(self._index.get, words, repeat(self.unknown))
         try:

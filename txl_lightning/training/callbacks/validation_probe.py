@@ -104,7 +104,7 @@ class ValidationProbe(Callback):
         if not module.is_fitting:
             return
         if isinstance(loader := trainer.train_dataloader, TrainingLoader):
-            module.log("val/tokens_seen", float(loader.tokens_seen(loader.consumed)))
+            module.log("val/tokens_seen", float(loader.count_targets(loader.consumed)))
         if self.gain.update_called and (gain := self.gain.compute()).isfinite():
             module.log("val/memory_gain", gain)
             gains_N = self.gains_N.compute()
