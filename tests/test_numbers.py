@@ -156,6 +156,7 @@ DEFINED = [
     r"12,300 tokens/s here: 1,450 steps",
     r"1\.5 times its minutes",
     r"of 50 kB or more",
+    r"use temperature 0\.8 and 0\.05,",
     r"in place of 2,000 steps",
     r"in every 512 tokens",
     r"over 16 segments",

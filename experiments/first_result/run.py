@@ -88,7 +88,7 @@ FILTERS: dict[str, dict[str, float]] = {
 def main() -> None:
     """Time a step of all kinds, then train them for each number of minutes."""
     minutes = {"type": float, "nargs": "*", "default": [2, 5, 30], "help": "of training"}
-    args = common.parse_args(__file__, __doc__, (1,), kinds=KINDS, minutes=minutes)
+    args = common.parse_args(__file__, __doc__, (1,), "weights", KINDS, minutes=minutes)
     common.measure_once(args, "pace", time_recipes)
     for duration in [0.1] if args.fast else args.minutes:
         for kind in args.only:

@@ -41,7 +41,7 @@ ALLOW = {"allow_imports": "experiments"}
 
 def main() -> None:
     """Time a step of each network; train it with each seed on both tasks."""
-    args = common.parse_args(__file__, __doc__, kinds=KINDS)
+    args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
     allow_imports(["experiments"])
     common.measure_once(args, "pace", time_kinds)
     common.measure_kinds(args, measure)

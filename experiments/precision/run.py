@@ -1,6 +1,6 @@
 """Does the quickstart learn the same in bfloat16 as in float32?
 
-    python -m experiments.precision.run [--seeds 1] [--only PRECISION ...] [--fast]
+    python -m experiments.precision.run [--seeds 1 2 3] [--only PRECISION ...] [--fast]
 
 The same 2,000 steps in each precision: bits per byte of the validation text every 500 steps, and
 the mean training loss at every logged step.
@@ -25,7 +25,7 @@ FAST = {"trainer.max_steps": 4, "trainer.val_check_interval": 2, "trainer.log_ev
 
 def main() -> None:
     """Train in each precision, and print the difference from float32."""
-    args = common.parse_args(__file__, __doc__, seeds=(1,), kinds=PRECISIONS)
+    args = common.parse_args(__file__, __doc__, vary="weights", kinds=PRECISIONS)
     common.measure_kinds(args, measure)
     records = load_records(args.out)
     for seed in args.seeds:
@@ -37,7 +37,7 @@ def measure(args: Namespace, precision: str, seed: int) -> dict[str, Any]:
     options |= FAST if args.fast else {}
     run = common.fit(args.runs / f"{precision}_seed_{seed}", options)
     curves = {column: run.load_curve(column) for column in ("train/bits_per_byte", VALIDATION)}
-    return {"seed": seed, "precision": precision, "curves": curves}
+    return {"seed": seed, "precision": precision, "text": run.text, "curves": curves}
 
 
 def print_differences(records: list[dict[str, Any]]) -> None:

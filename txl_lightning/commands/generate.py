@@ -28,6 +28,7 @@ class TextOptions(generation.Sampling):
     """Settings of each prompt's continuation."""
 
     temperature: float = 0.8
+    min_p: float | None = 0.05
     max_new_tokens: int = 500
     """Most tokens to generate."""
     stop: list[str] | str = ()

@@ -129,7 +129,7 @@ class ValidationProbe(Callback):
         net, vocab = module.net, trainer.datamodule.vocab
         # A model without memory rereads its last tokens.
         ext_len = PROMPT_LEN if find_missing_memory(net, None) else 0
-        options = {"seed": 1, "temperature": 0.8, "ext_len": ext_len}
+        options = {"seed": 1, "temperature": 0.8, "min_p": 0.05, "ext_len": ext_len}
         ids_T = generate(net, prompt_L, self.sample_len, **options).cpu()
         self.prompt_len = len(vocab.decode(prompt_L.tolist()))
         text = vocab.decode(torch.cat([prompt_L, ids_T]).tolist())
