@@ -42,7 +42,7 @@ def test_recipe_is_printed_and_written_and_an_option_overrides_each_part(txl, lo
     assert line == f"recipe for a text of 0.1 MB: {chosen}"
     assert config["model"]["net"]["d_model"] == 32
     assert config["model"]["net"]["norm"] == "pre"
-    assert config["data"]["vocab"] == "bpe"
+    assert (config["data"]["vocab"], config["data"]["restart_len"]) == ("bpe", 512)
     assert config["trainer"]["precision"] == precision
     assert (config["trainer"]["max_steps"], config["plan"]["minutes"]) == (2, None)
 

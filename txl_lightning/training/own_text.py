@@ -42,8 +42,9 @@ LEARNING = {
     "model.optim.schedule": "cosine",
     "model.optim.warmup_steps": 100,
     "trainer.gradient_clip_val": 1.0,
+    "data.restart_len": 512,
 }
-"""What all recipes share: that of the quickstart."""
+"""What all recipes share: that of the quickstart, and memories that begin anew at random places."""
 PLAN = {
     "plan.minutes": MINUTES,
     "trainer.max_steps": 1_000_000,
