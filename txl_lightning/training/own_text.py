@@ -1,4 +1,4 @@
-"""Defaults of fit on a text of one's own: the best recipe that was measured for its size.
+"""Defaults of fit on a text of one's own: the best of the recipes measured in two minutes by size.
 
 experiments/README.md has the table ("The first result"). Options and configs override each part; a
 config that sets a network has a recipe of its own.
@@ -22,15 +22,12 @@ from .options import TRAINER_DEFAULTS, parse
 MINUTES = 5
 SMALLEST = 50_000
 """Bytes of the shortest text with a recipe; shorter ones were not measured."""
-SIZES = (
-    (500_000, 512, 128, 4, 0.2),
-    (3_000_000, 2048, 128, 4, 0.1),
-    (30_000_000, 4096, 192, 4, 0.0),
-    (None, 8192, 192, 4, 0.0),
-)
-"""Largest text in bytes, and the subwords, d_model, n_layer and dropout of its recipe."""
-LEARNING = {
+SIZES = ((500_000, 1024, 0.3), (3_000_000, 2048, 0.1), (None, 4096, 0.0))
+"""Largest text in bytes, and the subwords and the dropout of its recipe."""
+SHARED = {
+    "model.net.n_layer": 4,
     "model.net.n_head": 4,
+    "model.net.d_model": 128,
     "model.net.mem_len": 128,
     "model.net.norm": "pre",
     "model.net.init_std": 0.05,
@@ -83,11 +80,9 @@ def needs_recipe(words: list[str], settings: Namespace) -> bool:
 
 def choose_recipe(n_byte: int, vocab: str | None) -> dict[str, Any]:
     """Return settings for a text of so many bytes; of subwords, if there is no other vocabulary."""
-    [n_token, d_model, n_layer, dropout] = next(
-        sizes for most, *sizes in SIZES if most is None or n_byte <= most
-    )
-    net = {"d_model": d_model, "n_layer": n_layer, "dropout": dropout}
-    recipe = LEARNING | {f"model.net.{name}": value for name, value in net.items()}
+    fitting = (each for most, *each in SIZES if most is None or n_byte <= most)
+    n_token, dropout = next(fitting)
+    recipe = SHARED | {"model.net.dropout": dropout}
     if vocab in (None, "bpe", "unigram"):
         recipe |= {"data.vocab": vocab or "bpe", "data.subwords.n_token": n_token}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
