@@ -36,7 +36,7 @@ class NetworkConfig(Protocol):
 
 
 class AnyMemory(Protocol):
-    """What a network remembers of its rows, as a value: frozen, without gradient.
+    """Memory of the rows that a network has read, as a value: frozen, without gradient.
 
     If it has filled_B, the number of states that count in each row, training logs their mean.
     """
