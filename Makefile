@@ -8,7 +8,7 @@ HUB    := .venv-hub
 PEERS  := .venv-peers
 BENCH  ?= $(addprefix --compare ,$(wildcard experiments/speed/results/baseline.json))
 
-EXPERIMENTS := quickstart sorting tiny_shakespeare words own_text ablation memory_length fragmentation sliding_window own_network
+EXPERIMENTS := quickstart sorting tiny_shakespeare words own_text ablation memory_length fragmentation sliding_window own_network dose copied
 
 .PHONY: help setup quickstart reproduce reproduce-fast test test-all test-slow gpu bench lint format clean
 .DEFAULT_GOAL := help
@@ -27,8 +27,8 @@ $(READY): pyproject.toml constraints.txt
 quickstart: $(READY)  ## train on this Python's own source for five minutes, then measure and sample
 	$(BIN)/txl-lightning quickstart
 
-reproduce: $(READY)  ## measure all claims again in runs/reproduced (hours); goes on where it stopped
-	for name in $(EXPERIMENTS); do out=runs/reproduced/$$name; \
+reproduce: $(READY)  ## measure all claims again in runs/reproduced, or those of ONLY="dose copied"; resumable
+	for name in $(or $(ONLY),$(EXPERIMENTS)); do out=runs/reproduced/$$name; \
 	  $(BIN)/python -m experiments.$$name.run --runs $$out --out $$out/results.json $(REPRODUCE) && \
 	  $(BIN)/python -m experiments.$$name.figures $$out/results.json || failed="$$failed $$name"; done; test -z "$$failed"
 	$(BIN)/python -m experiments.claims runs/reproduced

@@ -50,6 +50,7 @@ SIZES = {
         "bytes": make_recipe(256, dropout=0.2),
         "512": make_recipe(512, dropout=0.2),
         "1024": make_recipe(1024, dropout=0.3),
+        "1024 restarted": make_recipe(1024, dropout=0.3) | RESTART,
     },
     "1": {
         "plain": PLAIN,
@@ -61,12 +62,14 @@ SIZES = {
     "10": {
         "plain": PLAIN,
         "4096": make_recipe(4096),
+        "4096 restarted": make_recipe(4096) | RESTART,
         "4096 192": make_recipe(4096, 192),
         "4096 256": make_recipe(4096, 256, 6),
     },
     "70": {
         "plain": PLAIN,
         "4096": make_recipe(4096),
+        "4096 restarted": make_recipe(4096) | RESTART,
         "8192 192": make_recipe(8192, 192),
         "8192 256": make_recipe(8192, 256, 6),
     },
