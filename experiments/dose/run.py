@@ -7,7 +7,8 @@ each seed); the same without memory; and Shaw's positions with memory. Each dose
 tokens, is a run of its own with its whole schedule, so that no point is cut from a longer one. Each
 book of a split is a row of one reading: lengths are chosen on the 6 books of the validation text,
 and the 6 books of the test text are reported, authors of neither being in another split. Without
-memory the rival is read in segments, as trained, and by a window that moves by 8 tokens.
+memory the rival is read in segments, as trained, and by a window that moves by 8 tokens. Other lengths than that of training are read after
+the largest dose only.
 """
 
 from argparse import Namespace
@@ -39,7 +40,7 @@ OPTIONS = {
     "data.batch_size": ROWS,
 }
 CLAMP = 2 * SEGMENT - 1
-LENGTHS = (0, 64, 96, 128, 192, 256, 384, 512, 1024)
+LENGTHS = (64, 96, 128, 192, 256, 384, 512, 1024)
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
     "clamped": {"clamp_len": CLAMP},
@@ -66,8 +67,9 @@ def measure(args: Namespace, kind: str, dose: float, seed: int) -> dict[str, Any
         options |= common.FAST | {"data.path": str(common.REPOSITORY / "experiments/own_text")}
         options |= {"data.order": "ordered", "data.batch_size": 2, "data.document_unit": None}
     run = common.train(args, f"{kind} {dose:g} {seed}", seed, options)
+    ways = choose_ways(kind, is_last=dose == max(args.doses))
     nats = {
-        split: score_books(run.net, find_books(run, split, args.fast), kind, args.fast)
+        split: score_books(run.net, find_books(run, split, args.fast), ways, args.fast)
         for split in ("val", "test")
     }
     fields = {"kind": kind, "dose": dose, "seed": seed, "steps": steps, "nats": nats}
@@ -83,23 +85,25 @@ def find_books(run: common.TrainedRun, split: str, fast: bool) -> np.ndarray:
     return np.stack([book[first : first + n_token] for book, first in firsts])
 
 
-def score_books(
-    model: TransformerXL, ids_BT: np.ndarray, kind: str, fast: bool
-) -> dict[str, list[float]]:
-    """Return the mean nats of the same tokens of each book, by the way they are read."""
-    before = 128 if fast else BEFORE
+def choose_ways(kind: str, is_last: bool) -> dict[str, dict[str, Any]]:
+    """Return the lengths of each way of reading."""
     ways: dict[str, dict[str, Any]] = {"segments": {"mem_len": 0, "tgt_len": SEGMENT}}
     if kind == "alone":
-        ways["window"] = {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8}
-    else:
-        names = WAYS if kind == "memory" else ("plain",)
-        for name in names:
-            for mem_len in LENGTHS[1 : 3 if fast else None]:
-                how = {"mem_len": mem_len, "tgt_len": SEGMENT} | WAYS[name]
-                ways[f"{name} {mem_len}"] = how
-    nats = {}
-    for name, how in ways.items():
-        nats_BT = stream_nats(model, ids_BT.ravel(), batch_size=len(ids_BT), **how)
+        return ways | {"window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8}}
+    lengths = LENGTHS if is_last else (SEGMENT,)
+    for name, more in WAYS.items() if kind == "memory" and is_last else [("plain", {})]:
+        for mem_len in lengths:
+            ways[f"{name} {mem_len}"] = {"mem_len": mem_len, "tgt_len": SEGMENT} | more
+    return ways
+
+
+def score_books(
+    model: TransformerXL, ids_BT: np.ndarray, ways: dict[str, dict[str, Any]], fast: bool
+) -> dict[str, list[float]]:
+    """Return the mean nats of the same tokens of each book, by the way they are read."""
+    before, nats = 128 if fast else BEFORE, {}
+    for name in list(ways)[: 4 if fast else None]:
+        nats_BT = stream_nats(model, ids_BT.ravel(), batch_size=len(ids_BT), **ways[name])
         nats[name] = nats_BT[:, before - 1 :].double().mean(dim=1).tolist()
     return nats
 
