@@ -7,8 +7,8 @@ each seed); the same without memory; and Shaw's positions with memory. Each dose
 tokens, is a run of its own with its whole schedule, so that no point is cut from a longer one. Each
 book of a split is a row of one reading: lengths are chosen on the 6 books of the validation text,
 and the 6 books of the test text are reported, authors of neither being in another split. Without
-memory the rival is read in segments, as trained, and by a window that moves by 8 tokens. Other lengths than that of training are read after
-the largest dose only.
+memory the rival is read in segments, as trained, and by a window that moves by 8 tokens. Lengths
+other than that of training are read after the largest dose only.
 """
 
 from argparse import Namespace
