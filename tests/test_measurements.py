@@ -21,6 +21,8 @@ from torch.nn import functional as F
 from experiments import common
 from experiments.ablation import run as ablation
 from experiments.ablation.rows import FAST, ROWS
+from experiments.copied import run as copied
+from experiments.dose import run as dose
 from experiments.fragmentation import run as fragmentation
 from experiments.memory_length import recall
 from experiments.memory_length import run as memory_length
@@ -185,6 +187,8 @@ def args(monkeypatch, finished, tmp_path):
         (words.measure, lambda seed: ("plain bytes", seed), False),
         (own_text.train_and_measure, lambda seed: (seed, Path(), Path()), False),
         (precision.measure, lambda seed: ("bf16-mixed", seed), False),
+        (copied.measure, lambda seed: ("memory", seed), False),
+        (dose.measure, lambda seed: ("memory", 1, seed), True),
     ],
     ids=lambda value: getattr(value, "__module__", ""),
 )
@@ -245,6 +249,7 @@ def test_a_run_is_scored_in_its_split_and_segments_with_each_memory(
         (quickstart, "memory", "alone"),
         (tiny_shakespeare, "memory", "plain"),
         (words, "bytes", "plain bytes"),
+        (copied, "memory", "alone"),
     ],
 )
 def test_networks_that_are_compared_differ_in_their_memory_alone(args, experiment, memory, plain):

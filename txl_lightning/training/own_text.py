@@ -113,4 +113,6 @@ def describe_recipe(n_byte: int, settings: Namespace) -> str:
     duration = f"{minutes:g} minutes" if minutes else f"{settings.trainer.max_steps:,} steps"
     sizes = f"{net.n_layer} layers of {net.d_model}, dropout {net.dropout:g}"
     chosen = f"{vocab}; {sizes}; {settings.model.optim.name}; {settings.trainer.precision}"
+    if data.restart_len:
+        chosen += f"; memories restart in every {data.restart_len} tokens"
     return f"recipe for a text of {n_byte / 1e6:.1f} MB: {chosen}; {duration}"
