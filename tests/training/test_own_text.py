@@ -39,7 +39,7 @@ def test_recipe_is_printed_and_written_and_an_option_overrides_each_part(txl, lo
     [line], config = fit(txl, long_text, *options)
     precision = "bf16-mixed" if has_bfloat16_units(torch.device("cpu")) else "32-true"
     chosen = f"bpe of 300 subwords; 4 layers of 32, dropout 0.3; muon; {precision}"
-    chosen += "; memories restart in every 512 tokens; 2 steps"
+    chosen += "; memories restart once in every 512 tokens; 2 steps"
     assert line == f"recipe for a text of 0.1 MB: {chosen}"
     assert config["model"]["net"]["d_model"] == 32
     assert config["model"]["net"]["norm"] == "pre"

@@ -114,5 +114,5 @@ def describe_recipe(n_byte: int, settings: Namespace) -> str:
     sizes = f"{net.n_layer} layers of {net.d_model}, dropout {net.dropout:g}"
     chosen = f"{vocab}; {sizes}; {settings.model.optim.name}; {settings.trainer.precision}"
     if data.restart_len:
-        chosen += f"; memories restart in every {data.restart_len} tokens"
+        chosen += f"; memories restart once in every {data.restart_len} tokens"
     return f"recipe for a text of {n_byte / 1e6:.1f} MB: {chosen}; {duration}"
