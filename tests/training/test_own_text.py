@@ -1,11 +1,15 @@
 """A text of one's own without a network is trained by the recipe of its size."""
 
+import itertools
 import random
 
 import pytest
 import torch
 import yaml
 
+from experiments.first_result import run as first_result
+from experiments.results import load_records
+from txl_lightning.errors import flatten_settings
 from txl_lightning.model import has_bfloat16_units
 from txl_lightning.training import own_text
 from txl_lightning.training.options import make_parser, parse
@@ -81,3 +85,32 @@ def test_minutes_are_planned_unless_steps_are_given(long_text):
         settings = own_text.adopt_recipe(parser, words, parse(parser, words))
         assert settings.plan.minutes == minutes
         assert (settings.trainer.max_steps == 2000) == (minutes is None)
+
+
+def test_recipes_share_the_settings_of_the_quickstart(repository):
+    config = yaml.safe_load((repository / "configs" / "quickstart.yaml").read_text())
+    settings = flatten_settings({"model": config["model"]})
+    assert {n: v for n, v in own_text.SHARED.items() if n.startswith("model")} == settings
+
+
+def find_recipe(n_byte, kinds):
+    """Return the name of the measured kind that has the recipe of a text of so many bytes."""
+    recipe = own_text.choose_recipe(n_byte, None)
+    names = ("data.subwords.n_token", "data.restart_len", "model.net.dropout", "model.net.d_model")
+    same = [all(kinds[kind].get(n) == recipe[n] for n in names) for kind in kinds]
+    [found] = itertools.compress(kinds, same)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("size", "n_byte"), [("0.1", 1e5), ("1", 1_115_394), ("10", 1e7), ("70", 7e7)]
+)
+def test_recipe_is_within_two_percent_of_the_best_that_was_measured(repository, size, n_byte):
+    records = load_records(repository / "experiments/first_result/results.json").values()
+    name = f"{size} MB, {find_recipe(n_byte, first_result.SIZES[size])}"
+    runs = [r for r in records if r["kind"].startswith(f"{size} MB, ")]
+    by_minutes = {r["minutes"]: r["bits_per_byte"] for r in runs if r["kind"] == name}
+    assert by_minutes
+    for minutes, bits in by_minutes.items():
+        best = min(r["bits_per_byte"] for r in runs if r["minutes"] == minutes)
+        assert bits <= 1.02 * best, (minutes, name)
