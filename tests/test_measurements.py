@@ -243,6 +243,16 @@ def test_a_run_is_scored_in_its_split_and_segments_with_each_memory(
         assert NATS[experiment](found)[way] == pytest.approx(expected, rel=1e-6), way
 
 
+def test_recipe_of_nanogpt_is_also_scored_by_random_segments_without_memory(args, finished):
+    found = tiny_shakespeare.measure(args, "recipe", 4)["nats_of_batches"]
+    ids = finished.store.ids("val").astype(np.int64)
+    starts = np.random.default_rng(4).integers(len(ids) - 64, size=240)
+    places = (starts[:, None] + np.arange(1, 65)).ravel()
+    nats = nats_of(finished.net, ids, places, np.tile(np.arange(1, 65), 240))
+    assert found == pytest.approx(nats.mean(), rel=1e-6)
+    assert "nats_of_batches" not in tiny_shakespeare.measure(args, "plain", 4)
+
+
 @pytest.mark.parametrize(
     ("experiment", "memory", "plain"),
     [

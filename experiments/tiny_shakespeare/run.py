@@ -6,16 +6,18 @@ Kinds: nanoGPT's CPU example (4 layers of 128, segments of 64, 12 rows, 2,000 st
 memory ("recipe"); with Muon, the same parameters and tokens, without memory ("plain") and with a
 memory of 64 ("memory"); labml's network and schedule for the first 5,000 of its 2 million steps,
 with its learned distances ("labml") and with the paper's sinusoids ("sinusoidal").
-d_inner is 448 instead of 512, because nanoGPT has no projection of distances.
+d_inner is 448 instead of 512, because nanoGPT has no projection of distances. The recipe is also
+scored as nanoGPT does: by the mean of 20 random batches of the validation text.
 """
 
 from argparse import Namespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from experiments import common
-from txl_lightning import generate
+from txl_lightning import generate, stream_nats
 
 # nanoGPT validates on the last tenth.
 TEXT = {"data.corpus": "tiny_shakespeare", "data.split": [0.9, 0.1, 0.0]}
@@ -55,6 +57,8 @@ MEM_LENS = {"memory": (0, 64, 128), "labml": (32,), "sinusoidal": (32,)}
 """Memory lengths in evaluation; 0 for kinds trained without memory."""
 SHAPE, LABML_SHAPE = {"batch_size": 12, "tgt_len": 64}, {"batch_size": 64, "tgt_len": 2}
 """Rows and segment in evaluation, as in training; more rows for labml's, which is faster."""
+BATCHES = 20
+"""Of nanoGPT's evaluation."""
 
 
 def main() -> None:
@@ -69,8 +73,10 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     run = common.train(args, f"{kind} {seed}", seed, options)
     how = {"split": "val"} | (LABML_SHAPE if "config" in options else SHAPE)
     how |= {"max_tokens": 2000} if args.fast else {}
+    by_batches = {"nats_of_batches": score_batches(run, seed)} if kind == "recipe" else {}
     return (
         {"kind": kind, "seed": seed}
+        | by_batches
         | run.describe("val/nats")
         | {
             "nats_by_mem_len": {
@@ -80,6 +86,16 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
             "sample": sample_text(run),
         }
     )
+
+
+def score_batches(run: common.TrainedRun, seed: int) -> float:
+    """Return the mean nats of random segments of the validation text."""
+    rows, length = BATCHES * SHAPE["batch_size"], SHAPE["tgt_len"]
+    ids_T = run.store.ids("val")
+    start_B = np.random.default_rng(seed).integers(len(ids_T) - length, size=rows)
+    ids_BT = ids_T[start_B[:, None] + np.arange(length + 1)]
+    how = {"batch_size": rows, "tgt_len": length, "mem_len": 0}
+    return stream_nats(run.net, ids_BT.ravel(), **how).double().mean().item()
 
 
 def sample_text(run: common.TrainedRun) -> str:
