@@ -7,6 +7,11 @@ from typing import Any
 from experiments import results
 
 CHOSEN = {"memory": "as trained", "alone": "its better reading", "shaw": "as trained"}
+READINGS = {
+    "rival read in segments, as trained": "segments",
+    "rival read by a window that moves by 8": "window",
+}
+"""Of the network without memory."""
 TRAINED = "plain 64"
 SAME_GAIN, SAME_LENGTH = 0.005, 0.002
 """Nats that count as no difference."""
@@ -53,23 +58,27 @@ def list_length_gains(records: results.Records, kind: str, dose: float) -> list[
 
 
 def draw(records: results.Records, folder: Path) -> None:
-    """Draw the nats that memory saves, by tokens of training."""
-    doses = list_doses(records)
-    gains = {dose: subtract_kinds(records, dose) for dose in doses}
-    doses = [dose for dose in doses if gains[dose]]
+    """Draw the nats that memory saves, by tokens of training and reading of the rival."""
+    doses = [dose for dose in list_doses(records) if subtract_kinds(records, dose)]
     if not doses:
         return
+    seeds = results.format_seeds(*(len(subtract_kinds(records, dose)) for dose in doses))
     labels = {"xlabel": "million tokens of training", "ylabel": "nats saved by memory"}
-    title = "Does memory's gain grow with training?"
-    with results.draw_figure(folder / "dose.png", title, 6, 3.6, **labels) as axes:
-        spreads = [results.spread(gains[dose]) for dose in doses]
-        means, deviations = zip(*spreads, strict=True)
-        axes.errorbar(doses, means, yerr=deviations, markersize=4, capsize=3)
+    title = f"Does memory's gain grow with training? ({seeds})"
+    with results.draw_figure(folder / "dose.png", title, 7, 4, **labels) as axes:
+        for name, way in READINGS.items():
+            spreads = [results.spread(subtract_kinds(records, dose, way)) for dose in doses]
+            means, deviations = zip(*spreads, strict=True)
+            axes.errorbar(doses, means, yerr=deviations, markersize=4, capsize=3, label=name)
+        axes.set_ylim(bottom=0)
 
 
-def subtract_kinds(records: results.Records, dose: float) -> list[float]:
-    """Return what memory saves at a dose, by seed."""
-    alone, memory = (collect_nats(records, kind, dose) for kind in ("alone", "memory"))
+def subtract_kinds(records: results.Records, dose: float, way: str | None = None) -> list[float]:
+    """Return what memory saves at a dose, by seed: against the way of reading, or the better."""
+    memory, alone = (collect_nats(records, kind, dose) for kind in ("memory", "alone"))
+    if way:
+        found = results.select(records, kind="alone", dose=dose)
+        alone = {record["seed"]: measure(record, way) for record in found}
     return results.subtract(alone, memory)
 
 
