@@ -9,7 +9,6 @@ import yaml
 
 from experiments.first_result import run as first_result
 from experiments.results import load_records
-from txl_lightning.errors import flatten_settings
 from txl_lightning.model import has_bfloat16_units
 from txl_lightning.training import own_text
 from txl_lightning.training.options import make_parser, parse
@@ -85,12 +84,6 @@ def test_minutes_are_planned_unless_steps_are_given(long_text):
         settings = own_text.adopt_recipe(parser, words, parse(parser, words))
         assert settings.plan.minutes == minutes
         assert (settings.trainer.max_steps == 2000) == (minutes is None)
-
-
-def test_recipes_share_the_settings_of_the_quickstart(repository):
-    config = yaml.safe_load((repository / "configs" / "quickstart.yaml").read_text())
-    settings = flatten_settings({"model": config["model"]})
-    assert {n: v for n, v in own_text.SHARED.items() if n.startswith("model")} == settings
 
 
 def find_recipe(n_byte, kinds):

@@ -14,7 +14,8 @@ import yaml
 from jsonargparse import Namespace
 
 from ..command_line import Parser, take_option
-from ..files import find_config, load_yaml
+from ..errors import flatten_settings
+from ..files import configs_folder, find_config, load_yaml
 from ..model import has_bfloat16_units
 from .callbacks.save_run import print_once
 from .options import TRAINER_DEFAULTS, parse
@@ -24,24 +25,8 @@ SMALLEST = 50_000
 """Bytes of the shortest text with a recipe; shorter ones were not measured."""
 SIZES = ((500_000, 1024, 0.3), (3_000_000, 2048, 0.1), (None, 4096, 0.0))
 """Largest text in bytes, and the subwords and the dropout of its recipe; measured up to 10 MB."""
-SHARED = {
-    "model.net.n_layer": 4,
-    "model.net.n_head": 4,
-    "model.net.d_model": 128,
-    "model.net.mem_len": 128,
-    "model.net.norm": "pre",
-    "model.net.init_std": 0.05,
-    "model.optim.name": "muon",
-    "model.optim.lr": 6e-3,
-    "model.optim.muon_lr": 12e-3,
-    "model.optim.betas": [0.9, 0.95],
-    "model.optim.weight_decay": 0.25,
-    "model.optim.schedule": "cosine",
-    "model.optim.warmup_steps": 100,
-    "trainer.gradient_clip_val": 1.0,
-    "data.restart_len": 512,
-}
-"""What all recipes share: that of the quickstart, and memories that begin anew at random places."""
+RESTART_LEN = 512
+"""Memories begin anew at a random place in each so many tokens."""
 PLAN = {
     "plan.minutes": MINUTES,
     "trainer.max_steps": 1_000_000,
@@ -84,10 +69,17 @@ def choose_recipe(n_byte: int, vocab: str | None) -> dict[str, Any]:
     """Return settings for a text of so many bytes; of subwords, if there is no other vocabulary."""
     fitting = (each for most, *each in SIZES if most is None or n_byte <= most)
     n_token, dropout = next(fitting)
-    recipe = SHARED | {"model.net.dropout": dropout}
+    recipe = load_shared() | {"model.net.dropout": dropout, "data.restart_len": RESTART_LEN}
     if vocab in (None, "bpe", "unigram"):
         recipe |= {"data.vocab": vocab or "bpe", "data.subwords.n_token": n_token}
     return recipe
+
+
+def load_shared() -> dict[str, Any]:
+    """Return what all recipes share: the network and the optimizer of the quickstart."""
+    config = load_yaml((configs_folder() / "quickstart.yaml").read_text())
+    clip = {"gradient_clip_val": config["trainer"]["gradient_clip_val"]}
+    return flatten_settings({"model": config["model"], "trainer": clip})
 
 
 def is_bfloat16_faster(accelerator: str) -> bool:
