@@ -83,7 +83,7 @@ def list_claims(records: results.Records) -> list[results.Claim]:
 
 def make_claim(name: str, gains: list[float]) -> results.Claim:
     shown = f"{results.format_spread(gains)} nats"
-    scale = "1.4M parameters, 2M tokens; seeds vary weights and passages"
+    scale = "1.4M parameters, 2M tokens"
     source = "paper, Section 4.3"
     return results.Claim(f"Passage: {name}", source, "no number", shown, scale, gains, MARGIN)
 
