@@ -24,7 +24,7 @@ MINUTES = 5
 SMALLEST = 50_000
 """Bytes of the shortest text with a recipe; shorter ones were not measured."""
 SIZES = ((500_000, 1024, 0.3), (3_000_000, 2048, 0.1), (None, 4096, 0.0))
-"""Largest text in bytes, and the subwords and the dropout of its recipe; measured up to 10 MB."""
+"""Largest text in bytes, and the subwords and the dropout of its recipe; measured up to 70 MB."""
 RESTART_LEN = 512
 """Memories begin anew at a random place in each so many tokens."""
 PLAN = {
