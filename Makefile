@@ -33,7 +33,7 @@ reproduce: $(READY)  ## measure all claims again in runs/reproduced, or those of
 	  $(BIN)/python -m experiments.$$name.figures $$out/results.json || failed="$$failed $$name"; done; test -z "$$failed"
 	$(BIN)/python -m experiments.claims runs/reproduced
 
-reproduce-fast: $(READY)  ## show in ten minutes, at tiny sizes, that all of it runs (runs/fast)
+reproduce-fast: $(READY)  ## show in minutes, at tiny sizes, that all of it runs (runs/fast)
 	for name in $(EXPERIMENTS); do $(BIN)/python -m experiments.$$name.run --fast && \
 	  $(BIN)/python -m experiments.$$name.figures runs/fast/$$name/results.json || exit 1; done
 

@@ -1,4 +1,4 @@
-"""Defaults of fit on a text of one's own: the best of the recipes measured in two minutes by size.
+"""Defaults of fit on a text of one's own: a recipe by size, within 2 % of the best measured.
 
 experiments/README.md has the table ("The first result"). Options and configs override each part; a
 config that sets a network has a recipe of its own.
