@@ -36,6 +36,8 @@ from txl_lightning.files import write_json
 from txl_lightning.machine import describe_environment
 
 REPOSITORY = Path(__file__).parents[1]
+PLAIN = "experiments/plain.yaml"
+"""Defaults of the package, so that fit gives no text of one's own its recipe."""
 PATH_OPTIONS = {"--out", "--runs"}
 QUIET = {"trainer.enable_progress_bar": False, "report.html": False, "report.sample_len": 0}
 
@@ -184,8 +186,7 @@ def train(args: argparse.Namespace, name: str, seed: int, options: Options) -> T
 def fit(folder: Path, options: Options) -> TrainedRun:
     """Train in a folder, or resume there."""
     where = {"trainer.default_root_dir": str(folder), "resume": "auto"}
-    if "config" in options:
-        where["config"] = str(REPOSITORY / options["config"])
+    where["config"] = str(REPOSITORY / options.get("config", PLAIN))
     try:
         run(["fit", *format_options(QUIET | options | where)])
     except SystemExit as stop:

@@ -29,6 +29,7 @@ from experiments.memory_length import run as memory_length
 from experiments.own_text import run as own_text
 from experiments.precision import run as precision
 from experiments.quickstart import run as quickstart
+from experiments.recurrence import run as recurrence
 from experiments.sliding_window import run as sliding_window
 from experiments.sorting import answers
 from experiments.sorting import run as sorting
@@ -189,6 +190,7 @@ def args(monkeypatch, finished, tmp_path):
         (precision.measure, lambda seed: ("bf16-mixed", seed), False),
         (copied.measure, lambda seed: ("memory", seed), False),
         (dose.measure, lambda seed: ("memory", 1, seed), True),
+        (recurrence.measure, lambda seed: ("memory", seed, 3e-3), True),
     ],
     ids=lambda value: getattr(value, "__module__", ""),
 )

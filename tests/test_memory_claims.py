@@ -3,14 +3,21 @@
 With one layer, a token's nats depend only on the tokens that it sees.
 """
 
+from argparse import Namespace
+
 import numpy as np
 import pytest
 
+from experiments import common
 from experiments.copied import figures as copied_figures
 from experiments.copied import run as copied
 from experiments.dose import figures as dose_figures
 from experiments.dose import run as dose
-from tests.test_measurements import count_seen, draw_text, nats_of
+from experiments.recurrence import figures as recurrence_figures
+from experiments.recurrence import run as recurrence
+from tests.test_measurements import count_seen, draw_text, mean_nats_of_pieces, nats_of
+from txl_lightning import OptimConfig
+from txl_lightning.files import load_yaml
 
 IDS = draw_text(8, 5000)
 
@@ -102,3 +109,73 @@ def test_claims_of_doses_compare_with_the_better_rival_and_choose_lengths_on_val
     assert gains["memory helps"] == pytest.approx([0.3, 0.3])
     assert gains["its gain grows with training"] == pytest.approx([0.2, 0.2])
     assert gains["a longer memory than in training helps"] == pytest.approx([0.05, 0.05])
+
+
+@pytest.mark.parametrize("kind", ["memory", "long, equal tokens"])
+def test_a_row_is_read_in_segments_as_it_was_trained(make_net, kind):
+    row = recurrence.BY_NAME[recurrence.NETS[recurrence.KINDS[kind][0]]]
+    segment = recurrence.segment_len(row, recurrence.FAST)
+    assert segment == (16 if row.recurrence else 22)
+    net, ids = make_net(n_layer=1, mem_len=segment if row.recurrence else 0), draw_text(9)
+    pieces_PT = recurrence.cut_pieces(ids, *recurrence.measure_pieces(recurrence.FAST, "val"))
+    found = recurrence.score_segments(net, pieces_PT, row, recurrence.FAST)
+    seen = count_seen(np.arange(32, 40), segment, net.config.mem_len)
+    assert found == pytest.approx(np.exp(mean_nats_of_pieces(net, ids, 32, seen)), rel=1e-9)
+
+
+def test_longer_segments_have_equal_tokens_or_equal_updates():
+    steps = {}
+    for kind, (net, times) in recurrence.KINDS.items():
+        row = recurrence.replace(recurrence.BY_NAME[recurrence.NETS[net]], times=times)
+        options = recurrence.fit_options(row, recurrence.SIZES, seed=1)
+        steps[kind] = options["trainer.max_steps"], options["data.tgt_len"]
+    assert steps["memory"] == steps["alone"] == steps["shuffled memory"] == (2800, 64)
+    assert steps["long, equal updates"] == (2800, 88)
+    updates, segment = steps["long, equal tokens"]
+    assert updates * segment == pytest.approx(2800 * 64, rel=1e-3)
+
+
+def test_the_rate_with_the_fewest_validation_nats_of_another_seed_is_chosen(monkeypatch):
+    fits = []
+
+    def score(net, pieces_PT, row, sizes):
+        return {1.5e-3: 9.0, 3e-3: 7.0, 6e-3: 8.0}[fits[-1]["model.optim.lr"]]
+
+    def train(args, name, seed, options):
+        fits.append(options | {"name": name, "seed": seed})
+        store = Namespace(ids=lambda split: {"val": IDS}[split])
+        return Namespace(store=store, net=None, text="text")
+
+    monkeypatch.setattr(common, "train", train)
+    monkeypatch.setattr(recurrence, "score_segments", score)
+    monkeypatch.setattr(recurrence, "measure_pieces", lambda sizes, split: (8, 32))
+    found = recurrence.choose_rate(Namespace(fast=False), "alone")
+    assert found["rate"] == 3e-3
+    assert found["val"] == {"0.0015": 9.0, "0.003": 7.0, "0.006": 8.0}
+    assert {each["seed"] for each in fits} == {recurrence.TUNING_SEED}
+    assert len({each["name"] for each in fits}) == 3
+
+
+def test_gains_of_recurrence_are_percent_less_perplexity_by_seed():
+    perplexities = {"memory": (45.0, 40.0), "alone": (50.0, 50.0)}
+    records = {
+        f"{kind} {seed}": {"kind": kind, "seed": seed, "segments": segments, "best": best}
+        for kind, (segments, best) in perplexities.items()
+        for seed in (11, 12)
+    }
+    compare = recurrence_figures.compare
+    assert compare(records, "recurrence helps", "segments") == pytest.approx([10.0, 10.0])
+    assert compare(records, "recurrence helps", "best") == pytest.approx([20.0, 20.0])
+
+
+def test_a_text_of_ones_own_has_no_recipe_in_experiments(tmp_path):
+    path, sizes = tmp_path / "own.txt", {"n_layer": 1, "n_head": 2, "d_model": 16}
+    path.write_text("Not in any table.\n" * 5000)
+    options = common.flatten({"model.net": sizes}) | common.FAST | {"trainer.accelerator": "cpu"}
+    run = common.fit(tmp_path / "run", options | {"data.path": str(path)})
+    settings = load_yaml((run.folder / "config.yaml").read_text())
+    assert settings["data"]["restart_len"] is None
+    optim, defaults = settings["model"]["optim"], vars(OptimConfig())
+    assert {name: optim[name] for name in defaults if name != "betas"} == {
+        name: value for name, value in defaults.items() if name != "betas"
+    }

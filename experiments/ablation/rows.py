@@ -43,7 +43,7 @@ class Row:
     segment: int = 128
     """The paper's segment length; in Table 10, the longest with the same GPU memory."""
     table: int = 6
-    times: int = 1
+    times: float = 1
     """Training tokens, as a multiple of the other rows'."""
 
 

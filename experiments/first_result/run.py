@@ -24,11 +24,7 @@ from txl_lightning.data.corpora import SHAKESPEARE, place_file
 from txl_lightning.data.recipe import DataConfig
 
 QUICKSTART = {"config": "configs/quickstart.yaml", "plan.minutes": None}
-PLAIN = {
-    "config": "experiments/first_result/plain.yaml",
-    "data.vocab": "bytes",
-    "trainer.precision": "32-true",
-}
+PLAIN = {"data.vocab": "bytes", "trainer.precision": "32-true"}
 """The defaults of fit before this question was asked: bytes, Adam in float32."""
 
 

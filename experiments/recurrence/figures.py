@@ -1,0 +1,80 @@
+"""Table, figure and claims of recurrence with chosen learning rates, from results.json alone."""
+
+from pathlib import Path
+from typing import Any
+
+from experiments import results
+
+READINGS = {"segments": "in segments, as trained", "best": "with the best attention length"}
+COMPARISONS = {
+    "recurrence helps": ("memory", "alone", 6, 7.8),
+    "recurrence helps, Shaw's positions": ("shaw memory", "shaw alone", 6, 6.1),
+    "the paper's positions help more than Shaw's": ("memory", "shaw memory", 6, 4.2),
+    "recurrence helps on shuffled lines": ("shuffled memory", "shuffled alone", 7, 7.0),
+    "recurrence helps, equal memory and tokens": ("memory", "long, equal tokens", 10, 4.3),
+    "recurrence helps, equal memory and updates": ("memory", "long, equal updates", 10, 4.3),
+}
+"""Claims: the better kind by the paper, the other, the table, and the paper's gain in percent."""
+KINDS = dict.fromkeys(kind for pair in COMPARISONS.values() for kind in pair[:2])
+MARGIN = 1.0
+"""Percent of perplexity."""
+
+
+def list_rows(records: results.Records) -> list[list[Any]]:
+    head = ["network", "learning rate", "tokens", "attention lengths", "perplexity in segments"]
+    rows = [[*head, "with the best length"]]
+    for kind in KINDS:
+        if found := results.select(records, kind=kind):
+            options = found[0]["options"]
+            size = options["data.batch_size"] * options["data.tgt_len"]
+            cells = [kind, f"{found[0]['rate']:g}", f"{size * options['trainer.max_steps']:,}"]
+            lengths = sorted({record["attention_len"] for record in found})
+            cells += [", ".join(str(length) for length in lengths)]
+            values = ([each[way] for each in found] for way in READINGS)
+            rows.append(cells + [results.format_spread(each, 2) for each in values])
+    return rows
+
+
+def compare(records: results.Records, name: str, way: str) -> list[float]:
+    """Return by how many percent the better kind's perplexity is less, by seed."""
+    better, worse = (results.collect(records, way, kind=kind) for kind in COMPARISONS[name][:2])
+    return [100 * (1 - better[seed] / worse[seed]) for seed in sorted(better.keys() & worse.keys())]
+
+
+def draw(records: results.Records, folder: Path) -> None:
+    """Draw the gain of each comparison by the way of reading."""
+    names = [name for name in COMPARISONS if compare(records, name, "best")]
+    if not names:
+        return
+    seeds = results.format_seeds(*(len(compare(records, name, "best")) for name in names))
+    title, path = f"Does recurrence help, with chosen rates? ({seeds})", folder / "recurrence.png"
+    label = "% less perplexity (mean ± standard deviation)"
+    with results.draw_figure(path, title, 9, 0.6 * len(names) + 1.6, xlabel=label) as axes:
+        for shift, (way, shown) in zip((-0.1, 0.1), READINGS.items(), strict=True):
+            gains = [results.spread(compare(records, name, way)) for name in names]
+            means, deviations = zip(*gains, strict=True)
+            places = [n + shift for n in range(len(names))]
+            axes.errorbar(means, places, xerr=deviations, fmt="o", capsize=3, label=shown)
+        published = [COMPARISONS[name][3] for name in names]
+        axes.plot(published, range(len(names)), "D", fillstyle="none", label="paper, best length")
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+
+
+def list_claims(records: results.Records) -> list[results.Claim]:
+    """Return a row for each comparison and way of reading, as far as they were measured."""
+    rows = []
+    for name, (better, _, table, published) in COMPARISONS.items():
+        for way, shown in READINGS.items():
+            if gains := compare(records, name, way):
+                parameters = results.select(records, kind=better)[0]["parameters"]
+                scale = f"{parameters / 1e6:.2f}M parameters, 2.9M tokens, chosen rates"
+                texts = f"{published} %", f"{results.format_spread(gains, 1)} %"
+                names = f"Recurrence: {name}, read {shown}", f"paper, Table {table}"
+                rows.append(results.Claim(*names, *texts, scale, gains, MARGIN))
+    return rows
+
+
+if __name__ == "__main__":
+    results.publish(__file__, list_rows, draw)
