@@ -182,7 +182,7 @@ def args(monkeypatch, finished, tmp_path):
         (fragmentation.measure_positions, lambda seed: (seed, "memory"), True),
         (memory_length.measure_longer, lambda seed: (seed, memory_length.READ_ROWS[1]), True),
         (recall.measure_recall, lambda seed: (seed, 32), True),
-        (sorting.measure_answers, lambda seed: (seed,), False),
+        (sorting.measure_answers, lambda seed: ("fresh", seed), False),
         (quickstart.measure, lambda seed: ("memory", seed), False),
         (tiny_shakespeare.measure, lambda seed: ("memory", seed), False),
         (words.measure, lambda seed: ("plain bytes", seed), False),

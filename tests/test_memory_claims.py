@@ -15,8 +15,9 @@ from experiments.dose import figures as dose_figures
 from experiments.dose import run as dose
 from experiments.recurrence import figures as recurrence_figures
 from experiments.recurrence import run as recurrence
+from experiments.sorting import run as sorting
 from tests.test_measurements import count_seen, draw_text, mean_nats_of_pieces, nats_of
-from txl_lightning import OptimConfig
+from txl_lightning import CorpusDataModule, OptimConfig
 from txl_lightning.files import load_yaml
 
 IDS = draw_text(8, 5000)
@@ -179,3 +180,17 @@ def test_a_text_of_ones_own_has_no_recipe_in_experiments(tmp_path):
     assert {name: optim[name] for name in defaults if name != "betas"} == {
         name: value for name, value in defaults.items() if name != "betas"
     }
+
+
+def test_samples_to_sort_differ_between_runs_and_from_those_of_training():
+    texts = {}
+    for kind in sorting.KINDS:
+        for seed in (1, 2):
+            number = sorting.choose_samples(kind, seed)
+            texts[kind, seed] = sorting.draw_samples(8, number)
+            task = {"seed": number, "n_train": 8}
+            trained = CorpusDataModule(corpus="sort", task=task).store.text("train")
+            assert (trained.ids_at(np.arange(8 * 40)) != texts[kind, seed].flatten().numpy()).any()
+    assert len({tuple(each.flatten().tolist()) for each in texts.values()}) == 4
+    shown_BL, right_BL = texts["fixed", 1].split(20, dim=1)
+    assert (shown_BL.sort(dim=1).values == right_BL).all()

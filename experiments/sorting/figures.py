@@ -11,25 +11,32 @@ SOURCE = "augustwester/transformer-xl and its blog post"
 PUBLISHED, PUBLISHED_TIMES = 97.32, 3.04
 """The blog's share of right answers in percent, and its speedup by memory."""
 THEIRS = "Adam, 6,256 steps, 50,000 samples"
+KINDS = {"fixed": THEIRS, "fresh": "Muon, 3,000 steps, samples that never repeat"}
 CACHE = "cached keys and values against none, trained without memory"
 MARGIN = 0.1
 """Percent of the answers; times."""
 
 
 def list_rows(records: results.Records) -> list[list[Any]]:
-    rows = [["measured", "mean ± standard deviation (seeds)"]]
+    kinds = [kind for kind in KINDS if results.select(records, kind=kind)]
+    rows = [["measured", *(KINDS[kind] for kind in kinds)]]
     for way, label in WAYS.items():
-        shares = results.format_spread(percent(records, f"{way}_accuracy"), 2)
-        rows.append([f"right answers, {label} (%)", shares])
-    identical = results.format_spread(percent(records, "identical"), 2)
-    rows.append(["same answer both ways (%)", identical])
+        rows.append(
+            [f"right answers, {label} (%)", *format_kinds(records, f"{way}_accuracy", kinds)]
+        )
+    rows.append(["same answer both ways (%)", *format_kinds(records, "identical", kinds)])
     for row in records["time"]["rows"] if "time" in records else ():
-        rows.append([f"times as fast with memory, {row['length']} digits", f"{row['times']:.2f}"])
+        cells = ["" if kind == "fixed" else f"{row['times']:.2f}" for kind in kinds]
+        rows.append([f"times as fast with memory, {row['length']} digits", *cells])
     return rows
 
 
-def percent(records: results.Records, name: str) -> Collection[float]:
-    return [100 * share for share in results.collect(records, name, kind="answers").values()]
+def format_kinds(records: results.Records, name: str, kinds: list[str]) -> list[str]:
+    return [results.format_spread(percent(records, kind, name), 2) for kind in kinds]
+
+
+def percent(records: results.Records, kind: str, name: str) -> Collection[float]:
+    return [100 * share for share in results.collect(records, name, kind=kind).values()]
 
 
 def draw(records: results.Records, folder: Path) -> None:
@@ -39,18 +46,17 @@ def draw(records: results.Records, folder: Path) -> None:
 
 
 def draw_accuracy(records: results.Records, path: Path) -> None:
-    seeds = results.format_seeds(len(results.select(records, kind="answers")))
+    """Draw the right digits by place; with memory and by rereading they are the same."""
+    seeds = results.format_seeds(*(len(results.select(records, kind=kind)) for kind in KINDS))
     title = f"Which digits are sorted right? ({seeds})"
     labels = {"xlabel": "place in the sorted answer", "ylabel": "right digits (%)"}
-    # The curves coincide: crosses on dots.
-    styles = {"memory": {}, "rereading": {"marker": "x", "linestyle": ":", "markersize": 7}}
     with results.draw_figure(path, title, **labels) as axes:
-        for way, label in WAYS.items():
-            shares = results.collect(records, f"{way}_digit_accuracy", kind="answers").values()
-            rows = [[100 * share for share in each] for each in shares]
-            places = range(1, len(rows[0]) + 1)
-            results.plot_seeds(axes, places, rows, label=label, **styles[way])
-        axes.set_xticks([1, *range(5, len(places) + 1, 5)])
+        for kind, label in KINDS.items():
+            shares = results.collect(records, "memory_digit_accuracy", kind=kind).values()
+            if rows := [[100 * share for share in each] for each in shares]:
+                places = range(1, len(rows[0]) + 1)
+                results.plot_seeds(axes, places, rows, label=label)
+        axes.set_xticks([1, *range(5, 21, 5)])
 
 
 def draw_times(record: dict[str, Any], path: Path) -> None:
@@ -69,33 +75,38 @@ def draw_times(record: dict[str, Any], path: Path) -> None:
 
 
 def list_claims(records: results.Records) -> list[results.Claim]:
-    """Return rows: right answers, the same ones with memory as without, and their time."""
-    [first, *_] = results.select(records, kind="answers")
-    steps, count = first["options"]["trainer.max_steps"], f"{first['samples']:,}"
-    trained = f"Muon, {steps:,} steps of 128 samples that never repeat"
-    shares, identical = percent(records, "memory_accuracy"), percent(records, "identical")
+    """Return rows: right answers of each kind, the same ones with memory as without, their time."""
+    claims = [claim for kind in KINDS for claim in claim_kind(records, kind)]
+    rows = records["time"]["rows"] if "time" in records else ()
+    times = [row["times"] for row in rows if row["length"] == 20]
+    return [*claims, *(claim_speedup(each, records["time"]) for each in times)]
+
+
+def claim_kind(records: results.Records, kind: str) -> list[results.Claim]:
+    if not (found := results.select(records, kind=kind)):
+        return []
+    shares, identical = (percent(records, kind, n) for n in ("memory_accuracy", "identical"))
+    scale = f"{found[0]['samples']:,} samples of each run's own"
     accuracy = results.Claim(
-        "Sorting 20 digits",
+        f"Sorting 20 digits: {KINDS[kind]}",
         SOURCE,
         f"{PUBLISHED} %: {THEIRS}",
-        f"{results.format_spread(shares, 2)} %: {trained}",
-        f"the same {count} unseen samples for all seeds and settings",
+        f"{results.format_spread(shares, 2)} %",
+        scale,
         [share - PUBLISHED for share in shares],
         MARGIN,
     )
     same = results.Claim(
-        "Sorting: same answers with memory as without",
+        f"Sorting: same answers with memory as without; {KINDS[kind]}",
         SOURCE,
         "identical",
         f"identical in {results.format_spread(identical, 2)} %",
-        f"{count} samples; {CACHE}",
+        f"{scale}; {CACHE}",
         [share - 100 for share in identical],
         MARGIN,
         is_same=True,
     )
-    rows = records["time"]["rows"] if "time" in records else ()
-    times = [row["times"] for row in rows if row["length"] == 20]
-    return [accuracy, same, *(claim_speedup(each, records["time"]) for each in times)]
+    return [accuracy, same]
 
 
 def claim_speedup(times: float, record: dict[str, Any]) -> results.Claim:
