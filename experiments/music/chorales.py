@@ -1,0 +1,93 @@
+"""Bach's chorales as ids, and ids as music: the only script here that needs music21 and MidiTok.
+
+    python -m venv runs/music && runs/music/bin/pip install -r experiments/music/requirements.txt
+    runs/music/bin/python experiments/music/chorales.py prepare runs/music/ids
+    runs/music/bin/python experiments/music/chorales.py write runs/music/ids new.npy new.mid
+
+`prepare` writes, of each split, the ids of its pieces and where they begin, and names.json: the
+name of each id. A piece is all voices of a chorale with four parts on one staff, in MidiTok's REMI
+tokens: bar, position in the bar in sixteenths, pitch, velocity (one), duration. Every tenth piece
+is test text, every tenth validation text. music21's corpus is not copied here: its licence is in
+its folder corpus.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import symusic
+from miditok import REMI, TokenizerConfig, TokSequence
+from music21 import corpus, repeat
+
+PITCHES, STEPS, LONGEST = (36, 84), 4, 8
+"""Range of MIDI pitches; steps of a beat; beats of the longest note."""
+SUFFIXES = {".mxl", ".xml", ".krn"}
+SPLITS = {"test": 0, "val": 5}
+"""Last digit of a piece's number; all others are training text."""
+
+
+def main() -> None:
+    """Run one of the two commands."""
+    command, folder, *paths = sys.argv[1:]
+    if command == "prepare":
+        prepare(Path(folder))
+    else:
+        ids = np.load(paths[0]).ravel().tolist()
+        make_tokenizer().decode([TokSequence(ids=ids)]).dump_midi(paths[1])
+
+
+def make_tokenizer() -> REMI:
+    config = TokenizerConfig(
+        pitch_range=PITCHES, beat_res={(0, LONGEST): STEPS}, num_velocities=1,
+        special_tokens=["PAD"], use_time_signatures=False, encode_ids_split="no",
+    )  # fmt: skip
+    return REMI(config)
+
+
+def prepare(folder: Path) -> None:
+    tokenizer, pieces = make_tokenizer(), [read_piece(path) for path in find_chorales()]
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [name for name, _ in sorted(tokenizer.vocab.items(), key=lambda item: item[1])]
+    (folder / "names.json").write_text(json.dumps(names))
+    ids = [tuple(tokenizer(piece)[0].ids) for piece in pieces if piece is not None]
+    # Some pieces are in the corpus twice.
+    ids = [*dict.fromkeys(ids)]
+    for split in ("train", "val", "test"):
+        chosen = [each for n, each in enumerate(ids) if name_split(n) == split]
+        starts = np.cumsum([0, *map(len, chosen[:-1])])
+        np.save(folder / f"{split}.npy", np.concatenate(chosen).astype(np.uint16))
+        np.save(folder / f"{split}_starts.npy", starts.astype(np.int64))
+        print(f"{split}: {len(chosen)} pieces, {sum(map(len, chosen)):,} tokens")
+
+
+def name_split(number: int) -> str:
+    return next((name for name, digit in SPLITS.items() if number % 10 == digit), "train")
+
+
+def find_chorales() -> list[Path]:
+    return sorted(path for path in corpus.getComposer("bach") if path.suffix in SUFFIXES)
+
+
+def read_piece(path: Path) -> "symusic.Score | None":
+    """Return a piece with all its voices in one track; None for other than four parts."""
+    score = corpus.parse(path)
+    if len(getattr(score, "parts", ())) != 4:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            piece = symusic.Score(score.write("midi", Path(folder, "piece.mid")))
+        except repeat.ExpanderException as error:
+            print(f"{path.name} is left out: {error}")
+            return None
+    notes = [note for track in piece.tracks for note in track.notes]
+    merged = symusic.Score(piece.tpq)
+    merged.time_signatures = piece.time_signatures
+    merged.tracks.append(symusic.Track())
+    merged.tracks[0].notes.extend(sorted(notes, key=lambda note: note.time))
+    return merged
+
+
+if __name__ == "__main__":
+    main()
