@@ -21,8 +21,9 @@ FOLDER = Path(__file__).parent
 PAGE, FRONT_PAGE = FOLDER / "README.md", FOLDER.parent / "README.md"
 COLUMNS = ("claim", "source", "theirs", "ours", "scale")
 RULE = """\
-One row of each experiment: the worst verdict and, among equals, the smallest gain. Verdicts are by
-[one rule](experiments/verdicts.py): three seeds or more, t tests, corrected for their number.
+One row of each experiment ([all](experiments/README.md); `make reproduce` measures them again): the
+worst verdict and, among equals, the smallest gain. Verdicts are by [one
+rule](experiments/verdicts.py): three seeds or more, t tests, corrected for their number.
 """
 BEGIN, END = "<!-- claims: by experiments/claims.py -->\n", "<!-- end of claims -->\n"
 
@@ -85,12 +86,13 @@ def add_seeds(claim: Claim, vary: str) -> Claim:
 
 
 def count_verdicts(rows: Iterable[tuple[Claim, Verdict]]) -> str:
-    """Return a sentence: how many claims hold, are undecided and do not hold."""
+    """Return a line: how many claims hold, are undecided, and fail or show no difference."""
     rows = list(rows)
     ranks = Counter(verdict.rank for _, verdict in rows)
     against = sum(v.rank == 1 and statistics.fmean(claim.gains) < 0 for claim, v in rows)
-    undecided = f"{ranks[1]} are undecided ({against} of these with a mean against the claim)"
-    return f"Of all {len(rows)} claims {ranks[2]} hold, {undecided} and {ranks[0]} do not hold.\n"
+    undecided = f"{ranks[1]} undecided ({against} with a mean against the claim)"
+    ends = f"{ranks[2]} hold, {undecided}, {ranks[0]} fail or show no difference"
+    return f"{len(rows)} claims: {ends}.\n"
 
 
 def replace_table(page: Path, text: str) -> str:

@@ -96,7 +96,7 @@ def test_the_front_page_has_the_worst_row_of_each_experiment_and_counts_all():
     text = claims.FRONT_PAGE.read_text().split(claims.BEGIN)[1].split(claims.END)[0]
     every = [row for found in rows.values() for row in found]
     holding = sum(verdict.word == "holds" for _, verdict in every)
-    assert f"Of all {len(every)} claims {holding} hold" in text
+    assert f"{len(every)} claims: {holding} hold, " in text
     for found in rows.values():
         shown = [row for row in found if f"| {row[0].claim} |" in text]
         assert len(shown) == 1

@@ -65,7 +65,7 @@ def test_config_without_a_network_overrides_parts_of_the_recipe(txl, long_text):
     part.write_text("data: {vocab: bytes}\nplan: {minutes: 0.05}\ntrainer: {max_steps: 3}")
     [line], config = fit(txl, long_text, f"--config={part}", "--model.net.d_model=16")
     assert line.startswith("recipe for a text of 0.1 MB: bytes; 4 layers of 16,")
-    assert line.endswith("0.05 minutes")
+    assert line.endswith("; 0.05 min")
     assert config["trainer"]["max_steps"] == 3
     assert config["data"]["subwords"]["n_token"] != own_text.SIZES[0][1]
 

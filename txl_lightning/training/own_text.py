@@ -102,7 +102,7 @@ def describe_recipe(n_byte: int, settings: Namespace) -> str:
     vocab = data.vocab
     if vocab in ("bpe", "unigram"):
         vocab = f"{vocab} of {data.subwords.n_token:,} subwords"
-    duration = f"{minutes:g} minutes" if minutes else f"{settings.trainer.max_steps:,} steps"
+    duration = f"{minutes:g} min" if minutes else f"{settings.trainer.max_steps:,} steps"
     sizes = f"{net.n_layer} layers of {net.d_model}, dropout {net.dropout:g}"
     chosen = f"{vocab}; {sizes}; {settings.model.optim.name}; {settings.trainer.precision}"
     if data.restart_len:
