@@ -62,7 +62,9 @@ def test_config_with_a_network_or_a_short_text_has_no_recipe(txl, long_text, tex
 
 def test_config_without_a_network_overrides_parts_of_the_recipe(txl, long_text):
     part = long_text.parent / "part.yaml"
-    part.write_text("data: {vocab: bytes}\nplan: {minutes: 0.05}\ntrainer: {max_steps: 3}")
+    words = "data: {vocab: bytes}", "plan: {minutes: 0.05}", "trainer: {max_steps: 3}"
+    # As in configs/hardware/one_gpu.yaml.
+    part.write_text("\n".join([*words, "model: {compile: false}"]))
     [line], config = fit(txl, long_text, f"--config={part}", "--model.net.d_model=16")
     assert line.startswith("recipe for a text of 0.1 MB: bytes; 4 layers of 16,")
     assert line.endswith("; 0.05 min")

@@ -1,7 +1,7 @@
 """Defaults of fit on a text of one's own: a recipe by size, within 2 % of the best measured.
 
 experiments/README.md has the table ("The first result"). Options and configs override each part; a
-config that sets a network has a recipe of its own.
+config that sets a network or an optimizer has a recipe of its own.
 """
 
 from collections.abc import Sequence
@@ -54,13 +54,14 @@ def adopt_recipe(parser: Parser, words: list[str], settings: Namespace) -> Names
 
 
 def needs_recipe(words: list[str], settings: Namespace) -> bool:
-    """Return True if nothing else gives a network: no config, no class, and no checkpoint."""
+    """Return True if no config, class or checkpoint gives a network or an optimizer."""
     if settings.ckpt_path not in (None, "last") or "class_path" in settings.model.net:
         return False
     for file in take_option(words, "-c", "--config")[0]:
         # `parse` has said what is wrong with a file.
         with suppress(OSError, ValueError, yaml.YAMLError):
-            if "model" in load_yaml(Path(find_config(file)).read_text()):
+            model = load_yaml(Path(find_config(file)).read_text()).get("model", {})
+            if isinstance(model, str) or {"net", "optim", "class_path"} & model.keys():
                 return False
     return True
 
