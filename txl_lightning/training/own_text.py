@@ -4,10 +4,11 @@ experiments/README.md has the table ("The first result"). Options and configs ov
 config that sets a network or an optimizer has a recipe of its own.
 """
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import yaml
@@ -20,19 +21,38 @@ from ..model import has_bfloat16_units
 from .callbacks.save_run import print_once
 from .options import TRAINER_DEFAULTS, parse
 
-MINUTES = 5
+MINUTES, WIDE_MINUTES, WIDE = 5, 15, 192
+"""Minutes of training; those from which the network is WIDE; measured with 2, 5 and 30."""
 SMALLEST = 50_000
 """Bytes of the shortest text with a recipe; shorter ones were not measured."""
-SIZES = ((500_000, 1024, 0.3), (3_000_000, 2048, 0.1), (None, 4096, 0.0))
-"""Largest text in bytes, and the subwords and the dropout of its recipe; measured up to 70 MB."""
+
+
+class Size(NamedTuple):
+    """Recipe of texts up to a size."""
+
+    largest: float
+    """In bytes; measured up to 70 MB."""
+    n_token: int
+    """Subwords."""
+    token_bytes: float
+    """Bytes of a subword, about."""
+    dropout: float
+    wide_dropout: float | None
+    """Dropout of the wide network; None if the text is too short for it."""
+
+
+SIZES = (
+    Size(500_000, 1024, 2.6, 0.3, None),
+    Size(3_000_000, 2048, 2.9, 0.1, 0.2),
+    Size(math.inf, 4096, 3.4, 0.0, 0.0),
+)
+PASSES = 30
+"""Most passes over the text: on 0.1 MB, 74 were worse than 30."""
+SUBWORDS = ("bpe", "unigram")
 RESTART_LEN = 512
 """Memories begin anew at a random place in each so many tokens."""
-PLAN = {
-    "plan.minutes": MINUTES,
-    "trainer.max_steps": 1_000_000,
-    "trainer.val_check_interval": 100_000,
-    "trainer.limit_val_batches": 50,
-}
+N_VALIDATION, VALIDATION_LEN = 10, 50
+"""Validations of a run, and their batches."""
 STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev_run": False}
 """Options of the Trainer, with their defaults; with another value, minutes are not planned."""
 
@@ -44,7 +64,10 @@ def adopt_recipe(parser: Parser, words: list[str], settings: Namespace) -> Names
         return settings
     is_planned = all(settings.trainer[name] == default for name, default in STEPS.items())
     is_planned &= not any(word.startswith("--trainer.max_steps") for word in words)
-    recipe = choose_recipe(n_byte, settings.data.vocab) | (PLAN if is_planned else {})
+    size = next(each for each in SIZES if n_byte <= each.largest)
+    minutes = (settings.plan.minutes or MINUTES) if is_planned else 0
+    recipe = choose_recipe(size, settings.data.vocab, minutes)
+    recipe |= plan_training(size, n_byte, settings.data) if is_planned else {}
     if is_bfloat16_faster(settings.trainer.accelerator):
         recipe["trainer.precision"] = "bf16-mixed"
     parser.set_defaults(recipe)
@@ -66,14 +89,27 @@ def needs_recipe(words: list[str], settings: Namespace) -> bool:
     return True
 
 
-def choose_recipe(n_byte: int, vocab: str | None) -> dict[str, Any]:
-    """Return settings for a text of so many bytes; of subwords, if there is no other vocabulary."""
-    fitting = (each for most, *each in SIZES if most is None or n_byte <= most)
-    n_token, dropout = next(fitting)
-    recipe = load_shared() | {"model.net.dropout": dropout, "data.restart_len": RESTART_LEN}
-    if vocab in (None, "bpe", "unigram"):
-        recipe |= {"data.vocab": vocab or "bpe", "data.subwords.n_token": n_token}
+def choose_recipe(size: Size, vocab: str | None, minutes: float) -> dict[str, Any]:
+    """Return settings for a size of texts; of subwords, if there is no other vocabulary."""
+    recipe = load_shared() | {"data.restart_len": RESTART_LEN, "model.net.dropout": size.dropout}
+    if minutes >= WIDE_MINUTES and size.wide_dropout is not None:
+        recipe |= {"model.net.d_model": WIDE, "model.net.dropout": size.wide_dropout}
+    if vocab in (None, *SUBWORDS):
+        recipe |= {"data.vocab": vocab or "bpe", "data.subwords.n_token": size.n_token}
     return recipe
+
+
+def plan_training(size: Size, n_byte: int, data: Namespace) -> dict[str, Any]:
+    """Return settings that limit the minutes, the passes and the validations."""
+    token_bytes = size.token_bytes if data.vocab in (None, *SUBWORDS) else 1
+    tokens = data.split[0] * n_byte / token_bytes
+    steps = max(int(PASSES * tokens / (data.batch_size * data.tgt_len)), N_VALIDATION)
+    return {
+        "plan.minutes": MINUTES,
+        "trainer.max_steps": steps,
+        "trainer.val_check_interval": steps // N_VALIDATION,
+        "trainer.limit_val_batches": VALIDATION_LEN,
+    }
 
 
 def load_shared() -> dict[str, Any]:
@@ -101,9 +137,10 @@ def describe_recipe(n_byte: int, settings: Namespace) -> str:
     """Return one line: what was chosen, and for what."""
     data, net, minutes = settings.data, settings.model.net, settings.plan.minutes
     vocab = data.vocab
-    if vocab in ("bpe", "unigram"):
+    if vocab in SUBWORDS:
         vocab = f"{vocab} of {data.subwords.n_token:,} subwords"
-    duration = f"{minutes:g} min" if minutes else f"{settings.trainer.max_steps:,} steps"
+    limit = f"{minutes:g} min, at most " if minutes else ""
+    duration = f"{limit}{settings.trainer.max_steps:,} steps"
     sizes = f"{net.n_layer} layers of {net.d_model}, dropout {net.dropout:g}"
     chosen = f"{vocab}; {sizes}; {settings.model.optim.name}; {settings.trainer.precision}"
     if data.restart_len:
