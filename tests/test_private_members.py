@@ -33,6 +33,7 @@ MEMBERS = {
     "trainer._logger_connector.update_train_step_metrics": "training/callbacks/training_state",
     "trainer._signal_connector.register_signal_handlers": CHECKPOINTING,
     "trainer.fit_loop._data_fetcher": CHECKPOINTING,
+    "trainer.fit_loop.epoch_loop._batches_that_stepped": "training/callbacks/training_state",
     "trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor": CHECKPOINTING,
     "trainer.fit_loop.epoch_loop._should_check_val_fx": CHECKPOINTING,
     "csv_logger._experiment": "runs/logger",

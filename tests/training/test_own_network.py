@@ -286,6 +286,16 @@ def test_run_is_resumed_and_another_version_of_its_package_is_named(
     assert (code, expected in line) == (2, True), line
 
 
+def test_a_setting_that_the_network_refuses_does_not_replace_those_of_the_run(txl, own_run):
+    config = Path(own_run, "config.yaml")
+    before = config.read_text()
+    command = ("fit", ALLOW, f"--config={config}", "--resume=auto", "--trainer.max_steps=6")
+    code, output = txl(*command, "--model.recompute=true")
+    assert (code, "model.recompute: invalid true" in output.err) == (2, True)
+    assert config.read_text() == before
+    assert txl(*command)[0] == 0
+
+
 def test_run_is_measured_compared_and_sampled_by_the_commands(txl, own_run):
     page = Path(own_run, "report.html").read_text()
     assert "Loss by position" in page

@@ -144,6 +144,15 @@ def test_resumed_run_has_the_metrics_config_and_vocabulary_of_an_uninterrupted_o
     assert (run / "vocab.json").read_text() == (whole / "vocab.json").read_text()
 
 
+def test_finished_run_that_goes_on_logs_the_steps_of_an_uninterrupted_one(txl, small):
+    # No interval ends at the last step.
+    command = ("fit", *small, AUTO, "--trainer.val_check_interval=100")
+    for steps in (4, 6, 9):
+        assert txl(*command, f"--trainer.max_steps={steps}")[0] == 0
+    rows = [int(row["step"]) for row in read_rows(Path("runs/version_0")) if row["train/loss"]]
+    assert rows == [*range(9)]
+
+
 def test_best_checkpoint_keeps_its_path_and_is_replaced_only_by_a_better_one(txl, small, last):
     best = last.with_name("best.ckpt")
     before, score = best.read_bytes(), load(best)["callbacks"]

@@ -160,3 +160,9 @@ def test_the_final_table_has_the_best_validation_however_early(make_trainer):
     lines = shown.splitlines()[1:]
     assert [line.split()[-2] for line in lines[1:]] == ["1", "5", *map(str, range(25, 31))]
     assert [line.startswith("best") for line in lines[1:]] == [False, True] + [False] * 6
+
+
+def test_a_run_shorter_than_a_log_interval_has_the_tokens_of_its_validation(make_trainer):
+    rows = [{"step": 3, "val/nats": 1.0, "val/tokens_seen": 96.0}]
+    shown = progress_bar.format_result(make_trainer(), RunMetrics(rows))
+    assert " steps, 96 tokens, in " in shown

@@ -173,7 +173,9 @@ def format_parameters(net: Network) -> str:
 
 def format_result(trainer: Trainer, metrics: RunMetrics) -> str:
     total = f" of {trainer.max_steps:,}" if trainer.max_steps > 0 else ""
-    tokens, seconds = metrics.last("train/tokens_seen"), metrics.last("train/seconds")
+    # A run shorter than a log interval has only those of its validation.
+    tokens = max(metrics.last("train/tokens_seen"), metrics.last("val/tokens_seen"))
+    seconds = metrics.last("train/seconds")
     lines = [
         f"trained {trainer.global_step:,}{total} steps, {tokens:,.0f} tokens, "
         f"in {timedelta(seconds=int(seconds))}"

@@ -41,8 +41,11 @@ class SaveRun(Callback):
             self.lock.callback(os.close, lock_folder(folder))
         for problem in find_writers_elsewhere(trainer, folder):
             print_once(f"warning: {problem}")
+
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        # Not earlier: a setting that the network refuses must not replace those of a resumed run.
         if trainer.is_global_zero:
-            self.save(trainer, folder)
+            self.save(trainer, run_folder(trainer))
         trainer.strategy.barrier()
 
     def save(self, trainer: Trainer, folder: Path) -> None:

@@ -140,6 +140,10 @@ class TrainingStateCheckpoint(Callback):
             trainer.train_dataloader.load_state_dict(self.position)
         self.loaded = self.position = None
 
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        # Private: loggers count from it, and Lightning continues a finished run one step too low.
+        trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
+
     def on_train_batch_end(
         self, trainer: Trainer, module: LanguageModel, _: Any, batch: Segment, batch_idx: int
     ) -> None:
