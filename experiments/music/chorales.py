@@ -2,7 +2,7 @@
 
     python -m venv runs/music && runs/music/bin/pip install -r experiments/music/requirements.txt
     runs/music/bin/python experiments/music/chorales.py prepare runs/music/ids
-    runs/music/bin/python experiments/music/chorales.py write runs/music/ids new.npy new.mid
+    runs/music/bin/python experiments/music/chorales.py write new.npy new.mid
 
 `prepare` writes, of each split, the ids of its pieces and where they begin, and names.json: the
 name of each id. A piece is all voices of a chorale with four parts on one staff, in MidiTok's REMI
@@ -30,9 +30,9 @@ SPLITS = {"test": 0, "val": 5}
 
 def main() -> None:
     """Run one of the two commands."""
-    command, folder, *paths = sys.argv[1:]
+    command, *paths = sys.argv[1:]
     if command == "prepare":
-        prepare(Path(folder))
+        prepare(Path(paths[0]))
     else:
         ids = np.load(paths[0]).ravel().tolist()
         make_tokenizer().decode([TokSequence(ids=ids)]).dump_midi(paths[1])
