@@ -2,8 +2,9 @@
 
 Three seeds or more, otherwise "one seed" or "two seeds". "holds" or "does not hold": the mean gain
 differs from 0. "no difference": it lies within ± `margin` (two one-sided tests). Otherwise "not
-decided", and so if there is a reason to doubt what was compared. Level 5 %, two-sided; p-values are
-Holm's over the rows that a folder contributes to the table "ours, theirs".
+decided", with the interval of the mean; and so if there is a reason to doubt what was compared.
+Level 5 %, two-sided; p-values are Holm's over the rows that a folder contributes to the table
+"ours, theirs".
 """
 
 import math
@@ -26,6 +27,8 @@ class Verdict:
     word: str
     p: float = 1.0
     doubt: str = ""
+    interval: tuple[float, float] | None = None
+    """Of the mean gain, where nothing is decided."""
 
     @property
     def rank(self) -> int:
@@ -35,7 +38,10 @@ class Verdict:
         if self.doubt:
             return f"{self.word}: {self.doubt}"
         shown = "p < 0.001" if self.p < 0.001 else f"p {self.p:.3f}"
-        return self.word if self.p == 1 else f"{self.word}, {shown}"
+        word = self.word if self.p == 1 else f"{self.word}, {shown}"
+        if self.interval:
+            word += " (95 % interval {:.3g} to {:.3g})".format(*self.interval)
+        return word
 
 
 def judge(claims: Sequence[Claim]) -> list[Verdict]:
@@ -56,7 +62,8 @@ def decide(claim: Claim, p_differs: float | None, p_equals: float | None) -> Ver
         helps = statistics.fmean(claim.gains) > 0
         p_values = {"holds" if helps else "does not hold": p_differs, "no difference": p_equals}
     verdicts = [Verdict(word, p) for word, p in p_values.items() if p <= LEVEL]
-    return verdicts[0] if verdicts else Verdict("not decided", p_differs)
+    undecided = Verdict("not decided", p_differs, interval=find_interval(claim.gains))
+    return verdicts[0] if verdicts else undecided
 
 
 def correct_by_holm(p_values: Iterable[float | None]) -> list[float | None]:
@@ -83,6 +90,17 @@ def test_equivalence(gains: Sequence[float], margin: float) -> float | None:
         return None
     above, below = [gain + margin for gain in gains], [margin - gain for gain in gains]
     return t_tail(min(t_statistic(above), t_statistic(below)), len(gains) - 1)
+
+
+def find_interval(gains: Sequence[float]) -> tuple[float, float]:
+    """Return the interval of a mean at 95 %, of this claim alone (not corrected by Holm)."""
+    low, high = 0.0, 1e3
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        is_inside = t_tail(middle, len(gains) - 1) > LEVEL / 2
+        low, high = (middle, high) if is_inside else (low, middle)
+    mean, error = statistics.fmean(gains), statistics.stdev(gains) / math.sqrt(len(gains))
+    return mean - high * error, mean + high * error
 
 
 def t_statistic(values: Sequence[float]) -> float:

@@ -84,6 +84,14 @@ def make_claim(gains, **changes):
     return Claim(**texts, gains=gains, margin=1.0, **changes)
 
 
+def test_an_undecided_claim_has_the_interval_of_its_mean():
+    [verdict] = verdicts.judge([make_claim([1, 2, 9])])
+    # 4 ± 4.3027 * 4.3589 / sqrt(3), by a printed table of t.
+    assert str(verdict).endswith("(95 % interval -6.83 to 14.8)")
+    [verdict] = verdicts.judge([make_claim([3, 4, 5])])
+    assert verdict.interval is None
+
+
 def test_a_gain_that_holds_alone_is_not_decided_among_many():
     rows = [make_claim(gains) for gains in ([3, 4, 5], [-9, 9, 1], [1, -9, 9])]
     words = [verdict.word for verdict in verdicts.judge(rows)]
