@@ -1,5 +1,6 @@
 """The classes for transformers 5: folders, segments, generate, Trainer."""
 
+import inspect
 import json
 import os
 import pickle
@@ -195,6 +196,45 @@ def test_options_change_precision_device_and_memory_and_others_are_refused(load,
     torch.testing.assert_close(second, net(tokens_BL, memory)[0], rtol=0, atol=1e-4)
     with pytest.raises(ValueError, match="from_pretrained: invalid quantization_config; expected"):
         hub.TXLForCausalLM.from_pretrained(tmp_path / "net", quantization_config={"bits": 4})
+
+
+OF_EITHER_CLASS = pytest.mark.parametrize("loader", [AutoModelForCausalLM, hub.TXLForCausalLM])
+
+
+@OF_EITHER_CLASS
+def test_torch_dtype_is_the_former_name_of_dtype_and_low_memory_has_no_effect(
+    load, tmp_path, loader
+):
+    load()
+    for options, expected in (
+        ({"torch_dtype": torch.bfloat16}, torch.bfloat16),
+        ({"torch_dtype": "float32", "low_cpu_mem_usage": True}, torch.float32),
+        ({"torch_dtype": "auto"}, torch.float64),
+        ({"torch_dtype": "float64", "dtype": "float32"}, torch.float32),
+    ):
+        model = loader.from_pretrained(tmp_path / "net", **options)
+        assert model.dtype == model.config.dtype == expected
+
+
+@OF_EITHER_CLASS
+@pytest.mark.parametrize("dtype", ["bfloat17", "nn", "int8", 5])
+def test_a_precision_that_weights_cannot_have_is_refused_in_one_line(load, tmp_path, loader, dtype):
+    load()
+    expected = "auto, float16, bfloat16, float32 or float64"
+    for key in ("dtype", "torch_dtype"):
+        with pytest.raises(ValueError, match=rf"^dtype: invalid {dtype}; expected {expected}$"):
+            loader.from_pretrained(tmp_path / "net", **{key: dtype})
+
+
+def test_the_message_about_an_unknown_option_lists_every_option(load, tmp_path):
+    load()
+    with pytest.raises(ValueError, match="from_pretrained: invalid dtipe; expected") as info:
+        hub.TXLForCausalLM.from_pretrained(tmp_path / "net", dtipe="float32")
+    parameters = inspect.signature(hub.TXLForCausalLM.from_pretrained).parameters.values()
+    named = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+    listed = str(info.value).partition("one of ")[2].split(", ")
+    assert named < set(listed)
+    assert {"cache_dir", "low_cpu_mem_usage"} < set(listed)
 
 
 # Segments
