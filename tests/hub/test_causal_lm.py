@@ -372,6 +372,22 @@ def test_without_a_usable_memory_the_whole_text_is_read_for_each_token(load, cha
     assert actual[0, 9:].tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_a_text_ends_at_a_stop_string_that_a_tokenizer_reads(make_net, tmp_path, use_cache):
+    net = make_net(n_token=256)
+    # ASCII only, as other bytes it chooses would be no text.
+    net.head.out.bias.data[128:] -= 1e3
+    save_folder(net, tmp_path, Bytes())
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    prompt = tokenizer("a prompt", return_tensors="pt")
+    options = {"max_new_tokens": 9, "do_sample": False, "use_cache": use_cache}
+    whole = model.generate(**prompt, **options)[0]
+    stop = tokenizer.decode(whole[8:11])
+    ended = model.generate(**prompt, **options, stop_strings=[stop], tokenizer=tokenizer)
+    assert ended[0].tolist() == whole[:11].tolist()
+
+
 def test_assisted_decoding_is_refused(load):
     _, model = load()
     with pytest.raises(ValueError, match="not supported with stateful models"):

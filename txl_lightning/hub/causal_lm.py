@@ -184,6 +184,9 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
     # The name kwargs tells transformers that `forward` takes them.
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict:
         """Read all but the last token, in the segments of our own `generate`; return the rest."""
+        # `generate` reads stop strings with the tokenizer, and passes it on to `forward`, too.
+        for name in ("tokenizer", "assistant_tokenizer"):
+            kwargs.pop(name, None)
         inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
         if not inputs.get("use_cache"):
             return inputs
