@@ -350,6 +350,16 @@ def test_prompts_of_several_lengths_are_continued_as_by_our_own_decoding(pair):
     check_logits(net, prompts, output)
 
 
+@pytest.mark.parametrize("options", [{}, {"num_beams": 2}, {"use_cache": False}])
+@pytest.mark.parametrize("row", [[1, 1, 1, 0, 0], [0, 1, 0, 1, 1]])
+def test_a_prompt_with_padding_after_a_token_is_not_continued(load, row, options):
+    _, model = load()
+    mask_BL = torch.tensor([[1] * 5, row])
+    expected = 'attention_mask: invalid padding after a token; expected .* padding_side="left"$'
+    with pytest.raises(ValueError, match=expected):
+        model.generate(random_ids(2, 5), attention_mask=mask_BL, max_new_tokens=1, **options)
+
+
 def test_a_text_is_continued_from_its_memory_which_stays_as_it_was(load):
     _, model = load()
     prompt = random_ids(1, 30)

@@ -107,6 +107,13 @@ class MemoryCache(transformers.Cache):
         self.memory = self.memory.rows(beam_idx)
 
 
+def require_padding_at_start(mask_BT: Tensor) -> None:
+    """Refuse padding after a token: the next token would see it instead of tokens of its text."""
+    is_at_start = bool((mask_BT.long().diff(dim=1) >= 0).all())
+    expected = 'padding before each text: padding_side="left"'
+    require(is_at_start, "attention_mask", "padding after a token", expected)
+
+
 class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin):
     """Transformer-XL, with its memory as the cache.
 
@@ -147,7 +154,7 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         Args:
             input_ids: tokens_BL.
             past_key_values: the memory of the segments before; default empty.
-            attention_mask: mask_BT of all tokens so far, 0 for padding before or after the text.
+            attention_mask: mask_BT of all tokens so far, 0 for padding before a text or at its end.
             labels: the same tokens_BL, or -100 where there is no loss, which is the mean nats of
                 the label after each token; the first label has no token before it.
             use_cache: return the memory (default).
@@ -187,6 +194,8 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         # `generate` reads stop strings with the tokenizer, and passes it on to `forward`, too.
         for name in ("tokenizer", "assistant_tokenizer"):
             kwargs.pop(name, None)
+        if kwargs.get("is_first_iteration") and kwargs.get("attention_mask") is not None:
+            require_padding_at_start(kwargs["attention_mask"])
         inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
         if not inputs.get("use_cache"):
             return inputs
