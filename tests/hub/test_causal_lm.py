@@ -371,6 +371,15 @@ def test_a_text_is_continued_from_its_memory_which_stays_as_it_was(load):
         assert rest.tolist() == whole.tolist()
 
 
+@pytest.mark.parametrize("options", [{"num_beams": 2}, {"num_return_sequences": 2}])
+def test_several_texts_do_not_continue_one_memory_in_one_call(load, options):
+    _, model = load()
+    first = model.generate(random_ids(1, 5), max_new_tokens=3, return_dict_in_generate=True)
+    options |= {"past_key_values": first.past_key_values, "do_sample": True}
+    with pytest.raises(ValueError, match="memory: invalid 1 rows; expected 2"):
+        model.generate(first.sequences, max_new_tokens=3, **options)
+
+
 @pytest.mark.parametrize("changes", [{"positions": "absolute_sinusoidal"}, {"mem_len": 0}])
 def test_without_a_usable_memory_the_whole_text_is_read_for_each_token(load, changes):
     net, model = load(**changes)
@@ -457,3 +466,20 @@ def test_the_code_of_the_page_runs_unchanged(make_net, tmp_path, monkeypatch, re
     exec(code, {})
     assert len(capsys.readouterr().out) > 20
     assert type(AutoTokenizer.from_pretrained("big")) is hub.TXLTokenizer
+
+
+def test_prompts_padded_as_the_page_says_are_continued_like_each_alone(
+    make_net, tmp_path, repository
+):
+    save_folder(make_net(n_token=256), tmp_path, Bytes())
+    page = (repository / "txl_lightning" / "hub" / "README.md").read_text()
+    setting, call = re.findall(r"`((?:tokenizer\.pad_token =|model\.generate\(\*\*)[^`]*)`", page)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    tokenizer, texts = AutoTokenizer.from_pretrained(tmp_path), ["a", "a longer text"]
+    names = {"model": model, "tokenizer": tokenizer, "texts": texts}
+    exec(setting, names)
+    rows = eval(call, names)
+    for text, row in zip(texts, rows, strict=True):
+        prompt = torch.tensor([*text.encode()])
+        expected = txl_lightning.generate(model.net, prompt, 50, temperature=0)
+        assert row[-50:].tolist() == expected.tolist()
