@@ -1,5 +1,6 @@
 """The classes for transformers 5: folders, segments, generate, Trainer."""
 
+import inspect
 import json
 import os
 import pickle
@@ -197,6 +198,45 @@ def test_options_change_precision_device_and_memory_and_others_are_refused(load,
         hub.TXLForCausalLM.from_pretrained(tmp_path / "net", quantization_config={"bits": 4})
 
 
+OF_EITHER_CLASS = pytest.mark.parametrize("loader", [AutoModelForCausalLM, hub.TXLForCausalLM])
+
+
+@OF_EITHER_CLASS
+def test_torch_dtype_is_the_former_name_of_dtype_and_low_memory_has_no_effect(
+    load, tmp_path, loader
+):
+    load()
+    for options, expected in (
+        ({"torch_dtype": torch.bfloat16}, torch.bfloat16),
+        ({"torch_dtype": "float32", "low_cpu_mem_usage": True}, torch.float32),
+        ({"torch_dtype": "auto"}, torch.float64),
+        ({"torch_dtype": "float64", "dtype": "float32"}, torch.float32),
+    ):
+        model = loader.from_pretrained(tmp_path / "net", **options)
+        assert model.dtype == model.config.dtype == expected
+
+
+@OF_EITHER_CLASS
+@pytest.mark.parametrize("dtype", ["bfloat17", "nn", "int8", 5])
+def test_a_precision_that_weights_cannot_have_is_refused_in_one_line(load, tmp_path, loader, dtype):
+    load()
+    expected = "auto, float16, bfloat16, float32 or float64"
+    for key in ("dtype", "torch_dtype"):
+        with pytest.raises(ValueError, match=rf"^dtype: invalid {dtype}; expected {expected}$"):
+            loader.from_pretrained(tmp_path / "net", **{key: dtype})
+
+
+def test_the_message_about_an_unknown_option_lists_every_option(load, tmp_path):
+    load()
+    with pytest.raises(ValueError, match="from_pretrained: invalid dtipe; expected") as info:
+        hub.TXLForCausalLM.from_pretrained(tmp_path / "net", dtipe="float32")
+    parameters = inspect.signature(hub.TXLForCausalLM.from_pretrained).parameters.values()
+    named = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+    listed = str(info.value).partition("one of ")[2].split(", ")
+    assert named < set(listed)
+    assert {"cache_dir", "low_cpu_mem_usage"} < set(listed)
+
+
 # Segments
 
 
@@ -310,6 +350,16 @@ def test_prompts_of_several_lengths_are_continued_as_by_our_own_decoding(pair):
     check_logits(net, prompts, output)
 
 
+@pytest.mark.parametrize("options", [{}, {"num_beams": 2}, {"use_cache": False}])
+@pytest.mark.parametrize("row", [[1, 1, 1, 0, 0], [0, 1, 0, 1, 1]])
+def test_a_prompt_with_padding_after_a_token_is_not_continued(load, row, options):
+    _, model = load()
+    mask_BL = torch.tensor([[1] * 5, row])
+    expected = 'attention_mask: invalid padding after a token; expected .* padding_side="left"$'
+    with pytest.raises(ValueError, match=expected):
+        model.generate(random_ids(2, 5), attention_mask=mask_BL, max_new_tokens=1, **options)
+
+
 def test_a_text_is_continued_from_its_memory_which_stays_as_it_was(load):
     _, model = load()
     prompt = random_ids(1, 30)
@@ -321,6 +371,15 @@ def test_a_text_is_continued_from_its_memory_which_stays_as_it_was(load):
         assert rest.tolist() == whole.tolist()
 
 
+@pytest.mark.parametrize("options", [{"num_beams": 2}, {"num_return_sequences": 2}])
+def test_several_texts_do_not_continue_one_memory_in_one_call(load, options):
+    _, model = load()
+    first = model.generate(random_ids(1, 5), max_new_tokens=3, return_dict_in_generate=True)
+    options |= {"past_key_values": first.past_key_values, "do_sample": True}
+    with pytest.raises(ValueError, match="memory: invalid 1 rows; expected 2"):
+        model.generate(first.sequences, max_new_tokens=3, **options)
+
+
 @pytest.mark.parametrize("changes", [{"positions": "absolute_sinusoidal"}, {"mem_len": 0}])
 def test_without_a_usable_memory_the_whole_text_is_read_for_each_token(load, changes):
     net, model = load(**changes)
@@ -330,6 +389,22 @@ def test_without_a_usable_memory_the_whole_text_is_read_for_each_token(load, cha
     actual = model.generate(prompt, max_new_tokens=5, use_cache=False)
     expected = txl_lightning.generate(net, prompt[0], 5, temperature=0, ext_len=20)
     assert actual[0, 9:].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_a_text_ends_at_a_stop_string_that_a_tokenizer_reads(make_net, tmp_path, use_cache):
+    net = make_net(n_token=256)
+    # ASCII only, as other bytes it chooses would be no text.
+    net.head.out.bias.data[128:] -= 1e3
+    save_folder(net, tmp_path, Bytes())
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    prompt = tokenizer("a prompt", return_tensors="pt")
+    options = {"max_new_tokens": 9, "do_sample": False, "use_cache": use_cache}
+    whole = model.generate(**prompt, **options)[0]
+    stop = tokenizer.decode(whole[8:11])
+    ended = model.generate(**prompt, **options, stop_strings=[stop], tokenizer=tokenizer)
+    assert ended[0].tolist() == whole[:11].tolist()
 
 
 def test_assisted_decoding_is_refused(load):
@@ -391,3 +466,20 @@ def test_the_code_of_the_page_runs_unchanged(make_net, tmp_path, monkeypatch, re
     exec(code, {})
     assert len(capsys.readouterr().out) > 20
     assert type(AutoTokenizer.from_pretrained("big")) is hub.TXLTokenizer
+
+
+def test_prompts_padded_as_the_page_says_are_continued_like_each_alone(
+    make_net, tmp_path, repository
+):
+    save_folder(make_net(n_token=256), tmp_path, Bytes())
+    page = (repository / "txl_lightning" / "hub" / "README.md").read_text()
+    setting, call = re.findall(r"`((?:tokenizer\.pad_token =|model\.generate\(\*\*)[^`]*)`", page)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    tokenizer, texts = AutoTokenizer.from_pretrained(tmp_path), ["a", "a longer text"]
+    names = {"model": model, "tokenizer": tokenizer, "texts": texts}
+    exec(setting, names)
+    rows = eval(call, names)
+    for text, row in zip(texts, rows, strict=True):
+        prompt = torch.tensor([*text.encode()])
+        expected = txl_lightning.generate(model.net, prompt, 50, temperature=0)
+        assert row[-50:].tolist() == expected.tolist()

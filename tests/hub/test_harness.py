@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -189,21 +190,62 @@ def test_tasks_run_on_our_model_and_on_the_classes_for_transformers(run, folder)
         assert is_greedy == is_their_greedy
 
 
+def run_harness(cwd, *words: object) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "txl_lightning.hub.harness", "run", "--model", "txl", *words]
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    how = {"cwd": cwd, "env": env, "capture_output": True, "text": True, "timeout": 300}
+    return subprocess.run([*map(str, command)], **how)
+
+
 @pytest.mark.parametrize("allowed", [[], ["--allow_imports", "my_package"]])
 def test_the_command_line_has_our_model_or_one_of_an_allowed_package(
-    folder, tmp_path, own_package, repository, allowed
+    folder, tmp_path, own_package, allowed
 ):
     save_folder(own_package.MyConfig().build(), tmp_path / "own", Bytes())
     source = tmp_path / "own" if allowed else folder / "net"
-    command = [sys.executable, "-m", "txl_lightning.hub.harness", "run", "--model", "txl"]
-    command += ["--model_args", f"pretrained={source},tgt_len=64", "--tasks", "choice", *allowed]
-    command += ["--include_path", str(folder), "--output_path", str(tmp_path)]
-    env = os.environ | {"PYTHONPATH": str(repository)}
-    how = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True, "timeout": 300}
-    done = subprocess.run(command, **how)
+    words = ["--model_args", f"pretrained={source},tgt_len=64", "--tasks", "choice", *allowed]
+    done = run_harness(tmp_path, *words, "--include_path", folder, "--output_path", tmp_path)
     assert done.returncode == 0, done.stderr
     [path] = tmp_path.rglob("results_*.json")
     assert json.loads(path.read_text())["results"]["choice"]["acc,none"] in (0, 0.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("pretrained=net", 2, "batch_size: invalid auto; expected a whole number, at least 1"),
+        ("pretrained=damaged", 4, "pretrained: damaged/config.json: damaged"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_and_an_exit_code(
+    folder, tmp_path, arguments, code, message
+):
+    (tmp_path / "net").symlink_to(folder / "net")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "config.json").write_text("{")
+    batch_size = ["--batch_size", "auto" if code == 2 else "2"]
+    words = ["--model_args", arguments, "--tasks", "choice", "--include_path", folder]
+    done = run_harness(tmp_path, *words, *batch_size)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+    assert done.stderr.splitlines()[-1].startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "least"),
+    [
+        ("batch_size", "auto", 1), ("batch_size", 0, 1), ("batch_size", 2.5, 1),
+        ("tgt_len", 0, 1), ("tgt_len", "long", 1), ("mem_len", -1, 0), ("ext_len", -1, 0),
+    ],
+)  # fmt: skip
+def test_a_number_that_is_no_count_is_refused_with_its_key(folder, key, value, least):
+    expected = f"{key}: invalid {value}; expected a whole number, at least {least}"
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        HarnessModel(str(folder / "net"), **{key: value})
+
+
+def test_a_checkpoint_that_does_not_exist_is_refused_with_its_key():
+    with pytest.raises(ValueError, match=r"^pretrained: nope: no such file"):
+        HarnessModel("nope")
 
 
 def test_a_folder_without_a_vocabulary_is_refused(tmp_path):

@@ -29,8 +29,12 @@ from ..model.contract import CLASS, AnyMemory, describe_config, require_transfor
 FILES = ("*.json", "model.safetensors", "pytorch_model.bin", "vocab.txt")
 DOWNLOAD = ("cache_dir", "force_download", "local_files_only", "revision", "token")
 """Options of from_pretrained for a folder on a hub."""
-NO_EFFECT = ("adapter_kwargs", "trust_remote_code", "use_safetensors", "weights_only")
+NO_EFFECT = (
+    "adapter_kwargs", "low_cpu_mem_usage", "trust_remote_code", "use_safetensors", "weights_only",
+)  # fmt: skip
 """Options that change nothing: the network is ours, and every file is read safely."""
+KNOWN = ("config", "device_map", "dtype", "mem_len", "torch_dtype", *DOWNLOAD, *NO_EFFECT)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class TXLConfig(transformers.PreTrainedConfig):
@@ -46,6 +50,9 @@ class TXLConfig(transformers.PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         # Checksums of the file that was read.
         kwargs.pop(KEY, None)
+        # The Auto class passes a precision here first, by either name.
+        former = kwargs.pop("torch_dtype", None)
+        self.dtype = find_dtype(former if self.dtype is None else self.dtype)
         super().__post_init__(**kwargs)
         net = self.to_network()
         self.vocab_size, self.hidden_size = net.n_token, net.d_model
@@ -60,6 +67,15 @@ class TXLConfig(transformers.PreTrainedConfig):
     @classmethod
     def from_network(cls, config: TransformerXLConfig) -> "TXLConfig":
         return cls(net=describe_config(config))
+
+
+def find_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """Return a precision by its name; None: that of the file."""
+    if dtype in (None, "auto"):
+        return None
+    found = getattr(torch, str(dtype).removeprefix("torch."), None)
+    require(found in DTYPES, "dtype", dtype, "auto, float16, bfloat16, float32 or float64")
+    return found
 
 
 class TransfoXLConfig(TXLConfig):
@@ -89,6 +105,13 @@ class MemoryCache(transformers.Cache):
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.memory = self.memory.rows(beam_idx)
+
+
+def require_padding_at_start(mask_BT: Tensor) -> None:
+    """Refuse padding after a token: the next token would see it instead of tokens of its text."""
+    is_at_start = bool((mask_BT.long().diff(dim=1) >= 0).all())
+    expected = 'padding before each text: padding_side="left"'
+    require(is_at_start, "attention_mask", "padding after a token", expected)
 
 
 class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin):
@@ -131,7 +154,7 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         Args:
             input_ids: tokens_BL.
             past_key_values: the memory of the segments before; default empty.
-            attention_mask: mask_BT of all tokens so far, 0 for padding before or after the text.
+            attention_mask: mask_BT of all tokens so far, 0 for padding before a text or at its end.
             labels: the same tokens_BL, or -100 where there is no loss, which is the mean nats of
                 the label after each token; the first label has no token before it.
             use_cache: return the memory (default).
@@ -168,6 +191,11 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
     # The name kwargs tells transformers that `forward` takes them.
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict:
         """Read all but the last token, in the segments of our own `generate`; return the rest."""
+        # `generate` reads stop strings with the tokenizer, and passes it on to `forward`, too.
+        for name in ("tokenizer", "assistant_tokenizer"):
+            kwargs.pop(name, None)
+        if kwargs.get("is_first_iteration") and kwargs.get("attention_mask") is not None:
+            require_padding_at_start(kwargs["attention_mask"])
         inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
         if not inputs.get("use_cache"):
             return inputs
@@ -193,6 +221,7 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         *,
         config: TXLConfig | None = None,
         dtype: torch.dtype | str | None = None,
+        torch_dtype: torch.dtype | str | None = None,
         device_map: Any = None,
         mem_len: int | None = None,
         **options: Any,
@@ -204,25 +233,25 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
                 here also a run or a checkpoint.
             config: settings; only mem_len may differ from the folder's.
             dtype: precision of the weights; default that of the file.
+            torch_dtype: the former name of dtype.
             device_map: the device.
             mem_len: memory length; default as in training.
             **options: DOWNLOAD and NO_EFFECT.
 
         Raises:
-            ValueError: another option, or a missing file.
+            ValueError: another option, an unknown precision, or a missing file.
             CheckpointError: a file that is damaged, does not fit its settings, or would run code.
         """
         for name in sorted(name for name, value in options.items() if value and name[0] != "_"):
-            known = (*DOWNLOAD, *NO_EFFECT)
-            require(name in known, "from_pretrained", name, f"one of {', '.join(known)}")
+            require(name in KNOWN, "from_pretrained", name, f"one of {', '.join(KNOWN)}")
+        dtype = find_dtype(torch_dtype if dtype is None else dtype)
         source = str(pretrained_model_name_or_path)
         if not os.path.exists(source):
             download = {name: options[name] for name in DOWNLOAD if name in options}
             source = snapshot_download(source, allow_patterns=FILES, **download)
         net, vocab, _ = load_any_checkpoint(source)
         require_transformer_xl(net, "from_pretrained", source)
-        if dtype not in (None, "auto"):
-            net = net.to(getattr(torch, str(dtype).removeprefix("torch.")))
+        net = net.to(dtype)
         config = copy.deepcopy(config) or cls.config_class.from_network(net.config)
         config.mem_len = config.mem_len if mem_len is None else mem_len
         config.name_or_path, config.dtype = source, next(net.parameters()).dtype

@@ -9,6 +9,7 @@ lengths. The harness's own backend "hf" then has the classes of this room, too.
 B texts   L segment   K scored tokens   T tokens of the longest text   D width
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -23,7 +24,7 @@ from tqdm import tqdm
 
 from ..command_line import take_option
 from ..convert import load_any_checkpoint
-from ..errors import DataError, require
+from ..errors import DataError, format_line, prefix_errors, print_notice, require
 from ..generation import Sampling, StreamingDetokenizer, decode_steps, start_decoding
 from ..imports import allow_imports
 from ..model import EvalLengths, find_device, make_reader
@@ -57,14 +58,18 @@ class HarnessModel(TemplateLM):
         max_batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        net, vocab, _ = load_any_checkpoint(pretrained)
+        self.batch_size = read_count("batch_size", batch_size, 1)
+        self.tgt_len = read_count("tgt_len", tgt_len, 1)
+        self.ext_len = read_count("ext_len", ext_len)
+        self.mem_len = None if mem_len is None else read_count("mem_len", mem_len)
+        with prefix_errors("pretrained", ": "):
+            # The harness reads a name such as 2024 as a number.
+            net, vocab, _ = load_any_checkpoint(str(pretrained))
         if vocab is None:
             raise DataError(f"pretrained: {pretrained} has no vocabulary; convert with --vocab")
         # The harness's command line asks for a GPU by default.
         self.net = net.to(device if device and torch.cuda.is_available() else "cpu")
         self.vocab = vocab
-        self.batch_size, self.tgt_len = int(batch_size), tgt_len
-        self.mem_len, self.ext_len = mem_len, ext_len
 
     @property
     def device(self) -> torch.device:
@@ -154,7 +159,25 @@ class HarnessModel(TemplateLM):
         return "".join([*new, text.flush()])
 
 
+def read_count(key: str, value: int | str, least: int = 0) -> int:
+    """Return a whole number that the harness may give as a text."""
+    is_count = str(value).isdecimal() and int(value) >= least
+    require(is_count, key, value, f"a whole number, at least {least}")
+    return int(value)
+
+
+def main() -> None:
+    """Run the harness; a user's mistake is one line and an exit code (TXL_DEBUG=1: a traceback)."""
+    try:
+        packages, sys.argv[1:] = take_option(sys.argv[1:], "--allow_imports")
+        allow_imports(packages)
+        cli_evaluate()
+    except ValueError as error:
+        if os.environ.get("TXL_DEBUG"):
+            raise
+        print_notice(f"error: {format_line(str(error))}")
+        sys.exit(getattr(error, "exit_code", 2))
+
+
 if __name__ == "__main__":
-    packages, sys.argv[1:] = take_option(sys.argv[1:], "--allow_imports")
-    allow_imports(packages)
-    cli_evaluate()
+    main()
