@@ -88,6 +88,15 @@ def test_a_state_file_carries_the_memory_to_another_command(run_score, txl, run_
     assert code == 0, output.err
 
 
+def test_a_context_is_refused_where_a_state_file_has_the_text_before(
+    run_score, refused, run_folder
+):
+    run_score(LISTS[:1], "--state_file=a.state", "--context=ab")
+    words = ("--candidates=lists.jsonl", "--state_file=a.state", "--context=ab")
+    expected = "context: invalid ab; expected null, because a.state has the text before"
+    assert refused("score", run_folder, *words) == (2, expected)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -104,6 +113,12 @@ def test_a_state_file_carries_the_memory_to_another_command(run_score, txl, run_
         ("a.tsv", b"id\tscore\n", "a.tsv, line 1: text: invalid nothing; expected one of id"),
         ("a.tsv", b"id\ttext\n1\n", "a.tsv, line 2: columns: invalid 1; expected 2, as the header"),
         ("a.tsv", b"id\ttext\tscore\n1\ta\t2\n1\tb\tx\n", "a.tsv, line 3: could not convert"),
+        (
+            "a.tsv",
+            b"id\ttext\treference\n1\ta\t\n1\tb\tc\n",
+            "line 3: reference: invalid c; expected nothing, or that of the list's first line, 2",
+        ),
+        ("a.tsv", b"id\ttext\tcontext\n1\ta\tb\n1\tb\tc\n", "line 3: context: invalid c; exp"),
     ],
 )
 def test_an_invalid_line_is_named_with_its_file(
@@ -113,6 +128,13 @@ def test_an_invalid_line_is_named_with_its_file(
     code, line = refused("score", run_folder, "--candidates", name)
     assert code == 3
     assert message in line
+
+
+def test_a_list_whose_lines_are_apart_is_refused_where_it_goes_on(txl, run_folder, tmp_path):
+    (tmp_path / "a.tsv").write_text("id\ttext\n1\ta\n2\tb\n\n1\tc\n")
+    code, output = txl("score", run_folder, "--candidates=a.tsv")
+    message = "error: a.tsv, line 5: id: invalid 1; expected a list's lines one after the other\n"
+    assert (code, output.err, len(output.out.splitlines())) == (3, message, 2)
 
 
 def test_lists_before_an_invalid_line_are_printed(txl, run_folder, tmp_path):

@@ -33,8 +33,8 @@ from .inputs import Device, load_model
 class ScoreOptions:
     """Settings of scoring."""
 
-    context: str = "\n"
-    """Text before the first list."""
+    context: str | None = None
+    """Text before the first list; left out, a line end, or the text of the state_file."""
     end: str = "\n"
     """Text after each candidate, which is scored with it."""
     carry: bool = True
@@ -58,6 +58,9 @@ class ScoreOptions:
         require_at_least(self, batch_size=1)
         require(math.isfinite(self.weight), "weight", self.weight, "a finite number")
         check_file_writable("state_file", self.state_file)
+        is_first = self.context is None or not (self.state_file and self.state_file.exists())
+        expected = f"null, because {self.state_file} has the text before"
+        require(is_first, "context", self.context, expected)
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
     if file and file.exists():
         state = load_state(file, model, sha256, settings.mem_len, ext_len=0)
     else:
-        ids_L = encode_prompt(settings.context, vocab)
+        ids_L = encode_prompt("\n" if settings.context is None else settings.context, vocab)
         state = start_scoring(model, ids_L, settings.mem_len)
     # Read once, although each list may start from it.
     start = state = score_candidates(model, state, [])[1]
@@ -187,14 +190,28 @@ def read_tsv(path: Path) -> Iterator[tuple[int, CandidateList]]:
             row = dict(zip(names, cells, strict=True))
             return number, row | ({"score": float(row["score"])} if "score" in row else {})
 
+    seen: set[str] = set()
     for index, group in groupby(starmap(split, lines), key=lambda each: each[1]["id"]):
         numbers, rows = zip(*group, strict=True)
-        texts, scores = ([row.get(name) for row in rows] for name in ("text", "score"))
-        about = {name: rows[0][name] for name in ("context", "reference") if rows[0].get(name)}
         with explain_line(path, numbers[0]):
-            scored = {"scores": scores} if "score" in names else {}
-            each = CandidateList(texts, index, **about, **scored)
-        yield numbers[0], each
+            require(index not in seen, "id", index, "a list's lines one after the other")
+        seen.add(index)
+        yield numbers[0], join_rows(path, numbers, rows)
+
+
+def join_rows(path: Path, numbers: Sequence[int], rows: Sequence[dict[str, Any]]) -> CandidateList:
+    """Return the list in rows of a table; the first has the context and the reference."""
+    about = {name: rows[0][name] for name in ("context", "reference") if rows[0].get(name)}
+    expected = f"nothing, or that of the list's first line, {numbers[0]}"
+    for number, row in zip(numbers, rows, strict=True):
+        with explain_line(path, number):
+            for name in ("context", "reference"):
+                value = row.get(name, "")
+                require(value in ("", about.get(name)), name, value, expected)
+    texts, scores = ([row.get(name) for row in rows] for name in ("text", "score"))
+    with explain_line(path, numbers[0]):
+        scored = {"scores": scores} if "score" in rows[0] else {}
+        return CandidateList(texts, rows[0]["id"], **about, **scored)
 
 
 READERS = {".jsonl": read_jsonl, ".tsv": read_tsv}
