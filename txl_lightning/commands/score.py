@@ -15,6 +15,7 @@ from ..data.vocab import Vocabulary
 from ..errors import (
     DataError,
     convert_fields,
+    invalid,
     prefix_errors,
     require,
     require_at_least,
@@ -170,7 +171,8 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, CandidateList]]:
         with explain_line(path, number):
             content = json.loads(line)
             require_shape("list", content, dict)
-            check_names(content, [field.name for field in fields(CandidateList)], "candidates")
+            known = [field.name for field in fields(CandidateList)]
+            check_names("key", content, known, "candidates")
             each = CandidateList(**content)
         yield number, each
 
@@ -179,16 +181,18 @@ def read_tsv(path: Path) -> Iterator[tuple[int, CandidateList]]:
     """Yield the number of each list's first line, and the list."""
     lines = read_lines(path)
     number, header = next(lines, (1, ""))
-    names = header.split("\t")
+    names = header.split("\t") if header else []
     with explain_line(path, number):
-        check_names(names, ["id", "text", "context", "reference", "score"], "id", "text")
+        check_names("column", names, ["id", "text", "context", "reference", "score"], "id", "text")
 
     def split(number: int, line: str) -> tuple[int, dict[str, Any]]:
         with explain_line(path, number):
             cells = line.split("\t")
             require(len(cells) == len(names), "columns", len(cells), f"{len(names)}, as the header")
-            row = dict(zip(names, cells, strict=True))
-            return number, row | ({"score": float(row["score"])} if "score" in row else {})
+            row: dict[str, Any] = dict(zip(names, cells, strict=True))
+            if "score" in row:
+                row["score"] = read_number("score", row["score"])
+            return number, row
 
     seen: set[str] = set()
     for index, group in groupby(starmap(split, lines), key=lambda each: each[1]["id"]):
@@ -222,17 +226,26 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
             with explain_line(path, number):
-                line = raw.decode().rstrip("\r\n")
+                # Excel begins a file with a byte order mark.
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             if line.strip():
                 yield number, line
 
 
-def check_names(names: Iterable[str], known: Sequence[str], *needed: str) -> None:
+def read_number(key: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise invalid(key, text, "a number") from None
+
+
+def check_names(kind: str, names: Iterable[str], known: Sequence[str], *needed: str) -> None:
     for name in names:
         if name not in known:
             raise ValueError(suggest_key(name, known))
     for name in needed:
-        require(name in names, name, "nothing", f"one of {', '.join(known)}")
+        if name not in names:
+            raise ValueError(f"{name}: missing; expected a {kind} {name}")
 
 
 @contextmanager
