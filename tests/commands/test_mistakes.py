@@ -50,7 +50,7 @@ MISTAKES = [
     ("recl --max_context=300", 2, "max_context: invalid 300; expected less than the 300 tokens"),
     ("inspect --split=dev", 2, "split: invalid dev; expected one of train, val"),
     # Longer than the text.
-    (f"inspect --mem_lens={HUGE}", 2, "tokens: invalid 300; expected "),
+    (f"inspect --mem_lens={HUGE}", 3, "the text that is read has 300 tokens; batch_size 8"),
     ("speed --positions=0", 2, "positions: invalid 0"),
     ("speed --lengths=0", 2, "lengths: invalid [0]; expected at least 1 each"),
 ]
@@ -113,7 +113,11 @@ def obey_file_modes():
         # Writing.
         ("evaluate --out=locked.txt", 6, "locked.txt: cannot be written (Permission denied; "),
         ("evaluate --per_token=sealed/nats.npy", 6, "per_token: sealed: cannot be written (Perm"),
-        ("inspect --out=sealed/figures", 6, "out: sealed/figures: cannot be written (Permissi"),
+        (
+            "inspect --out=sealed/figures --batch_size=2",
+            6,
+            "out: sealed/figures: cannot be written (Permissi",
+        ),
     ],
 )
 def test_a_file_that_may_not_be_read_is_no_unwritable_one(txl, checkpoint, words, code, message):
