@@ -139,7 +139,7 @@ def format_table(record: dict[str, Any], unit: str) -> str:
     rows = [
         f"{record['protocol']}{changed}: {record['text']}, {record['split']}",
         f"{record['tokens_scored']:,} of {record['tokens']:,} tokens scored, "
-        f"{record['cold_starts']:,} cold starts",
+        f"{record['cold_starts']:,} cold start{'s' * (record['cold_starts'] != 1)}",
     ]
     for name in sorted(names, key=lambda name: not name.startswith(unit)):
         interval = "  {:.4f} to {:.4f}".format(*intervals[name]) if intervals[name] else ""
