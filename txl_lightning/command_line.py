@@ -1,9 +1,11 @@
 """The table of commands; the parser of a command's options, its help and its messages."""
 
 import argparse
+import difflib
 import json
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -134,6 +136,9 @@ INVALID_VALUE = re.compile(
     r'Parser key "([\w.]+)".*?(?:  Expected a |Subtypes: \[)(.*?)(?:\. Got|\n.*Given) value: (.*)',
     re.DOTALL,
 )
+# Among the reasons, a name that is no class; in a list of types, the classes of packages.
+UNKNOWN_CLASS = re.compile(r"Expected a dot import path string: ([A-Z]\w*)")
+CLASS = re.compile(r"<class '([\w.]+)\.(\w+)'>")
 # In a list of reasons, one per type: the class and its problem, or a plain message.
 CLASS_ERROR = re.compile(
     r"^ +- (?:Problem with given class_path '[\w.]*?(\w+)':\s+|"
@@ -215,8 +220,21 @@ def explain_value_error(message: str) -> str:
         return ": ".join(filter(None, parts))
     if match := INVALID_VALUE.search(message):
         key, types, value = match.groups()
+        if (name := UNKNOWN_CLASS.search(message)) and (near := find_near_class(name[1], types)):
+            return f"{key}: {name[1]}: no such class; did you mean {near}?"
         return f"{key}: invalid {shorten(value.strip())}; expected {describe_types(types)}"
     return " ".join(message.split())
+
+
+def find_near_class(name: str, types: str) -> str | None:
+    """Return the most similar name of an imported class of these types, as Python prints them."""
+    bases = [getattr(sys.modules.get(module), base, None) for module, base in CLASS.findall(types)]
+    names = [each.__name__ for base in bases if base for each in list_subclasses(base)]
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.75)), None)
+
+
+def list_subclasses(base: type) -> list[type]:
+    return [base, *(each for kind in base.__subclasses__() for each in list_subclasses(kind))]
 
 
 class ConfigOption(ActionConfigFile):

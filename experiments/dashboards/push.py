@@ -3,7 +3,7 @@
     python -m experiments.dashboards.push --entity NAME [--project txl_lightning] [--json]
 
 Saves a workspace and a report that answer this of a W&B project's runs, and prints their addresses;
-each call makes new ones. With --json they are printed instead, and no network is needed.
+each call makes new ones. With --json they are printed instead, for any NAME, without a network.
 Needs the extra "dashboards" and, to save, a key (wandb login).
 """
 
@@ -17,9 +17,11 @@ from typing import Any, NoReturn
 def main() -> None:
     """Build both; save or print them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--entity", required=True, help="who owns the project: a user or team")
+    parser.add_argument(
+        "--entity", required=True, help="owner, a user or team; any name with --json"
+    )
     parser.add_argument("--project", default="txl_lightning")
-    parser.add_argument("--json", action="store_true", help="print what would be saved")
+    parser.add_argument("--json", action="store_true", help="print them, without a network")
     args = parser.parse_args()
     # By default W&B retries beyond its own time limit, and no process ends before that.
     os.environ.setdefault("WANDB_X_GRAPHQL_RETRY_MAX", "2")

@@ -88,7 +88,7 @@ def change_without_checksums(folder, sizes=None):
         ({"net": {"n_layer": 10**9}}, "n_layer: invalid 1000000000; expected at most 10,000"),
         ({"net": {"colour": 1}}, r"a setting has a wrong type \(.*colour"),
         ({"txl_lightning": {}}, r"a setting has a wrong type \('format"),
-        ('{"model_type": "transfo-xl"}', "not written by convert; convert "),
+        ('{"model_type": "transfo-xl"}', "not in our format; txl-lightning convert .* --out NEW"),
         ("[]", r"content: invalid \[\]; expected settings by name"),
         ("[" * 100_000, "damaged, or not JSON"),
     ],

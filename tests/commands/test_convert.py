@@ -58,6 +58,14 @@ def test_original_state_dict_is_converted_to_our_folder_and_to_hugging_face(txl,
     assert "ckpt_path: ours has no vocabulary; convert with --vocab" in output.err
 
 
+def test_a_folder_of_hugging_faces_format_is_refused_with_the_command_that_converts_it(
+    txl, refused, checkpoint
+):
+    assert txl("convert", checkpoint, "--out=theirs", "--to=huggingface")[0] == 0
+    expected = "not in our format; txl-lightning convert theirs --out NEW"
+    assert refused("evaluate", "theirs") == (4, f"theirs/config.json: {expected}")
+
+
 def test_run_is_converted_to_our_folder_and_to_hugging_face(txl, checkpoint):
     net, vocab = load(checkpoint)
     for to, load_from in (("txl", load), ("huggingface", load_huggingface)):

@@ -90,6 +90,11 @@ def test_a_table_is_printed_on_stderr_and_records_are_appended(txl, checkpoint, 
     assert "tokens per second" in last
 
 
+def test_a_single_cold_start_is_counted_in_the_singular(txl, checkpoint):
+    _, output = txl("evaluate", checkpoint, "--protocol=single-pass")
+    assert output.err.splitlines()[1] == "299 of 300 tokens scored, 1 cold start"
+
+
 def test_a_terminal_shows_the_table_alone(txl, checkpoint, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     code, output = txl("evaluate", checkpoint, "--max_tokens=99", "--out=all.jsonl")

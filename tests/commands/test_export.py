@@ -1,6 +1,7 @@
 """export: programs for torch alone and for ONNX Runtime equal the reference kernel."""
 
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -119,6 +120,13 @@ def test_a_process_with_torch_alone_equals_the_reference(export, processes, tmp_
         assert_equal(results[f"logits {n}"], logits_BLV)
     assert_equal(results["memory"], memory.h_NBMD)
     assert results["filled"].tolist() == memory.filled_B.tolist()
+
+
+@pytest.mark.slow
+def test_export_prints_the_folder_and_its_files(txl, run_folder):
+    code, output = txl("export", run_folder, "--to=pt2", "--out=program")
+    names = ", ".join(sorted(os.listdir("program")))
+    assert (code, output.out) == (0, f"program: {names}\n")
 
 
 @pytest.mark.slow

@@ -26,6 +26,8 @@ MISTAKES = [
     ("generate --prompts=empty.txt", 2, "prompts: invalid empty.txt; expected a file with a"),
     ("generate --prompt_file=none.txt", 2, "none.txt: No such file or directory"),
     ("generate --prompt_file=latin.txt", 3, "prompt: latin.txt: byte 3 is not UTF-8 text"),
+    ("generate --prompt_ids='1 2 999'", 2, "prompt_ids: invalid 999; expected ids from 0 to 255"),
+    (f"generate --prompt_ids=1,{HUGE**3}", 2, f"prompt_ids: invalid {HUGE**3}; expected ids from"),
     ("generate --state_file=latin.txt", 3, "state_file: latin.txt: not written by generate"),
     ("generate --state_file=none/m", 6, "state_file: none/m: there is no folder none"),
     ("evaluate --protocol=papr", 2, "protocol: invalid papr; expected one of segments, "),
@@ -40,6 +42,8 @@ MISTAKES = [
     ("evaluate --batch_size=151", 3, "the text has 300 tokens; batch_size 151 needs 2 in each"),
     ("evaluate --out=none/all.jsonl", 6, "out: none/all.jsonl: there is no folder none"),
     ("evaluate --per-token=.", 6, "per_token: invalid ., a folder; expected a file"),
+    # Before a text is read, which may take hours.
+    ("evaluate --wandb=true --path=none.txt", 2, "wandb: invalid true; expected a checkpoint of"),
     ("evaluate --document_unit=lines", 2, "document_unit: invalid lines; expected path or"),
     ("evaluate --device=cuda", 2, "device: invalid cuda; expected cpu, because torch fi"),
     ("recl --step=0", 2, "step: invalid 0"),
@@ -48,7 +52,7 @@ MISTAKES = [
     ("recl --max_context=300", 2, "max_context: invalid 300; expected less than the 300 tokens"),
     ("inspect --split=dev", 2, "split: invalid dev; expected one of train, val"),
     # Longer than the text.
-    (f"inspect --mem_lens={HUGE}", 2, "tokens: invalid 300; expected "),
+    (f"inspect --mem_lens={HUGE}", 3, "the text that is read has 300 tokens; batch_size 8"),
     ("speed --positions=0", 2, "positions: invalid 0"),
     ("speed --lengths=0", 2, "lengths: invalid [0]; expected at least 1 each"),
 ]
@@ -111,7 +115,11 @@ def obey_file_modes():
         # Writing.
         ("evaluate --out=locked.txt", 6, "locked.txt: cannot be written (Permission denied; "),
         ("evaluate --per_token=sealed/nats.npy", 6, "per_token: sealed: cannot be written (Perm"),
-        ("inspect --out=sealed/figures", 6, "out: sealed/figures: cannot be written (Permissi"),
+        (
+            "inspect --out=sealed/figures --batch_size=2",
+            6,
+            "out: sealed/figures: cannot be written (Permissi",
+        ),
     ],
 )
 def test_a_file_that_may_not_be_read_is_no_unwritable_one(txl, checkpoint, words, code, message):

@@ -80,12 +80,33 @@ def test_a_table_has_the_lists_of_json_lines(txl, run_score, run_folder, tmp_pat
     )
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.tsv"])
+def test_a_byte_order_mark_is_no_part_of_the_lists(txl, run_folder, tmp_path, name):
+    text = {"a.jsonl": '{"candidates": ["a"]}\n', "a.tsv": "id\ttext\n1\ta\n"}[name]
+    outputs = []
+    for encoding in ("utf-8", "utf-8-sig"):
+        (tmp_path / name).write_text(text, encoding=encoding)
+        code, output = txl("score", run_folder, "--candidates", name)
+        assert code == 0, output.err
+        outputs.append(output.out)
+    assert outputs[0] == outputs[1]
+
+
 def test_a_state_file_carries_the_memory_to_another_command(run_score, txl, run_folder):
     whole = run_score(LISTS)
     parts = [run_score([each], "--state_file=a.state")[0] for each in LISTS]
     assert parts == whole
     code, output = txl("generate", run_folder, "--state_file=a.state", "--max_new_tokens=3")
     assert code == 0, output.err
+
+
+def test_a_context_is_refused_where_a_state_file_has_the_text_before(
+    run_score, refused, run_folder
+):
+    run_score(LISTS[:1], "--state_file=a.state", "--context=ab")
+    words = ("--candidates=lists.jsonl", "--state_file=a.state", "--context=ab")
+    expected = "context: invalid ab; expected null, because a.state has the text before"
+    assert refused("score", run_folder, *words) == (2, expected)
 
 
 @pytest.mark.parametrize(
@@ -95,15 +116,25 @@ def test_a_state_file_carries_the_memory_to_another_command(run_score, txl, run_
         ("a.jsonl", b"[" * 99999, "a.jsonl, line 1: not JSON"),
         ("a.jsonl", b"\xff\xfe", "a.jsonl, line 1: not UTF-8 text"),
         ("a.jsonl", b"[1]", "a.jsonl, line 1: list: invalid [1]; expected settings by name"),
-        ("a.jsonl", b"{}", "a.jsonl, line 1: candidates: invalid nothing; expected one of"),
+        ("a.jsonl", b"{}", "a.jsonl, line 1: candidates: missing; expected a key candidates"),
         ("a.jsonl", b'{"candidates": []}', "line 1: candidates: invalid none; expected at least"),
         ("a.jsonl", b'{"candidates": "a"}', "line 1: candidates: invalid 'a'; expected a list"),
         ("a.jsonl", b'{"candidates": ["a"], "refrence": ""}', "did you mean reference?"),
         ("a.jsonl", b'{"candidates": ["a"], "scores": [NaN]}', "line 1: scores: invalid (nan,)"),
-        ("a.tsv", b"", "a.tsv, line 1: : unknown key"),
-        ("a.tsv", b"id\tscore\n", "a.tsv, line 1: text: invalid nothing; expected one of id"),
+        ("a.tsv", b"", "a.tsv, line 1: id: missing; expected a column id"),
+        ("a.tsv", b"id\tscore\n", "a.tsv, line 1: text: missing; expected a column text"),
         ("a.tsv", b"id\ttext\n1\n", "a.tsv, line 2: columns: invalid 1; expected 2, as the header"),
-        ("a.tsv", b"id\ttext\tscore\n1\ta\t2\n1\tb\tx\n", "a.tsv, line 3: could not convert"),
+        (
+            "a.tsv",
+            b"id\ttext\tscore\n1\ta\t2\n1\tb\tx\n",
+            "line 3: score: invalid x; expected a number",
+        ),
+        (
+            "a.tsv",
+            b"id\ttext\treference\n1\ta\t\n1\tb\tc\n",
+            "line 3: reference: invalid c; expected nothing, or that of the list's first line, 2",
+        ),
+        ("a.tsv", b"id\ttext\tcontext\n1\ta\tb\n1\tb\tc\n", "line 3: context: invalid c; exp"),
     ],
 )
 def test_an_invalid_line_is_named_with_its_file(
@@ -113,6 +144,13 @@ def test_an_invalid_line_is_named_with_its_file(
     code, line = refused("score", run_folder, "--candidates", name)
     assert code == 3
     assert message in line
+
+
+def test_a_list_whose_lines_are_apart_is_refused_where_it_goes_on(txl, run_folder, tmp_path):
+    (tmp_path / "a.tsv").write_text("id\ttext\n1\ta\n2\tb\n\n1\tc\n")
+    code, output = txl("score", run_folder, "--candidates=a.tsv")
+    message = "error: a.tsv, line 5: id: invalid 1; expected a list's lines one after the other\n"
+    assert (code, output.err, len(output.out.splitlines())) == (3, message, 2)
 
 
 def test_lists_before_an_invalid_line_are_printed(txl, run_folder, tmp_path):

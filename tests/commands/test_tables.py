@@ -1,5 +1,6 @@
 """inspect, recl and speed: tables and figures of a model, on its own text or another."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,17 @@ def test_checkpoint_without_its_run_needs_a_text(txl, refused, checkpoint, tmp_p
     Path("text.txt").write_text("some text " * 50)
     assert txl("inspect", lonely, "--path=text.txt", "--batch_size=2")[0] == 0
     assert (lonely.parent / "inspect" / "memory.csv").is_file()
+
+
+def test_a_text_too_short_for_inspect_is_refused_before_anything_is_written(
+    refused, run_folder, tmp_path
+):
+    folder = shutil.copytree(run_folder, tmp_path / "run")
+    code, line = refused("inspect", folder)
+    needed = "batch_size 8, tgt_len 8 and mem_lens up to 32 need 392"
+    advice = "lower one of them, or give more text (--path, --tokens)"
+    assert (code, line) == (3, f"the text that is read has 300 tokens; {needed}; {advice}")
+    assert not (folder / "inspect").exists()
 
 
 def test_recl_compares_a_group_on_the_same_positions(txl, checkpoint, loaded, read_table):

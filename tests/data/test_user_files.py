@@ -300,10 +300,12 @@ def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, 
         ({"a.zip": b"x"}, ["a.zip"], r"a.zip: damaged, or not an archive \(File is n"),
         ({"a.gz": compress_gzip(bytes(80 << 20))}, ["a.gz"], "a.gz: unpacks to more than 67,108"),
         ({"f/a.png": b"\0", "f/b": b"\0"}, ["f"], "f: no text in it, only a.png, b; data"),
+        # Ids are named only where there are some: evaluate has no data.ids.
+        ({"f/a.npy": b"\0"}, ["f"], r"only a\.npy; data\.path must name a text, data\.ids ids$"),
         ({"a.jsonl": b'{"text": "a"}\n["b"]'}, ["a.jsonl"], "a.jsonl: line 2 has no text; expect"),
         ({"a.jsonl": b'{"text": "\\ud800"}'}, ["a.jsonl"], "a.jsonl: line 1 has no text; expect"),
         ({"a.jsonl": b"[" * 100_000}, ["a.jsonl"], "a.jsonl: line 1 has no text; expected JSON in"),
-        ({"a.jsonl": b"\n"}, ["a.jsonl"], "a.jsonl: no text in it; data.path must name"),
+        ({"a.jsonl": b"\n"}, ["a.jsonl"], r"a\.jsonl: no text in it; data\.path must name a text$"),
         ({"a": b"x"}, ["a", "a"], r"data\.path: invalid number of files 2; expected one, or three"),
     ],
 )

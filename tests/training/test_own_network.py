@@ -270,6 +270,16 @@ def test_checkpoint_is_refused_by_the_name_of_its_class(txl, refused, own_run, o
     assert (code, "my_package.MyConfig cannot be imported: No module" in line) == (4, True), line
 
 
+def test_checkpoint_of_a_package_without_a_version_is_refused_with_its_name(
+    txl, refused, settings, own_package
+):
+    del own_package.__version__
+    assert txl("fit", *settings, *NAMED)[0] == 0
+    sys.modules.pop("my_package")
+    hint = "(it was trained with my_package, version unknown)"
+    assert refused("evaluate", "runs/version_0")[1].endswith(hint)
+
+
 def test_run_is_resumed_and_another_version_of_its_package_is_named(
     txl, refused, own_run, own_package, settings
 ):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import require, require_positive
+from ..errors import DataError, require, require_positive
 from ..evaluation.scoring import stream_nats
 from ..model import Network
 
@@ -44,6 +44,21 @@ def average_with_error(samples: np.ndarray, name: str, prefix: str = "") -> dict
     return {name: float(samples.mean()), f"{prefix}standard_error": float(error)}
 
 
+def count_warmup(n_token: int, mem_lens: Sequence[int], *, batch_size: int, tgt_len: int) -> int:
+    """Return the segments that fill the longest memory; DataError if too few would follow them."""
+    require(min(mem_lens) >= 0, "mem_lens", min(mem_lens), "0 (no memory) or more")
+    require_positive(batch_size=batch_size, tgt_len=tgt_len)
+    n_warmup = -(-max(mem_lens) // tgt_len)
+    least = batch_size * ((n_warmup + 2) * tgt_len + 1)
+    if n_token < least:
+        lengths = f"batch_size {batch_size}, tgt_len {tgt_len} and mem_lens up to {max(mem_lens)}"
+        advice = "lower one of them, or give more text (--path, --tokens)"
+        raise DataError(
+            f"the text that is read has {n_token} tokens; {lengths} need {least}; {advice}"
+        )
+    return n_warmup
+
+
 def score_memory_lens(
     model: Network,
     tokens: np.ndarray,
@@ -55,12 +70,7 @@ def score_memory_lens(
 ) -> dict[int, np.ndarray]:
     """Return nats_BGL by memory length, all of segments for which the longest memory is full."""
     lengths, segments = sorted(set(mem_lens)), {"batch_size": batch_size, "tgt_len": tgt_len}
-    require(lengths[0] >= 0, "mem_lens", lengths[0], "0 (no memory) or more")
-    require_positive(**segments)
-    n_warmup = -(-lengths[-1] // tgt_len)
-    least = batch_size * ((n_warmup + 2) * tgt_len + 1)
-    rows = f"{batch_size} rows of {tgt_len} and memories up to {lengths[-1]}"
-    require(len(tokens) >= least, "tokens", len(tokens), f"{least} or more for {rows}")
+    n_warmup = count_warmup(len(tokens), lengths, **segments)
     nats = {}
     for mem_len in lengths:
         nats_BT = stream_nats(model, tokens, mem_len=mem_len, **segments).double()

@@ -125,6 +125,7 @@ class LoadedCheckpoint:
             return make_config(self.settings["net"])
         except ClassError as error:
             made_with = self.saved[saving.KEY]["environment"]["network"]
+            made_with = made_with.replace(" unknown", ", version unknown")
             raise ClassError(f"{error} (it was trained with {made_with})") from error
 
     def refuse_damaged(self) -> AbstractContextManager[None]:
@@ -239,7 +240,8 @@ def load_folder(folder: Path) -> LoadedCheckpoint:
     path, weights = folder / CONVERTED, folder / saving.WEIGHTS
     settings = contents.load_json(path)
     if saving.KEY not in settings:
-        raise CheckpointError(f"{path}: not written by convert; convert {folder} first")
+        command = f"txl-lightning convert {folder} --out NEW"
+        raise CheckpointError(f"{path}: not in our format; {command}")
     with contents.refuse_invalid_values(path):
         if settings[saving.KEY]["format"] > saving.FOLDER_FORMAT:
             supported = f"this one reads formats up to {saving.FOLDER_FORMAT}"

@@ -20,7 +20,7 @@ from ..evaluation.scoring import evaluate
 from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import Network, Weights
 from ..progress import show_progress
-from ..runs.wandb_api import add_evaluation
+from ..runs.wandb_api import add_evaluation, find_wandb_run
 from .card import CARD, add_result
 from .inputs import Device, load_model
 
@@ -63,16 +63,16 @@ def evaluate_command(
     check_file_writable("per_token", per_token)
     check_file_writable("out", out)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights)
+    if wandb:
+        find_wandb_run(checkpoint.saved)  # not after hours of reading
     with TemporaryDirectory(prefix="txl-") as folder:
         if path is None and corpus is None:
             require(document_unit is None, "document_unit", document_unit, "path or corpus given")
             text = EvalText.from_store(*checkpoint.open_text(data_dir), split)
         else:
-            config = select_text(path, corpus, folder)
-            config = replace(config, document_unit=document_unit, data_dir=data_dir)
+            config = select_text(path, corpus, folder, data_dir, document_unit=document_unit)
             text = config.encode_split(split, vocab, Path(folder))
         record = run_protocol(model, replace(text, name=path or text.name), settings, per_token)
-    record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
     record["weights"] = weights
     publish_record(record, checkpoint, settings.unit, out, wandb)
 
@@ -82,6 +82,7 @@ def publish_record(
 ) -> None:
     """Print a record, as a table on stderr and in a pipe as JSON, and add it where it belongs:
     to the file `out`, the card of a converted folder and, if asked, a W&B run."""
+    record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
     print_notice(format_table(record, unit))
     line = json.dumps(record, allow_nan=False)
     if not sys.stdout.isatty():
@@ -95,11 +96,13 @@ def publish_record(
         add_evaluation(checkpoint.saved, record, checkpoint.run_folder)
 
 
-def select_text(path: str | None, corpus: str | None, folder: str) -> DataConfig:
+def select_text(
+    path: str | None, corpus: str | None, folder: str, data_dir: str | None, **options: Any
+) -> DataConfig:
     """Return the text of a path or corpus; copy the standard input into `folder`."""
     if path is None:
         require(corpus in CORPORA, "corpus", corpus, f"one of {', '.join(CORPORA)}")
-        return DataConfig(corpus=corpus)
+        return DataConfig(corpus=corpus, data_dir=data_dir, **options)
     require(corpus is None, "corpus", corpus, "null with path")
     if path == "-":
         path = f"{folder}/stdin"
@@ -108,7 +111,8 @@ def select_text(path: str | None, corpus: str | None, folder: str) -> DataConfig
         if not Path(path).stat().st_size:
             raise DataError("path: invalid -; expected a text on the standard input; it is empty")
     named = dict.fromkeys(("path", "ids", "store")) | {find_kind(Path(path)): path}
-    return DataConfig(**named, **({} if named["store"] else {"split": (0.0, 0.0, 1.0)}))
+    split = {} if named["store"] else {"split": (0.0, 0.0, 1.0)}
+    return DataConfig(**named, data_dir=data_dir, **options, **split)
 
 
 def run_protocol(
@@ -135,7 +139,7 @@ def format_table(record: dict[str, Any], unit: str) -> str:
     rows = [
         f"{record['protocol']}{changed}: {record['text']}, {record['split']}",
         f"{record['tokens_scored']:,} of {record['tokens']:,} tokens scored, "
-        f"{record['cold_starts']:,} cold starts",
+        f"{record['cold_starts']:,} cold start{'s' * (record['cold_starts'] != 1)}",
     ]
     for name in sorted(names, key=lambda name: not name.startswith(unit)):
         interval = "  {:.4f} to {:.4f}".format(*intervals[name]) if intervals[name] else ""

@@ -4,6 +4,7 @@ B rows   L segment   M in memory   N layers   D width   V vocabulary
 """
 
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,6 +83,7 @@ def export_command(
         write_card(folder, Path(out).resolve().name, model, vocab, checkpoint, to, more, shape)
 
     fill_folder(Path(out), write_folder)
+    print(f"{out}: {', '.join(sorted(os.listdir(out)))}")
 
 
 class TensorProgram(nn.Module):

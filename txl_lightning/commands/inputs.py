@@ -87,7 +87,8 @@ def read_prompt_ids(text: str, n_token: int) -> np.ndarray:
         words = text.replace(",", " ").split()
         is_number = all(word.isascii() and word.isdecimal() for word in words)
         require(is_number and len(words) > 0, "prompt_ids", text, 'ids, as "3 1 4", or a .npy')
-        ids = np.array([min(int(word), n_token) for word in words])
+        # As Python's numbers: one may exceed those of numpy.
+        ids = np.array([int(word) for word in words], object)
     for wrong in (*ids[ids < 0][:1], *ids[ids >= n_token][:1]):
         raise invalid("prompt_ids", int(wrong), f"ids from 0 to {n_token - 1}")
     return np.array(ids, np.int64)

@@ -11,6 +11,7 @@ from ..analysis.attention_distance import measure_attention_distance
 from ..analysis.loss_by_position import (
     average_by_memory_len,
     average_by_position,
+    count_warmup,
     score_memory_lens,
 )
 from ..errors import require_positive
@@ -50,12 +51,14 @@ def inspect_command(
     require_positive(tokens=tokens)
     checkpoint, model, vocab = load_model(ckpt_path, device)
     ids = read_ids(checkpoint, vocab, path, split)[:tokens]
-    folder = make_output_folder(out, checkpoint.run_folder, "inspect")
     trained = model.config.mem_len
     tgt_len = checkpoint.tgt_len if tgt_len is None else tgt_len
     segments = {"batch_size": batch_size, "tgt_len": tgt_len}
     multiples = [max(1, (trained or tgt_len) * 2**power // 4) for power in range(5)]
     lengths = sorted({0, trained, *(mem_lens or multiples)})
+    count_warmup(len(ids), lengths, **segments)
+    # Once nothing can be wrong with the text: it makes the folder.
+    folder = make_output_folder(out, checkpoint.run_folder, "inspect")
     with show_progress("inspect", len(lengths) + 1, in_bytes=False) as advance:
         nats = score_memory_lens(model, ids, lengths, **segments, advance=advance)
         has_attention = is_transformer_xl(model)

@@ -15,6 +15,7 @@ from ..data.vocab import Vocabulary
 from ..errors import (
     DataError,
     convert_fields,
+    invalid,
     prefix_errors,
     require,
     require_at_least,
@@ -33,8 +34,8 @@ from .inputs import Device, load_model
 class ScoreOptions:
     """Settings of scoring."""
 
-    context: str = "\n"
-    """Text before the first list."""
+    context: str | None = None
+    """Text before the first list; left out, a line end, or the text of the state_file."""
     end: str = "\n"
     """Text after each candidate, which is scored with it."""
     carry: bool = True
@@ -58,6 +59,9 @@ class ScoreOptions:
         require_at_least(self, batch_size=1)
         require(math.isfinite(self.weight), "weight", self.weight, "a finite number")
         check_file_writable("state_file", self.state_file)
+        is_first = self.context is None or not (self.state_file and self.state_file.exists())
+        expected = f"null, because {self.state_file} has the text before"
+        require(is_first, "context", self.context, expected)
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
     if file and file.exists():
         state = load_state(file, model, sha256, settings.mem_len, ext_len=0)
     else:
-        ids_L = encode_prompt(settings.context, vocab)
+        ids_L = encode_prompt("\n" if settings.context is None else settings.context, vocab)
         state = start_scoring(model, ids_L, settings.mem_len)
     # Read once, although each list may start from it.
     start = state = score_candidates(model, state, [])[1]
@@ -167,7 +171,8 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, CandidateList]]:
         with explain_line(path, number):
             content = json.loads(line)
             require_shape("list", content, dict)
-            check_names(content, [field.name for field in fields(CandidateList)], "candidates")
+            known = [field.name for field in fields(CandidateList)]
+            check_names("key", content, known, "candidates")
             each = CandidateList(**content)
         yield number, each
 
@@ -176,25 +181,41 @@ def read_tsv(path: Path) -> Iterator[tuple[int, CandidateList]]:
     """Yield the number of each list's first line, and the list."""
     lines = read_lines(path)
     number, header = next(lines, (1, ""))
-    names = header.split("\t")
+    names = header.split("\t") if header else []
     with explain_line(path, number):
-        check_names(names, ["id", "text", "context", "reference", "score"], "id", "text")
+        check_names("column", names, ["id", "text", "context", "reference", "score"], "id", "text")
 
     def split(number: int, line: str) -> tuple[int, dict[str, Any]]:
         with explain_line(path, number):
             cells = line.split("\t")
             require(len(cells) == len(names), "columns", len(cells), f"{len(names)}, as the header")
-            row = dict(zip(names, cells, strict=True))
-            return number, row | ({"score": float(row["score"])} if "score" in row else {})
+            row: dict[str, Any] = dict(zip(names, cells, strict=True))
+            if "score" in row:
+                row["score"] = read_number("score", row["score"])
+            return number, row
 
+    seen: set[str] = set()
     for index, group in groupby(starmap(split, lines), key=lambda each: each[1]["id"]):
         numbers, rows = zip(*group, strict=True)
-        texts, scores = ([row.get(name) for row in rows] for name in ("text", "score"))
-        about = {name: rows[0][name] for name in ("context", "reference") if rows[0].get(name)}
         with explain_line(path, numbers[0]):
-            scored = {"scores": scores} if "score" in names else {}
-            each = CandidateList(texts, index, **about, **scored)
-        yield numbers[0], each
+            require(index not in seen, "id", index, "a list's lines one after the other")
+        seen.add(index)
+        yield numbers[0], join_rows(path, numbers, rows)
+
+
+def join_rows(path: Path, numbers: Sequence[int], rows: Sequence[dict[str, Any]]) -> CandidateList:
+    """Return the list in rows of a table; the first has the context and the reference."""
+    about = {name: rows[0][name] for name in ("context", "reference") if rows[0].get(name)}
+    expected = f"nothing, or that of the list's first line, {numbers[0]}"
+    for number, row in zip(numbers, rows, strict=True):
+        with explain_line(path, number):
+            for name in ("context", "reference"):
+                value = row.get(name, "")
+                require(value in ("", about.get(name)), name, value, expected)
+    texts, scores = ([row.get(name) for row in rows] for name in ("text", "score"))
+    with explain_line(path, numbers[0]):
+        scored = {"scores": scores} if "score" in rows[0] else {}
+        return CandidateList(texts, rows[0]["id"], **about, **scored)
 
 
 READERS = {".jsonl": read_jsonl, ".tsv": read_tsv}
@@ -205,17 +226,26 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
             with explain_line(path, number):
-                line = raw.decode().rstrip("\r\n")
+                # Excel begins a file with a byte order mark.
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             if line.strip():
                 yield number, line
 
 
-def check_names(names: Iterable[str], known: Sequence[str], *needed: str) -> None:
+def read_number(key: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise invalid(key, text, "a number") from None
+
+
+def check_names(kind: str, names: Iterable[str], known: Sequence[str], *needed: str) -> None:
     for name in names:
         if name not in known:
             raise ValueError(suggest_key(name, known))
     for name in needed:
-        require(name in names, name, "nothing", f"one of {', '.join(known)}")
+        if name not in names:
+            raise ValueError(f"{name}: missing; expected a {kind} {name}")
 
 
 @contextmanager

@@ -16,12 +16,11 @@ from numpy import ndarray
 
 from ..errors import DataError, convert_fields, print_notice, require_at_least
 from .documents import SPLITS, FileSlice, Splits
-from .user_files import NAMES, list_files
+from .user_files import NAMES, SUFFIXES, list_files
 from .vocab import Vocabulary
 from .vocab.base import Piece
 
 IdType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
-SUFFIXES = (".npy", ".bin", ".ds")
 IDS = "ids"
 """Name of the vocabulary of ids without text."""
 AT_ONCE = 1 << 20

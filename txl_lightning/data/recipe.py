@@ -10,12 +10,12 @@ from ..errors import DataError, convert_fields, require
 from ..files import local_path
 from .corpora import CORPORA
 from .documents import SPLITS
-from .id_files import IDS, SUFFIXES, IdOptions, split_id_files
+from .id_files import IDS, IdOptions, split_id_files
 from .preparation import Recipe, prepare_text
 from .remote import DiskCache
 from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
-from .user_files import has_documents, split_user_files
+from .user_files import SUFFIXES, has_documents, split_user_files
 from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions
 from .workers import Workers, build_here
 

@@ -30,6 +30,8 @@ Documents = Mapping[str, list[FileSlice]]  # path of a file -> the texts in it
 Contents = dict[str, list[FileSlice] | None]  # the same, with None for a file that is not text
 # Endings of files with several texts.
 SEVERAL = (*TARS, ".zip", LINES, *(f"{LINES}{ending}" for ending in COMPRESSED))
+# Endings of files of ids.
+SUFFIXES = (".npy", ".bin", ".ds")
 PACKED = (".zst", ".7z")
 NUL_WITHIN = 8000  # bytes; a file without a NUL in its first bytes is text, as in git
 # Names of a split within file or folder names, between dots.
@@ -79,7 +81,8 @@ def find_documents(path: Path, data_dir: Path) -> Documents:
             names = f"{', '.join(skipped[:5])}{', ...' * (len(skipped) > 5)}"
             if not documents:
                 problem = f"no text in it{f', only {names}' * bool(names)}"
-                raise DataError(f"{path}: {problem}; data.path must name a text, data.ids ids")
+                ids = ", data.ids ids" * any(name.endswith(SUFFIXES) for name in skipped)
+                raise DataError(f"{path}: {problem}; data.path must name a text{ids}")
     except OSError as error:
         # An error amid a file does not name it.
         name = error.filename or "data.path"

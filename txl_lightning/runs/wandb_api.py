@@ -36,15 +36,21 @@ def fetch_artifact(path: str | Path) -> Path:
     return folder
 
 
+def find_wandb_run(checkpoint: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return id, project and entity of the W&B run that wrote a checkpoint; ValueError if none."""
+    state = checkpoint.get("callbacks", {}).get("WandbRun", {})
+    expected = "a checkpoint of a run with --trainer.logger WandbLogger"
+    require(state.get("run_id") is not None, "wandb", "true", expected)
+    return state
+
+
 def add_evaluation(checkpoint: Mapping[str, Any], record: Mapping[str, Any], folder: Path) -> None:
     """Add the result of an evaluation to the summary of the W&B run that wrote the checkpoint.
 
     Offline, W&B's files are in `folder`, for wandb sync, which makes a run of their own of them: of
     the trained one, it would replace the summary by theirs.
     """
-    state = checkpoint.get("callbacks", {}).get("WandbRun", {})
-    expected = "a checkpoint of a run with --trainer.logger WandbLogger"
-    require(state.get("run_id") is not None, "wandb", "true", expected)
+    state = find_wandb_run(checkpoint)
     text, split = Path(record["text"]).name, record["split"]
     key = f"evaluate/{text}/{split}/{record['protocol']}"
     names = [name for name in record["interval"] if name in record]

@@ -130,9 +130,9 @@ class TxlCLI(LightningCLI):
     def make_loggers(self, logger: Any) -> dict[str, Any]:
         """Return the Trainer's loggers and, for a run without any, the run's folder."""
         settings, folder = self.config.trainer, self.start.run_folder
-        root, required = settings.default_root_dir, self.config.wandb.required
-        specs, run_id = as_list(settings.logger), self.start.wandb_id
-        loggers = replace_wandb_loggers(as_list(logger), specs, root, required, run_id)
+        specs, root = as_list(settings.logger), settings.default_root_dir
+        more = self.config.wandb, self.start.wandb_id
+        loggers = replace_wandb_loggers(as_list(logger), specs, root, *more)
         # A measurement makes no folder of a run.
         if self.command != "fit":
             return {"logger": loggers}

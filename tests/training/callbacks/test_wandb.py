@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from jsonargparse import Namespace
-from lightning.pytorch.loggers import CSVLogger
 
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 from txl_lightning.training.callbacks.wandb import (
     WandbConfig,
     WandbRun,
-    replace_wandb_loggers,
     run_id_from,
 )
 
@@ -164,11 +161,11 @@ def test_a_registry_has_a_name_and_a_collection(value):
         WandbConfig(registry="a/b", checkpoints="none")
 
 
-def test_wandb_is_required_only_with_its_logger():
-    loggers, specs = [CSVLogger("runs")], [Namespace()]
-    with pytest.raises(ValueError, match=r"wandb\.required: invalid true; .*--trainer\.logger W"):
-        replace_wandb_loggers(loggers, specs, "runs", required=True, run_id=None)
-    assert replace_wandb_loggers(loggers, specs, "runs", required=False, run_id=None) == loggers
+@pytest.mark.parametrize(("name", "value"), [("required", "true"), ("registry", "model/x")])
+def test_what_only_wandb_can_do_is_refused_without_its_logger(refused, small, name, value):
+    code, line = refused("fit", *small, f"--wandb.{name}={value}", "--trainer.logger=CSVLogger")
+    expected = f"wandb.{name}: invalid {value}; expected --trainer.logger WandbLogger"
+    assert (code, line) == (2, expected)
 
 
 def test_the_run_id_survives_a_resume_without_wandb():

@@ -231,16 +231,20 @@ def wandb_loggers(trainer: Trainer) -> list[OfflineFallbackWandbLogger]:
 
 
 def replace_wandb_loggers(
-    loggers: list[Logger], specs: list[Namespace], root: str, required: bool, run_id: str | None
+    loggers: list[Logger], specs: list[Namespace], root: str, config: Namespace, run_id: str | None
 ) -> list[Logger]:
     """Return the loggers, each WandbLogger as an OfflineFallbackWandbLogger of its spec's settings.
 
     W&B stores its files in the root, the folder of runs.
     """
-    is_possible = not required or any(isinstance(each, WandbLogger) for each in loggers)
-    require(is_possible, "wandb.required", "true", "--trainer.logger WandbLogger")
+    has_wandb = any(isinstance(each, WandbLogger) for each in loggers)
+    for name, value in {"required": "true", "registry": config.registry}.items():
+        is_possible = has_wandb or not config[name]
+        require(is_possible, f"wandb.{name}", value, "--trainer.logger WandbLogger")
     return [
-        make_wandb_logger(spec, root, required, run_id) if type(each) is WandbLogger else each
+        make_wandb_logger(spec, root, config.required, run_id)
+        if type(each) is WandbLogger
+        else each
         for each, spec in zip(loggers, specs, strict=True)
     ]
 
