@@ -44,8 +44,9 @@ class SaveRun(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         # Not earlier: a setting that the network refuses must not replace those of a resumed run.
+        folder = run_folder(trainer)  # asked of all ranks together
         if trainer.is_global_zero:
-            self.save(trainer, run_folder(trainer))
+            self.save(trainer, folder)
         trainer.strategy.barrier()
 
     def save(self, trainer: Trainer, folder: Path) -> None:
