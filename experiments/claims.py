@@ -20,11 +20,11 @@ from txl_lightning.files import write_text
 FOLDER = Path(__file__).parent
 PAGE, FRONT_PAGE = FOLDER / "README.md", FOLDER.parent / "README.md"
 COLUMNS = ("claim", "source", "theirs", "ours", "scale")
-RULE = """\
-One row of each experiment ([all](experiments/README.md); `make reproduce` measures them again): the
-worst verdict and, among equals, the smallest gain. Verdicts are by [one
-rule](experiments/verdicts.py): three seeds or more, t tests, corrected for their number.
-"""
+RULE = (
+    "One row of each experiment ([all](experiments/README.md); `make reproduce` measures them "
+    "again): the worst verdict\nand, among equals, the smallest gain. [Verdicts]"
+    "(experiments/verdicts.py) need three seeds: t tests, corrected by Holm.\n"
+)
 BEGIN, END = "<!-- claims: by experiments/claims.py -->\n", "<!-- end of claims -->\n"
 
 
