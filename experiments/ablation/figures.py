@@ -85,7 +85,7 @@ def draw(records: results.Records, folder: Path) -> None:
 def compare(records: results.Records, name: str) -> list[float]:
     """Return by how many percent the better row's perplexity is less, for each seed of both."""
     better, worse = (results.collect(records, "test", row=row) for row in COMPARISONS[name])
-    return [100 * (1 - better[seed] / worse[seed]) for seed in sorted(better.keys() & worse.keys())]
+    return results.percent_less(better, worse)
 
 
 def published_gain(name: str) -> float:

@@ -44,7 +44,7 @@ def list_rows(records: results.Records) -> list[list[Any]]:
 def compare(records: results.Records, name: str, way: str) -> list[float]:
     """Return by how many percent the better kind's perplexity is less, by seed."""
     better, worse = (results.collect(records, way, kind=kind) for kind in COMPARISONS[name][:2])
-    return [100 * (1 - better[seed] / worse[seed]) for seed in sorted(better.keys() & worse.keys())]
+    return results.percent_less(better, worse)
 
 
 def draw(records: results.Records, folder: Path) -> None:
