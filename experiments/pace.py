@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from txl_lightning import OptimConfig
 from txl_lightning.model import NetworkConfig
+from txl_lightning.model.contract import make_config
 from txl_lightning.training.optimizers import make_optimizer
 
 ROUNDS, REPEATS = 12, 4
@@ -32,13 +35,24 @@ def time_in_turn(steps: Mapping[str, Callable[[], None]], fast: bool = False) ->
     return {name: min(times) for name, times in seconds.items()}
 
 
-def make_step(
-    config: NetworkConfig, optim: OptimConfig, rows: int, tgt_len: int, is_narrow: bool = False
+def make_step_of(
+    options: Mapping[str, Any], tokens_BT: Tensor, n_token: int, is_narrow: bool = False
 ) -> Callable[[], None]:
-    """Return a function that trains a step on random tokens, in bfloat16 if narrow."""
+    """Return a function that trains a step as `fit` with these options does."""
+    net, optim = (
+        {name.removeprefix(group): options[name] for name in options if name.startswith(group)}
+        for group in ("model.net.", "model.optim.")
+    )
+    config = make_config(net | {"n_token": n_token})
+    return make_step(config, OptimConfig(**optim), tokens_BT, is_narrow)
+
+
+def make_step(
+    config: NetworkConfig, optim: OptimConfig, tokens_BT: Tensor, is_narrow: bool = False
+) -> Callable[[], None]:
+    """Return a function that trains a step on these tokens, in bfloat16 if narrow."""
     net = config.build()
-    optimizer, memory = make_optimizer(optim, net), net.empty_memory(rows)
-    tokens_BT = torch.randint(config.n_token, (rows, tgt_len + 1))
+    optimizer, memory = make_optimizer(optim, net), net.empty_memory(len(tokens_BT))
 
     def step() -> None:
         nonlocal memory

@@ -118,7 +118,8 @@ def make_step(recipe: dict[str, Any]) -> Callable[[], None]:
     sizes |= {"n_token": recipe.get("data.subwords.n_token", 256)}
     config = TransformerXLConfig(norm="post" if is_plain else "pre", **sizes)
     optim = OptimConfig(name="adamw" if is_plain else "muon")
-    return pace.make_step(config, optim, ROWS, SEGMENT, is_narrow=not is_plain)
+    tokens_BT = torch.randint(config.n_token, (ROWS, SEGMENT + 1))
+    return pace.make_step(config, optim, tokens_BT, is_narrow=not is_plain)
 
 
 def measure(args: Namespace, kind: str, minutes: float, seed: int) -> dict[str, Any]:

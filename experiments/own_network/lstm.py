@@ -1,5 +1,7 @@
 """An LSTM with tied weights (Press and Wolf 2017), its state as memory, as in a user's package.
 
+Embedding and softmax, plain or adaptive, are those of the package.
+
 B rows   L tokens in the segment   D width   N layers   V vocabulary
 """
 
@@ -10,7 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from experiments.own_network.parts import LogitNetwork
+from txl_lightning import TransformerXLConfig
+from txl_lightning.model.adaptive import embedding_and_head
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,11 @@ class LSTMConfig:
     n_layer: int = 2
     dropout: float = 0.0
     mem_len: int = 1
+    cutoffs: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        # A checkpoint has a list.
+        object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
 
     def build(self) -> "LSTM":
         return LSTM(self)
@@ -49,21 +57,31 @@ class State(NamedTuple):
         return self._replace(mem_len=lengths.mem_len)
 
 
-class LSTM(LogitNetwork):
+class LSTM(nn.Module):
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__()
-        self.config, V, D = config, config.n_token, config.width
-        self.embedding, self.lstm = nn.Embedding(V, D), nn.LSTM(D, D, config.n_layer)
-        self.head, self.drop = nn.Linear(D, V), nn.Dropout(config.dropout)
-        self.head.weight = self.embedding.weight
-        nn.init.normal_(self.head.weight, std=D**-0.5)
+        self.config, D = config, config.width
+        sizes = {"n_token": config.n_token, "d_model": D, "cutoffs": config.cutoffs}
+        self.embedding, self.head = embedding_and_head(TransformerXLConfig(n_head=1, **sizes))
+        self.lstm, self.drop = nn.LSTM(D, D, config.n_layer), nn.Dropout(config.dropout)
+        for table_VD in self.embedding.parameters():
+            nn.init.normal_(table_VD, std=D**-0.5)
 
     def empty_memory(self, batch_size, lengths=None):
-        zero_NBD = self.head.bias.new_zeros(self.config.n_layer, batch_size, self.config.width)
-        mem_len = lengths.resolve(self.config).mem_len if lengths else self.config.mem_len
+        config, bias = self.config, self.lstm.bias_hh_l0
+        zero_NBD = bias.new_zeros(config.n_layer, batch_size, config.width)
+        mem_len = lengths.resolve(config).mem_len if lengths else config.mem_len
         return State(zero_NBD, zero_NBD, mem_len)
 
-    def forward(self, tokens_BL, memory=None, doc_pos_BL=None, n_reread=0):
+    def loss(self, tokens_BL, targets_BL, *inputs, **named):
+        h_BLD, memory = self.encode(tokens_BL, *inputs, **named)
+        return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
+
+    def forward(self, tokens_BL, *inputs, **named):
+        h_BLD, memory = self.encode(tokens_BL, *inputs, **named)
+        return self.head(h_BLD), memory
+
+    def encode(self, tokens_BL, memory=None, doc_pos_BL=None, n_reread=0):
         *state, mem_len = memory or self.empty_memory(len(tokens_BL))
         h_LBD, kept, parts = self.drop(self.embedding(tokens_BL.T)), state, []
         is_new_BL = torch.zeros_like(tokens_BL).bool() if doc_pos_BL is None else doc_pos_BL == 0
@@ -73,5 +91,5 @@ class LSTM(LogitNetwork):
             state = tuple(each.masked_fill(is_new_BL[:, start, None], 0) for each in state)
             out_LBD, state = self.lstm(h_LBD[start:stop], state)
             kept, parts = state if stop == len(h_LBD) - n_reread else kept, [*parts, out_LBD]
-        logits_BLV = self.head(self.drop(torch.cat(parts))).transpose(0, 1)
-        return logits_BLV, State(*(each.detach() * (mem_len > 0) for each in kept), mem_len)
+        h_BLD = self.drop(torch.cat(parts)).transpose(0, 1)
+        return h_BLD, State(*(each.detach() * (mem_len > 0) for each in kept), mem_len)

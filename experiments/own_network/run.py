@@ -13,13 +13,13 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from experiments import common, pace
 from experiments.results import load_records
-from txl_lightning import OptimConfig
 from txl_lightning.errors import flatten_settings
 from txl_lightning.files import load_yaml
 from txl_lightning.imports import allow_imports
-from txl_lightning.model.contract import make_config
 
 CONFIGS = {"text": "configs/quickstart.yaml", "recall": "configs/tasks/recall.yaml"}
 MINUTES, N_TOKEN = {"text": 2.5, "recall": 1}, {"text": 4096, "recall": 10}
@@ -54,15 +54,9 @@ def time_kinds(args: Namespace) -> dict[str, Any]:
 
 
 def make_step(kind: str) -> Callable[[], None]:
-    """Return a function that trains a step as a run of the kind does."""
-    task, options = kind.split("-")[0], choose_options(kind)
-    net, optim = (
-        {name.removeprefix(group): options[name] for name in options if name.startswith(group)}
-        for group in ("model.net.", "model.optim.")
-    )
-    config = make_config(net | {"n_token": N_TOKEN[task]})
-    rows = options["data.batch_size"], options["data.tgt_len"]
-    return pace.make_step(config, OptimConfig(**optim), *rows)
+    options, n_token = choose_options(kind), N_TOKEN[kind.split("-")[0]]
+    rows, length = options["data.batch_size"], options["data.tgt_len"]
+    return pace.make_step_of(options, torch.randint(n_token, (rows, length + 1)), n_token)
 
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:

@@ -1,85 +1,99 @@
-"""What do short runs on bytes and on words reach, compared with xz and published results?
+"""Does a Transformer-XL read WikiText-2 better than an LSTM of equal parameters, in equal minutes?
 
-    python -m experiments.words.run [--seeds 1] [--only KIND ...] [--fast]
+    python -m experiments.words.run [--seeds 1 2 3] [--only KIND ...] [--minutes 10] [--fast]
 
-Kinds: 1.5 million bytes of the first 4,154,064 of enwik8 (90 % of these are for training), with a
-memory of 128 ("bytes") and without memory, with the same parameters ("plain bytes"); one pass over
-WikiText-2 in words, with the adaptive softmax ("words"). The prefix is cut from enwik8.
+Both have the same text in words, the same adaptive softmax with tied weights, dropout, rows and
+segments; the sizes give equal numbers of parameters. The learning rate of each is the best of three
+on validation text, after a quarter of the minutes, with seed 0, which is not reported. Minutes are
+those of a quiet machine (pace.py): steps are timed in turn first.
 """
 
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
-from experiments import common
-from txl_lightning.data.corpora import ENWIK8, place_file
-from txl_lightning.data.recipe import DataConfig
+import torch
 
-PREFIX = 4_154_064
-BYTES = common.MUON | common.flatten(
+from experiments import common, pace
+from experiments.results import load_records
+from txl_lightning.data.recipe import DataConfig
+from txl_lightning.imports import allow_imports
+
+SEGMENT, ROWS = 64, 16
+OPTIONS = common.flatten(
     {
-        "model.net": {"n_layer": 4, "n_head": 4, "d_model": 128, "mem_len": 128, "norm": "pre"},
-        "data": {"tgt_len": 64, "batch_size": 16},
-        "trainer": {"max_steps": 1500, "val_check_interval": 500, "limit_val_batches": 50},
+        "data": {"corpus": "wikitext2", "tgt_len": SEGMENT, "batch_size": ROWS},
+        "model.net": {"cutoffs": [2000, 10000], "dropout": 0.1},
+        "trainer": {"gradient_clip_val": 1.0, "limit_val_batches": 100},
     }
 )
-BYTES |= {"trainer.gradient_clip_val": 1.0}
-WORDS = BYTES | {
-    "data.corpus": "wikitext2",
-    "model.net.d_model": 160,
-    "model.net.dropout": 0.1,
-    "model.net.cutoffs": [2000, 10000],
-    "model.net.div_val": 1,
-    # Most words are rare: the rate of bytes is too high for their embeddings.
-    "model.optim.lr": 3e-3,
-    "trainer.max_steps": 2040,
-    "trainer.val_check_interval": 1020,
+OPTIONS["allow_imports"] = "experiments"
+XL = {"n_layer": 4, "n_head": 4, "d_model": 160, "mem_len": 128, "norm": "pre", "div_val": 1}
+LSTM = {"class_path": "experiments.own_network.lstm.LSTMConfig", "width": 184}
+ADAM = {"model.optim.name": "adamw", "model.optim.warmup_steps": 100}
+KINDS = {
+    "xl": common.MUON | common.flatten({"model.net": XL}),
+    "lstm": ADAM | common.flatten({"model.net": LSTM}),
 }
-KINDS = {"bytes": BYTES, "plain bytes": BYTES | {"model.net.mem_len": 0}, "words": WORDS}
+RATES = (1.5e-3, 3e-3, 6e-3)
+TUNING_SEED, TUNING_SHARE = 0, 0.25
 # It needs no download.
-FAST = common.FAST | {"data.corpus": "python_source"}
-MEM_LENS = {"bytes": (0, 128, 256), "plain bytes": (0,), "words": (0, 128, 256)}
-"""Memory lengths in evaluation."""
-FIELDS = ("nats", "perplexity", "bits_per_byte", "tokens_scored", "interval")
-"""Fields of an evaluation that the record keeps."""
+FAST = common.FAST | {"data.corpus": "python_source", "model.net.cutoffs": [50, 90]}
 
 
 def main() -> None:
-    """Compress the bytes with xz; train and evaluate each kind with each seed."""
-    args = common.parse_args(__file__, __doc__, seeds=(1,), vary="weights", kinds=KINDS)
-    if args.only != ["words"]:
-        path = None if args.fast else str(find_prefix())
-        common.measure_once(args, "xz", common.measure_xz, DataConfig(path=path))
+    """Time a step of each network, choose its learning rate, and train it with each seed."""
+    minutes = {"type": float, "default": 10.0, "help": "of training"}
+    args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS, minutes=minutes)
+    allow_imports(["experiments"])
+    common.measure_once(args, "pace", time_kinds)
+    for kind in args.only:
+        common.measure_once(args, f"rate {kind}", choose_rate, kind)
     common.measure_kinds(args, measure)
 
 
-def find_prefix() -> Path:
-    """Return the file of the first bytes of enwik8, cut from it if it is missing."""
-    folder = DataConfig().data_folder
-    path = folder / "enwik8_prefix.txt"
-    if not path.is_file():
-        [whole] = place_file(ENWIK8, folder / "enwik8")
-        with whole.open("rb") as file:
-            path.write_bytes(file.read(PREFIX))
-    return path
+def time_kinds(args: Namespace) -> dict[str, Any]:
+    """Return the seconds of a step by kind, on words of the text: rare ones take longer."""
+    more = FAST if args.fast else {}
+    text = OPTIONS | more
+    store = DataConfig(corpus=text["data.corpus"], vocab=text.get("data.vocab")).open_text()
+    tokens_BT = torch.from_numpy(store.ids("train")[: ROWS * (SEGMENT + 1)].astype("int64"))
+    how = tokens_BT.view(ROWS, -1), store.vocab.n_token, args.precision != "32-true"
+    steps = {kind: pace.make_step_of(OPTIONS | KINDS[kind] | more, *how) for kind in KINDS}
+    return {"kind": "pace", "step_seconds": pace.time_in_turn(steps, args.fast)}
+
+
+def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
+    """Return the nats of validation text after training with each rate, and the best rate."""
+    nats = {}
+    for rate in RATES[: 2 if args.fast else None]:
+        run = train_kind(args, f"rate {kind} {rate:g}", kind, TUNING_SEED, rate, TUNING_SHARE)
+        nats[f"{rate:g}"] = run.load_curve("val/nats")["val/nats"][-1]
+    best = float(min(nats, key=lambda rate: nats[rate]))
+    return {"kind": "rate", "net": kind, "text": run.text, "val": nats, "rate": best}
 
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
-    """Train; return evaluations of the test text by memory length, and the learning curve."""
-    run = common.train(args, f"{kind} {seed}", seed, choose_options(args, kind))
-    how = {"split": "test", "batch_size": 16, "tgt_len": 64}
-    how |= {"max_tokens": 2000} if args.fast else {}
-    tests = {}
-    for mem_len in MEM_LENS[kind]:
-        record = run.evaluate(how | {"mem_len": mem_len})
-        tests[str(mem_len)] = {name: record[name] for name in FIELDS}
-    return {"kind": kind, "seed": seed, "test_by_mem_len": tests} | run.describe("val/nats")
+    """Train; return the perplexity of the whole test text, read with the memory of training."""
+    rate = load_records(args.out)[f"rate {kind}"]["rate"]
+    run = train_kind(args, f"{kind} {seed}", kind, seed, rate)
+    how = {"split": "test", "batch_size": ROWS, "tgt_len": SEGMENT, "allow_imports": "experiments"}
+    test = run.evaluate(how | ({"max_tokens": 2000} if args.fast else {}))
+    fields = {name: test[name] for name in ("nats", "perplexity", "tokens_scored", "interval")}
+    fields |= {"kind": kind, "seed": seed, "rate": rate, "minutes": args.minutes}
+    return fields | run.describe("val/nats")
 
 
-def choose_options(args: Namespace, kind: str) -> dict[str, Any]:
-    if args.fast:
-        return KINDS[kind] | FAST | ({"data.vocab": "words"} if kind == "words" else {})
-    return KINDS[kind] | ({} if kind == "words" else {"data.path": str(find_prefix())})
+def train_kind(
+    args: Namespace, name: str, kind: str, seed: int, rate: float, share: float = 1.0
+) -> common.TrainedRun:
+    """Train with a rate in a share of the minutes; that of Muon's matrices is twice as large."""
+    seconds = load_records(args.out)["pace"]["step_seconds"][kind]
+    steps = pace.count_steps(share * args.minutes, seconds)
+    rates = {"model.optim.lr": rate}
+    rates |= {"model.optim.muon_lr": 2 * rate} if "model.optim.muon_lr" in KINDS[kind] else {}
+    plan = {"trainer.max_steps": steps, "trainer.val_check_interval": max(steps // 8, 1)}
+    options = OPTIONS | KINDS[kind] | rates | plan | (FAST if args.fast else {})
+    return common.train(args, name, seed, options)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,118 @@
+"""How many layers without memory does a memory replace? (Table 2: 12 layers with it are like 64)
+
+    python -m experiments.depth.run [--seeds 1 2 3] [--only KIND ...] [--fast]
+
+Bytes: the first 4,154,064 of enwik8, of which 90 % are for training. Networks of 4 layers with a
+memory, and of 4, 8 and 12 layers without; "4, equal time" has as many more updates as they take
+less time (pace.py), the others equal updates. Each has the best of two learning rates on validation
+text, after a third of the updates, with seed 0, which is not reported. The test text is read as in
+training; without memory also by a window that moves by 8 bytes. xz compresses it after the training
+text.
+"""
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments import common, pace
+from experiments.results import load_records
+from txl_lightning.data.corpora import ENWIK8, place_file
+from txl_lightning.data.recipe import DataConfig
+
+PREFIX, STEPS, SEGMENT, ROWS = 4_154_064, 2000, 64, 16
+OPTIONS = common.MUON | common.flatten(
+    {
+        "model.net": {"n_head": 4, "d_model": 128, "norm": "pre"},
+        "data": {"tgt_len": SEGMENT, "batch_size": ROWS},
+        "trainer": {"gradient_clip_val": 1.0, "limit_val_batches": 100},
+    }
+)
+LAYERS = {"4, memory": 4, "4": 4, "4, equal time": 4, "8": 8, "12": 12}
+"""Layers by kind; those without "memory" have none."""
+RATES = (3e-3, 6e-3)
+TUNING_SEED = 0
+READINGS = {
+    "memory": {"mem_len": 128, "tgt_len": SEGMENT},
+    "segments": {"mem_len": 0, "tgt_len": SEGMENT},
+    "window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8},
+}
+# It needs no download.
+FAST = common.FAST | {"data.path": str(common.REPOSITORY / "experiments/own_text/page.txt")}
+
+
+def main() -> None:
+    """Compress with xz; time a step of each kind, choose its rate, and train it with each seed."""
+    args = common.parse_args(__file__, __doc__, vary="weights", kinds=LAYERS)
+    path = FAST["data.path"] if args.fast else find_prefix()
+    common.measure_once(args, "xz", common.measure_xz, DataConfig(path=path, vocab="bytes"))
+    common.measure_once(args, "pace", time_kinds)
+    for kind in dict.fromkeys(map(name_net, args.only)):
+        common.measure_once(args, f"rate {kind}", choose_rate, kind)
+    common.measure_kinds(args, measure)
+
+
+def find_prefix() -> Path:
+    """Return the file of the first bytes of enwik8, cut from it if it is missing."""
+    folder = DataConfig().data_folder
+    path = folder / "enwik8_prefix.txt"
+    if not path.is_file():
+        [whole] = place_file(ENWIK8, folder / "enwik8")
+        with whole.open("rb") as file:
+            path.write_bytes(file.read(PREFIX))
+    return path
+
+
+def time_kinds(args: Namespace) -> dict[str, Any]:
+    """Return the seconds of a step with and without memory."""
+    tokens_BT = torch.randint(256, (ROWS, SEGMENT + 1))
+    how = tokens_BT, 256, args.precision != "32-true"
+    kinds = ("4, memory", "4")
+    steps = {kind: pace.make_step_of(OPTIONS | choose_net(kind), *how) for kind in kinds}
+    return {"kind": "pace", "step_seconds": pace.time_in_turn(steps, args.fast)}
+
+
+def name_net(kind: str) -> str:
+    return kind.removesuffix(", equal time")
+
+
+def choose_net(kind: str) -> dict[str, Any]:
+    mem_len = READINGS["memory"]["mem_len"] if "memory" in kind else 0
+    return {"model.net.n_layer": LAYERS[kind], "model.net.mem_len": mem_len}
+
+
+def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
+    """Return the nats of validation text after training with each rate, and the best rate."""
+    nats = {}
+    for rate in RATES:
+        run = train_kind(args, f"rate {kind} {rate:g}", kind, TUNING_SEED, rate, STEPS // 3)
+        nats[f"{rate:g}"] = run.load_curve("val/nats")["val/nats"][-1]
+    best = float(min(nats, key=lambda rate: nats[rate]))
+    return {"kind": "rate", "net": kind, "text": run.text, "val": nats, "rate": best}
+
+
+def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
+    """Train; return bits per byte of the whole test text by the way it is read."""
+    records = load_records(args.out)
+    rate, seconds = records[f"rate {name_net(kind)}"]["rate"], records["pace"]["step_seconds"]
+    longer = seconds["4, memory"] / seconds["4"] if "equal time" in kind else 1.0
+    run = train_kind(args, f"{kind} {seed}", kind, seed, rate, int(STEPS * longer))
+    ways = ["memory"] if "memory" in kind else ["segments", "window"]
+    how = {"split": "test", "batch_size": ROWS} | ({"max_tokens": 2000} if args.fast else {})
+    bits = {way: run.evaluate(how | READINGS[way])["bits_per_byte"] for way in ways}
+    fields = {"kind": kind, "seed": seed, "rate": rate, "bits_per_byte": bits}
+    return fields | {"steps": int(STEPS * longer)} | run.describe("val/bits_per_byte")
+
+
+def train_kind(
+    args: Namespace, name: str, kind: str, seed: int, rate: float, steps: int
+) -> common.TrainedRun:
+    options = OPTIONS | choose_net(kind) | {"model.optim.lr": rate, "model.optim.muon_lr": 2 * rate}
+    options |= {"trainer.max_steps": steps, "trainer.val_check_interval": max(steps // 4, 1)}
+    options |= FAST if args.fast else {"data.path": str(find_prefix()), "data.vocab": "bytes"}
+    return common.train(args, name, seed, options)
+
+
+if __name__ == "__main__":
+    main()
