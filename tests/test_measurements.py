@@ -22,6 +22,7 @@ from experiments import common
 from experiments.ablation import run as ablation
 from experiments.ablation.rows import FAST, ROWS
 from experiments.copied import run as copied
+from experiments.depth import run as depth
 from experiments.dose import run as dose
 from experiments.fragmentation import run as fragmentation
 from experiments.memory_length import recall
@@ -172,7 +173,12 @@ def finished(tmp_path_factory, sizes):
 def args(monkeypatch, finished, tmp_path):
     """Arguments of experiments, which find the finished run in place of a new one."""
     monkeypatch.setattr(common, "fit", lambda folder, options: replace(finished, options=options))
-    return Namespace(fast=True, text=None, precision="32-true", runs=tmp_path)
+    seconds = {"4, memory": 0.3, "4": 0.2, "xl": 0.3, "lstm": 0.1}
+    records = {"pace": {"step_seconds": seconds}}
+    records |= {f"rate {kind}": {"rate": 3e-3} for kind in [*seconds, "8", "12"]}
+    (tmp_path / "results.json").write_text(json.dumps({"records": records}))
+    where = {"runs": tmp_path, "out": tmp_path / "results.json", "minutes": 2.0}
+    return Namespace(fast=True, text=None, precision="32-true", **where)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +191,8 @@ def args(monkeypatch, finished, tmp_path):
         (sorting.measure_answers, lambda seed: ("fresh", seed), False),
         (quickstart.measure, lambda seed: ("memory", seed), False),
         (tiny_shakespeare.measure, lambda seed: ("memory", seed), False),
-        (words.measure, lambda seed: ("plain bytes", seed), False),
+        (words.measure, lambda seed: ("lstm", seed), False),
+        (depth.measure, lambda seed: ("8", seed), False),
         (own_text.train_and_measure, lambda seed: (seed, Path(), Path()), False),
         (precision.measure, lambda seed: ("bf16-mixed", seed), False),
         (copied.measure, lambda seed: ("memory", seed), False),
@@ -213,23 +220,26 @@ def test_a_seed_reaches_the_weights_and_where_it_should_the_data(
 
 
 NATS = {
-    words: lambda found: {n: test["nats"] for n, test in found["test_by_mem_len"].items()},
+    words: lambda found: {"as trained": found["nats"]},
     tiny_shakespeare: lambda found: found["nats_by_mem_len"],
     quickstart: lambda found: {n: b * math.log(2) for n, b in found["bits_per_byte"].items()},
 }
+NATS[depth] = NATS[quickstart]
 WITH_MEMORY = {f"mem_len {n}": (64, n) for n in (0, 128, 256)}
 
 
 @pytest.mark.parametrize(
     ("experiment", "kind", "split", "rows", "ways"),
     [
-        (words, "bytes", "test", 16, {"0": (64, 0), "128": (64, 128)}),
+        (words, "xl", "test", 16, {"as trained": (64, 8)}),
+        (depth, "4, memory", "test", 16, {"memory": (64, 128)}),
+        (depth, "12", "test", 16, {"segments": (64, 0), "window": (8, 56)}),
         (tiny_shakespeare, "memory", "val", 12, {"0": (64, 0), "64": (64, 64)}),
         (quickstart, "memory", "test", 16, WITH_MEMORY),
         # A window rereads 56 bytes for each 8, and sees as many as with a memory of 56.
         (quickstart, "alone", "test", 16, {"mem_len 0": (64, 0), "window": (8, 56)}),
     ],
-    ids=["words", "tiny_shakespeare", "quickstart", "quickstart without memory"],
+    ids=["words", "depth", "depth without memory", "tiny_shakespeare", "quickstart", "alone"],
 )
 def test_a_run_is_scored_in_its_split_and_segments_with_each_memory(
     args, finished, experiment, kind, split, rows, ways
@@ -260,7 +270,7 @@ def test_recipe_of_nanogpt_is_also_scored_by_random_segments_without_memory(args
     [
         (quickstart, "memory", "alone"),
         (tiny_shakespeare, "memory", "plain"),
-        (words, "bytes", "plain bytes"),
+        (depth, "4, memory", "4"),
         (copied, "memory", "alone"),
     ],
 )
@@ -268,6 +278,45 @@ def test_networks_that_are_compared_differ_in_their_memory_alone(args, experimen
     options = [experiment.measure(args, kind, 1)["options"] for kind in (memory, plain)]
     assert options[0].get("model.net.mem_len") != 0
     assert options[0] | {"model.net.mem_len": 0} == options[1]
+
+
+def test_both_networks_of_words_have_equal_minutes_and_differ_in_network_and_optimizer(args):
+    args.fast = False
+    xl, lstm = (words.measure(args, kind, 1)["options"] for kind in ("xl", "lstm"))
+    # 90 % of two minutes, by 0.3 and 0.1 seconds a step.
+    assert (xl["trainer.max_steps"], lstm["trainer.max_steps"]) == (360, 1080)
+    assert (xl["model.optim.muon_lr"], lstm.get("model.optim.muon_lr")) == (6e-3, None)
+    shared = ("model.net.cutoffs", "model.net.dropout", "model.optim.lr", "seed_everything")
+    own = ("model.", "trainer.max_steps", "trainer.val_check_interval")
+    names = {name for name in xl | lstm if name in shared or not name.startswith(own)}
+    assert {name for name in names if xl[name] != lstm[name]} == set()
+
+
+def test_networks_of_depth_have_equal_updates_but_one_has_equal_time(args, monkeypatch):
+    monkeypatch.setattr(depth, "find_prefix", lambda: Path("prefix.txt"))
+    args.fast = False
+    options = {kind: depth.measure(args, kind, 1)["options"] for kind in depth.LAYERS}
+    steps = {kind: each["trainer.max_steps"] for kind, each in options.items()}
+    # Steps of 0.3 seconds with memory, and of 0.2 without.
+    assert steps == dict.fromkeys(depth.LAYERS, 2000) | {"4, equal time": 3000}
+    nets = [(each["model.net.n_layer"], each["model.net.mem_len"]) for each in options.values()]
+    assert nets == [(4, 128), (4, 0), (4, 0), (8, 0), (12, 0)]
+
+
+@pytest.mark.parametrize(("experiment", "net"), [(words, "xl"), (depth, "4")])
+def test_the_learning_rate_with_the_fewest_nats_of_validation_is_chosen(
+    args, finished, monkeypatch, experiment, net
+):
+    def fit(folder, options):
+        folder.mkdir()
+        last = 1.0 if options["model.optim.lr"] == 3e-3 else 2.0
+        (folder / "metrics.csv").write_text(f"step,val/nats\n1,{3 - last}\n2,{last}\n")
+        return replace(finished, folder=folder, options=options)
+
+    monkeypatch.setattr(common, "fit", fit)
+    found = experiment.choose_rate(args, net)
+    assert found["rate"] == 3e-3
+    assert sorted(found["val"].values()) == [1, 2]
 
 
 def test_xz_is_measured_alone_and_after_the_training_text(monkeypatch, tmp_path):

@@ -97,12 +97,12 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     records = load_records(args.out)
     rate, seconds = records[f"rate {name_net(kind)}"]["rate"], records["pace"]["step_seconds"]
     longer = seconds["4, memory"] / seconds["4"] if "equal time" in kind else 1.0
-    run = train_kind(args, f"{kind} {seed}", kind, seed, rate, int(STEPS * longer))
+    run = train_kind(args, f"{kind} {seed}", kind, seed, rate, round(STEPS * longer))
     ways = ["memory"] if "memory" in kind else ["segments", "window"]
     how = {"split": "test", "batch_size": ROWS} | ({"max_tokens": 2000} if args.fast else {})
     bits = {way: run.evaluate(how | READINGS[way])["bits_per_byte"] for way in ways}
     fields = {"kind": kind, "seed": seed, "rate": rate, "bits_per_byte": bits}
-    return fields | {"steps": int(STEPS * longer)} | run.describe("val/bits_per_byte")
+    return fields | {"steps": round(STEPS * longer)} | run.describe("val/bits_per_byte")
 
 
 def train_kind(
