@@ -59,7 +59,7 @@ def list_claims(records: results.Records) -> list[results.Claim]:
     ours, rows = collect_bits(records, "4, memory", "memory"), []
     if not ours:
         return []
-    shown, scale = results.format_spread(ours.values()), "half a pass over 3.7 MB of enwik8"
+    shown, scale = results.format_spread(ours.values()), "1.5 of 3.7 MB of enwik8 read once"
     for kind, (name, ways) in list(KINDS.items())[1:]:
         for way in ways:
             theirs = collect_bits(records, kind, way)

@@ -21,7 +21,7 @@ from experiments.results import load_records
 from txl_lightning.data.corpora import ENWIK8, place_file
 from txl_lightning.data.recipe import DataConfig
 
-PREFIX, STEPS, SEGMENT, ROWS = 4_154_064, 2000, 64, 16
+PREFIX, STEPS, SEGMENT, ROWS = 4_154_064, 1500, 64, 16
 OPTIONS = common.MUON | common.flatten(
     {
         "model.net": {"n_head": 4, "d_model": 128, "norm": "pre"},
