@@ -7,7 +7,6 @@ known by how many these are.
 import csv
 import json
 import math
-import shutil
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -370,17 +369,30 @@ def test_a_book_is_scored_whole_and_by_chapter_with_memory_and_without(finished,
     assert book.read_text().startswith(found["prompt"][:10], 240)
 
 
-def test_recl_is_of_the_test_text_and_of_all_models(args, monkeypatch, finished, tmp_path):
-    runs = {name: replace(finished, folder=tmp_path / name) for name in memory_length.RECL_ROWS}
-    for run in runs.values():
-        shutil.copytree(finished.folder, run.folder)
-    monkeypatch.setattr(memory_length, "train", lambda args, seed, name: runs[name])
-    found, ids = memory_length.measure_recl(args, 1), finished.store.ids("test").astype(np.int64)
-    assert found["contexts"] == [8, 16, 24, 32]
-    place_P = spread_targets(len(ids), 32, 50)
-    seen = (np.full(50, n) for n in found["contexts"])
-    expected = [nats_of(finished.net, ids, place_P, seen_P).mean() for seen_P in seen]
-    assert [*found["nats"].values()] == [pytest.approx(expected, rel=1e-5)] * len(runs)
+def test_gains_of_context_are_of_the_test_text_less_those_of_unrelated_tokens(args, finished):
+    args.out.write_text(
+        json.dumps({"records": {f"rate {kind}": {"rate": 3e-3} for kind in recurrence.CONTEXT}})
+    )
+    found, ids = recurrence.measure_contexts(args, 1), finished.store.ids("test").astype(np.int64)
+    place_P = spread_targets(len(ids), 128, 50)
+    short_P, long_P = (nats_of(finished.net, ids, place_P, np.full(50, n)) for n in (64, 128))
+    # Tokens 65 to 128 back are those half the text away.
+    other = np.roll(ids, -(len(ids) // 2))
+    at = np.array([[128], [128]])
+    mixed_P = [
+        nats_of(finished.net, np.r_[other[p - 128 : p - 64], ids[p - 64 : p + 1]], *at)[0]
+        for p in place_P
+    ]
+    for key, longer_P in {"gain": long_P, "control": np.array(mixed_P)}.items():
+        lower = np.minimum(short_P, longer_P).mean() - short_P.mean()
+        shown = {
+            row["model"]: row[key]
+            for row in found["gains"]
+            if (row["r"], row["context"], row["longer"]) == (1.0, 64, 128)
+        }
+        assert shown == dict.fromkeys(
+            recurrence.CONTEXT, pytest.approx(1 - np.exp(lower), rel=1e-4)
+        )
 
 
 def test_differences_between_precisions_are_those_of_validation(args, finished, capsys):

@@ -194,3 +194,17 @@ def test_samples_to_sort_differ_between_runs_and_from_those_of_training():
     assert len({tuple(each.flatten().tolist()) for each in texts.values()}) == 4
     shown_BL, right_BL = texts["fixed", 1].split(20, dim=1)
     assert (shown_BL.sort(dim=1).values == right_BL).all()
+
+
+def test_claims_of_context_compare_gains_less_those_of_unrelated_tokens():
+    gains = {"memory": (0.05, 0.01), "shaw memory": (0.06, 0.04), "alone": (0.03, 0.02)}
+    rows = [
+        {"model": kind, "r": r, "context": short, "longer": 2 * short, "gain": n * gain}
+        | {"control": n * control}
+        for kind, (gain, control) in gains.items()
+        for n, r in ((1, 0.1), (7, 1.0))
+        for short in (64, 128)[:n]
+    ]
+    records = {"a": {"kind": "contexts", "seed": 3, "gains": rows}}
+    claims = recurrence_figures.claim_contexts(records)
+    assert [claim.gains for claim in claims] == [[pytest.approx(3)], [pytest.approx(2)]]

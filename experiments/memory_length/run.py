@@ -3,11 +3,10 @@
     python -m experiments.memory_length.run [--seeds 1 2 3] [--fast] [--text FILE]
 
 With the models of experiments/ablation (trained if missing): loss with longer memories than in
-training, and the relative effective context length, RECL (Table 8). With models trained on pairs of
-keys and values, with memories of 0, 32, 128 and 512: the distance at which values are recalled.
+training. With models trained on pairs of keys and values, with memories of 0, 32, 128 and 512: the
+distance at which values are recalled.
 """
 
-import json
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
@@ -20,15 +19,10 @@ from experiments.ablation.run import PIECES, cut_pieces
 from experiments.ablation.training import pick_sizes, train_row
 from experiments.memory_length.recall import measure_recall
 from txl_lightning import TransformerXL, stream_nats
-from txl_lightning.__main__ import run
 
 BY_NAME = {row.name: row for row in ROWS}
 READ_ROWS = ("recurrence_ours_full", "recurrence_learned_full", "recurrence_shaw_full")
 """Models that are evaluated with READ_LENS."""
-RECL_ROWS = (
-    "recurrence_ours_full", "recurrence_shaw_full", "alone_ours_full", "alone_al_rfou_half",
-)  # fmt: skip
-"""Models whose RECL is compared, as in the second part of Table 8."""
 READ_LENS = (0, 16, 32, 64, 128, 256, 512, 1024)
 PAIRS_LENS = (0, 32, 128, 512)
 
@@ -39,7 +33,6 @@ def main() -> None:
     for seed in args.seeds:
         for name in READ_ROWS:
             common.measure_once(args, f"read/{name}/{seed}", measure_longer, seed, name)
-        common.measure_once(args, f"recl/{seed}", measure_recl, seed)
         for mem_len in PAIRS_LENS:
             common.measure_once(args, f"pairs/{mem_len}/{seed}", measure_recall, seed, mem_len)
 
@@ -69,20 +62,6 @@ def nats_by_memory(
         nats_PT = stream_nats(model, ids_PT.ravel(), mem_len=mem_len, **how)
         nats[str(mem_len)] = nats_PT[:, before - 1 :].double().mean().item()
     return nats
-
-
-def measure_recl(args: Namespace, seed: int) -> dict[str, Any]:
-    """Return what the command `recl` finds for the models of one seed."""
-    models = [train(args, seed, name) for name in RECL_ROWS]
-    out = args.runs / f"recl{seed}"
-    sizes = ["--max_context=32", "--positions=50"] if args.fast else []
-    sizes = sizes or ["--max_context=128", "--positions=1000"]
-    paths = [str(model.checkpoint) for model in models]
-    run(["recl", *paths, "--step=8", *sizes, "--split=test", f"--out={out}"])
-    result = json.loads((out / "recl.json").read_text())
-    fields = ("contexts", "positions", "nats", "control_nats", "rows")
-    fields = {name: result[name] for name in fields}
-    return {"kind": "recl", "seed": seed, **fields, "text": models[0].text}
 
 
 if __name__ == "__main__":

@@ -24,6 +24,16 @@ DOUBTS = {
 KINDS = dict.fromkeys(kind for pair in COMPARISONS.values() for kind in pair[:2])
 MARGIN = 1.0
 """Percent of perplexity."""
+CONTEXT_CLAIMS = {
+    "with recurrence than without": ("memory", "alone", "RECL of 700 and 300 tokens"),
+    "with the paper's positions than with Shaw's": (
+        "memory", "shaw memory", "RECL of 700 and 400 tokens"
+    ),
+}  # fmt: skip
+"""Claims of context: the better kind by the paper, the other, and the paper's numbers."""
+NAMES = {"memory": "memory", "shaw memory": "memory, Shaw's positions", "alone": "no memory"}
+SHARE, STEP, CONTEXT_MARGIN = 0.1, (64, 128), 0.5
+"""Hardest positions, the step of context that claims compare, and percent of perplexity."""
 
 
 def list_rows(records: results.Records) -> list[list[Any]]:
@@ -48,12 +58,42 @@ def compare(records: results.Records, name: str, way: str) -> list[float]:
 
 
 def draw(records: results.Records, folder: Path) -> None:
+    draw_comparisons(records, folder / "recurrence.png")
+    if found := results.select(records, kind="contexts"):
+        draw_contexts(records, found[0]["gains"], folder / "contexts.png")
+
+
+def draw_contexts(records: results.Records, gains: list[dict[str, Any]], path: Path) -> None:
+    """Draw what each doubling of the context gains, less what unrelated tokens gain."""
+    steps = sorted({(row["context"], row["longer"]) for row in gains})
+    seeds = results.format_seeds(len(results.select(records, kind="contexts")))
+    title, label = f"How far back does context help? ({seeds})", "% less perplexity than unrelated"
+    with results.draw_figure(path, title, 8, 4, xlabel="tokens", ylabel=label) as axes:
+        for kind, name in NAMES.items():
+            columns = [[*collect_gains(records, kind, step).values()] for step in steps]
+            rows = [*zip(*columns, strict=True)]
+            results.plot_seeds(axes, range(len(steps)), rows, label=name)
+        axes.set_xticks(range(len(steps)), [f"{short + 1} to {long}" for short, long in steps])
+        axes.axhline(0, color="black", linewidth=0.8)
+
+
+def collect_gains(records: results.Records, kind: str, step: tuple[int, int]) -> results.BySeed:
+    """Return by seed the percent that a step of context gains, less those of its control."""
+    return {
+        seed: 100 * (row["gain"] - row["control"])
+        for seed, rows in results.collect(records, "gains", kind="contexts").items()
+        for row in rows
+        if (row["model"], row["r"], row["context"], row["longer"]) == (kind, SHARE, *step)
+    }
+
+
+def draw_comparisons(records: results.Records, path: Path) -> None:
     """Draw the gain of each comparison by the way of reading."""
     names = [name for name in COMPARISONS if compare(records, name, "best")]
     if not names:
         return
     seeds = results.format_seeds(*(len(compare(records, name, "best")) for name in names))
-    title, path = f"Does recurrence help, with chosen rates? ({seeds})", folder / "recurrence.png"
+    title = f"Does recurrence help, with chosen rates? ({seeds})"
     label = "% less perplexity (mean ± standard deviation)"
     with results.draw_figure(path, title, 9, 0.6 * len(names) + 1.6, xlabel=label) as axes:
         for shift, (way, shown) in zip((-0.1, 0.1), READINGS.items(), strict=True):
@@ -80,6 +120,21 @@ def list_claims(records: results.Records) -> list[results.Claim]:
                 names = f"Recurrence: {name}, read {shown}", f"paper, Table {table}"
                 doubt = DOUBTS.get(name, "")
                 rows.append(results.Claim(*names, *texts, scale, gains, MARGIN, doubt))
+    return [*rows, *claim_contexts(records)]
+
+
+def claim_contexts(records: results.Records) -> list[results.Claim]:
+    """Return a row for each pair of kinds: whose far tokens help more, less their controls."""
+    rows = []
+    for name, (better, worse, theirs) in CONTEXT_CLAIMS.items():
+        ours, others = (collect_gains(records, kind, STEP) for kind in (better, worse))
+        if gains := results.subtract(ours, others):
+            shown = f"{results.format_spread(ours.values(), 2)} %"
+            shown += f" and {results.format_spread(others.values(), 2)} % less perplexity"
+            name = f"Recurrence: tokens {STEP[0] + 1} to {STEP[1]} back help more {name}"
+            scale = "the hardest tenth of positions, less unrelated tokens"
+            texts = name, "paper, Table 8", theirs, shown, scale
+            rows.append(results.Claim(*texts, gains, CONTEXT_MARGIN))
     return rows
 
 

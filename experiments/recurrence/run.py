@@ -1,4 +1,4 @@
-"""Does recurrence help when each network has the learning rate that suits it? (Tables 6, 7 and 10)
+"""Does recurrence help when each network has the learning rate that suits it? (Tables 6 to 8, 10)
 
     python -m experiments.recurrence.run [--seeds 11 12 13 14 15] [--only ROW ...] [--fast]
 
@@ -6,7 +6,8 @@ Network and text of the ablation, four times its training. The learning rate of 
 best of three on validation text, after a training as long as the ablation's, of seed 0, which is
 not reported. Each row is tested in segments, as trained, and with the attention length that is best
 on validation text: a longer memory, or a window that moves by 8 tokens. Of the longer segments of
-Table 10, one row has equal tokens and the other equal updates.
+Table 10, one row has equal tokens and the other equal updates. How far context helps (Table 8): the
+gain of each context over one half as long, less that of unrelated tokens, of the rows of CONTEXT.
 """
 
 from argparse import Namespace
@@ -22,6 +23,8 @@ from experiments.ablation.run import cut_pieces, measure_perplexities
 from experiments.ablation.training import fit_options, segment_len, shuffle_lines, text_options
 from experiments.results import load_records
 from txl_lightning import TransformerXL, stream_nats
+from txl_lightning.analysis.context_length import compute_recl, spread_targets
+from txl_lightning.commands.recl import score_models
 
 TIMES = 4
 SIZES = Sizes(val_tokens=16_384, test_tokens=32_768)
@@ -48,6 +51,9 @@ KINDS = {
     "shuffled alone": ("alone", TIMES),
 }
 """Of each kind its network and its training; "shuffled" kinds read lines in random order."""
+CONTEXT = ("memory", "shaw memory", "alone")
+"""Kinds whose contexts are compared, as a group, with the same tokens."""
+CONTEXTS, POSITIONS, SHARES = (32, 64, 128, 256, 512), 2000, (0.1, 0.5, 1.0)
 RATES = (1.5e-3, 3e-3, 6e-3)
 TUNING_SEED = 0
 
@@ -61,6 +67,8 @@ def main() -> None:
         rate = load_records(args.out)[f"rate {KINDS[kind][0]}"]["rate"]
         for seed in args.seeds:
             common.measure_once(args, f"{kind} {seed}", measure, kind, seed, rate)
+    for seed in args.seeds if set(CONTEXT) <= set(args.only) else ():
+        common.measure_once(args, f"contexts {seed}", measure_contexts, seed)
 
 
 def choose_rate(args: Namespace, net: str) -> dict[str, Any]:
@@ -90,6 +98,21 @@ def measure(args: Namespace, kind: str, seed: int, rate: float) -> dict[str, Any
         "attention_len": found["attention_len"],
         "val": found["val"],
     } | run.describe()
+
+
+def measure_contexts(args: Namespace, seed: int) -> dict[str, Any]:
+    """Return gains by length of context, and RECL, of the networks of a seed as a group."""
+    contexts, records, runs = CONTEXTS[: 3 if args.fast else None], load_records(args.out), {}
+    for kind in CONTEXT:
+        net, times = KINDS[kind]
+        row, rate = replace(BY_NAME[NETS[net]], times=times), records[f"rate {net}"]["rate"]
+        runs[kind] = train_row(args, f"{kind} {seed}", row, seed, rate)
+    ids = runs["memory"].store.ids("test")
+    place_P = spread_targets(len(ids), contexts[-1], 50 if args.fast else POSITIONS)
+    nets = {kind: run.net for kind, run in runs.items()}
+    recls, gains = compute_recl(*score_models(nets, ids, place_P, contexts, []), contexts, SHARES)
+    fields = {"kind": "contexts", "seed": seed, "text": runs["memory"].text}
+    return fields | {"positions": len(place_P), "gains": gains, "recl": recls}
 
 
 def pick_sizes(args: Namespace) -> Sizes:
