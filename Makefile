@@ -27,7 +27,7 @@ $(READY): pyproject.toml constraints.txt
 quickstart: $(READY)  ## train on this Python's own source for five minutes, then measure and sample
 	$(BIN)/txl-lightning quickstart
 
-reproduce: $(READY)  ## measure all claims again in runs/reproduced, or those of ONLY="dose copied"; resumable
+reproduce: $(READY)  ## measure the claims again (but music) in runs/reproduced, or those of ONLY="dose copied"; resumable
 	for name in $(or $(ONLY),$(EXPERIMENTS)); do out=runs/reproduced/$$name; \
 	  $(BIN)/python -m experiments.$$name.run --runs $$out --out $$out/results.json $(REPRODUCE) && \
 	  $(BIN)/python -m experiments.$$name.figures $$out/results.json || failed="$$failed $$name"; done; test -z "$$failed"
@@ -63,7 +63,7 @@ $(HUB)/ready: pyproject.toml constraints.txt
 gpu:  ## check a GPU in ten minutes with the PyTorch that PYTHON has: correctness, speed, one JSON
 	$(PYTHON) -m experiments.gpu.check
 
-bench: $(READY) $(PEERS)/ready  ## measure speed beside other implementations (hours, quiet; BENCH=options)
+bench: $(READY) $(PEERS)/ready  ## measure speed beside other implementations and baseline.json (hours, quiet; BENCH=options)
 	$(PEERS)/bin/python -W ignore -m experiments.speed.bench $(BENCH)
 	$(PEERS)/bin/python -W ignore -m experiments.speed.scaling
 	$(PEERS)/bin/python -W ignore -m experiments.speed.breakdown

@@ -1,4 +1,4 @@
-"""Rooms import only from lower floors and stay within their line budgets."""
+"""Packages import only from lower layers and stay within their line budgets."""
 
 import ast
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "txl_lightning"
 TESTS = Path(__file__).parent
-FLOORS = {
+LAYERS = {
     "errors": 0, "files": 0, "imports": 0, "machine": 0, "progress": 0, "signals": 0, "tables": 0,
     "model": 1, "data": 1, "command_line": 1,
     "evaluation": 2, "generation": 2, "runs": 2,
@@ -40,11 +40,11 @@ PLACES = {
     ("transformers", "huggingface_hub", "lm_eval"): {"hub"},
 }
 UPWARD = {("checkpoints/__init__.py", "convert")}
-"""Imports of a higher floor: a public name that has moved."""
+"""Imports of a higher layer: a public name that has moved."""
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -64,7 +64,7 @@ def imported_modules(path: Path) -> set[tuple[str, ...]]:
 
 def imported_rooms(path: Path) -> set[str]:
     names = imported_modules(path)
-    return {name[1] for name in names if name[0] == "txl_lightning"} & FLOORS.keys()
+    return {name[1] for name in names if name[0] == "txl_lightning"} & LAYERS.keys()
 
 
 def count_lines(paths) -> int:
@@ -73,10 +73,10 @@ def count_lines(paths) -> int:
 
 def test_a_room_imports_only_from_lower_floors():
     for path in FILES:
-        here, name = room_of(path), str(path.relative_to(PACKAGE))
+        here, name = package_of(path), str(path.relative_to(PACKAGE))
         for other in imported_rooms(path) - {here}:
-            # Files of the lowest floor are one room.
-            is_lower = FLOORS[other] < FLOORS[here] or FLOORS[other] == 0
+            # Files of the lowest layer are one package.
+            is_lower = LAYERS[other] < LAYERS[here] or LAYERS[other] == 0
             assert is_lower or (name, other) in UPWARD, f"{path}: {here} imports {other}"
 
 
@@ -88,9 +88,9 @@ def test_the_network_imports_torch_and_no_other_room_but_errors_and_imports():
 def test_each_room_stays_within_its_line_budget():
     lines = dict.fromkeys(BUDGETS, 0)
     for path in FILES:
-        room = room_of(path)
-        lines[room if room in BUDGETS else "top"] += count_lines([path])
-    over = {room: (n, BUDGETS[room]) for room, n in lines.items() if n > BUDGETS[room]}
+        package = package_of(path)
+        lines[package if package in BUDGETS else "top"] += count_lines([path])
+    over = {package: (n, BUDGETS[package]) for package, n in lines.items() if n > BUDGETS[package]}
     assert not over
     assert sum(lines.values()) <= ALL_LINES
     assert count_lines(TESTS.rglob("*.py")) <= TEST_LINES

@@ -1,4 +1,4 @@
-"""Every number in the prose of README.md and of the rooms' pages follows from a result."""
+"""Every number in the prose of README.md and of the packages' pages follows from a result."""
 
 import json
 import re
@@ -13,8 +13,8 @@ REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = REPOSITORY / "experiments"
 LOGBOOK = "experiments/README.md"
 BENCH = "speed/results/2026-11-24-bench.json"
-ROOMS = sorted((REPOSITORY / "txl_lightning").glob("*/README.md"))
-PAGES = [path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "README.md", *ROOMS)]
+FOLDERS = sorted((REPOSITORY / "txl_lightning").glob("*/README.md"))
+PAGES = [path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "README.md", *FOLDERS)]
 TRAINING = ("train-512", "train-256", "train-words", "train-quickstart")
 EVALUATION = ("eval-80-2100", "eval-128-1600", "eval-64-640")
 

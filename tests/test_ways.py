@@ -1,6 +1,6 @@
 """How many files somebody opens to follow one thing from its beginning to its end.
 
-A file counts if a function of it runs. Not counted: the files beside __main__.py that every room
+A file counts if a function of it runs. Not counted: the files beside __main__.py that every package
 uses by name (errors, files, ...).
 """
 

@@ -1,7 +1,7 @@
-"""The command line: txl-lightning COMMAND. Exit codes: 0 done, 2 wrong settings, 3 wrong
-data, 4 damaged checkpoint or none to resume, 5 numbers that are not finite, 6 a file or folder that
-cannot be written, 7 out of memory, 130 interrupted (SIGINT), 141 output closed (| head), 143
-terminated (SIGTERM, SIGHUP)."""
+"""The command line: txl-lightning COMMAND. Exit codes: 0 done, 1 an internal error, 2 wrong
+settings, 3 wrong data, 4 damaged checkpoint or none to resume, 5 numbers that are not finite, 6 a
+file or folder that cannot be written, 7 out of memory, 130 interrupted (SIGINT), 141 output closed
+(| head), 143 terminated (SIGTERM, SIGHUP)."""
 
 import errno
 import inspect

@@ -58,7 +58,7 @@ def test_network_gives_golden_nats_and_memories_and_every_tensor_back(open_golde
     ],
 )
 def test_missing_extra_and_misshapen_tensors_are_named(open_golden, removed, added, message):
-    golden = open_golden("original/a_default")
+    golden = open_golden("original/default")
     weights = {name: golden.weights[name] for name in golden.weights if name != removed}
     with pytest.raises(ValueError, match=rf"^state_dict: {message}"):
         load_original(weights | added, golden.args)
@@ -76,7 +76,7 @@ def test_tied_tensors_may_be_left_out_and_must_repeat_their_source(open_golden):
 
 
 def test_precision_of_the_weights_is_kept(open_golden):
-    golden = open_golden("original/a_default")
+    golden = open_golden("original/default")
     weights = {name: tensor.double() for name, tensor in golden.weights.items()}
     net = load_original(weights, golden.args)
     assert {parameter.dtype for parameter in net.parameters()} == {torch.float64}

@@ -46,7 +46,7 @@ def inspect_command(
         tgt_len: Tokens in a segment; left out, as in training.
         mem_lens: Lengths of memory besides 0 and that of training; left out, up to four times it.
         device: Device of the model; left out, a GPU if there is one.
-        out: Folder to write to; left out, inspect beside the checkpoint.
+        out: Folder to write to; left out, inspect in the run's folder.
     """
     require_positive(tokens=tokens)
     checkpoint, model, vocab = load_model(ckpt_path, device)

@@ -50,7 +50,7 @@ def recl_command(
         path: Text to measure on; left out, that of the first checkpoint's run.
         split: Part of that text: train, val or test.
         device: Device of the models; left out, a GPU if there is one.
-        out: Folder to write to; left out, recl beside the first checkpoint.
+        out: Folder to write to; left out, recl in the first run's folder.
     """
     require_positive(step=step, positions=positions)
     # A gain needs two lengths of context.

@@ -39,7 +39,7 @@ def speed_command(
         batches: Batch sizes of the generation, which is timed at the smallest length.
         tokens: Tokens generated one by one in each batch.
         device: Device of the model; left out, a GPU if there is one.
-        out: Folder to write to; left out, speed beside the checkpoint, or in runs for a config.
+        out: Folder to write to; left out, speed in the run's folder, or in runs for a config.
     """
     require_positive(tgt_len=tgt_len, segments=segments, positions=positions, tokens=tokens)
     for key, values in {"lengths": lengths, "batches": batches}.items():

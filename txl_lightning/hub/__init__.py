@@ -1,4 +1,4 @@
-"""Transformer-XL for transformers 5 (extra hub): importing this room registers the Auto classes.
+"""Transformer-XL for transformers 5 (extra hub): importing this package registers the Auto classes.
 
     import txl_lightning.hub
     model = transformers.AutoModelForCausalLM.from_pretrained("big")

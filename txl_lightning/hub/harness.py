@@ -4,7 +4,7 @@
 
 --allow_imports PACKAGE lets a checkpoint name its network's class in that package.
 Texts of any length are read in segments with memory; scores are those of `evaluate` with the same
-lengths. The harness's own backend "hf" then has the classes of this room, too.
+lengths. The harness's own backend "hf" then has the classes of this package, too.
 
 B texts   L segment   K scored tokens   T tokens of the longest text   D width
 """
