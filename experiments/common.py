@@ -211,6 +211,27 @@ def format_options(options: Options) -> list[str]:
     return [f"--{name}={text}" for name, text in zip(names, texts, strict=True)]
 
 
+def choose_rate(
+    net: str, train_with: Callable[[float], TrainedRun], start: float
+) -> dict[str, Any]:
+    """Return a record: the nats of validation text by learning rate, and the best rate.
+
+    From `start` and twice as much, the better one is doubled, or halved, until the nats rise.
+    """
+    runs = {rate: train_with(rate) for rate in (start, 2 * start)}
+
+    def nats_of(rate: float) -> float:
+        return runs[rate].load_curve("val/nats")["val/nats"][-1]
+
+    best = min(runs, key=nats_of)
+    factor = 0.5 if best == start else 2
+    while (rate := factor * best) not in runs:
+        runs[rate] = train_with(rate)
+        best = min(best, rate, key=nats_of)
+    nats = {f"{rate:g}": nats_of(rate) for rate in runs}
+    return {"kind": "rate", "net": net, "text": runs[best].text, "val": nats, "rate": best}
+
+
 def measure_xz(args: argparse.Namespace, data: DataConfig) -> dict[str, Any]:
     """Return xz's bits per byte of the test text, alone and after the training text."""
     store, end = data.open_text(), 50_000 if args.fast else None

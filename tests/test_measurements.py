@@ -279,14 +279,13 @@ def test_networks_that_are_compared_differ_in_their_memory_alone(args, experimen
     assert options[0] | {"model.net.mem_len": 0} == options[1]
 
 
-def test_both_networks_of_words_have_equal_minutes_and_differ_in_network_and_optimizer(args):
+def test_both_networks_of_words_have_equal_minutes_and_differ_in_the_network_alone(args):
     args.fast = False
     xl, lstm = (words.measure(args, kind, 1)["options"] for kind in ("xl", "lstm"))
     # 90 % of two minutes, by 0.3 and 0.1 seconds a step.
     assert (xl["trainer.max_steps"], lstm["trainer.max_steps"]) == (360, 1080)
-    assert (xl["model.optim.muon_lr"], lstm.get("model.optim.muon_lr")) == (6e-3, None)
-    shared = ("model.net.cutoffs", "model.net.dropout", "model.optim.lr", "seed_everything")
-    own = ("model.", "trainer.max_steps", "trainer.val_check_interval")
+    shared = ("model.net.cutoffs", "model.net.dropout")
+    own = ("model.net.", "trainer.max_steps", "trainer.val_check_interval")
     names = {name for name in xl | lstm if name in shared or not name.startswith(own)}
     assert {name for name in names if xl[name] != lstm[name]} == set()
 
@@ -303,19 +302,22 @@ def test_networks_of_depth_have_equal_updates_but_one_has_equal_time(args, monke
 
 
 @pytest.mark.parametrize(("experiment", "net"), [(words, "xl"), (depth, "4")])
-def test_the_learning_rate_with_the_fewest_nats_of_validation_is_chosen(
-    args, finished, monkeypatch, experiment, net
+@pytest.mark.parametrize(("best", "beyond"), [(12e-3, 24e-3), (1.5e-3, 0.75e-3)])
+def test_the_learning_rate_is_chosen_between_ones_with_more_nats_of_validation(
+    args, finished, monkeypatch, experiment, net, best, beyond
 ):
     def fit(folder, options):
         folder.mkdir()
-        last = 1.0 if options["model.optim.lr"] == 3e-3 else 2.0
-        (folder / "metrics.csv").write_text(f"step,val/nats\n1,{3 - last}\n2,{last}\n")
+        last = 1 + abs(math.log(options["model.optim.lr"] / best))
+        (folder / "metrics.csv").write_text(f"step,val/nats\n1,{9 - last}\n2,{last}\n")
         return replace(finished, folder=folder, options=options)
 
     monkeypatch.setattr(common, "fit", fit)
     found = experiment.choose_rate(args, net)
-    assert found["rate"] == 3e-3
-    assert sorted(found["val"].values()) == [1, 2]
+    assert found["rate"] == best
+    assert found["val"][f"{best:g}"] == 1
+    assert {f"{2 * best:g}", f"{best / 2:g}"} < set(found["val"])
+    assert f"{beyond:g}" in found["val"]
 
 
 def test_xz_is_measured_alone_and_after_the_training_text(monkeypatch, tmp_path):

@@ -63,7 +63,8 @@ class LSTM(nn.Module):
         self.config, D = config, config.width
         sizes = {"n_token": config.n_token, "d_model": D, "cutoffs": config.cutoffs}
         self.embedding, self.head = embedding_and_head(TransformerXLConfig(n_head=1, **sizes))
-        self.lstm, self.drop = nn.LSTM(D, D, config.n_layer), nn.Dropout(config.dropout)
+        self.lstm = nn.LSTM(D, D, config.n_layer, dropout=config.dropout)
+        self.drop = nn.Dropout(config.dropout)
         for table_VD in self.embedding.parameters():
             nn.init.normal_(table_VD, std=D**-0.5)
 
