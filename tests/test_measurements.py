@@ -4,6 +4,7 @@ With one layer, a token's nats depend only on the tokens that it sees, so that a
 known by how many these are.
 """
 
+import copy
 import csv
 import json
 import math
@@ -371,30 +372,32 @@ def test_a_book_is_scored_whole_and_by_chapter_with_memory_and_without(finished,
     assert book.read_text().startswith(found["prompt"][:10], 240)
 
 
-def test_gains_of_context_are_of_the_test_text_less_those_of_unrelated_tokens(args, finished):
-    args.out.write_text(
-        json.dumps({"records": {f"rate {kind}": {"rate": 3e-3} for kind in recurrence.CONTEXT}})
+def test_gains_of_context_are_of_each_network_on_the_test_text(args, monkeypatch, finished):
+    nets = {kind: copy.deepcopy(finished.net) for kind in recurrence.CONTEXT}
+    for n, net in enumerate(nets.values()):
+        with torch.no_grad():
+            net.embedding.weight *= 1 + n / 2
+    named = {kind.replace(" ", "_"): net for kind, net in nets.items()}
+    monkeypatch.setattr(
+        common, "fit", lambda folder, options: replace(finished, net=named[folder.name[:-2]])
     )
+    args.out.write_text(json.dumps({"records": {f"rate {kind}": {"rate": 3e-3} for kind in nets}}))
     found, ids = recurrence.measure_contexts(args, 1), finished.store.ids("test").astype(np.int64)
-    place_P = spread_targets(len(ids), 128, 50)
-    short_P, long_P = (nats_of(finished.net, ids, place_P, np.full(50, n)) for n in (64, 128))
+    place_P, at = spread_targets(len(ids), 128, 50), np.array([[128], [128]])
     # Tokens 65 to 128 back are those half the text away.
     other = np.roll(ids, -(len(ids) // 2))
-    at = np.array([[128], [128]])
-    mixed_P = [
-        nats_of(finished.net, np.r_[other[p - 128 : p - 64], ids[p - 64 : p + 1]], *at)[0]
-        for p in place_P
-    ]
-    for key, longer_P in {"gain": long_P, "control": np.array(mixed_P)}.items():
-        lower = np.minimum(short_P, longer_P).mean() - short_P.mean()
-        shown = {
-            row["model"]: row[key]
-            for row in found["gains"]
-            if (row["r"], row["context"], row["longer"]) == (1.0, 64, 128)
-        }
-        assert shown == dict.fromkeys(
-            recurrence.CONTEXT, pytest.approx(1 - np.exp(lower), rel=1e-4)
-        )
+    for kind, net in nets.items():
+        short_P, long_P = (nats_of(net, ids, place_P, np.full(50, n)) for n in (64, 128))
+        mixed = [np.r_[other[p - 128 : p - 64], ids[p - 64 : p + 1]] for p in place_P]
+        mixed_P = np.array([nats_of(net, each, *at)[0] for each in mixed])
+        [row] = [row for row in found["gains"] if (row["model"], row["r"]) == (kind, 1.0)]
+        for key, longer_P in {"gain": long_P, "control": mixed_P}.items():
+            lower = np.minimum(short_P, longer_P).mean() - short_P.mean()
+            assert row[key] == pytest.approx(1 - np.exp(lower), rel=1e-4)
+        how = {"mem_len": net.config.mem_len, "tgt_len": FAST.segment}
+        nats = copied.score_copies(net, ids, 64, 1, how)
+        saved = found["nats_saved_by_gap"][kind]["64"]
+        assert saved == pytest.approx(nats["control"] - nats["copy"])
 
 
 def test_differences_between_precisions_are_those_of_validation(args, finished, capsys):

@@ -4,24 +4,37 @@ from pathlib import Path
 from typing import Any
 
 from experiments import results
+from experiments.ablation.rows import ROWS, SHUFFLED
 
 READINGS = {"segments": "in segments, as trained", "best": "with the best attention length"}
 COMPARISONS = {
-    "recurrence helps": ("memory", "alone", 6, 7.8),
-    "recurrence helps, Shaw's positions": ("shaw memory", "shaw alone", 6, 6.1),
-    "the paper's positions help more than Shaw's": ("memory", "shaw memory", 6, 4.2),
-    "recurrence helps on shuffled lines": ("shuffled memory", "shuffled alone", 7, 7.0),
-    "recurrence helps, equal memory and tokens": ("memory", "long, equal tokens", 10, 4.3),
-    "recurrence helps, equal memory and updates": ("memory", "long, equal updates", 10, 4.3),
+    "recurrence helps": ("memory", "alone"),
+    "recurrence helps, Shaw's positions": ("shaw memory", "shaw alone"),
+    "the paper's positions help more than Shaw's": ("memory", "shaw memory"),
+    "recurrence helps on shuffled lines": ("shuffled memory", "shuffled alone"),
+    "recurrence helps, equal memory and tokens": ("memory", "long, equal tokens"),
+    "recurrence helps, equal memory and updates": ("memory", "long, equal updates"),
 }
-"""Claims: the better kind by the paper, the other, the table, and the paper's gain in percent."""
+"""Claims: the better kind by the paper, and the other."""
+ROW_NAMES = {
+    "memory": "recurrence_ours_full",
+    "alone": "alone_ours_full",
+    "shaw memory": "recurrence_shaw_full",
+    "shaw alone": "alone_shaw_full",
+    "long, equal tokens": "alone_ours_full_176",
+    "long, equal updates": "alone_ours_full_176",
+    "shuffled memory": "shuffled_recurrence_ours",
+    "shuffled alone": "shuffled_alone_ours",
+}
+"""The paper's row of each kind."""
+BY_NAME = {row.name: row for row in (*ROWS, *SHUFFLED)}
 DOUBTS = {
     "recurrence helps, equal memory and tokens": (
         "at equal tokens the longer segments had 2,036 updates, recurrence 2,800"
     )
 }
 """Comparisons that decide the sign by themselves."""
-KINDS = dict.fromkeys(kind for pair in COMPARISONS.values() for kind in pair[:2])
+KINDS = dict.fromkeys(kind for pair in COMPARISONS.values() for kind in pair)
 MARGIN = 1.0
 """Percent of perplexity."""
 CONTEXT_CLAIMS = {
@@ -30,7 +43,7 @@ CONTEXT_CLAIMS = {
         "memory", "shaw memory", "RECL of 700 and 400 tokens"
     ),
 }  # fmt: skip
-"""Claims of context: the better kind by the paper, the other, and the paper's numbers."""
+"""Claims of context: the better kind by the paper, the other, and the paper's lengths."""
 NAMES = {"memory": "memory", "shaw memory": "memory, Shaw's positions", "alone": "no memory"}
 SHARE, STEP, CONTEXT_MARGIN = 0.1, (64, 128), 0.5
 """Hardest positions, the step of context that claims compare, and percent of perplexity."""
@@ -41,9 +54,7 @@ def list_rows(records: results.Records) -> list[list[Any]]:
     rows = [[*head, "with the best length"]]
     for kind in KINDS:
         if found := results.select(records, kind=kind):
-            options = found[0]["options"]
-            size = options["data.batch_size"] * options["data.tgt_len"]
-            cells = [kind, f"{found[0]['rate']:g}", f"{size * options['trainer.max_steps']:,}"]
+            cells = [kind, f"{found[0]['rate']:g}", f"{count_tokens(found[0]):,}"]
             lengths = sorted({record["attention_len"] for record in found})
             cells += [", ".join(str(length) for length in lengths)]
             values = ([each[way] for each in found] for way in READINGS)
@@ -53,7 +64,7 @@ def list_rows(records: results.Records) -> list[list[Any]]:
 
 def compare(records: results.Records, name: str, way: str) -> list[float]:
     """Return by how many percent the better kind's perplexity is less, by seed."""
-    better, worse = (results.collect(records, way, kind=kind) for kind in COMPARISONS[name][:2])
+    better, worse = (results.collect(records, way, kind=kind) for kind in COMPARISONS[name])
     return results.percent_less(better, worse)
 
 
@@ -64,10 +75,13 @@ def draw(records: results.Records, folder: Path) -> None:
 
 
 def draw_contexts(records: results.Records, gains: list[dict[str, Any]], path: Path) -> None:
-    """Draw what each doubling of the context gains, less what unrelated tokens gain."""
+    """Draw what each doubling of the context gains a network, less what unrelated tokens do."""
     steps = sorted({(row["context"], row["longer"]) for row in gains})
     seeds = results.format_seeds(len(results.select(records, kind="contexts")))
-    title, label = f"How far back does context help? ({seeds})", "% less perplexity than unrelated"
+    title, label = (
+        f"How far back does context help? ({seeds})",
+        "gain (%) less that of unrelated tokens",
+    )
     with results.draw_figure(path, title, 8, 4, xlabel="tokens", ylabel=label) as axes:
         for kind, name in NAMES.items():
             columns = [[*collect_gains(records, kind, step).values()] for step in steps]
@@ -101,7 +115,7 @@ def draw_comparisons(records: results.Records, path: Path) -> None:
             means, deviations = zip(*gains, strict=True)
             places = [n + shift for n in range(len(names))]
             axes.errorbar(means, places, xerr=deviations, fmt="o", capsize=3, label=shown)
-        published = [COMPARISONS[name][3] for name in names]
+        published = [published_gain(name, "best") for name in names]
         axes.plot(published, range(len(names)), "D", fillstyle="none", label="paper, best length")
         axes.axvline(0, color="black", linewidth=0.8)
         axes.set_yticks(range(len(names)), names)
@@ -111,16 +125,37 @@ def draw_comparisons(records: results.Records, path: Path) -> None:
 def list_claims(records: results.Records) -> list[results.Claim]:
     """Return a row for each comparison and way of reading, as far as they were measured."""
     rows = []
-    for name, (better, _, table, published) in COMPARISONS.items():
+    for name, pair in COMPARISONS.items():
         for way, shown in READINGS.items():
             if gains := compare(records, name, way):
-                parameters = results.select(records, kind=better)[0]["parameters"]
-                scale = f"{parameters / 1e6:.2f}M parameters, 2.9M tokens, chosen rates"
-                texts = f"{published} %", f"{results.format_spread(gains, 1)} %"
+                texts = f"{published_gain(name, way):.1f} %", f"{results.format_spread(gains, 1)} %"
+                table = max(BY_NAME[ROW_NAMES[kind]].table for kind in pair)
                 names = f"Recurrence: {name}, read {shown}", f"paper, Table {table}"
-                doubt = DOUBTS.get(name, "")
-                rows.append(results.Claim(*names, *texts, scale, gains, MARGIN, doubt))
+                more = describe_scale(records, pair), gains, MARGIN, DOUBTS.get(name, "")
+                rows.append(results.Claim(*names, *texts, *more))
     return [*rows, *claim_contexts(records)]
+
+
+def published_gain(name: str, way: str) -> float:
+    """Return the paper's gain in percent, of networks read as trained or as they are best."""
+    place = list(READINGS).index(way)
+    better, worse = (BY_NAME[ROW_NAMES[kind]].published[place] for kind in COMPARISONS[name])
+    return 100 * (1 - better / worse)
+
+
+def describe_scale(records: results.Records, pair: tuple[str, str]) -> str:
+    """Return the size of the networks, their tokens, and the rates, of which two were smaller."""
+    found = [results.select(records, kind=kind)[0] for kind in pair]
+    tokens = dict.fromkeys(f"{count_tokens(record) / 1e6:.1f}M" for record in found)
+    rates = dict.fromkeys(f"{record['rate']:g}" for record in found)
+    size = f"{found[0]['parameters'] / 1e6:.2f}M parameters, {' and '.join(tokens)} tokens"
+    return f"{size}, rate {' and '.join(rates)}: the largest of three was best"
+
+
+def count_tokens(record: dict[str, Any]) -> int:
+    options = record["options"]
+    size = options["data.batch_size"] * options["data.tgt_len"]
+    return size * options["trainer.max_steps"]
 
 
 def claim_contexts(records: results.Records) -> list[results.Claim]:
@@ -130,10 +165,10 @@ def claim_contexts(records: results.Records) -> list[results.Claim]:
         ours, others = (collect_gains(records, kind, STEP) for kind in (better, worse))
         if gains := results.subtract(ours, others):
             shown = f"{results.format_spread(ours.values(), 2)} %"
-            shown += f" and {results.format_spread(others.values(), 2)} % less perplexity"
+            shown += f" and {results.format_spread(others.values(), 2)} % less perplexity by them"
             name = f"Recurrence: tokens {STEP[0] + 1} to {STEP[1]} back help more {name}"
             scale = "the hardest tenth of positions, less unrelated tokens"
-            texts = name, "paper, Table 8", theirs, shown, scale
+            texts = name, "after the paper's Table 8", theirs, shown, scale
             rows.append(results.Claim(*texts, gains, CONTEXT_MARGIN))
     return rows
 

@@ -1,13 +1,14 @@
-"""Does recurrence help when each network has the learning rate that suits it? (Tables 6 to 8, 10)
+"""Does recurrence help when each network has the best of three learning rates? (Tables 6 to 8, 10)
 
-    python -m experiments.recurrence.run [--seeds 11 12 13 14 15] [--only ROW ...] [--fast]
+    python -m experiments.recurrence.run [--seeds 11 12 13 14 15] [--only KIND ...] [--fast]
 
 Network and text of the ablation, four times its training. The learning rate of each network is the
 best of three on validation text, after a training as long as the ablation's, of seed 0, which is
 not reported. Each row is tested in segments, as trained, and with the attention length that is best
-on validation text: a longer memory, or a window that moves by 8 tokens. Of the longer segments of
-Table 10, one row has equal tokens and the other equal updates. How far context helps (Table 8): the
-gain of each context over one half as long, less that of unrelated tokens, of the rows of CONTEXT.
+on validation text: that of a memory, or of a window that moves by 8 tokens. Of the longer segments
+of Table 10, one row has equal tokens and the other equal updates. How far context helps (Table 8):
+how much less perplexity a network has with each context than with one half as long, less the same
+if the added tokens are unrelated; and how many nats it saves on a passage that comes again.
 """
 
 from argparse import Namespace
@@ -21,6 +22,7 @@ from experiments import common
 from experiments.ablation.rows import FAST, ROWS, Row, Sizes
 from experiments.ablation.run import cut_pieces, measure_perplexities
 from experiments.ablation.training import fit_options, segment_len, shuffle_lines, text_options
+from experiments.copied.run import score_copies
 from experiments.results import load_records
 from txl_lightning import TransformerXL, stream_nats
 from txl_lightning.analysis.context_length import compute_recl, spread_targets
@@ -52,8 +54,10 @@ KINDS = {
 }
 """Of each kind its network and its training; "shuffled" kinds read lines in random order."""
 CONTEXT = ("memory", "shaw memory", "alone")
-"""Kinds whose contexts are compared, as a group, with the same tokens."""
-CONTEXTS, POSITIONS, SHARES = (32, 64, 128, 256, 512), 2000, (0.1, 0.5, 1.0)
+"""Kinds whose contexts are compared, with the same tokens; each alone, not as a group."""
+CONTEXTS, POSITIONS, SHARES = (64, 128, 256), 2000, (0.1, 1.0)
+GAPS = (0, 64)
+"""Tokens between a passage and itself (experiments/copied)."""
 RATES = (1.5e-3, 3e-3, 6e-3)
 TUNING_SEED = 0
 
@@ -101,18 +105,22 @@ def measure(args: Namespace, kind: str, seed: int, rate: float) -> dict[str, Any
 
 
 def measure_contexts(args: Namespace, seed: int) -> dict[str, Any]:
-    """Return gains by length of context, and RECL, of the networks of a seed as a group."""
-    contexts, records, runs = CONTEXTS[: 3 if args.fast else None], load_records(args.out), {}
+    """Return gains by length of context of each network of a seed, and nats saved on copies."""
+    contexts, records, runs = CONTEXTS[: 2 if args.fast else None], load_records(args.out), {}
     for kind in CONTEXT:
         net, times = KINDS[kind]
         row, rate = replace(BY_NAME[NETS[net]], times=times), records[f"rate {net}"]["rate"]
         runs[kind] = train_row(args, f"{kind} {seed}", row, seed, rate)
-    ids = runs["memory"].store.ids("test")
+    ids, gains, saved = runs["memory"].store.ids("test"), [], {}
     place_P = spread_targets(len(ids), contexts[-1], 50 if args.fast else POSITIONS)
-    nets = {kind: run.net for kind, run in runs.items()}
-    recls, gains = compute_recl(*score_models(nets, ids, place_P, contexts, []), contexts, SHARES)
+    for kind, run in runs.items():
+        nats = score_models({kind: run.net}, ids, place_P, contexts, [])
+        gains += compute_recl(*nats, contexts, SHARES)[1]
+        how = {"mem_len": run.net.config.mem_len, "tgt_len": pick_sizes(args).segment}
+        copies = {gap: score_copies(run.net, ids, gap, seed, how) for gap in GAPS}
+        saved[kind] = {str(gap): nats["control"] - nats["copy"] for gap, nats in copies.items()}
     fields = {"kind": "contexts", "seed": seed, "text": runs["memory"].text}
-    return fields | {"positions": len(place_P), "gains": gains, "recl": recls}
+    return fields | {"positions": len(place_P), "gains": gains, "nats_saved_by_gap": saved}
 
 
 def pick_sizes(args: Namespace) -> Sizes:
