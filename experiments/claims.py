@@ -73,7 +73,8 @@ def list_claims(results: Mapping[str, Records]) -> dict[str, list[tuple[Claim, V
     rows = {}
     for name, records in results.items():
         if claims := import_module(f"experiments.{name}.figures").list_claims(records):
-            vary = {record["origin"]["seeds_vary"] for record in records.values()}
+            seeded = [record for record in records.values() if "seed" in record]
+            vary = {record["origin"]["seeds_vary"] for record in seeded or records.values()}
             claims = [add_seeds(claim, " or ".join(sorted(vary))) for claim in claims]
             rows[name] = list(zip(claims, judge(claims), strict=True))
     return rows

@@ -1,6 +1,7 @@
-"""Equal minutes of a quiet machine, as numbers of steps: those can be trained beside other work."""
+"""Equal minutes of fastest steps, as numbers of steps: those can be trained beside other work."""
 
 import time
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,11 @@ OVERHEAD = 0.9
 def count_steps(minutes: float, seconds: float) -> int:
     """Return the steps of so many seconds each that fit in the minutes."""
     return max(int(60 * minutes * OVERHEAD / seconds), 1)
+
+
+def measure(args: Namespace, steps: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
+    """Return a record of the seconds of each step."""
+    return {"kind": "pace", "step_seconds": time_in_turn(steps, args.fast)}
 
 
 def time_in_turn(steps: Mapping[str, Callable[[], None]], fast: bool = False) -> dict[str, float]:

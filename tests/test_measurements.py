@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from experiments import common
+from experiments import common, pace
 from experiments.ablation import run as ablation
 from experiments.ablation.rows import FAST, ROWS
 from experiments.copied import run as copied
@@ -27,6 +27,7 @@ from experiments.dose import run as dose
 from experiments.fragmentation import run as fragmentation
 from experiments.memory_length import recall
 from experiments.memory_length import run as memory_length
+from experiments.own_network import run as own_network
 from experiments.own_text import run as own_text
 from experiments.precision import run as precision
 from experiments.quickstart import run as quickstart
@@ -300,6 +301,20 @@ def test_networks_of_depth_have_equal_updates_but_one_has_equal_time(args, monke
     assert steps == dict.fromkeys(depth.LAYERS, 1500) | {"4, equal time": 2250}
     nets = [(each["model.net.n_layer"], each["model.net.mem_len"]) for each in options.values()]
     assert nets == [(4, 128), (4, 0), (4, 0), (8, 0), (12, 0)]
+
+
+@pytest.mark.parametrize("precision_", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("experiment", [depth, own_network])
+def test_steps_are_timed_in_the_precision_of_training(args, monkeypatch, experiment, precision_):
+    given = []
+    monkeypatch.setattr(
+        pace, "make_step", lambda config, optim, tokens, narrow: given.append(narrow)
+    )
+    monkeypatch.setattr(pace, "time_in_turn", lambda steps, fast: dict.fromkeys(steps, 1.0))
+    monkeypatch.setattr(pace, "make_config", lambda settings: None)
+    args.precision = precision_
+    seconds = experiment.time_kinds(args)["step_seconds"]
+    assert given == [precision_ == "bf16-mixed"] * len(seconds)
 
 
 @pytest.mark.parametrize(("experiment", "net"), [(words, "xl"), (depth, "4")])

@@ -70,7 +70,7 @@ def time_kinds(args: Namespace) -> dict[str, Any]:
     how = tokens_BT, 256, args.precision != "32-true"
     kinds = ("4, memory", "4")
     steps = {kind: pace.make_step_of(OPTIONS | choose_net(kind), *how) for kind in kinds}
-    return {"kind": "pace", "step_seconds": pace.time_in_turn(steps, args.fast)}
+    return pace.measure(args, steps)
 
 
 def name_net(kind: str) -> str:

@@ -103,7 +103,7 @@ def time_recipes(args: Namespace) -> dict[str, Any]:
     """Return the seconds of a step by what they depend on."""
     recipes = {describe(recipe): recipe for _, recipe in KINDS.values()}
     steps = {name: make_step(recipe) for name, recipe in recipes.items()}
-    return {"kind": "pace", "step_seconds": pace.time_in_turn(steps, args.fast)}
+    return pace.measure(args, steps)
 
 
 def describe(recipe: dict[str, Any]) -> str:

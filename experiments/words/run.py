@@ -57,7 +57,7 @@ def time_kinds(args: Namespace) -> dict[str, Any]:
     tokens_BT = torch.from_numpy(store.ids("train")[: ROWS * (SEGMENT + 1)].astype("int64"))
     how = tokens_BT.view(ROWS, -1), store.vocab.n_token, args.precision != "32-true"
     steps = {kind: pace.make_step_of(OPTIONS | KINDS[kind] | more, *how) for kind in KINDS}
-    return {"kind": "pace", "step_seconds": pace.time_in_turn(steps, args.fast)}
+    return pace.measure(args, steps)
 
 
 def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
