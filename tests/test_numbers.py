@@ -13,6 +13,7 @@ REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = REPOSITORY / "experiments"
 LOGBOOK = "experiments/README.md"
 BENCH = "speed/results/2026-11-24-bench.json"
+INTEL = "speed/results/2026-11-22-bench.json"
 FOLDERS = sorted((REPOSITORY / "txl_lightning").glob("*/README.md"))
 PAGES = [path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "README.md", *FOLDERS)]
 TRAINING = ("train-512", "train-256", "train-words", "train-quickstart")
@@ -27,9 +28,9 @@ def records(name: str) -> dict[str, dict[str, Any]]:
     return load_json(f"{name}/results.json")["records"]
 
 
-def ratios(names: tuple[str, ...], precision: str = "") -> str:
+def ratios(names: tuple[str, ...], precision: str = "", bench: str = BENCH) -> str:
     """Return the range of how many times as fast ours is as the original in float32."""
-    cases = {case["name"]: case["contestants"] for case in load_json(BENCH)["cases"]}
+    cases = {case["name"]: case["contestants"] for case in load_json(bench)["cases"]}
     fastest = [
         cases[name]["original"]["fastest_ms"] / cases[name + precision]["ours"]["fastest_ms"]
         for name in names
@@ -106,6 +107,8 @@ def list_bound_phrases() -> dict[str, list[str]]:
             f"evaluation {ratios(EVALUATION)} times (",
             f"theirs in float32: {ratios(EVALUATION, '-bf16')}), ",
             f"decoding {ratios(('decode-2100',))} times",
+            f"{ratios(TRAINING, bench=INTEL)}, {ratios(EVALUATION, bench=INTEL)} "
+            f"and {ratios(('decode-2100',), bench=INTEL)} times",
             f"needs {shakespeare('memory', '64')} nats per character",
             f"and steps, {shakespeare('plain', '0')} (three seeds)",
             f"xz -9e compresses the same text to {xz()}",
