@@ -27,7 +27,8 @@ def list_rows(records: results.Records) -> list[list[Any]]:
     for kind, (name, ways) in KINDS.items():
         found = results.select(records, kind=kind)
         for way in ways if found else ():
-            cells = f"{found[0]['parameters']:,}", f"{found[0]['rate']:g}", f"{found[0]['steps']:,}"
+            updates = f"{found[0]['options']['trainer.max_steps']:,}"
+            cells = f"{found[0]['parameters']:,}", f"{found[0]['rate']:g}", updates
             bits = results.format_spread(collect_bits(records, kind, way).values())
             rows.append([name, *cells, WAYS.get(way, "with memory, as trained"), bits])
     if xz := records.get("xz"):
@@ -85,7 +86,8 @@ def list_claims(records: results.Records) -> list[results.Claim]:
 def count_bytes(records: results.Records, kind: str) -> str:
     [first, *_] = results.select(records, kind=kind)
     options = first["options"]
-    return f"{first['steps'] * options['data.batch_size'] * options['data.tgt_len'] / 1e6:.1f}M"
+    size = options["data.batch_size"] * options["data.tgt_len"]
+    return f"{options['trainer.max_steps'] * size / 1e6:.1f}M"
 
 
 if __name__ == "__main__":

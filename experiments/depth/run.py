@@ -99,7 +99,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     how = {"split": "test", "batch_size": ROWS} | ({"max_tokens": 2000} if args.fast else {})
     bits = {way: run.evaluate(how | READINGS[way])["bits_per_byte"] for way in ways}
     fields = {"kind": kind, "seed": seed, "rate": rate, "bits_per_byte": bits}
-    return fields | {"steps": round(STEPS * longer)} | run.describe("val/bits_per_byte")
+    return fields | run.describe("val/bits_per_byte")
 
 
 def train_kind(
