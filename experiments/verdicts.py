@@ -35,10 +35,9 @@ class Verdict:
         return RANKS.get(self.word, 1)
 
     def __str__(self) -> str:
-        if self.doubt:
-            return f"{self.word}: {self.doubt}"
         shown = "p < 0.001" if self.p < 0.001 else f"p {self.p:.3f}"
         word = self.word if self.p == 1 else f"{self.word}, {shown}"
+        word += f": {self.doubt}" if self.doubt else ""
         if self.interval:
             word += " (95 % interval {:.3g} to {:.3g})".format(*self.interval)
         return word
@@ -55,7 +54,7 @@ def decide(claim: Claim, p_differs: float | None, p_equals: float | None) -> Ver
     if p_differs is None or p_equals is None:
         return Verdict(FEW[len(claim.gains)], doubt=claim.doubt)
     if claim.doubt:
-        return Verdict("not decided", doubt=claim.doubt)
+        return Verdict("not decided", doubt=claim.doubt, interval=find_interval(claim.gains))
     if claim.is_same:
         p_values = {"holds": p_equals, "does not hold": p_differs}
     else:

@@ -77,6 +77,7 @@ def test_a_claim_is_judged_by_its_gains(gains, changes, word):
     [verdict] = verdicts.judge([make_claim(gains, **changes)])
     assert verdict.word == word
     assert changes.get("doubt", "") in str(verdict)
+    assert ("95 % interval" in str(verdict)) == (word == "not decided")
 
 
 def make_claim(gains, **changes):
