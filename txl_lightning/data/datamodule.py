@@ -226,8 +226,8 @@ class CorpusDataModule(LightningDataModule):
             sizes = f"they have {before.n_token} and {self.n_token} tokens"
             raise DataError(f"{changed}; {sizes}; pass its run's vocab.json as data.vocab")
         if changed and not self.config.allow_mismatch:
-            fix = "give the same text, leave out --resume, or --data.allow_mismatch true"
-            raise DataError(f"{changed}; {fix}")
+            fix = "give the same text and vocabulary, or leave out --resume"
+            raise DataError(f"{changed}; {fix}, or --data.allow_mismatch true")
         if changed:
             warnings.warn(f"{changed}; data.allow_mismatch is true", stacklevel=2)
 
