@@ -8,7 +8,7 @@ HUB    := .venv-hub
 PEERS  := .venv-peers
 BENCH  ?= $(addprefix --compare ,$(wildcard experiments/speed/results/baseline.json))
 
-EXPERIMENTS := quickstart sorting tiny_shakespeare words own_text ablation memory_length fragmentation sliding_window own_network dose copied recurrence depth
+EXPERIMENTS := quickstart sorting tiny_shakespeare words own_text ablation memory_length recall fragmentation sliding_window own_network dose copied recurrence depth
 
 .PHONY: help setup quickstart reproduce reproduce-fast test test-all test-slow gpu bench lint format clean
 .DEFAULT_GOAL := help

@@ -25,7 +25,7 @@ BUDGETS = {
     "runs": 497, "checkpoints": 1041, "convert": 512, "analysis": 722, "training": 3692,
     "sweeps": 695, "hub": 556, "commands": 1889,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_633, 22_650, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_633, 22_751, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},

@@ -25,12 +25,12 @@ from experiments.copied import run as copied
 from experiments.depth import run as depth
 from experiments.dose import run as dose
 from experiments.fragmentation import run as fragmentation
-from experiments.memory_length import recall
 from experiments.memory_length import run as memory_length
 from experiments.own_network import run as own_network
 from experiments.own_text import run as own_text
 from experiments.precision import run as precision
 from experiments.quickstart import run as quickstart
+from experiments.recall import run as recall
 from experiments.recurrence import run as recurrence
 from experiments.sliding_window import run as sliding_window
 from experiments.sorting import answers
@@ -113,17 +113,6 @@ def test_a_longer_memory_is_measured_on_the_same_tokens(make_net):
         assert nats[str(mem_len)] == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_recalled_value_is_looked_up_where_it_is_in_the_text(make_net):
-    net, ids = make_net(n_layer=1, mem_len=16), draw_text(5)
-    row_len = len(ids) // FAST.batch_size
-    places = np.setdiff1d(np.arange(len(ids)), np.arange(FAST.batch_size) * row_len)
-    seen = count_seen(places % row_len, FAST.segment, 16)
-    right_N = np.zeros(len(ids), bool)
-    right_N[places] = predict(net, ids, places, seen).argmax(-1).numpy() == ids[places]
-    assert (recall.find_right_tokens(net, ids, FAST) == right_N).all()
-    assert right_N.sum() > 30
-
-
 @pytest.mark.parametrize("reading", ["memory", "alone", "window"])
 def test_a_position_in_the_segment_is_predicted_from_as_many_tokens_as_it_says(make_net, reading):
     net, ids = make_net(n_layer=1, mem_len=16), draw_text(6, 64 * 16)
@@ -188,7 +177,7 @@ def args(monkeypatch, finished, tmp_path):
         (ablation.measure_row, lambda seed: (ROWS[0], seed), True),
         (fragmentation.measure_positions, lambda seed: (seed, "memory"), True),
         (memory_length.measure_longer, lambda seed: (seed, memory_length.READ_ROWS[1]), True),
-        (recall.measure_recall, lambda seed: (seed, 32), True),
+        (recall.measure, lambda seed: ("32", seed), True),
         (sorting.measure_answers, lambda seed: ("fresh", seed), False),
         (quickstart.measure, lambda seed: ("memory", seed), False),
         (tiny_shakespeare.measure, lambda seed: ("memory", seed), False),

@@ -110,6 +110,20 @@ def test_claims_of_doses_compare_with_the_better_rival_and_choose_lengths_on_val
     assert gains["memory helps"] == pytest.approx([0.3, 0.3])
     assert gains["its gain grows with training"] == pytest.approx([0.2, 0.2])
     assert gains["a longer memory than in training helps"] == pytest.approx([0.05, 0.05])
+    assert len(gains) == 3
+
+
+def test_four_times_the_memory_is_compared_by_what_it_costs_on_test_with_each_scheme():
+    records = make_dose_records({1: 0.1, 4: 0.3}, long=0.05)
+    for seed in (1, 2):
+        memory = records[f"memory 4 {seed}"]
+        memory["nats"]["test"]["plain 256"] = [2.7 + 0.02 * seed]
+        test = {"plain 64": [2.8], "plain 256": [2.9]}
+        shaw = {"kind": "shaw", "nats": {"val": {"plain 64": [9.0]}, "test": test}}
+        records[f"shaw 4 {seed}"] = memory | shaw
+    claim = dose_figures.list_claims(records)[-1]
+    assert "Shaw" in claim.claim
+    assert claim.gains == pytest.approx([0.08, 0.06])
 
 
 @pytest.mark.parametrize("kind", ["memory", "long, equal tokens"])

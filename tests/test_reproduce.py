@@ -12,7 +12,6 @@ import pytest
 from experiments import claims
 from experiments.ablation.rows import ROWS, SHUFFLED, Sizes
 from experiments.ablation.training import count_parameters, fit_options, net_options, segment_len
-from experiments.memory_length import pairs
 from experiments.own_text import books
 from experiments.results import format_table
 
@@ -112,17 +111,3 @@ def test_all_rows_have_as_many_parameters_and_compute_as_many_tokens():
         assert options["trainer.max_steps"] == updates
         assert (options["data.ext_len"] == options["data.tgt_len"]) == row.half
         assert (options["model.net.mem_len"] > 0) == row.recurrence
-
-
-def test_a_repeated_key_has_the_value_of_that_distance():
-    drawn = pairs.draw_pairs(np.random.default_rng(0), 5000)
-    text = "".join(f"{chr(1000 + key)}{chr(97 + value)}" for key, value in drawn)
-    distance_N = pairs.find_distances(text)
-    assert not distance_N[::2].any()
-    repeats = np.flatnonzero(distance_N)
-    assert 0.5 < len(repeats) / len(drawn) < 0.8
-    assert distance_N.max() <= 2 * pairs.LONGEST
-    for place in repeats:
-        before = place - distance_N[place]
-        assert text[before - 1 : before + 1] == text[place - 1 : place + 1]
-        assert text[place - 1] not in text[before : place - 1]

@@ -12,7 +12,7 @@ READINGS = {
     "rival read by a window that moves by 8": "window",
 }
 """Of the network without memory."""
-TRAINED = "plain 64"
+TRAINED, LONG = "plain 64", "plain 256"
 SAME_GAIN, SAME_LENGTH = 0.005, 0.002
 """Nats that count as no difference."""
 
@@ -22,10 +22,9 @@ def measure(record: dict[str, Any], way: str, split: str = "test") -> float:
     return fmean(record["nats"][split][way])
 
 
-def choose_way(record: dict[str, Any], prefix: str = "") -> str:
+def choose_way(record: dict[str, Any]) -> str:
     """Return the way with the fewest nats on the validation books."""
-    ways = [name for name in record["nats"]["val"] if name.startswith(prefix)]
-    return min(ways, key=lambda name: measure(record, name, "val"))
+    return min(record["nats"]["val"], key=lambda name: measure(record, name, "val"))
 
 
 def collect_nats(records: results.Records, kind: str, dose: float) -> results.BySeed:
@@ -59,6 +58,16 @@ def list_length_gains(records: results.Records, kind: str, dose: float) -> list[
     found = results.select(records, kind=kind, dose=dose)
     found = [r for r in found if len(r["nats"]["val"]) > 2]
     return [measure(r, TRAINED) - measure(r, choose_way(r)) for r in found]
+
+
+def collect_costs(records: results.Records, kind: str) -> results.BySeed:
+    """Return by seed the nats that four times the memory of training costs on the test books."""
+    found = results.select(records, kind=kind, dose=list_doses(records)[-1])
+    return {
+        r["seed"]: measure(r, LONG) - measure(r, TRAINED)
+        for r in found
+        if LONG in r["nats"]["test"]
+    }
 
 
 def draw(records: results.Records, folder: Path) -> None:
@@ -99,6 +108,11 @@ def list_claims(records: results.Records) -> list[results.Claim]:
         (
             "Dose: a longer memory than in training helps",
             list_length_gains(records, "memory", doses[-1]),
+            SAME_LENGTH,
+        ),
+        (
+            "Dose: four times the memory of training costs less than with Shaw's positions",
+            results.subtract(*(collect_costs(records, kind) for kind in ("shaw", "memory"))),
             SAME_LENGTH,
         ),
     ]

@@ -1,10 +1,9 @@
-"""How far back does a memory help?
+"""Do memories of other lengths than in training help?
 
     python -m experiments.memory_length.run [--seeds 1 2 3] [--fast] [--text FILE]
 
-With the models of experiments/ablation (trained if missing): loss with longer memories than in
-training. With models trained on pairs of keys and values, with memories of 0, 32, 128 and 512: the
-distance at which values are recalled.
+With the models of experiments/ablation (trained if missing): loss with shorter and longer memories
+than in training.
 """
 
 from argparse import Namespace
@@ -17,14 +16,12 @@ from experiments import common
 from experiments.ablation.rows import ROWS, Sizes
 from experiments.ablation.run import PIECES, cut_pieces
 from experiments.ablation.training import pick_sizes, train_row
-from experiments.memory_length.recall import measure_recall
 from txl_lightning import TransformerXL, stream_nats
 
 BY_NAME = {row.name: row for row in ROWS}
 READ_ROWS = ("recurrence_ours_full", "recurrence_learned_full", "recurrence_shaw_full")
 """Models that are evaluated with READ_LENS."""
 READ_LENS = (0, 16, 32, 64, 128, 256, 512, 1024)
-PAIRS_LENS = (0, 32, 128, 512)
 
 
 def main() -> None:
@@ -33,8 +30,6 @@ def main() -> None:
     for seed in args.seeds:
         for name in READ_ROWS:
             common.measure_once(args, f"read/{name}/{seed}", measure_longer, seed, name)
-        for mem_len in PAIRS_LENS:
-            common.measure_once(args, f"pairs/{mem_len}/{seed}", measure_recall, seed, mem_len)
 
 
 def train(args: Namespace, seed: int, name: str) -> common.TrainedRun:
