@@ -28,7 +28,7 @@ from experiments.results import load_records
 from txl_lightning import TransformerXL
 from txl_lightning.__main__ import run
 from txl_lightning.checkpoints import load_checkpoint
-from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.settings import DataConfig
 from txl_lightning.data.store import Store
 from txl_lightning.data.tasks import TaskStore
 from txl_lightning.data.vocab import Vocabulary

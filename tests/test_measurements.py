@@ -39,7 +39,7 @@ from experiments.tiny_shakespeare import run as tiny_shakespeare
 from experiments.words import run as words
 from txl_lightning import __main__ as entry
 from txl_lightning.analysis.context_length import spread_targets
-from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.settings import DataConfig
 from txl_lightning.model import EvalLengths
 
 

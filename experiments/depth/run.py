@@ -19,7 +19,7 @@ import torch
 from experiments import common, pace
 from experiments.results import load_records
 from txl_lightning.data.corpora import ENWIK8, place_file
-from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.settings import DataConfig
 
 PREFIX, STEPS, SEGMENT, ROWS = 4_154_064, 1500, 64, 16
 OPTIONS = common.MUON | common.flatten(

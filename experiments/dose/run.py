@@ -18,7 +18,7 @@ import numpy as np
 
 from experiments import common
 from txl_lightning import TransformerXL, stream_nats
-from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.settings import DataConfig
 
 SEGMENT, ROWS, BOOK_TOKENS, BEFORE = 64, 16, 12_000, 1024
 KINDS = {

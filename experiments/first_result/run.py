@@ -21,7 +21,7 @@ from experiments import common, pace
 from experiments.results import load_records
 from txl_lightning import OptimConfig, TransformerXLConfig, generate
 from txl_lightning.data.corpora import SHAKESPEARE, place_file
-from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.settings import DataConfig
 
 QUICKSTART = {"config": "configs/quickstart.yaml", "plan.minutes": None}
 PLAIN = {"data.vocab": "bytes", "trainer.precision": "32-true"}

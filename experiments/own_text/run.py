@@ -19,7 +19,7 @@ from experiments import common
 from experiments.own_text.books import bits_by_chapter, copy_pages, find_book, find_chapters
 from txl_lightning import CorpusDataModule, generate
 from txl_lightning.data.documents import whole_file
-from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.settings import DataConfig
 from txl_lightning.files import load_yaml
 
 OPTIONS = {

@@ -22,7 +22,7 @@ from txl_lightning.data.corpora import CORPORA
 
 OPEN = """
 import sys, time
-from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.settings import DataConfig
 import txl_lightning.data.vocab
 path, vocab, data_dir = sys.argv[1:]
 start = time.perf_counter()

@@ -11,7 +11,7 @@ from argparse import Namespace
 from typing import Any
 
 from experiments import common
-from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.settings import DataConfig
 
 OPTIONS = {
     "config": "configs/quickstart.yaml",

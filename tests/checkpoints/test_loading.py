@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from txl_lightning.checkpoints import load, load_checkpoint, save_folder
 from txl_lightning.checkpoints.contents import refuse_invalid_values
 from txl_lightning.checkpoints.loading import load_data_settings
-from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.settings import DataConfig
 from txl_lightning.data.vocab import Characters, WordOptions
 from txl_lightning.data.vocab.words import DEFAULTS
 from txl_lightning.errors import CheckpointError

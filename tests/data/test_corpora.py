@@ -12,7 +12,7 @@ import pytest
 
 from txl_lightning.data import corpora, documents, download
 from txl_lightning.data.corpora import CORPORA, LM1B_MEMBERS, RemoteFile, place_file
-from txl_lightning.data.recipe import DataConfig, Recipe
+from txl_lightning.data.settings import DataConfig, Recipe
 from txl_lightning.data.tasks import TaskConfig
 from txl_lightning.data.vocab import SubwordOptions, WordOptions
 from txl_lightning.errors import DataError, StorageError

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from txl_lightning.data import id_files, units
-from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.settings import DataConfig
 from txl_lightning.errors import DataError
 
 IDS = np.random.default_rng(0).integers(0, 300, 2000)

@@ -11,7 +11,7 @@ import pytest
 
 from txl_lightning.data import documents, store
 from txl_lightning.data.documents import SPLITS
-from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.settings import DataConfig
 from txl_lightning.data.store import Store
 from txl_lightning.data.store_parts import BLOCK, CheckedIds, hash_blocks, read_blocks
 from txl_lightning.errors import DataError

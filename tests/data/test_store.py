@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from txl_lightning.data import documents, preparation, units
 from txl_lightning.data.documents import FileSlice, split_documents, whole_file
 from txl_lightning.data.preparation import Recipe, prepare_text, save_vocabulary
-from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.settings import DataConfig
 from txl_lightning.data.store import EvalText
 from txl_lightning.data.tokens import Text
 from txl_lightning.data.user_files import split_by_fractions

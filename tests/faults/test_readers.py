@@ -17,7 +17,7 @@ from txl_lightning.checkpoints.loading import find_latest
 from txl_lightning.convert import load_any_checkpoint, save_huggingface
 from txl_lightning.data import documents
 from txl_lightning.data.documents import SPLITS
-from txl_lightning.data.recipe import DataConfig
+from txl_lightning.data.settings import DataConfig
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import format_line, is_out_of_memory
 from txl_lightning.generation import Sampling, decode_steps, start_decoding

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..data.recipe import DataConfig
+from ..data.settings import DataConfig
 from ..data.store import Store
 from ..data.tasks import TaskStore
 from ..data.vocab import Vocabulary, WordOptions, load_vocabulary

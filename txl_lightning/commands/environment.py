@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ..data.recipe import DataConfig
+from ..data.settings import DataConfig
 from ..files import PACKAGE, configs_folder
 from ..machine import describe_environment
 from ..model.kernels import CUDA_KERNELS, REASONS, choose_kernel

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..checkpoints import LoadedCheckpoint
 from ..data.corpora import CORPORA
-from ..data.recipe import DataConfig, find_kind
+from ..data.settings import DataConfig, find_kind
 from ..data.store import EvalText
 from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol

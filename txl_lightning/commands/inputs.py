@@ -12,7 +12,7 @@ import torch
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..data.documents import SPLITS
 from ..data.id_files import open_array
-from ..data.recipe import DataConfig
+from ..data.settings import DataConfig
 from ..data.store import Store
 from ..data.user_files import find_slices
 from ..data.vocab import Vocabulary

@@ -8,7 +8,7 @@ from typing import Any
 from ..data.corpora import CORPORA
 from ..data.documents import SPLITS
 from ..data.preparation import build_share, join_shares, prepare_apart
-from ..data.recipe import DataConfig, find_kind
+from ..data.settings import DataConfig, find_kind
 from ..data.store import Store
 from ..data.tasks import TASKS
 from ..data.workers import Workers, build_here, build_in_processes, build_on_ray

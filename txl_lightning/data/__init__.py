@@ -1,6 +1,6 @@
 """Text into segments, independent of the network. In reading order:
 
-recipe.py       settings of a text, and how it is prepared; start here
+settings.py     settings of a text, and how it is prepared; start here
 corpora.py      the table of corpora; download.py gets their files
 user_files.py   a user's own files, folders and archives
 documents.py    files: slices, documents, checksums, archives

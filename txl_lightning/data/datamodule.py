@@ -13,7 +13,7 @@ from lightning.pytorch import LightningDataModule
 
 from ..errors import DataError, convert_fields, require, require_at_least, suggest_key
 from .documents import save_texts
-from .recipe import DataConfig
+from .settings import DataConfig
 from .store import Store
 from .stream import Segment, Stream, TrainingLoader, check_length
 from .tasks import TaskStore

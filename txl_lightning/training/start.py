@@ -12,7 +12,7 @@ from ..checkpoints.loading import check_weights, find_latest, load_data_settings
 from ..checkpoints.mirror import fetch_newer
 from ..command_line import Parser
 from ..data.datamodule import CorpusConfig, CorpusDataModule
-from ..data.recipe import DataConfig
+from ..data.settings import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
 from ..model.config import LEARNED
 from ..model.contract import CLASS
