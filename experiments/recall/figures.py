@@ -77,7 +77,7 @@ def list_claims(records: results.Records) -> list[results.Claim]:
         name = f"Values recalled from {low} to {2 * low - 1} tokens ago, mem_len {mem_len}"
         seeds = f"{sum(share >= RECALLED for share in shares)} of {len(shares)} seeds"
         ours = f"{seeds} recall them: {', '.join(f'{share:.0f}' for share in shares)} %"
-        texts = "none", f"guessing: {GUESSING:.1f} %", ours, "2 layers of 64, 6,000 steps"
+        texts = "none", f"guessing: {GUESSING:.1f} %", ours, "2 layers of 64, 2,000 steps"
         claims.append(results.Claim(name, *texts, [each - GUESSING for each in shares], MARGIN))
     return claims
 

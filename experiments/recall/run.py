@@ -25,10 +25,10 @@ from txl_lightning.evaluation.scoring import score_answers
 from txl_lightning.model import CachedReader
 
 MEMORY_LENS = (0, 32, 128, 512)
-SIZES = Sizes(n_layer=2, d_model=64, n_head=4, n_token=258, segment=32, batch_size=32, steps=6000)
+SIZES = Sizes(n_layer=2, d_model=64, n_head=4, n_token=258, segment=32, batch_size=32, steps=2000)
 MUON = {"model.optim": {"name": "muon", "lr": 3e-3, "muon_lr": 9e-3}}
 """As in configs/tasks/recall.yaml."""
-VALIDATIONS, TEST_PAIRS = 24, 40_000
+VALIDATIONS, TEST_PAIRS = 20, 40_000
 
 
 def main() -> None:
