@@ -22,7 +22,7 @@ PAGE, FRONT_PAGE = FOLDER / "README.md", FOLDER.parent / "README.md"
 COLUMNS = ("claim", "source", "theirs", "ours", "scale")
 RULE = (
     "One row of each experiment ([all](experiments/README.md); `make reproduce` measures them "
-    "again, music excepted): the\nworst verdict and, among equals, the smallest gain. [Verdicts]"
+    "again, but music):\nthe worst verdict and, among equals, the smallest gain. [Verdicts]"
     "(experiments/verdicts.py) need three seeds: t tests, corrected by Holm.\n"
 )
 BEGIN, END = "<!-- claims: by experiments/claims.py -->\n", "<!-- end of claims -->\n"

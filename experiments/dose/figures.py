@@ -106,7 +106,7 @@ def list_claims(records: results.Records) -> list[results.Claim]:
         ("Dose: memory helps", gains[doses[-1]], SAME_GAIN),
         ("Dose: its gain grows with training", grow(*gains.values()), SAME_GAIN),
         (
-            "Dose: a longer memory than in training helps",
+            "Dose: the length and way of reading chosen on validation books help",
             list_length_gains(records, "memory", doses[-1]),
             SAME_LENGTH,
         ),

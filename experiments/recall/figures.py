@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import results
-from experiments.recall.pairs import VALUES
+from experiments.recall.pairs import LONGEST, VALUES
 
 GUESSING = 100 / VALUES
 RECALLED = 50
@@ -29,12 +29,19 @@ def collect_shares(records: results.Records, mem_len: int) -> dict[int, dict[int
 def list_ranges(records: results.Records) -> dict[int, str]:
     """Return the name of each range of distances by its nearest one."""
     nearest = next(iter(collect_shares(records, list_mem_lens(records)[0]).values()))
-    return {low: f"{low}-{2 * low - 1}" for low in nearest}
+    return {low: f"{low}-{min(2 * low - 1, 2 * LONGEST)}" for low in nearest}
 
 
 def list_rows(records: results.Records) -> list[list[Any]]:
     ranges = list_ranges(records)
-    rows = [["values recalled (%), by tokens back", "seed", *ranges.values(), "learned by step"]]
+    rows = [
+        [
+            "values recalled (%), by tokens back",
+            "seed",
+            *ranges.values(),
+            "half of the loss's fall by step",
+        ]
+    ]
     for mem_len in list_mem_lens(records):
         curves = results.collect(records, "curve", mem_len=mem_len)
         for seed, shares in collect_shares(records, mem_len).items():
@@ -73,8 +80,9 @@ def list_claims(records: results.Records) -> list[results.Claim]:
         within = [low for low in list_ranges(records) if 2 * low <= mem_len]
         if not within:
             continue
-        shares, low = [each[within[-1]] for each in by_seed], within[-1]
-        name = f"Values recalled from {low} to {2 * low - 1} tokens ago, mem_len {mem_len}"
+        shares = [each[within[-1]] for each in by_seed]
+        first, last = list_ranges(records)[within[-1]].split("-")
+        name = f"Values recalled from {first} to {last} tokens ago, mem_len {mem_len}"
         seeds = f"{sum(share >= RECALLED for share in shares)} of {len(shares)} seeds"
         ours = f"{seeds} recall them: {', '.join(f'{share:.0f}' for share in shares)} %"
         texts = "none", f"guessing: {GUESSING:.1f} %", ours, "2 layers of 64, 2,000 steps"
