@@ -342,3 +342,15 @@ def test_process_killed_at_any_line_of_a_copy_leaves_only_whole_runs(tmp_path, a
     # A folder that is behind is renamed before the new one gets its name.
     assert {*found} - {0} == {n_before, 9} - {0}
     assert found[-1] == 9
+
+
+@pytest.mark.parametrize("fault", ["missing", "damaged"])
+def test_a_run_whose_manifest_is_lost_is_not_copied_and_stops_nothing(url, tmp_path, fault):
+    copier = copy_steps(url, tmp_path / "root", 1)
+    manifest = tmp_path / "root" / "version_0" / "checkpoints" / "last.ckpt.json"
+    manifest.write_text("{")
+    if fault == "missing":
+        manifest.unlink()
+    copier.finish()
+    fetch_newer(url, tmp_path / "there")
+    assert read_steps(tmp_path / "there") == (1, "1")

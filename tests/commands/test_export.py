@@ -173,6 +173,7 @@ def test_int8_weights_are_smaller_and_their_cost_in_nats_is_measured(export, tmp
         (("--out=full",), "out: invalid full; expected new, or an empty folder"),
         (("--out=new", "--max_batch=0"), "max_batch: invalid 0; expected at least 1"),
         (("--out=new", "--mem_len=0"), "mem_len: invalid 0; expected at least 1"),
+        (("--out=new", "--quantize=int8", "--max_tokens=0"), "max_tokens: invalid 0; expected at"),
         (("--out=new", "--to=pt2", "--quantize=int8"), "quantize: invalid int8; expected null"),
     ],
 )

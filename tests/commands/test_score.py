@@ -164,3 +164,11 @@ def test_a_file_of_another_kind_is_refused(refused, run_folder, options):
     code, line = refused("score", run_folder, *options)
     assert code == 2
     assert line.startswith("candidates: invalid")
+
+
+def test_the_weight_acts_only_on_lists_with_scores(run_score):
+    lists = [{"candidates": ["to be", "tobe", "x"]}]
+    [plain], [weighted] = run_score(lists), run_score(lists, "--weight=0")
+    assert weighted == plain
+    nats = [sum(each) if isinstance(each, list) else each for each in plain["nats"]]
+    assert plain["best"] == nats.index(min(nats)) != 0

@@ -214,3 +214,14 @@ def test_training_on_ids_and_on_a_store_of_them_is_the_same(txl, small, tmp_path
         txl(*generate[:2], "--prompt_ids=new.npy", "--max_new_tokens=0")[1].out.split()
         == (output.out.split()[2:])
     )
+
+
+@pytest.mark.parametrize("unit", ["lines", "none"])
+def test_document_unit_has_no_effect_on_ids(tmp_path, monkeypatch, unit):
+    monkeypatch.chdir(tmp_path)
+    save_datatrove(tmp_path)
+    settings = DataConfig(ids="a.ds", split=ALL_TRAIN, document_unit=unit)
+    with pytest.warns(UserWarning, match="document_unit: no effect, because a.ds has ids"):
+        text = settings.open_text().text("train")
+    assert text.ids_at(np.arange(len(IDS))).tolist() == IDS.tolist()
+    assert list(text.starts) == STARTS

@@ -150,3 +150,19 @@ def test_a_disk_cache_saves_requests_and_stays_within_its_limit(stored, tmp_path
     for path in large.folder.iterdir():
         path.write_bytes(b"damaged")
     assert read(Store("faulty://store", large)) == expected
+
+
+def test_a_block_whose_request_failed_is_requested_again(stored, monkeypatch):
+    def fail(content: bytes) -> bytes:
+        raise ConnectionError("refused")
+
+    monkeypatch.setattr(remote, "ATTEMPTS", 1)
+    there = open_store("faulty://store")
+    text, far = there.text("train"), np.array([400])
+    # Its checksums are there; of the ids, two blocks of 64 bytes.
+    text.ids_at(np.zeros(1, np.int64))
+    monkeypatch.setattr(Faulty, "fail", staticmethod(fail))
+    with pytest.raises(DataError, match="refused"):
+        text.ids_at(far)
+    monkeypatch.setattr(Faulty, "fail", staticmethod(lambda content: content))
+    assert text.ids_at(far) == stored.text("train").ids_at(far)

@@ -228,6 +228,9 @@ class Mirror:
 
     def submit(self) -> None:
         """Copy the files as they are now, as soon as an upload under way has ended."""
+        # A user may have removed the folder, or damaged its manifest.
+        if not load_previous_entries(self.folder / CHECKPOINTS / LAST):
+            return
         snapshot = Snapshot.take(self.folder)
         if f"{CHECKPOINTS}/{LAST}" not in snapshot.files:
             return

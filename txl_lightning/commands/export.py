@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..checkpoints import load_checkpoint
+from ..checkpoints import LoadedCheckpoint, load_checkpoint
+from ..data.vocab import Vocabulary
 from ..errors import require, require_positive
-from ..files import write_text
+from ..files import local_path, write_text
 from ..model import EvalLengths, Memory, TransformerXL
 from ..model.config import ContextLengths
 from ..model.contract import require_transformer_xl
@@ -62,18 +63,17 @@ def export_command(
         split: Part of that text: train, val or test.
         max_tokens: Most tokens of it.
     """
-    require(is_fillable(Path(out)), "out", out, "new, or an empty folder")
+    folder = local_path("out", out)
+    require(is_fillable(folder), "out", out, "new, or an empty folder")
     require(quantize is None or to == "onnx", "quantize", quantize, "null with pt2")
     # Not packed for a CPU, as those of `load_model`: such weights cannot be exported.
     model, vocab = (checkpoint := load_checkpoint(ckpt_path)).build()
     require_transformer_xl(model, "ckpt_path", ckpt_path)
     lengths = EvalLengths(mem_len).resolve(model.config)
-    ids = read_ids(checkpoint, vocab, path, split)[: max_tokens + 1] if quantize else None
+    ids = read_first_ids(checkpoint, vocab, path, split, max_tokens) if quantize else None
     program = export_program(model.float(), lengths, max_batch, max_tgt_len)
-    facts = {
-        "Memory": f"{lengths.mem_len:,} hidden states of each layer",
-        "Limits": f"{max_batch:,} rows, {max_tgt_len:,} tokens in a segment",
-    }
+    facts = {"Memory": f"{lengths.mem_len:,} hidden states of each layer"}
+    facts["Limits"] = f"{max_batch:,} rows, {max_tgt_len:,} tokens in a segment"
     shape = f"({model.config.n_layer}, 1, {lengths.mem_len}, {model.config.d_model})"
 
     def write_folder(folder: Path) -> None:
@@ -82,8 +82,18 @@ def export_command(
         write_text(vocab.to_json(), folder / VOCAB)
         write_card(folder, Path(out).resolve().name, model, vocab, checkpoint, to, more, shape)
 
-    fill_folder(Path(out), write_folder)
+    fill_folder(folder, write_folder)
     print(f"{out}: {', '.join(sorted(os.listdir(out)))}")
+
+
+def read_first_ids(
+    checkpoint: LoadedCheckpoint, vocab: Vocabulary, path: str | None, split: str, max_tokens: int
+) -> np.ndarray:
+    """Return the ids that are measured: `max_tokens` targets, and the token before them."""
+    require_positive(max_tokens=max_tokens)
+    ids = read_ids(checkpoint, vocab, path, split)[: max_tokens + 1]
+    require(len(ids) > 1, "path", path, "a text of two tokens or more")
+    return ids
 
 
 class TensorProgram(nn.Module):

@@ -86,8 +86,9 @@ class CandidateList:
 
     def find_best(self, nats: Sequence[float], weight: float) -> int:
         """Return the index of the candidate with the highest log-probability."""
-        scores = self.scores or [0.0] * len(nats)
-        return max(range(len(nats)), key=lambda n: scores[n] - weight * nats[n])
+        if self.scores is None:
+            return min(range(len(nats)), key=nats.__getitem__)
+        return max(range(len(nats)), key=lambda n: self.scores[n] - weight * nats[n])
 
 
 def score_command(ckpt_path: str, candidates: str | None = None, **options: Any) -> None:

@@ -74,7 +74,9 @@ class RemoteFiles:
     def request_block(self, key: tuple[str, int], fetch: Callable[[int], ndarray]) -> Future:
         """Return a block that is there, on its way, or requested now."""
         with self.lock:
-            if key not in self.blocks:
+            block = self.blocks.get(key)
+            # A request that failed some time ago may succeed now.
+            if block is None or (block.done() and block.exception()):
                 self.blocks[key] = self.fetcher.submit(fetch, key[1])
             self.blocks.move_to_end(key)
             while len(self.blocks) > 3 * self.n_row:

@@ -145,7 +145,7 @@ class DataConfig:
             corpus = CORPORA[self.corpus]
             splits = corpus.find_splits(self.data_folder, self.split)
             unit, words = corpus.document_unit, corpus.words
-        unit = self.document_unit or unit
+        unit = unit if self.kind == "ids" else self.document_unit or unit
         options = (self.words.fill(words), self.subwords, id_options)
         return Recipe(splits, self.vocab_name, None if unit == "none" else unit, *options)
 

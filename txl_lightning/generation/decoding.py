@@ -178,8 +178,8 @@ def search_beams(
     require_positive(num_beams=num_beams)
     require(length_penalty >= 0, "length_penalty", length_penalty, "0 or more")
     prompt_len, best, best_score = len(state), state, float("-inf")
-    logp_B = torch.zeros(1, dtype=torch.float64, device=find_device(model))
-    reader = make_reader(model)
+    device, reader = find_device(model), make_reader(model)
+    logp_B = torch.zeros(1, dtype=accumulator_dtype(device), device=device)
     with eval_mode(model):
         for step in range(1, max_new_tokens + 1):
             logits_BV, state = advance(reader, state)

@@ -60,24 +60,8 @@ class CachedReader:
         use = (lengths or AS_TRAINED).resolve(config)
         return KeyValueCache(Buffer(k_NHBKC, k_NHBKC.mT, 0), 0, 0, filled_B, *use)
 
-    def __call__(
-        self, tokens_BL: Tensor, memory: AnyMemory | None = None
-    ) -> tuple[Tensor, AnyMemory]:
-        """Return logits_BLV and the next memory, as the network does."""
-        h_BLD, memory = self.hidden(tokens_BL, memory)
-        return self.head(h_BLD), memory
-
-    def loss(
-        self,
-        tokens_BL: Tensor,
-        targets_BL: Tensor,
-        memory: AnyMemory | None = None,
-        doc_pos_BL: Tensor | None = None,
-        n_reread: int = 0,
-    ) -> tuple[Tensor, AnyMemory]:
-        """Return nats_BL and the memory for the next segment, as the network does."""
-        h_BLD, memory = self.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
-        return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
+    # Both read `hidden` and `head` only.
+    __call__, loss = TransformerXL.forward, TransformerXL.loss
 
     def hidden(
         self,

@@ -84,7 +84,8 @@ def pack_weights(net: "TransformerXL", weights: Weights) -> "TransformerXL":
     if weights == "float32" and not (is_float32 and is_onednn_faster()):
         return net
     is_supported = is_cpu and torch.backends.mkldnn.is_available()
-    is_supported = is_supported and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if weights == "bf16":
+        is_supported = is_supported and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     require(is_supported, "weights", weights, f"float32 on this {net.device.type}")
     require(is_float32, "weights", weights, "a network in float32")
     dtype = torch.float32 if weights == "float32" else torch.bfloat16

@@ -13,14 +13,7 @@ import numpy as np
 
 from ...errors import DataError, convert_fields, require, require_at_least
 from ..documents import FileSlice
-from .base import (
-    Piece,
-    Vocabulary,
-    decode_utf8,
-    decode_whole,
-    join_documents,
-    split_between_words,
-)
+from .base import Piece, Vocabulary, decode_utf8, decode_whole, join_documents, split_between_words
 
 UNKNOWN = ("<unk>", "<UNK>")  # an unseen word becomes the first of these in the vocabulary
 
