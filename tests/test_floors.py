@@ -22,10 +22,10 @@ LAYERS = {
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
     "top": 1268, "model": 2735, "data": 3921, "evaluation": 401, "generation": 671,
-    "runs": 497, "checkpoints": 1044, "convert": 512, "analysis": 722, "training": 3692,
+    "runs": 497, "checkpoints": 1044, "convert": 512, "analysis": 722, "training": 3693,
     "sweeps": 695, "hub": 556, "commands": 1900,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_614, 22_812, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_615, 22_814, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},

@@ -142,7 +142,8 @@ def describe_recipe(n_byte: int, settings: Namespace) -> str:
     limit = f"{minutes:g} min, at most " if minutes else ""
     duration = f"{limit}{settings.trainer.max_steps:,} steps"
     sizes = f"{net.n_layer} layers of {net.d_model}, dropout {net.dropout:g}"
-    chosen = f"{vocab}; {sizes}; {settings.model.optim.name}; {settings.trainer.precision}"
+    precision = settings.trainer.precision or "32-true"
+    chosen = f"{vocab}; {sizes}; {settings.model.optim.name}; {precision}"
     if data.restart_len:
         chosen += f"; memories restart once in every {data.restart_len} tokens"
     return f"recipe for a text of {n_byte / 1e6:.1f} MB: {chosen}; {duration}"
