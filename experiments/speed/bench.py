@@ -84,9 +84,11 @@ def measure_cases(args: argparse.Namespace) -> dict[str, Any]:
         names += [*peers, contestants.FLOOR]
         names += [contestants.READING] if case.kind == "decoding" else []
         failures: dict[str, str] = {}
-        cases.append(measure_case(case.shrink() if args.fast else case, names, args, failures))
+        record = measure_case(case.shrink() if args.fast else case, names, args, failures)
         left_out |= {f"{name}, {case.name}": reason for name, reason in failures.items()}
-        print(format_case(cases[-1]), flush=True)
+        if record is not None:
+            cases.append(record)
+            print(format_case(record), flush=True)
     for name, reason in left_out.items():
         print(f"left out: {name}: {reason}")
     options = {"versions": find_versions(), "threads": args.threads, "rounds": args.rounds}
@@ -104,8 +106,11 @@ def find_versions() -> dict[str, str]:
 
 def measure_case(
     case: Case, names: list[str], args: argparse.Namespace, failures: dict[str, str]
-) -> dict[str, Any]:
-    """Return the record of a case; contestants that cannot take part are named in `failures`."""
+) -> dict[str, Any] | None:
+    """Return the record of a case, or None where ours cannot take part.
+
+    Contestants that cannot take part are named in `failures`: bfloat16 products need AVX-512.
+    """
     machine = Machine(args.threads, args.load_before[0])
     trees = {contestants.BEFORE: args.before} if args.before else {}
     makers = {
@@ -115,6 +120,8 @@ def measure_case(
     # A spoilt baseline, or a run beside other work, can be compared by sums alone.
     needs_sums = args.operations or args.fast or args.compare is not None
     with start_workers(makers, failures, trees) as workers:
+        if "ours" in failures:
+            return None
         times = time_workers(workers, machine, args, needs_sums)
         details = {name: worker.call("describe") for name, worker in workers.items()}
     nats_by_name = {name: detail.pop("nats") for name, detail in details.items()}
