@@ -60,9 +60,9 @@ def list_length_gains(records: results.Records, kind: str, dose: float) -> list[
     return [measure(r, TRAINED) - measure(r, choose_way(r)) for r in found]
 
 
-def collect_costs(records: results.Records, kind: str) -> results.BySeed:
+def collect_costs(records: results.Records, kind: str, dose: float) -> results.BySeed:
     """Return by seed the nats that four times the memory of training costs on the test books."""
-    found = results.select(records, kind=kind, dose=list_doses(records)[-1])
+    found = results.select(records, kind=kind, dose=dose)
     return {
         r["seed"]: measure(r, LONG) - measure(r, TRAINED)
         for r in found
@@ -101,26 +101,31 @@ def list_claims(records: results.Records) -> list[results.Claim]:
     if not doses:
         return rows
     gains = {dose: subtract_kinds(records, dose) for dose in (doses[0], doses[-1])}
-    scale = f"1.4M parameters, {doses[-1]:g}M tokens of novels"
+    # Shaw's positions were trained with fewer tokens than memory.
+    shaw = [dose for dose in doses if results.select(records, kind="shaw", dose=dose)]
+    costs = [collect_costs(records, kind, shaw[-1]) for kind in ("shaw", "memory") if shaw]
     found = [
-        ("Dose: memory helps", gains[doses[-1]], SAME_GAIN),
-        ("Dose: its gain grows with training", grow(*gains.values()), SAME_GAIN),
+        ("memory helps", doses[-1], gains[doses[-1]], SAME_GAIN),
+        ("its gain grows with training", doses[-1], grow(*gains.values()), SAME_GAIN),
         (
-            "Dose: the length and way of reading chosen on validation books help",
+            "the length and way of reading chosen on validation books help",
+            doses[-1],
             list_length_gains(records, "memory", doses[-1]),
             SAME_LENGTH,
         ),
         (
-            "Dose: four times the memory of training costs less than with Shaw's positions",
-            results.subtract(*(collect_costs(records, kind) for kind in ("shaw", "memory"))),
+            "four times the memory of training costs less than with Shaw's positions",
+            shaw[-1] if shaw else 0,
+            results.subtract(*costs) if costs else [],
             SAME_LENGTH,
         ),
     ]
-    for name, values, margin in found:
+    for name, dose, values, margin in found:
         if values:
+            scale = f"1.4M parameters, {dose:g}M tokens of novels"
             shown = f"{results.format_spread(values)} nats saved"
             source = "paper, Section 4.1"
-            rows.append(results.Claim(name, source, "no number", shown, scale, values, margin))
+            rows.append(results.Claim(f"Dose: {name}", source, "no number", shown, scale, values, margin))
     return rows
 
 
