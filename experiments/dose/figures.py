@@ -124,8 +124,8 @@ def list_claims(records: results.Records) -> list[results.Claim]:
         if values:
             scale = f"1.4M parameters, {dose:g}M tokens of novels"
             shown = f"{results.format_spread(values)} nats saved"
-            source = "paper, Section 4.1"
-            rows.append(results.Claim(f"Dose: {name}", source, "no number", shown, scale, values, margin))
+            claim = (f"Dose: {name}", "paper, Section 4.1", "no number", shown, scale)
+            rows.append(results.Claim(*claim, values, margin))
     return rows
 
 

@@ -122,7 +122,7 @@ def test_attention_and_memory_gain_are_those_of_the_validation_text_once_the_mem
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_memory_gain_of_an_empty_memory_is_0(fit, monkeypatch, precision):
-    """Both use the same computation, precision and distances, to the last bit."""
+    """Both use the same precision and distances; only the order of sums may differ (AVX2)."""
     monkeypatch.setattr(validation_probe, "n_warmup_segments", lambda *_: 0)
     monkeypatch.setattr(validation_probe, "N_GAIN", 1)
 
@@ -131,7 +131,7 @@ def test_memory_gain_of_an_empty_memory_is_0(fit, monkeypatch, precision):
 
     clamped = LambdaCallback(on_fit_start=clamp)
     trainer = fit(SCALED, clamped, ValidationProbe(0), precision=precision, **ONCE)
-    assert trainer.callback_metrics[GAIN] == 0
+    assert abs(trainer.callback_metrics[GAIN]) < 1e-6
 
 
 def test_a_validation_too_short_or_a_compiled_model_is_measured_only_in_nats(fit, monkeypatch):
