@@ -34,10 +34,7 @@ OPTIONS = {
 }
 WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "memory": {"memory": {"tgt_len": SEGMENT}, "robbed": {"tgt_len": SEGMENT, "mem_len": 0}},
-    "alone": {
-        "segments": {"tgt_len": SEGMENT},
-        "window": {"tgt_len": 8, "ext_len": SEGMENT - 8},
-    },
+    "alone": {"segments": {"tgt_len": SEGMENT}, "window": {"tgt_len": 8, "ext_len": SEGMENT - 8}},
 }
 """Ways of reading by kind."""
 BARS, NEW = 2, 600

@@ -68,12 +68,7 @@ def list_claims(records: results.Records) -> list[results.Claim]:
 
 
 def compare(
-    name: str,
-    source: str,
-    ours: results.BySeed,
-    theirs: results.BySeed,
-    how: str,
-    scale: str,
+    name: str, source: str, ours: results.BySeed, theirs: results.BySeed, how: str, scale: str
 ) -> results.Claim:
     gains = results.subtract(theirs, ours)
     is_fixed = len(set(theirs.values())) == 1

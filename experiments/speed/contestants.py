@@ -115,10 +115,7 @@ class Original:
         config = net.config
         keywords = {name: getattr(config, name) for name in SAME_NAME}
         keywords |= {"tgt_len": case.tgt_len, "ext_len": 0, "pre_lnorm": config.norm == "pre"}
-        keywords |= {
-            "clamp_len": config.clamp_len or -1,
-            "same_length": bool(config.same_length),
-        }
+        keywords |= {"clamp_len": config.clamp_len or -1, "same_length": bool(config.same_length)}
         self.net = import_module("mem_transformer").MemTransformerLM(**keywords)
         weights = export_weights(net.state_dict(), map_original_weights(config))
         self.net.load_state_dict(self.net.state_dict() | weights)

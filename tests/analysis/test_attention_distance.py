@@ -74,8 +74,7 @@ def test_mean_distance_of_uniform_attention_is_half_the_context(make_net, tgt_le
 
 
 @pytest.mark.parametrize(
-    ("share_S", "expected"),
-    [([0, 0, 0, 0, 0, 0.3], [5, 5, 5, 5]), ([0.1] * 10, [4.5, 0, 4, 8])],
+    ("share_S", "expected"), [([0, 0, 0, 0, 0, 0.3], [5, 5, 5, 5]), ([0.1] * 10, [4.5, 0, 4, 8])]
 )
 def test_quantile_is_the_first_distance_that_reaches_it(share_S, expected):
     assert list(summarize_distances(np.array(share_S)).values()) == pytest.approx(expected)

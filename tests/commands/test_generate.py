@@ -123,10 +123,7 @@ def test_words_of_a_prompt_are_appended_without_a_start_symbol(txl, small, text_
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        ["last.ckpt"],
-        pytest.param(["best.ckpt", "--weights=bf16"], marks=pytest.mark.bfloat16),
-    ],
+    [["last.ckpt"], pytest.param(["best.ckpt", "--weights=bf16"], marks=pytest.mark.bfloat16)],
 )
 def test_a_state_file_of_other_weights_is_refused(refused, generate, run_folder, changes):
     generate("--max_new_tokens=3", "--state_file=a.state")

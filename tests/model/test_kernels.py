@@ -7,14 +7,7 @@ import pytest
 import torch
 
 from txl_lightning import Memory
-from txl_lightning.model.kernels import (
-    CUDA_KERNELS,
-    KERNELS,
-    cached,
-    choose_kernel,
-    per_head,
-    sdpa,
-)
+from txl_lightning.model.kernels import CUDA_KERNELS, KERNELS, cached, choose_kernel, per_head, sdpa
 from txl_lightning.model.positions import DistanceTerms
 
 FAST = sorted(set(KERNELS) - {"auto", "reference", *CUDA_KERNELS})

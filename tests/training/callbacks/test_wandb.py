@@ -9,11 +9,7 @@ import pytest
 import yaml
 
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
-from txl_lightning.training.callbacks.wandb import (
-    WandbConfig,
-    WandbRun,
-    run_id_from,
-)
+from txl_lightning.training.callbacks.wandb import WandbConfig, WandbRun, run_id_from
 
 KEY = "c0ffee" * 6 + "beef"
 

@@ -26,9 +26,7 @@ def attend(
     key_XSK = k_BSHK.transpose(1, 2).reshape(B * H, S, K)
     score_BHLS = distance(q_BLHK, S, terms).masked_fill(~mask_BLS[:, None], float("-inf"))
     score_XLS = torch.baddbmm(
-        score_BHLS.reshape(B * H, L, S),
-        query_BLHK.transpose(1, 2).reshape(B * H, L, K),
-        key_XSK.mT,
+        score_BHLS.reshape(B * H, L, S), query_BLHK.transpose(1, 2).reshape(B * H, L, K), key_XSK.mT
     )
     weight_XLS = F.dropout(score_XLS.softmax(dim=-1), dropatt)
     out_XLK = torch.bmm(weight_XLS, value_BSHK.transpose(1, 2).reshape(B * H, S, K))
