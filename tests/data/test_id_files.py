@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from txl_lightning.data import id_files, units
-from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.settings import DataConfig, find_kind
 from txl_lightning.errors import DataError
 
 IDS = np.random.default_rng(0).integers(0, 300, 2000)
@@ -117,9 +117,29 @@ def test_a_folder_of_ids_is_split_by_its_names(open_ids, tmp_path, capsys):
     store = open_ids(".", split=(0.9, 0.05, 0.05))
     assert [len(store.text(split)) for split in ("train", "val", "test")] == [226, 55, 56]
     assert "no file is named test; it is the second half of val" in capsys.readouterr().err
+    IDS.astype("<u2").tofile(tmp_path / "shard_2.bin")
+    with pytest.raises(DataError, match=r"shard_2\.bin is not in train, val or test"):
+        open_ids(".", split=(0.9, 0.05, 0.05))
     three = [f"shard_{name}.bin" for name in ("train_0", "val_0", "train_1")]
     store = open_ids(three, split=(0.9, 0.05, 0.05))
     assert [len(store.text(split)) for split in ("train", "val", "test")] == [113, 111, 113]
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        ("a.txt b.bin", "path"),
+        ("a.txt b.npy c.txt", "path"),
+        ("a.txt train.bin val.bin", "ids"),  # as nanoGPT prepares a text
+        ("a.bin a.idx b.ds b.ds.index README.md .hidden", "ids"),
+        ("a.bin b.npy manifest.json", "store"),
+        ("README.md a.py", "path"),
+    ],
+)
+def test_a_folder_is_read_as_ids_where_no_text_lies_beside_them_or_they_name_splits(
+    write_files, names, kind
+):
+    assert find_kind(write_files(dict.fromkeys(names.split(), b"12"))) == kind
 
 
 @pytest.mark.parametrize(
@@ -142,12 +162,18 @@ def test_a_folder_of_ids_is_split_by_its_names(open_ids, tmp_path, capsys):
         ("datatrove", "a.ds.index", lambda raw: raw[8:16] + raw, "a.ds: invalid starts of docum"),
         ("npy", "starts.npy", [0, 5, 3], "starts.npy: invalid starts of documents"),
         ("npy", "starts.npy", [0, 9999], "expected positions from 0 to 2,000, in order"),
+        (
+            "a folder",
+            "starts.npy",
+            [0],
+            "starts: invalid starts.npy; expected null with a folder",
+        ),
     ],
 )
 def test_files_that_are_no_ids_are_refused_in_one_line(
     open_ids, tmp_path, name, file, content, message
 ):
-    save, path, options = FORMATS[name]
+    save, path, options = (FORMATS | {"a folder": (save_npy, ".", FORMATS["npy"][2])})[name]
     save(tmp_path)
     if content is None:
         Path(file).unlink()

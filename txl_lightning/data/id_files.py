@@ -16,7 +16,7 @@ from numpy import ndarray
 
 from ..errors import DataError, convert_fields, print_notice, require_at_least
 from .documents import SPLITS, FileSlice, Splits
-from .user_files import NAMES, SUFFIXES, list_files
+from .user_files import SUFFIXES, find_split, list_files, require_split
 from .vocab import Vocabulary
 from .vocab.base import Piece
 
@@ -144,6 +144,8 @@ def find_ids(
     path: Path, starts: Path | None, options: IdOptions, data_dir: Path
 ) -> dict[str, IdSlice]:
     """Return a file of ids, or those of a folder, by name; DataError if there are none."""
+    if path.is_dir() and starts is not None:
+        raise DataError(f"data.id_options.starts: invalid {starts}; expected null with a folder")
     files = list_files(path, data_dir) if path.is_dir() else {path.name: path}
     files = {name: each for name, each in files.items() if each.suffix in SUFFIXES}
     if not files:
@@ -154,13 +156,13 @@ def find_ids(
 
 def split_by_name(path: Path, files: dict[str, IdSlice]) -> Splits:
     """Return the ids of each split if names say them, or {}; without a test, val is halved."""
-    splits: Splits = {split: [] for split in SPLITS}
-    for name, part in files.items():
-        words = set(re.split("[^a-z]+", name.lower()))
-        for split in SPLITS:
-            splits[split] += [part] * bool(words & NAMES[split])
+    named = {name: find_split(re.split("[^a-z]+", name.lower())) for name in files}
+    splits: Splits = {
+        split: [files[name] for name in files if named[name] == split] for split in SPLITS
+    }
     if not splits["train"] or not splits["val"]:
         return {}
+    require_split(path, named)
     if not splits["test"]:
         halves = cut_ids(splits["val"], (0.5, 0.5, 0.0))
         splits |= {"val": halves["train"], "test": halves["val"]}

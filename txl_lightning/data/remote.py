@@ -63,10 +63,8 @@ class RemoteFiles:
 
         return self.load(name, check)
 
-    def open_ids(
-        self, name: str, dtype: np.dtype, sums: bytes, n_id: int, n_token: int
-    ) -> "RemoteIds":
-        return RemoteIds(self, name, dtype, sums, n_id, n_token)
+    def open_ids(self, name: str, dtype: np.dtype, sums: bytes, n_token: int) -> "RemoteIds":
+        return RemoteIds(self, name, dtype, sums, n_token)
 
     def keep_rows(self, n_row: int) -> None:
         self.n_row = max(self.n_row, n_row)
@@ -106,10 +104,10 @@ class RemoteIds:
     """Ids in a remote file by position."""
 
     def __init__(
-        self, files: RemoteFiles, name: str, dtype: np.dtype, sums: bytes, n_id: int, n_token: int
+        self, files: RemoteFiles, name: str, dtype: np.dtype, sums: bytes, n_token: int
     ) -> None:
         self.files, self.name, self.dtype, self.sums = files, name, dtype, sums
-        self.n_id, self.n_token, self._per_block = n_id, n_token, BLOCK // dtype.itemsize
+        self.n_token, self._per_block = n_token, BLOCK // dtype.itemsize
 
     def __getitem__(self, index: ndarray) -> ndarray:
         nth, result = index // self._per_block, np.empty(index.shape, self.dtype)
@@ -123,7 +121,8 @@ class RemoteIds:
         return result
 
     def read_whole(self) -> ndarray:
-        return self[np.arange(self.n_id)]
+        blocks = self.files.map(self.fetch_block, range(len(self.sums) // SUM))
+        return np.concatenate([np.empty(0, self.dtype), *blocks])
 
     def fetch_block(self, block: int) -> ndarray:
         """Return a block: from the cache on disk, or else from its store."""

@@ -1,6 +1,7 @@
 """The settings of a text."""
 
 import os
+import re
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from .preparation import Recipe, prepare_text
 from .remote import DiskCache
 from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
-from .user_files import SUFFIXES, has_documents, split_user_files
+from .user_files import BESIDE_IDS, SUFFIXES, find_split, has_documents, split_user_files
 from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions
 from .workers import Workers, build_here
 
@@ -189,9 +190,16 @@ class DataConfig:
 
 
 def find_kind(path: Path) -> str:
-    """Return the setting of a path: path for a text, ids for files of ids, or store."""
+    """Return the setting of a path: path for a text, ids for files of ids, or store.
+
+    A folder has ids if a file of ids names a split, or if no text lies beside them.
+    """
     # Unlike Path.is_file, os.path.isfile is False where nothing may be read.
     if os.path.isfile(path / "manifest.json"):
         return "store"
     names = os.listdir(path) if os.path.isdir(path) else [path.name]
-    return "ids" if any(name.endswith(SUFFIXES) for name in names) else "path"
+    names = [name for name in names if not name.startswith(".")]
+    ids = [name for name in names if name.endswith(SUFFIXES)]
+    has_split = any(find_split(re.split("[^a-z]+", name.lower())) for name in ids)
+    is_alone = all(name.endswith((*SUFFIXES, *BESIDE_IDS)) for name in names)
+    return "ids" if ids and (has_split or is_alone) else "path"

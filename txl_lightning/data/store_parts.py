@@ -138,9 +138,7 @@ class LocalFiles:
     def keep_rows(self, n_row: int) -> None:
         """Nothing: the system keeps what is read again."""
 
-    def open_ids(
-        self, name: str, dtype: np.dtype, sums: bytes, n_id: int, n_token: int
-    ) -> CheckedIds:
+    def open_ids(self, name: str, dtype: np.dtype, sums: bytes, n_token: int) -> CheckedIds:
         return CheckedIds(self.folder / name, dtype, sums, n_token)
 
 
@@ -227,8 +225,7 @@ class PartedText:
 
         sums = self.files.load(f"{stem}.sums", check_sums)
         n_byte = -(-part.n_token * self.dtype.itemsize // BLOCK) * SUM
-        sizes = (part.n_token, self.n_token)
-        ids = self.files.open_ids(f"{stem}.ids", self.dtype, sums[:n_byte], *sizes)
+        ids = self.files.open_ids(f"{stem}.ids", self.dtype, sums[:n_byte], self.n_token)
         return TextPart(ids, self.files.load_array(f"{stem}.starts", START, sums[n_byte:]))
 
 

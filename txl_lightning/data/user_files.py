@@ -3,7 +3,7 @@
 import os
 import shutil
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, chain, pairwise
@@ -30,8 +30,9 @@ Documents = Mapping[str, list[FileSlice]]  # path of a file -> the texts in it
 Contents = dict[str, list[FileSlice] | None]  # the same, with None for a file that is not text
 # Endings of files with several texts.
 SEVERAL = (*TARS, ".zip", LINES, *(f"{LINES}{ending}" for ending in COMPRESSED))
-# Endings of files of ids.
+# Endings of files of ids, and of files that lie beside them.
 SUFFIXES = (".npy", ".bin", ".ds")
+BESIDE_IDS = (".idx", ".index", ".json", ".pkl", ".md", ".py")
 PACKED = (".zst", ".7z")
 NUL_WITHIN = 8000  # bytes; a file without a NUL in its first bytes is text, as in git
 # Names of a split within file or folder names, between dots.
@@ -164,19 +165,29 @@ def split_by_name(path: Path, documents: Documents) -> Splits:
     A path names a split as a folder, or between dots in the file name.
     """
     splits: Splits = {split: [] for split in SPLITS}
-    strays = []
+    named: dict[str, str | None] = {}
     for name, slices in documents.items():
         *folders, file = name.split("/")
-        parts = (*folders, *file.split("."))
-        named = [split for part in parts for split in SPLITS if part in NAMES[split]]
-        if named:
-            splits[named[0]] += slices
-        else:
-            strays.append(name)
-    if strays and all(splits.values()):
-        stray = f"{strays[0]} is not in train, val or test, but others are"
-        raise DataError(f"{path}: {stray}; move it")
-    return splits if all(splits.values()) else {}
+        if split := find_split((*folders, *file.split("."))):
+            splits[split] += slices
+        named[name] = split
+    if not all(splits.values()):
+        return {}
+    require_split(path, named)
+    return splits
+
+
+def find_split(words: Iterable[str]) -> str | None:
+    """Return the split that the first of these words that names one names, or None."""
+    return next((split for word in words for split in SPLITS if word in NAMES[split]), None)
+
+
+def require_split(path: Path, named: Mapping[str, str | None]) -> None:
+    """Raise a DataError for the first file without a split, by file."""
+    for name, split in named.items():
+        if split is None:
+            stray = f"{name} is not in train, val or test, but others are"
+            raise DataError(f"{path}: {stray}; move it")
 
 
 def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) -> Splits:
