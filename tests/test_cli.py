@@ -19,8 +19,7 @@ from txl_lightning import LanguageModel
 from txl_lightning import __main__ as entry
 from txl_lightning.errors import format_line
 
-AGAIN = "--trainer.default_root_dir=again"
-"""Another folder, for runs that continue a finished one."""
+AGAIN = "--trainer.default_root_dir=again"  # another folder, for runs that continue a finished one
 
 
 @pytest.fixture

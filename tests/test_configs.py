@@ -12,12 +12,10 @@ from txl_lightning.model import TransformerXL
 
 FOLDER = Path(__file__).parents[1] / "configs"
 HARDWARE = sorted((FOLDER / "hardware").glob("*.yaml"))
-SWEEPS = sorted((FOLDER / "sweeps").glob("*.yaml"))
-"""Sweep files, tested in sweeps/."""
+SWEEPS = sorted((FOLDER / "sweeps").glob("*.yaml"))  # sweep files, tested in sweeps/
 CONFIGS = sorted(set(FOLDER.rglob("*.yaml")) - set(HARDWARE) - set(SWEEPS))
 ABLATIONS = sorted((FOLDER / "paper" / "ablation").glob("*.yaml"))
-PUBLISHED = ("paper", "nvidia", "fairseq", "labml")
-"""Folders of runs that others published."""
+PUBLISHED = ("paper", "nvidia", "fairseq", "labml")  # folders of runs that others published
 
 PARAMETERS = {
     # By vocabulary size, that of the original code and ours. Counted in the original code, except

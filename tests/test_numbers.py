@@ -14,8 +14,7 @@ EXPERIMENTS = REPOSITORY / "experiments"
 LOGBOOK = "experiments/README.md"
 BENCH = "speed/results/2026-11-24-bench.json"
 INTEL = "speed/results/2026-11-22-bench.json"
-OTHER = "speed/results/2026-11-25-bench.json"
-"""On another AMD EPYC."""
+OTHER = "speed/results/2026-11-25-bench.json"  # on another AMD EPYC
 FOLDERS = sorted((REPOSITORY / "txl_lightning").glob("*/README.md"))
 PAGES = [path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "README.md", *FOLDERS)]
 TRAINING = ("train-512", "train-256", "train-words", "train-quickstart")

@@ -8,8 +8,7 @@ from typing import Any
 
 from .errors import ClassError, require
 
-ALLOWED: list[str] = []
-"""Packages given by --allow_imports."""
+ALLOWED: list[str] = []  # packages given by --allow_imports
 REFUSED = "a config may not import {}; if it is your own, add --allow_imports {} to the command"
 
 

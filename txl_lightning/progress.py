@@ -7,8 +7,7 @@ from functools import partial
 
 from .errors import show_controls
 
-Advance = Callable[[int], object]
-"""Called with the amount done since the last call."""
+Advance = Callable[[int], object]  # called with the amount done since the last call
 
 
 @contextmanager

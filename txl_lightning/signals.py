@@ -10,8 +10,7 @@ from typing import Any
 
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 """Exit codes of the signals that stop a process."""
-SAVE = signal.SIGUSR1
-"""Signal that requests a checkpoint."""
+SAVE = signal.SIGUSR1  # signal that requests a checkpoint
 PATIENCE = 2.0
 """Seconds within which a second stop signal is ignored: launchers forward signals to processes
 that have already received them."""

@@ -44,8 +44,7 @@ COMPARISONS = {
     ),
 }  # fmt: skip
 """Claims, each with two rows that differ in nothing else: the better one, by the paper, first."""
-MARGIN = 1.0
-"""Percent of perplexity."""
+MARGIN = 1.0  # percent of perplexity
 DOUBT = "at equal tokens the longer segments had 509 or 521 updates, recurrence 700"
 GAIN = "gain: % less perplexity (mean ± standard deviation; number of seeds)"
 BY_NAME = {row.name: row for row in (*ROWS, *SHUFFLED, *LONGER)}

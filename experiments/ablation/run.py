@@ -19,10 +19,8 @@ from experiments.ablation.training import pick_sizes, segment_len, train_row
 from txl_lightning import TransformerXL, stream_nats
 from txl_lightning.data.store import Store
 
-STRIDE = 8
-"""Tokens by which the window of a model without memory moves."""
-PIECES = 64
-"""Number of scored pieces of a text."""
+STRIDE = 8  # tokens by which the window of a model without memory moves
+PIECES = 64  # number of scored pieces of a text
 TOLERANCE = 1.001
 """The best attention length is the shortest with at most this multiple of the least perplexity."""
 

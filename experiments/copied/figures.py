@@ -13,8 +13,7 @@ CURVES = {
     ("shaw", "512"): "Shaw's positions, memory of 512",
     ("alone", "window"): "trained without memory, window of 64",
 }
-MARGIN = 0.01
-"""Nats that count as no difference."""
+MARGIN = 0.01  # nats that count as no difference
 
 
 def collect_savings(records: results.Records, kind: str, way: str, gap: str) -> dict[int, float]:

@@ -13,8 +13,7 @@ import wandb_workspaces.workspaces as ws
 TITLE = "Transformer-XL: four questions"
 COLUMNS = 3
 TOKENS = "tokens"
-LEAST = "val/bits_per_byte.min"
-"""The minimum over all validations, which a run's summary has."""
+LEAST = "val/bits_per_byte.min"  # the minimum over all validations, which a run's summary has
 SETTINGS = ("model.optim.lr", "model.net.mem_len", "data.tgt_len")
 """Settings that are varied most often."""
 Panels = list[Any]

@@ -17,8 +17,7 @@ EQUAL = "paper: 1.06 and 1.11 bits per byte with and without memory, 12 layers"
 DEEPER = "paper: 12 layers with memory equal 64 without, 1.06 bits per byte"
 PUBLISHED = {"4": EQUAL, "4, equal time": EQUAL, "8": DEEPER, "12": DEEPER}
 WAYS = {"segments": "in segments, as trained", "window": "by a window that moves by 8"}
-MARGIN = 0.01
-"""Bits per byte."""
+MARGIN = 0.01  # bits per byte
 
 
 def list_rows(records: results.Records) -> list[list[Any]]:

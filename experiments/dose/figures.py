@@ -13,8 +13,7 @@ READINGS = {
 }
 """Of the network without memory."""
 TRAINED, LONG = "plain 64", "plain 256"
-SAME_GAIN, SAME_LENGTH = 0.005, 0.002
-"""Nats that count as no difference."""
+SAME_GAIN, SAME_LENGTH = 0.005, 0.002  # nats that count as no difference
 
 
 def measure(record: dict[str, Any], way: str, split: str = "test") -> float:

@@ -31,8 +31,7 @@ FUNCTIONS = (
     "acos", "asin", "atan", "cos", "erf", "erfc", "erfinv", "exp", "expm1", "log", "log1p", "log2",
     "log10", "rsqrt", "sigmoid", "sin", "sqrt", "tan", "tanh",
 )  # fmt: skip
-SIZE = 33_000
-"""Elements of an argument; torch computes 2,048 and fewer on one thread."""
+SIZE = 33_000  # elements of an argument; torch computes 2,048 and fewer on one thread
 
 Numbers = Mapping[str, Callable[[], Tensor]]
 

@@ -18,10 +18,8 @@ STYLES = {
     "window": {"color": "#16a34a", "marker": "s"},
     "memory": {"color": "#3b82f6", "marker": "o"},
 }
-MARGIN = 0.01
-"""Nats."""
-PLACES = (1, 2, 4, 8, 16, 32, 64)
-"""Positions in the table, and ticks of the figure."""
+MARGIN = 0.01  # Nats
+PLACES = (1, 2, 4, 8, 16, 32, 64)  # positions in the table, and ticks of the figure
 PAGE = {
     "svg.hashsalt": "fragmentation", "font.size": 11, "text.color": INK,
     "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,

@@ -28,8 +28,7 @@ from experiments.gpu import parts, speed
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-LIMIT = 570
-"""Seconds for all parts, within ten minutes."""
+LIMIT = 570  # seconds for all parts, within ten minutes
 KERNELS = {
     f"kernel {kernel}": (partial(parts.compare_kernels, kernel), 100 if kernel == "triton" else 35)
     for kernel in parts.RACED

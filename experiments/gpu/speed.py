@@ -33,8 +33,7 @@ WAYS = {
     "fsdp2": {"precision": "bf16-mixed", "strategy": "fsdp2"},
 }
 """Settings with which a user may train."""
-ON_CPU = ("bf16-mixed", "fsdp2")
-"""Those that a CPU has, or does not need a minute for."""
+ON_CPU = ("bf16-mixed", "fsdp2")  # those that a CPU has, or does not need a minute for
 
 
 class Training(NamedTuple):

@@ -5,10 +5,8 @@ from pathlib import Path
 from experiments import results
 from experiments.ablation.rows import POSITIONS
 
-TRAINED = "64"
-"""Memory length in training of the models that are evaluated with others."""
-MARGIN = 0.005
-"""Nats that count as no difference."""
+TRAINED = "64"  # memory length in training of the models that are evaluated with others
+MARGIN = 0.005  # nats that count as no difference
 
 
 def list_rows(records: results.Records) -> list[list[str]]:

@@ -24,8 +24,7 @@ from music21 import corpus, repeat
 PITCHES, STEPS, LONGEST = (36, 84), 4, 8
 """Range of MIDI pitches; steps of a beat; beats of the longest note."""
 SUFFIXES = {".mxl", ".xml", ".krn"}
-SPLITS = {"test": 0, "val": 5}
-"""Last digit of a piece's number; all others are training text."""
+SPLITS = {"test": 0, "val": 5}  # last digit of a piece's number; all others are training text
 
 
 def main() -> None:

@@ -13,8 +13,7 @@ LABELS = {
     ("alone", "segments"): "trained without memory, in segments, as trained",
     ("alone", "window"): "trained without memory, a window that moves by 8",
 }
-SAME = 0.01
-"""Nats per note that count as no difference."""
+SAME = 0.01  # nats per note that count as no difference
 BEATS, STEPS = 4, 4
 """Of a bar (of the pieces in common time), and of a beat, as chorales.py has them."""
 

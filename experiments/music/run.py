@@ -37,8 +37,7 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "alone": {"segments": {"tgt_len": SEGMENT}, "window": {"tgt_len": 8, "ext_len": SEGMENT - 8}},
 }
 """Ways of reading by kind."""
-BARS, NEW = 2, 600
-"""Bars of the prompt, and new tokens."""
+BARS, NEW = 2, 600  # bars of the prompt, and new tokens
 
 
 def main() -> None:

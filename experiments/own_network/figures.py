@@ -12,8 +12,7 @@ SOURCES = {
     "tokens": ("Bulatov et al. 2022", "on par for small memories; trained here, untuned: "),
 }
 """Sources, and what they have, beside what is trained here."""
-MARGIN = 0.01
-"""Bits per byte."""
+MARGIN = 0.01  # bits per byte
 
 
 def list_rows(records: results.Records) -> list[list[Any]]:

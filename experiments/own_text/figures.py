@@ -6,8 +6,7 @@ from typing import Any
 
 from experiments import results
 
-MARGIN = 0.01
-"""Bits per byte."""
+MARGIN = 0.01  # bits per byte
 XZ = {
     "alone": "alone",
     "read": "after the training text that the model has read",

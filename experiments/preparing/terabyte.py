@@ -25,8 +25,7 @@ from txl_lightning.data.stream import FixedLengths, Stream
 from txl_lightning.data.vocab.base import Ids
 from txl_lightning.files import short_hash, write_json, write_text
 
-PART, DOCUMENT = 1 << 24, 1 << 10
-"""Ids of a part, and of a document."""
+PART, DOCUMENT = 1 << 24, 1 << 10  # ids of a part, and of a document
 N_TOKEN = 50_257
 
 

@@ -14,8 +14,7 @@ READINGS = {
 }
 """By kind of network and way of reading."""
 XZ = {"after": "xz -9e after the training text", "alone": "xz -9e alone"}
-MARGIN = 0.01
-"""Bits per byte."""
+MARGIN = 0.01  # bits per byte
 
 
 def list_rows(records: results.Records) -> list[list[Any]]:

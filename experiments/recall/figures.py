@@ -7,10 +7,8 @@ from experiments import results
 from experiments.recall.pairs import LONGEST, VALUES
 
 GUESSING = 100 / VALUES
-RECALLED = 50
-"""Percent of right values from which on a seed counts as one that recalls them."""
-MARGIN = 5
-"""Percent of the values."""
+RECALLED = 50  # percent of right values from which on a seed counts as one that recalls them
+MARGIN = 5  # percent of the values
 
 
 def list_mem_lens(records: results.Records) -> list[int]:

@@ -16,10 +16,8 @@ from txl_lightning.files import write_text
 KEYS, VALUES, LONGEST = 250, 8, 192
 """Keys, values, and the longest distance of a repeated key in pairs; it is less than KEYS."""
 EASIEST = 8
-FRESH = 0.3
-"""Share of pairs whose key gets a new value."""
-FIRST_KEY, FIRST_VALUE = 0x4E00, ord("a")
-"""Characters of keys and values."""
+FRESH = 0.3  # share of pairs whose key gets a new value
+FIRST_KEY, FIRST_VALUE = 0x4E00, ord("a")  # characters of keys and values
 
 
 def write_pairs(paths: Sequence[Path], seed: int, lengths: Iterable[Sequence[int]]) -> None:

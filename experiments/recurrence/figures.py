@@ -35,8 +35,7 @@ DOUBTS = {
 }
 """Comparisons that decide the sign by themselves."""
 KINDS = dict.fromkeys(kind for pair in COMPARISONS.values() for kind in pair)
-MARGIN = 1.0
-"""Percent of perplexity."""
+MARGIN = 1.0  # percent of perplexity
 CONTEXT_CLAIMS = {
     "with recurrence than without": ("memory", "alone", "RECL of 700 and 300 tokens"),
     "with the paper's positions than with Shaw's": (

@@ -56,8 +56,7 @@ KINDS = {
 CONTEXT = ("memory", "shaw memory", "alone")
 """Kinds whose contexts are compared, with the same tokens; each alone, not as a group."""
 CONTEXTS, POSITIONS, SHARES = (64, 128, 256), 2000, (0.1, 1.0)
-GAPS = (0, 64)
-"""Tokens between a passage and itself (experiments/copied)."""
+GAPS = (0, 64)  # tokens between a passage and itself (experiments/copied)
 RATES = (1.5e-3, 3e-3, 6e-3)
 TUNING_SEED = 0
 

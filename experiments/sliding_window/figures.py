@@ -6,8 +6,7 @@ from typing import Any
 from experiments import results
 
 HEAD = ["attention length", "ms with memory", "ms with a window", "times slower", "paper"]
-MARGIN = 0.1
-"""Of the paper's ratio."""
+MARGIN = 0.1  # of the paper's ratio
 
 
 def list_rows(records: results.Records) -> list[list[Any]]:

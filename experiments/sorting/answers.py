@@ -9,10 +9,8 @@ from torch import Tensor
 from txl_lightning import TransformerXL
 from txl_lightning.model import CachedReader, EvalLengths
 
-BATCH_SIZE = 1000
-"""Samples that are answered at once, as in the blog."""
-ROUNDS = 5
-"""Each way of answering is timed in every round; the fastest counts."""
+BATCH_SIZE = 1000  # samples that are answered at once, as in the blog
+ROUNDS = 5  # each way of answering is timed in every round; the fastest counts
 
 
 def score_answers(net: TransformerXL, shown_BL: Tensor, right_BL: Tensor) -> dict[str, Any]:

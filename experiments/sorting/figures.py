@@ -13,8 +13,7 @@ PUBLISHED, PUBLISHED_TIMES = 97.32, 3.04
 THEIRS = "Adam, 6,256 steps, 50,000 samples"
 KINDS = {"fixed": THEIRS, "fresh": "Muon, 3,000 steps, samples that never repeat"}
 CACHE = "cached keys and values against none, trained without memory"
-MARGIN = 0.1
-"""Percent of the answers; times."""
+MARGIN = 0.1  # percent of the answers; times
 
 
 def list_rows(records: results.Records) -> list[list[Any]]:

@@ -40,8 +40,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 FAST = {"trainer.max_steps": 4, "trainer.val_check_interval": 4, "data.batch_size": 8}
 N_SAMPLE = 5000
-TIMED_LENGTHS = (10, 20, 40)
-"""Digits of timed samples."""
+TIMED_LENGTHS = (10, 20, 40)  # digits of timed samples
 
 
 def main() -> None:

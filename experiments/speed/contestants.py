@@ -25,8 +25,7 @@ from txl_lightning.model import CachedReader, TransformerXL, TransformerXLConfig
 from txl_lightning.model.kernels import KERNELS
 from txl_lightning.model.precision import pack_weights
 
-FILLING = 160
-"""Most tokens of a segment that only fills memories."""
+FILLING = 160  # most tokens of a segment that only fills memories
 TRANSFO_XL = "transformers.models.deprecated.transfo_xl"
 PACKAGES = {
     "Hugging Face": f"{TRANSFO_XL}.modeling_transfo_xl",
@@ -35,8 +34,7 @@ PACKAGES = {
 }
 """What each peer imports."""
 FLOOR, READING, ORIGINAL = "products alone", "reading its bytes", "original"
-BEFORE = "ours before"
-"""Ours as in another checkout."""
+BEFORE = "ours before"  # ours as in another checkout
 LIMITS = (FLOOR, READING)
 WEIGHTS = ("bf16",)
 

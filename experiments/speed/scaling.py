@@ -32,12 +32,10 @@ from txl_lightning.model import Memory, TransformerXL
 
 MEM_LENS = (128, 256, 512, 1024, 2048, 4096)
 SIZES = NARROW | {"n_layer": 4}
-KINDS = {"training": (4, True), "evaluation": (1, False)}
-"""Rows, and whether it trains."""
+KINDS = {"training": (4, True), "evaluation": (1, False)}  # rows, and whether it trains
 ONE, APART = "one process", "two, nothing shared"
 SHARED, DOUBLED = "two, rows shared", "two, rows doubled"
-TARGET = 1.7
-"""How many times as fast two processes should be."""
+TARGET = 1.7  # how many times as fast two processes should be
 
 
 def main() -> None:

@@ -16,8 +16,7 @@ from experiments.speed.cases import Case
 from experiments.speed.timing import Operations
 from txl_lightning.machine import peak_memory
 
-TURN_STEPS = 20
-"""Most steps of a turn."""
+TURN_STEPS = 20  # most steps of a turn
 CPU = torch.device("cpu")
 
 

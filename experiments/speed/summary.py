@@ -8,8 +8,7 @@ from experiments.speed.contestants import FLOOR
 from experiments.speed.timing import STEPS, SUMS, Times
 from txl_lightning.model.contract import describe_config
 
-SAME_NATS = 1e-4
-"""Nats of the same weights differ by less."""
+SAME_NATS = 1e-4  # nats of the same weights differ by less
 
 
 def summarize(case: Case, times: Times, details: dict[str, Any]) -> dict[str, Any]:

@@ -20,10 +20,8 @@ STEPS, SUMS = "fastest step", "sum over operations, one thread"
 SPOILT_SPREAD, SPOILT_MEDIAN, SPOILT_LOAD = 1.25, 1.5, 1.0
 """A run is spoilt where a quarter of the products, or half of the steps, take so many times as
 long as the fastest; or where the machine's load was above so much before."""
-TURN_S = 0.25
-"""A turn is one step, or as many as take so long."""
-SUM_ROUNDS = 4
-"""Turns, of two steps, in which operations are timed."""
+TURN_S = 0.25  # A turn is one step, or as many as take so long
+SUM_ROUNDS = 4  # turns, of two steps, in which operations are timed
 
 
 class Machine:

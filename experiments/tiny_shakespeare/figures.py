@@ -21,8 +21,7 @@ CLAIMS = {
 }
 """By kind: memory length in evaluation, and what is not as in nanoGPT."""
 BATCHES = "nats_of_batches"
-MARGIN = 0.01
-"""Nats."""
+MARGIN = 0.01  # Nats
 
 
 def list_rows(records: results.Records) -> list[list[Any]]:

@@ -57,8 +57,7 @@ MEM_LENS = {"memory": (0, 64, 128), "labml": (32,), "sinusoidal": (32,)}
 """Memory lengths in evaluation; 0 for kinds trained without memory."""
 SHAPE, LABML_SHAPE = {"batch_size": 12, "tgt_len": 64}, {"batch_size": 64, "tgt_len": 2}
 """Rows and segment in evaluation, as in training; more rows for labml's, which is faster."""
-BATCHES = 20
-"""Of nanoGPT's evaluation."""
+BATCHES = 20  # of nanoGPT's evaluation
 
 
 def main() -> None:

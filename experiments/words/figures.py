@@ -7,8 +7,7 @@ from experiments import results
 
 NAMES = {"xl": "Transformer-XL", "lstm": "LSTM"}
 TRAIN_WORDS = 2_088_628
-MARGIN = 0.01
-"""Nats per word."""
+MARGIN = 0.01  # nats per word
 
 
 def list_rows(records: results.Records) -> list[list[Any]]:

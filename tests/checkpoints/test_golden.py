@@ -9,8 +9,7 @@ from txl_lightning import stream_nats
 from txl_lightning.checkpoints import load
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-NATS = {"0.1.0": 3.267171859741211}
-"""Nats of the validation text, as printed by make_checkpoint.py."""
+NATS = {"0.1.0": 3.267171859741211}  # nats of the validation text, as printed by make_checkpoint.py
 
 
 @pytest.mark.parametrize("release", NATS)

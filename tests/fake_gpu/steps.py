@@ -53,8 +53,7 @@ VIEWS = {
     "empty_like", "new_empty", "empty_strided", "device", "lift_fresh", "promote_types",
 }  # fmt: skip
 """Operators that start nothing on the device."""
-TARGETS_BL = torch.arange(24).view(3, 8)
-"""On the host: numbers, unlike those of a fake tensor."""
+TARGETS_BL = torch.arange(24).view(3, 8)  # on the host: numbers, unlike those of a fake tensor
 
 
 def attend_efficiently(

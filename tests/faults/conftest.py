@@ -19,10 +19,8 @@ import torch
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
 HERE = Path(__file__).parent
-LIMIT = 600.0
-"""Seconds that a run may take."""
-DEADLINE = 30.0
-"""Seconds from a signal or a killed process to the end of the last process."""
+LIMIT = 600.0  # seconds that a run may take
+DEADLINE = 30.0  # seconds from a signal or a killed process to the end of the last process
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 """Arguments between python and its script."""

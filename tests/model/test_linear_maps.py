@@ -9,8 +9,7 @@ from torch import nn
 from txl_lightning.model import CachedReader, pack_weights, parts, precision
 from txl_lightning.model.parts import ConcatenatedLinear, Linear, PackedLinear, multiply_heads
 
-SHAPES = [(1, 1, 1), (3, 5, 41), (7, 41, 5), (2, 64, 48)]
-"""Rows, inputs and outputs."""
+SHAPES = [(1, 1, 1), (3, 5, 41), (7, 41, 5), (2, 64, 48)]  # rows, inputs and outputs
 
 
 @pytest.fixture

@@ -16,11 +16,9 @@ from torch import Tensor
 from ..errors import require
 from ..model import EvalLengths, Network, eval_mode, find_device, make_reader
 
-THRESHOLD = 0.01
-"""Smallest gain that counts (1 % in the paper)."""
+THRESHOLD = 0.01  # smallest gain that counts (1 % in the paper)
 SEGMENT = 128
-SCORES = 1 << 24
-"""Largest number of attention scores of a layer in memory."""
+SCORES = 1 << 24  # largest number of attention scores of a layer in memory
 
 
 def compute_recl(

@@ -8,8 +8,7 @@ from typing import Any
 from ..runs.metrics_table import RunMetrics
 from .plots import Draw, draw_from_zero, to_svg
 
-LARGE, SMALL = (4.6, 2.8), (2.1, 1.5)
-"""Width and height of charts in inches."""
+LARGE, SMALL = (4.6, 2.8), (2.1, 1.5)  # width and height of charts in inches
 FROM_ZERO = {
     "train/lr": "learning rate",
     "train/grad_norm": "gradient norm",

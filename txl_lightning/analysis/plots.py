@@ -10,24 +10,19 @@ from typing import IO, Any
 from ..runs.metrics_table import ERROR, RunMetrics
 from ..tables import Rows
 
-Draw = Callable[[Any], None]
-"""A function that draws in matplotlib's axes."""
+Draw = Callable[[Any], None]  # A function that draws in matplotlib's axes
 PALETTE = (
     "#2f7fd6", "#d1620a", "#2a9152", "#d6406a", "#8e6bd8", "#0f8f9e", "#94741b", "#7d8590",
 )  # fmt: skip
 """Line colors: contrast of at least 3.7 with a white page and with a dark one."""
 GRAY = PALETTE[-1]
 ATTENTION_TITLE = "Attention distance of heads (dot: mean, dash: median, bar: 10-90 %)"
-LOG_RATIO = 2.0
-"""Smallest ratio of largest to smallest value for a logarithmic axis."""
+LOG_RATIO = 2.0  # smallest ratio of largest to smallest value for a logarithmic axis
 TICKS = {5: (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8), 20: (1, 1.5, 2, 3, 5, 7), 1000: (1, 2, 5)}
 """Ticks in each power of 10, by the largest ratio for which they fit; for larger ratios, one."""
-SMOOTHING = 32
-"""Length of a segment divided by half the width of its moving average."""
-LAYER_WIDTH = 0.7
-"""Fraction of the distance between layers over which heads are spread."""
-SMALLEST_GAIN = 0.01
-"""Smallest gain on a logarithmic axis, in percent."""
+SMOOTHING = 32  # length of a segment divided by half the width of its moving average
+LAYER_WIDTH = 0.7  # fraction of the distance between layers over which heads are spread
+SMALLEST_GAIN = 0.01  # smallest gain on a logarithmic axis, in percent
 
 
 def plot_loss_by_position(rows: Rows, path: Path, unit: str) -> None:

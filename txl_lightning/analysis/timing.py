@@ -15,8 +15,7 @@ from ..model import EvalLengths, Network, find_device, make_reader
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 """The paper's speedup over a sliding window, by attention length (Table 9, one GPU)."""
 PERCENTILES = (50, 90, 95, 99)
-FILL_LEN = 256
-"""Length of the segments that fill the memory."""
+FILL_LEN = 256  # length of the segments that fill the memory
 
 
 def time_segments(

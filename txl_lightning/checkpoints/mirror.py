@@ -35,8 +35,7 @@ STATE_SHAPE, N_STATE = {"step": int, "files": {...: str}}, 2
 """Of the content of a state, and the number of states that are kept."""
 ATTEMPTS, FIRST_PAUSE, MAX_PAUSE = 5, 0.5, 60.0
 """Tries of a request, and seconds between them, each pause twice as long as the last."""
-WAIT = 120.0
-"""Most seconds that the end of a run waits for the last upload."""
+WAIT = 120.0  # most seconds that the end of a run waits for the last upload
 COPIED = 1 << 20
 
 T = TypeVar("T")

@@ -39,8 +39,7 @@ from .contents import refuse_damaged, save_tensors
 
 # Key in a checkpoint for state that Lightning does not know.
 KEY = "txl_lightning"
-MODEL_TYPE = "txl-lightning"
-"""Name by which transformers finds the class of a folder, in hub/."""
+MODEL_TYPE = "txl-lightning"  # name by which transformers finds the class of a folder, in hub/
 WEIGHTS = "model.safetensors"
 # Incremented when older releases cannot read new checkpoints.
 FORMAT = 2

@@ -19,8 +19,7 @@ from ..model import Network, Weights, find_device
 from ..signals import defer_signals
 from .inputs import Device, load_model, read_prompt, read_prompt_ids, read_prompt_lines
 
-UNFINISHED = 64
-"""Last tokens of a text among which an unfinished character or word may begin."""
+UNFINISHED = 64  # last tokens of a text among which an unfinished character or word may begin
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,9 @@ from ..runs.folder import CHECKPOINTS, CONFIG, LAST, run_folder
 if TYPE_CHECKING:
     from ..data.datamodule import CorpusDataModule
 
-PROMPT_LEN = 300
-"""Tokens of the test text before the sample, which fill the memory as in training."""
-SECONDS = 30
-"""Time for each measurement of the test text; a slow machine scores a part of it."""
-N_TIMED = 10_000
-"""Tokens that are scored to measure the speed."""
+PROMPT_LEN = 300  # tokens of the test text before the sample, which fill the memory as in training
+SECONDS = 30  # time for each measurement of the test text; a slow machine scores a part of it
+N_TIMED = 10_000  # tokens that are scored to measure the speed
 
 
 def quickstart_command(config: str = "quickstart") -> None:

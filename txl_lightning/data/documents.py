@@ -31,8 +31,7 @@ from ..progress import Advance
 
 CHUNK = 1 << 20
 SPLITS = ("train", "val", "test")
-DocumentUnit = Literal["files", "lines"]
-"""One document of a text: each file, or each line."""
+DocumentUnit = Literal["files", "lines"]  # one document of a text: each file, or each line
 MIN_AGE = 2 * 10**9  # nanoseconds after which a change certainly gets another time stamp
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -91,8 +90,7 @@ class FileSlice:
         return ((ids, ()) for ids in vocab.encode(self))
 
 
-Splits = dict[str, list[FileSlice]]
-"""Slices of train, val and test."""
+Splits = dict[str, list[FileSlice]]  # slices of train, val and test
 
 
 def whole_file(path: Path) -> list[FileSlice]:

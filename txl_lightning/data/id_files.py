@@ -21,10 +21,8 @@ from .vocab import Vocabulary
 from .vocab.base import Piece
 
 IdType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
-IDS = "ids"
-"""Name of the vocabulary of ids without text."""
-AT_ONCE = 1 << 20
-"""Ids that are read at a time."""
+IDS = "ids"  # name of the vocabulary of ids without text
+AT_ONCE = 1 << 20  # ids that are read at a time
 # Of files that litgpt packs; its train.bin is flat.
 LITGPT, LITGPT_TYPES = b"LITPKDS", {b"\x04": "int32", b"\x05": "int64", b"\x08": "uint16"}
 MEGATRON = b"MMIDIDX\x00\x00"

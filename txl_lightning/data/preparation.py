@@ -35,10 +35,8 @@ from .vocab import BUILT_IN, SubwordOptions, WordOptions, build_vocabulary, load
 from .vocab.base import Ids
 from .workers import Workers, build_here, find_missing
 
-VERSION = 6
-"""Version of the files of a store."""
-LARGE = 10_000_000
-"""Bytes of text from which a message is printed, because encoding takes long."""
+VERSION = 6  # version of the files of a store
+LARGE = 10_000_000  # bytes of text from which a message is printed, because encoding takes long
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions
 from .workers import Workers, build_here
 
 CorpusName = Literal[*CORPORA, *TASKS]
-FRACTIONS = ("python_source", "tiny_shakespeare")
-"""Corpora without splits of their own."""
+FRACTIONS = ("python_source", "tiny_shakespeare")  # corpora without splits of their own
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from ..errors import DataError, require
 from .tokens import FixedLengths, ReadingOrder, SegmentLengths, Text, TextOrder, Tokens
 
 TENSORS = ("tokens_BL", "targets_BL", "doc_pos_BL")
-IGNORED = -100
-"""Target that is not scored; F.cross_entropy ignores it."""
+IGNORED = -100  # target that is not scored; F.cross_entropy ignores it
 
 
 # A tuple, because Lightning rebuilds batches to convert them and cannot rebuild frozen classes.

@@ -15,8 +15,7 @@ from .documents import SPLITS
 from .tokens import Examples, QuestionAnswer
 from .vocab import WordOptions, Words
 
-ENDLESS = 1 << 40
-"""Number of training examples if none is repeated."""
+ENDLESS = 1 << 40  # number of training examples if none is repeated
 
 
 @dataclass(frozen=True)

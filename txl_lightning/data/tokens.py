@@ -14,8 +14,7 @@ from .store_parts import PartedText
 
 Pair = tuple[ndarray, ndarray]
 """Positions in the text, and tokens of the same document before each: both [B, L]."""
-QuestionAnswer = tuple[ndarray, ndarray]
-"""Ids of an example: the question, and the answer."""
+QuestionAnswer = tuple[ndarray, ndarray]  # ids of an example: the question, and the answer
 # Parameters of varlen, as in the original.
 DEVIATION, SHORTEST = 5, 5
 
@@ -75,8 +74,7 @@ class Examples:
         return np.concatenate(self.draw(np.random.default_rng((*self.seed, nth))))
 
 
-Tokens = Text | PartedText | Examples
-"""Tokens that can be read at any position, counted from 0."""
+Tokens = Text | PartedText | Examples  # tokens that can be read at any position, counted from 0
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,10 @@ from .store_parts import BLOCK, name_part, write_part
 from .vocab import Vocabulary, load_vocabulary
 from .vocab.base import Piece
 
-PART = 64 << 20
-"""Bytes of text after which a part ends."""
-SHORT = 100_000
-"""Bytes of documents that are encoded in batches."""
+PART = 64 << 20  # bytes of text after which a part ends
+SHORT = 100_000  # bytes of documents that are encoded in batches
 LINE = re.compile(rb"\S\n(?=\S)")
-RECORD = ".json"
-"""Ending of the file that says that a part is whole, until all are."""
+RECORD = ".json"  # ending of the file that says that a part is whole, until all are
 
 
 class Unit(NamedTuple):

@@ -12,8 +12,7 @@ from ..imports import ALLOWED, allow_imports
 from ..progress import Advance
 from .units import RECORD, Unit, build_part
 
-ATTEMPTS = 3
-"""Process pools that may be killed."""
+ATTEMPTS = 3  # process pools that may be killed
 
 Workers = Callable[[Path, Sequence[Unit], Advance], None]
 """Builds the parts of some units in a folder."""

@@ -23,10 +23,8 @@ from ..model import Network, Reader, eval_mode, find_device, make_reader
 from ..model.contract import AnyMemory
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 
-FETCHED = 16
-"""Segments whose nats are fetched from a GPU together."""
-BLOCKS = 1000
-"""Maximum number of blocks."""
+FETCHED = 16  # segments whose nats are fetched from a GPU together
+BLOCKS = 1000  # maximum number of blocks
 SHORTEST_BLOCK = 64
 """Minimum tokens per block: neighboring tokens are too correlated to be sampled one by one."""
 RESAMPLES, SEED, LEVEL = 1000, 1, 0.95

@@ -21,10 +21,8 @@ from ..files import replace_file
 from ..model import EvalLengths, Network, Reader, find_device, make_reader
 from ..model.contract import AnyMemory, is_transformer_xl
 
-SEGMENT_LEN = 128
-"""Tokens per segment of a prompt."""
-FORMAT = "txl_lightning decoding state 3"
-"""The number changes with the file format."""
+SEGMENT_LEN = 128  # tokens per segment of a prompt
+FORMAT = "txl_lightning decoding state 3"  # the number changes with the file format
 
 
 @dataclass(frozen=True)

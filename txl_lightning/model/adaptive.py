@@ -22,10 +22,8 @@ from ..errors import require
 from .config import TransformerXLConfig
 from .parts import Linear, linear
 
-CACHED_LOGITS = 1 << 18
-"""Logits that are converted to float32, and summed, at once."""
-Scorer = Callable[[Tensor], Tensor]
-"""Maps h_YD to unnormalized log-probabilities of some tokens."""
+CACHED_LOGITS = 1 << 18  # logits that are converted to float32, and summed, at once
+Scorer = Callable[[Tensor], Tensor]  # maps h_YD to unnormalized log-probabilities of some tokens
 
 
 def embedding_and_head(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 SameLength = Literal["mem_len", "mem_len+1"] | None
 EvalSameLength = Literal["mem_len", "mem_len+1", "all"] | None
-MAX_LAYERS = 10_000
-"""More than any real network has; building even this many takes only seconds."""
+MAX_LAYERS = 10_000  # more than any real network has; building even this many takes only seconds
 Positions = Literal["sinusoidal", "learned", "shaw", "absolute_sinusoidal", "absolute_learned"]
 LEARNED = ("learned", "shaw", "absolute_learned")
 """Position schemes with a row for each distance up to clamp_len."""
@@ -249,5 +248,4 @@ def is_at_least(least: int, value: int | None) -> bool:
     return value is None or value >= least
 
 
-AS_TRAINED = EvalLengths()
-"""Made here, because torch.compile cannot trace the checks of a new one."""
+AS_TRAINED = EvalLengths()  # made here, because torch.compile cannot trace the checks of a new one

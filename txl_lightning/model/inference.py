@@ -24,10 +24,8 @@ from .memory import Memory, attention_mask, count_filled, farthest_state
 from .positions import DistanceTerms
 from .transformer_xl import Layer, TransformerXL
 
-SLACK = 256
-"""Smallest segment length for which slots and distance terms are prepared."""
-ROOM = 8192
-"""Number of states for which they are prepared at first, if mem_len is larger."""
+SLACK = 256  # smallest segment length for which slots and distance terms are prepared
+ROOM = 8192  # number of states for which they are prepared at first, if mem_len is larger
 
 
 class CachedReader:

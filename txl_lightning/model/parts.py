@@ -24,8 +24,7 @@ INITIALIZED_LIKE_WEIGHTS = ("u_NHK", "v_NHK", "r_NCHK", "r_NCK", "p_NCD")
 """Parameters of position schemes, except biases per distance."""
 PROJECTIONS = ("embedding.projections.", "head.down")
 """Name prefixes of the projections from and to the width of embeddings."""
-GATE_BIAS = 2.0
-"""Initial bias of a GRUGate."""
+GATE_BIAS = 2.0  # initial bias of a GRUGate
 
 
 class VariationalDropout(nn.Dropout):

@@ -19,10 +19,8 @@ from .wandb_api import fetch_artifact
 
 CONFIG, METRICS, STATE, VOCAB = "config.yaml", "metrics.csv", "run.json", "vocab.json"
 CHECKPOINTS, BEST, LAST = "checkpoints", "best.ckpt", "last.ckpt"
-PREVIOUS = "previous.ckpt"
-"""The last.ckpt of an earlier step."""
-CONVERTED = "config.json"
-"""Settings of the network; only a folder that convert wrote has this file."""
+PREVIOUS = "previous.ckpt"  # the last.ckpt of an earlier step
+CONVERTED = "config.json"  # settings of the network; only a folder that convert wrote has this file
 
 
 def find_checkpoint(path: str | Path) -> Path:

@@ -14,10 +14,8 @@ from typing import Any
 from ..errors import DataError
 from .folder import METRICS
 
-ERROR = "_error"
-"""Suffix of the name of a metric's standard error."""
-COUNTS = ("step", "tokens_seen", "seconds")
-"""Ends of names of metrics that are finite."""
+ERROR = "_error"  # suffix of the name of a metric's standard error
+COUNTS = ("step", "tokens_seen", "seconds")  # ends of names of metrics that are finite
 
 
 @dataclass(frozen=True)

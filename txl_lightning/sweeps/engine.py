@@ -69,8 +69,7 @@ PARAMETER_KEYS = {"distribution", "value", "values", "min", "max", "q", "mu", "s
 PARAMETER = "value, values, or a distribution of numbers (for YAML 1e-4 is a text, 1.0e-4 a number)"
 HEARTBEAT, GRACE = 60, 300
 """Seconds between two signs of life of a trial in a database, and after which it is dead."""
-MAX_RETRIES = 3
-"""Retries of a trial whose machine has died."""
+MAX_RETRIES = 3  # retries of a trial whose machine has died
 CONNECTIONS = 5
 """Tries to open a database, one second apart: two processes may make its tables at once."""
 # Errors of Optuna from unexpected values in a sweep file or a journal.

@@ -32,8 +32,7 @@ from . import engine
 from .engine import Sweep
 from .trial_results import find_error, read_metric, write_results
 
-POLL = 1.0
-"""Seconds between reads of a trial's metrics."""
+POLL = 1.0  # seconds between reads of a trial's metrics
 MAX_FIRST_FAILURES = 3
 
 

@@ -38,8 +38,7 @@ from .start import Start, adopt_checkpoint, load_weights
 LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
 IMPORTABLE = ["txl_lightning", *(f"lightning.pytorch.{part}" for part in LIGHTNING_PARTS)]
 """Packages that a class_path of a config may name; nothing else is imported."""
-MAX_PROCESSES = 8
-"""Largest number of processes per CPU core."""
+MAX_PROCESSES = 8  # largest number of processes per CPU core
 RUN_OPTIONS = {
     # Lightning's table says "DataLoader 0"; ours is printed at the end.
     "validate": {"verbose": False},

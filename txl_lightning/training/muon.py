@@ -25,8 +25,7 @@ POLAR_EXPRESS = (
 )
 """Coefficients of x, x^3 and x^5 in each iteration: optimal for singular values from 0.003 to 1,
 with a margin of 0.01 for rounding (Amsel et al. 2025)."""
-ADAM_RMS = 0.2
-"""Typical root mean square of AdamW's update, to which orthogonal updates are scaled."""
+ADAM_RMS = 0.2  # typical root mean square of AdamW's update, to which orthogonal updates are scaled
 
 
 class Muon(Optimizer):

@@ -23,8 +23,7 @@ from .options import TRAINER_DEFAULTS, parse
 
 MINUTES, WIDE_MINUTES, WIDE = 5, 15, 192
 """Minutes of training; those from which the network is WIDE; measured with 2, 5 and 30."""
-SMALLEST = 50_000
-"""Bytes of the shortest text with a recipe; shorter ones were not measured."""
+SMALLEST = 50_000  # bytes of the shortest text with a recipe; shorter ones were not measured
 
 
 class Size(NamedTuple):
@@ -46,13 +45,10 @@ SIZES = (
     Size(3_000_000, 2048, 2.9, 0.1, 0.2),
     Size(math.inf, 4096, 3.4, 0.0, 0.0),
 )
-PASSES = 30
-"""Most passes over the text: on 0.1 MB, 74 were worse than 30."""
+PASSES = 30  # most passes over the text: on 0.1 MB, 74 were worse than 30
 SUBWORDS = ("bpe", "unigram")
-RESTART_LEN = 512
-"""Memories begin anew at a random place in each so many tokens."""
-N_VALIDATION, VALIDATION_LEN = 10, 50
-"""Validations of a run, and their batches."""
+RESTART_LEN = 512  # memories begin anew at a random place in each so many tokens
+N_VALIDATION, VALIDATION_LEN = 10, 50  # validations of a run, and their batches
 STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev_run": False}
 """Options of the Trainer, with their defaults; with another value, minutes are not planned."""
 

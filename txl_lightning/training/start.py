@@ -28,12 +28,10 @@ NO_EFFECT_ON_WEIGHTS = {
     *("dropout", "dropout_type", "dropatt", "init", "init_std", "init_range", "proj_init_std"),
 }
 """Settings of the network that may differ from the checkpoint's."""
-EQUAL_STATE = {"adamw": "adam"}
-"""Optimizers that can load the state of another one."""
+EQUAL_STATE = {"adamw": "adam"}  # optimizers that can load the state of another one
 
 
-TEXTS = ("corpus", "path", "ids", "store")
-"""Settings that name the text."""
+TEXTS = ("corpus", "path", "ids", "store")  # settings that name the text
 
 
 @dataclass(frozen=True)

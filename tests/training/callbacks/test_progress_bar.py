@@ -16,8 +16,7 @@ from txl_lightning.training.callbacks.progress_bar import TokenProgressBar
 from txl_lightning.training.callbacks.throughput import Throughput
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 
-CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
-"""Terminal escapes for the cursor and for colors."""
+CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")  # terminal escapes for the cursor and for colors
 
 
 @pytest.fixture

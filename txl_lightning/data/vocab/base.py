@@ -22,8 +22,7 @@ from ..documents import FileSlice
 # to the word before it. Unlike Python, they do not count the separators 1c to 1f as white space.
 LAST_GAP = re.compile(r"(?s:.*)\S(?= )|(?s:.*)\S(?=[^\S\x1c-\x1f])")
 
-Piece = tuple[np.ndarray, Sequence[int]]
-"""Ids, and the places among them where documents begin."""
+Piece = tuple[np.ndarray, Sequence[int]]  # ids, and the places among them where documents begin
 
 
 class Vocabulary(ABC):

@@ -50,5 +50,4 @@ KERNELS = {
     "sdpa": sdpa.attend,
     "triton": attend_with_triton,
 }
-CUDA_KERNELS = ("triton",)
-"""Untested: no GPU has run them, so they are used only on request."""
+CUDA_KERNELS = ("triton",)  # untested: no GPU has run them, so they are used only on request

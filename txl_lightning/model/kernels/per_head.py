@@ -18,8 +18,7 @@ from ..parts import multiply_heads, uses_onednn
 from ..positions import DistanceTerms, shift
 from .cached import Mask, tiles
 
-Tile = tuple[slice, slice]
-"""Heads and rows."""
+Tile = tuple[slice, slice]  # heads and rows
 
 THREAD_SCORES = 3 << 18
 """Scores of a tile per thread: fastest of 1 << 18 to 1 << 21 for 4 networks on 2 threads."""

@@ -22,10 +22,8 @@ from torch.autograd.function import once_differentiable
 
 from ..positions import DistanceTerms
 
-HIDDEN = tl.constexpr(-1e30)
-"""Score of a masked state; a row of only -inf would give nan weights."""
-EXACT = tl.constexpr("ieee")
-"""Products in float32 are not rounded to TF32."""
+HIDDEN = tl.constexpr(-1e30)  # score of a masked state; a row of only -inf would give nan weights
+EXACT = tl.constexpr("ieee")  # products in float32 are not rounded to TF32
 W = 32
 """With 64, registers spill on sm_80, and products on sm_90 take operands from registers, which the
 ptxas of Triton 3.7 may overwrite while they are read (triton-lang/triton 11781, 11854)."""

@@ -30,8 +30,7 @@ SHORT_READINGS = ("bits", "tokens_per_second")
 
 Of several names with one beginning the first is printed: bits per byte before bits per token.
 """
-N_RECENT = 6
-"""Number of the last validations in the final table, besides the first and the best."""
+N_RECENT = 6  # number of the last validations in the final table, besides the first and the best
 
 
 class TokenProgressBar(ProgressBar):

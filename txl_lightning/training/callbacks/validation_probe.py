@@ -22,8 +22,7 @@ from ...model.contract import is_transformer_xl
 from ..segments import MeanNats
 from . import LanguageModel
 
-PROMPT_LEN = 32
-"""Number of tokens of the validation text that a sample continues."""
+PROMPT_LEN = 32  # number of tokens of the validation text that a sample continues
 MAX_SAMPLES = 100
 N_ATTENTION, N_GAIN = 4, 16
 """Numbers of segments with full memory on which attention and memory gain are measured."""
