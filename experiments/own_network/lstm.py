@@ -44,7 +44,7 @@ class State(NamedTuple):
     def tensors(self):
         return {"h_NBD": self.h_NBD, "c_NBD": self.c_NBD}
 
-    def restored(self, tensors):
+    def restore(self, tensors):
         return self._replace(**tensors)
 
     def rows(self, index_B):
@@ -53,7 +53,7 @@ class State(NamedTuple):
     def to(self, device):
         return State(self.h_NBD.to(device), self.c_NBD.to(device), self.mem_len)
 
-    def resized(self, lengths):
+    def resize(self, lengths):
         return self._replace(mem_len=lengths.mem_len)
 
 

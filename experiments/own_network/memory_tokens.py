@@ -21,14 +21,14 @@ class RowMemory:
     def tensors(self):
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
-    def restored(self, tensors):
+    def restore(self, tensors):
         return type(self)(**tensors)
 
     def rows(self, index_B):
-        return self.restored({name: each[index_B] for name, each in self.tensors().items()})
+        return self.restore({name: each[index_B] for name, each in self.tensors().items()})
 
     def to(self, device):
-        return self.restored({name: each.to(device) for name, each in self.tensors().items()})
+        return self.restore({name: each.to(device) for name, each in self.tensors().items()})
 
 
 class LogitNetwork(nn.Module):
@@ -60,7 +60,7 @@ class Carried(RowMemory):
     tokens_BP: Tensor  # of a part that is not complete: it is read again
     doc_pos_BP: Tensor
 
-    def resized(self, lengths):
+    def resize(self, lengths):
         return replace(self, m_BMD=self.m_BMD[:, : lengths.mem_len])
 
 

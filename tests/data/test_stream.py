@@ -191,7 +191,7 @@ def test_each_query_sees_the_tokens_before_it_as_far_as_memory_goes(stream, n_se
                 far = min(int(segment.doc_pos_BL[row, place]), mem_len + place)
                 assert seen_BS[row, mask_S].tolist() == list(range(token - far, token + 1))
         states = tokens_BL.double()[None, ..., None]
-        memory = memory.updated(states, mask_BLS, segment.n_reread)
+        memory = memory.update(states, mask_BLS, segment.n_reread)
 
 
 def test_rolled_row_starts_at_another_offset_in_each_pass_without_attention_across_its_seam():

@@ -81,10 +81,10 @@ def test_memory_has_no_gradient_and_its_rows_are_taken_and_joined(net):
     assert memory.batch_size == 3
     assert not any(tensor.requires_grad for tensor in memory.tensors().values())
     parts = [memory.rows(rows).tensors() for rows in (slice(2), slice(2, 3))]
-    restored = net.empty_memory(1).restored(join_rows(memory.rows(slice(1)), parts)).to("cpu")
+    restored = net.empty_memory(1).restore(join_rows(memory.rows(slice(1)), parts)).to("cpu")
     assert_same_memory(restored, memory)
     assert_same_memory(memory.rows(torch.tensor([2, 0])), net(TOKENS[[2, 0]])[1])
-    assert_same_memory(memory.resized(EvalLengths().resolve(net.config)), memory)
+    assert_same_memory(memory.resize(EvalLengths().resolve(net.config)), memory)
 
 
 def test_evaluation_without_memory_starts_each_segment_afresh(net):

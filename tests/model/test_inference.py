@@ -103,7 +103,7 @@ def test_a_segment_without_tokens_changes_nothing_and_no_rows_give_no_logits(mak
 
 def test_buffer_is_rarely_moved(make_net, monkeypatch):
     moves, move = [], KeyValueCache._move
-    monkeypatch.setattr(inference_module, "SLACK", 16)
+    monkeypatch.setattr(inference_module, "MIN_SEGMENT", 16)
     monkeypatch.setattr(KeyValueCache, "_move", lambda *args: moves.append(1) or move(*args))
     check_equal(make_net, segments=[1] * 80, mem_len=5)
     assert 1 <= len(moves) <= 1 + 80 / 16
@@ -111,8 +111,8 @@ def test_buffer_is_rarely_moved(make_net, monkeypatch):
 
 @pytest.mark.parametrize("segments", [[1] * 40, [7] * 6, [33, 5, 2]])
 def test_long_memory_grows_with_the_tokens_read(make_net, monkeypatch, segments):
-    monkeypatch.setattr(inference_module, "ROOM", 4)
-    monkeypatch.setattr(inference_module, "SLACK", 2)
+    monkeypatch.setattr(inference_module, "FIRST_CAPACITY", 4)
+    monkeypatch.setattr(inference_module, "MIN_SEGMENT", 2)
     net, tokens = make_net(), torch.randint(11, (3, sum(segments)))
     reader = CachedReader(net)
     with torch.inference_mode():
@@ -162,7 +162,7 @@ def test_tensors_of_a_cache_restore_it(make_net, lengths, documents):
     doc_pos, empty = document_positions(9), reader.empty_memory(3, EvalLengths(*lengths))
     _, cache = read(reader, empty, tokens, [4, 5], doc_pos if documents else None)
     saved = {name: tensor.clone() for name, tensor in cache.tensors().items()}
-    restored = reader.empty_memory(1, EvalLengths(7, *lengths[1:])).restored(saved)
+    restored = reader.empty_memory(1, EvalLengths(7, *lengths[1:])).restore(saved)
     assert (restored.mem_len, restored.clamp_len, restored.same_length) == lengths
     assert torch.equal(restored.filled_B, cache.filled_B)
     assert restored.is_even == (cache.is_even or lengths[0] == 0)

@@ -15,7 +15,7 @@ def empty_memory(n_layer, batch_size, mem_len, *lengths) -> Memory:
 
 
 def remember(memory: Memory, h: torch.Tensor, doc_pos=None, n_reread=0) -> Memory:
-    return memory.updated(h, memory.attention_mask(h.size(2), doc_pos), n_reread)
+    return memory.update(h, memory.attention_mask(h.size(2), doc_pos), n_reread)
 
 
 def states(start: int, stop: int) -> torch.Tensor:
@@ -99,7 +99,7 @@ def test_memory_has_no_gradient_and_no_larger_storage_than_its_states():
 @pytest.mark.parametrize("mem_len", [0, 1, 3, 4, 9])
 def test_resized_memory_holds_the_newest_states(mem_len):
     lengths = ContextLengths(mem_len, 4, "mem_len")
-    memory = remember(empty_memory(2, 3, 4), states(0, 3)).resized(lengths)
+    memory = remember(empty_memory(2, 3, 4), states(0, 3)).resize(lengths)
     assert (memory.mem_len, memory.clamp_len, memory.same_length) == lengths
     assert torch.equal(newest_filled(memory), states(3 - min(mem_len, 3), 3))
 

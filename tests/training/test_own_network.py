@@ -98,7 +98,7 @@ def test_rows_of_a_memory_are_joined_in_their_dimension(net, make_net):
     for model in (net, make_net(), make_net(mem_len=0)):
         _, memory = model(torch.randint(11, (5, 4)))
         parts = [memory.rows(rows).tensors() for rows in (slice(2), slice(2, 3), slice(3, 5))]
-        joined = memory.rows(slice(1)).restored(join_rows(memory.rows(slice(1)), parts))
+        joined = memory.rows(slice(1)).restore(join_rows(memory.rows(slice(1)), parts))
         for name, tensor in memory.tensors().items():
             assert torch.equal(joined.tensors()[name], tensor)
 

@@ -114,7 +114,7 @@ class TensorProgram(nn.Module):
 class SlicedMemory(Memory):
     """A memory that is updated alike for segments shorter and longer than itself."""
 
-    def updated(self, states: list[Tensor], mask_BLS: Tensor, n_reread: int = 0) -> Memory:
+    def update(self, states: list[Tensor], mask_BLS: Tensor, n_reread: int = 0) -> Memory:
         # The last M of [m o h], without a branch on L; it copies more than Memory does.
         h_NBSD = torch.cat([self.h_NBMD, torch.stack(states)], dim=2)
         filled_B = count_filled(self.filled_B, mask_BLS, n_reread, self.mem_len)

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from ..runs.listing import find_runs, load_run, written_at
+from ..runs.listing import find_runs, find_write_time, load_run
 from ..tables import align_columns
 
 
@@ -17,7 +17,7 @@ def runs_command(root: str = "runs") -> None:
         facts = load_run(folder).facts
         best = next((name for name in facts if name.startswith("best validation")), "")
         cells = [facts.get(name) or "-" for name in ("state", "steps", "parameters", best)]
-        date = datetime.fromtimestamp(written_at(folder)).strftime("%Y-%m-%d %H:%M")
+        date = datetime.fromtimestamp(find_write_time(folder)).strftime("%Y-%m-%d %H:%M")
         unit = best.removeprefix("best validation ").strip("()")
         lines.append([str(folder), date, *cells, unit])
     print(align_columns(lines))

@@ -9,7 +9,7 @@ from ..checkpoints.loading import LoadedCheckpoint, check_weights, interpret_fil
 from ..checkpoints.saving import KEY, verify_checkpoint
 from ..data.vocab import Vocabulary
 from ..errors import CheckpointError
-from ..model import TransformerXL
+from ..model import Network
 from ..runs.folder import CONVERTED, find_checkpoint
 from .huggingface import MODEL_TYPE, load_huggingface
 from .nvidia import STAND_INS, load_nvidia_checkpoint
@@ -17,7 +17,7 @@ from .original import load_original
 
 
 class AnyCheckpoint(NamedTuple):
-    model: TransformerXL
+    model: Network
     """In eval mode."""
     vocab: Vocabulary | None
     ours: LoadedCheckpoint | None = None

@@ -1,4 +1,4 @@
-"""Downloads with resume and checksums; the only code that uses the network."""
+"""Downloads with resume and checksums."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A prepared text on disk, memory-mapped, with a manifest; and texts to score."""
+"""A prepared text in a folder or at a URL, with its manifest; and texts to score."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -21,7 +21,7 @@ from .vocab.base import Piece
 T = TypeVar("T")
 BLOCK = 1 << 20  # bytes; a power of two, so that no id spans two blocks
 SUM = 8  # bytes of a block's checksum
-OPEN_PARTS = 256  # parts whose files are open at a time: more than the rows of a batch
+OPEN_PARTS = 256  # parts whose files are open at a time
 START = np.dtype("int64")
 
 

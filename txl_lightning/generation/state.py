@@ -180,7 +180,7 @@ def load_state(
     saved_ext_len, n_read = (int(tensors.pop(name)) for name in ("ext_len", "n_read"))
     tensors = {name: tensor.to(find_device(model)) for name, tensor in tensors.items()}
     tokens_BL = tensors.pop("tokens_BL")
-    memory = make_reader(model).empty_memory(1).restored(tensors)
+    memory = make_reader(model).empty_memory(1).restore(tensors)
     saved = getattr(memory, "mem_len", None)
     require(mem_len in (None, saved), "mem_len", mem_len, f"{saved}, as in {path}")
     require(ext_len in (None, saved_ext_len), "ext_len", ext_len, f"{saved_ext_len}, as in {path}")

@@ -103,7 +103,7 @@ class Softmax(nn.Module):
         """Return -log p of each target, nats_BL, at least float32; targets may be on the host."""
         h_YD = h_BLD.flatten(0, -2)
         target_Y = targets_BL.flatten().to(h_YD.device, non_blocking=True)
-        return chunked_nats(self, h_YD, target_Y, self.chunk_size).view(targets_BL.shape)
+        return score_chunks(self, h_YD, target_Y, self.chunk_size).view(targets_BL.shape)
 
 
 class AdaptiveSoftmax(nn.Module):
@@ -143,11 +143,11 @@ class AdaptiveSoftmax(nn.Module):
         cluster_Y = sum(target_Y >= ids.start for ids in self.ids[1:])
         # The first softmax is over the frequent tokens and the other clusters.
         first_Y = np.where(cluster_Y == 0, target_Y, len(self.ids[0]) - 1 + cluster_Y)
-        nats_Y = chunked_nats(first, h_YD, send(first_Y), self.chunk_size)
+        nats_Y = score_chunks(first, h_YD, send(first_Y), self.chunk_size)
         for i, tail in enumerate(tails, start=1):
             index_Y = np.flatnonzero(cluster_Y == i)
             row_Y, index_Y = send(target_Y[index_Y] - self.ids[i].start), send(index_Y)
-            tail_Y = chunked_nats(tail, h_YD[index_Y], row_Y, self.chunk_size)
+            tail_Y = score_chunks(tail, h_YD[index_Y], row_Y, self.chunk_size)
             nats_Y = nats_Y.index_add(0, index_Y, tail_Y)
         return nats_Y.view(targets_BL.shape)
 
@@ -205,7 +205,7 @@ def at_least_float32(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def chunked_nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor, chunk_size: int | None) -> Tensor:
+def score_chunks(scorer: Scorer, h_YD: Tensor, target_Y: Tensor, chunk_size: int | None) -> Tensor:
     """Return nats_Y with the logits of `chunk_size` tokens at once, recomputed for gradients."""
     if chunk_size is None or chunk_size >= len(target_Y):
         return nats(scorer, h_YD, target_Y)

@@ -53,10 +53,10 @@ class AnyMemory(Protocol):
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors to save; all that have one dimension for the rows."""
 
-    def restored(self, tensors: dict[str, Tensor]) -> Self:
+    def restore(self, tensors: dict[str, Tensor]) -> Self:
         """Return the memory saved by `tensors`, perhaps of another number of rows."""
 
-    def resized(self, lengths: ContextLengths) -> Self:
+    def resize(self, lengths: ContextLengths) -> Self:
         """Return a memory of other lengths, for a run that continues with another mem_len."""
 
 

@@ -24,8 +24,8 @@ from .memory import Memory, attention_mask, count_filled, farthest_state
 from .positions import DistanceTerms
 from .transformer_xl import Layer, TransformerXL
 
-SLACK = 256  # smallest segment length for which slots and distance terms are prepared
-ROOM = 8192  # number of states for which they are prepared at first, if mem_len is larger
+MIN_SEGMENT = 256  # smallest segment length for which slots and distance terms are prepared
+FIRST_CAPACITY = 8192  # number of states for which they are prepared at first, if mem_len is larger
 
 
 class CachedReader:
@@ -87,12 +87,12 @@ class CachedReader:
         expected = self.config.n_layer, self.config.n_head, self.config.head_width
         network = f"{expected}, as in the network"
         require(sizes == expected, "memory", f"(n_layer, n_head, d_head) {sizes}", network)
-        cache = memory.with_room(tgt_len).with_terms(tgt_len, self.net.positions)
+        cache = memory.reserve_slots(tgt_len).prepare_terms(tgt_len, self.net.positions)
         mask = cache.attention_mask(tgt_len, doc_pos_BL)
         h_BLD = self.net.embedding(tokens_BL) * self.config.d_model**0.5
         for layer, cached in zip(self.net.layers, cache.layers(tgt_len), strict=True):
             h_BLD = read_layer(layer, h_BLD, cached, mask, self.workspace)
-        return self.net.final_norm(h_BLD), cache.updated(tgt_len, mask, n_reread)
+        return self.net.final_norm(h_BLD), cache.update(tgt_len, mask, n_reread)
 
 
 CachedLayer = tuple[Tensor, Tensor, DistanceTerms]
@@ -171,7 +171,7 @@ class KeyValueCache:
         states = {"k_NHBKM": k_NHBKM, "v_NHBMK": v_NHBMK}
         return states | {"filled_B": self.filled_B, "mem_len": mem_len}
 
-    def restored(self, tensors: dict[str, Tensor]) -> KeyValueCache:
+    def restore(self, tensors: dict[str, Tensor]) -> KeyValueCache:
         """Return the cache saved by `tensors`, with the lengths of this one."""
         n_kept, filled_B = tensors["k_NHBKM"].size(-1), tensors["filled_B"]
         return replace(
@@ -189,8 +189,8 @@ class KeyValueCache:
         if index_B is not None:
             k, v = k.index_select(2, index_B), v.index_select(2, index_B)
         # At least half of the slots stay free, so that the buffer is rarely copied.
-        room = self._room(tgt_len)
-        n_slot = room + max(room, 2 * tgt_len, SLACK)
+        capacity = self._choose_capacity(tgt_len)
+        n_slot = capacity + max(capacity, 2 * tgt_len, MIN_SEGMENT)
         # A tensor made under inference_mode could not be written to outside of it.
         with torch.inference_mode(False):
             k_NHBKC = k.new_empty(*k.shape[:-1], n_slot)
@@ -198,28 +198,28 @@ class KeyValueCache:
         k_NHBKC[..., : self.n_kept], v_NHBCK[..., : self.n_kept, :] = k, v
         return replace(self, buffer=Buffer(k_NHBKC, v_NHBCK, self.n_kept), end=self.n_kept)
 
-    def with_room(self, tgt_len: int) -> KeyValueCache:
+    def reserve_slots(self, tgt_len: int) -> KeyValueCache:
         """Return the same states with slots for a segment after them."""
         fits = self.end + tgt_len <= self.buffer.v_NHBCK.size(3)
         # Another continuation of this cache may have written beyond its end.
         return self if fits and self.buffer.used == self.end else self._move(tgt_len)
 
-    def with_terms(self, tgt_len: int, positions: nn.Module) -> KeyValueCache:
+    def prepare_terms(self, tgt_len: int, positions: nn.Module) -> KeyValueCache:
         """Return the same states with the distance terms of a segment of this length."""
-        if self.terms_N and self.terms_N[0].n_distance >= self._n_distance(self.n_kept, tgt_len):
+        if self.terms_N and self.terms_N[0].n_distance >= self._count_terms(self.n_kept, tgt_len):
             return self
-        # At least SLACK tokens: rounding depends on the count, and a text may continue.
-        count = self._n_distance(self._room(tgt_len), max(tgt_len, SLACK))
+        # At least MIN_SEGMENT tokens: rounding depends on the count, and a text may continue.
+        count = self._count_terms(self._choose_capacity(tgt_len), max(tgt_len, MIN_SEGMENT))
         distance_E = torch.arange(count - 1, -1, -1, device=self.filled_B.device)
         terms_N = positions(distance_E.clamp(min=0, max=self.clamp_len))
         values = self.buffer.v_NHBCK
         return replace(self, terms_N=tuple(lay_out_terms(terms, values) for terms in terms_N))
 
-    def _room(self, tgt_len: int) -> int:
+    def _choose_capacity(self, tgt_len: int) -> int:
         """Return mem_len or, if it is large, a power of two that is enough after the segment."""
-        return min(self.mem_len, max(ROOM, 1 << (self.n_kept + tgt_len - 1).bit_length()))
+        return min(self.mem_len, max(FIRST_CAPACITY, 1 << (self.n_kept + tgt_len - 1).bit_length()))
 
-    def _n_distance(self, n_kept: int, tgt_len: int) -> int:
+    def _count_terms(self, n_kept: int, tgt_len: int) -> int:
         # Terms beyond clamp_len are equal; the farthest L stand for all of them.
         count = n_kept + tgt_len + 1
         return count if self.clamp_len is None else min(count, self.clamp_len + tgt_len)
@@ -228,7 +228,7 @@ class KeyValueCache:
         """Return the visible states of each layer, with slots for the segment."""
         self.buffer.used = self.end + tgt_len
         slots = self.buffer.slots(self.end - self.n_kept, self.buffer.used)
-        count = self._n_distance(self.n_kept, tgt_len)
+        count = self._count_terms(self.n_kept, tgt_len)
         terms_N = [terms.nearest(count) for terms in self.terms_N]
         return list(zip(*slots, terms_N, strict=True))
 
@@ -245,7 +245,7 @@ class KeyValueCache:
         n_far = 0 if farthest is None else max(n_state - 1 - farthest, 0)
         return Mask(mask_BLS, dtype, ((0, n_far), (self.n_kept + 1, n_state)))
 
-    def updated(self, tgt_len: int, mask: Mask, n_reread: int = 0) -> KeyValueCache:
+    def update(self, tgt_len: int, mask: Mask, n_reread: int = 0) -> KeyValueCache:
         """Return the cache after a segment, without the last n_reread tokens."""
         n_kept = min(self.n_kept + tgt_len - n_reread, self.mem_len)
         self.buffer.used = end = self.end + tgt_len - n_reread

@@ -63,7 +63,7 @@ class Memory:
         farthest, device = self.mem_len + tgt_len, self.filled_B.device
         return torch.arange(farthest, -1, -1, device=device).clamp(min=0, max=self.clamp_len)
 
-    def updated(self, states: Sequence[Tensor], mask_BLS: Tensor, n_reread: int = 0) -> Memory:
+    def update(self, states: Sequence[Tensor], mask_BLS: Tensor, n_reread: int = 0) -> Memory:
         """Return SG([m o h])[-M:], without the last n_reread tokens: the next segment reads them.
 
         `states` are the h_BLD of each layer for the segment of `mask_BLS`.
@@ -77,7 +77,7 @@ class Memory:
         filled_B = count_filled(self.filled_B, mask_BLS, n_reread, self.mem_len)
         return replace(self, h_NBMD=h_NBMD, filled_B=filled_B)
 
-    def resized(self, lengths: ContextLengths) -> Memory:
+    def resize(self, lengths: ContextLengths) -> Memory:
         """Return a memory of other lengths with the newest of these states."""
         h_NBMD, n_new = self.h_NBMD, lengths.mem_len - self.mem_len
         if n_new:
@@ -98,7 +98,7 @@ class Memory:
         """Return the tensors to save."""
         return {"h_NBMD": self.h_NBMD, "filled_B": self.filled_B}
 
-    def restored(self, tensors: dict[str, Tensor]) -> Memory:
+    def restore(self, tensors: dict[str, Tensor]) -> Memory:
         """Return the memory saved by `tensors`, with the lengths of this one."""
         return replace(self, h_NBMD=tensors["h_NBMD"], filled_B=tensors["filled_B"])
 

@@ -131,7 +131,7 @@ class TransformerXL(nn.Module):
                 states.append(h_BLD)
         # Memory is of the layer below in the paper, of the same layer in Ding et al. 2021.
         cached = states[1:] if self.config.memory_source == "same_layer" else states[:-1]
-        return self.drop(self.final_norm(h_BLD)), memory.updated(cached, mask_BLS, n_reread)
+        return self.drop(self.final_norm(h_BLD)), memory.update(cached, mask_BLS, n_reread)
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> Memory:
         """Return an empty memory, with the lengths of training by default."""

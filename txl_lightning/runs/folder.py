@@ -20,7 +20,7 @@ from .wandb_api import fetch_artifact
 CONFIG, METRICS, STATE, VOCAB = "config.yaml", "metrics.csv", "run.json", "vocab.json"
 CHECKPOINTS, BEST, LAST = "checkpoints", "best.ckpt", "last.ckpt"
 PREVIOUS = "previous.ckpt"  # the last.ckpt of an earlier step
-CONVERTED = "config.json"  # settings of the network; only a folder that convert wrote has this file
+CONVERTED = "config.json"  # settings of the network in a converted folder
 
 
 def find_checkpoint(path: str | Path) -> Path:

@@ -46,12 +46,12 @@ class Run:
 def find_runs(root: str, key: str) -> list[Path]:
     """Return the folders of runs in a folder, or itself, the one written last at the end."""
     configs = local_path(key, root).rglob(CONFIG)
-    folders = [path.parent for path in configs if written_at(path.parent)]
+    folders = [path.parent for path in configs if find_write_time(path.parent)]
     require(bool(folders), key, root, "a folder with runs, which fit writes")
-    return sorted(folders, key=lambda folder: (written_at(folder), folder))
+    return sorted(folders, key=lambda folder: (find_write_time(folder), folder))
 
 
-def written_at(folder: Path) -> float:
+def find_write_time(folder: Path) -> float:
     """Return when a run was last written to, in seconds since 1970; 0 for any other folder."""
     files = [folder / name for name in (STATE, METRICS)]
     return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)

@@ -68,7 +68,7 @@ HYPERBAND = "type hyperband, min_iter or max_iter and s, and a whole number eta 
 PARAMETER_KEYS = {"distribution", "value", "values", "min", "max", "q", "mu", "sigma"}
 PARAMETER = "value, values, or a distribution of numbers (for YAML 1e-4 is a text, 1.0e-4 a number)"
 HEARTBEAT, GRACE = 60, 300
-"""Seconds between two signs of life of a trial in a database, and after which it is dead."""
+"""Seconds between heartbeats of a trial in a database, and after which its machine has died."""
 MAX_RETRIES = 3  # retries of a trial whose machine has died
 CONNECTIONS = 5
 """Tries to open a database, one second apart: two processes may make its tables at once."""
@@ -121,15 +121,15 @@ class Sweep:
         return None
 
     def keep_alive(self, trial: Trial) -> None:
-        """Record a sign of life of a trial in a database; UpdateFinishedTrialError if too late."""
+        """Record a heartbeat of a trial in a database; UpdateFinishedTrialError if too late."""
         if isinstance(self.storage, RDBStorage):
             if self.study.trials[trial.number].state.is_finished():
                 raise UpdateFinishedTrialError
             # Private: Optuna's own loop runs a trial as a function, not as a process.
             self.storage.record_heartbeat(trial._trial_id)
 
-    def retry_dead_trials(self) -> None:
-        """Fail the trials without a sign of life for GRACE seconds, and queue each again."""
+    def retry_lost_trials(self) -> None:
+        """Fail the trials without a heartbeat for GRACE seconds, and queue each again."""
         optuna.storages.fail_stale_trials(self.study)
 
     def suggest_parameters(self, trial: Trial) -> dict[str, Any]:

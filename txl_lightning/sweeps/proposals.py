@@ -34,7 +34,7 @@ def make_sampler(study: Study, trial: Trial, config: Mapping[str, Any], seed: in
 
 
 def first_number(trial: FrozenTrial) -> int:
-    """Return the number of a trial, or of the dead one that it retries."""
+    """Return the number of a trial, or of the one that it retries."""
     number = RetryHeartbeatStaleTrialCallback.retried_trial_number(trial)
     return trial.number if number is None else number
 

@@ -2,7 +2,7 @@
 
 A trial's folder has two locks, which the kernel releases when their holders end: owner.lock of the
 sweep, and process.lock of the sweep and its fit, which is all that a fit of a killed sweep holds.
-The same machine so continues a trial at once. In a database each trial also gives signs of life; if
+The same machine so continues a trial at once. In a database each trial also records heartbeats; if
 they stop, another machine runs it again from its beginning, under a new number.
 """
 
@@ -49,7 +49,7 @@ def run_trials(
             try:
                 runner.run()
             except UpdateFinishedTrialError:
-                runner.tell_user(f": no sign of life for {engine.GRACE} s; another machine runs it")
+                runner.tell_user(f": no heartbeat for {engine.GRACE} s; another machine runs it")
             finally:
                 with sweep.lock:
                     write_results(sweep)
@@ -59,7 +59,7 @@ def run_trials(
 def claim_trial(sweep: Sweep, limit: int | None) -> "TrialRunner | None":
     """Return a trial whose sweep was stopped or killed, otherwise a new one."""
     with sweep.lock:
-        sweep.retry_dead_trials()
+        sweep.retry_lost_trials()
         for trial in sweep.study.get_trials(states=(TrialState.RUNNING,)):
             # The locks of another machine are not seen here.
             if trial.user_attrs.get("place", place := describe_place(sweep)) == place:

@@ -48,7 +48,7 @@ class MemoryBank:
             return self.reader.empty_memory(batch_size, self.eval_lengths)
         if stage != "train":
             return memory
-        memory = memory.resized(EvalLengths().resolve(self.net.config))
+        memory = memory.resize(EvalLengths().resolve(self.net.config))
         dtypes = [self.net.compute_dtype] if hasattr(self.net, "compute_dtype") else []
         return memory.to(find_device(self.net), *dtypes)
 
@@ -92,7 +92,7 @@ def segment_loss(
         part_BL, part_memory = checkpoint(segment_loss, *inputs, use_reentrant=False)
         nats.append(part_BL)
         memories.append(part_memory.tensors())
-    return torch.cat(nats), memory.restored(join_rows(part_memory, memories))
+    return torch.cat(nats), memory.restore(join_rows(part_memory, memories))
 
 
 def compile_in_place(net: Network) -> None:

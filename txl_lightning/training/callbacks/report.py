@@ -69,7 +69,7 @@ class Report(Callback):
         self, probe: ValidationProbe, html: bool = True, defaults: Mapping[str, Any] | None = None
     ) -> None:
         self.probe, self.html, self.defaults = probe, html, defaults or {}
-        self.folder, self.written_at = Path(), -math.inf
+        self.folder, self.last_write = Path(), -math.inf
 
     def on_fit_start(self, trainer: Trainer, *_: Any) -> None:
         self.folder = run_folder(trainer)
@@ -80,7 +80,7 @@ class Report(Callback):
     def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
         if module.is_fitting and self.html:
             self.attempt(self.save_pictures, trainer)
-            if time.monotonic() - self.written_at > MIN_SECONDS_BETWEEN_PAGES:
+            if time.monotonic() - self.last_write > MIN_SECONDS_BETWEEN_PAGES:
                 self.attempt(self.write_page, trainer, "training")
 
     def on_train_end(self, trainer: Trainer, *_: Any) -> None:
@@ -126,7 +126,7 @@ class Report(Callback):
     def write_page(self, trainer: Trainer, state: str) -> None:
         page = self.render(trainer, read_metrics(self.folder, trainer.loggers), state)
         write_text(page, self.folder / "report.html")
-        self.written_at = time.monotonic()
+        self.last_write = time.monotonic()
 
     def render(self, trainer: Trainer, metrics: RunMetrics, state: str) -> str:
         module, rows, probe = trainer.lightning_module, metrics.validations, self.probe

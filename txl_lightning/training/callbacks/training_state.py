@@ -200,12 +200,12 @@ def restore(state: State, trainer: Trainer, module: LanguageModel) -> None:
         memory = module.net.empty_memory(1)
         if state["format"] == 1:  # which has other names, in this order
             tensors = dict(zip(memory.tensors(), tensors.values(), strict=True))
-        memory = memory.restored(tensors)
+        memory = memory.restore(tensors)
         n_row = memory.batch_size // trainer.world_size
         memory = memory.rows(slice(rank * n_row, (rank + 1) * n_row))
         # Copies, because the tensors may be those of a file that training replaces.
         copies = {name: tensor.clone() for name, tensor in memory.tensors().items()}
-        module.memory_bank.committed["train", 0] = memory.restored(copies)
+        module.memory_bank.committed["train", 0] = memory.restore(copies)
     if not ranks:
         return
     if len(ranks) == trainer.world_size:

@@ -44,11 +44,11 @@ UPWARD = {("checkpoints/__init__.py", "convert")}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def package_of(path: Path) -> str:
+def find_package(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported_modules(path: Path) -> set[tuple[str, ...]]:
+def list_imported_modules(path: Path) -> set[tuple[str, ...]]:
     """Return the dotted names, as tuples, of everything that a file imports."""
     package = ("txl_lightning", *path.relative_to(PACKAGE).parts[:-1])
     names = set()
@@ -62,8 +62,8 @@ def imported_modules(path: Path) -> set[tuple[str, ...]]:
     return names
 
 
-def imported_rooms(path: Path) -> set[str]:
-    names = imported_modules(path)
+def list_imported_packages(path: Path) -> set[str]:
+    names = list_imported_modules(path)
     return {name[1] for name in names if name[0] == "txl_lightning"} & LAYERS.keys()
 
 
@@ -71,24 +71,24 @@ def count_lines(paths) -> int:
     return sum(len(path.read_text().splitlines()) for path in paths)
 
 
-def test_a_room_imports_only_from_lower_floors():
+def test_a_package_imports_only_from_lower_layers():
     for path in FILES:
-        here, name = package_of(path), str(path.relative_to(PACKAGE))
-        for other in imported_rooms(path) - {here}:
+        here, name = find_package(path), str(path.relative_to(PACKAGE))
+        for other in list_imported_packages(path) - {here}:
             # Files of the lowest layer are one package.
             is_lower = LAYERS[other] < LAYERS[here] or LAYERS[other] == 0
             assert is_lower or (name, other) in UPWARD, f"{path}: {here} imports {other}"
 
 
-def test_the_network_imports_torch_and_no_other_room_but_errors_and_imports():
+def test_the_network_imports_torch_and_no_other_package_but_errors_and_imports():
     for path in (PACKAGE / "model").rglob("*.py"):
-        assert imported_rooms(path) <= {"model", "errors", "imports"}, path
+        assert list_imported_packages(path) <= {"model", "errors", "imports"}, path
 
 
-def test_each_room_stays_within_its_line_budget():
+def test_each_package_stays_within_its_line_budget():
     lines = dict.fromkeys(BUDGETS, 0)
     for path in FILES:
-        package = package_of(path)
+        package = find_package(path)
         lines[package if package in BUDGETS else "top"] += count_lines([path])
     over = {package: (n, BUDGETS[package]) for package, n in lines.items() if n > BUDGETS[package]}
     assert not over
@@ -111,7 +111,7 @@ def test_no_two_files_have_one_name():
 
 def test_a_package_is_imported_only_in_its_places():
     for packages, places in PLACES.items():
-        users = {p for p in FILES if {name[0] for name in imported_modules(p)} & set(packages)}
+        users = {p for p in FILES if {name[0] for name in list_imported_modules(p)} & set(packages)}
         names = {path.relative_to(PACKAGE) for path in users}
         assert {str(n) if str(n) in places else n.parts[0] for n in names} <= places, packages
 
