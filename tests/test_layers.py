@@ -21,11 +21,11 @@ LAYERS = {
 # The present line counts; the goals are 13,000 in all and 14,000 of tests. Lower a budget with
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
-    "top": 1268, "model": 2735, "data": 3921, "evaluation": 401, "generation": 671,
-    "runs": 497, "checkpoints": 1044, "convert": 512, "analysis": 722, "training": 3693,
-    "sweeps": 695, "hub": 556, "commands": 1900,
+    "top": 1265, "model": 2722, "data": 3921, "evaluation": 399, "generation": 669,
+    "runs": 493, "checkpoints": 1042, "convert": 512, "analysis": 713, "training": 3683,
+    "sweeps": 693, "hub": 556, "commands": 1896,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_615, 22_814, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_564, 22_830, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
