@@ -10,6 +10,7 @@ bias of a GRUGate                                 2
 every other bias                                  0
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -48,18 +49,11 @@ def layer_norm(config: TransformerXLConfig) -> nn.LayerNorm:
     return nn.LayerNorm(config.d_model, config.norm_eps)
 
 
-def make_residual(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module, nn.Module]:
+def make_residual(config: TransformerXLConfig) -> tuple[nn.Module, Callable, nn.Module]:
     """Return the norm before a sublayer, its residual connection, and the norm after it."""
     norm, same = layer_norm(config), nn.Identity()
-    residual = GRUGate(config) if config.gate == "gru" else ResidualSum()
+    residual = GRUGate(config) if config.gate == "gru" else torch.add
     return (same, residual, norm) if config.norm == "post" else (norm, residual, same)
-
-
-class ResidualSum(nn.Module):
-    """The sum of a state h and a sublayer's output y."""
-
-    def forward(self, h_BLD: Tensor, y_BLD: Tensor) -> Tensor:
-        return h_BLD + y_BLD
 
 
 class GRUGate(nn.Module):

@@ -67,6 +67,16 @@ def shift(score_BHLT: Tensor) -> Tensor:
     return score_BHLT.reshape(*BH, L * T)[..., L:].view(*BH, L, T - 1)
 
 
+def unshift(score_BHLS: Tensor) -> Tensor:
+    """Return the gradient of the input of `shift`, given that of its output: d_BHLT."""
+    *BH, L, S = score_BHLS.shape
+    # Both have the same order; the L first entries of the input are unused.
+    d_BHX = score_BHLS.new_empty(*BH, L * (S + 1))
+    d_BHX[..., :L] = 0
+    d_BHX[..., L:] = score_BHLS.flatten(-2)
+    return d_BHX.view(*BH, L, S + 1)
+
+
 class Sinusoidal(nn.Module):
     """Section 3.3: keys projected from fixed sinusoids of distance, with biases u and v."""
 

@@ -10,7 +10,7 @@ Layer n, for the states h = h^(n-1) of a segment and the memory m = m^(n-1) (Sec
     a        = Masked-Softmax(A / sqrt(K)) v                          Memory.attention_mask
     o        = LayerNorm(h + a W_o)                                   Layer
     h^n      = LayerNorm(o + max(0, o W_1 + b_1) W_2 + b_2)           FeedForward
-    m^(n-1) <- the last M states of h~                                Memory.updated
+    m^(n-1) <- the last M states of h~                                Memory.update
 
 r_(i-j) = W_r R_(i-j), u and v, or the equivalents of other schemes, are in positions.py.
 
@@ -170,7 +170,7 @@ class Layer(nn.Module):
         self, h_BLD: Tensor, memory_BMD: Tensor, terms: DistanceTerms, mask_BLS: Tensor
     ) -> Tensor:
         memory_BMD, h_BLD = terms.add_positions(memory_BMD, h_BLD)  # absolute schemes only
-        # h~ = [SG(m) o h], in two parts; SG, the stop-gradient, is applied in Memory.updated.
+        # h~ = [SG(m) o h], in two parts; SG, the stop-gradient, is applied in Memory.update.
         context = self.norm_before(memory_BMD), self.norm_before(h_BLD)
         query_BLD = context[1] if self.norms_queries else h_BLD
         attention_BLD = self.attention(query_BLD, context, terms, mask_BLS)

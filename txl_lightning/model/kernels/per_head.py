@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..parts import multiply_heads, uses_onednn
-from ..positions import DistanceTerms, shift
+from ..positions import DistanceTerms, shift, unshift
 from .cached import Mask, tiles
 
 Tile = tuple[slice, slice]  # heads and rows
@@ -183,12 +183,3 @@ class Gradients:
         scaled = (self.q_BLHK, u_HK, v_HK, b_TH)
         d_q, d_u, d_v, d_b = (None if each is None else each.mul_(scale) for each in scaled)
         return d_q, self.kv_BS2HK, d_u, d_v, r_THK, d_b
-
-
-def unshift(score_XLS: Tensor) -> Tensor:
-    """Return the gradient of the input of `shift`, given that of its output: near_XLT."""
-    X, L, S = score_XLS.shape
-    near_XY = score_XLS.new_empty(X, L * (S + 1))
-    near_XY[:, :L] = 0
-    near_XY[:, L:] = score_XLS.flatten(1)
-    return near_XY.view(X, L, S + 1)

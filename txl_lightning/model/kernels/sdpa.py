@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..positions import DistanceTerms, shift
+from ..positions import DistanceTerms, shift, unshift
 
 HEAD_MULTIPLES = {"cuda": 8}
 """Other head widths, such as 41, would be computed in float32, by PyTorch's slowest path."""
@@ -81,12 +81,7 @@ class MaskedShift(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_BHLS: Tensor) -> tuple[Tensor, None]:
-        B, H, L, S = d_BHLS.shape
-        # Both have the same order: the L first entries of a head's scores by distance are unused.
-        d_HBX = d_BHLS.new_empty(H, B, L * (S + 1))
-        d_HBX[..., :L] = 0
-        d_HBX[..., L:] = d_BHLS.transpose(0, 1).flatten(2)
-        return d_HBX.view(H, B, L, S + 1), None
+        return unshift(d_BHLS.transpose(0, 1)), None
 
 
 def correct_backends(device: torch.device) -> AbstractContextManager:
