@@ -69,7 +69,7 @@ def test_a_state_of_a_network_with_bfloat16_weights_keeps_its_precision(make_net
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"weights_sha256": "x"}, DataError, "state_file: .*a: written with another checkpoint"),
+        ({"sha256": "x"}, DataError, "state_file: .*a: written with another checkpoint"),
         ({"mem_len": 7}, ValueError, "mem_len: invalid 7; expected 6, as in .*a"),
         ({"ext_len": 0}, ValueError, "ext_len: invalid 0; expected 2, as in"),
     ],
@@ -77,7 +77,7 @@ def test_a_state_of_a_network_with_bfloat16_weights_keeps_its_precision(make_net
 def test_a_state_of_another_checkpoint_or_length_is_refused(written, options, error, message):
     net, path = written
     with pytest.raises(error, match=message):
-        load_state(path, net, **{"weights_sha256": SHA256} | options)
+        load_state(path, net, **{"sha256": SHA256} | options)
 
 
 def test_a_damaged_file_or_another_kind_of_file_is_refused(written):

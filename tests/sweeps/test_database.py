@@ -214,7 +214,7 @@ def test_dead_trial_is_retried_with_its_values_and_only_so_often(tmp_path, monke
         while sweep.study.trials[trial.number].state == TrialState.RUNNING:
             assert time.monotonic() < stop
             time.sleep(0.1)
-            sweep.retry_lost_trials()
+            optuna.storages.fail_stale_trials(sweep.study)
         with pytest.raises(optuna.exceptions.UpdateFinishedTrialError):
             sweep.keep_alive(trial)
         assert len(sweep.study.trials) == retry + 1 + (retry < engine.MAX_RETRIES)

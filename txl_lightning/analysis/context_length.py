@@ -7,7 +7,6 @@ I models of the group   C context lengths   P positions (targets)   W = c + 1 to
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,40 +14,40 @@ from torch import Tensor
 
 from ..errors import require
 from ..model import EvalLengths, Network, eval_mode, find_device, make_reader
+from ..tables import Rows
 
+Nats = Mapping[str, np.ndarray]  # nats_CP of each model by its name
 THRESHOLD = 0.01  # smallest gain that counts (1 % in the paper)
 SEGMENT = 128
 SCORES = 1 << 24  # largest number of attention scores of a layer in memory
 
 
 def compute_recl(
-    nats: Mapping[str, np.ndarray],
-    control: Mapping[str, np.ndarray],
-    contexts: Sequence[int],
-    shares: Sequence[float],
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    nats: Nats, control: Nats, contexts: Sequence[int], shares: Sequence[float]
+) -> tuple[Rows, Rows]:
     """Return rows with each model's RECL, and rows with the gains it is derived from.
 
     If even the last gain is above the threshold, RECL is a lower bound, and `found` is False.
-    `nats` are each model's nats_CP; for each r, only the hardest fraction r of positions counts.
-    `control` has the same, without the first context, if the added tokens are unrelated: as gains
-    are never negative, these gain too. `recl_net` is computed from gains minus control gains.
+    For each r in `shares`, only the hardest fraction r of positions counts. `control` has the nats
+    without the first context, if the added tokens are unrelated: as gains are never negative, these
+    gain too. `recl_net` is computed from gains minus control gains.
     """
     nats_CIP, control_CIP = (np.stack(list(each.values()), axis=1) for each in (nats, control))
     short_CIP, recls, steps = nats_CIP[:-1], [], []
     for r in shares:
-        gains_KCI = [
+        gains_CI, control_gains_CI = (
             np.stack([compute_gain(*pair, r) for pair in zip(short_CIP, longer_CIP, strict=True)])
             for longer_CIP in (nats_CIP[1:], control_CIP)
-        ]
-        for model, *gains_KC in zip(nats, *(gain_CI.T for gain_CI in gains_KCI), strict=True):
-            keys, (gain_C, control_C) = {"model": model, "r": r}, gains_KC
+        )
+        for model, gain_C, control_C in zip(nats, gains_CI.T, control_gains_CI.T, strict=True):
+            keys = {"model": model, "r": r}
             recl, is_found = find_end(gain_C, contexts)
             recl_net, _ = find_end(gain_C - control_C, contexts)
             recls.append(keys | {"recl": recl, "found": is_found, "recl_net": recl_net})
-            for (short, long), *pair in zip(pairwise(contexts), *gains_KC, strict=True):
-                gains = dict(zip(("gain", "control"), map(float, pair), strict=True))
-                steps.append(keys | {"context": short, "longer": long} | gains)
+            gains = zip(pairwise(contexts), gain_C.tolist(), control_C.tolist(), strict=True)
+            for (short, longer), gain, unrelated in gains:
+                context = {"context": short, "longer": longer}
+                steps.append(keys | context | {"gain": gain, "control": unrelated})
     return recls, steps
 
 

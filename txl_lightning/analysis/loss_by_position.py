@@ -53,9 +53,8 @@ def count_warmup(n_token: int, mem_lens: Sequence[int], *, batch_size: int, tgt_
     if n_token < least:
         lengths = f"batch_size {batch_size}, tgt_len {tgt_len} and mem_lens up to {max(mem_lens)}"
         advice = "lower one of them, or give more text (--path, --tokens)"
-        raise DataError(
-            f"the text that is read has {n_token} tokens; {lengths} need {least}; {advice}"
-        )
+        found = f"the text that is read has {n_token} tokens"
+        raise DataError(f"{found}; {lengths} need {least}; {advice}")
     return n_warmup
 
 

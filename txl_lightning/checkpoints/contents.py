@@ -105,9 +105,8 @@ def require_tensors(path: Path, content: Any) -> dict[str, Tensor]:
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Write a safetensors file atomically, with the metadata that other codes expect."""
-    options = {"memory_format": torch.contiguous_format}
     # safetensors refuses tensors that share memory.
-    copies = {name: tensor.detach().cpu().clone(**options) for name, tensor in tensors.items()}
+    copies = {name: each.detach().cpu().contiguous().clone() for name, each in tensors.items()}
     # safetensors' save_file reports the system's error only as text.
     replace_file(path, lambda part: part.write_bytes(save(copies, {"format": "pt"})))
 
@@ -145,17 +144,13 @@ def require_size(vocab: Vocabulary, n_token: int) -> Vocabulary:
     return vocab
 
 
-def keep_tensors(*tensors: Tensor) -> Tensors:
-    return tensors
-
-
 class Part(NamedTuple):
     """A tensor of another code and the one or two of ours with its values, or the reverse."""
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
-    to_ours: Callable[..., Tensors] = keep_tensors
-    to_theirs: Callable[..., Tensors] = keep_tensors
+    to_ours: Callable[..., Tensors] = lambda *tensors: tensors
+    to_theirs: Callable[..., Tensors] = lambda *tensors: tensors
 
 
 class WeightMap(NamedTuple):
@@ -187,13 +182,11 @@ def map_own_weights(config: NetworkConfig) -> WeightMap:
 class SkipInit(TorchFunctionMode):
     """Leave weights without values: random ones take time, on the meta device 2 s of imports."""
 
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if getattr(function, "__module__", None) == nn.init.__name__:
+        if getattr(call, "__module__", None) == nn.init.__name__:
             return kwargs["tensor"]
-        return function(*args, **kwargs)
+        return call(*args, **kwargs)
 
 
 def make_empty_network(config: NetworkConfig) -> Network:
@@ -205,19 +198,8 @@ def make_empty_network(config: NetworkConfig) -> Network:
         raise ValueError(f"net: sizes beyond those of tensors: {error}") from error
 
 
-def load_weights(
-    theirs: Mapping[str, Tensor],
-    map_names: Callable[[NetworkConfig], WeightMap],
-    config: NetworkConfig,
-) -> Network:
-    """Build a network, in eval mode and the precision of its weights, from tensors of any code.
-
-    Shapes are checked before memory is allocated; errors are those of `match_weights`.
-    """
-    return build_network(match_weights(theirs, map_names, config), config)
-
-
 def build_network(ours: Mapping[str, Tensor], config: NetworkConfig) -> Network:
+    """Build a network, in eval mode and the precision of its weights, from `match_weights`."""
     with SkipInit():
         model = config.build()
     model = model.to(next(each.dtype for each in ours.values() if each.is_floating_point()))

@@ -19,15 +19,7 @@ from ..data.vocab.words import DEFAULTS
 from ..errors import CheckpointError, ClassError, DataError
 from ..files import load_yaml, sha256_file
 from ..model.contract import Network, NetworkConfig, describe_config, make_config
-from ..runs.folder import (
-    CHECKPOINTS,
-    CONFIG,
-    CONVERTED,
-    VOCAB,
-    find_checkpoint,
-    find_run_folder,
-    list_versions,
-)
+from ..runs import folder as runs
 from . import contents, saving
 
 FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
@@ -69,7 +61,7 @@ class LoadedCheckpoint:
 
     @property
     def run_folder(self) -> Path:
-        return find_run_folder(self.path)
+        return runs.find_run_folder(self.path)
 
     @cached_property
     def weights(self) -> dict[str, torch.Tensor]:
@@ -106,7 +98,7 @@ class LoadedCheckpoint:
         has changed since, is a DataError.
         """
         state, settings = self.saved.get("CorpusDataModule"), load_data_settings(self.path)
-        path = self.run_folder / CONFIG
+        path = self.run_folder / runs.CONFIG
         if state is None or not settings:
             missing = f"no {path} names its training text"
             raise DataError(f"ckpt_path: {self.path}: {missing}; {GIVE_TEXT}")
@@ -153,7 +145,7 @@ def load_checkpoint(path: str | Path) -> LoadedCheckpoint:
     A missing file is a ValueError; a file that is damaged, foreign or of a later release, a
     CheckpointError.
     """
-    path = find_checkpoint(path)
+    path = runs.find_checkpoint(path)
     if path.is_dir():
         return check_weights(load_folder(path))
     if not path.is_file():
@@ -165,8 +157,7 @@ def load_checkpoint(path: str | Path) -> LoadedCheckpoint:
 
 
 def check_weights(checkpoint: LoadedCheckpoint) -> LoadedCheckpoint:
-    """Refuse weights that do not fit the settings, before a network of these sizes is built; warn
-    about a file without a manifest."""
+    """Refuse weights that do not fit the settings, before building; warn of a missing manifest."""
     path = checkpoint.path
     if not checkpoint.weights:
         raise CheckpointError(FOREIGN.format(path))
@@ -194,7 +185,6 @@ def interpret_file(path: Path, sha256: str, content: Any) -> LoadedCheckpoint:
 
 
 def rename_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings of an earlier release under the names of this one."""
     renamed = {}
     for name, value in settings.items():
         new_name, values = RENAMED_SETTINGS.get(name, (name, {}))
@@ -209,9 +199,9 @@ def find_latest(root: Path) -> tuple[LoadedCheckpoint | None, list[str]]:
     are not used. Crash checkpoints and runs without checkpoints are skipped.
     """
     problems: list[str] = []
-    for folder in list_versions(root):
+    for folder in runs.list_versions(root):
         # Files without a step in a manifest come first; at equal steps, last.ckpt before best.ckpt.
-        paths = (folder / CHECKPOINTS).glob("*.ckpt")
+        paths = (folder / runs.CHECKPOINTS).glob("*.ckpt")
         listed = [(saving.load_previous_entries(path), path) for path in paths]
         claims = [(saving.find_newest_step(entries), path) for entries, path in listed]
         best, best_step = None, -1
@@ -235,9 +225,8 @@ def find_latest(root: Path) -> tuple[LoadedCheckpoint | None, list[str]]:
 
 
 def load_folder(folder: Path) -> LoadedCheckpoint:
-    """Load a folder that convert wrote; CheckpointError if a checksum in its config.json does not
-    match."""
-    path, weights = folder / CONVERTED, folder / saving.WEIGHTS
+    """Load a folder that convert wrote; CheckpointError if a checksum in it does not match."""
+    path, weights = folder / runs.CONVERTED, folder / saving.WEIGHTS
     settings = contents.load_json(path)
     if saving.KEY not in settings:
         command = f"txl-lightning convert {folder} --out NEW"
@@ -250,14 +239,14 @@ def load_folder(folder: Path) -> LoadedCheckpoint:
     contents.require_file(weights)
     sha256 = sha256_file(weights)
     expected, rest = (settings[saving.KEY].get(name) for name in ("weights_sha256", "rest"))
-    with contents.refuse_invalid_values(folder / VOCAB):
+    with contents.refuse_invalid_values(folder / runs.VOCAB):
         actual_rest = saving.hash_rest(folder, settings["net"])
     if rest not in (None, actual_rest):
-        raise CheckpointError(f"{path}: damaged: it, or {VOCAB}, was changed")
+        raise CheckpointError(f"{path}: damaged: it, or {runs.VOCAB}, was changed")
     if expected is None:
-        saving.warn_unverified(weights, f"{CONVERTED} does not have its sha256")
+        saving.warn_unverified(weights, f"{runs.CONVERTED} does not have its sha256")
     elif sha256 != expected:
-        wrong = f"its sha256 is {sha256[:16]}, that in {CONVERTED} {str(expected)[:16]}"
+        wrong = f"its sha256 is {sha256[:16]}, that in {runs.CONVERTED} {str(expected)[:16]}"
         raise CheckpointError(f"{weights}: damaged: {wrong}")
     state = {f"net.{name}": tensor for name, tensor in contents.load_content(weights).items()}
     return LoadedCheckpoint(folder, sha256, {"hyper_parameters": {"net": net}, "state_dict": state})
@@ -265,7 +254,7 @@ def load_folder(folder: Path) -> LoadedCheckpoint:
 
 def load_data_settings(checkpoint: Path) -> dict[str, Any]:
     """Return the settings of data in the config.yaml of a checkpoint's run; none without a run."""
-    path = find_run_folder(checkpoint) / CONFIG
+    path = runs.find_run_folder(checkpoint) / runs.CONFIG
     if not path.is_file():
         return {}
     with contents.refuse_damaged(path, f"{path}: damaged, or not written by fit; {GIVE_TEXT}"):

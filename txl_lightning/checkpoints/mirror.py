@@ -152,7 +152,11 @@ def fetch_state(remote: RemoteFolder, run: str, name: str, root: Path) -> None:
     state = remote.request("read", remote.load_state, run, name)
 
     def is_ahead() -> bool:
-        return find_position(root) >= (parse_number(run), state["step"])
+        newest, _ = find_latest(root)
+        if newest is None:
+            return False
+        number, step = parse_number(newest.run_folder.name), newest.saved["global_step"]
+        return (number, step) >= (parse_number(run), state["step"])
 
     def fill(part: Path) -> None:
         remote.request("read", remote.fetch, run, state, part)
@@ -161,14 +165,6 @@ def fetch_state(remote: RemoteFolder, run: str, name: str, root: Path) -> None:
         print_notice(f"resume: step {state['step']} of {run} is fetched from {remote.url}")
 
     create_folder(root / run, fill, is_ahead)
-
-
-def find_position(root: Path) -> tuple[int, int]:
-    """Return the number and the step of the newest intact checkpoint under a root."""
-    checkpoint, _ = find_latest(root)
-    if checkpoint is None:
-        return -1, -1
-    return parse_number(checkpoint.run_folder.name), checkpoint.saved["global_step"]
 
 
 @dataclass(frozen=True)
@@ -247,9 +243,8 @@ class Mirror:
         if thread := self.thread:
             thread.join(WAIT)
             if thread.is_alive():
-                print_notice(
-                    f"warning: {self.remote.url}: no upload in {WAIT:.0f} s; it is given up"
-                )
+                problem = f"no upload in {WAIT:.0f} s; it is given up"
+                print_notice(f"warning: {self.remote.url}: {problem}")
 
     def upload_waiting(self) -> None:
         """Upload what waits until nothing does; failures in succession are one warning."""

@@ -20,18 +20,9 @@ from typing import Any
 
 import torch
 
-from .. import __version__
+from .. import __version__, files
 from ..data.vocab import Vocabulary
 from ..errors import CheckpointError, require
-from ..files import (
-    explain_write_errors,
-    read_json,
-    replace_file,
-    sha256_file,
-    short_hash,
-    write_json,
-    write_text,
-)
 from ..model.contract import Network, describe_config
 from ..runs.folder import CONVERTED, LAST, PREVIOUS, VOCAB
 from ..signals import is_child
@@ -60,9 +51,10 @@ def save_checkpoint(checkpoint: Mapping[str, Any], path: Path, metadata: Mapping
     def save_part(part: Path) -> None:
         with part.open("wb") as file:
             torch.save(checkpoint, file)
-        update_manifests(path, {sha256_file(part): {**metadata, "bytes": part.stat().st_size}})
+        entry = {**metadata, "bytes": part.stat().st_size}
+        update_manifests(path, {files.sha256_file(part): entry})
 
-    replace_file(path, save_part)
+    files.replace_file(path, save_part)
 
 
 def update_manifests(path: Path, entry: Manifest) -> None:
@@ -92,7 +84,7 @@ def find_newest_step(manifest: Manifest) -> float:
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
     recent = dict(islice(manifest.items(), N_ENTRY))
-    write_text(json.dumps(recent, indent=1), manifest_path(path))
+    files.write_text(json.dumps(recent, indent=1), manifest_path(path))
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -101,7 +93,7 @@ def read_manifest(path: Path) -> Manifest:
     if not file.is_file():
         return {}
     with refuse_damaged(file, f"{file}: not a manifest"):
-        manifest = read_json(file, SHAPE)
+        manifest = files.read_json(file, SHAPE)
         require(len(manifest) > 0, "content", manifest, "entries by checksum")
     return manifest
 
@@ -114,7 +106,7 @@ def verify_checkpoint(path: Path) -> str:
     """Return a file's sha256; CheckpointError if its manifest does not name it."""
     manifest = read_manifest(path)
     try:
-        digest = sha256_file(path)
+        digest = files.sha256_file(path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     if manifest and digest not in manifest:
@@ -128,13 +120,12 @@ def verify_checkpoint(path: Path) -> str:
 
 @cache
 def warn_unverified(path: Path, why: str) -> None:
-    """Warn once that a file cannot be verified."""
     if not is_child():
         warnings.warn(f"{path}: cannot be verified: {why}", stacklevel=2)
 
 
 def remove_checkpoint(path: Path) -> None:
-    with explain_write_errors(path):
+    with files.explain_write_errors(path):
         path.unlink(missing_ok=True)
         manifest_path(path).unlink(missing_ok=True)
 
@@ -149,15 +140,15 @@ def save_folder(model: Network, folder: Path, vocab: Vocabulary | None = None) -
     """Write a network, and its vocabulary if there is one; shared weights are written once."""
     save_tensors(dict(model.named_parameters()), folder / WEIGHTS)
     if vocab is not None:
-        write_text(vocab.to_json(), folder / VOCAB)
-    net = describe_config(model.config)
-    checksums = {"weights_sha256": sha256_file(folder / WEIGHTS), "rest": hash_rest(folder, net)}
+        files.write_text(vocab.to_json(), folder / VOCAB)
+    net, sha256 = describe_config(model.config), files.sha256_file(folder / WEIGHTS)
+    checksums = {"weights_sha256": sha256, "rest": hash_rest(folder, net)}
     # Written last, so that an interrupted export is not a valid folder.
     settings = {KEY: {"format": FOLDER_FORMAT} | checksums, "model_type": MODEL_TYPE, "net": net}
-    write_json(settings, folder / CONVERTED)
+    files.write_json(settings, folder / CONVERTED)
 
 
 def hash_rest(folder: Path, net: dict[str, Any]) -> str:
     """Return a checksum of a network's settings and of the vocabulary in its folder."""
     vocab = folder / VOCAB
-    return short_hash([net, vocab.read_text(encoding="utf-8") if vocab.is_file() else None])
+    return files.short_hash([net, vocab.read_text(encoding="utf-8") if vocab.is_file() else None])

@@ -22,33 +22,22 @@ LIBRARIES = {
 """Library and tag of each format."""
 
 
-def write_card(
-    folder: Path,
-    name: str,
-    model: TransformerXL,
-    vocab: Vocabulary | None,
-    source: LoadedCheckpoint | Path,
-    to: str,
-    more: Mapping[str, str] | None = None,
-    shape: str = "",
-) -> None:
-    """Write what is known about a converted network, with `more` facts, and how to load it.
-
-    `shape` is that of the memory of one row.
-    """
-    facts = describe_network(model, vocab) | describe_training(source) | dict(more or {})
+def write_card(folder: Path, name: str, to: str, facts: Mapping[str, str], shape: str = "") -> None:
+    """Write facts of a converted network and how to load it; `shape` is that of a row's memory."""
     # jinja2 is slow to import, and needed only to write a card.
-    from jinja2 import Environment, FileSystemLoader
+    from jinja2 import Template
 
-    options = {"trim_blocks": True, "keep_trailing_newline": True}
-    templates = Environment(loader=FileSystemLoader(Path(__file__).parent), **options)
+    text = Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8")
+    template = Template(text, trim_blocks=True, keep_trailing_newline=True)
     library, tag = LIBRARIES[to]
     values = {"library": library, "tag": tag, "name": name, "to": to, "shape": shape}
     values["facts"] = {fact: escape_cell(value) for fact, value in facts.items()}
-    write_text(templates.get_template("card.md.j2").render(values), folder / CARD)
+    write_text(template.render(values), folder / CARD)
 
 
-def describe_network(model: TransformerXL, vocab: Vocabulary | None) -> dict[str, str]:
+def describe_network(
+    model: TransformerXL, vocab: Vocabulary | None, source: LoadedCheckpoint | Path
+) -> dict[str, str]:
     config, size = model.config, sum(each.numel() for each in model.parameters())
     unit = "tokens, not in this folder" if vocab is None else f"{vocab.unit}s"
     return {
@@ -57,11 +46,10 @@ def describe_network(model: TransformerXL, vocab: Vocabulary | None) -> dict[str
         "Memory": f"{config.mem_len:,} hidden states of each layer",
         "Positions": config.positions,
         "Vocabulary": f"{config.n_token:,} {unit}",
-    }
+    } | describe_training(source)
 
 
 def describe_training(source: LoadedCheckpoint | Path) -> dict[str, str]:
-    """Return facts from a checkpoint of fit and from its run's folder."""
     if isinstance(source, Path) or "global_step" not in source.saved:
         return {"Converted from": (source if isinstance(source, Path) else source.path).name}
     checkpoint = source.saved

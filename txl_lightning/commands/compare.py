@@ -32,17 +32,9 @@ def compare_command(runs: tuple[str, ...], out: str | None = None) -> None:
     table = [["", *names, ""], *([key, *row, ""] for key, row in (settings | results).items())]
     print(align_columns(table))
     metrics = [run.metrics for run in loaded]
-    page = render_page(
-        "compare.html.j2",
-        metrics,
-        choose_charts(metrics),
-        title=f"{len(names)} runs in {root.name}",
-        names=names,
-        palette=PALETTE,
-        settings=settings,
-        results=results,
-    )
-    write_text(page, path)
+    values = {"names": names, "palette": PALETTE, "settings": settings, "results": results}
+    values["title"] = f"{len(names)} runs in {root.name}"
+    write_text(render_page("compare.html.j2", metrics, choose_charts(metrics), **values), path)
     print(f"written to {path}")
 
 

@@ -110,9 +110,9 @@ def select_text(
             shutil.copyfileobj(sys.stdin.buffer, file)
         if not Path(path).stat().st_size:
             raise DataError("path: invalid -; expected a text on the standard input; it is empty")
-    named = dict.fromkeys(("path", "ids", "store")) | {find_kind(Path(path)): path}
-    split = {} if named["store"] else {"split": (0.0, 0.0, 1.0)}
-    return DataConfig(**named, data_dir=data_dir, **options, **split)
+    kind = find_kind(Path(path))
+    split = {} if kind == "store" else {"split": (0.0, 0.0, 1.0)}
+    return DataConfig(**{kind: path}, data_dir=data_dir, **options, **split)
 
 
 def run_protocol(

@@ -28,11 +28,9 @@ from ..model.contract import require_transformer_xl
 from ..model.kernels import KERNELS
 from ..model.memory import count_filled
 from ..runs.folder import VOCAB
-from .card import write_card
+from .card import describe_network, write_card
 from .convert import fill_folder, is_fillable
 from .inputs import read_ids
-
-OUTPUTS = ["logits", "next_memory", "next_filled"]
 
 
 def export_command(
@@ -72,15 +70,16 @@ def export_command(
     lengths = EvalLengths(mem_len).resolve(model.config)
     ids = read_first_ids(checkpoint, vocab, path, split, max_tokens) if quantize else None
     program = export_program(model.float(), lengths, max_batch, max_tgt_len)
-    facts = {"Memory": f"{lengths.mem_len:,} hidden states of each layer"}
+    facts = describe_network(model, vocab, checkpoint)
+    facts["Memory"] = f"{lengths.mem_len:,} hidden states of each layer"
     facts["Limits"] = f"{max_batch:,} rows, {max_tgt_len:,} tokens in a segment"
     shape = f"({model.config.n_layer}, 1, {lengths.mem_len}, {model.config.d_model})"
 
     def write_folder(folder: Path) -> None:
         write_program(program, folder, to)
-        more = facts | ({} if ids is None else quantize_program(folder, ids, min(128, max_tgt_len)))
+        cost = {} if ids is None else quantize_program(folder, ids, min(128, max_tgt_len))
         write_text(vocab.to_json(), folder / VOCAB)
-        write_card(folder, Path(out).resolve().name, model, vocab, checkpoint, to, more, shape)
+        write_card(folder, Path(out).resolve().name, to, facts | cost, shape)
 
     fill_folder(folder, write_folder)
     print(f"{out}: {', '.join(sorted(os.listdir(out)))}")
@@ -157,7 +156,8 @@ def write_program(program: ExportedProgram, folder: Path, to: str) -> None:
     import onnxscript  # noqa: F401  torch's own message does not say what to install
 
     with sdpa_kernel(SDPBackend.MATH), silence_exporters():
-        onnx = torch.onnx.export(program, output_names=OUTPUTS, verbose=False)
+        names = ["logits", "next_memory", "next_filled"]
+        onnx = torch.onnx.export(program, output_names=names, verbose=False)
     onnx.save(folder / "model.onnx")
 
 

@@ -1,5 +1,6 @@
 """generate: continue a prompt."""
 
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -216,14 +217,9 @@ def print_steps(
     if state_file:
         save_state(state_file, printer.state, sha256)
     if out_ids:
-        new_BL = printer.state.tokens_BL[:, n_before:].cpu().numpy()
-        new = new_BL if len(new_BL) > 1 else new_BL[0]
-
-        def save_ids(part: Path) -> None:
-            # np.save would add .npy to a path.
-            with part.open("wb") as file:
-                np.save(file, new)
-
-        replace_file(out_ids, save_ids)
+        new_BL, content = printer.state.tokens_BL[:, n_before:].cpu().numpy(), io.BytesIO()
+        # Not to a path, to which np.save would add .npy.
+        np.save(content, new_BL if len(new_BL) > 1 else new_BL[0])
+        replace_file(out_ids, lambda part: part.write_bytes(content.getvalue()))
     if stopped:
         raise stopped

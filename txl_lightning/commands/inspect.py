@@ -6,14 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import plots
+from ..analysis import loss_by_position, plots
 from ..analysis.attention_distance import measure_attention_distance
-from ..analysis.loss_by_position import (
-    average_by_memory_len,
-    average_by_position,
-    count_warmup,
-    score_memory_lens,
-)
 from ..errors import require_positive
 from ..machine import describe_environment
 from ..model.contract import find_device, is_transformer_xl
@@ -56,11 +50,11 @@ def inspect_command(
     segments = {"batch_size": batch_size, "tgt_len": tgt_len}
     multiples = [max(1, (trained or tgt_len) * 2**power // 4) for power in range(5)]
     lengths = sorted({0, trained, *(mem_lens or multiples)})
-    count_warmup(len(ids), lengths, **segments)
+    loss_by_position.count_warmup(len(ids), lengths, **segments)
     # Once nothing can be wrong with the text: it makes the folder.
     folder = make_output_folder(out, checkpoint.run_folder, "inspect")
     with show_progress("inspect", len(lengths) + 1, in_bytes=False) as advance:
-        nats = score_memory_lens(model, ids, lengths, **segments, advance=advance)
+        nats = loss_by_position.score_memory_lens(model, ids, lengths, **segments, advance=advance)
         has_attention = is_transformer_xl(model)
         attention = measure_attention_distance(model, ids, **segments) if has_attention else []
         advance(1)
@@ -73,10 +67,10 @@ def inspect_command(
 def write_results(
     folder: Path, nats: dict[int, np.ndarray], attention: Rows, origin: dict[str, Any]
 ) -> None:
-    """Write and print loss by length of memory and by position, and attention distances."""
     unit, trained = origin["unit"], origin["trained_mem_len"]
-    memory = average_by_memory_len(nats)
-    positions = average_by_position({length: nats[length] for length in sorted({0, trained})})
+    memory = loss_by_position.average_by_memory_len(nats)
+    shown = {length: nats[length] for length in sorted({0, trained})}
+    positions = loss_by_position.average_by_position(shown)
     plot_memory = partial(plots.plot_loss_by_memory, unit=unit, trained=trained)
     plot_positions = partial(plots.plot_loss_by_position, unit=unit)
     write_table(memory, folder / "memory", origin, plot_memory)

@@ -74,7 +74,6 @@ def pick_workers(n_worker: int, ray: str | None) -> Workers:
 
 
 def parse_share(part: str) -> tuple[int, int]:
-    """Return i and n of i/n."""
     match = re.fullmatch(r"0*([1-9]\d{0,8})/0*([1-9]\d{0,8})", part)
     expected = "i/n with i from 1 to n, as 1/8"
     require(match is not None and int(match[1]) <= int(match[2]), "part", part, expected)
@@ -82,7 +81,6 @@ def parse_share(part: str) -> tuple[int, int]:
 
 
 def print_store(name: str, store: Store) -> None:
-    """Print the folder of a store, and its sizes."""
     print(f"{name}: {store.folder}")
     print(f"{store.vocab.n_token:,} {store.vocab.unit}s in the vocabulary")
     for split in SPLITS:

@@ -3,7 +3,6 @@
 import math
 import shlex
 import time
-import timeit
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from ..errors import flatten_settings, require, show_controls
 from ..evaluation.scoring import stream_nats
 from ..files import find_config, load_yaml
 from ..generation import generate
-from ..model import TransformerXL
+from ..model import TransformerXL, has_bfloat16_units
 from ..runs.folder import CHECKPOINTS, CONFIG, LAST, run_folder
 
 if TYPE_CHECKING:
@@ -57,15 +56,9 @@ def choose_precision(path: Path) -> list[str]:
     except (yaml.YAMLError, UnicodeDecodeError, AttributeError):
         # fit explains what is wrong with the file.
         return []
-    if settings.get("trainer.accelerator") != "cpu":
-        return []
-    seconds = []
-    for dtype in (torch.float32, torch.bfloat16):
-        x = torch.ones(512, 512, dtype=dtype)
-        seconds.append(min(timeit.repeat(lambda x=x: x @ x, number=3, repeat=10)))
-    times = seconds[1] / seconds[0]
-    print(f"products in bfloat16 take {times:.1f} times as long as in float32")
-    return ["--trainer.precision=bf16-mixed"] if times < 2 / 3 else []
+    is_on_cpu = settings.get("trainer.accelerator") == "cpu"
+    is_faster = is_on_cpu and has_bfloat16_units(torch.device("cpu"))
+    return ["--trainer.precision=bf16-mixed"] if is_faster else []
 
 
 def measure_memory(data: "CorpusDataModule", model: TransformerXL) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..analysis.context_length import THRESHOLD, compute_recl, score_context, spread_targets
+from ..analysis.context_length import THRESHOLD, Nats, compute_recl, score_context, spread_targets
 from ..analysis.plots import label_recl, plot_gains
 from ..checkpoints import LoadedCheckpoint
 from ..data.vocab import Vocabulary
@@ -64,9 +64,12 @@ def recl_command(
     print(f"nats per {vocab.unit}, at {len(place_P):,} positions, by context")
     trained = checkpoints if reading == "trained" else []
     nats, control = score_models(models, tokens, place_P, contexts, trained)
-    origin = describe_models(models, checkpoints) | {"reading": reading, "positions": len(place_P)}
-    origin |= {"path": path, "split": None if path else split}
-    origin |= {"contexts": [*contexts], "unit": vocab.unit}
+    named = dict(zip(models, checkpoints, strict=True))
+    origin = {"checkpoints": {name: str(each.path) for name, each in named.items()}}
+    origin |= describe_environment(find_device(next(iter(models.values()))))
+    origin |= {"checkpoint_sha256": {name: each.sha256 for name, each in named.items()}}
+    origin |= {"reading": reading, "positions": len(place_P), "path": path}
+    origin |= {"split": None if path else split, "contexts": [*contexts], "unit": vocab.unit}
     write_results(folder, nats, control, r, origin)
 
 
@@ -76,7 +79,7 @@ def score_models(
     place_P: np.ndarray,
     contexts: Sequence[int],
     trained: Sequence[LoadedCheckpoint],
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+) -> tuple[Nats, Nats]:
     """Return each model's nats_CP, real and with unrelated added tokens; print each mean at once.
 
     Contexts are read whole, or in the segments of the checkpoints in `trained`.
@@ -98,22 +101,8 @@ def score_models(
     return nats, control
 
 
-def describe_models(
-    models: dict[str, Network], checkpoints: Sequence[LoadedCheckpoint]
-) -> dict[str, Any]:
-    """Return checkpoints and checksums by the names of the models, and the environment."""
-    environment = describe_environment(find_device(next(iter(models.values()))))
-    paths = {name: str(each.path) for name, each in zip(models, checkpoints, strict=True)}
-    hashes = {name: each.sha256 for name, each in zip(models, checkpoints, strict=True)}
-    return {"checkpoints": paths, **environment, "checkpoint_sha256": hashes}
-
-
 def write_results(
-    folder: Path,
-    nats: dict[str, np.ndarray],
-    control: dict[str, np.ndarray],
-    r: Sequence[float],
-    origin: dict[str, Any],
+    folder: Path, nats: Nats, control: Nats, r: Sequence[float], origin: dict[str, Any]
 ) -> None:
     recls, gains = compute_recl(nats, control, origin["contexts"], r)
     for name, values in (("nats", nats), ("control_nats", control)):

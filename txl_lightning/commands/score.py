@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from itertools import groupby, starmap
 from pathlib import Path
@@ -12,15 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ..data.vocab import Vocabulary
-from ..errors import (
-    DataError,
-    convert_fields,
-    invalid,
-    prefix_errors,
-    require,
-    require_at_least,
-    suggest_key,
-)
+from ..errors import DataError, convert_fields, prefix_errors, require, suggest_key
 from ..files import check_file_writable, require_shape
 from ..generation import StreamingDetokenizer, encode_prompt, score_candidates
 from ..generation.candidates import encode_continuation, start_scoring
@@ -56,7 +48,7 @@ class ScoreOptions:
     """Precision of weights, keys and values: bf16 needs less memory, and is less exact."""
 
     def __post_init__(self) -> None:
-        require_at_least(self, batch_size=1)
+        require(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
         require(math.isfinite(self.weight), "weight", self.weight, "a finite number")
         check_file_writable("state_file", self.state_file)
         is_first = self.context is None or not (self.state_file and self.state_file.exists())
@@ -85,7 +77,6 @@ class CandidateList:
         require(is_each, "scores", scores, f"{n_candidate} numbers, one for each candidate")
 
     def find_best(self, nats: Sequence[float], weight: float) -> int:
-        """Return the index of the candidate with the highest log-probability."""
         if self.scores is None:
             return min(range(len(nats)), key=nats.__getitem__)
         return max(range(len(nats)), key=lambda n: self.scores[n] - weight * nats[n])
@@ -192,7 +183,9 @@ def read_tsv(path: Path) -> Iterator[tuple[int, CandidateList]]:
             require(len(cells) == len(names), "columns", len(cells), f"{len(names)}, as the header")
             row: dict[str, Any] = dict(zip(names, cells, strict=True))
             if "score" in row:
-                row["score"] = read_number("score", row["score"])
+                with suppress(ValueError):
+                    row["score"] = float(row["score"])
+                require(isinstance(row["score"], float), "score", row["score"], "a number")
             return number, row
 
     seen: set[str] = set()
@@ -233,13 +226,6 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line
 
 
-def read_number(key: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise invalid(key, text, "a number") from None
-
-
 def check_names(kind: str, names: Iterable[str], known: Sequence[str], *needed: str) -> None:
     for name in names:
         if name not in known:
@@ -251,7 +237,6 @@ def check_names(kind: str, names: Iterable[str], known: Sequence[str], *needed: 
 
 @contextmanager
 def explain_line(path: Path, number: int) -> Iterator[None]:
-    """Name the file and the line in the error of an invalid line."""
     try:
         yield
     except UnicodeDecodeError as error:

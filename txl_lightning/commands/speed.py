@@ -61,7 +61,6 @@ def speed_command(
 
 
 def build_network(config: Path) -> Network:
-    """Build a network with the sizes of a config."""
     try:
         net = load_yaml(config.read_text())["model"]["net"]
         return make_config(net).build().eval()
@@ -75,11 +74,10 @@ def print_window(rows: Rows) -> None:
     print(f"milliseconds per token, fastest of {counts}")
     for row in rows:
         paper = f" (paper: {row['published_speedup']:,})" if row["published_speedup"] else ""
-        print(
-            f"attention length {row['attention_len']:6,}: "
-            f"{row['memory_ms_per_token']:8.3f} with memory, "
-            f"{row['window_ms_per_token']:10.1f} with a window: {row['speedup']:,.0f} times{paper}"
-        )
+        memory, window = row["memory_ms_per_token"], row["window_ms_per_token"]
+        times = f"{memory:8.3f} with memory, {window:10.1f} with a window"
+        speedup = f"{row['speedup']:,.0f} times{paper}"
+        print(f"attention length {row['attention_len']:6,}: {times}: {speedup}")
     warn_if_disturbed(rows)
 
 

@@ -8,10 +8,9 @@ from ..checkpoints import contents
 from ..checkpoints.loading import LoadedCheckpoint, check_weights, interpret_file, load_folder
 from ..checkpoints.saving import KEY, verify_checkpoint
 from ..data.vocab import Vocabulary
-from ..errors import CheckpointError
 from ..model import Network
 from ..runs.folder import CONVERTED, find_checkpoint
-from .huggingface import MODEL_TYPE, load_huggingface
+from .huggingface import load_huggingface
 from .nvidia import STAND_INS, load_nvidia_checkpoint
 from .original import load_original
 
@@ -27,12 +26,9 @@ class AnyCheckpoint(NamedTuple):
 def load_any_checkpoint(
     source: str, args: str | None = None, vocab: str | None = None
 ) -> AnyCheckpoint:
-    """Load a checkpoint of any supported format.
+    """Load a file or folder; `args` is a JSON file of the original's keywords, for a state_dict.
 
-    Args:
-        source: the file or folder.
-        args: the keywords of the original's constructor, as JSON; only for a state_dict.
-        vocab: see `read_vocabulary`; by default the one that comes with the checkpoint.
+    `vocab` is as in `read_vocabulary`; by default it is the one that comes with the checkpoint.
     """
     path = find_checkpoint(source)
     loaded = load_from_folder(path) if path.is_dir() else load_from_file(path, args)
@@ -42,14 +38,9 @@ def load_any_checkpoint(
 
 
 def load_from_folder(folder: Path) -> AnyCheckpoint:
-    settings = contents.load_json(folder / CONVERTED)
-    if KEY in settings:
+    if KEY in contents.load_json(folder / CONVERTED):
         return build_checkpoint(load_folder(folder))
-    model_type = settings.get("model_type")
-    if model_type == MODEL_TYPE:
-        return AnyCheckpoint(*load_huggingface(folder))
-    refusal = f"model_type: invalid {model_type}; expected {MODEL_TYPE}"
-    raise CheckpointError(f"{folder / CONVERTED}: {refusal}")
+    return AnyCheckpoint(*load_huggingface(folder))
 
 
 def load_from_file(path: Path, args: str | None) -> AnyCheckpoint:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..checkpoints import contents
-from ..checkpoints.contents import Part, WeightMap, export_weights, load_weights
+from ..checkpoints.contents import Part, WeightMap, export_weights
 from ..checkpoints.saving import warn_unverified
 from ..data.vocab import Vocabulary, Words
 from ..errors import require
@@ -41,14 +41,15 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     `load_any_checkpoint`.
     """
     settings = contents.load_json(folder / "config.json")
+    with contents.refuse_invalid_values(folder / "config.json"):
+        config = config_from_huggingface(settings)
     path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if path is None:
         raise ValueError(f"{folder}: no weights; expected {' or '.join(WEIGHTS)}")
-    with contents.refuse_invalid_values(folder / "config.json"):
-        config = config_from_huggingface(settings)
     weights = contents.require_tensors(path, contents.load_content(path))
     with contents.refuse_invalid_values(path):
-        model = load_weights(weights, map_huggingface_weights, config)
+        ours = contents.match_weights(weights, map_huggingface_weights, config)
+        model = contents.build_network(ours, config)
     warn_unverified(folder, NO_CHECKSUM)
     return model, contents.load_vocabulary_in(folder, config.n_token)
 
@@ -79,9 +80,10 @@ def save_huggingface(model: TransformerXL, folder: Path, vocab: Vocabulary | Non
 
 def config_from_huggingface(settings: Mapping[str, Any]) -> TransformerXLConfig:
     """Translate the settings of a config.json; refuse settings that its own code cannot run."""
+    kind = settings.get("model_type")
+    require(kind == MODEL_TYPE, "model_type", kind, MODEL_TYPE)
     theirs = fill_settings(settings, DEFAULTS)
-    for key, expected in {"model_type": MODEL_TYPE, "attn_type": 0}.items():
-        require(theirs.get(key) == expected, key, theirs.get(key), str(expected))
+    require(theirs["attn_type"] == 0, "attn_type", theirs["attn_type"], "0")
     require(theirs["sample_softmax"] <= 0, "sample_softmax", theirs["sample_softmax"], "-1")
     shared = [theirs["proj_share_all_but_first"]] * len(theirs["cutoffs"])
     return TransformerXLConfig(
@@ -141,11 +143,9 @@ def map_huggingface_weights(config: TransformerXLConfig) -> WeightMap:
         if name.startswith("crit.cluster"):
             parts[index] = Part(part.theirs, part.ours)
         elif name in ("r_w_bias", "r_r_bias"):
-            biases = tuple(f"layers.{n}.dec_attn.{name}" for n in range(config.n_layer))
+            names = tuple(f"layers.{n}.dec_attn.{name}" for n in range(config.n_layer))
             if config.untie_r:
-                parts[index] = Part(
-                    biases, part.ours, lambda *each: (torch.stack(each),), torch.unbind
-                )
+                parts[index] = Part(names, part.ours, lambda *u: (torch.stack(u),), torch.unbind)
             else:
-                copies |= dict.fromkeys(biases, name)
+                copies |= dict.fromkeys(names, name)
     return rename_weights(WeightMap(parts, copies), {"^(?!crit)": "transformer."})

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..checkpoints import contents
-from ..checkpoints.contents import Part, WeightMap, load_weights
+from ..checkpoints.contents import Part, WeightMap
 from ..checkpoints.saving import warn_unverified
 from ..data.vocab import Vocabulary
 from ..model import TransformerXL, TransformerXLConfig
@@ -30,7 +30,6 @@ STAND_INS = (argparse.Namespace, (Vocab, "utils.vocabulary.Vocab"))
 
 
 def load_nvidia_checkpoint(path: Path, content: Any) -> tuple[TransformerXL, Vocabulary | None]:
-    """Load the network, in eval mode, and the vocabulary, if any, from a checkpoint's content."""
     with contents.refuse_invalid_values(path):
         weights = contents.require_tensors(path, content["model_state"])
         model = load_nvidia(weights, dict(content["model_config"]), path)
@@ -45,11 +44,11 @@ def load_nvidia(
     # Each query attends to one more state than in the original.
     config = replace(config, same_length="mem_len+1" if config.same_length else None)
     warn_unverified(Path(source), original.NO_CHECKSUM)
-    return load_weights(state_dict, map_nvidia_weights, config)
+    ours = contents.match_weights(state_dict, map_nvidia_weights, config)
+    return contents.build_network(ours, config)
 
 
 def map_nvidia_weights(config: TransformerXLConfig) -> WeightMap:
-    """Return NVIDIA's names for the weights of a network."""
     parts, copies = original.rename_weights(original.map_original_weights(config), NVIDIA_NAMES)
     if config.has_projections:
         # They exist even if the softmax does not use them.

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checkpoints.contents import Part, Tensors, WeightMap, load_weights, map_weights
+from ..checkpoints import contents
+from ..checkpoints.contents import Part, Tensors, WeightMap
 from ..checkpoints.saving import warn_unverified
 from ..errors import require
 from ..model import TransformerXL, TransformerXLConfig
@@ -83,7 +84,8 @@ def load_original(
     """
     config = config_from_original(args, state_dict.get("r_emb"))
     warn_unverified(Path(source), NO_CHECKSUM)
-    return load_weights(state_dict, map_original_weights, config)
+    ours = contents.match_weights(state_dict, map_original_weights, config)
+    return contents.build_network(ours, config)
 
 
 def config_from_original(
@@ -139,8 +141,7 @@ def find_greatest_distance(theirs: Mapping[str, Any], table_NC: Tensor | None) -
 
 
 def map_original_weights(config: TransformerXLConfig) -> WeightMap:
-    """Return the original's names for the weights of a network."""
-    return map_weights(config, partial(map_original_weight, config))
+    return contents.map_weights(config, partial(map_original_weight, config))
 
 
 def map_original_weight(config: TransformerXLConfig, ours: str) -> Part | None:
@@ -194,13 +195,7 @@ def rename_weight(name: str, names: Mapping[str, str]) -> str:
 
 
 def rename_weights(weights: WeightMap, names: Mapping[str, str]) -> WeightMap:
-    """Return a weight map with the other code's names replaced according to `names`."""
-    parts = [
-        part._replace(theirs=tuple(rename_weight(name, names) for name in part.theirs))
-        for part in weights.parts
-    ]
-    copies = {
-        rename_weight(copy, names): rename_weight(source, names)
-        for copy, source in weights.copies.items()
-    }
+    rename = partial(rename_weight, names=names)
+    parts = [part._replace(theirs=tuple(map(rename, part.theirs))) for part in weights.parts]
+    copies = {rename(copy): rename(source) for copy, source in weights.copies.items()}
     return WeightMap(parts, copies)

@@ -75,49 +75,43 @@ class Protocol(ProtocolOptions):
         return Stream(tokens, self.batch_size, FixedLengths(self.tgt_len or n_token), **reading)
 
 
-def make_protocol(
-    source: str, unit: str, rows: int, tgt_len: int, mem_len: int, clamp_len: int | None, **more
-) -> Protocol:
-    """Return a published protocol: last tokens are dropped, as in the original's iterator."""
-    lengths = {"batch_size": rows, "tgt_len": tgt_len, "mem_len": mem_len, "clamp_len": clamp_len}
-    lengths |= {"same_length": "mem_len"} | more
-    return Protocol(source=source, unit=unit, drop_last=True, **lengths)
-
-
 def make_window_lengths(window: int) -> dict[str, int]:
     """Return the lengths that predict each token from exactly the last `window` tokens."""
     require_positive(window=window)
     return {"tgt_len": 1, "mem_len": 0, "ext_len": window - 1, "warmup_len": window}
 
 
+# As in the original's iterator, last tokens are dropped.
+ORIGINAL = Protocol(same_length="mem_len", drop_last=True)
 NVIDIA = ("DeepLearningExamples, Transformer-XL, eval.py", "perplexity", 16)
+FIELDS = (
+    "source", "unit", "batch_size", "tgt_len", "mem_len", "clamp_len", "same_length", "warmup_len",
+)  # fmt: skip
+PUBLISHED = {
+    "paper-enwik8-base": ("pytorch/run_enwik8_base.sh", "bits", 10, 80, 2100, 820),
+    "paper-enwik8-large": ("pytorch/run_enwik8_large.sh", "bits", 10, 128, 3800, 1000),
+    "paper-text8-base": ("pytorch/run_text8_base.sh", "bits", 10, 80, 2100, 820),
+    "paper-text8-large": ("pytorch/run_text8_large.sh", "bits", 10, 128, 3800, 1000),
+    "paper-wt103-base": ("pytorch/run_wt103_base.sh", "perplexity", 10, 64, 640, 400),
+    "paper-wt103-large": ("pytorch/run_wt103_large.sh", "perplexity", 10, 128, 1600, 1000),
+    "paper-lm1b-base": ("pytorch/run_lm1b_base.sh", "perplexity", 64, 32, 128, None),
+    "paper-lm1b-large": ("pytorch/run_lm1b_large.sh", "perplexity", 8, 32, 128, None),
+    # Whole segments of the previous row fill the memory; the first row starts empty.
+    "nvidia-wt103-base": (*NVIDIA, 64, 640, 400, "mem_len+1", 640),
+    "nvidia-wt103-large": (*NVIDIA, 128, 1600, 1000, "mem_len+1", 1664),
+    "fairseq-wt103": ("examples/truncated_bptt", "perplexity", 1, 64, 640, 400),
+}
+"""FIELDS of published protocols; left out, those of ORIGINAL."""
+WINDOW = {"batch_size": 32, "max_tokens": 1000, **make_window_lengths(512)}
 TABLE = {
     "segments": Protocol(),
-    "single-pass": Protocol(
-        source="all in one segment", tgt_len=None, mem_len=0, max_tokens=4096
-    ),
-    "sliding-window": Protocol(
-        source="Al-Rfou et al. 2019", batch_size=32, max_tokens=1000, **make_window_lengths(512)
-    ),
-    "paper-enwik8-base": make_protocol("pytorch/run_enwik8_base.sh", "bits", 10, 80, 2100, 820),
-    "paper-enwik8-large": make_protocol("pytorch/run_enwik8_large.sh", "bits", 10, 128, 3800, 1000),
-    "paper-text8-base": make_protocol("pytorch/run_text8_base.sh", "bits", 10, 80, 2100, 820),
-    "paper-text8-large": make_protocol("pytorch/run_text8_large.sh", "bits", 10, 128, 3800, 1000),
-    "paper-wt103-base": make_protocol("pytorch/run_wt103_base.sh", "perplexity", 10, 64, 640, 400),
-    "paper-wt103-large": make_protocol(
-        "pytorch/run_wt103_large.sh", "perplexity", 10, 128, 1600, 1000
-    ),
-    "paper-lm1b-base": make_protocol("pytorch/run_lm1b_base.sh", "perplexity", 64, 32, 128, None),
-    "paper-lm1b-large": make_protocol("pytorch/run_lm1b_large.sh", "perplexity", 8, 32, 128, None),
-    # Whole segments of the previous row fill the memory; the first row starts empty.
-    "nvidia-wt103-base": make_protocol(
-        *NVIDIA, 64, 640, 400, same_length="mem_len+1", warmup_len=640
-    ),
-    "nvidia-wt103-large": make_protocol(
-        *NVIDIA, 128, 1600, 1000, same_length="mem_len+1", warmup_len=1664
-    ),
-    "fairseq-wt103": make_protocol("examples/truncated_bptt", "perplexity", 1, 64, 640, 400),
-}  # fmt: skip
+    "single-pass": Protocol(source="all in one segment", tgt_len=None, mem_len=0, max_tokens=4096),
+    "sliding-window": Protocol(source="Al-Rfou et al. 2019", **WINDOW),
+    **{
+        name: replace(ORIGINAL, **dict(zip(FIELDS, row, strict=False)))
+        for name, row in PUBLISHED.items()
+    },
+}
 ALIASES = {name.removesuffix("-base"): name for name in TABLE if name.endswith("-base")}
 PROTOCOLS = {name: replace(protocol, name=name) for name, protocol in TABLE.items()}
 

@@ -167,7 +167,6 @@ class NatsAccumulator:
         return np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
 
     def summary(self, unit: str, n_byte: float) -> dict[str, Any]:
-        """Return the means in all units, each with its interval."""
         size = n_byte / self.n_scored if n_byte else None
         means = readings(self.mean, unit, size)
         ends = [readings(nats, unit, size) for nats in self.interval()]

@@ -1,5 +1,4 @@
-"""Text generation with memory: state.py first, then decoding.py and
-candidates.py, which use prompts.py too."""
+"""Text generation with memory: read state.py first, then decoding.py and candidates.py."""
 
 from .candidates import score, score_candidates
 from .decoding import Sampling, beam_search, decode_steps, generate, search_beams

@@ -17,9 +17,6 @@ from ..model import Network, accumulator_dtype, eval_mode, find_device, make_rea
 from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .state import DecodingState, advance, start_decoding
 
-IsFinished = Callable[[list[int]], bool]
-"""Returns True if a continuation, given as ids without the prompt, ends here."""
-
 
 @dataclass(frozen=True)
 class Sampling:
@@ -163,7 +160,7 @@ def search_beams(
     max_new_tokens: int,
     num_beams: int = 4,
     length_penalty: float = 1.0,
-    is_finished: IsFinished | None = None,
+    is_finished: Callable[[list[int]], bool] | None = None,
 ) -> DecodingState:
     """Return one text with its best continuation, whose last token is not read yet.
 
@@ -172,7 +169,7 @@ def search_beams(
         num_beams: continuations kept at each length.
         length_penalty: log-probabilities are divided by the length to this power: 1 compares means
             per token, 0 prefers short continuations.
-        is_finished: ends a continuation early; default never.
+        is_finished: returns True for the ids of a continuation that ends here; default never.
     """
     require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
     require_positive(num_beams=num_beams)

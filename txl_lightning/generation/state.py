@@ -138,23 +138,19 @@ def count_skippable_tokens(net: Reader, state: DecodingState) -> int:
     return max(len(state) - visible, 0)
 
 
-def save_state(path: Path, state: DecodingState, weights_sha256: str) -> None:
+def save_state(path: Path, state: DecodingState, sha256: str) -> None:
     """Write a state atomically, as safetensors: never a pickle."""
     numbers = {name: torch.tensor(getattr(state, name)) for name in ("ext_len", "n_read")}
     texts = {"tokens_BL": state.tokens_BL, "length_B": state.length_B}
     tensors = state.memory.tensors() | texts | numbers
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    sha256 = hashlib.sha256(save(tensors)).hexdigest()
-    about = {"format": FORMAT, "weights": weights_sha256, "tensors": sha256}
+    digest = hashlib.sha256(save(tensors)).hexdigest()
+    about = {"format": FORMAT, "weights": sha256, "tensors": digest}
     replace_file(path, lambda part: part.write_bytes(save(tensors, about)))
 
 
 def load_state(
-    path: Path,
-    model: Network,
-    weights_sha256: str,
-    mem_len: int | None = None,
-    ext_len: int | None = None,
+    path: Path, model: Network, sha256: str, mem_len: int | None = None, ext_len: int | None = None
 ) -> DecodingState:
     """Load a state; mem_len and ext_len, if given, must be those it was saved with.
 
@@ -172,7 +168,7 @@ def load_state(
     for name, expected, problem in (
         ("format", FORMAT, "not written by generate of this release"),
         ("tensors", hashlib.sha256(save(tensors)).hexdigest(), checksum),
-        ("weights", weights_sha256, "written with another checkpoint or --weights"),
+        ("weights", sha256, "written with another checkpoint or --weights"),
     ):
         if about.get(name) != expected:
             raise DataError(f"state_file: {path}: {problem}")

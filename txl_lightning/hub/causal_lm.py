@@ -107,13 +107,6 @@ class MemoryCache(transformers.Cache):
         self.memory = self.memory.rows(beam_idx)
 
 
-def require_padding_at_start(mask_BT: Tensor) -> None:
-    """Refuse padding after a token: the next token would see it instead of tokens of its text."""
-    is_at_start = bool((mask_BT.long().diff(dim=1) >= 0).all())
-    expected = 'padding before each text: padding_side="left"'
-    require(is_at_start, "attention_mask", "padding after a token", expected)
-
-
 class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin):
     """Transformer-XL, with its memory as the cache.
 
@@ -194,8 +187,12 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         # `generate` reads stop strings with the tokenizer, and passes it on to `forward`, too.
         for name in ("tokenizer", "assistant_tokenizer"):
             kwargs.pop(name, None)
-        if kwargs.get("is_first_iteration") and kwargs.get("attention_mask") is not None:
-            require_padding_at_start(kwargs["attention_mask"])
+        mask_BT = kwargs.get("attention_mask")
+        if kwargs.get("is_first_iteration") and mask_BT is not None:
+            # The next token would see padding after a token instead of tokens of its text.
+            is_at_start = bool((mask_BT.long().diff(dim=1) >= 0).all())
+            expected = 'padding before each text: padding_side="left"'
+            require(is_at_start, "attention_mask", "padding after a token", expected)
         inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
         if not inputs.get("use_cache"):
             return inputs

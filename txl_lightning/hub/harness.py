@@ -138,7 +138,6 @@ class HarnessModel(TemplateLM):
         return list(zip(logp_B.tolist(), is_greedy_B.tolist(), strict=True))
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return the continuation of each context up to the first of its stop strings."""
         return [self.generate(*request.args) for request in tqdm(requests, disable=disable_tqdm)]
 
     def generate(self, context: str, options: dict) -> str:

@@ -49,7 +49,7 @@ CHECKS = {
     "metric.name": (lambda value: isinstance(value, str), "a column of metrics.csv (val/loss)"),
     "metric.goal": (lambda value: value in (None, "minimize", "maximize"), "minimize or maximize"),
     "metric.target": (lambda value: isinstance(value, int | float | None), "a number"),
-    "run_cap": (lambda value: value is None or (isinstance(value, int) and value > 0), "1 or more"),
+    "run_cap": (lambda value: value is None or (type(value) is int and value > 0), "1 or more"),
     "command": (
         lambda value: (
             isinstance(value, list)
@@ -128,10 +128,6 @@ class Sweep:
             # Private: Optuna's own loop runs a trial as a function, not as a process.
             self.storage.record_heartbeat(trial._trial_id)
 
-    def retry_lost_trials(self) -> None:
-        """Fail the trials without a heartbeat for GRACE seconds, and queue each again."""
-        optuna.storages.fail_stale_trials(self.study)
-
     def suggest_parameters(self, trial: Trial) -> dict[str, Any]:
         """Return the value of each key; repeated calls return the same values."""
         self.study.sampler = make_sampler(self.study, trial, self.config, self.seed)
@@ -154,7 +150,7 @@ def check_config(config: Any) -> None:
     require(isinstance(config, dict), "file", config, "keys and values")
     settings = flatten_settings({k: v for k, v in config.items() if k != "parameters"})
     settings["parameters"] = parameters = config.get("parameters")
-    for key in settings.keys() - set(KEYS):
+    for key in sorted(settings.keys() - set(KEYS)):
         raise ValueError(f"{key}: unknown key; expected one of {', '.join(KEYS)}")
     for key, (is_valid, expected) in CHECKS.items():
         require(is_valid(settings.get(key)), key, settings.get(key), expected)
@@ -185,15 +181,14 @@ def open_sweep(config: Mapping[str, Any], folder: Path, seed: int, url: str | No
     path = folder / "journal.log"
     # Optuna's own lock files stay after kill -9; the kernel releases this one.
     lock = FileLock(f"{path}.lock")
-    options = {"study_name": config["name"] if url else "sweep", "load_if_exists": True}
-    options |= {"direction": config["metric"].get("goal", "minimize")}
-    options["pruner"] = make_pruner(config)
+    name, goal = config["name"] if url else "sweep", config["metric"].get("goal", "minimize")
+    options = {"study_name": name, "direction": goal, "pruner": make_pruner(config)}
     with lock:
         database = open_database(url) if url else None
-        where = ("storage", options["study_name"]) if url else ("out", path)
+        where = ("storage", name) if url else ("out", path)
         with refuse_invalid(*where, "the journal or the study of a sweep"):
             storage = database or open_journal(path, lock)
-            study = optuna.create_study(storage=storage, **options)
+            study = optuna.create_study(storage=storage, load_if_exists=True, **options)
             search = {key: config.get(key) for key in SEARCH} | {"seed": seed}
             search = json.loads(json.dumps(search))
             saved = study.user_attrs.get("search", search)

@@ -23,6 +23,7 @@ from typing import Any, TextIO
 from filelock import FileLock, Timeout
 from optuna import Trial
 from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import fail_stale_trials
 from optuna.trial import TrialState
 
 from ..errors import UNKNOWN_KEY, require
@@ -36,9 +37,7 @@ POLL = 1.0  # seconds between reads of a trial's metrics
 MAX_FIRST_FAILURES = 3
 
 
-def run_trials(
-    sweep: Sweep, limit: int | None, advance: Callable[[int], object] = lambda _: None
-) -> None:
+def run_trials(sweep: Sweep, limit: int | None, advance: Callable[[int], object]) -> None:
     """Run trials until there are `limit` in total, the target is reached, or the grid ends.
 
     `advance` is called with numbers of trials that have ended, first with those of earlier calls.
@@ -59,7 +58,8 @@ def run_trials(
 def claim_trial(sweep: Sweep, limit: int | None) -> "TrialRunner | None":
     """Return a trial whose sweep was stopped or killed, otherwise a new one."""
     with sweep.lock:
-        sweep.retry_lost_trials()
+        # Without a heartbeat for GRACE seconds: they fail, and each is queued again.
+        fail_stale_trials(sweep.study)
         for trial in sweep.study.get_trials(states=(TrialState.RUNNING,)):
             # The locks of another machine are not seen here.
             if trial.user_attrs.get("place", place := describe_place(sweep)) == place:
@@ -92,7 +92,6 @@ class TrialRunner:
         trial.set_user_attr("place", describe_place(sweep))
 
     def run(self) -> None:
-        """Run the trial until it ends, is pruned, or a signal stops the sweep."""
         parameters = self.sweep.suggest_parameters(self.trial)
         self.trial.set_user_attr("parameters", parameters)
         settings = ", ".join(f"{key} {value}" for key, value in parameters.items())
@@ -139,9 +138,8 @@ class TrialRunner:
                         is_stopping = True
             finally:
                 # After an error above, the process saves before the trial ends.
-                if process.poll() is None:
-                    process.terminate()
-                    process.wait()
+                process.terminate()
+                process.wait()
         return process.returncode, is_pruned
 
     def report_values(self, has_finished: bool = False) -> bool:
@@ -159,7 +157,6 @@ class TrialRunner:
         return len(values) > n_reported
 
     def finish(self, code: int, is_pruned: bool) -> None:
-        """Report the end of the trial to the study and the user, and how the sweep continues."""
         stop_code, study = self.signals.exit_code, self.sweep.study
         interrupted = stop_code or EXIT.get(-code, code if code in EXIT.values() else 0)
         if code == 0 or is_pruned:

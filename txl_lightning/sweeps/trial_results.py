@@ -50,7 +50,7 @@ def make_rows(sweep: Sweep) -> list[dict[str, Any]]:
         values = trial.intermediate_values.values()
         row = {"trial": trial.number, "state": trial.state.name.lower()}
         row |= {"value": sweep.best(values), **dict.fromkeys(names), **settings}
-        row |= {"validations": len(values)}
+        row["validations"] = len(values)
         row["seconds"] = trial.duration and round(trial.duration.total_seconds(), 1)
         rows.append(row | {"reason": trial.user_attrs.get("reason")})
     compared = [row for row in rows if row["state"] in COMPARED and row["value"] is not None]
@@ -103,7 +103,6 @@ def draw_figures(sweep: Sweep) -> None:
 
 
 def draw_curves(sweep: Sweep) -> None:
-    """Draw curves.png: the best value of each trial so far, at its validations."""
     values = {trial.number: trial.intermediate_values for trial in sweep.study.trials}
     numbers = [row["trial"] for row in make_rows(sweep) if values[row["trial"]]]
     if not numbers:
@@ -121,7 +120,6 @@ def draw_curves(sweep: Sweep) -> None:
 
 
 def print_results(sweep: Sweep) -> None:
-    """Print the table, and commands to evaluate the best checkpoint and to compare the trials."""
     rows = make_rows(sweep)
     best, keys = rows[0], [key for key in rows[0] if key != "reason"]
     lines = [[key.rsplit(".", 1)[-1] for key in keys]]

@@ -20,7 +20,6 @@ from rich.console import Console
 
 from .. import errors
 from ..command_line import explain_value_error
-from ..data.datamodule import CorpusDataModule
 from ..files import check_folder_writable
 from ..imports import ALLOWED
 from ..model.contract import make_config
@@ -30,7 +29,6 @@ from .callbacks.checkpointing import AtomicCheckpointIO, replace_signal_handlers
 from .callbacks.save_run import SaveRun
 from .callbacks.wandb import replace_wandb_loggers
 from .default_callbacks import make_callbacks
-from .module import LanguageModel
 from .options import RUNS, check_settings, find_net_class, make_parser, parse
 from .own_text import adopt_recipe
 from .start import Start, adopt_checkpoint, load_weights
@@ -56,9 +54,7 @@ class TxlCLI(LightningCLI):
 
     def __init__(self, command: str, words: list[str]) -> None:
         self.command, self.words = command, words
-        options = {"run": False, "save_config_callback": None}
-        options |= {"load_from_checkpoint_support": False}
-        super().__init__(LanguageModel, CorpusDataModule, args=words, **options)
+        super().__init__(run=False, load_from_checkpoint_support=False)
 
     def setup_parser(self, *_: Any) -> None:
         self.words, net_class = find_net_class(self.words)
@@ -91,6 +87,10 @@ class TxlCLI(LightningCLI):
             build = (lambda _, **settings: make_config(settings)), kind, False
             parts = self.parser.instantiate(parts, instantiators=[build])
         self.model, self.datamodule = parts.model, parts.data
+        if self.ckpt_path is not None and self.ckpt_path.is_dir():
+            load_weights(self.start.checkpoint, self.model, self.datamodule)
+        # Its mapped tensors would keep a file on the disk that training replaces.
+        del self.start
 
     def instantiate_trainer(self) -> Trainer:
         """Make the Trainer; what Lightning refuses, and too many processes, are ValueErrors."""
@@ -143,20 +143,11 @@ class TxlCLI(LightningCLI):
         others = [each for each in loggers if (type(each), each.root_dir) != same]
         return {"logger": [run_logger, *others]}
 
-    def after_instantiate_classes(self) -> None:
-        checkpoint = self.start.checkpoint
-        if checkpoint is not None and checkpoint.path.is_dir():
-            load_weights(checkpoint, self.model, self.datamodule)
-        # Its mapped tensors would keep a file on the disk that training replaces.
-        del self.start
-
     def run(self) -> None:
-        """Run the Trainer's method; print what validate and test measured."""
         is_file = self.ckpt_path is not None and not self.ckpt_path.is_dir()
         ckpt_path = str(self.ckpt_path) if is_file else None
         # weights_only: otherwise Lightning would run code in a checkpoint that a plugin reads.
-        options = {"ckpt_path": ckpt_path, "weights_only": True}
-        options |= RUN_OPTIONS.get(self.command, {})
+        options = RUN_OPTIONS.get(self.command, {}) | {"ckpt_path": ckpt_path, "weights_only": True}
         with explain_out_of_memory(self.config):
             getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, **options)
         if self.command in ("validate", "test") and self.trainer.is_global_zero:
@@ -179,7 +170,6 @@ def run_trainer(arguments: list[str]) -> Trainer:
 
 
 def set_up_libraries() -> None:
-    """Restrict imports and warnings."""
     jsonargparse.set_parsing_settings(
         import_path_denylist=["*"],
         import_path_allowlist=IMPORTABLE + ALLOWED,
@@ -224,7 +214,6 @@ def check_processes(trainer: Trainer) -> None:
 
 @contextmanager
 def explain_out_of_memory(settings: Namespace) -> Iterator[None]:
-    """Name the settings that need less memory if there is not enough."""
     try:
         yield
     except errors.ALLOCATION_ERRORS as error:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonargparse
+from jsonargparse import Namespace
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import RichProgressBar
 
@@ -36,9 +36,7 @@ ORDER = (
 """Callbacks of a run as Lightning calls them in each hook, with the reason for each place."""
 
 
-def make_callbacks(
-    command: str, config: jsonargparse.Namespace, defaults: dict[str, Any]
-) -> list[Callback]:
+def make_callbacks(command: str, config: Namespace, defaults: dict[str, Any]) -> list[Callback]:
     """Make the default callbacks of a command, in their order; those of a config precede them."""
     # Lightning's bar is on stderr of a terminal; a rate of 0 disables it in a pipe.
     rate, options = 10 * sys.stderr.isatty(), {"console_kwargs": {"stderr": True}}
@@ -49,8 +47,7 @@ def make_callbacks(
         return [*bars, *writers]
     probe = ValidationProbe(config.report.sample_len)
     report = Report(probe, config.report.html, defaults)
-    wandb = WandbRun(probe, config.wandb.checkpoints, config.wandb.registry, config.ckpt_path)
-    budget = TimeBudget(config.plan.minutes)
+    wandb, budget = WandbRun(probe, config.wandb, config.ckpt_path), TimeBudget(config.plan.minutes)
     callbacks = [Throughput(), probe, FinalValidation(), report, wandb, *bars, budget]
     if config.trainer.enable_checkpointing is not False:
         callbacks += [BestCheckpoint(), LastCheckpoint(*vars(config.checkpoint).values())]

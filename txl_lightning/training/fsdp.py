@@ -1,18 +1,12 @@
 """FSDP2Strategy: weights and optimizer state sharded over devices."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
+from lightning.pytorch.strategies import ModelParallelStrategy, Strategy, StrategyRegistry
+from torch.distributed import fsdp
 from torch.distributed.checkpoint import state_dict as distributed
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import (
-    FSDPModule,
-    MixedPrecisionPolicy,
-    fully_shard,
-    register_fsdp_forward_method,
-)
 from torch.nn import Module
 from torch.optim import Optimizer
 
@@ -29,8 +23,9 @@ class FSDP2Strategy(ModelParallelStrategy):
     A checkpoint is one file, as with one device, which any number of devices can resume.
     """
 
-    # Lightning loads weights and optimizers before it calls the hook on_load_checkpoint.
+    # ModelParallelStrategy loads weights and optimizers before the hook on_load_checkpoint.
     lightning_restore_optimizer = True
+    load_checkpoint = Strategy.load_checkpoint
 
     def __init__(self, **options: Any) -> None:
         super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=False, **options)
@@ -39,11 +34,6 @@ class FSDP2Strategy(ModelParallelStrategy):
         # Private: Lightning would add a dimension of the mesh for machines.
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
-
-    def load_checkpoint(
-        self, checkpoint_path: str | Path, weights_only: bool | None = None
-    ) -> dict[str, Any]:
-        return self.checkpoint_io.load_checkpoint(checkpoint_path)
 
     def load_model_state_dict(self, checkpoint: dict[str, Any], strict: bool = True) -> None:
         distributed.set_model_state_dict(self.model, checkpoint["state_dict"], options=FULL)
@@ -68,19 +58,20 @@ def shard(net: Network, mesh: DeviceMesh, precision: str) -> None:
     size = mesh["tensor_parallel"].size()
     expected = "1, as it is with --trainer.strategy fsdp2"
     require(size == 1, "trainer.strategy.tensor_parallel_size", size, expected)
-    if isinstance(net, FSDPModule):
+    if isinstance(net, fsdp.FSDPModule):
         # Evaluation leaves parameters gathered, but the optimizer needs the shards.
         net.reshard()
         return
     mesh = mesh["data_parallel"]
-    policy = MixedPrecisionPolicy()
+    policy = fsdp.MixedPrecisionPolicy()
     if precision in NARROW:
-        policy = MixedPrecisionPolicy(param_dtype=NARROW[precision], reduce_dtype=torch.float32)
+        types = {"param_dtype": NARROW[precision], "reduce_dtype": torch.float32}
+        policy = fsdp.MixedPrecisionPolicy(**types)
     for layer in getattr(net, "layers", ()):
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
+        fsdp.fully_shard(layer, mesh=mesh, mp_policy=policy)
     # The softmax follows `hidden`, which all functions called instead of `forward` begin with.
-    fully_shard(net, mesh=mesh, reshard_after_forward=False)
-    register_fsdp_forward_method(net, "hidden" if hasattr(net, "hidden") else "loss")
+    fsdp.fully_shard(net, mesh=mesh, reshard_after_forward=False)
+    fsdp.register_fsdp_forward_method(net, "hidden" if hasattr(net, "hidden") else "loss")
 
 
 def name_parameters(state: dict[str, Any], optimizer: Optimizer, model: Module) -> dict[str, Any]:

@@ -60,8 +60,7 @@ class Lamb(Optimizer):
         """Return the mean gradients divided by the roots of the mean squares."""
         for weight in weights:
             if not self.state[weight]:
-                for name in ("mean", "square"):
-                    self.state[weight][name] = torch.zeros_like(weight)
+                self.state[weight] |= {n: torch.zeros_like(weight) for n in ("mean", "square")}
         (beta1, beta2), gradients = group["betas"], [weight.grad for weight in weights]
         means, squares = ([self.state[w][name] for w in weights] for name in ("mean", "square"))
         torch._foreach_lerp_(means, gradients, 1 - beta1)

@@ -68,7 +68,6 @@ class Muon(Optimizer):
             torch._foreach_add_(same_shape, list(updates), alpha=-step_size)
 
     def nesterov(self, weights: list[Tensor], momentum: float) -> tuple[Tensor, ...]:
-        """Return the Nesterov updates from the gradients and their running means."""
         for weight in weights:
             if not self.state[weight]:
                 self.state[weight]["mean"] = torch.zeros_like(weight)

@@ -114,7 +114,6 @@ def check_end(config: OptimConfig, max_steps: int) -> None:
 
 
 def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) -> LambdaLR:
-    """Make the schedule of `max_steps` updates; see `check_end`."""
     check_end(config, max_steps)
     return LambdaLR(optimizer, lambda step: lr_factor(step, config, max_steps))
 

@@ -1,11 +1,11 @@
 """Options of fit, validate, test and predict: their parser and help, and the checks of values."""
 
 from argparse import ArgumentError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import lightning.pytorch
 import yaml
@@ -142,14 +142,20 @@ def find_net_class(words: list[str]) -> tuple[list[str], str | None]:
     """Return the class of the network's settings that options or else configs name, if any; and
     words with --model.net.class_path in place of --model.net."""
     name, (given, others) = None, take_option(words, "--model.net")
-    for file in take_option(words, "-c", "--config")[0]:
-        # `parse` says what is wrong with a file.
-        with suppress(OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
-            name = load_yaml(Path(find_config(file)).read_text())["model"]["net"][CLASS]
+    for config in load_configs(words):
+        with suppress(LookupError, TypeError):
+            name = config["model"]["net"][CLASS]
     # Any other value is a file, or YAML, with the whole group.
     if given and is_class_path(given[-1]) and not Path(given[-1]).exists():
         words = [*others, f"--model.net.{CLASS}={given[-1]}"]
     return words, [name, *take_option(words, f"--model.net.{CLASS}")[0]][-1]
+
+
+def load_configs(words: list[str]) -> Iterator[Any]:
+    for file in take_option(words, "-c", "--config")[0]:
+        # `parse` says what is wrong with a file.
+        with suppress(OSError, ValueError, yaml.YAMLError):
+            yield load_yaml(Path(find_config(file)).read_text())
 
 
 def choose_hidden(command: str, words: Sequence[str], own: str | None) -> Callable[[str], bool]:
@@ -197,7 +203,6 @@ def explain_error(parser: Parser, words: list[str], error: ArgumentError) -> str
 
 
 def check_settings(parser: Parser, settings: Namespace) -> None:
-    """Refuse invalid values, with their whole key."""
     for key, group in parser.groups.items():
         # A group of single options has no class.
         if is_dataclass(config := getattr(group, "group_class", None)):

@@ -6,20 +6,18 @@ config that sets a network or an optimizer has a recipe of its own.
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml
 from jsonargparse import Namespace
 
-from ..command_line import Parser, take_option
+from ..command_line import Parser
 from ..errors import flatten_settings
-from ..files import configs_folder, find_config, load_yaml
+from ..files import configs_folder, load_yaml
 from ..model import has_bfloat16_units
 from .callbacks.save_run import print_once
-from .options import TRAINER_DEFAULTS, parse
+from .options import TRAINER_DEFAULTS, load_configs, parse
 
 MINUTES, WIDE_MINUTES, WIDE = 5, 15, 192
 """Minutes of training; those from which the network is WIDE; measured with 2, 5 and 30."""
@@ -29,15 +27,11 @@ SMALLEST = 50_000  # bytes of the shortest text with a recipe; shorter ones were
 class Size(NamedTuple):
     """Recipe of texts up to a size."""
 
-    largest: float
-    """In bytes; measured up to 70 MB."""
-    n_token: int
-    """Subwords."""
-    token_bytes: float
-    """Bytes of a subword, about."""
+    largest: float  # in bytes; measured up to 70 MB
+    n_token: int  # subwords
+    token_bytes: float  # of a subword, about
     dropout: float
-    wide_dropout: float | None
-    """Dropout of the wide network; None if the text is too short for it."""
+    wide_dropout: float | None  # of the wide network; None if the text is too short for it
 
 
 SIZES = (
@@ -76,13 +70,9 @@ def needs_recipe(words: list[str], settings: Namespace) -> bool:
     """Return True if no config, class or checkpoint gives a network or an optimizer."""
     if settings.ckpt_path not in (None, "last") or "class_path" in settings.model.net:
         return False
-    for file in take_option(words, "-c", "--config")[0]:
-        # `parse` has said what is wrong with a file.
-        with suppress(OSError, ValueError, yaml.YAMLError):
-            model = load_yaml(Path(find_config(file)).read_text()).get("model", {})
-            if isinstance(model, str) or {"net", "optim", "class_path"} & model.keys():
-                return False
-    return True
+    models = [config.get("model", {}) for config in load_configs(words)]
+    parts = {"net", "optim", "class_path"}
+    return not any(isinstance(model, str) or parts & model.keys() for model in models)
 
 
 def choose_recipe(size: Size, vocab: str | None, minutes: float) -> dict[str, Any]:
@@ -116,7 +106,6 @@ def load_shared() -> dict[str, Any]:
 
 
 def is_bfloat16_faster(accelerator: str) -> bool:
-    """Return True if the Trainer's device multiplies bfloat16 faster than float32."""
     if accelerator != "cpu" and torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return has_bfloat16_units(torch.device("cpu"))
@@ -130,7 +119,6 @@ def count_bytes(path: str | Sequence[str] | None) -> int:
 
 
 def describe_recipe(n_byte: int, settings: Namespace) -> str:
-    """Return one line: what was chosen, and for what."""
     data, net, minutes = settings.data, settings.model.net, settings.plan.minutes
     vocab = data.vocab
     if vocab in SUBWORDS:

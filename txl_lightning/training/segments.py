@@ -35,7 +35,6 @@ class MemoryBank:
 
     @cached_property
     def reader(self) -> Reader:
-        """The network as evaluation calls it."""
         # Cached keys and values change their shape; a compiled network has one graph per shape.
         return make_reader(self.net, uses_cache=not self.compiled)
 
@@ -76,11 +75,10 @@ def segment_loss(
 ) -> tuple[Tensor, AnyMemory]:
     """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory after it.
 
-    The rows are computed in n_part parts (micro-batches).
-
-    The backward pass recomputes each part, with the same random numbers, just before its gradient,
-    so that the activations of only one part are stored. For Lightning it is one forward and one
-    backward pass: gradients are accumulated, scaled and averaged over ranks as usual.
+    The rows are computed in n_part parts (micro-batches). The backward pass recomputes each part,
+    with the same random numbers, just before its gradient, so that the activations of only one part
+    are stored. For Lightning it is one forward and one backward pass: gradients are accumulated,
+    scaled and averaged over ranks as usual.
     """
     n_row = len(segment.tokens_BL)
     if min(n_part, n_row) == 1:
@@ -167,6 +165,5 @@ class RightAnswers(Metric):
         self.right_tokens += (right_BL & scored_BL).sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """Return accuracies from 0 to 1."""
         answers = {"answer_accuracy": self.right_answers / self.answers}
         return {"token_accuracy": self.right_tokens / self.tokens} | answers

@@ -29,8 +29,6 @@ NO_EFFECT_ON_WEIGHTS = {
 }
 """Settings of the network that may differ from the checkpoint's."""
 EQUAL_STATE = {"adamw": "adam"}  # optimizers that can load the state of another one
-
-
 TEXTS = ("corpus", "path", "ids", "store")  # settings that name the text
 
 
@@ -142,7 +140,7 @@ def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) ->
     # Learned positions have a weight for each distance.
     tables = {"clamp_len"} if net.get("positions") in LEARNED else set()
     free = {"mem_len", "dropout"} if CLASS in net else NO_EFFECT_ON_WEIGHTS - tables
-    for name in net.keys() - free - {"n_token"}:
+    for name in sorted(net.keys() - free - {"n_token"}):
         value = list(model.net[name]) if isinstance(model.net[name], tuple) else model.net[name]
         expected = f"{net[name]}, as in the checkpoint (as in its run's config.yaml)"
         require(value == net[name], f"model.net.{name}", value, expected)
@@ -154,14 +152,12 @@ def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) ->
         require(is_same, "model.optim.name", name, expected)
 
 
-def load_weights(
-    checkpoint: LoadedCheckpoint, model: LanguageModel, data: CorpusDataModule
-) -> None:
+def load_weights(source: LoadedCheckpoint, model: LanguageModel, data: CorpusDataModule) -> None:
     """Load the weights of another run; vocabularies must be equal, or of equal size if unknown."""
-    vocab, n_token = checkpoint.load_vocabulary(), checkpoint.config.n_token
+    vocab, n_token = source.load_vocabulary(), source.config.n_token
     if vocab is not None:
         data.load_state_dict({"vocab": vocab.to_json()})
     elif n_token != data.n_token:
         sizes = f"{data.n_token} tokens are not the {n_token} of the weights"
         raise DataError(f"data.vocab: {sizes}; give the vocabulary that it was trained with")
-    model.net.load_state_dict(checkpoint.weights)
+    model.net.load_state_dict(source.weights)

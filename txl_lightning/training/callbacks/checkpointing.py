@@ -55,9 +55,7 @@ class AtomicCheckpointIO(CheckpointIO):
         # A spawned process loads the checkpoint from its file.
         return {"start": None}
 
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
-    ) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, **_: Any) -> None:
         state = checkpoint.get(KEY, {})
         entry = {
             "step": checkpoint["global_step"],
@@ -69,9 +67,7 @@ class AtomicCheckpointIO(CheckpointIO):
         }
         saving.save_checkpoint(checkpoint, Path(path), entry)
 
-    def load_checkpoint(
-        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
-    ) -> dict[str, Any]:
+    def load_checkpoint(self, path: str | Path, **_: Any) -> dict[str, Any]:
         start, self.start = self.start, None
         if start is None or start.path != Path(path):
             start = load_checkpoint(path)
@@ -86,10 +82,6 @@ class LastCheckpoint(Checkpoint):
 
     It is written after each validation, every few steps, when a signal asks for it or stops
     training, and at the end. An exception leaves crash-N.ckpt.
-
-    Args:
-        every_n_steps: Steps from one write to the next; None for only the other occasions.
-        mirror_url: Where rank 0 copies the run after each write.
     """
 
     def __init__(self, every_n_steps: int | None = None, mirror_url: str | None = None) -> None:

@@ -60,17 +60,6 @@ class TokenProgressBar(ProgressBar):
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
         self.folder, self.step = run_folder(trainer), trainer.global_step
-        self.print_setup(trainer, module)
-        steps = "step {task.completed}/{task.total}"
-        columns = steps, BarColumn(bar_width=24), "{task.description}", "{task.fields[time_left]}"
-        is_shown = self.console.is_terminal and not self.console.quiet
-        self.live = Progress(*columns, console=self.console, disable=not is_shown)
-        self.live.start()
-        total = trainer.max_steps if trainer.max_steps > 0 else None
-        self.live.add_task("", total=total, completed=self.step, time_left="")
-
-    def print_setup(self, trainer: Trainer, module: LanguageModel) -> None:
-        """Print the network's size, the device, the kernel, and a faster precision if there is."""
         self.print(format_parameters(module.net))
         device = trainer.strategy.root_device
         kernel = getattr(module.net.config, "kernel", "its own")
@@ -79,6 +68,13 @@ class TokenProgressBar(ProgressBar):
         self.print(f"device: {device}; kernel: {kernel}; run folder: {self.folder}")
         if trainer.precision == "32-true" and has_bfloat16_units(device):
             self.print("faster on this device: --trainer.precision bf16-mixed")
+        steps = "step {task.completed}/{task.total}"
+        columns = steps, BarColumn(bar_width=24), "{task.description}", "{task.fields[time_left]}"
+        is_hidden = self.console.quiet or not self.console.is_terminal
+        self.live = Progress(*columns, console=self.console, disable=is_hidden)
+        self.live.start()
+        total = trainer.max_steps if trainer.max_steps > 0 else None
+        self.live.add_task("", total=total, completed=self.step, time_left="")
 
     def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
         if trainer.global_step == self.step:
@@ -174,11 +170,8 @@ def format_result(trainer: Trainer, metrics: RunMetrics) -> str:
     total = f" of {trainer.max_steps:,}" if trainer.max_steps > 0 else ""
     # A run shorter than a log interval has only those of its validation.
     tokens = max(metrics.last("train/tokens_seen"), metrics.last("val/tokens_seen"))
-    seconds = metrics.last("train/seconds")
-    lines = [
-        f"trained {trainer.global_step:,}{total} steps, {tokens:,.0f} tokens, "
-        f"in {timedelta(seconds=int(seconds))}"
-    ]
+    duration = timedelta(seconds=int(metrics.last("train/seconds")))
+    lines = [f"trained {trainer.global_step:,}{total} steps, {tokens:,.0f} tokens, in {duration}"]
     rows, best = metrics.validations, metrics.best
     if rows:
         recent = len(rows) - N_RECENT

@@ -30,13 +30,13 @@ from .weight_averaging import WeightAverage
 MIN_SECONDS_BETWEEN_PAGES = 60.0
 PICTURES = {"curve": "Learning curves", "attention": plots.ATTENTION_TITLE}
 """Titles of the charts that are also PNG files, by name."""
-NEXT_COMMANDS = {
-    "generate": "{} --prompt 'Once upon a time'",
-    "evaluate": "{} --split test",
-    "inspect": "{}",
-    "compare": "{} ANOTHER_RUN",
-}
-"""Arguments of the commands that the page suggests; {} is the run's folder."""
+NEXT_COMMANDS = (
+    "generate {} --prompt 'Once upon a time'",
+    "evaluate {} --split test",
+    "inspect {}",
+    "compare {} ANOTHER_RUN",
+)
+"""Commands that the page suggests; {} is the run's folder."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,8 @@ class Report(Callback):
     """Write run.json, the state of a run, and report.html after validations and at the end.
 
     After the first validation, a page is written only if the last one is old. A failure is a
-    warning and does not stop the run.
-
-    Args:
-        probe: The callback whose measurements the page shows.
-        html: Write the page and the pictures.
-        defaults: Settings by dotted key; the page shows those that differ.
+    warning and does not stop the run. The page shows the settings that differ from `defaults`, by
+    dotted key.
     """
 
     def __init__(
@@ -132,6 +128,7 @@ class Report(Callback):
         module, rows, probe = trainer.lightning_module, metrics.validations, self.probe
         n, path = probe.prompt_len, self.folder / CONFIG
         quoted = shlex.quote(str(self.folder))
+        show = partial(show_controls, kept="\t\n")
         config = path.read_text() if path.is_file() else ""
         n_parameter, mem_len = count_parameters(trainer), module.net.config.mem_len
         facts = {"parameters": f"{n_parameter:,}", "memory length": f"{mem_len:,} tokens"}
@@ -152,17 +149,11 @@ class Report(Callback):
             table=format_columns(rows),
             best_row=rows.index(metrics.best) if metrics.best else None,
             mem_len=mem_len,
-            samples=[
-                (step, *(show_controls(part, kept="\t\n") for part in (text[:n], text[n:])))
-                for step, text in reversed(probe.samples)
-            ],
+            samples=[(step, show(text[:n]), show(text[n:])) for step, text in probe.samples[::-1]],
             run=run,
             differences=find_differences(settings),
             config=config,
-            commands=[
-                f"{PROGRAM} {command} {arguments.format(quoted)}"
-                for command, arguments in NEXT_COMMANDS.items()
-            ],
+            commands=[f"{PROGRAM} {command.format(quoted)}" for command in NEXT_COMMANDS],
         )
 
 

@@ -14,7 +14,6 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
-from torch import Tensor
 
 from ...errors import print_notice, show_controls
 from ...files import replace_file, write_text
@@ -46,16 +45,12 @@ class SaveRun(Callback):
         # Not earlier: a setting that the network refuses must not replace those of a resumed run.
         folder = run_folder(trainer)  # asked of all ranks together
         if trainer.is_global_zero:
-            self.save(trainer, folder)
+            self.parser.save(self.settings, folder / CONFIG, skip_none=False, overwrite=True)
+            settings = yaml.safe_load(self.parser.dump(self.settings, skip_unset=False))
+            for logger in wandb_loggers(trainer):
+                logger.update_config(settings)
+            write_text(trainer.datamodule.vocab.to_json(), folder / VOCAB)
         trainer.strategy.barrier()
-
-    def save(self, trainer: Trainer, folder: Path) -> None:
-        path = folder / CONFIG
-        self.parser.save(self.settings, path, skip_none=False, overwrite=True)
-        settings = yaml.safe_load(self.parser.dump(self.settings, skip_unset=False))
-        for logger in wandb_loggers(trainer):
-            logger.update_config(settings)
-        write_text(trainer.datamodule.vocab.to_json(), folder / VOCAB)
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         # Not earlier: for a text that is too short, only the error is printed.
@@ -96,9 +91,7 @@ class SaveNats(BasePredictionWriter):
         self.folder = folder
         super().__init__(write_interval="epoch")
 
-    def write_on_epoch_end(
-        self, trainer: Trainer, module: Any, predictions: list[Tensor], *_: Any
-    ) -> None:
+    def write_on_epoch_end(self, trainer: Trainer, _: Any, predictions: list, *__: Any) -> None:
         rank = f".rank{trainer.global_rank}" if trainer.world_size > 1 else ""
         path = self.folder / f"nats{rank}.npy"
         nats_BT = torch.cat(predictions, dim=1).float().cpu().numpy()

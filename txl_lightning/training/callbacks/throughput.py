@@ -101,9 +101,7 @@ class TimeBudget(Callback):
     Checkpoints store the plan: a resumed run follows it, unless its minutes have changed.
     """
 
-    def __init__(
-        self, minutes: float | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, minutes: float | None = None, clock: Callable = time.monotonic) -> None:
         self.seconds, self.clock = None if minutes is None else 60 * float(minutes), clock
         self.elapsed_before = 0.0  # of the parts of the run before a resume
         self.step_seconds: list[float] = []
@@ -167,7 +165,6 @@ class TimeBudget(Callback):
         )
 
     def follow(self, trainer: Trainer, module: LanguageModel) -> None:
-        """Set the run's steps, schedule and validations as planned."""
         steps, every = self.plan
         trainer.fit_loop.epoch_loop.max_steps = steps
         trainer.val_check_batch = every or trainer.val_check_batch
@@ -190,7 +187,6 @@ class TimeBudget(Callback):
         return None if self.plan or self.seconds is None else self.seconds - self.elapsed
 
     def lap(self) -> float:
-        """Return the seconds since the last call."""
         last_call, self.lap_at = self.lap_at, self.clock()
         return self.lap_at - last_call
 

@@ -31,23 +31,14 @@ State = dict[str, Any]
 
 
 class NonFiniteGuard(Callback):
-    """Skip updates with a non-finite loss or gradient, and refuse to save non-finite weights.
-
-    Args:
-        max_skipped: Number of updates to skip, each with the memory that led to it, before the next
-            one stops training.
-    """
+    """Skip updates with a non-finite loss or gradient, and refuse to save non-finite weights."""
 
     def __init__(self, max_skipped: int = 0) -> None:
-        self.max_skipped = max_skipped
-        self.n_skipped = 0
+        self.max_skipped, self.n_skipped = max_skipped, 0
         self.losses: list[Tensor] = []
-        self.norm = math.nan
-        self.batch_name = ""
+        self.norm, self.batch_name = math.nan, ""
 
-    def on_train_batch_start(
-        self, trainer: Trainer, module: LanguageModel, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, _: Trainer, __: Any, batch: Any, batch_idx: int) -> None:
         self.batch_name = f"batch {batch_idx}"
         if isinstance(batch, Segment):
             self.batch_name = f"segment {batch.index} of the training text"
@@ -127,7 +118,7 @@ class TrainingStateCheckpoint(Callback):
             self.position = loaders[0] if loaders else None
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
-        refuse_different_starts(trainer, module, self.position)
+        refuse_different_starts(trainer, module, self.position or {})
         if self.loaded is not None:
             # The last hook before training that may draw random numbers.
             restore(self.loaded, trainer, module)
@@ -167,8 +158,13 @@ class TrainingStateCheckpoint(Callback):
                     logger.flush_to_disk()
         # All ranks get here and rank 0 writes; but after an exception on one rank, gathering would
         # wait for the others forever.
-        rank_state = collect_rank_state(module)
-        ranks = [rank_state] if is_crash else module.ranks.gather(rank_state)
+        memory = bank.committed.get(("train", 0))
+        # There is none before the first step.
+        memory = memory and memory.to("cpu")
+        mean = [value.item() for value in module.train_nats.metric_state.values()]
+        own = {"memory": memory and memory.tensors(), "mean": mean}
+        own["rng"] = get_random_states(module.device)
+        ranks = [own] if is_crash else module.ranks.gather(own)
         checkpoint[KEY] = {
             "format": FORMAT,
             "exact": module.between_steps and not bank.staged and not is_crash,
@@ -177,20 +173,7 @@ class TrainingStateCheckpoint(Callback):
         }
         if ranks is not None and (not is_crash or trainer.world_size == 1):
             parts = [rank.pop("memory") for rank in ranks]
-            # There is none before the first step.
-            memory = bank.committed.get(("train", 0))
-            tensors = memory and join_rows(memory.to("cpu"), parts)
-            checkpoint[KEY] |= {"memory": tensors, "ranks": ranks}
-
-
-def collect_rank_state(module: LanguageModel) -> State:
-    """Return what differs between ranks: memory of their rows, random numbers, running mean."""
-    memory = module.memory_bank.committed.get(("train", 0))
-    return {
-        "memory": memory and memory.to("cpu").tensors(),
-        "rng": get_random_states(module.device),
-        "mean": [value.item() for value in module.train_nats.metric_state.values()],
-    }
+            checkpoint[KEY] |= {"memory": memory and join_rows(memory, parts), "ranks": ranks}
 
 
 def restore(state: State, trainer: Trainer, module: LanguageModel) -> None:
@@ -269,11 +252,9 @@ def describe_rounding(trainer: Trainer, module: LanguageModel) -> State:
     }
 
 
-def refuse_different_starts(
-    trainer: Trainer, module: LanguageModel, position: State | None
-) -> None:
+def refuse_different_starts(trainer: Trainer, module: LanguageModel, position: State) -> None:
     """Raise CheckpointError on every rank unless all have loaded the same checkpoint."""
-    start = trainer.global_step, (position or {}).get("consumed", 0)
+    start = trainer.global_step, position.get("consumed", 0)
     largest = module.ranks.max(*start, *(-number for number in start))
     if largest[:2] != [-number for number in largest[2:]]:
         raise CheckpointError(
@@ -283,7 +264,6 @@ def refuse_different_starts(
 
 
 def warn_of_changes(state: State, now: State) -> None:
-    """Warn about everything that prevents a bit-exact resume."""
     if not state.get("exact"):
         rank_zero_warn("the checkpoint was saved in mid-step: what follows is near, not exact")
     if not state.get("memory"):

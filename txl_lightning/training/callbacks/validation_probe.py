@@ -45,9 +45,6 @@ class ValidationProbe(Callback):
     Logged: val/tokens_seen; val/memory_gain, mean nats of a few segments read without memory minus
     those with it; and val/memory_gain_error, its standard error. This is the same network without
     its memory: a network trained without memory usually loses less.
-
-    Args:
-        sample_len: Number of tokens in a sample; 0 for no samples.
     """
 
     def __init__(self, sample_len: int = 200) -> None:
@@ -146,7 +143,7 @@ class ValidationProbe(Callback):
         return {name: getattr(self, name) for name in SAVED}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        vars(self).update(state_dict)
+        vars(self).update({name: state_dict[name] for name in SAVED if name in state_dict})
 
 
 def n_warmup_segments(module: LanguageModel, segment: Segment) -> int:

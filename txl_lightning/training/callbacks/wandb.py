@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from signal import SIGTERM
 from typing import Any, Literal
@@ -48,9 +49,19 @@ class WandbConfig:
 
 
 class OfflineFallbackWandbLogger(WandbLogger):
-    """A WandbLogger that logs metrics over tokens, offline if the server cannot be reached."""
+    """A WandbLogger that logs metrics over tokens, offline if the server cannot be reached.
 
-    def __init__(self, required: bool, **options: Any) -> None:
+    It stores its files in the root, the folder of runs.
+    """
+
+    def __init__(self, root: str, required: bool, run_id: str | None, spec: Namespace) -> None:
+        options = drop_none(spec.init_args.as_dict() | dict(spec.get("dict_kwargs") or {}))
+        options.setdefault("project", os.environ.get("WANDB_PROJECT", "txl_lightning"))
+        folder = options.get("save_dir", options.get("dir", "."))
+        options["save_dir"] = os.environ.get("WANDB_DIR", root) if folder == "." else folder
+        options.setdefault("id", run_id)
+        # Seconds; with W&B's own 90, a run without a network would wait too long.
+        os.environ.setdefault("WANDB_INIT_TIMEOUT", "20")
         super().__init__(**options)
         # Private, here and below: W&B warns of settings that Lightning passes as None.
         self._wandb_init = drop_none(self._wandb_init)
@@ -104,7 +115,6 @@ class OfflineFallbackWandbLogger(WandbLogger):
 
     @rank_zero_only
     def log_checkpoint_artifact(self, path: Path, alias: str, registry: str | None = None) -> None:
-        """Log a checkpoint with its manifest and the run's settings; link it to a registry."""
         import wandb
 
         digest, entry = next(iter(read_manifest(path).items()))
@@ -132,14 +142,10 @@ class WandbRun(Callback):
     """
 
     def __init__(
-        self,
-        probe: ValidationProbe,
-        checkpoints: str = "best",
-        registry: str | None = None,
-        ckpt_path: str | Path | None = None,
+        self, probe: ValidationProbe, config: WandbConfig = WandbConfig(), ckpt_path: object = None
     ) -> None:
-        self.probe, self.checkpoints, self.registry = probe, checkpoints, registry
-        self.ckpt_path, self.run = str(ckpt_path), dict[str, str | None]()
+        self.probe, self.config, self.ckpt_path = probe, config, str(ckpt_path)
+        self.run: dict[str, str | None] = {}
 
     def setup(self, trainer: Trainer, module: LanguageModel, stage: str) -> None:
         self.folder = run_folder(trainer)
@@ -168,10 +174,10 @@ class WandbRun(Callback):
 
     def on_fit_end(self, trainer: Trainer, *_: Any) -> None:
         loggers = [logger for logger in wandb_loggers(trainer) if not logger.logs_checkpoints]
-        for name in {"best": [BEST], "all": [BEST, LAST], "none": []}[self.checkpoints]:
+        for name in {"best": [BEST], "all": [BEST, LAST], "none": []}[self.config.checkpoints]:
             if (path := self.folder / CHECKPOINTS / name).is_file():
                 for logger in loggers:
-                    registry = self.registry if name == BEST else None
+                    registry = self.config.registry if name == BEST else None
                     logger.log_checkpoint_artifact(path, path.stem, registry)
 
     def on_exception(self, trainer: Trainer, _: LanguageModel, exception: BaseException) -> None:
@@ -233,33 +239,14 @@ def wandb_loggers(trainer: Trainer) -> list[OfflineFallbackWandbLogger]:
 def replace_wandb_loggers(
     loggers: list[Logger], specs: list[Namespace], root: str, config: Namespace, run_id: str | None
 ) -> list[Logger]:
-    """Return the loggers, each WandbLogger as an OfflineFallbackWandbLogger of its spec's settings.
-
-    W&B stores its files in the root, the folder of runs.
-    """
+    """Return the loggers, each WandbLogger as one of ours; `specs` have their settings."""
     has_wandb = any(isinstance(each, WandbLogger) for each in loggers)
     for name, value in {"required": "true", "registry": config.registry}.items():
         is_possible = has_wandb or not config[name]
         require(is_possible, f"wandb.{name}", value, "--trainer.logger WandbLogger")
-    return [
-        make_wandb_logger(spec, root, config.required, run_id)
-        if type(each) is WandbLogger
-        else each
-        for each, spec in zip(loggers, specs, strict=True)
-    ]
-
-
-def make_wandb_logger(
-    spec: Namespace, root: str, required: bool, run_id: str | None
-) -> OfflineFallbackWandbLogger:
-    options = drop_none(spec.init_args.as_dict() | dict(spec.get("dict_kwargs") or {}))
-    options.setdefault("project", os.environ.get("WANDB_PROJECT", "txl_lightning"))
-    folder = options.get("save_dir", options.get("dir", "."))
-    options["save_dir"] = os.environ.get("WANDB_DIR", root) if folder == "." else folder
-    options.setdefault("id", run_id)
-    # Seconds; with W&B's own 90, a run without a network would wait too long.
-    os.environ.setdefault("WANDB_INIT_TIMEOUT", "20")
-    return OfflineFallbackWandbLogger(required, **options)
+    replace = partial(OfflineFallbackWandbLogger, root, config.required, run_id)
+    pairs = zip(loggers, specs, strict=True)
+    return [replace(spec) if type(each) is WandbLogger else each for each, spec in pairs]
 
 
 def run_id_from(checkpoint: Mapping[str, Any]) -> str | None:

@@ -53,18 +53,15 @@ class WeightAverage(Callback):
         if self.average is not None:
             self.average.to(module.device)
 
+    @torch.no_grad()
     def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
         if module.between_steps and trainer.global_step > self.start_step:
-            self.update(module.net)
-
-    @torch.no_grad()
-    def update(self, net: Network) -> None:
-        self.count += 1
-        if self.average is None:
-            self.average = copy_at_least_float32(net)
-        weight = 1 / self.count if self.decay is None else 1 - self.decay
-        for mean, now in zip(self.average.parameters(), net.parameters(), strict=True):
-            mean.lerp_(now.to(mean), weight)
+            self.count += 1
+            if self.average is None:
+                self.average = copy_at_least_float32(module.net)
+            weight = 1 / self.count if self.decay is None else 1 - self.decay
+            for mean, now in zip(self.average.parameters(), module.net.parameters(), strict=True):
+                mean.lerp_(now.to(mean), weight)
 
     def load_average(self, trainer: Trainer, module: LanguageModel) -> None:
         """Load the average into the network, and keep a copy of its trained weights."""
