@@ -36,6 +36,7 @@ SMALL = [
     "--trainer.accelerator=cpu", "--trainer.log_every_n_steps=1",
     "--report.html=false", "--report.sample_len=0",
 ]  # fmt: skip
+REPOSITORY = str(Path(__file__).parents[1])
 BLOCK, HEADER = 32768, struct.Struct("<IHB")
 
 os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
@@ -109,15 +110,21 @@ def repository() -> Path:
     return Path(__file__).parents[1]
 
 
-def write_letters(folder: Path) -> Path:
-    path = folder / "letters.txt"
-    path.write_bytes(np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8).tobytes())
-    return path
+@pytest.fixture(scope="session")
+def write_letters() -> Callable[..., Path]:
+    """Write a text of 26 letters, long enough for a few passes, in lines of a length or in one."""
+
+    def write(folder: Path, line_len: int = 6000) -> Path:
+        letters = np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8)
+        letters[line_len::line_len] = 10
+        (folder / "letters.txt").write_bytes(letters.tobytes())
+        return folder / "letters.txt"
+
+    return write
 
 
 @pytest.fixture
-def text_file(tmp_path) -> Path:
-    """A text of 26 letters, long enough for a few passes."""
+def text_file(tmp_path, write_letters) -> Path:
     return write_letters(tmp_path)
 
 
@@ -152,7 +159,7 @@ def sizes() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def run_folder(tmp_path_factory, sizes) -> Path:
+def run_folder(tmp_path_factory, sizes, write_letters) -> Path:
     """The folder of a finished run; tests must not modify it."""
     folder = tmp_path_factory.mktemp("finished")
     where = [f"--data.path={write_letters(folder)}", f"--data.data_dir={folder / 'data'}"]
@@ -187,6 +194,18 @@ def txl(monkeypatch, capsys, tmp_path, text_file):
         except SystemExit as stop:
             code = stop.code
         return code, capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def accepted(txl):
+    """Run a valid command line; return its output."""
+
+    def run(*arguments):
+        code, output = txl(*arguments)
+        assert code == 0, output.err
+        return output
 
     return run
 
@@ -265,14 +284,14 @@ class Processes:
     """Processes that are killed for good at the end, with all that they have started; a Python
     process first prints its stack."""
 
+    # Seconds that commands may take, and that others have after a failure or a signal.
     LIMIT, PATIENCE = 300.0, 10.0
-    """Seconds that commands may take, and that others have after a failure or a signal."""
 
     def __init__(self) -> None:
         self.mark, self.started = uuid.uuid4().hex, []
 
     def start(self, words: list, env: Mapping[str, str] = os.environ, **how) -> subprocess.Popen:
-        env = {**env, "STARTED_BY": self.mark, "PYTHONFAULTHANDLER": "1"}
+        env = {"PYTHONPATH": REPOSITORY, **env, "STARTED_BY": self.mark, "PYTHONFAULTHANDLER": "1"}
         process = subprocess.Popen([*map(str, words)], env=env, start_new_session=True, **how)
         self.started.append(process)
         return process
@@ -364,7 +383,7 @@ class Run:
 def fit_with_wandb(sizes, repository, processes):
     """Train in a separate process; return it, and W&B's runs in its folder, oldest first."""
 
-    def fit(folder: Path, *options: str, **environment: str) -> tuple[CompletedProcess, list[Run]]:
+    def fit(folder: Path, *options: str, code=0, **environment: str):
         (folder / "letters.txt").write_bytes(bytes(range(97, 123)) * 200)
         command = [sys.executable, "-m", "txl_lightning", "fit", *sizes]
         command += ["--data.path=letters.txt", "--trainer.logger=WandbLogger"]
@@ -373,6 +392,7 @@ def fit_with_wandb(sizes, repository, processes):
         env = {name: value for name, value in os.environ.items() if "WANDB" not in name}
         env |= {"PYTHONPATH": str(repository), "WANDB_SILENT": "true"} | environment
         done = processes.run(command, env=env, cwd=folder)
+        assert done.returncode == code, done.stderr
         paths = folder.glob("runs/wandb/offline-run-*/run-*.wandb")
         return done, [Run(path) for path in sorted(paths, key=os.path.getmtime)]
 
@@ -383,8 +403,7 @@ def fit_with_wandb(sizes, repository, processes):
 def offline_run(tmp_path_factory, fit_with_wandb) -> tuple[Path, Run]:
     """The folder of a finished run with W&B offline, and the data of W&B; not to be modified."""
     folder = tmp_path_factory.mktemp("offline")
-    done, [run] = fit_with_wandb(folder, "--wandb.checkpoints=all", WANDB_MODE="offline")
-    assert done.returncode == 0, done.stderr
+    _, [run] = fit_with_wandb(folder, "--wandb.checkpoints=all", WANDB_MODE="offline")
     return folder, run
 
 

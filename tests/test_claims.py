@@ -13,20 +13,9 @@ from experiments import claims, verdicts
 from experiments.results import Claim
 
 REPOSITORY = Path(__file__).parents[1]
-
-
 # Percentage points of Student's t, two-sided 5 %, from printed tables (Fisher and Yates).
-POINTS = {
-    1: 12.706,
-    2: 4.303,
-    3: 3.182,
-    4: 2.776,
-    5: 2.571,
-    6: 2.447,
-    9: 2.262,
-    10: 2.228,
-    30: 2.042,
-}
+POINTS = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}
+POINTS |= {6: 2.447, 9: 2.262, 10: 2.228, 30: 2.042}
 
 
 def test_the_tail_of_t_is_that_of_printed_tables_and_of_the_integral():

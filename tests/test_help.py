@@ -48,15 +48,25 @@ def test_help_of_functions_imports_no_slow_packages(repository, words, absent):
     assert not packages & absent
 
 
-@pytest.mark.parametrize("words", [["generate", "--max_new_tokens=2"], ["evaluate"]])
-def test_command_that_computes_imports_neither_lightning_nor_a_compiler(run_folder, words):
-    command = [sys.executable, "-c", PROGRAM, *words, f"--ckpt_path={run_folder}"]
-    done = subprocess.run(command, cwd=run_folder, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("words", "present", "absent"),
+    [
+        # sympy comes with torch._dynamo: two seconds.
+        ("generate RUN --max_new_tokens=2", {"torch"}, {*SLOW, "sympy"}),
+        ("evaluate RUN", {"torch"}, {*SLOW, "sympy"}),
+        pytest.param("runs RUN", set(), {"torch", "lightning"}, marks=pytest.mark.slow),
+        pytest.param("compare RUN --out=o", set(), {"torch", "lightning"}, marks=pytest.mark.slow),
+        pytest.param("prepare TEXT --vocab=words", set(), {*SLOW, "torch"}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(run_folder, text_file, words, present, absent):
+    words = words.replace("RUN", str(run_folder)).replace("TEXT", str(text_file)).split()
+    command = [sys.executable, "-c", PROGRAM, *words]
+    how = {"cwd": text_file.parent, "capture_output": True, "text": True}
+    done = subprocess.run(command, **how, check=False)
     assert done.returncode == 0, done.stderr
     packages = set(done.stderr.splitlines()[-1].split())
-    assert "torch" in packages
-    # sympy comes with torch._dynamo: two seconds.
-    assert not packages & {*SLOW, "sympy"}
+    assert (present - packages, absent & packages) == (set(), set())
 
 
 @pytest.fixture(scope="module")

@@ -21,11 +21,11 @@ LAYERS = {
 # The present line counts; the goals are 13,000 in all and 14,000 of tests. Lower a budget with
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
-    "top": 1265, "model": 2722, "data": 3921, "evaluation": 399, "generation": 669,
-    "runs": 493, "checkpoints": 1042, "convert": 512, "analysis": 713, "training": 3683,
-    "sweeps": 693, "hub": 556, "commands": 1896,
+    "top": 1263, "model": 2712, "data": 3783, "evaluation": 392, "generation": 661,
+    "runs": 480, "checkpoints": 999, "convert": 497, "analysis": 711, "training": 3569,
+    "sweeps": 683, "hub": 552, "commands": 1829,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_564, 22_830, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_131, 22_414, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
@@ -39,8 +39,7 @@ PLACES = {
     ("optuna", "sqlalchemy"): {"sweeps"},
     ("transformers", "huggingface_hub", "lm_eval"): {"hub"},
 }
-UPWARD = {("checkpoints/__init__.py", "convert")}
-"""Imports of a higher layer: a public name that has moved."""
+UPWARD = {("checkpoints/__init__.py", "convert")}  # a public name that has moved
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

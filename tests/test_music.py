@@ -11,12 +11,8 @@ from experiments import common
 from experiments.music import figures, run
 from tests.test_measurements import count_seen, draw_text, nats_of
 
-NAMES = [
-    "PAD_None",
-    "Bar_None",
-    *(f"Pitch_{n}" for n in range(4)),
-    *(f"Position_{n}" for n in range(5)),
-]
+NAMES = ["PAD_None", "Bar_None", *(f"Pitch_{n}" for n in range(4))]
+NAMES += [f"Position_{n}" for n in range(5)]
 
 
 @pytest.mark.parametrize(("kind", "way"), [(k, way) for k in run.KINDS for way in run.WAYS[k]])
@@ -40,20 +36,13 @@ def test_nats_per_note_are_those_of_all_tokens_of_pieces_read_alone(make_net, ki
 
 
 def test_notes_have_the_times_and_pitches_of_their_tokens():
-    names = ["Bar_None", "Position_0", "Pitch_60", "Velocity_127", "Duration_1.0.4", "Pitch_64"]
-    names += [
-        "Velocity_127",
-        "Duration_0.2.4",
-        "Bar_None",
-        "Position_6",
-        "Pitch_48",
-        "Velocity_127",
-    ]
-    assert [*figures.find_notes([*names, "Duration_2.1.4", "Pitch_50"])] == [
-        (0, 1, 60),
-        (0, Fraction(1, 2), 64),
-        (Fraction(11, 2), Fraction(31, 4), 48),
-    ]
+    names = """
+        Bar_None Position_0 Pitch_60 Velocity_127 Duration_1.0.4 Pitch_64 Velocity_127
+        Duration_0.2.4 Bar_None Position_6 Pitch_48 Velocity_127 Duration_2.1.4 Pitch_50
+    """
+    first, second, last = figures.find_notes(names.split())
+    assert [first, second] == [(0, 1, 60), (0, Fraction(1, 2), 64)]
+    assert last == (Fraction(11, 2), Fraction(31, 4), 48)
 
 
 def test_a_seed_of_music_reaches_weights_and_the_order_of_pieces(monkeypatch, tmp_path):

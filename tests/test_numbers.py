@@ -66,9 +66,8 @@ def curve() -> str:
 
 def xz() -> str:
     found = records("quickstart")["xz"]
-    return (
-        f"{found['alone']:.2f} bits per byte, and to {found['after']:.2f} after the training text"
-    )
+    alone, after = (f"{found[name]:.2f}" for name in ("alone", "after"))
+    return f"{alone} bits per byte, and to {after} after the training text"
 
 
 def quickstart() -> list[str]:
@@ -102,10 +101,8 @@ QUICKSTART = (
 def list_bound_phrases() -> dict[str, list[str]]:
     """Return sentences of pages as they follow from the results."""
     work = records("fragmentation")["window/1"]["computed"]
-    printed = (
-        "12,553 tokens/s here: 3,504 steps",
-        "step 3504 validation: 1.314 bits/byte 3.282 loss",
-    )
+    printed = ("12,553 tokens/s here: 3,504 steps",)
+    printed += ("step 3504 validation: 1.314 bits/byte 3.282 loss",)
     printed += ("trained 3,504 of 3,504 steps", "in 0:04:42")
     printed += tuple(f"{bits} bits per byte" for bits in ("1.365", "1.373", "1.688"))
     return {
@@ -142,46 +139,23 @@ def list_bound_phrases() -> dict[str, list[str]]:
 
 # Numbers that nobody measured: names, versions, limits in the code, settings, exit codes, examples.
 DEFINED = [
-    r"et al\. \d{4}",
-    r"Lightning 2",
-    r"Python 3\.\d+(\.4)?( to 3\.14)?",
-    r"(torch|and|\() ?2\.\d+\.\d:?",
-    r"transformers [45](\.57)?",
-    r"windows of 2,048 tokens",
+    # Names, versions and kinds of numbers.
+    r"et al\. \d{4}", r"Lightning 2", r"Python 3\.\d+(\.4)?( to 3\.14)?", r"paper's Table 9",
+    r"(torch|and|\() ?2\.\d+\.\d:?", r"transformers [45](\.57)?", r"original's type 1",
     r"b?float\d\d|sha256|u?int\d\d|\bS3\b|SIGUSR1|FSDP2|sm_80|sm_90",
-    r"\(?exit( code)? \d\)?",
-    r"\| \d{1,3} (?=\|)",
-    r"paper's Table 9",
-    r"(within|to) 1e-5",
-    r"\d+ (published runs|faults)",
-    r"a 95 % interval",
-    r"split 90/5/5",
-    r"first [\d,]+ (bytes|tokens)",
-    r"(blocks of 1|parts of 64) MiB",
-    r"the largest id \+ 1",
-    r"64 MiB and more than 200 times",
-    r"10 million times",
-    r"at 24 letters",
-    r"segments of 128",
-    r"from the 512 before it",
-    r"about 5\.0 minutes",
-    r"every \d+ steps",
-    r"12,300 tokens/s here: 1,440 steps",
-    r"1\.5 times its minutes",
-    r"(of|From) 50 kB (or more|of text)",
-    r"25 to 31 tokens ago",
-    r"use temperature 0\.8 and 0\.05,",
-    r"in place of 2,000 steps",
-    r"in every 512 tokens",
-    r"over 16 segments",
-    r"network in 40 lines",
-    r"at 80/2100 \(12 layers of 512\)",
-    r"original's type 1",
-    r"sample [12] ",
-    r"3,583,872 tokens",
+    # Counts of what is there, and limits in the code.
+    r"\(?exit( code)? \d\)?", r"\| \d{1,3} (?=\|)", r"(within|to) 1e-5", r"a 95 % interval",
+    r"\d+ (published runs|faults)", r"(blocks of 1|parts of 64) MiB", r"the largest id \+ 1",
+    r"64 MiB and more than 200 times", r"(of|From) 50 kB (or more|of text)", r"mem_len \d+",
+    r"1\.5 times its minutes", r"over 16 segments", r"network in 40 lines",
+    # Settings and examples.
+    r"windows of 2,048 tokens", r"split 90/5/5", r"first [\d,]+ (bytes|tokens)", r"sample [12] ",
+    r"10 million times", r"at 24 letters", r"segments of 128", r"from the 512 before it",
+    r"about 5\.0 minutes", r"every \d+ steps", r"12,300 tokens/s here: 1,440 steps",
+    r"25 to 31 tokens ago", r"use temperature 0\.8 and 0\.05,", r"in place of 2,000 steps",
+    r"in every 512 tokens", r"at 80/2100 \(12 layers of 512\)", r"3,583,872 tokens",
     r"held-out test text, 150,791 of 150,791 tokens, 3\.48 bytes each",
-    r"mem_len \d+",
-]
+]  # fmt: skip
 
 
 def read_prose(page: str) -> str:

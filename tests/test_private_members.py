@@ -24,6 +24,7 @@ PRIVATE = re.compile(r"_[a-zA-Z]")
 # Documented, of named tuples and of os.
 DOCUMENTED = {"_asdict", "_exit", "_replace"}
 CHECKPOINTING = "training/callbacks/checkpointing"
+# By where the library keeps them, each with the files of the package that use it.
 MEMBERS = {
     "option._typehint": "command_line",
     "formatter._get_help_string": "command_line",
@@ -60,7 +61,6 @@ MEMBERS = {
     "torch.ops.mkldnn._linear_pointwise": "model/parts",
     "torch.ops.mkldnn._reorder_linear_weight": "model/parts",
 }
-"""Members by where the library keeps them, each with the files of the package that use it."""
 
 
 @pytest.fixture(scope="module")

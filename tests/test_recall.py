@@ -85,19 +85,13 @@ def test_a_recalled_value_is_looked_up_where_it_is_in_the_text(make_net):
 
 
 def make_records(shares, mem_len=128):
-    return {
-        f"{mem_len} {seed}": {
-            "mem_len": mem_len,
-            "seed": seed,
-            "segment": 32,
-            "rows": [
-                {"nearest": 2**n, "accuracy": share if 2**n == 64 else 1.0, "asked": 9}
-                for n in range(1, 9)
-            ],
-            "curve": {"steps": [9, 19, 29], "val/nats": [4.0, 3.0, 2.0]},
-        }
-        for seed, share in enumerate(shares)
-    }
+    curve, records = {"steps": [9, 19, 29], "val/nats": [4.0, 3.0, 2.0]}, {}
+    for seed, share in enumerate(shares):
+        record = {"mem_len": mem_len, "seed": seed, "segment": 32, "curve": curve}
+        accuracies = {2**n: 1.0 for n in range(1, 9)} | {64: share}
+        rows = [{"nearest": n, "accuracy": a, "asked": 9} for n, a in accuracies.items()]
+        records[f"{mem_len} {seed}"] = record | {"rows": rows}
+    return records
 
 
 def test_a_claim_of_recall_is_of_the_longest_range_that_the_memory_covers():

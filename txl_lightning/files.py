@@ -19,8 +19,7 @@ from .errors import TYPE_WORDS, DataError, StorageError, require
 
 PACKAGE = Path(__file__).parent
 MAX_YAML_DEPTH = 100
-# Also after Path has removed a slash.
-URL = re.compile(r"[A-Za-z][\w+.-]+:/")
+URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # also after Path has removed a slash
 
 T = TypeVar("T")
 

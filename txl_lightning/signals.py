@@ -8,20 +8,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+# Exit codes of the signals that stop a process.
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
-"""Exit codes of the signals that stop a process."""
 SAVE = signal.SIGUSR1  # signal that requests a checkpoint
+# Seconds in which a second stop signal is ignored: launchers forward signals already received.
 PATIENCE = 2.0
-"""Seconds within which a second stop signal is ignored: launchers forward signals to processes
-that have already received them."""
 Handler = Callable[[int, Any], None]
 
 
 def exit_on_signals() -> AbstractContextManager[None]:
     """Exit on stop signals, with cleanup; outside training there is nothing to save."""
     message = "SIGUSR1: no step of training is done yet; nothing is saved"
-    handlers: dict[int, Handler] = {SAVE: lambda *_: print_message(message)}
-    return handle_signals(dict.fromkeys(EXIT, exit_process) | handlers)
+    save = {SAVE: lambda *_: print_message(message)}
+    return handle_signals(dict.fromkeys(EXIT, exit_process) | save)
 
 
 def exit_process(signum: int, _: Any) -> None:

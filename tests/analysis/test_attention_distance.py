@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning.analysis.attention_distance import (
-    measure_attention_distance,
-    record_attention,
-    summarize_distances,
-)
+from txl_lightning.analysis import attention_distance
+from txl_lightning.analysis.attention_distance import measure_attention_distance, record_attention
 from txl_lightning.model.kernels import reference
 from txl_lightning.model.positions import SCHEMES
 
@@ -77,7 +74,8 @@ def test_mean_distance_of_uniform_attention_is_half_the_context(make_net, tgt_le
     ("share_S", "expected"), [([0, 0, 0, 0, 0, 0.3], [5, 5, 5, 5]), ([0.1] * 10, [4.5, 0, 4, 8])]
 )
 def test_quantile_is_the_first_distance_that_reaches_it(share_S, expected):
-    assert list(summarize_distances(np.array(share_S)).values()) == pytest.approx(expected)
+    found = attention_distance.summarize_distances(np.array(share_S))
+    assert list(found.values()) == pytest.approx(expected)
 
 
 def test_text_too_short_to_fill_the_memory_is_refused(make_net):

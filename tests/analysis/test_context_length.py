@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning.analysis.context_length import (
-    compute_gain,
-    compute_recl,
-    score_context,
-    spread_targets,
-)
+from txl_lightning.analysis import context_length
+from txl_lightning.analysis.context_length import compute_recl, score_context, spread_targets
 
 
 def gain_by_hand(models: list, c: int, longer: int, i: int, r: float) -> float:
@@ -31,7 +27,7 @@ def test_gain_follows_the_equations_of_the_paper(r):
     nats_ICP = np.random.default_rng(0).gamma(2.0, size=(3, 5, 40))
     models = nats_ICP.tolist()
     for c in range(4):
-        actual_I = compute_gain(nats_ICP[:, c], nats_ICP[:, c + 1], r)
+        actual_I = context_length.compute_gain(nats_ICP[:, c], nats_ICP[:, c + 1], r)
         by_hand_I = [gain_by_hand(models, c, c + 1, i, r) for i in range(3)]
         assert actual_I == pytest.approx(by_hand_I, abs=1e-12)
 

@@ -7,11 +7,8 @@ import pytest
 import torch
 
 from txl_lightning import stream_nats
-from txl_lightning.analysis.loss_by_position import (
-    average_by_memory_len,
-    average_by_position,
-    score_memory_lens,
-)
+from txl_lightning.analysis import loss_by_position
+from txl_lightning.analysis.loss_by_position import score_memory_lens
 
 
 def make_tokens(count: int) -> np.ndarray:
@@ -20,7 +17,7 @@ def make_tokens(count: int) -> np.ndarray:
 
 def test_each_position_has_mean_and_error_of_its_own_tokens():
     nats_BGL = np.random.default_rng(0).random((2, 3, 4))
-    rows = average_by_position({0: nats_BGL + 1, 8: nats_BGL})
+    rows = loss_by_position.average_by_position({0: nats_BGL + 1, 8: nats_BGL})
     places = [(row["mem_len"], row["position"]) for row in rows]
     assert places == [(mem_len, place) for mem_len in (0, 8) for place in (1, 2, 3, 4)]
     for row in rows:
@@ -31,7 +28,7 @@ def test_each_position_has_mean_and_error_of_its_own_tokens():
 
 def test_saved_nats_are_compared_segment_by_segment():
     nats_BGL = 100 * np.random.default_rng(0).random((2, 30, 4))
-    without, with_8 = average_by_memory_len({0: nats_BGL, 8: nats_BGL - 0.25})
+    without, with_8 = loss_by_position.average_by_memory_len({0: nats_BGL, 8: nats_BGL - 0.25})
     assert (without["saved"], without["saved_standard_error"]) == (0, 0)
     assert with_8["saved"] == pytest.approx(0.25)
     assert with_8["saved_standard_error"] == pytest.approx(0, abs=1e-9)

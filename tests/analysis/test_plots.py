@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from txl_lightning.analysis.plots import PALETTE, draw_learning_curves, to_svg, use_log_axis
 from txl_lightning.runs.metrics_table import RunMetrics
 
-BACKGROUNDS = ("#ffffff", "#14171d")
-"""Backgrounds of the light page and of the dark one."""
+BACKGROUNDS = ("#ffffff", "#14171d")  # of the light page and of the dark one
 
 
 def luminance(color: str) -> float:

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ import fsspec
 import pytest
 import torch
 
+from tests.waiting import wait_until
 from txl_lightning.checkpoints import mirror
 from txl_lightning.checkpoints.loading import find_latest
 from txl_lightning.checkpoints.mirror import Mirror, Snapshot, fetch_newer
@@ -216,13 +216,6 @@ def test_training_goes_on_during_an_upload_and_only_the_last_of_waiting_ones_fol
     assert read_steps(tmp_path / "b") == (4, "4")
 
 
-def wait_until(condition) -> None:
-    stop = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < stop
-        time.sleep(0.01)
-
-
 def test_end_waits_for_an_upload_that_fails_only_so_long(tmp_path, capsys, monkeypatch):
     url = f"file://{tmp_path}/mirror"
     copier = copy_steps(url, tmp_path / "a", 1)
@@ -261,26 +254,16 @@ def test_state_may_name_only_files_of_a_run(url, tmp_path):
 
 
 KILL_AT_EVERY_LINE = """
-import os, shutil, signal, sys
+import shutil, sys
 from pathlib import Path
 import fsspec
-import txl_lightning.files
 from fsspec.implementations import local
+from tests.killing import kill_at_every_line
+from txl_lightning import files
 from txl_lightning.checkpoints import mirror
 
-ours = {mirror.__file__, txl_lightning.files.__file__, local.__file__, shutil.__file__}
 # A file is copied in pieces.
 mirror.COPIED = 1000
-
-def die_at(number):
-    def trace(frame, event, argument):
-        nonlocal number
-        if frame.f_code.co_filename in ours:
-            number -= event == "line"
-            if number == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-    sys.settrace(trace)
 
 def upload(place):
     copier = mirror.Mirror(f"file://{place}/mirror", place / "a" / "version_0")
@@ -290,25 +273,17 @@ def fetch(place):
     mirror.fetch_newer(f"file://{place}/mirror", place / "b")
 
 fsspec.url_to_fs("file:///tmp")
-action, place = {"upload": upload, "fetch": fetch}[sys.argv[1]], Path(sys.argv[2])
-number, code = 0, None
-while code != 0:
-    number += 1
-    copy = place.with_name(f"{place.name}-{number:04}")
-    shutil.copytree(place, copy)
-    child = os.fork()
-    if not child:
-        die_at(number)
-        action(copy)
-        os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+action = {"upload": upload, "fetch": fetch}[sys.argv[1]]
+kill_at_every_line(action, Path(sys.argv[2]), mirror, files, local, shutil)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("action", ["upload", "fetch"])
 @pytest.mark.parametrize("n_before", [0, 2])
-def test_process_killed_at_any_line_of_a_copy_leaves_only_whole_runs(tmp_path, action, n_before):
+def test_process_killed_at_any_line_of_a_copy_leaves_only_whole_runs(
+    tmp_path, processes, action, n_before
+):
     """An upload of step 9 after some others, and a fetch over an older run or into no folder."""
     place = tmp_path / "place"
     url = f"file://{place}/mirror"
@@ -318,8 +293,8 @@ def test_process_killed_at_any_line_of_a_copy_leaves_only_whole_runs(tmp_path, a
             shutil.copytree(place / "a", place / "b")
         copy_steps(url, place / "a", 9)
     save_step(place / "a", 9)
-    command = [sys.executable, "-c", KILL_AT_EVERY_LINE, action, place]
-    subprocess.run(command, check=True, timeout=600)
+    done = processes.run([sys.executable, "-c", KILL_AT_EVERY_LINE, action, place], limit=600)
+    assert done.returncode == 0, done.stderr
     killed, found = sorted(tmp_path.glob("place-*")), []
     assert len(killed) > 50
     for copy in killed:

@@ -11,17 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from txl_lightning.checkpoints import load_checkpoint
+from txl_lightning.checkpoints import load_checkpoint, saving
 from txl_lightning.checkpoints.loading import find_latest, rename_settings
-from txl_lightning.checkpoints.saving import (
-    FORMAT,
-    KEY,
-    manifest_path,
-    read_manifest,
-    remove_checkpoint,
-    save_checkpoint,
-    verify_checkpoint,
-)
+from txl_lightning.checkpoints.saving import manifest_path, save_checkpoint
 from txl_lightning.errors import CheckpointError, StorageError
 from txl_lightning.files import host_name
 from txl_lightning.runs.folder import remove_partial_files
@@ -48,51 +40,35 @@ def find_path(root: Path) -> Path:
 
 
 def verify_step(path: Path) -> int:
-    return read_manifest(path)[verify_checkpoint(path)]["step"]
+    return saving.read_manifest(path)[saving.verify_checkpoint(path)]["step"]
 
 
 KILL_AT_EVERY_LINE = """
-import os, shutil, signal, sys
+import sys
 from pathlib import Path
 import torch
-import txl_lightning.files
+from tests.killing import kill_at_every_line
+from txl_lightning import files
 from txl_lightning.checkpoints import saving
-ours = {saving.__file__, txl_lightning.files.__file__}
 
-def die_at(number):
-    def trace(frame, event, argument):
-        nonlocal number
-        if frame.f_code.co_filename in ours:
-            number -= event == "line"
-            if number == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-    sys.settrace(trace)
+def save(root):
+    path = root / "version_0" / "checkpoints" / "last.ckpt"
+    content = {"global_step": 3, "weights": torch.zeros(99)}
+    saving.save_checkpoint(content, path, {"step": 3, "exact": True})
 
 for root in sorted(Path(sys.argv[1]).iterdir()):
-    number, code = 0, None
-    while code != 0:
-        number += 1
-        copy = root.with_name(f"{root.name}-{number:03}")
-        shutil.copytree(root, copy)
-        child = os.fork()
-        if not child:
-            die_at(number)
-            path = copy / "version_0" / "checkpoints" / "last.ckpt"
-            content = {"global_step": 3, "weights": torch.zeros(99)}
-            saving.save_checkpoint(content, path, {"step": 3, "exact": True})
-            os._exit(0)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    kill_at_every_line(save, root, saving, files)
 """
 
 
 @pytest.mark.slow
-def test_process_killed_at_any_line_of_a_save_leaves_only_intact_files(tmp_path):
+def test_process_killed_at_any_line_of_a_save_leaves_only_intact_files(tmp_path, processes):
     for before in range(3):
         (tmp_path / str(before)).mkdir()
         for step in range(1, before + 1):
             save_step(tmp_path / str(before), step)
-    subprocess.run([sys.executable, "-c", KILL_AT_EVERY_LINE, tmp_path], check=True, timeout=200)
+    done = processes.run([sys.executable, "-c", KILL_AT_EVERY_LINE, tmp_path])
+    assert done.returncode == 0, done.stderr
     for before in range(3):
         killed, steps = sorted(tmp_path.glob(f"{before}-*")), []
         assert len(killed) > 30
@@ -123,7 +99,7 @@ def test_replaced_last_checkpoint_is_kept_and_removed_with_its_manifest(tmp_path
     names = {f"{name}.ckpt{end}" for name in ("last", "previous", "best") for end in ("", ".json")}
     assert {path.name for path in last.parent.iterdir()} == names
     for name in ("last", "last", "previous", "best"):
-        remove_checkpoint(last.with_name(f"{name}.ckpt"))
+        saving.remove_checkpoint(last.with_name(f"{name}.ckpt"))
     assert list(last.parent.iterdir()) == []
 
 
@@ -220,9 +196,10 @@ def test_latest_checkpoint_has_the_most_steps_of_the_last_run_whatever_the_file_
 
 
 def test_checkpoint_of_a_later_format_is_refused(tmp_path):
-    save_checkpoint({KEY: {"format": FORMAT + 1}}, tmp_path / "a.ckpt", {"step": 1, "exact": True})
+    path, content = tmp_path / "a.ckpt", {saving.KEY: {"format": saving.FORMAT + 1}}
+    save_checkpoint(content, path, {"step": 1, "exact": True})
     with pytest.raises(CheckpointError, match=r"later release \(format 3\); this release reads "):
-        load_checkpoint(tmp_path / "a.ckpt")
+        load_checkpoint(path)
 
 
 def test_full_disk_keeps_the_files_that_were_there(tmp_path, limit_file_size):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -97,9 +96,8 @@ def test_given_vocabulary_replaces_the_checkpoints(txl, original):
 
 
 @pytest.mark.parametrize("to", ["txl", "huggingface"])
-def test_model_card_has_the_known_facts_and_how_to_load_it(txl, checkpoint, to):
-    code, output = txl("convert", checkpoint, "--out=a folder", "--to", to)
-    assert code == 0
+def test_model_card_has_the_known_facts_and_how_to_load_it(txl, accepted, checkpoint, to):
+    output = accepted("convert", checkpoint, "--out=a folder", "--to", to)
     command = "hf upload 'YOUR_NAME/a folder' 'a folder'"
     last = f"to publish it, add a licence to a folder/README.md, and: {command}"
     assert output.out.splitlines()[-1] == last
@@ -152,9 +150,8 @@ def text_options(txl, text_file):
     return [f"--data.path={text_file}", "--trainer.accelerator=cpu", "--data.batch_size=4"]
 
 
-def test_folder_is_measured_on_a_text_in_its_own_words(txl, text_options, text_file):
-    code, output = txl("test", "--ckpt_path=ours", "--data.tgt_len=16", *text_options)
-    assert code == 0
+def test_folder_is_measured_on_a_text_in_its_own_words(accepted, text_options, text_file):
+    output = accepted("test", "--ckpt_path=ours", "--data.tgt_len=16", *text_options)
     net, vocab = load(Path("ours"))
     text = text_file.read_text()
     ids = vocab.encode_text(text[int(len(text) * 0.95) :].rstrip("\n"))
@@ -166,19 +163,17 @@ def test_folder_is_measured_on_a_text_in_its_own_words(txl, text_options, text_f
 
 
 @pytest.mark.slow
-def test_training_begins_with_the_weights_of_a_folder_and_resumes(txl, text_options):
+def test_training_begins_with_the_weights_of_a_folder_and_resumes(accepted, text_options):
     options = ["--data.tgt_len=16", "--trainer.max_steps=2", "--trainer.val_check_interval=2"]
     options += ["--model.optim.lr=0.000000001", "--model.net.dropout=0", *text_options]
-    code, output = txl("fit", "--ckpt_path=ours", *options)
-    assert code == 0, output.err
+    accepted("fit", "--ckpt_path=ours", *options)
     run = Path("runs", "version_0")
     net, vocab = load(run / "checkpoints" / "last.ckpt")
     ours, own = load(Path("ours"))
     assert vocab == own
     torch.testing.assert_close(net.state_dict(), ours.state_dict(), rtol=0, atol=1e-7)
     more = ["--trainer.max_steps=3", "--resume=must"]
-    code, output = txl("fit", "--config", run / "config.yaml", *more)
-    assert code == 0, output.err
+    accepted("fit", "--config", run / "config.yaml", *more)
 
 
 @pytest.mark.slow
@@ -238,8 +233,9 @@ def test_mistake_is_one_line_that_names_it(refused, options, code, message):
 
 
 KILL_AT_EVERY_LINE = """
-import os, signal, sys
+import sys
 from pathlib import Path
+from tests.killing import kill_at_every_line
 from txl_lightning import files
 from txl_lightning.commands import convert
 
@@ -247,33 +243,17 @@ def write(part):
     for name in ("config.json", "model", "vocab"):
         files.write_text("whole", part / name)
 
-def die_at(number):
-    def trace(frame, event, argument):
-        nonlocal number
-        if frame.f_code.co_filename in (files.__file__, convert.__file__):
-            number -= event == "line"
-            if number == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-    sys.settrace(trace)
-
-number, code = 0, None
-while code != 0:
-    number += 1
-    child = os.fork()
-    if not child:
-        die_at(number)
-        convert.fill_folder(Path(f"{number:03}"), write)
-        os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+act = lambda copy: convert.fill_folder(copy / "filled", write)
+kill_at_every_line(act, Path(sys.argv[1]), files, convert)
 """
 
 
 @pytest.mark.slow
-def test_a_process_killed_at_any_line_leaves_a_folder_that_can_be_filled_again(tmp_path):
-    command = [sys.executable, "-c", KILL_AT_EVERY_LINE]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=200)
-    folders = sorted(tmp_path.iterdir())
+def test_a_process_killed_at_any_line_leaves_a_folder_that_can_be_filled_again(tmp_path, processes):
+    (tmp_path / "place").mkdir()
+    done = processes.run([sys.executable, "-c", KILL_AT_EVERY_LINE, tmp_path / "place"])
+    assert done.returncode == 0, done.stderr
+    folders = sorted(tmp_path.glob("place-*/filled"))
     assert len(folders) > 30
     for folder in folders[:-1]:
         # Whole where its config is, which is moved last.

@@ -21,12 +21,9 @@ LENGTHS = ("--tgt_len=8", "--mem_len=5", "--batch_size=2", "--drop_last=true")
 
 
 @pytest.fixture
-def measure(txl, checkpoint):
-
+def measure(accepted, checkpoint):
     def run(*options, path=checkpoint) -> dict:
-        code, output = txl("evaluate", path, *options)
-        assert code == 0, output.err
-        [line] = output.out.splitlines()
+        [line] = accepted("evaluate", path, *options).out.splitlines()
         return json.loads(line)
 
     return run
@@ -155,10 +152,9 @@ def test_first_token_of_a_document_is_not_scored_whatever_the_unit_of_the_text(m
         assert (record["tokens"], record["tokens_scored"]) == (50, n_scored)
 
 
-def test_a_task_has_no_bits_per_byte_and_no_text_to_inspect(txl, refused, measure, small):
+def test_a_task_has_no_bits_per_byte_and_no_text_to_inspect(accepted, refused, measure, small):
     task = ("--data.path=null", "--data.corpus=recall", "--data.task.n_eval=40")
-    code, output = txl("fit", *small, *task, "--trainer.limit_val_batches=1.0")
-    assert code == 0, output.err
+    accepted("fit", *small, *task, "--trainer.limit_val_batches=1.0")
     last = "runs/version_0/checkpoints/last.ckpt"
     record = measure("--batch_size=4", path=last)
     assert (record["bytes_scored"], record["text"]) == (None, "recall")

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -20,40 +19,34 @@ from txl_lightning.signals import defer_signals, exit_on_signals
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory, sizes) -> Path:
+def checkpoint(tmp_path_factory, sizes, write_letters) -> Path:
     """Train a small model of 26 letters and the line end."""
     folder = tmp_path_factory.mktemp("letters")
-    letters = np.random.default_rng(0).integers(97, 123, 6000).astype(np.uint8)
-    letters[::9] = 10
-    (folder / "letters.txt").write_bytes(letters.tobytes())
-    where = [f"--data.path={folder / 'letters.txt'}", f"--data.data_dir={folder / 'data'}"]
+    where = [f"--data.path={write_letters(folder, 9)}", f"--data.data_dir={folder / 'data'}"]
     where += [f"--trainer.default_root_dir={folder}", "--data.vocab=characters"]
     entry.run(["fit", *sizes, *where])
     return folder / "version_0" / "checkpoints" / "last.ckpt"
 
 
 @pytest.fixture
-def generate(txl, checkpoint):
+def generate(accepted, checkpoint):
     """Return the output of generate."""
 
     def run(*options: str) -> str:
-        code, output = txl("generate", "--ckpt_path", checkpoint, *options)
-        assert code == 0, output.err
-        return output.out
+        return accepted("generate", "--ckpt_path", checkpoint, *options).out
 
     return run
 
 
 @pytest.fixture
-def launch(repository, checkpoint, tmp_path, processes):
+def launch(checkpoint, tmp_path, processes):
     command = [sys.executable, "-m", "txl_lightning", "generate", "--seed=1", "--ckpt_path"]
 
     def start(*options: str) -> subprocess.Popen:
         pipes = dict.fromkeys(("stdout", "stderr", "stdin"), subprocess.PIPE)
-        environment = os.environ | {"PYTHONPATH": str(repository)}
         words = [*command, str(checkpoint), *options]
         # `communicate` would lose what a buffer holds.
-        return processes.start(words, **pipes, bufsize=0, cwd=tmp_path, env=environment)
+        return processes.start(words, **pipes, bufsize=0, cwd=tmp_path)
 
     return start
 

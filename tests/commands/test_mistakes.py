@@ -79,11 +79,8 @@ def obey_file_modes():
     if os.geteuid() != 0:
         yield
         return
-    libc, header, sets = (
-        ctypes.CDLL(None),
-        (ctypes.c_uint32 * 2)(0x20080522),
-        (ctypes.c_uint32 * 6)(),
-    )
+    libc, sets = ctypes.CDLL(None), (ctypes.c_uint32 * 6)()
+    header = (ctypes.c_uint32 * 2)(0x20080522)
     assert libc.capget(header, sets) == 0
     before = sets[0]
     sets[0] &= ~0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
@@ -115,11 +112,7 @@ def obey_file_modes():
         # Writing.
         ("evaluate --out=locked.txt", 6, "locked.txt: cannot be written (Permission denied; "),
         ("evaluate --per_token=sealed/nats.npy", 6, "per_token: sealed: cannot be written (Perm"),
-        (
-            "inspect --out=sealed/figures --batch_size=2",
-            6,
-            "out: sealed/figures: cannot be written (Permissi",
-        ),
+        ("inspect --out=sealed/a --batch_size=2", 6, "out: sealed/a: cannot be written (Permissi"),
     ],
 )
 def test_a_file_that_may_not_be_read_is_no_unwritable_one(txl, checkpoint, words, code, message):
@@ -163,11 +156,10 @@ def test_failed_allocation_is_exit_code_7_and_names_what_to_lower(
     assert (code, f"{command}: out of memory; lower {lower}" in line) == (7, True), line
 
 
-def test_huge_mem_len_allocates_no_more_than_the_text_needs(txl, checkpoint):
+def test_huge_mem_len_allocates_no_more_than_the_text_needs(accepted, checkpoint):
     for words in ("evaluate --max_tokens=100", "generate --max_new_tokens=9"):
         command, *options = *words.split(), "--mem_len"
-        code, output = txl(command, checkpoint, *options, HUGE)
-        assert code == 0, output.err
+        accepted(command, checkpoint, *options, HUGE)
 
 
 @pytest.mark.parametrize("command", ["test", "evaluate", "generate", "recl", "inspect", "speed"])

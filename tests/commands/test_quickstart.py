@@ -47,12 +47,11 @@ def test_quickstart_measures_with_twice_the_memory_with_it_and_without(make_net,
 
 
 @pytest.mark.slow
-def test_quickstart_trains_measures_and_samples(txl, text_file, repository):
+def test_quickstart_trains_measures_and_samples(txl, accepted, text_file, repository):
     settings = yaml.safe_load((repository / "configs" / "smoke.yaml").read_text())
     settings["data"] = {"path": str(text_file), "tgt_len": 8, "batch_size": 4}
     Path("small.yaml").write_text(yaml.safe_dump(settings))
-    code, output = txl("quickstart", "--config=small.yaml")
-    assert code == 0, output.err
+    output = accepted("quickstart", "--config=small.yaml")
     for expected in (
         "the model's continuation:",
         "txl-lightning fit --config runs/smoke/version_0/config.yaml",

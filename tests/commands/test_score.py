@@ -15,15 +15,14 @@ LISTS = [
 
 
 @pytest.fixture
-def run_score(txl, run_folder, tmp_path):
+def run_score(accepted, run_folder, tmp_path):
     """Score lists; return the printed records."""
 
     def run(lists, *options) -> list[dict]:
         path = tmp_path / "lists.jsonl"
         path.write_text("".join(json.dumps(each) + "\n" for each in lists))
-        code, output = txl("score", run_folder, "--candidates", path, *options)
-        assert code == 0, output.err
-        return [json.loads(line) for line in output.out.splitlines()]
+        shown = accepted("score", run_folder, "--candidates", path, *options).out
+        return [json.loads(line) for line in shown.splitlines()]
 
     return run
 
@@ -64,13 +63,12 @@ def test_the_nats_of_words_sum_to_those_of_their_candidate(run_score):
     assert [word for word, _ in record["words"][0]] == ["to", "  be,", " é", "\n"]
 
 
-def test_a_table_has_the_lists_of_json_lines(txl, run_score, run_folder, tmp_path):
+def test_a_table_has_the_lists_of_json_lines(accepted, run_score, run_folder, tmp_path):
     (tmp_path / "a.tsv").write_text(
         "id\ttext\treference\tscore\r\n"
         "1\tto be\ttobe\t-3\r\n1\ttobe\ttobe\t-2.5\r\n\r\n2\tx y\t\t0\r\n"
     )
-    code, output = txl("score", run_folder, "--candidates", tmp_path / "a.tsv", "--weight=0.5")
-    assert code == 0, output.err
+    output = accepted("score", run_folder, "--candidates", tmp_path / "a.tsv", "--weight=0.5")
     lists = [
         {"id": "1", "candidates": ["to be", "tobe"], "reference": "tobe", "scores": [-3, -2.5]},
         {"id": "2", "candidates": ["x y"]},
@@ -81,23 +79,20 @@ def test_a_table_has_the_lists_of_json_lines(txl, run_score, run_folder, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.tsv"])
-def test_a_byte_order_mark_is_no_part_of_the_lists(txl, run_folder, tmp_path, name):
+def test_a_byte_order_mark_is_no_part_of_the_lists(accepted, run_folder, tmp_path, name):
     text = {"a.jsonl": '{"candidates": ["a"]}\n', "a.tsv": "id\ttext\n1\ta\n"}[name]
     outputs = []
     for encoding in ("utf-8", "utf-8-sig"):
         (tmp_path / name).write_text(text, encoding=encoding)
-        code, output = txl("score", run_folder, "--candidates", name)
-        assert code == 0, output.err
-        outputs.append(output.out)
+        outputs.append(accepted("score", run_folder, "--candidates", name).out)
     assert outputs[0] == outputs[1]
 
 
-def test_a_state_file_carries_the_memory_to_another_command(run_score, txl, run_folder):
+def test_a_state_file_carries_the_memory_to_another_command(run_score, accepted, run_folder):
     whole = run_score(LISTS)
     parts = [run_score([each], "--state_file=a.state")[0] for each in LISTS]
     assert parts == whole
-    code, output = txl("generate", run_folder, "--state_file=a.state", "--max_new_tokens=3")
-    assert code == 0, output.err
+    accepted("generate", run_folder, "--state_file=a.state", "--max_new_tokens=3")
 
 
 def test_a_context_is_refused_where_a_state_file_has_the_text_before(
@@ -124,16 +119,8 @@ def test_a_context_is_refused_where_a_state_file_has_the_text_before(
         ("a.tsv", b"", "a.tsv, line 1: id: missing; expected a column id"),
         ("a.tsv", b"id\tscore\n", "a.tsv, line 1: text: missing; expected a column text"),
         ("a.tsv", b"id\ttext\n1\n", "a.tsv, line 2: columns: invalid 1; expected 2, as the header"),
-        (
-            "a.tsv",
-            b"id\ttext\tscore\n1\ta\t2\n1\tb\tx\n",
-            "line 3: score: invalid x; expected a number",
-        ),
-        (
-            "a.tsv",
-            b"id\ttext\treference\n1\ta\t\n1\tb\tc\n",
-            "line 3: reference: invalid c; expected nothing, or that of the list's first line, 2",
-        ),
+        ("a.tsv", b"id\ttext\tscore\n1\ta\t2\n1\tb\tx\n", "line 3: score: invalid x; expected a"),
+        ("a.tsv", b"id\ttext\treference\n1\ta\t\n1\tb\tc\n", "line 3: reference: invalid c; ex"),
         ("a.tsv", b"id\ttext\tcontext\n1\ta\tb\n1\tb\tc\n", "line 3: context: invalid c; exp"),
     ],
 )

@@ -1,15 +1,14 @@
 """sweep: runs of fit; one is interrupted and one fails."""
 
 import json
-import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.waiting import wait_until
 from txl_lightning.sweeps import engine, trial_results
 from txl_lightning.sweeps.runner import make_command
 
@@ -37,28 +36,23 @@ def search(tmp_path, small) -> Path:
     return path
 
 
-def interrupt_sweep(folder: Path, repository: Path, processes) -> None:
+def interrupt_sweep(folder: Path, processes) -> None:
     """Start the sweep, and stop it when its first trial has validated."""
     command = [sys.executable, "-m", "txl_lightning", "sweep", "search.yaml", "--out=out"]
-    environment = os.environ | {"PYTHONPATH": str(repository)}
-    process = processes.start(command, cwd=folder, env=environment)
-    metrics, end = folder / "out" / "000" / "version_0" / "metrics.csv", time.monotonic() + 200
-    while not metrics.exists() or "val/" not in metrics.read_text():
-        assert time.monotonic() < end
-        assert process.poll() is None
-        time.sleep(0.02)
+    process = processes.start(command, cwd=folder)
+    metrics = folder / "out" / "000" / "version_0" / "metrics.csv"
+    wait_until(lambda: metrics.exists() and "val/" in metrics.read_text(), process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(200) == 143
 
 
 @pytest.mark.slow
 def test_interrupted_and_failing_runs_of_fit_are_compared(
-    txl, tmp_path, search, repository, monkeypatch, processes
+    accepted, tmp_path, search, repository, monkeypatch, processes
 ):
-    interrupt_sweep(tmp_path, repository, processes)
+    interrupt_sweep(tmp_path, processes)
     monkeypatch.setenv("PYTHONPATH", str(repository))
-    code, output = txl("sweep", search, "--out=out")
-    assert code == 0, output.err
+    output = accepted("sweep", search, "--out=out")
     best, other = json.loads(Path("out", "results.json").read_text())["rows"]
     assert (best["state"], best["model.net.mem_len"], best["validations"]) == ("complete", 8, 5)
     assert (other["state"], other["value"]) == ("fail", None)
@@ -72,16 +66,14 @@ def test_interrupted_and_failing_runs_of_fit_are_compared(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_trials_of_shipped_sweeps_are_runs_of_fit(path, txl, repository, tmp_path, monkeypatch):
+def test_trials_of_shipped_sweeps_are_runs_of_fit(path, accepted, tmp_path, monkeypatch):
     sweep = engine.open_sweep(engine.load_sweep_file(str(path)), tmp_path, 1)
     assert sweep.config["name"] == path.stem
     parameters = sweep.suggest_parameters(sweep.ask_trial())
     words = make_command(sweep.config["command"], parameters, tmp_path)
     assert words[2:5] == ["-m", "txl_lightning", "fit"]
-    monkeypatch.chdir(repository)
-    code, output = txl(*words[4:], "--print_config")
-    assert code == 0, output.err
-    config = yaml.safe_load(output.out)
+    monkeypatch.chdir(path.parents[2])
+    config = yaml.safe_load(accepted(*words[4:], "--print_config").out)
     assert config["trainer"]["logger"]["class_path"].endswith("WandbLogger")
     sweep.study.ask().set_user_attr("parameters", parameters)
     for key, expected in trial_results.flatten_parameters(sweep.study.trials[1]).items():

@@ -102,12 +102,11 @@ def test_a_text_too_short_for_inspect_is_refused_before_anything_is_written(
     assert not (folder / "inspect").exists()
 
 
-def test_recl_compares_a_group_on_the_same_positions(txl, checkpoint, loaded, read_table):
+def test_recl_compares_a_group_on_the_same_positions(accepted, checkpoint, loaded, read_table):
     other = checkpoint.with_name("last.ckpt")
     options = ("--step=4", "--max_context=12", "--positions=9", "--out=recl", "--r", "0.5", "1")
     place_P = spread_targets(300, 12, 9)
-    code, output = txl("recl", checkpoint, other, *options)
-    assert code == 0
+    output = accepted("recl", checkpoint, other, *options)
     models = {"best": loaded[0], "last": load(other)[0]}
     nats = {
         name: np.stack([score_context(model, loaded[1], place_P, n) for n in (4, 8, 12)])

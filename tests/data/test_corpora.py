@@ -1,8 +1,6 @@
 """Corpora by name, each from files under their canonical names, without network."""
 
 import hashlib
-import subprocess
-import sys
 import tarfile
 import zipfile
 from dataclasses import replace
@@ -178,17 +176,3 @@ def test_data_folder_is_the_setting_or_the_variable_or_data(monkeypatch):
     assert DataConfig().data_folder == Path("there")
     monkeypatch.delenv("TXL_DATA")
     assert DataConfig().data_folder == Path("data")
-
-
-@pytest.mark.slow
-def test_preparing_words_imports_nothing_heavy(write_files):
-    folder = write_files({"a.txt": b"to be or not to be " * 100})
-    script = (
-        "import sys; from txl_lightning.__main__ import run; "
-        "run(['prepare', 'a.txt', '--vocab=words']); "
-        "print({'torch', 'lightning', 'requests', 'tokenizers'} & {*sys.modules})"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "set()"

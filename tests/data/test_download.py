@@ -7,12 +7,12 @@ import random
 import socket
 import struct
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
+from tests.waiting import wait_until
 from txl_lightning.data import download
 from txl_lightning.data.download import RemoteFile, download_file
 from txl_lightning.errors import DataError, StorageError
@@ -81,13 +81,6 @@ def wait(handler):
     handler.server.released.wait(PATIENCE)
 
 
-def wait_until(ready):
-    end = time.monotonic() + PATIENCE
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 NO_LENGTH = {"Content-Length": None, "Content-Range": None}
 INTERRUPTIONS = {
     "truncated": {"size": 100_000},
@@ -95,14 +88,11 @@ INTERRUPTIONS = {
     "stalled": {"size": 100_000, "end": wait},
     "reset": {"size": 100_000, "end": reset},
 }
+EARLY = {"code": 200, "body": BODY[:100_000], "headers": NO_LENGTH}
 # The repeated answer, its error, and the number of requests.
 FAILURES = {
     "404": (fail(404), "HTTP 404", 1),
-    "early end": (
-        {"code": 200, "body": BODY[:100_000], "headers": NO_LENGTH},
-        "connection closed at 100,000 of 300,000 bytes",
-        5,
-    ),
+    "early end": (EARLY, "connection closed at 100,000 of 300,000 bytes", 5),
 } | {str(code): (fail(code), f"HTTP {code}", 5) for code in (408, 416, 429, 500, 503)}
 SOME = BODY[:123_456]
 NEXT = "bytes=123456-"

@@ -53,10 +53,10 @@ def prepare(tmp_path, recipe):
 def encode(tmp_path):
     """Encode a user's own text with an existing vocabulary."""
 
-    def run(text: bytes, vocab, name="own.txt", split="test", cut=ALL_TEST) -> EvalText:
+    def run(text: bytes, vocab, name="own.txt", cut=ALL_TEST) -> EvalText:
         (tmp_path / name).write_bytes(text)
         where = {"path": str(tmp_path / name), "data_dir": str(tmp_path)}
-        return DataConfig(split=cut, **where).encode_split(split, vocab, tmp_path)
+        return DataConfig(split=cut, **where).encode_split("test", vocab, tmp_path)
 
     return run
 
@@ -274,11 +274,6 @@ def test_text_to_be_scored_is_encoded_whole_with_the_given_vocabulary(encode):
     assert text.fingerprint != encode(b"cd ab\nef ac\n", WORDS).fingerprint
     # Only the requested one of several splits is encoded.
     assert len(encode(b"xxabab", Characters("ab"), cut=(1 / 3, 0.0, 2 / 3)).tokens) == 4
-
-
-def test_text_to_be_scored_is_refused_if_it_is_empty(encode):
-    with pytest.raises(DataError, match=r"own\.txt: its val text is empty; give another split"):
-        encode(b"abab", Bytes(), split="val")
 
 
 def test_bytes_are_counted_exactly_if_each_token_has_a_size(encode):

@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from txl_lightning import Memory
 from txl_lightning.data import tokens as tokens_module
 from txl_lightning.data.stream import IGNORED, TENSORS, Stream, TrainingLoader
-from txl_lightning.data.tokens import (
-    FixedLengths,
-    RestartedOrder,
-    RolledOrder,
-    ShuffledOrder,
-    Text,
-    TextOrder,
-)
+from txl_lightning.data.tokens import FixedLengths, RolledOrder, ShuffledOrder, Text, TextOrder
 from txl_lightning.data.tokens import VarlenLengths as Varlen
 
 holds = settings(deadline=None, max_examples=60)
@@ -218,7 +211,7 @@ def test_shuffled_documents_are_complete_and_in_another_order_in_each_pass_and_w
 @pytest.mark.parametrize("tgt_len", [3, 7, 40])
 def test_restarted_rows_begin_once_in_every_part_wherever_segments_end(tgt_len):
     text = Text(np.arange(203), np.array([0, 50]))
-    order = RestartedOrder(TextOrder(text), restart_len=10, seed=3)
+    order = tokens_module.RestartedOrder(TextOrder(text), restart_len=10, seed=3)
     stream = Stream(text, 2, FixedLengths(tgt_len), order)
     for n_pass in range(2):
         parts = [stream.segment(n_pass * len(stream) + n) for n in range(len(stream))]

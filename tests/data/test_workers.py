@@ -108,9 +108,8 @@ def test_parts_that_are_there_are_not_built_again(make_recipe, tmp_path, monkeyp
 @pytest.mark.parametrize("part", ["0/3", "4/3", "1", "a/b", "1/3/5", "-1/2"])
 def test_invalid_shares_are_refused(txl, text_file, part):
     code, output = txl("prepare", text_file, "--out=store", f"--part={part}")
-    assert (code, output.err) == (
-        2, f"error: part: invalid {part}; expected i/n with i from 1 to n, as 1/8\n"
-    )  # fmt: skip
+    expected = f"error: part: invalid {part}; expected i/n with i from 1 to n, as 1/8\n"
+    assert (code, output.err) == (2, expected)
 
 
 def test_prepare_encodes_shares_and_joins_them(txl, text_file, tmp_path, monkeypatch):
@@ -185,12 +184,9 @@ def drive(tmp_path):
         path = tmp_path / "driver.py"
         path.write_text(DRIVER.replace("SLEEP", f"time.sleep({sleep})") + script)
         command = [sys.executable, "-W", "ignore", path, *map(str, words)]
-        environment = os.environ | {
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        }
+        own = dict.fromkeys(("RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_UV_RUN_RUNTIME_ENV"), "0")
         process = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+            command, cwd=tmp_path, env=os.environ | own, capture_output=True, text=True, timeout=240
         )
         assert process.returncode == 0, process.stderr
         assert not [*tmp_path.glob("*.parts")]

@@ -19,14 +19,8 @@ CONFIG_OF = {
     for corpus in CORPORA[group]
     for size in ("base", "large")
 } | {"fairseq-wt103": CONFIGS / "fairseq" / "wt103_base.yaml"}
-SETTINGS = {
-    "data.eval_tgt_len": "tgt_len",
-    "data.eval_batch_size": "batch_size",
-    "data.eval_warmup_len": "warmup_len",
-    "model.eval_mem_len": "mem_len",
-    "model.eval_clamp_len": "clamp_len",
-    "model.eval_same_length": "same_length",
-}
+SETTINGS = {f"data.eval_{name}": name for name in ("tgt_len", "batch_size", "warmup_len")}
+SETTINGS |= {f"model.eval_{name}": name for name in ("mem_len", "clamp_len", "same_length")}
 
 
 def read_test_settings(config: Path) -> dict[str, str]:

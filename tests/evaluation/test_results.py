@@ -13,15 +13,9 @@ from txl_lightning.data.store import EvalText
 from txl_lightning.data.tokens import Text
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import NonFiniteError
+from txl_lightning.evaluation import scoring
 from txl_lightning.evaluation.protocols import Protocol, get_protocol
-from txl_lightning.evaluation.scoring import (
-    BLOCKS,
-    SHORTEST_BLOCK,
-    NatsAccumulator,
-    TokenNats,
-    evaluate,
-    readings,
-)
+from txl_lightning.evaluation.scoring import NatsAccumulator, TokenNats, evaluate, readings
 from txl_lightning.model import EvalLengths
 
 
@@ -54,7 +48,7 @@ def peak_bytes(net, n_token: int) -> int:
 @pytest.mark.slow
 def test_text_of_any_length_is_scored_in_constant_memory(make_net):
     # torch's memory and segment have fixed shapes; this measures numpy's.
-    net, n_token = make_net(), BLOCKS * SHORTEST_BLOCK
+    net, n_token = make_net(), scoring.BLOCKS * scoring.SHORTEST_BLOCK
     peak_bytes(net, n_token // 8)  # allocations of the first use do not count
     grown = peak_bytes(net, 2 * n_token) - peak_bytes(net, n_token)
     # One byte per token would be a copy of the text; Python's own free lists grow with segments.

@@ -12,8 +12,8 @@ from txl_lightning.evaluation.protocols import Protocol, make_window_lengths
 from txl_lightning.evaluation.scoring import score_answers, score_segment, score_text
 from txl_lightning.model import CachedReader, EvalLengths
 
+# A warm-up as long as the context of two layers with six states each.
 FAR = {"mem_len": 6, "same_length": "mem_len", "warmup_len": 30}
-"""A warm-up as long as the context of two layers with six states each."""
 
 
 def score_alone(net: TransformerXL, tokens: torch.Tensor) -> torch.Tensor:

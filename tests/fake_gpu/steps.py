@@ -44,15 +44,13 @@ OTHERS = (
 PRECISIONS = {
     "bf16-mixed": (torch.float32, torch.bfloat16), "16-mixed": (torch.float32, torch.float16),
     "32-true": (torch.float32, None), "bf16-true": (torch.bfloat16, None),
-    "64-true": (torch.float64, None),
+    "64-true": (torch.float64, None),  # the precision of the weights, and of autocast
 }  # fmt: skip
-"""Precision of the weights, and of autocast."""
 VIEWS = {
     "view", "_unsafe_view", "expand", "permute", "transpose", "t", "slice", "select", "unsqueeze",
     "squeeze", "unbind", "split", "split_with_sizes", "detach", "alias", "as_strided", "empty",
     "empty_like", "new_empty", "empty_strided", "device", "lift_fresh", "promote_types",
-}  # fmt: skip
-"""Operators that start nothing on the device."""
+}  # fmt: skip  # operators that start nothing on the device
 TARGETS_BL = torch.arange(24).view(3, 8)  # on the host: numbers, unlike those of a fake tensor
 
 

@@ -18,12 +18,13 @@ import pytest
 import torch
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
+from tests.waiting import wait_until
+
 HERE = Path(__file__).parent
 LIMIT = 600.0  # seconds that a run may take
 DEADLINE = 30.0  # seconds from a signal or a killed process to the end of the last process
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-"""Arguments between python and its script."""
 TWO_PROCESSES = ("--trainer.devices=2", "--trainer.strategy=ddp")
 
 FIT = (
@@ -127,10 +128,7 @@ class Place:
 
     def wait_for_step(self, step: int) -> float:
         """Wait until a rank has taken a step; return the time."""
-        stop = time.monotonic() + 120
-        while not any(line["step"] >= step for line in self.lines()):
-            assert time.monotonic() < stop, self.log.read_text()
-            time.sleep(0.02)
+        wait_until(lambda: any(line["step"] >= step for line in self.lines()))
         return time.monotonic()
 
     def lines(self) -> list[dict[str, Any]]:

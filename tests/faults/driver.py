@@ -93,8 +93,7 @@ SAVING = tuple(f"/{name}.py" for name in (
     "txl_lightning/files", "checkpoints/saving", "runs/logger", "callbacks/checkpointing",
     "callbacks/training_state", "logger_connector/logger_connector", "loggers/csv_logs",
     "trainer/trainer",
-))  # fmt: skip
-"""Ends of the files with the code that logs and saves."""
+))  # fmt: skip  # ends of the files with the code that logs and saves
 DAMAGE = {
     "remove": lambda: shutil.rmtree("runs"),
     "obstruct": obstruct,

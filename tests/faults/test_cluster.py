@@ -37,8 +37,7 @@ class Recipe(NamedTuple):
     command: list[str]
     environment: dict[str, str]
     grace: float
-    loses: signal.Signals
-    """What a machine that is taken away sends."""
+    loses: signal.Signals  # that a machine that is taken away sends
 
 
 def load_kubernetes() -> Recipe:
@@ -62,9 +61,8 @@ def load_skypilot() -> Recipe:
 def start(place):
     """Start the command of a recipe, as its scheduler does, with a mirror on this disk."""
     (place.folder / "bin").mkdir()
-    text = PROGRAM.replace("PYTHON", sys.executable).replace(
-        "DRIVER", repr(str(HERE / "driver.py"))
-    )
+    text = PROGRAM.replace("PYTHON", sys.executable)
+    text = text.replace("DRIVER", repr(str(HERE / "driver.py")))
     program = place.folder / "bin" / "txl-lightning"
     program.write_text(text.replace("OPTIONS", repr(place.options)))
     program.chmod(0o755)
@@ -114,11 +112,8 @@ def find_all(words: list[str], word: str) -> list[int]:
 def test_kubernetes_gives_the_last_upload_its_time_and_knows_our_exit_codes():
     job = yaml.safe_load((CLUSTER / "kubernetes.yaml").read_text())["spec"]
     assert load_kubernetes().grace >= mirror.WAIT + 60
-    codes = {
-        rule["action"]: rule["onExitCodes"]["values"]
-        for rule in job["podFailurePolicy"]["rules"]
-        if "onExitCodes" in rule
-    }
+    rules = [rule for rule in job["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
+    codes = {rule["action"]: rule["onExitCodes"]["values"] for rule in rules}
     # 1, 6 and 7 may be the machine's.
     assert codes == {"Ignore": [143], "FailJob": [2, 3, 4, 5]}
 

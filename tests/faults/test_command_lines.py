@@ -36,9 +36,7 @@ TEXT = ["--data.path=letters.txt", "--data.eval_batch_size=4"]
 MEASURED = ["--ckpt_path=checkpoint.ckpt", *TEXT, "--trainer.accelerator=cpu"]
 BASES = {
     "fit": [*SIZES, *TEXT, "--trainer.accelerator=cpu", "--report.sample_len=5"],
-    "validate": MEASURED,
-    "test": MEASURED,
-    "predict": MEASURED,
+    **dict.fromkeys(("validate", "test", "predict"), MEASURED),
     "prepare": ["letters.txt"],
     "evaluate": ["checkpoint.ckpt", "--path=letters.txt"],
     "generate": ["--ckpt_path=checkpoint.ckpt", "--prompt=a"],
@@ -56,9 +54,7 @@ ALONE = "--trainer.devices=1 --trainer.num_nodes=1"
 LAST = {
     "fit": f"{ALONE} --trainer.max_steps=2 --trainer.limit_val_batches=1 --trainer.min_steps=null "
     "--trainer.min_epochs=null --trainer.fast_dev_run=false --trainer.accumulate_grad_batches=1",
-    "validate": ALONE,
-    "test": ALONE,
-    "predict": ALONE,
+    **dict.fromkeys(("validate", "test", "predict"), ALONE),
     "generate": "--max_new_tokens=5",
     "speed": "--lengths 8 --tgt_len=8 --segments=1 --positions=1 --batches 1 --tokens=2 --out=out",
     "recl": "--positions=5",

@@ -29,11 +29,8 @@ def measure(tmp_path, repository):
     """Run a command line: its output, and its peak memory in MB."""
 
     def run(*words) -> tuple[str, float]:
-        environment = {
-            "PYTHONPATH": str(repository),
-            "OMP_NUM_THREADS": "1",
-            "PATH": "/usr/bin:/bin",
-        }
+        environment = {"PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"}
+        environment["PATH"] = "/usr/bin:/bin"
         command = [sys.executable, "-c", PEAK, *map(str, words)]
         options = {"capture_output": True, "text": True, "cwd": tmp_path, "env": environment}
         done = subprocess.run(command, **options, stdin=subprocess.DEVNULL, check=False)
@@ -103,9 +100,8 @@ def test_many_samples_are_all_printed(measure, run_folder, count):
     n_sample = count(100, 1000)
     options = ["--prompt=abc", "--max_new_tokens=20", f"--num_samples={n_sample}"]
     output, _ = measure("generate", f"--ckpt_path={run_folder}/checkpoints/last.ckpt", *options)
-    assert re.findall(r"^--- (\d+) ---$", output, re.MULTILINE) == [
-        str(nth) for nth in range(1, n_sample + 1)
-    ]
+    numbers = re.findall(r"^--- (\d+) ---$", output, re.MULTILINE)
+    assert [*map(int, numbers)] == [*range(1, n_sample + 1)]
 
 
 @pytest.mark.parametrize("html", ["true", "false"])

@@ -121,8 +121,7 @@ COMMANDS = {
 AT_ONCE = {
     "INT:{0}": {130}, "TERM:{0}": {143}, "HUP:{0}": {143}, "USR1:{0}": {0},
     "INT:{0},INT:{1}": {130}, "INT:{0},TERM:{1}": {130, 143},
-}  # fmt: skip
-"""Signals at one or two moments, and the exit codes."""
+}  # fmt: skip  # signals at one or two moments, and the exit codes
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -3,15 +3,8 @@
 import pytest
 import torch
 
-from txl_lightning.generation.decoding import (
-    Sampling,
-    draw_quantiles,
-    invert_distribution,
-    keep_min_p,
-    keep_top_k,
-    keep_top_p,
-    penalize_tokens,
-)
+from txl_lightning.generation import Sampling, decoding
+from txl_lightning.generation.decoding import draw_quantiles
 
 INF = float("inf")
 
@@ -28,18 +21,18 @@ def choose(sampling: Sampling, logits_BV: torch.Tensor, quantile: float) -> int:
 
 
 @pytest.mark.parametrize(
-    ("keep", "limit", "kept"),
+    ("name", "limit", "kept"),
     [
-        (keep_top_k, 1, [2]), (keep_top_k, 2, [0, 2]), (keep_top_k, 9, [0, 1, 2, 3]),
-        (keep_top_p, 1e-9, [2]), (keep_top_p, 0.5, [2]), (keep_top_p, 0.51, [0, 2]),
-        (keep_top_p, 0.74, [0, 2]), (keep_top_p, 0.76, [0, 1, 2]), (keep_top_p, 1, [0, 1, 2, 3]),
-        (keep_min_p, 0, [0, 1, 2, 3]), (keep_min_p, 0.2, [0, 1, 2]), (keep_min_p, 0.49, [0, 2]),
-        (keep_min_p, 0.51, [2]), (keep_min_p, 1, [2]),
+        ("top_k", 1, [2]), ("top_k", 2, [0, 2]), ("top_k", 9, [0, 1, 2, 3]),
+        ("top_p", 1e-9, [2]), ("top_p", 0.5, [2]), ("top_p", 0.51, [0, 2]),
+        ("top_p", 0.74, [0, 2]), ("top_p", 0.76, [0, 1, 2]), ("top_p", 1, [0, 1, 2, 3]),
+        ("min_p", 0, [0, 1, 2, 3]), ("min_p", 0.2, [0, 1, 2]), ("min_p", 0.49, [0, 2]),
+        ("min_p", 0.51, [2]), ("min_p", 1, [2]),
     ],
 )  # fmt: skip
-def test_a_filter_keeps_the_most_likely_tokens_up_to_its_limit(keep, limit, kept):
+def test_a_filter_keeps_the_most_likely_tokens_up_to_its_limit(name, limit, kept):
     logits_BV = scores(0.25, 0.1875, 0.5, 0.0625)
-    result = keep(limit, logits_BV)
+    result = getattr(decoding, f"keep_{name}")(limit, logits_BV)
     assert result[0].isfinite().nonzero().flatten().tolist() == kept
     assert torch.equal(result[result.isfinite()], logits_BV[result.isfinite()])
 
@@ -67,7 +60,7 @@ def test_filters_follow_temperature_and_each_other(how, p, least_likely):
 def test_the_penalty_lowers_recent_logits_of_either_sign():
     logits_BV = torch.tensor([[2.0, -2.0, 1.0, 0.0], [2.0, -2.0, 1.0, 0.0]])
     recent_BW = torch.tensor([[0, 1, 1], [3, 3, 3]])
-    result = penalize_tokens(logits_BV, recent_BW, 2.0)
+    result = decoding.penalize_tokens(logits_BV, recent_BW, 2.0)
     assert result.tolist() == [[1.0, -4.0, 1.0, 0.0], [2.0, -2.0, 1.0, 0.0]]
 
 
@@ -88,7 +81,8 @@ def test_a_low_temperature_takes_the_most_likely_token_after_the_penalty(samplin
 def test_a_sample_is_where_the_cumulative_probability_reaches_the_quantile():
     p_BV = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]], dtype=torch.float64)
     quantile_B = torch.tensor([1e-300, 0.25, 0.2501, 0.75, 0.7501, 1.0], dtype=torch.float64)
-    assert invert_distribution(p_BV.expand(6, -1), quantile_B).tolist() == [1, 1, 3, 3, 4, 4]
+    token_B = decoding.invert_distribution(p_BV.expand(6, -1), quantile_B)
+    assert token_B.tolist() == [1, 1, 3, 3, 4, 4]
 
 
 def test_half_precision_logits_are_widened_before_sampling():

@@ -8,13 +8,13 @@ from lm_eval.api.model import TemplateLM
 from transformers import GenerationMixin, PreTrainedModel
 
 pytestmark = pytest.mark.slow
+# With the class of the library, and the file that overrides them and says why.
 MEMBERS = {
     "_init_weights": (PreTrainedModel, "causal_lm"),
     "_is_stateful": (PreTrainedModel, "causal_lm"),
     "_supports_default_dynamic_cache": (GenerationMixin, "causal_lm"),
     "_loglikelihood_tokens": (TemplateLM, "harness"),
 }
-"""Members with the class of the library, and the file that overrides them and says why."""
 
 
 @pytest.mark.parametrize("name", MEMBERS)

@@ -44,14 +44,15 @@ def test_bfloat16_weights_change_nats_only_slightly(make_net, changes):
     assert 0 < (results[0] - results[1]).abs().mean() <= 0.054
 
 
+HALF = {"dtype": torch.bfloat16}
+
+
 @pytest.mark.parametrize(
     ("weights", "change", "expected"),
     [
         ("int4", {}, "one of float32, bf16"),
         ("bf16", {"device": "meta"}, "float32 on this meta"),
-        pytest.param(
-            "bf16", {"dtype": torch.bfloat16}, "a network in float32", marks=pytest.mark.bfloat16
-        ),
+        pytest.param("bf16", HALF, "a network in float32", marks=pytest.mark.bfloat16),
     ],
 )
 def test_narrow_weights_are_refused_where_unsupported(make_net, weights, change, expected):

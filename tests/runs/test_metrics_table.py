@@ -1,11 +1,7 @@
 """Metrics loaded from metrics.csv equal the logged ones."""
 
-from txl_lightning.runs.metrics_table import (
-    RunMetrics,
-    find_differences,
-    format_columns,
-    read_metrics,
-)
+from txl_lightning.runs import metrics_table
+from txl_lightning.runs.metrics_table import RunMetrics, format_columns, read_metrics
 from txl_lightning.tables import align_columns
 
 
@@ -57,7 +53,7 @@ def test_a_standard_error_is_shown_after_its_value():
 def test_settings_that_differ_are_written_as_in_yaml():
     settings = [{"lr": 1e-3, "name": "a", "path": None}, {"lr": 1e-3, "name": "b", "more": [1]}]
     expected = {"name": ["a", "b"], "more": ["null", "[1]"]}
-    assert find_differences(settings) == expected
+    assert metrics_table.find_differences(settings) == expected
 
 
 def test_tables_have_short_numbers_in_aligned_columns():

@@ -5,7 +5,6 @@ import json
 import shutil
 import signal
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -13,6 +12,7 @@ from threading import Thread
 import pytest
 
 from tests.runs.wandb_server import WandbServer
+from tests.waiting import wait_until
 from txl_lightning.errors import CheckpointError
 from txl_lightning.runs.wandb_api import add_evaluation, fetch_artifact
 from txl_lightning.signals import EXIT
@@ -38,22 +38,20 @@ def server(run_folder):
 
 
 @pytest.fixture
-def command(server, processes, repository, tmp_path):
+def command(server, processes, tmp_path):
     """Run a command in a process whose W&B server is that on this machine."""
 
-    def run(*words: str, start=processes.run, **environment: str):
-        environment = {
-            "WANDB_BASE_URL": server.url,
-            "WANDB_API_KEY": "c0ffee" * 6 + "beef",
-        } | environment
-        environment |= {"WANDB_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(tmp_path)}
-        environment |= {
-            "PYTHONPATH": str(repository),
-            "PATH": "/usr/bin:/bin",
-            "OMP_NUM_THREADS": "1",
-        }
+    def run(*words: str, code=0, is_awaited=True, **environment: str):
+        known = {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": "c0ffee" * 6 + "beef"}
+        known |= {"WANDB_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+        known |= {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
         words = [sys.executable, "-m", "txl_lightning", *map(str, words)]
-        return start(words, env=environment, cwd=tmp_path)
+        how = {"env": known | environment, "cwd": tmp_path}
+        if not is_awaited:
+            return processes.start(words, **how)
+        done = processes.run(words, **how)
+        assert done.returncode == code, done.stderr
+        return done
 
     return run
 
@@ -64,7 +62,6 @@ def test_a_checkpoint_of_wandb_is_fetched_once_and_gives_the_same_result(
     records = []
     for source in (NAME, NAME.replace("best", "v3"), run_folder):
         done = command("evaluate", source, "--max_tokens=50")
-        assert done.returncode == 0, done.stderr
         records.append(json.loads(done.stdout))
     assert sorted(server.fetched) == sorted(server.files)
     assert len({record["nats"] for record in records}) == 1
@@ -82,19 +79,16 @@ def test_a_checkpoint_of_wandb_is_fetched_once_and_gives_the_same_result(
     ids=lambda words: words[0],
 )
 def test_every_command_takes_a_checkpoint_of_wandb(command, words):
-    done = command(*words)
-    assert done.returncode == 0, done.stderr
+    command(*words)
 
 
 def test_a_file_that_changed_on_the_way_is_refused(command, server):
     server.corrupt = True
-    done = command("generate", NAME, "--max_new_tokens=1")
-    assert done.returncode == 4
+    done = command("generate", NAME, "--max_new_tokens=1", code=4)
     [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert line.startswith(f"error: ckpt_path: {NAME}: cannot be fetched (")
     server.corrupt = False
-    done = command("generate", NAME, "--max_new_tokens=1")
-    assert done.returncode == 0, done.stderr
+    command("generate", NAME, "--max_new_tokens=1")
 
 
 @pytest.mark.parametrize(
@@ -102,9 +96,9 @@ def test_a_file_that_changed_on_the_way_is_refused(command, server):
     [("wandb:me/mine/other:best", {}), (NAME, {"WANDB_BASE_URL": "http://127.0.0.1:9"})],
 )
 def test_an_artifact_that_cannot_be_had_is_one_line(command, name, environment):
-    done = command("generate", name, "--max_new_tokens=1", **environment)
+    done = command("generate", name, "--max_new_tokens=1", code=4, **environment)
     [line] = [line for line in done.stderr.splitlines() if "error: " in line]
-    assert (done.returncode, line[: len(name) + 19]) == (4, f"error: ckpt_path: {name}:")
+    assert line.startswith(f"error: ckpt_path: {name}:")
 
 
 def run_in_wandb(path: Path, folder: Path) -> Path:
@@ -126,7 +120,6 @@ def test_evaluate_adds_its_result_to_the_run_that_trained_the_checkpoint(
 ):
     folder = run_in_wandb(run_folder, tmp_path / "run")
     done = command("evaluate", folder, "--max_tokens=50", "--wandb=true")
-    assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     key = "evaluate/letters.txt/test/segments"
     assert server.summary[f"{key}/nats"] == record["nats"]
@@ -142,16 +135,13 @@ def test_own_network_of_wandb_is_measured_once_its_package_is_allowed(
     allow = "--allow_imports=my_package"
     words = [word for word in sizes if ".net." not in word]
     words += [allow, "--model.net=my_package.MyConfig", f"--data.path={text_file}"]
-    assert command("fit", *words).returncode == 0
+    command("fit", *words)
     folder = run_in_wandb(tmp_path / "runs" / "version_0", tmp_path / "run")
     paths = (*(folder / "checkpoints").glob("best.ckpt*"), folder / "config.yaml")
     server.files = {path.name: path.read_bytes() for path in paths}
-    refused, done = (
-        command("evaluate", NAME, "--max_tokens=50", "--wandb=true", *more)
-        for more in ([], [allow])
-    )
-    assert (refused.returncode, "add --allow_imports my_package" in refused.stderr) == (4, True)
-    assert done.returncode == 0, done.stderr
+    words = ("evaluate", NAME, "--max_tokens=50", "--wandb=true")
+    assert "add --allow_imports my_package" in command(*words, code=4).stderr
+    done = command(*words, allow)
     assert sorted(server.fetched) == sorted(server.files)
     record = json.loads(done.stdout)
     assert record["checkpoint_sha256"] in (folder / "checkpoints" / "best.ckpt.json").read_text()
@@ -164,7 +154,6 @@ def test_offline_the_result_is_a_run_of_its_own_until_it_is_synced(
 ):
     folder = run_in_wandb(run_folder, tmp_path / "run")
     done = command("evaluate", folder, "--max_tokens=50", "--wandb=true", WANDB_MODE="offline")
-    assert done.returncode == 0, done.stderr
     assert server.asked == []
     [line] = [line for line in done.stderr.splitlines() if line.startswith("offline: ")]
     [path] = (folder / "wandb").glob("offline-run-*")
@@ -180,13 +169,9 @@ def fit(command, sizes, text_file):
 
 def test_text_and_checkpoint_are_inputs_of_a_run_whose_best_checkpoint_is_linked(fit, server):
     done = fit(f"--ckpt_path={NAME}", "--trainer.max_steps=6", "--wandb.registry=model/letters")
-    assert done.returncode == 0, done.stderr
     assert "W&B: " not in done.stderr
-    [text] = [
-        e["input"]
-        for e in server.find("CreateArtifact")
-        if e["input"]["artifactTypeName"] == "dataset"
-    ]
+    inputs = [each["input"] for each in server.find("CreateArtifact")]
+    [text] = [each for each in inputs if each["artifactTypeName"] == "dataset"]
     about = json.loads(text["metadata"])
     assert about["name"] == "letters.txt"
     assert server.used == [f"text-{about['fingerprint']}", "checkpoint-abc"]
@@ -199,25 +184,20 @@ def test_text_and_checkpoint_are_inputs_of_a_run_whose_best_checkpoint_is_linked
 def test_what_the_server_refuses_is_a_warning_and_training_goes_on(fit, server, monkeypatch):
     monkeypatch.setattr(WandbServer, "answer_LinkArtifact", lambda *_: {"result": 3}, raising=True)
     done = fit("--wandb.registry=model/letters")
-    assert done.returncode == 0, done.stderr
     assert "warning: W&B: wandb.registry: best.ckpt is not linked to model/letters: " in done.stderr
 
 
 def test_numbers_that_are_not_finite_are_an_alert(fit, server):
-    assert fit("--model.optim.lr=1e38").returncode == 5
+    fit("--model.optim.lr=1e38", code=5)
     [alert] = server.find("NotifyScriptableRunAlert")
     assert (alert["title"], alert["severity"]) == ("numbers are not finite", "ERROR")
     assert "loss nan" in alert["text"]
 
 
 @pytest.mark.parametrize(("number", "n_alert"), [(signal.SIGTERM, 1), (signal.SIGINT, 0)])
-def test_a_run_that_is_preempted_is_an_alert(fit, server, processes, tmp_path, number, n_alert):
-    process = fit("--trainer.max_steps=1000000", start=processes.start)
-    stop = time.monotonic() + 120
-    while not list(tmp_path.glob("runs/version_0/checkpoints/last.ckpt")):
-        assert process.poll() is None
-        assert time.monotonic() < stop
-        time.sleep(0.05)
+def test_a_run_that_is_preempted_is_an_alert(fit, server, tmp_path, number, n_alert):
+    process = fit("--trainer.max_steps=1000000", is_awaited=False)
+    wait_until((tmp_path / "runs/version_0/checkpoints/last.ckpt").is_file, process)
     process.send_signal(number)
     assert process.wait(120) == EXIT[number]
     titles = [each["title"] for each in server.find("NotifyScriptableRunAlert")]

@@ -25,8 +25,7 @@ class WandbServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.files = {name: path.read_bytes() for name, path in files.items()}
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-        """The operations, with their variables."""
+        self.asked: list[tuple[str, dict[str, Any]]] = []  # operations, with their variables
         self.fetched: list[str] = []
         self.used: list[str] = []
         self.corrupt = False
@@ -49,12 +48,8 @@ class WandbServer(ThreadingHTTPServer):
 
     def answer_RunResumeStatus(self, variables: dict[str, Any]) -> dict[str, Any]:
         run = {"id": "cnVu", "name": variables["name"], "displayName": "", "config": "{}"}
-        run |= {
-            "summaryMetrics": json.dumps(self.summary),
-            "notes": None,
-            "wandbConfig": '{"t": 1}',
-        }
-        run |= {"historyLineCount": 3, "eventsLineCount": 0, "logLineCount": 0, "tags": []}
+        run |= {"summaryMetrics": json.dumps(self.summary), "wandbConfig": '{"t": 1}', "tags": []}
+        run |= {"historyLineCount": 3, "eventsLineCount": 0, "logLineCount": 0, "notes": None}
         run |= {"historyTail": json.dumps([json.dumps({"_step": 2})]), "eventsTail": "[]"}
         return {"model": PROJECT | {"bucket": run}}
 
@@ -109,11 +104,8 @@ class WandbServer(ThreadingHTTPServer):
 
     def answer_ArtifactByID(self, variables: dict[str, Any]) -> dict[str, Any]:
         name = base64.b64decode(variables["id"]).decode()
-        [kind] = {
-            each["input"]["artifactTypeName"]
-            for each in self.find("CreateArtifact")
-            if each["input"]["artifactCollectionName"] == name
-        }
+        asked = [each["input"] for each in self.find("CreateArtifact")]
+        [kind] = {a["artifactTypeName"] for a in asked if a["artifactCollectionName"] == name}
         return {"artifact": self.make_artifact(name, kind)}
 
     def make_artifact(self, name: str, kind: str) -> dict[str, Any]:

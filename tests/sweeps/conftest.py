@@ -1,10 +1,8 @@
 """Sweeps whose trials run a script that logs like fit, in milliseconds."""
 
 import csv
-import os
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.waiting import wait_until
 from txl_lightning.sweeps import runner
 
 SCRIPT = Path(__file__).with_name("script.py")
@@ -38,15 +37,11 @@ class Place:
 
     def start(self) -> subprocess.Popen:
         command = [sys.executable, "-m", "txl_lightning", "sweep", "search.yaml"]
-        environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[2])}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return self.processes.start(command, cwd=self.folder, env=environment, **pipes)
+        return self.processes.start(command, cwd=self.folder, **pipes)
 
     def wait_for_step(self, trial: int) -> None:
-        end = time.monotonic() + 100
-        while not self.steps(trial):
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        wait_until(lambda: self.steps(trial))
 
     def trial(self, number: int) -> Path:
         return self.out / f"{number:03}"

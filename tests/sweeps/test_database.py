@@ -13,6 +13,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from tests.waiting import wait_until
 from txl_lightning.sweeps import engine, proposals
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -54,18 +55,15 @@ def postgres(tmp_path_factory):
     options = ["-k", folder, "-c", "listen_addresses=", "-c", "fsync=off"]
     server = subprocess.Popen([bins / "postgres", "-D", data, *options], stderr=-1, **how)
     ready = [bins / "pg_isready", "-h", folder, "-U", "us"]
-    stop = time.monotonic() + 120
-    while subprocess.run(ready, stdout=subprocess.DEVNULL).returncode:
-        assert server.poll() is None, server.stderr.read()
-        assert time.monotonic() < stop
-        time.sleep(0.1)
+    quiet = {"stdout": subprocess.DEVNULL}
+    wait_until(lambda: subprocess.run(ready, **quiet).returncode == 0, server)
     yield f"postgresql+psycopg://us@/postgres?host={folder}"
     server.send_signal(signal.SIGQUIT)
     server.communicate(timeout=100)
 
 
 @pytest.fixture
-def start_machine(tmp_path, processes, repository):
+def start_machine(tmp_path, processes):
     """Start the sweep in a folder of its own, as on another machine."""
 
     def start(name: str, url: str, *options: str) -> subprocess.Popen:
@@ -74,8 +72,7 @@ def start_machine(tmp_path, processes, repository):
         command = [sys.executable, "-c", WORKER, "sweep", tmp_path / "search.yaml"]
         command += [f"--storage={url}", *options]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        env = os.environ | {"PYTHONPATH": str(repository)}
-        return processes.start(command, cwd=folder, env=env, **pipes)
+        return processes.start(command, cwd=folder, **pipes)
 
     return start
 
@@ -98,12 +95,8 @@ def test_two_machines_share_a_grid_and_the_trial_of_a_killed_one_runs_again(
     place.write(*options, name=name, parameters={"lr": {"values": LRS}})
     machines = {name: start_machine(name, postgres) for name in ("a", "b")}
     logs = {each: place.folder / each / "runs" / "sweeps" / "search" for each in machines}
-    stop = time.monotonic() + 200
-    while not all(any(log.glob("*/version_0/metrics.csv")) for log in logs.values()):
-        for machine in machines.values():
-            assert machine.poll() is None, machine.communicate()[0]
-        assert time.monotonic() < stop
-        time.sleep(0.05)
+    stop, begun = time.monotonic() + 450, "*/version_0/metrics.csv"
+    wait_until(lambda: all(any(log.glob(begun)) for log in logs.values()), *machines.values())
     machines["a"].kill()
     machines["a"].communicate()
     [killed] = [path for path in logs["a"].glob("[0-9]*") if (path / "version_0").is_dir()]
@@ -112,7 +105,7 @@ def test_two_machines_share_a_grid_and_the_trial_of_a_killed_one_runs_again(
     assert machines["b"].returncode == 0, printed
     # It may have ended before the silence of the killed one was long enough.
     while TrialState.RUNNING in {trial.state for trial in load_trials(postgres, name)}:
-        assert time.monotonic() < stop + 250
+        assert time.monotonic() < stop
         time.sleep(1)
         again, _ = (last := start_machine("b", postgres)).communicate(timeout=250)
         assert last.returncode == 0, again
@@ -134,11 +127,7 @@ def test_same_machine_continues_its_own_trial_after_a_kill(place, postgres, star
     place.write("--steps=80", "--wait=0.05", name="one", parameters={"lr": {"values": [0.3]}})
     first = start_machine("a", postgres)
     metrics = place.folder / "a" / "runs/sweeps/search/000/version_0/metrics.csv"
-    stop = time.monotonic() + 100
-    while not metrics.is_file():
-        assert first.poll() is None, first.communicate()[0]
-        assert time.monotonic() < stop
-        time.sleep(0.05)
+    wait_until(metrics.is_file, first)
     first.kill()
     first.communicate()
     printed, _ = (second := start_machine("a", postgres)).communicate(timeout=200)

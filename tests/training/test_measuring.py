@@ -39,8 +39,7 @@ def test_results_are_the_same_in_any_order_and_after_training(
     assert before[1] == after[0]
 
 
-FAR = {"init_std": 0.3, "clamp_len": 4, "same_length": "mem_len"}
-"""A network whose nats depend on distances."""
+FAR = {"init_std": 0.3, "clamp_len": 4, "same_length": "mem_len"}  # nats depend on distances
 
 
 @pytest.mark.parametrize(

@@ -225,12 +225,6 @@ def test_position_and_memory_are_correct_with_lightnings_flags(fit, flags, fille
     assert {stage for stage, _ in record.model.memory_bank.committed} == {"train"}
 
 
-def test_memory_starts_empty_with_each_pass(fit):
-    record = fit(data={"split": (0.02, 0.49, 0.49)})
-    assert len(record.trainer.train_dataloader.stream) == 4
-    assert record.filled == [0, 8, 12, 12, 12, 8]
-
-
 def test_overfit_batches_trains_on_the_same_segments(fit):
     record = fit({"optim": {"lr": 1e-2}}, overfit_batches=2, limit_val_batches=3)
     tokens = [segment.tokens_BL.tolist() for segment in record.segments]

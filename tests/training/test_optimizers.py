@@ -8,15 +8,10 @@ import torch
 from torch import nn
 
 from txl_lightning import OptimConfig, TransformerXL, TransformerXLConfig
+from txl_lightning.training import optimizers
 from txl_lightning.training.lamb import Lamb
 from txl_lightning.training.muon import Muon, orthogonalize
-from txl_lightning.training.optimizers import (
-    AFTER_WARMUP,
-    OPTIMIZERS,
-    lr_factor,
-    make_optimizer,
-    make_scheduler,
-)
+from txl_lightning.training.optimizers import AFTER_WARMUP, OPTIMIZERS, lr_factor, make_optimizer
 
 
 def test_every_optimizer_and_schedule_can_be_chosen():
@@ -66,7 +61,7 @@ def test_schedule_with_an_end_is_refused_in_endless_training(schedule):
     with pytest.raises(
         ValueError, match=rf"trainer\.max_steps: invalid -1; expected a .* schedule {schedule} ends"
     ):
-        make_scheduler(OptimConfig(schedule=schedule), optimizer, -1)
+        optimizers.make_scheduler(OptimConfig(schedule=schedule), optimizer, -1)
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))

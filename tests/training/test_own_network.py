@@ -10,15 +10,8 @@ import pytest
 import torch
 import yaml
 
-from txl_lightning import (
-    LanguageModel,
-    OptimConfig,
-    TransformerXLConfig,
-    generate,
-    imports,
-    load,
-    stream_nats,
-)
+import txl_lightning
+from txl_lightning import LanguageModel, OptimConfig, TransformerXLConfig, imports
 from txl_lightning.analysis.context_length import score_context
 from txl_lightning.model import CachedReader, EvalLengths, make_reader
 from txl_lightning.model.contract import describe_config, join_rows, make_config
@@ -66,21 +59,8 @@ def fit_own(fit, make_own):
 
 def test_page_has_forty_lines_besides_imports_and_decorators(own_package):
     lines = Path(own_package.__file__).read_text().splitlines()
-    code = [
-        line for line in lines if line and not line.startswith(("#", "@", "from", "import", "__"))
-    ]
-    assert len(code) <= 40
-
-
-def test_memory_starts_afresh_with_each_document_and_in_each_row(net):
-    tokens, doc_pos = (
-        torch.randint(11, (2, 9)),
-        torch.tensor([[*range(4, 9), 0, 1, 2, 3], [*range(9)]]),
-    )
-    _, memory = net(torch.randint(11, (2, 5)))
-    _, after = net(tokens, memory, doc_pos)
-    alone = net(tokens[:1, 5:])[1], net(tokens[1:])[1]
-    torch.testing.assert_close(after.h_BD, torch.cat([each.h_BD for each in alone]))
+    others = ("#", "@", "from", "import", "__")
+    assert sum(line != "" and not line.startswith(others) for line in lines) <= 40
 
 
 def test_reader_gives_any_network_the_methods_of_evaluation(net):
@@ -192,10 +172,10 @@ def test_network_of_a_derived_config_is_read_without_a_cache(make_net):
 
 def test_text_is_scored_as_by_the_network_alone(net):
     text = torch.randint(11, (60,))
-    nats = stream_nats(net, text, batch_size=2, tgt_len=7)
+    nats = txl_lightning.stream_nats(net, text, batch_size=2, tgt_len=7)
     rows = text.view(2, 30)
     torch.testing.assert_close(nats.double(), net.loss(rows[:, :-1], rows[:, 1:])[0].double())
-    without = stream_nats(net, text, batch_size=2, tgt_len=7, mem_len=0)
+    without = txl_lightning.stream_nats(net, text, batch_size=2, tgt_len=7, mem_len=0)
     torch.testing.assert_close(without[:, :6], nats[:, :6])
     assert not torch.allclose(without[:, 7:], nats[:, 7:])
 
@@ -209,7 +189,7 @@ def test_context_is_all_that_a_window_has(net):
 
 def test_texts_are_continued_as_the_likeliest_tokens_of_the_network(net):
     prompts = [[3, 1, 4, 1, 5], [9, 2]]
-    together = generate(net, prompts, 6, temperature=0)
+    together = txl_lightning.generate(net, prompts, 6, temperature=0)
     for prompt, new in zip(prompts, together, strict=True):
         text = [*prompt]
         for _ in range(6):
@@ -236,8 +216,7 @@ def test_class_of_a_network_is_named_by_options_or_a_config(txl, refused, settin
     saved = [
         torch.load(f"runs/version_{n}/checkpoints/last.ckpt", weights_only=True) for n in (0, 1)
     ]
-    for a, b in zip(*(each["state_dict"].values() for each in saved), strict=True):
-        assert torch.equal(a, b)
+    torch.testing.assert_close(*(each["state_dict"] for each in saved), rtol=0, atol=0)
     plain = {"class_path": "my_package.MyConfig", "n_token": 256, "width": 12, "mem_len": 1}
     assert saved[0]["hyper_parameters"]["net"] == plain
     assert saved[0]["txl_lightning"]["environment"]["network"] == "my_package 1.5"
@@ -249,10 +228,9 @@ def load_environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def own_run(txl, settings, own_package):
+def own_run(accepted, settings, own_package):
     """The folder of a finished run."""
-    code, output = txl("fit", *settings, *NAMED, "--report.html=true", "--report.sample_len=20")
-    assert code == 0, output.err
+    accepted("fit", *settings, *NAMED, "--report.html=true", "--report.sample_len=20")
     return "runs/version_0"
 
 
@@ -306,15 +284,14 @@ def test_a_setting_that_the_network_refuses_does_not_replace_those_of_the_run(tx
     assert txl(*command)[0] == 0
 
 
-def test_run_is_measured_compared_and_sampled_by_the_commands(txl, own_run):
+def test_run_is_measured_compared_and_sampled_by_the_commands(txl, accepted, own_run):
     page = Path(own_run, "report.html").read_text()
     assert "Loss by position" in page
     code, output = txl("evaluate", own_run, ALLOW, "--protocol=single-pass")
     record = json.loads(output.out)
     low, high = record["interval"]["nats"]
     assert (code, low < record["nats"] < high) == (0, True)
-    code, output = txl("evaluate", own_run, ALLOW, "--protocol=sliding-window", *FEW)
-    assert code == 0, output.err
+    output = accepted("evaluate", own_run, ALLOW, "--protocol=sliding-window", *FEW)
     code, output = txl("test", own_run, ALLOW)
     assert (code, "test/bits_per_byte" in output.out) == (0, True)
     small = ("--step=4", "--max_context=12", "--positions=20")
@@ -341,14 +318,13 @@ def test_optional_parts_are_refused_by_the_commands(refused, own_run):
         assert (code, "as MyNetwork does not have this" in line) == (2, True), line
 
 
-def test_candidates_are_scored_as_continuations_of_the_text(txl, own_run):
+def test_candidates_are_scored_as_continuations_of_the_text(accepted, own_run):
     Path("some.tsv").write_text("id\ttext\n1\tto be\n1\tnot\n2\tthat is\n")
     words = ("score", own_run, ALLOW, "--candidates=some.tsv", "--context=or ", "--batch_size=1")
-    code, output = txl(*words)
-    assert code == 0, output.err
+    output = accepted(*words)
     first, second = map(json.loads, output.out.splitlines())
     imports.allow_imports(["my_package"])
-    model, _ = load(own_run)
+    model, _ = txl_lightning.load(own_run)
     best = ["to be\n", "not\n"][first["best"]]
     for before, after, nats in (
         *zip(("or ", "or "), ("to be\n", "not\n"), first["nats"], strict=True),
@@ -399,11 +375,8 @@ def test_position_scheme_of_a_package_is_trained_saved_and_loaded(txl, refused, 
     sys.modules.pop("my_package")
     scheme = "--model.net.positions=my_package.Slopes"
     code, line = refused("fit", *small, scheme)
-    assert (code, "model.net.positions: a config may not" in line, REFUSED in line) == (
-        2,
-        True,
-        True,
-    )
+    assert line.startswith("model.net.positions: a config may not")
+    assert (code, REFUSED in line) == (2, True)
     code, line = refused("fit", *small, "--model.net.positions=slopes")
     assert (code, "model.net.positions: invalid slopes; expected sinusoidal, " in line) == (2, True)
     assert txl("fit", *small, scheme, ALLOW)[0] == 0
@@ -411,10 +384,10 @@ def test_position_scheme_of_a_package_is_trained_saved_and_loaded(txl, refused, 
     assert (code, "best.ckpt: positions: a config may not import" in line) == (4, True), line
     imports.allow_imports(["my_package"])
     assert load_environment()["positions"] == "my_package 1.5"
-    model, vocab = load("runs/version_0")
+    model, vocab = txl_lightning.load("runs/version_0")
     assert model.positions.slope_NH.any()
     text = vocab.encode_text("abcdefghijklmnopqrstuvwxyz")
-    nats = stream_nats(model, text, batch_size=1, tgt_len=5, mem_len=30)
+    nats = txl_lightning.stream_nats(model, text, batch_size=1, tgt_len=5, mem_len=30)
     tokens = torch.from_numpy(text.astype("int64"))[None]
     memory = model.empty_memory(1, EvalLengths(30))
     torch.testing.assert_close(nats, model.loss(tokens[:, :-1], tokens[:, 1:], memory)[0])
@@ -453,9 +426,7 @@ def test_vocabulary_of_a_package_encodes_saves_and_decodes(txl, refused, small, 
     sys.modules.pop("my_package")
     vocab = "--data.vocab=my_package.Letters"
     code, line = refused("fit", *small, vocab)
-    assert (code, "data.vocab: a config may not import my_package.Letters" in line) == (2, True), (
-        line
-    )
+    assert (code, "data.vocab: a config may not import my_package.L" in line) == (2, True), line
     assert txl("fit", *small, vocab, ALLOW)[0] == 0
     assert load_environment()["vocabulary"] == "my_package 1.5"
     assert json.loads(Path("runs/version_0/vocab.json").read_text()) == {
@@ -469,13 +440,12 @@ def test_vocabulary_of_a_package_encodes_saves_and_decodes(txl, refused, small, 
 
 
 @pytest.mark.slow
-def test_workers_encode_with_a_vocabulary_of_a_package(txl, own_package, text_file):
+def test_workers_encode_with_a_vocabulary_of_a_package(accepted, own_package, text_file):
     Path("my_package.py").write_text(VOCABULARY)
     sys.modules.pop("my_package")
     words = ("prepare", text_file, ALLOW, "--vocab=my_package.Letters")
     for n_worker in (1, 2):
-        code, output = txl(*words, f"--out=store{n_worker}", f"--workers={n_worker}")
-        assert code == 0, output.err
+        accepted(*words, f"--out=store{n_worker}", f"--workers={n_worker}")
     files = [path for path in Path("store1").rglob("*") if path.is_file()]
     assert len(files) > 3
     for path in files:

@@ -26,20 +26,19 @@ def long_text(tmp_path):
     return path
 
 
-def fit(txl, long_text, *words):
+def fit(accepted, long_text, *words):
     """Train two steps; return the line about the recipe, if any, and config.yaml."""
     steps = ("--trainer.val_check_interval=2", "--trainer.limit_val_batches=1")
     folder = long_text.parent / f"own {len(words)} {long_text.name}"
     where = ("--data.path", long_text, "--trainer.default_root_dir", folder)
-    code, output = txl("fit", *where, *steps, "--trainer.accelerator=cpu", *words)
-    assert code == 0, output.err
+    output = accepted("fit", *where, *steps, "--trainer.accelerator=cpu", *words)
     lines = [each for each in output.err.splitlines() if each.startswith("recipe")]
     return lines, yaml.safe_load((folder / "version_0" / "config.yaml").read_text())
 
 
-def test_recipe_is_printed_and_written_and_an_option_overrides_each_part(txl, long_text):
+def test_recipe_is_printed_and_written_and_an_option_overrides_each_part(accepted, long_text):
     options = ("--trainer.max_steps=2", "--model.net.d_model=32", "--data.subwords.n_token=300")
-    [line], config = fit(txl, long_text, *options)
+    [line], config = fit(accepted, long_text, *options)
     precision = "bf16-mixed" if has_bfloat16_units(torch.device("cpu")) else "32-true"
     chosen = f"bpe of 300 subwords; 4 layers of 32, dropout 0.3; muon; {precision}"
     chosen += "; memories restart once in every 512 tokens; 2 steps"
@@ -51,21 +50,21 @@ def test_recipe_is_printed_and_written_and_an_option_overrides_each_part(txl, lo
     assert (config["trainer"]["max_steps"], config["plan"]["minutes"]) == (2, None)
 
 
-def test_config_with_a_network_or_a_short_text_has_no_recipe(txl, long_text, text_file):
+def test_config_with_a_network_or_a_short_text_has_no_recipe(accepted, long_text, text_file):
     network = long_text.parent / "network.yaml"
     network.write_text("model: {net: {n_layer: 1, d_model: 16, n_head: 2}}")
-    lines, config = fit(txl, long_text, f"--config={network}", "--trainer.max_steps=2")
+    lines, config = fit(accepted, long_text, f"--config={network}", "--trainer.max_steps=2")
     assert (lines, config["data"]["vocab"]) == ([], None)
-    lines, config = fit(txl, text_file, "--trainer.max_steps=2", "--model.net.d_model=16")
+    lines, config = fit(accepted, text_file, "--trainer.max_steps=2", "--model.net.d_model=16")
     assert (lines, config["data"]["vocab"]) == ([], None)
 
 
-def test_config_without_a_network_overrides_parts_of_the_recipe(txl, long_text):
+def test_config_without_a_network_overrides_parts_of_the_recipe(accepted, long_text):
     part = long_text.parent / "part.yaml"
     words = "data: {vocab: bytes}", "plan: {minutes: 0.05}", "trainer: {max_steps: 3}"
     # As in configs/hardware/one_gpu.yaml.
     part.write_text("\n".join([*words, "model: {compile: false}"]))
-    [line], config = fit(txl, long_text, f"--config={part}", "--model.net.d_model=16")
+    [line], config = fit(accepted, long_text, f"--config={part}", "--model.net.d_model=16")
     assert line.startswith("recipe for a text of 0.1 MB: bytes; 4 layers of 16,")
     assert line.endswith("; 0.05 min, at most 3 steps")
     assert config["trainer"]["max_steps"] == 3

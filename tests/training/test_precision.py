@@ -9,12 +9,8 @@ from lightning.pytorch.plugins import MixedPrecision
 
 from txl_lightning import stream_nats
 
-COMPUTE = {
-    "32-true": torch.float32,
-    "64-true": torch.float64,
-    "bf16-mixed": torch.bfloat16,
-    "bf16-true": torch.bfloat16,
-}
+COMPUTE = {"32-true": torch.float32, "64-true": torch.float64}
+COMPUTE |= dict.fromkeys(("bf16-mixed", "bf16-true"), torch.bfloat16)
 
 
 class Precisions(Callback):

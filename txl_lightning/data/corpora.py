@@ -9,29 +9,20 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..errors import DataError
 from ..files import explain_write_errors, replace_file
-from .documents import (
-    SPLITS,
-    DocumentUnit,
-    FileSlice,
-    Splits,
-    cache_result,
-    verify_file,
-    whole_file,
-)
-from .user_files import split_by_fractions
+from .documents import SPLITS, DocumentUnit, cache_result, verify_file, whole_file
+from .user_files import Splits, cut_file, split_by_fractions
 from .vocab import WordOptions
 
 NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 WIKIPEDIA_CUTS = (0, 90_000_000, 95_000_000, 100_000_000)
 
-# A function from file paths and the user's fractions to splits.
-Cut = Callable[[list[Path], Sequence[float]], Splits]
+Cut = Callable[[list[Path], Sequence[float]], Splits]  # from paths and the user's fractions
 
 
 @dataclass(frozen=True)
@@ -41,8 +32,8 @@ class RemoteFile:
     url: str
     n_byte: int
     checksum: str
+    # Files extracted from it, with their checksums; None if none is published.
     members: Mapping[str, str | None] = field(default_factory=dict)
-    """Files extracted from it, with their checksums; None if none is published."""
 
     @property
     def name(self) -> str:
@@ -62,8 +53,8 @@ class Corpus:
 
     def find_splits(self, data_dir: Path, fractions: Sequence[float]) -> Splits:
         """Return the slices of train, val and test, downloaded if missing; DataError on failure."""
-        groups = [place_file(file, data_dir / self.folder) for file in self.files]
-        return self.cut([path for paths in groups for path in paths], fractions)
+        groups = (place_file(file, data_dir / self.folder) for file in self.files)
+        return self.cut([*chain(*groups)], fractions)
 
 
 def place_file(remote: RemoteFile, folder: Path) -> list[Path]:
@@ -102,19 +93,17 @@ def download_missing(remote: RemoteFile, missing: Mapping[str, Path], downloads:
 
 
 def cut_wikipedia(paths: list[Path], fractions: Sequence[float]) -> Splits:
-    cuts = zip(SPLITS, pairwise(WIKIPEDIA_CUTS), strict=True)
-    return {name: [FileSlice(paths[0], *cut)] for name, cut in cuts}
+    return cut_file(paths[0], WIKIPEDIA_CUTS)
 
 
 def cut_by_fractions(paths: Iterable[Path], fractions: Sequence[float]) -> Splits:
-    return split_by_fractions([part for path in paths for part in whole_file(path)], fractions)
+    return split_by_fractions([*chain(*map(whole_file, paths))], fractions)
 
 
 def cut_by_files(paths: list[Path], fractions: Sequence[float]) -> Splits:
     """Use the last file for test, the one before it for val, and all others for train."""
-    *train, val, test = paths
-    slices = [part for path in train for part in whole_file(path)]
-    return {"train": slices, "val": whole_file(val), "test": whole_file(test)}
+    *train, val, test = map(whole_file, paths)
+    return {"train": [*chain(*train)], "val": val, "test": test}
 
 
 def cut_stripped(paths: list[Path], fractions: Sequence[float]) -> Splits:
@@ -138,31 +127,29 @@ def cut_python_source(paths: list[Path], fractions: Sequence[float]) -> Splits:
 
 
 BILLION = "1-billion-word-language-modeling-benchmark-r13output"
-CHECKSUMS = {
-    "input.txt": "sha256:86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-    "enwik8.zip": "sha256:547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
-    "enwik8": "sha256:2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8",
-    "text8.zip": "sha256:a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
-    "text8": "sha256:6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7",
-    "wikitext-2-v1.zip": "sha256:92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",
-    "wikitext-103-v1.zip": (
-        "sha256:242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590"
-    ),
-    "wikitext-103/wiki.train.tokens": "sha1:b7497e2dfe77e72cfef5e3dbc61b7b53712ac211",
-    "wikitext-103/wiki.valid.tokens": "sha1:c326ac59dc587676d58c422eb8a03e119582f92b",
-    "wikitext-103/wiki.test.tokens": "sha1:8a5befc548865cec54ed4273cf87dbbad60d1e47",
-    "ptb.train.txt": "sha256:fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
-    "ptb.valid.txt": "sha256:c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
-    "ptb.test.txt": "sha256:dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
-    f"{BILLION}.tar.gz": "sha256:01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e",
-} | {
-    f"wikitext-2/wiki.{part}.tokens": f"sha256:{sha256}"
-    for part, sha256 in (
-        ("train", "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
-        ("valid", "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
-        ("test", "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
-    )
+WIKI2 = "wikitext-2/wiki."
+# Published sha256, or sha1.
+DIGESTS = {
+    "input.txt": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+    "enwik8.zip": "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
+    "enwik8": "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8",
+    "text8.zip": "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
+    "text8": "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7",
+    "wikitext-2-v1.zip": "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",
+    f"{WIKI2}train.tokens": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
+    f"{WIKI2}valid.tokens": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
+    f"{WIKI2}test.tokens": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
+    "wikitext-103-v1.zip": "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590",
+    "wikitext-103/wiki.train.tokens": "b7497e2dfe77e72cfef5e3dbc61b7b53712ac211",
+    "wikitext-103/wiki.valid.tokens": "c326ac59dc587676d58c422eb8a03e119582f92b",
+    "wikitext-103/wiki.test.tokens": "8a5befc548865cec54ed4273cf87dbbad60d1e47",
+    "ptb.train.txt": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
+    "ptb.valid.txt": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
+    "ptb.test.txt": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
+    f"{BILLION}.tar.gz": "01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e",
 }
+ALGORITHMS = {40: "sha1", 64: "sha256"}  # by the number of digits
+CHECKSUMS = {name: f"{ALGORITHMS[len(digest)]}:{digest}" for name, digest in DIGESTS.items()}
 
 
 def make_file(url: str, n_byte: int, folder: str = "", members: Iterable[str] = ()) -> RemoteFile:
@@ -187,12 +174,9 @@ WIKITEXT2 = make_file(f"{SMERITY}/wikitext-2-v1.zip", 4_475_746, "wikitext-2/", 
 WIKITEXT103 = make_file(f"{SMERITY}/wikitext-103-v1.zip", 190_229_076, "wikitext-103/", WIKI)
 PTB_SIZES = {"train": 5_101_618, "valid": 399_782, "test": 449_945}
 PTB = [make_file(f"{TREEBANK}/ptb.{name}.txt", size) for name, size in PTB_SIZES.items()]
-LM1B = make_file(
-    f"http://www.statmt.org/lm-benchmark/{BILLION}.tar.gz",
-    1_792_209_805,
-    f"{BILLION}/",
-    LM1B_MEMBERS,
-)
+LM1B_URL = f"http://www.statmt.org/lm-benchmark/{BILLION}.tar.gz"
+LM1B = make_file(LM1B_URL, 1_792_209_805, f"{BILLION}/", LM1B_MEMBERS)
+LM1B_WORDS = WordOptions(3, line_end="double_eos")
 
 CORPORA = {
     "python_source": Corpus("", [], cut_python_source, "bytes"),
@@ -203,7 +187,5 @@ CORPORA = {
     "wikitext103": Corpus("wikitext103", [WIKITEXT103], cut_by_files, "words"),
     "ptb": Corpus("ptb", PTB, cut_by_files, "words", WordOptions(lower_case=True)),
     "ptb_char": Corpus("ptb", PTB, cut_stripped, "characters"),
-    "lm1b": Corpus(
-        "lm1b", [LM1B], cut_by_files, "words", WordOptions(3, line_end="double_eos"), "lines"
-    ),
+    "lm1b": Corpus("lm1b", [LM1B], cut_by_files, "words", LM1B_WORDS, "lines"),
 }

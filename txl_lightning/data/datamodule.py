@@ -15,20 +15,13 @@ from ..errors import DataError, convert_fields, require, require_at_least, sugge
 from .documents import save_texts
 from .settings import DataConfig
 from .store import Store
-from .stream import Segment, Stream, TrainingLoader, check_length
+from .stream import Segment, Stream, TrainingLoader
 from .tasks import TaskStore
-from .tokens import (
-    SHORTEST,
-    FixedLengths,
-    RestartedOrder,
-    RolledOrder,
-    ShuffledOrder,
-    TextOrder,
-    VarlenLengths,
-)
+from .tokens import SHORTEST, FixedLengths, VarlenLengths, make_order
 from .vocab import Vocabulary, load_vocabulary
 
 SHAPE = ("batch_size", "tgt_len", "ext_len")
+IN_ORDER = {"order": "ordered", "segments": "fixed", "restart_len": None}  # nothing is drawn
 
 
 @dataclass(frozen=True)
@@ -92,8 +85,8 @@ class CorpusConfig(DataConfig, StreamConfig):
         StreamConfig.__post_init__(self)
 
 
+# The explanations of all settings.
 EXPLAINED = [getdoc(kind).partition("Args:\n")[2] for kind in (DataConfig, StreamConfig)]
-"""The explanations of all settings."""
 
 
 class CorpusDataModule(LightningDataModule):
@@ -120,10 +113,8 @@ class CorpusDataModule(LightningDataModule):
 
     @classmethod
     def from_texts(cls, texts: Iterable[str], path: str | Path, **settings: Any) -> Self:
-        """Save texts, each a document, as JSON lines; return the module that reads this file.
-
-        Evaluation and resuming need this file, not the texts.
-        """
+        """Save texts, each a document, as JSON lines; return the module that reads this file, which
+        evaluation and resuming need."""
         save_texts(texts, Path(path))
         return cls(path=path, **settings)
 
@@ -159,29 +150,19 @@ class CorpusDataModule(LightningDataModule):
         self.save_hyperparameters({"data": data | self._select_settings(names)})
 
     def train_dataloader(self) -> TrainingLoader:
-        config, tokens, order = self.config, self.store.text("train"), None
+        config, tokens = self.config, self.store.text("train")
         if self.store.example_len:
             reason = "for a task, whose examples are drawn at random"
-            require(config.order == "ordered", "data.order", config.order, f"ordered {reason}")
-            require(config.segments == "fixed", "data.segments", config.segments, f"fixed {reason}")
-            is_null = config.restart_len is None
-            require(is_null, "data.restart_len", config.restart_len, f"null {reason}")
-        if config.order == "rolled":
-            order = RolledOrder(tokens, config.seed)
-        elif config.order == "shuffled":
-            if len(tokens.starts) < 2:
-                fix = "give a folder or tar of documents, or set data.document_unit to lines"
-                raise DataError(f"data.order: invalid shuffled for a text in one piece; {fix}")
-            order = ShuffledOrder(tokens, config.seed)
-        if config.restart_len:
-            order = RestartedOrder(order or TextOrder(tokens), config.restart_len, config.seed)
+            for name, only in IN_ORDER.items():
+                value = getattr(config, name)
+                require(value == only, f"data.{name}", value, f"{only or 'null'} {reason}")
+        order = make_order(config.order, tokens, config.restart_len, config.seed)
         lengths = FixedLengths(config.tgt_len)
         if config.segments == "varlen":
             lengths = VarlenLengths(config.tgt_len, config.seed)
-        rank = self._find_rank(config.batch_size)
-        stream = Stream(tokens, config.batch_size, lengths, order, ext_len=config.ext_len, **rank)
+        how = {"lengths": lengths, "order": order, "ext_len": config.ext_len}
         fix = "lower data.batch_size or data.tgt_len, or give more text"
-        check_length(f"{config.name}, train", stream, config.tgt_len, fix)
+        stream = self._make_stream("train", config.batch_size, config.tgt_len, fix, **how)
         batches = self.trainer.overfit_batches if self.trainer else 0
         # Lightning also accepts a fraction of a pass.
         n_segment = batches if isinstance(batches, int) else round(batches * len(stream))
@@ -197,9 +178,8 @@ class CorpusDataModule(LightningDataModule):
 
     def list_reading_settings(self) -> dict[str, Any]:
         """Return all settings that a position in the training text depends on."""
-        names = ("batch_size", "tgt_len", "ext_len", "order", "segments", "restart_len")
-        drawn = self.config.order, self.config.segments, self.config.restart_len
-        if drawn != ("ordered", "fixed", None):
+        names = (*SHAPE, *IN_ORDER)
+        if self._select_settings(IN_ORDER) != IN_ORDER:
             names += ("seed",)
         return {"text": self.store.fingerprint} | self._select_settings(names)
 
@@ -235,20 +215,25 @@ class CorpusDataModule(LightningDataModule):
         return {name: getattr(self.config, name) for name in names}
 
     def _make_evaluation_stream(self, split: str) -> Stream:
-        config, tokens = self.config, self.store.text(split)
-        lengths, rank = FixedLengths(config.eval_tgt_len), self._find_rank(config.eval_batch_size)
+        config = self.config
         unscored = {"warmup_len": config.eval_warmup_len, "ext_len": config.eval_ext_len}
-        stream = Stream(tokens, config.eval_batch_size, lengths, **unscored, **rank)
+        how = {"lengths": FixedLengths(config.eval_tgt_len), **unscored}
         fix = "lower data.eval_batch_size, change data.split, or give more text"
         # The only segment may be shorter than eval_tgt_len.
-        check_length(f"{config.name}, {split}", stream, 1, fix)
-        return stream
+        return self._make_stream(split, config.eval_batch_size, 1, fix, **how)
 
-    def _find_rank(self, batch_size: int) -> dict[str, int]:
-        if self.trainer is None:
-            return {}
-        rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        key = "data.batch_size, data.eval_batch_size"
-        expected = f"a multiple of {world_size}, the number of devices"
-        require(batch_size % world_size == 0, key, batch_size, expected)
-        return {"rank": rank, "world_size": world_size}
+    def _make_stream(self, split: str, n_row: int, tgt_len: int, fix: str, **how: Any) -> Stream:
+        trainer, tokens = self.trainer, self.store.text(split)
+        rank, n_rank = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
+        expected = f"a multiple of {n_rank}, the number of devices"
+        require(n_row % n_rank == 0, "data.batch_size, data.eval_batch_size", n_row, expected)
+        stream = Stream(tokens, n_row, rank=rank, world_size=n_rank, **how)
+        multiple = tokens.row_multiple
+        shortest = -(-(tgt_len + 1) // multiple) * multiple
+        if stream.row_len < shortest:
+            unit = "" if multiple == 1 else f", in whole examples of {multiple}"
+            raise DataError(
+                f"{self.config.name}, {split}: {len(tokens)} tokens are too few for {n_row} rows "
+                f"of {tgt_len} + 1{unit} ({n_row} x {shortest} = {n_row * shortest}); {fix}"
+            )
+        return stream

@@ -43,11 +43,11 @@ DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFE
 DAMAGE += (MemoryError, OverflowError, ValueError, RuntimeError, OSError)
 # System errors that a damaged archive causes by wrong offsets and names; all others are the disk's.
 DAMAGE_CODES = {None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
-# Number of members in the record that ends a zip with more than 65,534.
-ZIP64 = 0xFFFF
+ZIP64 = 0xFFFF  # number of members in the record that ends a zip with more than 65,534
 LINES = ".jsonl"
-TEXT, ENDS = "text", "ends"
-"""Files that `unpack_lines` writes: the texts, and the position where each ends."""
+# Endings of files with several texts.
+SEVERAL = (*TARS, ".zip", LINES, *(f"{LINES}{ending}" for ending in COMPRESSED))
+TEXT, ENDS = "text", "ends"  # files of `unpack_lines`: texts, and the position where each ends
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,9 @@ class FileSlice:
     path: Path
     start: int
     stop: int
-    text: bytes | None = field(default=None, repr=False)
-    """These bytes, if they have been read already."""
+    text: bytes | None = field(default=None, repr=False)  # these bytes, if they are read already
+    # Called with the size of each piece read, for a progress bar.
     on_read: Advance | None = field(default=None, repr=False, compare=False)
-    """Called with the size of each piece read, for a progress bar."""
 
     @property
     def n_byte(self) -> int:
@@ -82,7 +81,6 @@ class FileSlice:
                     self.on_read(len(chunk))
 
     def narrow(self, start: int, stop: int) -> "FileSlice":
-        """Return the slice of the file from `start` up to `stop`, which are inside this one."""
         return replace(self, start=start, stop=stop)
 
     def encode_pieces(self, vocab: Any) -> Iterator[tuple[Any, Sequence[int]]]:
@@ -90,14 +88,16 @@ class FileSlice:
         return ((ids, ()) for ids in vocab.encode(self))
 
 
-Splits = dict[str, list[FileSlice]]  # slices of train, val and test
-
-
 def whole_file(path: Path) -> list[FileSlice]:
     """Return a file as one slice, or no slice if it is empty; OSError if it cannot be read."""
     if size := path.stat().st_size:
         path.open("rb").close()
     return [FileSlice(path, 0, size)] if size else []
+
+
+def has_documents(path: Path) -> bool:
+    """Return True if a path may contain several documents."""
+    return path.is_dir() or path.name.endswith(SEVERAL)
 
 
 def split_documents(slices: Iterable[FileSlice], unit: DocumentUnit) -> Iterator[FileSlice]:
@@ -205,7 +205,6 @@ def unpack_tar(archive: Path, folder: Path) -> None:
 
 
 def unpack_zip(archive: Path, folder: Path) -> None:
-    """Unpack a zip as `unpack_tar` does a tar."""
     regular = (0, stat.S_IFREG, stat.S_IFDIR)
     with refuse_damage(archive), zipfile.ZipFile(archive) as bundle:
         n_listed, n_written = len(bundle.infolist()), read_member_count(archive)
@@ -231,7 +230,6 @@ def read_member_count(archive: Path) -> int:
 
 
 def unpack_compressed(archive: Path, folder: Path) -> None:
-    """Unpack the single file in a .gz, .bz2 or .xz."""
     with refuse_damage(archive), COMPRESSED[archive.suffix](archive) as packed:
         parts = ((chunk, archive.stem, len(chunk), True) for chunk in read_chunks(packed))
         with (folder / archive.stem).open("wb") as file:

@@ -44,17 +44,16 @@ def _download_missing(remote: RemoteFile, target: Path) -> Path:
     if part.exists() and part.stat().st_size > remote.n_byte:
         part.unlink()
     print_notice(f"downloading {remote.url} to {target}")
+    missing, advice = f"{target}: missing, and {remote.url}", "put the file there yourself"
     try:
         _retry_download(remote, part)
-        problem = None
     except requests.RequestException as error:
-        problem = f"cannot be read ({_describe_error(error)})"
-    if not problem and (difference := find_difference(part, remote.checksum)):
+        reason = _describe_error(error)
+        raise DataError(f"{missing} cannot be read ({reason}); {advice}") from error
+    if difference := find_difference(part, remote.checksum):
         wrong = part.replace(target.with_name(f"{target.name}.wrong"))
         problem = f"is a wrong file ({difference}; kept as {wrong})"
-    if problem:
-        advice = "put the file there yourself"
-        raise DataError(f"{target}: missing, and {remote.url} {problem}; {advice}")
+        raise DataError(f"{missing} {problem}; {advice}")
     part.replace(target)
     print_notice(f"downloaded {target} ({remote.n_byte:,} bytes)")
     return target

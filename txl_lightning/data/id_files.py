@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -15,8 +16,8 @@ import numpy as np
 from numpy import ndarray
 
 from ..errors import DataError, convert_fields, print_notice, require_at_least
-from .documents import SPLITS, FileSlice, Splits
-from .user_files import SUFFIXES, find_split, list_files, require_split
+from .documents import SPLITS, FileSlice
+from .user_files import SUFFIXES, Splits, group_by_split, list_files
 from .vocab import Vocabulary
 from .vocab.base import Piece
 
@@ -52,12 +53,10 @@ class IdSlice(FileSlice):
     """The ids in the bytes of a file from `start` up to `stop`."""
 
     dtype: str = "uint16"
-    first: int = 0
-    """The byte at which the ids of the file begin."""
+    first: int = 0  # byte at which the ids of the file begin
+    # Positions in the file where documents begin.
     starts: ndarray = field(default_factory=lambda: np.empty(0, np.int64), compare=False)
-    """Positions in the file where documents begin."""
-    separator: int | None = None
-    """The id that ends each document."""
+    separator: int | None = None  # id that ends each document
 
     @property
     def has_documents(self) -> bool:
@@ -105,8 +104,7 @@ class IdSlice(FileSlice):
                 self.on_read(ids.nbytes)
 
     def find_highest_id(self) -> int:
-        windows = self.list_windows(self.bounds[0])
-        return max(int(self.array[low:high].max()) for low, high in windows)
+        return int(self.array[slice(*self.bounds)].max())
 
     def cut_at(self, position: int) -> "tuple[IdSlice, IdSlice]":
         """Cut it at a position in the file, or at the next document."""
@@ -133,14 +131,24 @@ def split_id_files(
         found = [find_ids(*pair, options, data_dir) for pair in zip(paths, starts, strict=True)]
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
+    texts = [[*chain(*files.values())] for files in found]
     if len(paths) == len(SPLITS):
-        return {split: [*files.values()] for split, files in zip(SPLITS, found, strict=True)}
-    return split_by_name(paths[0], found[0]) or cut_ids([*found[0].values()], fractions)
+        return dict(zip(SPLITS, texts, strict=True))
+    splits = group_by_split(paths[0], found[0], list_words, ("train", "val"))
+    if splits and not splits["test"]:
+        halves = cut_ids(splits["val"], (0.5, 0.5, 0.0))
+        splits |= {"val": halves["train"], "test": halves["val"]}
+        print_notice(f"warning: {paths[0]}: no file is named test; it is the second half of val")
+    return splits or cut_ids(texts[0], fractions)
+
+
+def list_words(name: str) -> list[str]:
+    return re.split("[^a-z]+", name.lower())
 
 
 def find_ids(
     path: Path, starts: Path | None, options: IdOptions, data_dir: Path
-) -> dict[str, IdSlice]:
+) -> dict[str, list[IdSlice]]:
     """Return a file of ids, or those of a folder, by name; DataError if there are none."""
     if path.is_dir() and starts is not None:
         raise DataError(f"data.id_options.starts: invalid {starts}; expected null with a folder")
@@ -149,23 +157,7 @@ def find_ids(
     if not files:
         raise DataError(f"data.ids: invalid {path}; expected files {', '.join(SUFFIXES)}")
     slices = {name: open_ids(each, starts, options) for name, each in files.items()}
-    return {name: part for name, part in slices.items() if part.n_byte}
-
-
-def split_by_name(path: Path, files: dict[str, IdSlice]) -> Splits:
-    """Return the ids of each split if names say them, or {}; without a test, val is halved."""
-    named = {name: find_split(re.split("[^a-z]+", name.lower())) for name in files}
-    splits: Splits = {
-        split: [files[name] for name in files if named[name] == split] for split in SPLITS
-    }
-    if not splits["train"] or not splits["val"]:
-        return {}
-    require_split(path, named)
-    if not splits["test"]:
-        halves = cut_ids(splits["val"], (0.5, 0.5, 0.0))
-        splits |= {"val": halves["train"], "test": halves["val"]}
-        print_notice(f"warning: {path}: no file is named test; it is the second half of val")
-    return splits
+    return {name: [part] for name, part in slices.items() if part.n_byte}
 
 
 def cut_ids(slices: Sequence[IdSlice], fractions: Sequence[float]) -> Splits:

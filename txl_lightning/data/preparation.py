@@ -15,16 +15,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from .. import files
 from ..errors import DataError, StorageError, print_notice, require
-from ..files import (
-    create_folder,
-    explain_write_errors,
-    read_json,
-    sha256_file,
-    short_hash,
-    write_json,
-    write_text,
-)
 from ..progress import show_progress
 from .documents import SPLITS, DocumentUnit, FileSlice, cache_result
 from .id_files import IDS, IdOptions
@@ -48,44 +40,45 @@ class Recipe:
     document_unit: DocumentUnit | None = None
     words: WordOptions = WordOptions()
     subwords: SubwordOptions = SubwordOptions()
-    id_options: IdOptions | None = None
-    """Options of files of ids; None for a text."""
+    id_options: IdOptions | None = None  # of files of ids; None for a text
+
+    @property
+    def slices(self) -> list[FileSlice]:
+        return [part for name in SPLITS for part in self.splits[name]]
 
     def plan_units(self) -> list[Unit]:
         """Return the units of train, val and test, in order, which workers encode."""
         kind, has_text = self.document_unit, not self.id_options
         in_lines = has_text and (self.vocab != "bytes" or kind == "lines")
         units = (plan_split(name, self.splits[name], kind, in_lines) for name in SPLITS)
-        return [*chain.from_iterable(units)]
+        return [*chain(*units)]
 
 
 def prepare_text(
     recipe: Recipe, data_dir: Path, whole: bool = False, workers: Workers = build_here
 ) -> Store:
-    """Return the store of a text under `data_dir`, built if absent or damaged.
-
-    With `whole`, all files are compared with their checksums.
-    """
+    """Return the store of a text under `data_dir`, built if absent or damaged."""
     # Everything that the tokens depend on names the folder.
-    description = describe_recipe(recipe, hash_text(recipe.splits, data_dir))
-    folder = data_dir / "prepared" / short_hash(description)
+    description = describe_recipe(recipe, hash_text(recipe, data_dir))
+    folder = data_dir / "prepared" / files.short_hash(description)
     build = partial(build_store, recipe=recipe, description=description, workers=workers)
-    create_folder(folder, build)
+    files.create_folder(folder, build)
     if problem := Store(folder).find_damage(data_dir, whole):
         try:
-            create_folder(folder, build, lambda: not Store(folder).find_damage(data_dir, whole))
+            files.create_folder(
+                folder, build, lambda: not Store(folder).find_damage(data_dir, whole)
+            )
         except StorageError as error:
             raise DataError(f"{problem}; {error}") from error
         print_notice(f"warning: {problem}; the text was encoded again")
     return Store(folder)
 
 
-def hash_text(splits: Mapping[str, Sequence[FileSlice]], data_dir: Path) -> str:
+def hash_text(recipe: Recipe, data_dir: Path) -> str:
     """Return the sha256 of train, val and test together; DataError if they cannot be read."""
-    slices = [part for name in SPLITS for part in splits[name]]
-    paths = dict.fromkeys(part.path for part in slices)
-    cuts = [(str(part.path), part.start, part.stop) for part in slices]
-    chunks = (chunk for part in slices for chunk in part.chunks())
+    paths = dict.fromkeys(part.path for part in recipe.slices)
+    cuts = [(str(part.path), part.start, part.stop) for part in recipe.slices]
+    chunks = (chunk for part in recipe.slices for chunk in part.chunks())
     try:
         return cache_result(["sha256", cuts], paths, data_dir, partial(hash_chunks, chunks))
     except OSError as error:
@@ -109,11 +102,10 @@ def describe_recipe(recipe: Recipe, sha256: str | None) -> dict[str, Any]:
         "documents": recipe.document_unit,
         "bytes": {name: sum(sizes[name]) for name in SPLITS},
         # A line or a document also ends with its file.
-        "cuts": short_hash(sizes),
+        "cuts": files.short_hash(sizes),
     }
     if recipe.id_options:
-        parts = chain.from_iterable(recipe.splits[name] for name in SPLITS)
-        starts = hash_chunks(np.ascontiguousarray(part.starts, "<i8") for part in parts)
+        starts = hash_chunks(np.ascontiguousarray(part.starts, "<i8") for part in recipe.slices)
         description["ids"] = asdict(recipe.id_options) | {"starts": starts}
     match recipe.vocab:
         case "words":
@@ -121,17 +113,15 @@ def describe_recipe(recipe: Recipe, sha256: str | None) -> dict[str, Any]:
         case "bpe" | "unigram":
             description["subwords"] = asdict(recipe.subwords)
         case name if name not in (*BUILT_IN, IDS):
-            vocab = sha256_file(Path(name)) if Path(name).is_file() else name
+            vocab = files.sha256_file(Path(name)) if Path(name).is_file() else name
             description |= {"vocab": vocab, "words": asdict(recipe.words)}
     # As a manifest has it: tuples become lists.
     return json.loads(json.dumps(description))
 
 
 def prepare_apart(recipe: Recipe, folder: Path, workers: Workers = build_here) -> Store:
-    """Return a store that stands alone: its identity is that of its parts, not of the text.
-
-    Parts that an earlier, killed call has built are not built again.
-    """
+    """Return a store that stands alone: its identity is that of its parts, not of the text. Parts
+    that an earlier, killed call has built are not built again."""
     if not folder.is_dir():
         build_share(recipe, folder, workers)
     return join_shares(recipe, folder)
@@ -142,14 +132,14 @@ def build_share(
 ) -> None:
     """Build every n_share-th part from the nth, unless it is there, in FOLDER.parts."""
     work, description = folder.with_name(f"{folder.name}.parts"), describe_recipe(recipe, None)
-    with explain_write_errors(work):
+    with files.explain_write_errors(work):
         work.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{work}.lock"):
             if not (saved := work / "recipe.json").exists():
                 save_vocabulary(work, recipe)
-                write_json(description, saved)
+                files.write_json(description, saved)
         expected = "parts of the same text and settings; remove it"
-        require(read_json(saved) == description, "out", work, expected)
+        require(files.read_json(saved) == description, "out", work, expected)
         build_parts(work, recipe.plan_units()[nth - 1 :: n_share], workers)
 
 
@@ -157,11 +147,11 @@ def join_shares(recipe: Recipe, folder: Path) -> Store:
     """Return the store of parts that `build_share` has built; a missing one is a DataError."""
     work, description = folder.with_name(f"{folder.name}.parts"), describe_recipe(recipe, None)
     if not folder.is_dir():
-        with explain_write_errors(folder), FileLock(f"{work}.lock"):
+        with files.explain_write_errors(folder), FileLock(f"{work}.lock"):
             # Another process may have joined them.
             if not folder.is_dir():
                 require(work.is_dir(), "join", work, "the parts that prepare --part has built")
-                join_parts(work, recipe.plan_units(), read_json(work / "recipe.json"))
+                join_parts(work, recipe.plan_units(), files.read_json(work / "recipe.json"))
                 os.replace(work, folder)
                 remove_records(folder)
     store = Store(folder)
@@ -175,7 +165,6 @@ def join_shares(recipe: Recipe, folder: Path) -> Store:
 def build_store(
     folder: Path, recipe: Recipe, description: dict[str, Any], workers: Workers
 ) -> None:
-    """Write the vocabulary, all parts and the manifest into a folder."""
     save_vocabulary(folder, recipe)
     build_parts(folder, units := recipe.plan_units(), workers)
     join_parts(folder, units, description)
@@ -183,7 +172,6 @@ def build_store(
 
 
 def build_parts(folder: Path, units: Sequence[Unit], workers: Workers) -> None:
-    """Build those of some parts that are not there."""
     missing = find_missing(folder, units)
     total = sum(unit.n_byte for unit in missing)
     if total > LARGE and not sys.stderr.isatty():
@@ -198,11 +186,11 @@ def save_vocabulary(folder: Path, recipe: Recipe) -> None:
         slices = [part for name in names for part in recipe.splits[name]]
         watched = [replace(part, on_read=advance) for part in slices]
         if recipe.vocab == IDS:
-            ids = (part.find_highest_id() for name in SPLITS for part in recipe.splits[name])
+            ids = (part.find_highest_id() for part in recipe.slices)
             vocab = Ids(recipe.id_options.n_token or 1 + max(ids, default=0))
         else:
             vocab = build_vocabulary(recipe.vocab, watched, recipe.words, recipe.subwords)
-    write_text(vocab.to_json(), folder / "vocab.json")
+    files.write_text(vocab.to_json(), folder / "vocab.json")
 
 
 def join_parts(folder: Path, units: Sequence[Unit], description: dict[str, Any]) -> None:
@@ -210,23 +198,22 @@ def join_parts(folder: Path, units: Sequence[Unit], description: dict[str, Any])
     if missing := find_missing(folder, units):
         names = ", ".join(unit.name for unit in missing[:5]) + ", ..." * (len(missing) > 5)
         raise DataError(f"{folder}: {len(missing)} of {len(units)} parts are missing: {names}")
-    vocab = (folder / "vocab.json").read_bytes()
-    dtype = (loaded := load_vocabulary(vocab.decode())).dtype.name
-    manifest = description | {"dtype": dtype, "n_token": loaded.n_token}
-    manifest["vocab_checksum"] = hash_bytes(vocab)
+    content = (folder / "vocab.json").read_bytes()
+    vocab = load_vocabulary(content.decode())
+    manifest = description | {"dtype": vocab.dtype.name, "n_token": vocab.n_token}
+    manifest |= {"vocab_checksum": hash_bytes(content), "parts": {split: [] for split in SPLITS}}
     counts = ("bytes", "tokens", "unknown", "n_document")
     manifest |= {name: dict.fromkeys(SPLITS, 0) for name in counts}
-    manifest["parts"] = {split: [] for split in SPLITS}
     for unit in units:
         path = folder / f"{unit.name}{RECORD}"
-        record = read_json(path, {"part": list, "bytes": int, "unknown": int})
+        record = files.read_json(path, {"part": list, "bytes": int, "unknown": int})
         part = Part(*record["part"])
         manifest["parts"][unit.split].append(part)
         manifest["tokens"][unit.split] += part.n_token
         manifest["n_document"][unit.split] += part.n_document
         for name in ("bytes", "unknown"):
             manifest[name][unit.split] += record[name]
-    write_json(manifest | {"checksum": short_hash(manifest)}, folder / "manifest.json")
+    files.write_json(manifest | {"checksum": files.short_hash(manifest)}, folder / "manifest.json")
     if problem := Store(folder).find_damage(None):
         raise DataError(f"{problem}; remove it, and prepare again")
 

@@ -9,25 +9,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from numpy import ndarray
 
 from ..errors import DataError, StorageError
-from ..files import replace_file
+from ..files import T, replace_file
 from .store_parts import BLOCK, SUM, check_block, hash_blocks
 
-T = TypeVar("T")
+# Tries of a request, and the seconds after the first one; each pause is twice the one before.
 ATTEMPTS, FIRST_PAUSE = 6, 0.1
-"""Tries of a request, and the seconds after the first one; each pause is twice the one before."""
 THREADS = 16
+# What to do about errors that trying again does not mend.
 HINTS = {
     "NoCredentialsError": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
     "PermissionError": "its credentials may not read it",
     "FileNotFoundError": "expected a store written by prepare --out, with manifest.json",
 }
-"""What to do about errors that trying again does not mend."""
 
 
 class RemoteFiles:

@@ -1,22 +1,22 @@
 """The settings of a text."""
 
 import os
-import re
 import warnings
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from ..errors import DataError, convert_fields, require
 from ..files import local_path
 from .corpora import CORPORA
-from .documents import SPLITS
-from .id_files import IDS, IdOptions, split_id_files
+from .documents import SPLITS, has_documents
+from .id_files import IDS, IdOptions, list_words, split_id_files
 from .preparation import Recipe, prepare_text
 from .remote import DiskCache
 from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
-from .user_files import BESIDE_IDS, SUFFIXES, find_split, has_documents, split_user_files
+from .user_files import BESIDE_IDS, NAMES, SUFFIXES, split_user_files
 from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions
 from .workers import Workers, build_here
 
@@ -136,8 +136,7 @@ class DataConfig:
         if self.kind == "ids":
             id_options = self.id_options
             splits = split_id_files(paths, id_options, self.split, self.data_folder)
-            parts = [part for split in SPLITS for part in splits[split]]
-            unit = "files" if any(part.has_documents for part in parts) else None
+            unit = "files" if any(part.has_documents for part in chain(*splits.values())) else None
         elif self.kind == "path":
             splits = split_user_files(paths, self.split, self.data_folder)
             unit = "files" if any(map(has_documents, paths)) else None
@@ -151,9 +150,7 @@ class DataConfig:
 
     def open_text(self, whole: bool = False, workers: Workers = build_here) -> Store | TaskStore:
         """Return the prepared text or a task; DataError if it is unavailable or cannot be encoded.
-
-        With `whole`, all prepared files are compared with their checksums.
-        """
+        `whole`: all prepared files are compared with their checksums."""
         for name, reason in self.list_unused().items():
             warnings.warn(f"data.{name}: no effect, because {reason}", stacklevel=2)
         if self.is_task:
@@ -165,10 +162,7 @@ class DataConfig:
         return prepare_text(self.make_recipe(), self.data_folder, whole, workers)
 
     def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
-        """Encode a split with a vocabulary in a permanent folder; DataError as in `open_text`.
-
-        A store must have this vocabulary.
-        """
+        """Encode a split with a vocabulary in a permanent folder; a store must have it already."""
         if self.kind == "store":
             store = open_store(self.store)
             theirs, ours = store.vocab.fingerprint, vocab.fingerprint
@@ -189,16 +183,14 @@ class DataConfig:
 
 
 def find_kind(path: Path) -> str:
-    """Return the setting of a path: path for a text, ids for files of ids, or store.
-
-    A folder has ids if a file of ids names a split, or if no text lies beside them.
-    """
+    """Return the setting of a path: path for a text, ids for files of ids, or store. A folder has
+    ids if a file of ids names a split, or if no text lies beside them."""
     # Unlike Path.is_file, os.path.isfile is False where nothing may be read.
     if os.path.isfile(path / "manifest.json"):
         return "store"
     names = os.listdir(path) if os.path.isdir(path) else [path.name]
     names = [name for name in names if not name.startswith(".")]
     ids = [name for name in names if name.endswith(SUFFIXES)]
-    has_split = any(find_split(re.split("[^a-z]+", name.lower())) for name in ids)
+    has_split = any(NAMES.keys() & list_words(name) for name in ids)
     is_alone = all(name.endswith((*SUFFIXES, *BESIDE_IDS)) for name in names)
     return "ids" if ids and (has_split or is_alone) else "path"

@@ -28,10 +28,8 @@ MANIFEST = {
 class Store:
     """A prepared text that stands alone: ids and document starts of each split, vocabulary."""
 
-    folder: Path | str
-    """A folder, or a URL."""
-    cache: DiskCache | None = None
-    """Copies of a URL's blocks."""
+    folder: Path | str  # or a URL
+    cache: DiskCache | None = None  # copies of a URL's blocks
     example_len = None  # only tasks have examples, whose answers are right or wrong
 
     @cached_property
@@ -42,7 +40,6 @@ class Store:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """Metadata of the text and its files; DataError if damaged."""
         name = f"{self.files}/manifest.json"
 
         def check(content: bytes) -> dict[str, Any]:
@@ -71,7 +68,7 @@ class Store:
         """Compare all files with their checksums; DataError for the first that differs."""
         _ = self.vocab
         for split in SPLITS:
-            _ = self.text(split).whole
+            self.ids(split)
 
     def find_damage(self, data_dir: Path | None, whole: bool = False) -> str | None:
         """Return a description of the first damage of a store on disk, or None.
@@ -134,10 +131,7 @@ class Store:
 
 
 def open_store(path: str, whole: bool = False, cache: DiskCache | None = None) -> Store:
-    """Open a store that prepare wrote, in a folder or at a URL; DataError if it is damaged.
-
-    With `whole`, all files in a folder are compared with their checksums.
-    """
+    """Open a store that prepare wrote, in a folder or at a URL; DataError if it is damaged."""
     if URL.match(path):
         return Store(path.rstrip("/"), cache)
     store = Store(Path(path).expanduser())
@@ -155,8 +149,7 @@ class EvalText:
     fingerprint: str
     tokens: Tokens
     vocab: Vocabulary
-    bytes_per_token: float | None
-    """Mean over the whole text; None if tokens have no bytes."""
+    bytes_per_token: float | None  # mean over the whole text; None if tokens have no bytes
 
     @staticmethod
     def from_store(name: str, store: Store | TaskStore, split: str) -> "EvalText":

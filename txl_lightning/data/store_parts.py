@@ -10,15 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
 from ..errors import DataError
+from ..files import T
 from .vocab.base import Piece
 
-T = TypeVar("T")
 BLOCK = 1 << 20  # bytes; a power of two, so that no id spans two blocks
 SUM = 8  # bytes of a block's checksum
 OPEN_PARTS = 256  # parts whose files are open at a time
@@ -30,10 +30,8 @@ class Part(NamedTuple):
 
     n_token: int
     n_document: int
-    last_start: int
-    """Position in the part of its last document's start; -1 if none begins in it."""
-    checksum: str
-    """Checksum of the file .sums."""
+    last_start: int  # position in the part of its last document's start; -1 if none begins in it
+    checksum: str  # of the file .sums
 
 
 def hash_bytes(content: bytes | ndarray) -> str:
@@ -178,9 +176,9 @@ class PartedText:
     @property
     def starts(self) -> ndarray:
         """All positions where documents begin, in memory."""
-        local = [self.open_part(nth).starts for nth in range(len(self.parts))]
-        parts = zip(self.first_P, local, strict=False)
-        return np.concatenate([np.empty(0, START), *(first + starts for first, starts in parts)])
+        nths = range(len(self.parts))
+        starts = (self.first_P[nth] + self.open_part(nth).starts for nth in nths)
+        return np.concatenate([np.empty(0, START), *starts])
 
     @property
     def whole(self) -> ndarray:

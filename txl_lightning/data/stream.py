@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError, require
+from ..errors import require
 from .tokens import FixedLengths, ReadingOrder, SegmentLengths, Text, TextOrder, Tokens
 
 TENSORS = ("tokens_BL", "targets_BL", "doc_pos_BL")
@@ -42,12 +42,9 @@ class Segment(NamedTuple):
     document. The first n_context tokens were read before, and have no targets."""
     doc_pos_BL: Tensor
     """Number of tokens of the same row and document before each token, which it may attend to."""
-    index: int
-    """Segments read before this one."""
-    loss_denominator: float
-    """Scored targets of all ranks, divided by the number of ranks."""
-    n_reread: int = 0
-    """Last tokens that the next segment reads again (ext_len); memory ends before them."""
+    index: int  # segments read before this one
+    loss_denominator: float  # scored targets of all ranks, divided by the number of ranks
+    n_reread: int = 0  # last tokens, read again by the next one (ext_len); memory ends before them
     host_targets_BL: Tensor | None = None
     """The targets on the host, for a softmax that reads them; None if they are there already."""
 
@@ -215,10 +212,9 @@ class TrainingLoader:
     """
 
     stream: Stream
+    # Settings of reading; a state with other settings is not used.
     read_as: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of reading; a state with other settings is not used."""
-    n_segment: int | None = None
-    """Repeat only the first n_segment segments (Lightning's overfit_batches)."""
+    n_segment: int | None = None  # repeat only the first ones (Lightning's overfit_batches)
     consumed: int = 0
 
     def __len__(self) -> int:
@@ -249,15 +245,3 @@ class TrainingLoader:
             values = (f"{name} was {before.get(name)}, is {self.read_as[name]}" for name in changed)
             warnings.warn(f"reading from the start of the text: {'; '.join(values)}", stacklevel=2)
         self.consumed = 0 if changed else state["consumed"]
-
-
-def check_length(part: str, stream: Stream, tgt_len: int, fix: str) -> None:
-    """Raise a DataError, with the numbers, if a text cannot fill one segment of every row."""
-    batch_size, multiple = stream.batch_size, stream.tokens.row_multiple
-    shortest = -(-(tgt_len + 1) // multiple) * multiple
-    if stream.row_len < shortest:
-        unit = "" if multiple == 1 else f", in whole examples of {multiple}"
-        raise DataError(
-            f"{part}: {len(stream.tokens)} tokens are too few for {batch_size} rows of {tgt_len} + "
-            f"1{unit} ({batch_size} x {shortest} = {batch_size * shortest}); {fix}"
-        )

@@ -85,7 +85,6 @@ class TaskStore:
 
     @cached_property
     def vocab(self) -> Words:
-        """The symbols, in the order of their ids."""
         keys = [f"k{n}" for n in range(self.config.length)] if self.name == "recall" else []
         marks = [".", ">"] if self.name != "sort" else []
         symbols = (*map(str, range(self.config.n_symbol)), *keys, *marks)

@@ -3,6 +3,7 @@
 B rows   L positions in each
 """
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -10,13 +11,13 @@ from functools import lru_cache
 import numpy as np
 from numpy import ndarray
 
+from ..errors import DataError
 from .store_parts import PartedText
 
+# Positions in the text, and tokens of the same document before each: both [B, L].
 Pair = tuple[ndarray, ndarray]
-"""Positions in the text, and tokens of the same document before each: both [B, L]."""
 QuestionAnswer = tuple[ndarray, ndarray]  # ids of an example: the question, and the answer
-# Parameters of varlen, as in the original.
-DEVIATION, SHORTEST = 5, 5
+DEVIATION, SHORTEST = 5, 5  # parameters of varlen, as in the original
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,8 @@ class Text:
 
     ids: ndarray
     starts: ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
-    row_multiple = 1
-    """Row boundaries are multiples of this number of tokens."""
-    n_unscored = 1
-    """First tokens of a document, which are not targets."""
+    row_multiple = 1  # row boundaries are multiples of this number of tokens
+    n_unscored = 1  # first tokens of a document, which are not targets
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -43,10 +42,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Examples:
-    """A task's examples of `row_multiple` tokens each, of which the last `answer_len` are scored.
-
-    An example is the same each time it is read.
-    """
+    """A task's examples, the same in each pass; their last `answer_len` tokens are scored."""
 
     draw: Callable[[np.random.Generator], QuestionAnswer]
     seed: tuple[int, int]
@@ -152,6 +148,19 @@ ReadingOrder = TextOrder | RolledOrder | ShuffledOrder | RestartedOrder
 """Maps row and column to a position in the text, for each pass; the mapping is deterministic."""
 
 
+def make_order(name: str, tokens: Tokens, restart_len: int | None, seed: int) -> ReadingOrder:
+    """Return the order of a name; DataError if a text in one piece is to be shuffled."""
+    order: ReadingOrder = TextOrder(tokens)
+    if name == "rolled":
+        order = RolledOrder(tokens, seed)
+    elif name == "shuffled":
+        if len(tokens.starts) < 2:
+            fix = "give a folder or tar of documents, or set data.document_unit to lines"
+            raise DataError(f"data.order: invalid shuffled for a text in one piece; {fix}")
+        order = ShuffledOrder(tokens, seed)
+    return RestartedOrder(order, restart_len, seed) if restart_len else order
+
+
 @dataclass(frozen=True)
 class FixedLengths:
     """tgt_len tokens each; the last segment of a pass, with `total` targets per row, is shorter."""
@@ -178,13 +187,11 @@ class VarlenLengths:
         return len(draw_ends(self, total, n_pass))
 
     def find_bounds(self, total: int, index: int) -> tuple[int, int, int]:
-        n_pass, first = place = remember_place(self, total)
-        while index < first:
-            n_pass, first = n_pass - 1, first - self.count_segments(total, n_pass - 1)
-        while index >= first + (count := self.count_segments(total, n_pass)):
-            n_pass, first = n_pass + 1, first + count
-        place[:] = n_pass, first
-        ends, nth = draw_ends(self, total, n_pass), index - first
+        firsts = remember_firsts(self, total)
+        while firsts[-1] <= index:
+            firsts.append(firsts[-1] + self.count_segments(total, len(firsts) - 1))
+        n_pass = bisect_right(firsts, index) - 1
+        ends, nth = draw_ends(self, total, n_pass), index - firsts[n_pass]
         return n_pass, int(ends[nth - 1]) if nth else 0, int(ends[nth])
 
 
@@ -203,9 +210,6 @@ def draw_ends(lengths: VarlenLengths, total: int, n_pass: int) -> ndarray:
 
 
 @lru_cache(maxsize=4)
-def remember_place(lengths: VarlenLengths, total: int) -> list[int]:
-    """Return the last pass that `find_bounds` found and the index of its first segment.
-
-    `find_bounds` changes them: a text is read in order, and the first pass is far from the last.
-    """
-    return [0, 0]
+def remember_firsts(lengths: VarlenLengths, total: int) -> list[int]:
+    """Return the index of each pass's first segment; `find_bounds` appends those of more passes."""
+    return [0]

@@ -35,8 +35,7 @@ class Unit(NamedTuple):
     nth: int
     slices: list[FileSlice]
     document_unit: DocumentUnit | None
-    continues: bool
-    """Its text continues the last document of the part before."""
+    continues: bool  # its text continues the last document of the part before
 
     @property
     def name(self) -> str:

@@ -1,9 +1,8 @@
 """A user's own text: a file, three files, or a folder or archive of documents."""
 
-import os
 import shutil
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, chain, pairwise
@@ -12,31 +11,19 @@ from pathlib import Path
 from ..errors import DataError, print_notice
 from ..files import create_folder, sha256_file, short_hash
 from ..signals import is_child
-from .documents import (
-    COMPRESSED,
-    LINES,
-    SPLITS,
-    TARS,
-    FileSlice,
-    Splits,
-    cache_result,
-    find_texts,
-    find_unpacker,
-    unpack_lines,
-    whole_file,
-)
+from .documents import LINES, SPLITS, FileSlice, cache_result, find_texts, find_unpacker, whole_file
 
+Splits = dict[str, list[FileSlice]]  # slices of train, val and test
 Documents = Mapping[str, list[FileSlice]]  # path of a file -> the texts in it
 Contents = dict[str, list[FileSlice] | None]  # the same, with None for a file that is not text
-# Endings of files with several texts.
-SEVERAL = (*TARS, ".zip", LINES, *(f"{LINES}{ending}" for ending in COMPRESSED))
 # Endings of files of ids, and of files that lie beside them.
 SUFFIXES = (".npy", ".bin", ".ds")
 BESIDE_IDS = (".idx", ".index", ".json", ".pkl", ".md", ".py")
 PACKED = (".zst", ".7z")
 NUL_WITHIN = 8000  # bytes; a file without a NUL in its first bytes is text, as in git
-# Names of a split within file or folder names, between dots.
-NAMES = {"train": {"train"}, "val": {"val", "valid", "validation", "dev"}, "test": {"test"}}
+# The split that a word of a file's or a folder's name names.
+NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
+NAMES |= {"test": "test"}
 
 
 def split_user_files(paths: Sequence[Path], fractions: Sequence[float], data_dir: Path) -> Splits:
@@ -52,13 +39,8 @@ def split_user_files(paths: Sequence[Path], fractions: Sequence[float], data_dir
         raise DataError(f"data.path: invalid number of files {len(paths)}; {expected}")
     documents = find_documents(paths[0], data_dir)
     with remove_if_refused(paths[0], data_dir):
-        splits = split_by_name(paths[0], documents)
+        splits = group_by_split(paths[0], documents, list_parts, SPLITS)
     return splits or split_by_fractions([*chain(*documents.values())], fractions)
-
-
-def has_documents(path: Path) -> bool:
-    """Return True if a path may contain several documents."""
-    return path.is_dir() or path.name.endswith(SEVERAL)
 
 
 def find_slices(path: Path, data_dir: Path) -> list[FileSlice]:
@@ -101,7 +83,7 @@ def find_in_file(path: Path, data_dir: Path) -> Contents:
         return {path.name: whole}
     folder = find_unpacked_folder(path, data_dir)
     create_folder(folder, partial(unpack, path))
-    if unpack is unpack_lines:
+    if path.suffix == LINES:
         return {path.name: find_texts(folder)}
     return find_in_folder(folder, data_dir, unpacked=True)
 
@@ -144,50 +126,43 @@ def remove_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
 def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
     """Return the files in a folder by path, without hidden ones, links, and our own in data_dir."""
     ours = [data_dir.resolve() / name for name in ("prepared", "downloads")]
-    paths = []
-    for parent, folders, files in os.walk(folder, onerror=raise_error):
-        visible = [name for name in folders if not name.startswith(".")]
-        # os.walk visits only the folders that remain in its list.
-        folders[:] = [name for name in visible if Path(parent, name).resolve() not in ours]
-        paths += [Path(parent, name) for name in files if not name.startswith(".")]
-    plain = [path for path in paths if path.is_file() and not path.is_symlink()]
-    return dict(sorted((path.relative_to(folder).as_posix(), path) for path in plain))
+    files, folders = [], [folder]
+    while folders:
+        for path in folders.pop().iterdir():
+            if path.name.startswith(".") or path.is_symlink():
+                continue
+            if path.is_file():
+                files.append(path)
+            elif path.is_dir() and path.resolve() not in ours:
+                folders.append(path)
+    return dict(sorted((path.relative_to(folder).as_posix(), path) for path in files))
 
 
-def raise_error(error: OSError) -> None:
-    # By itself, os.walk leaves out a folder that cannot be read.
-    raise error
+def list_parts(name: str) -> list[str]:
+    """Return what may name a split in a path: folders, and the words between the file's dots."""
+    folders, _, file = name.rpartition("/")
+    return [*folders.split("/"), *file.split(".")]
 
 
-def split_by_name(path: Path, documents: Documents) -> Splits:
-    """Return the documents of each split, or {} unless there are names of all three splits.
-
-    A path names a split as a folder, or between dots in the file name.
-    """
-    splits: Splits = {split: [] for split in SPLITS}
-    named: dict[str, str | None] = {}
+def group_by_split(
+    path: Path, documents: Documents, list_words: Callable[[str], list[str]], needed: Sequence[str]
+) -> Splits:
+    """Return the documents of the split that a word of their name names; {} if a needed one has
+    none. Otherwise a document of no split is a DataError."""
+    splits, strays = {split: [] for split in SPLITS}, []
     for name, slices in documents.items():
-        *folders, file = name.split("/")
-        if split := find_split((*folders, *file.split("."))):
-            splits[split] += slices
-        named[name] = split
-    if not all(splits.values()):
+        # The first word that names a split counts.
+        named = [NAMES[word] for word in list_words(name) if word in NAMES]
+        if named:
+            splits[named[0]] += slices
+        else:
+            strays.append(name)
+    if not all(splits[split] for split in needed):
         return {}
-    require_split(path, named)
+    if strays:
+        stray = f"{strays[0]} is not in train, val or test, but others are"
+        raise DataError(f"{path}: {stray}; move it")
     return splits
-
-
-def find_split(words: Iterable[str]) -> str | None:
-    """Return the split that the first of these words that names one names, or None."""
-    return next((split for word in words for split in SPLITS if word in NAMES[split]), None)
-
-
-def require_split(path: Path, named: Mapping[str, str | None]) -> None:
-    """Raise a DataError for the first file without a split, by file."""
-    for name, split in named.items():
-        if split is None:
-            stray = f"{name} is not in train, val or test, but others are"
-            raise DataError(f"{path}: {stray}; move it")
 
 
 def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) -> Splits:
@@ -197,8 +172,7 @@ def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) 
     if len(slices) == 1:
         [part] = slices
         inner = [find_character(part, part.start + int(cut)) for cut in (first, second)]
-        cuts = pairwise([part.start, *inner, part.stop])
-        return {name: [FileSlice(part.path, *cut)] for name, cut in zip(SPLITS, cuts, strict=True)}
+        return cut_file(part.path, [part.start, *inner, part.stop])
     starts = [0, *accumulate(sizes)][:-1]
     val, test = bisect_left(starts, first), bisect_left(starts, second)
     if len(slices) >= len(SPLITS):
@@ -207,6 +181,11 @@ def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) 
         val = min(max(val, least[0]), len(slices) - least[1] - least[2])
         test = min(max(test, val + least[1]), len(slices) - least[2])
     return {"train": [*slices[:val]], "val": [*slices[val:test]], "test": [*slices[test:]]}
+
+
+def cut_file(path: Path, bounds: Iterable[int]) -> Splits:
+    cuts = zip(SPLITS, pairwise(bounds), strict=True)
+    return {name: [FileSlice(path, *cut)] for name, cut in cuts}
 
 
 def find_character(part: FileSlice, offset: int) -> int:

@@ -13,9 +13,7 @@ from ..progress import Advance
 from .units import RECORD, Unit, build_part
 
 ATTEMPTS = 3  # process pools that may be killed
-
-Workers = Callable[[Path, Sequence[Unit], Advance], None]
-"""Builds the parts of some units in a folder."""
+Workers = Callable[[Path, Sequence[Unit], Advance], None]  # builds units' parts in a folder
 
 
 def find_missing(folder: Path, units: Sequence[Unit]) -> list[Unit]:

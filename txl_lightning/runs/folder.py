@@ -34,10 +34,9 @@ def find_checkpoint(path: str | Path) -> Path:
     if not path.is_dir() or (path / CONVERTED).is_file():
         return path
     # Not recursive: a path may be a large folder.
-    candidates = [path / part / name for name in (BEST, LAST) for part in (CHECKPOINTS, "")]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
+    candidates = (path / part / name for name in (BEST, LAST) for part in (CHECKPOINTS, ""))
+    if found := next(filter(Path.is_file, candidates), None):
+        return found
     expected = "expected a run's folder, or one written by convert"
     raise CheckpointError(f"{path}: no checkpoint in this folder; {expected}")
 
@@ -69,10 +68,7 @@ def parse_number(name: str) -> int:
 
 
 def lock_folder(folder: Path) -> int:
-    """Create a folder and lock it until the handle that is returned is closed.
-
-    StorageError if another process has locked it.
-    """
+    """Create and lock a folder until the handle is closed; StorageError if it is locked already."""
     with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)

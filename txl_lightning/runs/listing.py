@@ -23,8 +23,7 @@ class Run:
     folder: Path
     settings: dict[str, Any]
     metrics: RunMetrics
-    status: dict[str, Any]
-    """The content of run.json; empty for runs of earlier releases, which have none."""
+    status: dict[str, Any]  # of run.json; empty for runs of earlier releases, which have none
 
     @property
     def state(self) -> str:

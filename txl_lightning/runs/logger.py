@@ -57,8 +57,6 @@ class RunLogger(CSVLogger):
 
 
 class AppendingWriter(ExperimentWriter):
-    """Appends to an existing metrics.csv."""
-
     def __init__(self, log_dir: str) -> None:
         super().__init__(log_dir)
         self.metrics_keys = list(next(iter(self.read_rows()), {}))

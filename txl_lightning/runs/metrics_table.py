@@ -96,10 +96,7 @@ def read_metrics(folder: Path, loggers: Iterable[Any] = ()) -> RunMetrics:
 
 
 def read_log(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a metrics.csv, if there is one; the last may have been cut by a kill.
-
-    DataError where a cell is not a number.
-    """
+    """Yield the rows of a metrics.csv, if any, without one cut by a kill; DataError if damaged."""
     try:
         with (path if path.is_file() else Path(os.devnull)).open(encoding="utf-8") as file:
             # Row by row, which takes a third of the memory.
@@ -130,10 +127,7 @@ def collect_by_key(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def format_columns(rows: Sequence[Mapping[str, float]]) -> list[list[str]]:
-    """Return a table: a header with all keys, then the values of each row.
-
-    A standard error is shown after its value.
-    """
+    """Return a header with all keys, then the values of each row, with their standard errors."""
     names = dict.fromkeys(name for row in rows for name in row)
     names = [name for name in names if name.removesuffix(ERROR) not in names.keys() - {name}]
     head = [name.replace("_", " ") for name in names]

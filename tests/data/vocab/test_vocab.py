@@ -11,19 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from txl_lightning.data.vocab import (
-    BUILT_IN,
-    Bytes,
-    Characters,
-    SubwordOptions,
-    Subwords,
-    WordOptions,
-    Words,
-    build_vocabulary,
-    load_vocabulary,
-)
-from txl_lightning.data.vocab.base import decode_utf8, split_between_words, split_by_length
-from txl_lightning.data.vocab.subwords import train_subwords
+from txl_lightning.data.vocab import BUILT_IN, SubwordOptions, build_vocabulary, load_vocabulary
+from txl_lightning.data.vocab.base import Bytes, Characters, decode_utf8, split_between_words
+from txl_lightning.data.vocab.subwords import Subwords, split_by_length, train_subwords
+from txl_lightning.data.vocab.words import WordOptions, Words
 from txl_lightning.errors import DataError
 
 TEXT = "the king's naïve 🙂 cat; ☃ hat\n\n" * 9

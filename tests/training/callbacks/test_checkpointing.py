@@ -14,11 +14,7 @@ from txl_lightning.runs.logger import RunLogger
 from txl_lightning.runs.metrics_table import read_log
 from txl_lightning.signals import is_child
 from txl_lightning.training.callbacks import checkpointing
-from txl_lightning.training.callbacks.checkpointing import (
-    AtomicCheckpointIO,
-    BestCheckpoint,
-    LastCheckpoint,
-)
+from txl_lightning.training.callbacks.checkpointing import BestCheckpoint, LastCheckpoint
 from txl_lightning.training.start import check_remaining_steps
 
 
@@ -113,7 +109,7 @@ def test_every_step_of_a_checkpoint_is_logged_once_and_on_disk_before_it_is_writ
     )
     metrics = tmp_path / "run" / "metrics.csv"
 
-    class RecordingIO(AtomicCheckpointIO):
+    class RecordingIO(checkpointing.AtomicCheckpointIO):
         def save_checkpoint(self, checkpoint, *args, **options):
             steps = [int(row["step"]) for row in read_log(metrics) if row["train/nats"]]
             assert steps == list(range(checkpoint["global_step"]))

@@ -55,8 +55,7 @@ def test_an_offline_run_has_everything_that_a_dashboard_shows(offline_run):
 
 @pytest.mark.slow
 def test_wandb_changes_no_bit_of_training(offline_run, fit, tmp_path):
-    alone, _ = fit("--trainer.logger=true", WANDB_MODE="offline")
-    assert alone.returncode == 0, alone.stderr
+    fit("--trainer.logger=true", WANDB_MODE="offline")
     assert losses(offline_run[0]) == losses(tmp_path)
 
 
@@ -87,10 +86,8 @@ def test_checkpoints_are_artifact_versions_with_aliases_and_digests(offline_run)
 @pytest.mark.slow
 def test_a_resumed_run_keeps_its_id(fit):
     fit("--trainer.max_steps=4", "--wandb.checkpoints=none", WANDB_MODE="offline")
-    done, runs = fit("--trainer.max_steps=8", "--resume=auto", WANDB_MODE="offline")
+    _, runs = fit("--trainer.max_steps=8", "--resume=auto", WANDB_MODE="offline")
     assert [len(model_artifacts(run)) for run in runs] == [0, 1]
-    assert done.returncode == 0, done.stderr
-    assert len(runs) == 2
     assert runs[0].id == runs[1].id
     assert runs[1].rows[0]["tokens"] > runs[0].rows[-1]["tokens"]
 
@@ -100,8 +97,7 @@ def test_a_run_has_the_settings_of_its_logger(fit):
     settings = {"project": "mine", "id": "abc", "prefix": "p", "save_dir": "runs"}
     options = [f"--trainer.logger.{name}={value}" for name, value in settings.items()]
     tags = '--trainer.logger.dict_kwargs={"tags": ["t"]}'
-    done, [run] = fit("--trainer.max_steps=4", *options, tags, WANDB_MODE="offline")
-    assert done.returncode == 0, done.stderr
+    _, [run] = fit("--trainer.max_steps=4", *options, tags, WANDB_MODE="offline")
     assert (run.id, run.project, run.tags) == ("abc", "mine", ["t"])
     assert any("p-val/nats" in row for row in run.rows)
 
@@ -111,15 +107,13 @@ def test_an_unreachable_server_means_offline_or_exit_code_2_and_no_key_in_a_file
     nowhere = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": KEY}
     nowhere["WANDB_INIT_TIMEOUT"] = "3"
     done, [run] = fit(**nowhere)
-    assert done.returncode == 0, done.stderr
     assert "\nwarning: W&B cannot be reached" in f"\n{done.stderr}"
     assert any("val/nats" in row for row in run.rows)
     assert (tmp_path / "runs" / "version_0" / "metrics.csv").stat().st_size > 0
     for path in tmp_path.rglob("*"):
         assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
     assert KEY not in done.stdout + done.stderr
-    done, _ = fit("--wandb.required=true", **nowhere)
-    assert done.returncode == 2
+    done, _ = fit("--wandb.required=true", code=2, **nowhere)
     [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: wandb.required: W&B cannot be reached: ")
 
@@ -140,11 +134,9 @@ def test_offline_the_text_is_an_input_without_its_content(offline_run):
 
 @pytest.mark.slow
 def test_offline_an_alert_waits_and_what_cannot_wait_is_a_warning(fit):
-    done, [run] = fit("--model.optim.lr=1e38", WANDB_MODE="offline")
-    assert done.returncode == 5
+    _, [run] = fit("--model.optim.lr=1e38", code=5, WANDB_MODE="offline")
     assert [alert.title for alert in run.alerts] == ["numbers are not finite"]
     done, runs = fit("--wandb.registry=model/letters", WANDB_MODE="offline")
-    assert done.returncode == 0, done.stderr
     assert "warning: W&B: wandb.registry: best.ckpt is not linked to model/letters" in done.stderr
     assert runs[-1].alerts == []
 

@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import (
-    EMAWeightAveraging,
-    LambdaCallback,
-    StochasticWeightAveraging,
-    WeightAveraging,
-)
+from lightning.pytorch import callbacks
 
 from txl_lightning import LanguageModel
 from txl_lightning.checkpoints import load_checkpoint
@@ -112,7 +107,8 @@ def test_interrupted_run_ends_like_an_uninterrupted_one(
         # Half precision would round a small difference to 0.
         assert_mean(load(last("whole")), whole.weights)
     if is_signalled:
-        stop = LambdaCallback(on_validation_start=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        stop = callbacks.Callback()
+        stop.on_validation_start = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(SystemExit):
             train(stop, WeightAverage(decay), into="part", **options)
     else:
@@ -149,7 +145,8 @@ def test_second_fit_has_its_own_average_and_only_the_network_is_copied(train):
 
 
 def test_other_averages_and_invalid_numbers_are_refused(train):
-    for other in (EMAWeightAveraging(), WeightAveraging(), StochasticWeightAveraging(1e-3)):
+    means = callbacks.EMAWeightAveraging(), callbacks.WeightAveraging()
+    for other in (*means, callbacks.StochasticWeightAveraging(1e-3)):
         message = rf"trainer\.callbacks: invalid {type(other).__name__}; expected WeightAverage"
         with pytest.raises(ValueError, match=message):
             train(other)

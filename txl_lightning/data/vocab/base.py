@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import chain
 from typing import Self
@@ -32,8 +32,7 @@ class Vocabulary(ABC):
     unit: str  # of results, such as the "byte" of bits per byte
     n_token: int  # V
     n_start: int = 0  # symbols before a document's first word
-    unknown: int | None = None
-    """Id of unknown text; None if no text is unknown, or unknown text is refused."""
+    unknown: int | None = None  # id of unknown text; None if there is none, or it is refused
 
     @abstractmethod
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
@@ -60,7 +59,8 @@ class Vocabulary(ABC):
     def to_json(self) -> str:
         """Return the vocabulary as JSON for `load_vocabulary`: its kind, and its fields."""
         kind = self.saved_as or f"{type(self).__module__}.{type(self).__qualname__}"
-        return json.dumps({"kind": kind, **asdict(self)})
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return json.dumps({"kind": kind, **values}, default=asdict)
 
     def decode(self, ids: Iterable[int]) -> str:
         return "".join(self.decode_stream(ids))
@@ -118,7 +118,6 @@ class Characters(Vocabulary):
 
     @staticmethod
     def from_documents(documents: Iterable[FileSlice]) -> "Characters":
-        """Collect every character that occurs."""
         alphabet: set[str] = set()
         for text in chain.from_iterable(map(decode_utf8, documents)):
             alphabet.update(text)
@@ -205,13 +204,6 @@ def decode_utf8(document: FileSlice) -> Iterator[str]:
             message = f"{document.path}: {where} is not UTF-8 text; use data.vocab bytes"
             raise DataError(message) from error
         offset += len(chunk)
-
-
-def split_by_length(texts: Iterable[str], size: int) -> Iterator[str]:
-    """Yield the same text in pieces of at most `size` characters."""
-    for text in texts:
-        for start in range(0, len(text), size):
-            yield text[start : start + size]
 
 
 def split_between_words(texts: Iterable[str], longest: float = math.inf) -> Iterator[str]:

@@ -8,21 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from ...errors import DataError, convert_fields, require_at_least
 from ..documents import FileSlice
-from .base import (
-    Piece,
-    Vocabulary,
-    decode_utf8,
-    decode_whole,
-    join_documents,
-    split_between_words,
-    split_by_length,
-)
+from .base import Piece, Vocabulary, decode_utf8, decode_whole, join_documents, split_between_words
 
 PIECE = 100_000  # characters encoded in one piece
 AT_ONCE = 8  # pieces encoded in parallel
@@ -150,6 +142,13 @@ class Subwords(Vocabulary):
         return [np.array(encoding.ids, self.dtype) for encoding in encodings]
 
 
+def split_by_length(texts: Iterable[str], size: int) -> Iterator[str]:
+    """Yield the same text in pieces of at most `size` characters."""
+    for text in texts:
+        for start in range(0, len(text), size):
+            yield text[start : start + size]
+
+
 def train_subwords(kind: str, documents: Sequence[FileSlice], options: SubwordOptions) -> Subwords:
     """Train a tokenizer that knows every byte, of kind "bpe" or "unigram"."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -185,7 +184,10 @@ def sample_text(documents: Sequence[FileSlice], n_byte: int) -> Iterator[str]:
 
 @contextmanager
 def _explain_tokenizer_errors(prefix: str) -> Iterator[None]:
-    with tempfile.TemporaryFile() as output, _divert_stderr(output):
+    """Raise a DataError for an error of `tokenizers`; print what else native code prints later."""
+    with tempfile.TemporaryFile() as output:
+        stderr = os.dup(2)
+        os.dup2(output.fileno(), 2)
         try:
             yield
         except BaseException as error:
@@ -196,20 +198,11 @@ def _explain_tokenizer_errors(prefix: str) -> Iterator[None]:
             # A panic also prints a message for the developers of `tokenizers`; drop it.
             output.truncate(0)
             raise DataError(f"{prefix} ({error})") from error
-
-
-@contextmanager
-def _divert_stderr(file: IO[bytes]) -> Iterator[None]:
-    """Redirect stderr, also of native code, to a file; print its content at the end."""
-    stderr = os.dup(2)
-    os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        file.seek(0)
-        os.write(2, file.read())
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            output.seek(0)
+            os.write(2, output.read())
 
 
 def make_deterministic(scores: list[tuple[str, float | None]]) -> list[tuple[str, float]]:

@@ -1,10 +1,9 @@
 """Words separated by white space, as in the original code."""
 
 import io
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice, repeat
 from typing import Any, Literal
@@ -55,11 +54,9 @@ LINE_ENDS = {
     "double_eos": LineEnd("<S> ", " <S> <S> ", " <S>"),
     "none": LineEnd("", " ", ""),
 }
-
-
+# Options that neither the user nor the corpus gives.
 DEFAULTS: dict[str, Any] = {"min_freq": 0, "lower_case": False, "line_end": "eos", "special": ()}
 DEFAULTS |= {"unknown": "unk"}
-"""Options that neither the user nor the corpus gives."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +105,7 @@ class Words(Vocabulary):
 
     words: tuple[str, ...] = field(repr=False)
     options: WordOptions
+    saved_as = "words"
     unit = "word"
 
     def __post_init__(self) -> None:
@@ -155,9 +153,8 @@ class Words(Vocabulary):
             yield self._find_ids(text, str(document.path))
 
     def encode_batch(self, documents: Sequence[FileSlice]) -> Piece:
-        start, between, end = asdict(self._line_end).values()
-        texts = (self._normalize(decode_whole(each)).removesuffix("\n") for each in documents)
-        lines = [(start + text.replace("\n", between) + end).split() for text in texts]
+        texts = (self._normalize(decode_whole(each)) for each in documents)
+        lines = ["".join(self._line_end.add_symbols([text])).split() for text in texts]
         ids = map(self._index.get, chain.from_iterable(lines), repeat(self.unknown))
         try:
             return join_documents(np.fromiter(ids, self.dtype), [len(line) for line in lines])
@@ -172,9 +169,6 @@ class Words(Vocabulary):
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         return self._line_end.remove_symbols(self.words[index] for index in ids)
-
-    def to_json(self) -> str:
-        return json.dumps({"kind": "words", "words": self.words, "options": asdict(self.options)})
 
     @property
     def _line_end(self) -> LineEnd:
@@ -202,13 +196,9 @@ class Words(Vocabulary):
 
 
 def _split_pieces(document: FileSlice, options: WordOptions) -> Iterator[str]:
-    # Split between words: lower-casing may depend on the whole word.
-    pieces = split_between_words(_unify_line_ends(decode_utf8(document)))
-    return (piece.lower() for piece in pieces) if options.lower_case else pieces
-
-
-def _unify_line_ends(texts: Iterable[str]) -> Iterator[str]:
-    r"""Yield the same text with \n for every line end, as Python reads text files."""
+    # It has \n for every line end, as Python reads text files.
     decoder = io.IncrementalNewlineDecoder(None, translate=True)
-    yield from map(decoder.decode, texts)
-    yield decoder.decode("", final=True)
+    texts = chain(decode_utf8(document), [""])
+    # Split between words: lower-casing may depend on the whole word.
+    pieces = split_between_words(decoder.decode(text, final=not text) for text in texts)
+    return (piece.lower() for piece in pieces) if options.lower_case else pieces
