@@ -25,7 +25,7 @@ BUDGETS = {
     "runs": 480, "checkpoints": 999, "convert": 497, "analysis": 711, "training": 3569,
     "sweeps": 683, "hub": 552, "commands": 1829,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_131, 22_412, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_131, 22_446, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},

@@ -73,7 +73,7 @@ def test_savings_are_what_the_control_costs_more():
 @pytest.mark.parametrize(("name", "memory"), [("segments", 0), ("plain 64", 64)])
 def test_a_book_is_scored_after_its_first_tokens_by_the_way_it_is_read(make_net, name, memory):
     net, ids_BT = make_net(n_layer=1, mem_len=64), IDS[:600].reshape(2, 300)
-    ways = dose.choose_ways("memory", is_last=True)
+    ways = dose.choose_ways("memory", 14)
     found, places = dose.score_books(net, ids_BT, ways, fast=True)[name], np.arange(128, 300)
     expected = [
         nats_of(net, ids_T, places, count_seen(places, 64, memory)).mean() for ids_T in ids_BT
@@ -81,11 +81,11 @@ def test_a_book_is_scored_after_its_first_tokens_by_the_way_it_is_read(make_net,
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_other_lengths_are_read_after_the_largest_dose_only():
-    assert list(dose.choose_ways("memory", is_last=False)) == ["segments", "plain 64"]
-    names = set(dose.choose_ways("memory", is_last=True))
+def test_other_lengths_are_read_after_the_largest_doses_only():
+    assert list(dose.choose_ways("memory", 2)) == ["segments", "plain 64"]
+    names = set(dose.choose_ways("memory", 14))
     assert {"plain 1024", "clamped 256", "clamped, same_length 256"} < names
-    assert list(dose.choose_ways("alone", is_last=True)) == ["segments", "window"]
+    assert list(dose.choose_ways("alone", 14)) == ["segments", "window"]
 
 
 def make_dose_records(gain, long):

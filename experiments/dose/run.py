@@ -1,6 +1,6 @@
 """Does memory's gain grow with training, and do longer memories at evaluation help?
 
-    python -m experiments.dose.run [--seeds 1 2 3] [--only KIND ...] [--doses 1 2 4] [--fast]
+    python -m experiments.dose.run [--seeds 1 2 3] [--only KIND ...] [--doses 1 14] [--fast]
 
 The quickstart's network with segments and a memory of 64, on novels98 (documents shuffled anew by
 each seed); the same without memory; and Shaw's positions with memory. Each dose, in millions of
@@ -8,7 +8,8 @@ tokens, is a run of its own with its whole schedule, so that no point is cut fro
 book of a split is a row of one reading: lengths are chosen on the 6 books of the validation text,
 and the 6 books of the test text are reported, authors of neither being in another split. Without
 memory the rival is read in segments, as trained, and by a window that moves by 8 tokens. Lengths
-other than that of training are read after the largest dose only.
+other than that of training are read after the largest doses only, and Shaw's positions trained with
+one dose.
 """
 
 from argparse import Namespace
@@ -30,6 +31,8 @@ KINDS = {
         "model.net.clamp_len": 2 * SEGMENT - 1,
     },
 }
+DOSES = {"memory": (1, 2, 4, 14), "alone": (1, 2, 4, 14), "shaw": (4,)}
+LARGE = 4  # million tokens from which on other lengths are read
 OPTIONS = {
     "config": "configs/quickstart.yaml",
     "plan.minutes": None,
@@ -50,11 +53,11 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     """Train each kind with each dose and seed; score the books of both splits."""
-    doses = {"type": float, "nargs": "+", "default": [1, 2, 4], "help": "millions of tokens"}
+    doses = {"type": float, "nargs": "+", "help": f"millions of tokens; default: {DOSES}"}
     args = common.parse_args(__file__, __doc__, kinds=KINDS, doses=doses)
-    for dose in args.doses[: 1 if args.fast else None]:
-        for seed in args.seeds:
-            for kind in args.only:
+    for kind in args.only:
+        for dose in (args.doses or DOSES[kind])[: 1 if args.fast else None]:
+            for seed in args.seeds:
                 common.measure_once(args, f"{kind} {dose:g} {seed}", measure, kind, dose, seed)
 
 
@@ -67,7 +70,7 @@ def measure(args: Namespace, kind: str, dose: float, seed: int) -> dict[str, Any
         options |= common.FAST | {"data.path": str(common.REPOSITORY / "experiments/own_text")}
         options |= {"data.order": "ordered", "data.batch_size": 2, "data.document_unit": None}
     run = common.train(args, f"{kind} {dose:g} {seed}", seed, options)
-    ways = choose_ways(kind, is_last=dose == max(args.doses))
+    ways = choose_ways(kind, dose)
     nats = {
         split: score_books(run.net, find_books(run, split, args.fast), ways, args.fast)
         for split in ("val", "test")
@@ -85,13 +88,14 @@ def find_books(run: common.TrainedRun, split: str, fast: bool) -> np.ndarray:
     return np.stack([book[first : first + n_token] for book, first in firsts])
 
 
-def choose_ways(kind: str, is_last: bool) -> dict[str, dict[str, Any]]:
+def choose_ways(kind: str, dose: float) -> dict[str, dict[str, Any]]:
     """Return the lengths of each way of reading."""
     ways: dict[str, dict[str, Any]] = {"segments": {"mem_len": 0, "tgt_len": SEGMENT}}
     if kind == "alone":
         return ways | {"window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8}}
-    lengths = LENGTHS if is_last else (SEGMENT,)
-    for name, more in WAYS.items() if kind == "memory" and is_last else [("plain", {})]:
+    is_large = dose >= LARGE
+    lengths = LENGTHS if is_large else (SEGMENT,)
+    for name, more in WAYS.items() if kind == "memory" and is_large else [("plain", {})]:
         for mem_len in lengths:
             ways[f"{name} {mem_len}"] = {"mem_len": mem_len, "tgt_len": SEGMENT} | more
     return ways

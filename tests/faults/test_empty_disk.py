@@ -1,10 +1,16 @@
 """Runs whose machine is lost with its disk, and that go on from their mirror elsewhere."""
 
+import os
 import shutil
+import sys
+import time
 
 import pytest
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
 pytestmark = pytest.mark.faults
+
+BUCKET = "runs-of-a-test"
 
 
 @pytest.fixture
@@ -17,14 +23,33 @@ def lose_disk(place):
 
 
 @pytest.fixture
-def s3():
+def s3(processes, tmp_path):
     """Start an S3 server; return the environment of its users and the URL of an empty folder."""
-    pytest.importorskip("moto.server", reason="no moto: pip install 'moto[server]'")
-    from experiments.preparing.server import BUCKET, Faults, serve_s3
-
-    with serve_s3(Faults()) as names:
-        direct = {"AWS_ENDPOINT_URL": names.pop("DIRECT"), "NO_PROXY": "127.0.0.1"}
-        yield names | direct, f"s3://{BUCKET}/mine"
+    reason = "no boto3: pip install 'moto[server]'"
+    boto3 = pytest.importorskip("boto3", reason=reason)
+    botocore = pytest.importorskip("botocore", reason=reason)
+    port = find_free_network_port()
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    environment = keys | {"AWS_DEFAULT_REGION": "us-east-1", "NO_PROXY": "127.0.0.1"}
+    environment["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with (tmp_path / "server.log").open("wb") as log:
+        server = processes.start(command, env=os.environ | environment, stdout=log, stderr=log)
+    client = boto3.client(
+        "s3", endpoint_url=environment["AWS_ENDPOINT_URL"], region_name="us-east-1",
+        aws_access_key_id="key", aws_secret_access_key="secret",
+    )  # fmt: skip
+    stop = time.monotonic() + 120
+    while True:
+        try:
+            client.create_bucket(Bucket=BUCKET)
+            break
+        # The server does not answer yet.
+        except botocore.exceptions.BotoCoreError:
+            assert server.poll() is None, (tmp_path / "server.log").read_text()
+            assert time.monotonic() < stop
+            time.sleep(0.1)
+    return environment, f"s3://{BUCKET}/mine"
 
 
 FAULTS = ["TERM:5", "KILL:12", "KILL:upload@14", "KILL:remove_unused@20", "KILL:load_state@24"]
@@ -81,9 +106,14 @@ def test_run_with_a_mirror_in_an_s3_server_loses_its_disk_and_goes_on_bit_for_bi
 
 def test_bucket_or_key_that_is_wrong_stops_before_the_first_step_in_one_line(place, s3):
     environment, url = s3
-    for target, more in (("s3://none/mine", {}), (url, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"})):
+    for target, more in (
+        (url.replace(BUCKET, "none"), {}),
+        (url, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}),
+    ):
         ended = place.fit(f"--checkpoint.mirror={target}", **environment | more)
-        assert ended.code == 6, ended.output
         [line] = ended.output.splitlines()
-        assert line.startswith(f"error: checkpoint.mirror: {target}: cannot be")
+        assert (ended.code, line.startswith(f"error: checkpoint.mirror: {target}: cannot be")) == (
+            6,
+            True,
+        ), ended.output
     assert place.lines() == []

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import FIT
-
 ALLOW = "--allow_imports=my_package"
-OWN = ("fit", ALLOW, "--model.net=my_package.MyConfig", "--model.net.width=8")
-OWN += tuple(option for option in FIT[1:] if ".net." not in option)
+OWN = (
+    "fit", ALLOW, "--model.net=my_package.MyConfig", "--model.net.width=8",
+    "--data.path=letters.txt", "--data.data_dir=data", "--data.tgt_len=8", "--data.batch_size=4",
+    "--trainer.max_steps=40", "--trainer.val_check_interval=10", "--trainer.limit_val_batches=3",
+    "--trainer.accelerator=cpu", "--trainer.log_every_n_steps=4",
+    "--trainer.enable_progress_bar=false", "--checkpoint.every_n_steps=7",
+    "--report.html=false", "--report.sample_len=0",
+)  # fmt: skip
 
 
 @pytest.fixture
