@@ -21,11 +21,11 @@ LAYERS = {
 # The present line counts; the goals are 13,000 in all and 14,000 of tests. Lower a budget with
 # every cut; explain a raised one in the commit message.
 BUDGETS = {
-    "top": 1263, "model": 2712, "data": 3783, "evaluation": 392, "generation": 661,
-    "runs": 480, "checkpoints": 999, "convert": 497, "analysis": 711, "training": 3569,
-    "sweeps": 683, "hub": 552, "commands": 1829,
+    "top": 1263, "model": 2712, "data": 3784, "evaluation": 392, "generation": 661,
+    "runs": 480, "checkpoints": 997, "convert": 497, "analysis": 711, "training": 3569,
+    "sweeps": 683, "hub": 552, "commands": 1836,
 }  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_131, 22_446, 300, 50
+ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_137, 22_474, 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},

@@ -2,6 +2,7 @@
 
 import random
 import time
+import tracemalloc
 from collections import Counter
 from typing import ClassVar
 
@@ -68,6 +69,22 @@ def test_a_remote_store_is_that_on_disk(stored):
     assert read(there) == read(stored)
     np.testing.assert_array_equal(there.ids("test"), stored.ids("test"))
     np.testing.assert_array_equal(there.text("train").starts, stored.text("train").starts)
+
+
+def test_all_ids_of_a_url_need_little_more_memory_than_their_bytes(tmp_path, write_files):
+    path = write_files({"a.txt": bytes(range(32, 128)) * 50_000}) / "a.txt"
+    splits = {"train": whole_file(path), "val": [], "test": []}
+    store = prepare_apart(Recipe(splits), tmp_path / "store")
+    for path in store.folder.rglob("*.*"):
+        Faulty().pipe_file(f"/large/{path.relative_to(store.folder)}", path.read_bytes())
+    tracemalloc.start()
+    try:
+        ids = open_store("faulty://large").ids("train")
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(ids)
+    finally:
+        tracemalloc.stop()
+        Faulty.store.clear()
+    np.testing.assert_array_equal(ids, store.ids("train"))
 
 
 def test_each_block_is_fetched_once_and_three_of_each_row_are_kept(stored):

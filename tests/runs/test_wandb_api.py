@@ -78,8 +78,9 @@ def test_a_checkpoint_of_wandb_is_fetched_once_and_gives_the_same_result(
     ],
     ids=lambda words: words[0],
 )
-def test_every_command_takes_a_checkpoint_of_wandb(command, words):
+def test_every_command_takes_a_checkpoint_of_wandb(command, server, words):
     command(*words)
+    assert sorted(server.fetched) == sorted(server.files)
 
 
 def test_a_file_that_changed_on_the_way_is_refused(command, server):

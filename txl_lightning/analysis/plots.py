@@ -10,7 +10,7 @@ from typing import IO, Any
 from ..runs.metrics_table import ERROR, RunMetrics
 from ..tables import Rows
 
-Draw = Callable[[Any], None]  # A function that draws in matplotlib's axes
+Draw = Callable[[Any], None]  # a function that draws in matplotlib's axes
 PALETTE = (
     "#2f7fd6", "#d1620a", "#2a9152", "#d6406a", "#8e6bd8", "#0f8f9e", "#94741b", "#7d8590",
 )  # fmt: skip

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from ..errors import CheckpointError, StorageError, format_line, print_notice
-from ..files import create_folder, parse_json, sha256_file, write_text
+from ..files import T, create_folder, parse_json, sha256_file, write_text
 from ..runs.folder import BEST, CHECKPOINTS, CONFIG, LAST, METRICS, STATE, VOCAB, parse_number
 from .loading import find_latest
 from .saving import find_newest_step, load_previous_entries
@@ -37,8 +37,6 @@ ATTEMPTS, FIRST_PAUSE, MAX_PAUSE = 5, 0.5, 60.0
 """Tries of a request, and seconds between them, each pause twice as long as the last."""
 WAIT = 120.0  # most seconds that the end of a run waits for the last upload
 COPIED = 1 << 20
-
-T = TypeVar("T")
 
 
 class RemoteFolder:

@@ -35,7 +35,7 @@ def write_card(folder: Path, name: str, to: str, facts: Mapping[str, str], shape
     write_text(template.render(values), folder / CARD)
 
 
-def describe_network(
+def list_facts(
     model: TransformerXL, vocab: Vocabulary | None, source: LoadedCheckpoint | Path
 ) -> dict[str, str]:
     config, size = model.config, sum(each.numel() for each in model.parameters())

@@ -18,7 +18,7 @@ from ..files import explain_write_errors, flush_to_disk, local_path
 from ..model.contract import require_transformer_xl
 from ..progress import show_progress
 from ..runs.folder import CONVERTED, find_checkpoint
-from .card import CARD, describe_network, write_card
+from .card import CARD, list_facts, write_card
 
 UNFINISHED = ".unfinished-"
 WRITERS = {"txl": save_folder, "huggingface": save_huggingface}
@@ -57,7 +57,7 @@ def convert_command(
 
         def write_folder(part: Path) -> None:
             WRITERS[to](model, part, vocabulary)
-            facts = describe_network(model, vocabulary, ours or find_checkpoint(source))
+            facts = list_facts(model, vocabulary, ours or find_checkpoint(source))
             write_card(part, folder.resolve().name, to, facts)
 
         fill_folder(folder, write_folder)

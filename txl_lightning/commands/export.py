@@ -28,7 +28,7 @@ from ..model.contract import require_transformer_xl
 from ..model.kernels import KERNELS
 from ..model.memory import count_filled
 from ..runs.folder import VOCAB
-from .card import describe_network, write_card
+from .card import list_facts, write_card
 from .convert import fill_folder, is_fillable
 from .inputs import read_ids
 
@@ -70,7 +70,7 @@ def export_command(
     lengths = EvalLengths(mem_len).resolve(model.config)
     ids = read_first_ids(checkpoint, vocab, path, split, max_tokens) if quantize else None
     program = export_program(model.float(), lengths, max_batch, max_tgt_len)
-    facts = describe_network(model, vocab, checkpoint)
+    facts = list_facts(model, vocab, checkpoint)
     facts["Memory"] = f"{lengths.mem_len:,} hidden states of each layer"
     facts["Limits"] = f"{max_batch:,} rows, {max_tgt_len:,} tokens in a segment"
     shape = f"({model.config.n_layer}, 1, {lengths.mem_len}, {model.config.d_model})"

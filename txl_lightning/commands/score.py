@@ -12,7 +12,14 @@ from typing import Any
 from torch import Tensor
 
 from ..data.vocab import Vocabulary
-from ..errors import DataError, convert_fields, prefix_errors, require, suggest_key
+from ..errors import (
+    DataError,
+    convert_fields,
+    prefix_errors,
+    require,
+    require_at_least,
+    suggest_key,
+)
 from ..files import check_file_writable, require_shape
 from ..generation import StreamingDetokenizer, encode_prompt, score_candidates
 from ..generation.candidates import encode_continuation, start_scoring
@@ -48,7 +55,7 @@ class ScoreOptions:
     """Precision of weights, keys and values: bf16 needs less memory, and is less exact."""
 
     def __post_init__(self) -> None:
-        require(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
+        require_at_least(self, batch_size=1)
         require(math.isfinite(self.weight), "weight", self.weight, "a finite number")
         check_file_writable("state_file", self.state_file)
         is_first = self.context is None or not (self.state_file and self.state_file.exists())

@@ -57,7 +57,8 @@ class Recipe:
 def prepare_text(
     recipe: Recipe, data_dir: Path, whole: bool = False, workers: Workers = build_here
 ) -> Store:
-    """Return the store of a text under `data_dir`, built if absent or damaged."""
+    """Return the store of a text under `data_dir`, built if absent or damaged; `whole` compares all
+    files with their checksums."""
     # Everything that the tokens depend on names the folder.
     description = describe_recipe(recipe, hash_text(recipe, data_dir))
     folder = data_dir / "prepared" / files.short_hash(description)
