@@ -1,4 +1,4 @@
-"""Packages import only from lower layers and stay within their line budgets."""
+"""Packages import only from lower layers; files and functions are short."""
 
 import ast
 import subprocess
@@ -18,14 +18,7 @@ LAYERS = {
     "commands": 6,
     "__init__": 7, "__main__": 7,
 }  # fmt: skip
-# The present line counts; the goals are 13,000 in all and 14,000 of tests. Lower a budget with
-# every cut; explain a raised one in the commit message.
-BUDGETS = {
-    "top": 1263, "model": 2712, "data": 3784, "evaluation": 392, "generation": 661,
-    "runs": 480, "checkpoints": 997, "convert": 497, "analysis": 711, "training": 3569,
-    "sweeps": 683, "hub": 552, "commands": 1836,
-}  # fmt: skip
-ALL_LINES, TEST_LINES, FILE_LINES, FUNCTION_LINES = 18_137, 22_474, 300, 50
+FILE_LINES, FUNCTION_LINES = 300, 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
@@ -82,17 +75,6 @@ def test_a_package_imports_only_from_lower_layers():
 def test_the_network_imports_torch_and_no_other_package_but_errors_and_imports():
     for path in (PACKAGE / "model").rglob("*.py"):
         assert list_imported_packages(path) <= {"model", "errors", "imports"}, path
-
-
-def test_each_package_stays_within_its_line_budget():
-    lines = dict.fromkeys(BUDGETS, 0)
-    for path in FILES:
-        package = find_package(path)
-        lines[package if package in BUDGETS else "top"] += count_lines([path])
-    over = {package: (n, BUDGETS[package]) for package, n in lines.items() if n > BUDGETS[package]}
-    assert not over
-    assert sum(lines.values()) <= ALL_LINES
-    assert count_lines(TESTS.rglob("*.py")) <= TEST_LINES
 
 
 def test_files_and_functions_are_short():
