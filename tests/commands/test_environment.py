@@ -1,5 +1,6 @@
 """environment: a table of Markdown."""
 
+import json
 import os
 import re
 import subprocess
@@ -59,3 +60,43 @@ def test_spinning_is_limited_where_a_process_begins_and_never_after_torch(code, 
     command = [sys.executable, "-c", code, "--version"]
     output = subprocess.run(command, env=others, capture_output=True, text=True, check=True)
     assert output.stdout.split()[-1] == expected
+
+
+@pytest.mark.slow
+def test_each_rank_of_a_sweeps_trial_inherits_the_limit_of_spinning(tmp_path, repository, sizes):
+    callback = """import os
+from lightning.pytorch import Callback
+
+class Seen(Callback):
+    def on_fit_start(self, trainer, module):
+        open(f"seen{trainer.global_rank}", "w").write(os.environ.get("GOMP_SPINCOUNT", ""))
+"""
+    (tmp_path / "seen.py").write_text(callback)
+    (tmp_path / "text.txt").write_text("It was the best of times.\n" * 400)
+    fit = [
+        sys.executable,
+        "-m",
+        "txl_lightning",
+        "fit",
+        "--config=" + str(repository / "configs" / "smoke.yaml"),
+    ]
+    fit += [
+        "--data.path=text.txt",
+        "--data.vocab=bytes",
+        "--trainer.devices=2",
+        "--trainer.strategy=ddp",
+        "--trainer.max_steps=2",
+    ]
+    fit += ["--trainer.callbacks+=seen.Seen", "${args}"]
+    config = {"method": "grid", "metric": {"name": "val/loss"}, "command": fit}
+    config["parameters"] = {"model.net.mem_len": {"values": [8]}}
+    (tmp_path / "search.json").write_text(json.dumps({"name": "spin", **config}))
+    others = {name: os.environ[name] for name in os.environ if name not in VARIABLES}
+    others["PYTHONPATH"] = os.pathsep.join([str(repository), str(tmp_path)])
+    command = [sys.executable, "-m", "txl_lightning", "sweep", "search.json", "--out=out"]
+    command += ["--allow_imports=seen"]
+    options = {"env": others, "cwd": tmp_path, "capture_output": True, "text": True}
+    output = subprocess.run(command, **options)
+    assert output.returncode == 0, output.stderr
+    seen = [(tmp_path / f"seen{rank}").read_text() for rank in range(2)]
+    assert seen == [str(SPIN_COUNT)] * 2
