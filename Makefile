@@ -68,6 +68,7 @@ bench: $(READY) $(PEERS)/ready  ## measure speed beside other implementations an
 	$(PEERS)/bin/python -W ignore -m experiments.speed.scaling
 	$(PEERS)/bin/python -W ignore -m experiments.speed.breakdown
 	$(BIN)/python -m experiments.speed.start
+	$(BIN)/python -m experiments.speed.busy
 
 $(PEERS)/ready: experiments/speed/requirements.txt experiments/speed/requirements-no-deps.txt
 	$(PYTHON) -m venv $(PEERS)

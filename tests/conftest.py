@@ -19,15 +19,19 @@ from itertools import chain
 from pathlib import Path
 from subprocess import CompletedProcess
 
-import numpy as np
-import pytest
-import torch
-from jsonargparse import Namespace
+from txl_lightning.threads import limit_spinning
 
-from txl_lightning import CorpusDataModule, TransformerXL, TransformerXLConfig, imports
-from txl_lightning import __main__ as entry
-from txl_lightning.errors import IGNORED_WARNINGS
-from txl_lightning.training import cli
+limit_spinning()  # Before torch is loaded.
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from jsonargparse import Namespace  # noqa: E402
+
+from txl_lightning import CorpusDataModule, TransformerXL, TransformerXLConfig, imports  # noqa: E402
+from txl_lightning import __main__ as entry  # noqa: E402
+from txl_lightning.errors import IGNORED_WARNINGS  # noqa: E402
+from txl_lightning.training import cli  # noqa: E402
 
 SMALL = [
     "--model.net.n_layer=1", "--model.net.n_head=2", "--model.net.d_model=8",

@@ -20,6 +20,7 @@ from . import __version__, errors, signals
 from .command_line import COMMANDS, PROGRAM, Parser, TrainerCommand, list_commands, take_option
 from .files import YamlLoader
 from .imports import allow_imports
+from .threads import limit_spinning
 
 WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 """Errors that only writing causes; without a permission, reading fails too."""
@@ -27,6 +28,7 @@ WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 def main() -> None:
     """Run the command; a user's mistake is one line and an exit code (TXL_DEBUG=1: a traceback)."""
+    limit_spinning()
     # If a standard stream is closed (2>&-), the next file opened would get its number.
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)

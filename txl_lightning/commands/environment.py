@@ -12,11 +12,12 @@ from ..data.settings import DataConfig
 from ..files import PACKAGE, configs_folder
 from ..machine import describe_environment
 from ..model.kernels import CUDA_KERNELS, REASONS, choose_kernel
+from ..threads import describe_waiting
 from .inputs import pick_device
 
 PACKAGES = """torch lightning torchmetrics jsonargparse numpy safetensors tokenizers wandb optuna
     triton"""
-VARIABLES = "TXL_ OMP_ MKL_ CUDA_ NCCL_ SLURM_JOB_ID TORCHELASTIC_ WANDB_MODE"
+VARIABLES = "TXL_ OMP_ GOMP_ KMP_ MKL_ CUDA_ NCCL_ SLURM_JOB_ID TORCHELASTIC_ WANDB_MODE"
 """Beginnings of the names of environment variables that affect results."""
 
 
@@ -34,6 +35,7 @@ def environment_command() -> None:
             rows[name] = "not installed"
     rows |= {"device": machine["device"], "cpu": f"{machine['cpu']}, {os.cpu_count()} cores"}
     rows["threads"] = f"{machine['threads']}, load {machine['load']:.1f}"
+    rows["waiting threads"] = describe_waiting()
     kernel = choose_kernel(device)
     rows["kernel"] = f"{kernel}: {REASONS[kernel]}"
     rows["kernels of CUDA"] = ", ".join(CUDA_KERNELS) or "none"

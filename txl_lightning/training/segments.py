@@ -6,7 +6,6 @@ B rows   L segment
 from collections.abc import Callable
 from functools import cached_property, partial
 from inspect import signature
-from types import MethodType
 from typing import Any
 
 import torch
@@ -106,7 +105,9 @@ def compile_in_place(net: Network) -> None:
     for name in ("hidden",) if reads_targets else ("loss", "hidden"):
         if hasattr(net, name) and name not in vars(net):
             compiled = torch.compile(getattr(type(net), name), **options)
-            setattr(net, name, MethodType(compiled, net))
+            # A deep copy of a partial function has a copy of the network. A bound method has not
+            # worked with torch 2.11: Dynamo called `hidden` within `loss` without the network.
+            setattr(net, name, partial(compiled, net))
 
 
 class MeanNats(Metric):
