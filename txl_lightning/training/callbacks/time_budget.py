@@ -14,7 +14,8 @@ from ...errors import convert_fields, require
 from ..optimizers import reschedule
 from . import LanguageModel
 
-N_RECENT = 5  # steps, whose median is the time of the next ones
+RECENT_FRACTION, FEWEST, MOST = 0.02, 5, 50
+"""Part of the time whose steps tell the speed by their median, and the fewest and most of them."""
 MEASURE_FRACTION = 0.05  # of the time, after which a validation is measured and the plan printed
 MAX_VALIDATION_FRACTION = 0.2  # of the time
 
@@ -58,12 +59,12 @@ class Times:
     def validation(self) -> float:
         return self.step * median_low(self.validation_steps) if self.validation_steps else 0.0
 
-    def add_step(self, seconds: float, nth: int) -> "Times":
+    def add_step(self, seconds: float, nth: int, n_recent: int) -> "Times":
         """Return the times after the nth step of a process; the first one is not typical."""
         recent = self.step_seconds
         if nth > 1:
             # Those of an earlier process may be of another machine.
-            recent = (*recent, seconds)[-min(nth - 1, N_RECENT) :]
+            recent = (*recent, seconds)[-min(nth - 1, n_recent) :]
         times = replace(self, elapsed=self.elapsed + seconds, step_seconds=recent)
         # The second step tells how long the first one is.
         n = 1 if self.step_seconds else 2
@@ -72,7 +73,7 @@ class Times:
     def add_validation(self, seconds: float) -> "Times":
         lengths = self.validation_steps
         if self.step:
-            lengths = (*lengths, seconds / self.step)
+            lengths = (*lengths, seconds / self.step)[-MOST:]
         elapsed = self.elapsed + seconds
         return replace(self, elapsed=elapsed, validation_steps=lengths, validated=self.share)
 
@@ -92,14 +93,19 @@ class Plan:
     wanted_validations: int
     """If there were time; 0: validations are not planned."""
 
+    def count_recent_steps(self, times: Times) -> int:
+        n = RECENT_FRACTION * self.seconds / times.step if times.step else 0
+        return int(min(max(n, FEWEST), MOST))
+
     def count_validations(self, times: Times) -> int:
         """Return how many validations the run has, besides an early one: a fifth of its time."""
         n = self.wanted_validations
         if times.validation:
             n = int(min(n, MAX_VALIDATION_FRACTION * self.seconds / times.validation))
-        # A single measurement may be an outlier: another one half-way.
-        is_sure = len(times.validation_steps) > 1 or self.wanted_validations < 2
-        return max(n, 1 if is_sure else 2)
+        if n == 1 and len(times.validation_steps) == 1:
+            # This measurement may be an outlier: another one half-way.
+            return min(self.wanted_validations, 2)
+        return max(n, 1)
 
     def count_remaining_validations(self, times: Times) -> int:
         n = self.count_validations(times)
@@ -110,12 +116,14 @@ class Plan:
         reserved = self.count_remaining_validations(times) * times.validation
         return self.seconds - times.elapsed - reserved
 
-    def find_share(self, times: Times, step: int) -> float:
+    def find_share(self, times: Times, step: int, is_validated: bool = False) -> float:
         """Return the share of the time for steps that is used, or of the steps; 1 at the end."""
         left = self.find_training_seconds(times)
-        # The nearest end: another step would take twice as long.
-        if left <= times.step / 2 or step >= self.max_steps:
+        # The nearest end. A run that goes on after a validation will have another one.
+        extra = times.validation if is_validated else 0.0
+        if left + extra / 2 <= times.step / 2 or step >= self.max_steps:
             return 1.0
+        left = max(left, times.step)
         return max(times.share, times.trained / (times.trained + left), step / self.max_steps)
 
     def is_validation_due(self, times: Times) -> bool:
@@ -125,8 +133,8 @@ class Plan:
         if times.step and not times.validation_steps and self.is_measured(times):
             return True
         n = self.count_validations(times)
-        # Their number may change, but two are never near each other.
-        is_apart = times.share - times.validated > 0.5 / n
+        # Their number may change with the speed, but two are never near each other.
+        is_apart = times.share - times.validated >= 0.6 / n
         return is_apart and int(n * times.share) > int(n * times.validated)
 
     def is_measured(self, times: Times) -> bool:
@@ -154,7 +162,7 @@ class TimeBudget(Callback):
         self.clock = clock
         self.times = Times()
         self.plan: Plan | None = None
-        self.saved_plan: dict[str, Any] | None = None
+        self.saved_plan: list[float] | None = None
         self.n_step = 0  # of this process
         self.is_after_validation, self.is_printed = False, False
 
@@ -169,7 +177,7 @@ class TimeBudget(Callback):
         self.plan = Plan(self.seconds, self.max_steps, n)
         self.started_at = self.clock() - self.times.elapsed
         self.is_printed = bool(self.times.step)
-        if self.saved_plan not in (None, asdict(self.plan)):
+        if self.saved_plan not in (None, [self.seconds, self.max_steps]):
             self.change_plan(trainer.global_step)
         # Before LanguageModel.on_train_start, which sets the learning rate by the schedule.
         self.follow(trainer, module)
@@ -194,7 +202,8 @@ class TimeBudget(Callback):
         if self.plan is None or not module.between_steps:
             return
         self.n_step += 1
-        self.times = self.times.add_step(self.lap(module), self.n_step)
+        n_recent = self.plan.count_recent_steps(self.times)
+        self.times = self.times.add_step(self.lap(module), self.n_step, n_recent)
         self.advance(trainer)
         is_due = self.plan.is_validation_due(self.times)
         self.follow(trainer, module, is_due)
@@ -209,12 +218,12 @@ class TimeBudget(Callback):
         self.times = self.times.add_validation(self.lap(module))
         self.is_after_validation = True
         # The run ends here if the validation has used what was left.
-        self.advance(trainer)
+        self.advance(trainer, is_validated=True)
         self.follow(trainer, module)
         self.print_plan(trainer, module)
 
-    def advance(self, trainer: Trainer) -> None:
-        share = self.plan.find_share(self.times, trainer.global_step)
+    def advance(self, trainer: Trainer, is_validated: bool = False) -> None:
+        share = self.plan.find_share(self.times, trainer.global_step, is_validated)
         self.times = replace(self.times, share=share)
 
     def follow(self, trainer: Trainer, module: LanguageModel, is_due: bool = False) -> None:
@@ -251,14 +260,16 @@ class TimeBudget(Callback):
         return None if self.plan is None else self.seconds - self.clock() + self.started_at
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self.plan is None else {"plan": asdict(self.plan), "times": asdict(self.times)}
+        if self.plan is None:
+            return {}
+        return {"plan": [self.seconds, self.max_steps], "times": asdict(self.times)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if "times" in state_dict:
             self.saved_plan, self.times = state_dict["plan"], Times(**state_dict["times"])
-        else:  # of version 0.9 or before
-            self.saved_plan, elapsed = {}, state_dict["elapsed"]
-            self.times = Times(elapsed, trained=elapsed)
+        else:  # of a plan that was made once
+            elapsed = state_dict["elapsed"]
+            self.saved_plan, self.times = [], Times(elapsed, trained=elapsed)
 
 
 def count_validations(trainer: Trainer, max_steps: int) -> int:
