@@ -18,6 +18,7 @@ RECENT_FRACTION, FEWEST, MOST = 0.02, 5, 50
 """Part of the time whose steps tell the speed by their median, and the fewest and most of them."""
 MEASURE_FRACTION = 0.05  # of the time, after which a validation is measured and the plan printed
 MAX_VALIDATION_FRACTION = 0.2  # of the time
+LONG_FRACTION = 0.05  # of the time, which a validation may take before it is measured twice
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,7 @@ class Times:
         lengths = self.validation_steps
         if self.step:
             lengths = (*lengths, seconds / self.step)[-MOST:]
-        elapsed = self.elapsed + seconds
-        return replace(self, elapsed=elapsed, validation_steps=lengths, validated=self.share)
+        return replace(self, elapsed=self.elapsed + seconds, validation_steps=lengths)
 
     def extend_validation(self, seconds: float) -> "Times":
         """Return the times after what follows a validation, as its checkpoint and its report."""
@@ -102,9 +102,10 @@ class Plan:
         n = self.wanted_validations
         if times.validation:
             n = int(min(n, MAX_VALIDATION_FRACTION * self.seconds / times.validation))
-        if n == 1 and len(times.validation_steps) == 1:
+        is_long = times.validation > LONG_FRACTION * self.seconds
+        if n and is_long and len(times.validation_steps) == 1:
             # This measurement may be an outlier: another one half-way.
-            return min(self.wanted_validations, 2)
+            return max(n, 2)
         return max(n, 1)
 
     def count_remaining_validations(self, times: Times) -> int:
@@ -113,11 +114,13 @@ class Plan:
 
     def find_training_seconds(self, times: Times) -> float:
         """Return the seconds that remain for steps, without those of validations."""
-        reserved = self.count_remaining_validations(times) * times.validation
-        return self.seconds - times.elapsed - reserved
+        left = self.seconds - times.elapsed - times.validation
+        others = (self.count_remaining_validations(times) - 1) * times.validation
+        # After a long pause, only the last one is certain.
+        return left - min(others, MAX_VALIDATION_FRACTION * max(left, 0.0))
 
     def find_share(self, times: Times, step: int, is_validated: bool = False) -> float:
-        """Return the share of the time for steps that is used, or of the steps; 1 at the end."""
+        """Return the share of the seconds for steps that is used, or of the steps; 1: the end."""
         left = self.find_training_seconds(times)
         # The nearest end. A run that goes on after a validation will have another one.
         extra = times.validation if is_validated else 0.0
@@ -125,6 +128,12 @@ class Plan:
             return 1.0
         left = max(left, times.step)
         return max(times.share, times.trained / (times.trained + left), step / self.max_steps)
+
+    def advance(self, times: Times, step: int, is_validated: bool = False) -> Times:
+        """Return the times with the share that is done after a step, or after its validation."""
+        share = self.find_share(times, step, is_validated)
+        validated = share if is_validated else times.validated
+        return replace(times, share=share, validated=validated)
 
     def is_validation_due(self, times: Times) -> bool:
         """Return True at each of as many equal shares, and early to measure a validation."""
@@ -204,7 +213,7 @@ class TimeBudget(Callback):
         self.n_step += 1
         n_recent = self.plan.count_recent_steps(self.times)
         self.times = self.times.add_step(self.lap(module), self.n_step, n_recent)
-        self.advance(trainer)
+        self.times = self.plan.advance(self.times, trainer.global_step)
         is_due = self.plan.is_validation_due(self.times)
         self.follow(trainer, module, is_due)
         n_token = len(batch.targets_BL) * batch.new_len * trainer.world_size
@@ -218,13 +227,9 @@ class TimeBudget(Callback):
         self.times = self.times.add_validation(self.lap(module))
         self.is_after_validation = True
         # The run ends here if the validation has used what was left.
-        self.advance(trainer, is_validated=True)
+        self.times = self.plan.advance(self.times, trainer.global_step, is_validated=True)
         self.follow(trainer, module)
         self.print_plan(trainer, module)
-
-    def advance(self, trainer: Trainer, is_validated: bool = False) -> None:
-        share = self.plan.find_share(self.times, trainer.global_step, is_validated)
-        self.times = replace(self.times, share=share)
 
     def follow(self, trainer: Trainer, module: LanguageModel, is_due: bool = False) -> None:
         """Set steps, learning rate and the next validation of the Trainer by the plan."""
