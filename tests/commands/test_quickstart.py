@@ -17,9 +17,9 @@ from txl_lightning.model import EvalLengths
 
 
 @torch.inference_mode()
-def bits_by_segments(net, ids, mem_len):
+def bits_by_segments(net, ids, mem_len, row_len=None):
     """Return the mean bits of 4 rows, in segments of 8 with the network's own memory."""
-    ids_BT = torch.from_numpy(ids.astype(np.int64))[: len(ids) // 4 * 4].view(4, -1)
+    ids_BT = torch.from_numpy(ids.astype(np.int64))[: len(ids) // 4 * 4].view(4, -1)[:, :row_len]
     memory, nats = net.empty_memory(4, EvalLengths(mem_len)), []
     for start in range(0, ids_BT.size(1) - 1, 8):
         targets_BL = ids_BT[:, start + 1 : start + 9]
@@ -29,8 +29,8 @@ def bits_by_segments(net, ids, mem_len):
     return torch.cat(nats, 1).double().mean().item() / math.log(2)
 
 
-def expect_lines(net, ids, lengths):
-    bits = {mem_len: bits_by_segments(net, ids, mem_len) for mem_len in lengths}
+def expect_lines(net, ids, lengths, row_len=None):
+    bits = {mem_len: bits_by_segments(net, ids, mem_len, row_len) for mem_len in lengths}
     ways = ("", ", as trained", ", the same network without its memory")
     return [
         f"  mem_len {mem_len:4d}   {each:.3f} bits per byte{way}"
@@ -44,6 +44,18 @@ def test_quickstart_measures_with_twice_the_memory_with_it_and_without(make_net,
     _, *lines, _ = capsys.readouterr().out.splitlines()
     assert lines == expect_lines(net, data.store.ids("test"), (12, 6, 0))
     assert len({line[:23] for line in lines}) == 3
+
+
+def test_quickstart_measures_the_same_tokens_in_each_way_until_its_time_is_over(
+    make_net, make_data, capsys
+):
+    net, data = make_net(n_token=256).train(), make_data()
+    # A machine that slows down: the third piece is the last one.
+    measure_memory(data, net, iter([0.0, 1.0, 5.0, 111.0]).__next__)
+    first, *lines, _ = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"held-out test text, 100 of {len(data.store.ids('test')):,} tokens")
+    assert lines == expect_lines(net, data.store.ids("test"), (12, 6, 0), row_len=25)
+    assert net.training
 
 
 @pytest.mark.slow

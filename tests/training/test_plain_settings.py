@@ -20,7 +20,7 @@ from txl_lightning.generation import Sampling
 from txl_lightning.model import EvalLengths
 from txl_lightning.training.callbacks.checkpointing import AtomicCheckpointIO
 from txl_lightning.training.callbacks.report import ReportConfig
-from txl_lightning.training.callbacks.throughput import PlanConfig, TimeBudget
+from txl_lightning.training.callbacks.time_budget import PlanConfig, TimeBudget
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 from txl_lightning.training.callbacks.wandb import WandbConfig
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage

@@ -3,6 +3,7 @@
 import math
 import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,19 +11,20 @@ import numpy as np
 import torch
 import yaml
 
+from ..data.tokens import Text
 from ..errors import flatten_settings, require, show_controls
-from ..evaluation.scoring import stream_nats
+from ..evaluation.protocols import Protocol
+from ..evaluation.scoring import score_text
 from ..files import find_config, load_yaml
 from ..generation import generate
-from ..model import TransformerXL, has_bfloat16_units
+from ..model import TransformerXL, eval_mode, has_bfloat16_units
 from ..runs.folder import CHECKPOINTS, CONFIG, LAST, run_folder
 
 if TYPE_CHECKING:
     from ..data.datamodule import CorpusDataModule
 
 PROMPT_LEN = 300  # tokens of the test text before the sample, which fill the memory as in training
-SECONDS = 30  # time for each measurement of the test text; a slow machine scores a part of it
-N_TIMED = 10_000  # tokens that are scored to measure the speed
+SECONDS = 110  # for the test text; a slow machine scores the beginnings of its rows
 
 
 def quickstart_command(config: str = "quickstart") -> None:
@@ -61,21 +63,40 @@ def choose_precision(path: Path) -> list[str]:
     return ["--trainer.precision=bf16-mixed"] if is_faster else []
 
 
-def measure_memory(data: "CorpusDataModule", model: TransformerXL) -> None:
+def measure_memory(
+    data: "CorpusDataModule", model: TransformerXL, clock: Callable[[], float] = time.monotonic
+) -> None:
     """Print bits per byte of the test text with twice the trained memory, with it, and without."""
-    all_ids, trained = data.store.ids("test"), model.config.mem_len
-    shape = {"batch_size": data.config.eval_batch_size, "tgt_len": data.config.eval_tgt_len}
-    began = time.perf_counter()
-    stream_nats(model, all_ids[:N_TIMED], **shape, mem_len=2 * trained)
-    ids = all_ids[: int(N_TIMED * SECONDS / (time.perf_counter() - began))]
-    size = data.bytes_per_token("test")
-    print(f"held-out test text, {len(ids):,} of {len(all_ids):,} tokens, {size:.2f} bytes each:")
+    ids, trained, size = data.store.ids("test"), model.config.mem_len, data.bytes_per_token("test")
     notes = {2 * trained: "", trained: ", as trained", 0: ", the same network without its memory"}
-    for mem_len, note in notes.items():
-        nats = stream_nats(model, ids, **shape, mem_len=mem_len).mean(dtype=torch.float64).item()
-        bits = f"{nats / math.log(2) / size:.3f} bits per byte"
+    shape = {"batch_size": data.config.eval_batch_size, "tgt_len": data.config.eval_tgt_len}
+    ways = [Protocol(mem_len=mem_len, drop_last=True, **shape) for mem_len in notes]
+    n_scored, nats = score_in_turns(model, Text(ids), ways, clock)
+    n_read = n_scored + shape["batch_size"]  # the first token of each row is not scored
+    print(f"held-out test text, {n_read:,} of {len(ids):,} tokens, {size:.2f} bytes each:")
+    for (mem_len, note), total in zip(notes.items(), nats, strict=True):
+        bits = f"{total / n_scored / math.log(2) / size:.3f} bits per byte"
         print(f"  mem_len {mem_len:4d}   {bits}{note}", flush=True)
     print("(a network trained without memory, --model.net.mem_len 0, usually loses less)")
+
+
+def score_in_turns(
+    model: TransformerXL, text: Text, ways: list[Protocol], clock: Callable[[], float]
+) -> tuple[int, list[float]]:
+    """Score a text, or what SECONDS allow of it, in several ways; return tokens and nats of each.
+
+    A segment is scored in each way before the next one, so that all have the same tokens.
+    """
+    n_scored, nats, end = 0, [0.0] * len(ways), clock() + SECONDS
+    # Each way restores the mode that it found, not that of the network before all of them.
+    with eval_mode(model):
+        for parts in zip(*(score_text(model, text, way) for way in ways), strict=True):
+            n_scored += len(parts[0].nats_K)
+            sums = (part.nats_K.double().sum().item() for part in parts)
+            nats = [total + more for total, more in zip(nats, sums, strict=True)]
+            if clock() >= end:
+                break
+    return n_scored, nats
 
 
 def print_sample(data: "CorpusDataModule", model: TransformerXL) -> None:

@@ -12,7 +12,8 @@ from .callbacks.checkpointing import BestCheckpoint, LastCheckpoint
 from .callbacks.progress_bar import TokenProgressBar
 from .callbacks.report import Report
 from .callbacks.save_run import SaveNats, SaveRun
-from .callbacks.throughput import Throughput, TimeBudget
+from .callbacks.throughput import Throughput
+from .callbacks.time_budget import TimeBudget
 from .callbacks.training_state import NonFiniteGuard, TrainingStateCheckpoint
 from .callbacks.validation_probe import FinalValidation, ValidationProbe
 from .callbacks.wandb import WandbRun
@@ -21,12 +22,12 @@ from .callbacks.weight_averaging import WeightAverage
 ORDER = (
     WeightAverage,  # in a config only: it averages a step before LastCheckpoint saves it
     Throughput,  # stops its clock before others work; reads seconds that LastCheckpoint drops
+    TimeBudget,  # tells which step is the last, before FinalValidation and the bar look
     ValidationProbe,  # measures what Report and WandbRun show
     FinalValidation,  # asks for the validation that LastCheckpoint then knows to be due
     Report,  # draws the pictures that WandbRun logs
-    WandbRun,  # before TimeBudget, because logging is part of a validation's time
-    TokenProgressBar,  # prints a validation above the plan that TimeBudget makes of it
-    TimeBudget,  # ends a run, or asks for a validation, before LastCheckpoint looks
+    WandbRun,
+    TokenProgressBar,
     SaveRun,  # after an exception, it unlocks what Report has written
     NonFiniteGuard,  # from the model; refuses weights before TrainingStateCheckpoint logs a step
     TrainingStateCheckpoint,  # restores random numbers last; commits what LastCheckpoint saves
@@ -48,7 +49,7 @@ def make_callbacks(command: str, config: Namespace, defaults: dict[str, Any]) ->
     probe = ValidationProbe(config.report.sample_len)
     report = Report(probe, config.report.html, defaults)
     wandb, budget = WandbRun(probe, config.wandb, config.ckpt_path), TimeBudget(config.plan.minutes)
-    callbacks = [Throughput(), probe, FinalValidation(), report, wandb, *bars, budget]
+    callbacks = [Throughput(), budget, probe, FinalValidation(), report, wandb, *bars]
     if config.trainer.enable_checkpointing is not False:
         callbacks += [BestCheckpoint(), LastCheckpoint(*vars(config.checkpoint).values())]
     return sorted(callbacks, key=lambda each: ORDER.index(type(each)))

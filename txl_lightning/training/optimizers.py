@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from torch import nn
@@ -90,16 +90,16 @@ AFTER_WARMUP: dict[str, Callable[[float, OptimConfig], float]] = {
 """Factor of the peak learning rate, by the fraction of the steps after the warm-up."""
 
 
-def lr_factor(step: int, config: OptimConfig, max_steps: int) -> float:
-    """Return the factor of the peak learning rate in update `step` + 1.
+def lr_factor(step: int, config: OptimConfig, max_steps: float, most: float = math.inf) -> float:
+    """Return the factor of the peak learning rate in update `step` + 1; warm up in `most` steps.
 
     inverse_sqrt is sqrt(warmup_steps / (step + 1)), which equals 1 at the end of the warm-up
     (Vaswani et al. 2017, Section 5.3); the others cover the remaining steps, as in the original
     TensorFlow code and NVIDIA's (the PyTorch code spreads its cosine over all steps).
     """
-    warmup = config.warmup_steps
+    warmup = min(config.warmup_steps, most)
     if step < warmup:
-        return (step + 1) / warmup
+        return min((step + 1) / warmup, 1.0)
     if config.schedule == "inverse_sqrt":
         return math.sqrt(max(warmup, 1) / (step + 1))
     progress = min((step - warmup) / max(max_steps - warmup, 1), 1.0)
@@ -118,13 +118,15 @@ def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) ->
     return LambdaLR(optimizer, lambda step: lr_factor(step, config, max_steps))
 
 
-def reschedule(scheduler: LambdaLR, config: OptimConfig, max_steps: int) -> None:
+def reschedule(scheduler: LambdaLR, config: OptimConfig, max_steps: float) -> None:
     """End a schedule after max_steps, with a warm-up of at most a tenth of them."""
-    short = replace(config, warmup_steps=min(config.warmup_steps, max_steps // 10))
-    factors = [lambda step: lr_factor(step, short, max_steps)] * len(scheduler.base_lrs)
-    scheduler.lr_lambdas = factors
+
+    def factor(step: int) -> float:
+        return lr_factor(step, config, max_steps, max_steps / 10)
+
+    scheduler.lr_lambdas = [factor] * len(scheduler.base_lrs)
     for group, lr in zip(scheduler.optimizer.param_groups, scheduler.base_lrs, strict=True):
-        group["lr"] = lr * factors[0](scheduler.last_epoch)
+        group["lr"] = lr * factor(scheduler.last_epoch)
 
 
 def apply_settings(scheduler: LambdaLR, fresh: Optimizer) -> None:

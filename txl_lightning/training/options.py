@@ -21,7 +21,7 @@ from ..imports import is_class_path
 from ..model import EvalLengths
 from ..model.contract import CLASS, find_config_class
 from .callbacks.report import ReportConfig
-from .callbacks.throughput import PlanConfig
+from .callbacks.time_budget import PlanConfig
 from .callbacks.wandb import WandbConfig
 from .module import LanguageModel
 from .optimizers import OptimConfig, check_end

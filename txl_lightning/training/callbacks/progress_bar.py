@@ -22,7 +22,7 @@ from ...runs.folder import run_folder
 from ...runs.metrics_table import RunMetrics, format_columns, read_metrics
 from ...tables import align_columns
 from . import LanguageModel
-from .throughput import TimeBudget
+from .time_budget import TimeBudget
 
 READINGS = ("bits", "loss", "tokens_per_second", "answer_accuracy")
 SHORT_READINGS = ("bits", "tokens_per_second")
