@@ -27,7 +27,7 @@ from typing import Any
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.fabric.plugins.io import CheckpointIO
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -151,8 +151,8 @@ class LastCheckpoint(Checkpoint):
             trainer.fit_loop.epoch_loop.max_steps = trainer.global_step
             self.only_validates = False
         # A run that was killed after EarlyStopping had ended it takes no further step.
-        if any(each.stopping_reason.value for each in trainer.early_stopping_callbacks):
-            module.print("EarlyStopping has ended this run")
+        if any(has_stopped(each) for each in trainer.early_stopping_callbacks):
+            module.print("EarlyStopping has ended this run; a larger patience would continue it")
             trainer.should_stop = True
 
     def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
@@ -242,6 +242,13 @@ class LastCheckpoint(Checkpoint):
                 requeue_job()
         if exit_code or is_requeued:
             raise SystemExit(0 if is_child() else exit_code or EXIT[signal.SIGTERM])
+
+
+def has_stopped(callback: EarlyStopping) -> bool:
+    """Return True if a callback has ended the run, and would with the patience given now."""
+    reason = callback.stopping_reason
+    was_patience = reason.name == "PATIENCE_EXHAUSTED"
+    return bool(reason.value) and not (was_patience and callback.wait_count < callback.patience)
 
 
 def is_validation_due(checkpoint: Mapping[str, Any]) -> bool:
