@@ -32,7 +32,7 @@ from .default_callbacks import make_callbacks
 from .lightning_parts import check_monitors, refuse_unusable
 from .options import RUNS, check_settings, find_net_class, make_parser, parse
 from .own_text import adopt_recipe
-from .start import Start, adopt_checkpoint, load_weights
+from .start import Start, adopt_checkpoint, check_remaining_steps, check_same_model, load_weights
 
 LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
 IMPORTABLE = ["txl_lightning", *(f"lightning.pytorch.{part}" for part in LIGHTNING_PARTS)]
@@ -96,11 +96,18 @@ class TxlCLI(LightningCLI):
         """Load weights that begin a run; refuse another text before its folder is made."""
         if start.checkpoint is None:
             return
-        if start.is_new_text or self.ckpt_path.is_dir():
+        text = start.checkpoint.saved.get("CorpusDataModule")
+        is_same = text is not None and text["fingerprint"] == self.datamodule.store.fingerprint
+        if start.is_new_text and is_same:
+            # By another name.
+            saved, max_steps = start.checkpoint, self.config.trainer.max_steps
+            check_remaining_steps(max_steps, saved.saved, "never")
+            check_same_model(self.config.model, saved.settings, training=True)
+        if (start.is_new_text and not is_same) or self.ckpt_path.is_dir():
             load_weights(start.checkpoint, self.model, self.datamodule)
             self.ckpt_path = None if self.command == "fit" else self.ckpt_path
-        elif self.command == "fit" and not self.datamodule.config.allow_mismatch:
-            self.datamodule.load_state_dict(start.checkpoint.saved["CorpusDataModule"])
+        elif self.command == "fit" and text and not self.datamodule.config.allow_mismatch:
+            self.datamodule.load_state_dict(text)
 
     def instantiate_trainer(self) -> Trainer:
         """Make the Trainer; what Lightning refuses, and too many processes, are ValueErrors."""
@@ -134,7 +141,7 @@ class TxlCLI(LightningCLI):
         others = {"data": Namespace(n_token=None), "model": Namespace(net=Namespace())}
         parts = Namespace(trainer=self.config.trainer, **others)
         try:
-            options = self.parser.instantiate_classes(parts, instantiate_groups=False)
+            options = self.parser.instantiate(parts, instantiate_groups=False)
         except ValueError as error:
             raise ValueError(explain_value_error(str(error))) from error
         return vars(options.trainer)

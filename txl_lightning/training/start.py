@@ -17,7 +17,7 @@ from ..errors import CheckpointError, DataError, flatten_settings, invalid, requ
 from ..files import load_yaml
 from ..model.config import LEARNED
 from ..model.contract import CLASS
-from ..runs.folder import CHECKPOINTS, VOCAB, find_run_folder, remove_partial_files
+from ..runs.folder import CHECKPOINTS, VOCAB, find_run_folder, list_versions, remove_partial_files
 from .callbacks.checkpointing import is_validation_due
 from .callbacks.save_run import print_once
 from .callbacks.wandb import run_id_from
@@ -55,12 +55,12 @@ def adopt_checkpoint(
     resume: Resume = settings.resume if command == "fit" else "never"
     refuse_urls(settings.trainer, "trainer")
     root = Path(settings.trainer.default_root_dir or RUNS)
+    if resume != "never" and not settings.checkpoint.mirror and not list_versions(root):
+        refuse_moved_run(words, root)
     checkpoint = find_start(resume, settings.ckpt_path, root, settings.checkpoint.mirror)
     if checkpoint is None:
         if command != "fit":
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
-        if resume != "never":
-            refuse_moved_run(words, root)
         return parser, settings, Start()
     path, saved = checkpoint.path, checkpoint.settings
     defaults = flatten_settings(saved, "model.")

@@ -34,8 +34,9 @@ OVERRUN_FACTOR = 1.5  # of the time, after which a run ends before its last step
 class Throughput(Callback):
     """Log tokens and model FLOPs per second of all devices, validations excluded.
 
-    FLOPs are logged for a softmax over the whole vocabulary, without cutoffs. Also logged: train/mfu, the fraction of the devices' bfloat16 peak, where that is known; and
-    train/seconds, the time of the whole run, resumed parts and validations included.
+    Also logged: train/mfu, the fraction of the devices' bfloat16 peak, where that is known; and
+    train/seconds, the time of the whole run, resumed parts and validations included. FLOPs need a
+    softmax over the whole vocabulary: with cutoffs, they and mfu are not logged.
     """
 
     def __init__(self) -> None:
