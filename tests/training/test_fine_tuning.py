@@ -26,7 +26,7 @@ def fine_tune(sizes, other_text, tmp_path):
 def test_a_run_is_fine_tuned_on_another_text_from_step_0(accepted, run_folder, fine_tune, tmp_path):
     few = ["--trainer.max_steps=1", "--model.optim.lr=1e-9", "--model.optim.schedule=constant"]
     said = accepted(*fine_tune, f"--ckpt_path={run_folder}", *few).err
-    assert "fine-tuning on other.txt: weights of" in said
+    assert "other.txt: weights of" in said
     new = load_checkpoint(tmp_path / "tuned" / "version_0" / "checkpoints" / "last.ckpt")
     assert new.saved["global_step"] == 1
     before = load_checkpoint(run_folder)

@@ -27,7 +27,7 @@ from typing import Any
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.fabric.plugins.io import CheckpointIO
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -40,6 +40,7 @@ from ...runs.folder import BEST, CHECKPOINTS, LAST, run_folder
 from ...runs.logger import RunLogger
 from ...signals import EXIT, PendingSignals, handle_signals, is_child, print_message
 from . import LanguageModel
+from .early_stopping import has_stopped, keep_patience
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -121,6 +122,7 @@ class LastCheckpoint(Checkpoint):
         self.validation_due = state_dict["validation_due"]
 
     def on_load_checkpoint(self, trainer: Trainer, _: LanguageModel, checkpoint: dict) -> None:
+        keep_patience(trainer.early_stopping_callbacks, checkpoint)
         step = checkpoint["global_step"]
         if is_validation_due(checkpoint) and 0 <= trainer.max_steps <= step:
             # Lightning does not start training without a step to take.
@@ -242,13 +244,6 @@ class LastCheckpoint(Checkpoint):
                 requeue_job()
         if exit_code or is_requeued:
             raise SystemExit(0 if is_child() else exit_code or EXIT[signal.SIGTERM])
-
-
-def has_stopped(callback: EarlyStopping) -> bool:
-    """Return True if a callback has ended the run, and would with the patience given now."""
-    reason = callback.stopping_reason
-    was_patience = reason.name == "PATIENCE_EXHAUSTED"
-    return bool(reason.value) and not (was_patience and callback.wait_count < callback.patience)
 
 
 def is_validation_due(checkpoint: Mapping[str, Any]) -> bool:
