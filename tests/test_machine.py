@@ -7,20 +7,28 @@ from txl_lightning import machine
 
 def test_commit_is_that_of_the_code_and_marked_where_files_differ(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "REPOSITORY", tmp_path)
-    assert machine.commit() is None
+    # Without the commit that this process already knows.
+    find_commit = machine.commit.__wrapped__
+    assert find_commit() is None
 
     def git(*words: str) -> str:
         command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path), *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     git("init")
-    assert machine.commit() is None
+    assert find_commit() is None
     (tmp_path / "a").write_text("a")
     git("add", "a")
     git("commit", "-m", "a")
     git("tag", "v1")
-    assert machine.commit() == git("rev-parse", "HEAD")
+    assert find_commit() == git("rev-parse", "HEAD")
     (tmp_path / "a").write_text("b")
-    assert machine.commit() == git("rev-parse", "HEAD") + "-dirty"
+    assert find_commit() == git("rev-parse", "HEAD") + "-dirty"
     monkeypatch.setenv("PATH", "")
-    assert machine.commit() is None
+    assert find_commit() is None
+
+
+def test_git_is_asked_once_for_all_pages_of_a_run(tmp_path, monkeypatch):
+    known = machine.commit()
+    monkeypatch.setattr(machine, "REPOSITORY", tmp_path)
+    assert machine.commit() == known

@@ -76,7 +76,8 @@ def wait_for_parent_failure() -> bool:
 def run(arguments: list[str]) -> None:
     """Run the command that the first argument names."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        exit_codes = textwrap.fill(str(__doc__).split(". ", 1)[1], 79)
+        # Python -OO has removed it.
+        exit_codes = textwrap.fill((__doc__ or "").partition(". ")[2], 79)
         print(f"{list_commands()}\n\n{exit_codes}")
         return
     if arguments[0] == "--version":
@@ -137,7 +138,7 @@ def make_parser(name: str) -> tuple[Callable[..., None], Parser]:
     """Return the function of a command and the parser of its options."""
     function = getattr(import_module(f".commands.{name}", __package__), f"{name}_command")
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    description = str(inspect.getdoc(function)).split("\n\nArgs:")[0]
+    description = (inspect.getdoc(function) or "").split("\n\nArgs:")[0]
     parser = Parser(command=name, description=description)
     parser.add_function_arguments(function, as_group=False, as_positional=True)
     return function, parser

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -127,6 +128,20 @@ class YamlLoader(yaml.SafeLoader):
 def load_yaml(text: str | bytes) -> Any:
     """Load plain YAML; anything else is a YAMLError, an impossible date a ValueError."""
     return yaml.load(text, YamlLoader)
+
+
+class YamlDumper(yaml.SafeDumper):
+    """Writes any value: an Enum by its value, and an object of another class as its text."""
+
+
+YamlDumper.add_multi_representer(Enum, lambda dumper, each: dumper.represent_data(each.value))
+YamlDumper.add_multi_representer(object, lambda dumper, each: dumper.represent_str(str(each)))
+
+
+def dump_yaml(content: Any) -> str:
+    """Return content as YAML, in its order; no object in it is an error."""
+    how = {"default_flow_style": False, "allow_unicode": True, "sort_keys": False}
+    return yaml.dump(content, Dumper=YamlDumper, **how)
 
 
 def configs_folder() -> Path:

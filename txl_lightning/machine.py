@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,10 @@ def cpu_name() -> str:
     return match[1] if match else platform.processor() or platform.machine()
 
 
+@cache
 def commit(repository: Path | None = None) -> str | None:
-    """Return this code's commit, "-dirty" if files differ; None outside its repository."""
+    """Return this code's commit, "-dirty" if files differ, when it was first asked for; None
+    outside its repository."""
     repository = repository or REPOSITORY
     if not (repository / ".git").exists():
         return None

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -65,13 +66,29 @@ def test_text_ends_before_a_stop_string_inside_tokens(generate):
     assert generate(*options, "--stop=never") == f"abc{text}"
 
 
+def test_ids_are_those_of_the_printed_text(generate, tmp_path):
+    options = ("--prompt=abc", "--max_new_tokens=60", "--seed=1", "--out_ids=new.npy")
+    text = generate(*options)[3:-1]
+    whole = np.load("new.npy")
+    assert len(whole) == 60
+    end = text.index(text[20:22])
+    generate(*options, f"--stop={text[20:22]}")
+    assert np.load("new.npy").tolist() == whole[:end].tolist()
+    generate(*options, f"--stop={text[20:22]}", "--num_samples=2")
+    first, second = np.load("new.npy")
+    assert first[first >= 0].tolist() == whole[:end].tolist()
+    assert max((first >= 0).sum(), (second >= 0).sum()) == len(first)
+
+
 def test_each_sample_and_prompt_is_continued_as_if_alone(generate, tmp_path):
     prompts = ("abc", "a", "hijklmnop")
     (tmp_path / "prompts.txt").write_text("abc\na\n\nhijklmnop\n")
     options = ("--max_new_tokens=12", "--top_p=0.9")
-    alone = [generate("--prompt=abc", f"--seed={seed}", *options) for seed in (5, 6, 7)]
-    assert generate("--prompt=abc", "--seed=5", "--num_samples=3", *options) == number_texts(alone)
-    assert len(set(alone)) == 3
+    sample = ("--prompt=abc", "--seed=5", *options)
+    three = generate(*sample, "--num_samples=3")
+    assert three.startswith(generate(*sample, "--num_samples=2"))
+    assert three.startswith(number_texts([generate(*sample)]))
+    assert len(set(three.split("\n\n"))) == 4
     alone = [generate(f"--prompt={text}", "--temperature=0", *options) for text in prompts]
     together = generate("--prompts=prompts.txt", "--temperature=0", "--num_samples=2", *options)
     assert together == number_texts([text for text in alone for _ in range(2)])

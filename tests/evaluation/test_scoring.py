@@ -173,3 +173,8 @@ def test_invalid_lengths_and_texts_are_refused(make_net):
             stream_nats(make_net(), torch.tensor(ids), batch_size=1, tgt_len=2)
     with pytest.raises(ValueError, match="the text has 7 tokens; batch_size 4 needs 2"):
         stream_nats(make_net(), torch.zeros(7), batch_size=4, tgt_len=5)
+
+
+def test_a_length_that_is_none_of_stream_nats_is_refused(make_net):
+    with pytest.raises(TypeError, match="max_tokens"):
+        stream_nats(make_net(), torch.zeros(40).long(), batch_size=2, tgt_len=5, max_tokens=20)

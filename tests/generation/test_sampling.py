@@ -93,10 +93,16 @@ def test_half_precision_logits_are_widened_before_sampling():
 def test_quantiles_depend_on_seed_row_and_length_only():
     quantile_B = draw_quantiles(5, torch.tensor([3, 3, 9]))
     assert ((quantile_B > 0) & (quantile_B <= 1)).all()
-    assert quantile_B[1:].tolist() == draw_quantiles(6, torch.tensor([3, 9])).tolist()
+    assert quantile_B[:1].tolist() == draw_quantiles(5, torch.tensor([3])).tolist()
     assert len({*quantile_B.tolist(), *draw_quantiles(5, torch.tensor([4])).tolist()}) == 4
     length_B = torch.tensor([1])
     assert torch.equal(draw_quantiles(-1, length_B), draw_quantiles(2**64 - 1, length_B))
+
+
+def test_no_two_seeds_share_a_text():
+    length_B = torch.zeros(5, dtype=torch.long)
+    quantiles = [number for seed in range(5) for number in draw_quantiles(seed, length_B).tolist()]
+    assert len({*quantiles}) == 25
 
 
 def test_quantiles_are_uniform():

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from txl_lightning import TransformerXLConfig
 from txl_lightning.data.stream import IGNORED
 from txl_lightning.model import adaptive
-from txl_lightning.model.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from txl_lightning.model.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, nats
 
 CUTOFFS = (4, 7, 15)
 KINDS = [
@@ -207,3 +207,14 @@ def test_nats_of_bfloat16_logits_are_those_of_their_float32_copy(monkeypatch, ca
     torch.testing.assert_close(nats_Y, expected_Y, rtol=0, atol=2e-6)
     torch.testing.assert_close(d_YV.float(), expected_YV, rtol=2**-6, atol=1e-6)
     assert not d_YV[target_Y == IGNORED].any()
+
+
+def test_a_second_derivative_of_the_nats_is_refused():
+    logits_YV = torch.randn(3, 5, requires_grad=True)
+    [d_YV] = torch.autograd.grad(
+        nats(lambda h_YD: h_YD, logits_YV, torch.tensor([0, 1, 2])).square().sum(),
+        logits_YV,
+        create_graph=True,
+    )
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        d_YV.sum().backward()

@@ -73,12 +73,18 @@ def test_flops_are_those_of_weights_softmax_and_attention(make_net):
     assert make_net(**SMALL, mem_len=6).config.flops_per_token(3) == expected
 
 
-@pytest.mark.parametrize("changes", [{}, {"norm": "pre", "gate": "gru"}])
+def test_flops_are_unknown_where_the_text_decides_which_clusters_are_computed(make_net):
+    assert make_net(**SMALL, cutoffs=(5,)).config.flops_per_token(3) is None
+
+
+@pytest.mark.parametrize("changes", [{}, {"norm": "pre", "gate": "gru"}, {"d_embed": 6}])
 def test_forward_of_one_token_takes_a_third_of_its_flops(make_net, changes):
     """The difference is the keys of two distances; the second one is only padding."""
     net = make_net(**SMALL, **changes, mem_len=0)
     with FlopCounterMode(display=False) as counter:
         net(torch.tensor([[3]]))
     two_distances, scores_of_the_second = 2 * 2 * 16, 2 * 4
-    expected = net.config.flops_per_token(1) / 3 + two_distances + scores_of_the_second
+    embedding = 2 * 6 * 4 * ("d_embed" in changes)
+    others = two_distances + scores_of_the_second + embedding
+    expected = net.config.flops_per_token(1) / 3 + others
     assert counter.get_total_flops() == pytest.approx(expected)

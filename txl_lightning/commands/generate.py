@@ -38,7 +38,8 @@ class TextOptions(generation.Sampling):
     num_beams: int | None = None
     """Beams of a search for the likeliest continuation, instead of sampling."""
     out_ids: Path | None = None
-    """File (.npy) for the new ids: of one sample, or a row for each."""
+    """File (.npy) for the new ids before a stop: of one sample, or a row for each, filled up with
+    -1."""
     state_file: Path | None = None
     """File for text and memory, written at the end; if it exists, its text is continued."""
     mem_len: int | None = None
@@ -195,6 +196,22 @@ class Printer:
             print(f"--- {number} ---\n{text}\n", file=self.stream)
 
 
+def save_ids(
+    path: Path, new_BL: np.ndarray, streams: Sequence[generation.StreamingDetokenizer]
+) -> None:
+    """Save the new ids of one text, or a row for each; -1 where another row is longer.
+
+    Tokens that a stop string is a part of are left out.
+    """
+    n_kept_B = [text.n_kept if text.ended else new_BL.shape[1] for text in streams]
+    is_kept_BL = np.arange(new_BL.shape[1]) < np.array(n_kept_B)[:, None]
+    ids_BL = np.where(is_kept_BL, new_BL, -1)[:, : max(n_kept_B)]
+    content = io.BytesIO()
+    # Not to a path, to which np.save would add .npy.
+    np.save(content, ids_BL if len(ids_BL) > 1 else ids_BL[0])
+    replace_file(path, lambda part: part.write_bytes(content.getvalue()))
+
+
 def print_steps(
     printer: Printer,
     steps: Iterator[DecodingState],
@@ -217,9 +234,6 @@ def print_steps(
     if state_file:
         save_state(state_file, printer.state, sha256)
     if out_ids:
-        new_BL, content = printer.state.tokens_BL[:, n_before:].cpu().numpy(), io.BytesIO()
-        # Not to a path, to which np.save would add .npy.
-        np.save(content, new_BL if len(new_BL) > 1 else new_BL[0])
-        replace_file(out_ids, lambda part: part.write_bytes(content.getvalue()))
+        save_ids(out_ids, printer.state.tokens_BL[:, n_before:].cpu().numpy(), printer.streams)
     if stopped:
         raise stopped

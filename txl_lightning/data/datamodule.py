@@ -86,7 +86,7 @@ class CorpusConfig(DataConfig, StreamConfig):
 
 
 # The explanations of all settings.
-EXPLAINED = [getdoc(kind).partition("Args:\n")[2] for kind in (DataConfig, StreamConfig)]
+EXPLAINED = [str(getdoc(kind)).partition("Args:\n")[2] for kind in (DataConfig, StreamConfig)]
 
 
 class CorpusDataModule(LightningDataModule):
@@ -100,7 +100,8 @@ class CorpusDataModule(LightningDataModule):
     """
 
     # Both configs explain their settings; help and jsonargparse show all of them.
-    __doc__ = "\n".join([cleandoc(__doc__), "\nArgs:", *EXPLAINED])
+    # Python -OO has removed them.
+    __doc__ = "\n".join([cleandoc(__doc__ or ""), "\nArgs:", *EXPLAINED])
 
     # With the parameters of CorpusConfig, which help and jsonargparse show.
     @wraps(CorpusConfig.__init__, assigned=())
@@ -206,8 +207,8 @@ class CorpusDataModule(LightningDataModule):
             sizes = f"they have {before.n_token} and {self.n_token} tokens"
             raise DataError(f"{changed}; {sizes}; pass its run's vocab.json as data.vocab")
         if changed and not self.config.allow_mismatch:
-            fix = "give the same text and vocabulary, or leave out --resume"
-            raise DataError(f"{changed}; {fix}, or --data.allow_mismatch true")
+            fix = "give the same text and vocabulary, or continue with --data.allow_mismatch true"
+            raise DataError(f"{changed}; {fix}")
         if changed:
             warnings.warn(f"{changed}; data.allow_mismatch is true", stacklevel=2)
 

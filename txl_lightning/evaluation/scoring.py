@@ -19,7 +19,7 @@ from ..data.stream import IGNORED, Segment, Stream
 from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
-from ..model import Network, Reader, eval_mode, find_device, make_reader
+from ..model import EvalSameLength, Network, Reader, eval_mode, find_device, make_reader
 from ..model.contract import AnyMemory
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 
@@ -101,7 +101,10 @@ def stream_nats(
     batch_size: int,
     tgt_len: int,
     warmup_len: int = 0,
-    **lengths: Any,
+    mem_len: int | None = None,
+    clamp_len: int | None = None,
+    same_length: EvalSameLength = None,
+    ext_len: int = 0,
 ) -> Tensor:
     """Return the nats of every scored token of a text, in input order: nats_BT.
 
@@ -112,13 +115,14 @@ def stream_nats(
 
     `tokens` are ids in one dimension, read in rows, each with an empty memory at first. The first
     token of a row is not scored; with a warm-up, only the first token of the text is not (nan).
-    `lengths` are those of `Protocol`: mem_len, clamp_len, same_length and ext_len. The model's mode
-    is restored. With enough memory, tgt_len only affects the speed.
+    All lengths are those of `Protocol`. The model's mode is restored. With enough memory, tgt_len
+    only affects the speed.
 
     Raises:
         ValueError: an invalid length or id, or fewer than two tokens for each row.
     """
-    lengths |= {"tgt_len": tgt_len, "warmup_len": warmup_len}
+    lengths = {"tgt_len": tgt_len, "warmup_len": warmup_len, "ext_len": ext_len}
+    lengths |= {"mem_len": mem_len, "clamp_len": clamp_len, "same_length": same_length}
     protocol = Protocol(batch_size=batch_size, drop_last=True, **lengths)
     ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens)
     require(ids.ndim == 1, "tokens", f"{ids.ndim} dimensions", "ids in one dimension")

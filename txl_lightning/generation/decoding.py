@@ -38,7 +38,7 @@ class Sampling:
     penalty_window: int = 64
     """Number of recent tokens that are penalized, including the prompt's."""
     seed: int | None = None
-    """Random seed; each further text uses the next number."""
+    """Random seed; each text has numbers of its own, and no other seed has them."""
 
     def __post_init__(self) -> None:
         convert_fields(self)
@@ -250,11 +250,12 @@ def invert_distribution(p_BV: Tensor, quantile_B: Tensor) -> Tensor:
 def draw_quantiles(seed: int, length_B: Tensor) -> Tensor:
     """Draw quantile_B, in (0, 1], for the next token of each row.
 
-    A counter-based generator (Philox): row r uses seed + r and its n-th token the n-th number,
-    independent of other rows and of interruptions.
+    A counter-based generator (Philox): the key is seed and row, and the n-th token uses the n-th
+    number, independent of other rows and of interruptions.
     """
+    keys = np.array([[seed % 2**64, row] for row in range(len(length_B))], dtype=np.uint64)
     quantile_B = [
-        1 - np.random.Generator(np.random.Philox(key=(seed + row) % 2**64, counter=n)).random()
-        for row, n in enumerate(length_B.tolist())
+        1 - np.random.Generator(np.random.Philox(key=key, counter=n)).random()
+        for key, n in zip(keys, length_B.tolist(), strict=True)
     ]
     return torch.tensor(quantile_B, dtype=torch.float64)

@@ -61,7 +61,11 @@ class StreamingDetokenizer:
     ) -> None:
         self.stop = [text for text in stop if text]
         self.ended = False
+        # Tokens before the stop string, once it has ended the text.
+        self.n_kept = 0
         self._withheld = ""
+        # Characters so far, and after each number of tokens.
+        self._n_character, self._ends = 0, [0]
         self._ids = deque(prefix)
         # None, from flush, ends the iterator; popping from an empty queue would raise.
         self._pieces = vocab.decode_stream(iter(self._ids.popleft, None))
@@ -70,7 +74,9 @@ class StreamingDetokenizer:
     def push(self, index: int) -> str:
         """Add a token; return the text that can no longer change."""
         self._ids.append(index)
-        return self.push_text(next(self._pieces))
+        piece = next(self._pieces)
+        self._ends.append(self._n_character + len(piece))
+        return self.push_text(piece)
 
     def flush(self) -> str:
         """End the continuation; return the withheld text."""
@@ -81,12 +87,17 @@ class StreamingDetokenizer:
         """Add text; withhold stop strings and their possible beginnings from the result."""
         if self.ended:
             return ""
+        self._n_character += len(text)
         text = self._withheld + text
         ends = [(at + len(stop), at) for stop in self.stop if (at := text.find(stop)) >= 0]
         if ends:
             # The stop string that is complete first, independent of token boundaries.
             self.ended, self._withheld = True, ""
-            return text[: min(ends)[1]]
+            at = min(ends)[1]
+            stop_at = self._n_character - len(text) + at
+            # The first token with this end: those after it print no whole character.
+            self.n_kept = self._ends.index(max(end for end in self._ends if end <= stop_at))
+            return text[:at]
         beginnings = (stop[:n] for stop in self.stop for n in range(1, len(stop)))
         cut = len(text) - max((len(part) for part in beginnings if text.endswith(part)), default=0)
         self._withheld = text[cut:]

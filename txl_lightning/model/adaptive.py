@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -238,6 +239,7 @@ class NatsByRows(torch.autograd.Function):
         return nats_Y.masked_fill_(target_Y < 0, 0)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_nats_Y: Tensor) -> tuple[Tensor, None]:
         logits_YV, target_Y = ctx.saved_tensors
         d_YV, index_Y1 = torch.empty_like(logits_YV), target_Y[:, None].clamp(min=0)

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from .. import errors
 from ..command_line import explain_value_error
-from ..files import check_folder_writable
+from ..files import check_folder_writable, dump_yaml
 from ..imports import ALLOWED
 from ..model.contract import make_config
 from ..runs.logger import RunLogger
@@ -29,9 +29,10 @@ from .callbacks.checkpointing import AtomicCheckpointIO, replace_signal_handlers
 from .callbacks.save_run import SaveRun
 from .callbacks.wandb import replace_wandb_loggers
 from .default_callbacks import make_callbacks
+from .lightning_parts import check_monitors, refuse_unusable
 from .options import RUNS, check_settings, find_net_class, make_parser, parse
 from .own_text import adopt_recipe
-from .start import Start, adopt_checkpoint, load_weights
+from .start import Start, adopt_checkpoint, check_remaining_steps, check_same_model, load_weights
 
 LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
 IMPORTABLE = ["txl_lightning", *(f"lightning.pytorch.{part}" for part in LIGHTNING_PARTS)]
@@ -61,7 +62,7 @@ class TxlCLI(LightningCLI):
         self.parser = make_parser(self.command, self.words, net_class)
         # Read them before the checkpoint's settings replace them.
         defaults = self.parser.get_defaults()
-        dump = self.parser.dump(defaults, skip_none=False, skip_validation=True)
+        dump = self.parser.dump(defaults, skip_unset=False, skip_validation=True)
         self.defaults = errors.flatten_settings(yaml.safe_load(dump))
 
     def parse_arguments(self, parser: jsonargparse.ArgumentParser, args: list[str]) -> None:
@@ -87,16 +88,35 @@ class TxlCLI(LightningCLI):
             build = (lambda _, **settings: make_config(settings)), kind, False
             parts = self.parser.instantiate(parts, instantiators=[build])
         self.model, self.datamodule = parts.model, parts.data
-        if self.ckpt_path is not None and self.ckpt_path.is_dir():
-            load_weights(self.start.checkpoint, self.model, self.datamodule)
+        self.adopt_state(self.start)
         # Its mapped tensors would keep a file on the disk that training replaces.
         del self.start
+
+    def adopt_state(self, start: Start) -> None:
+        """Load weights that begin a run; refuse another text before its folder is made."""
+        if start.checkpoint is None:
+            return
+        text = start.checkpoint.saved.get("CorpusDataModule")
+        is_same = text is not None and text["fingerprint"] == self.datamodule.store.fingerprint
+        if start.is_new_text and is_same:
+            # By another name.
+            saved, max_steps = start.checkpoint, self.config.trainer.max_steps
+            check_remaining_steps(max_steps, saved.saved, "never")
+            check_same_model(self.config.model, saved.settings, training=True)
+        if (start.is_new_text and not is_same) or self.ckpt_path.is_dir():
+            load_weights(start.checkpoint, self.model, self.datamodule)
+            self.ckpt_path = None if self.command == "fit" else self.ckpt_path
+        elif self.command == "fit" and text and not self.datamodule.config.allow_mismatch:
+            self.datamodule.load_state_dict(text)
 
     def instantiate_trainer(self) -> Trainer:
         """Make the Trainer; what Lightning refuses, and too many processes, are ValueErrors."""
         options = self.instantiate_trainer_options()
         defaults = make_callbacks(self.command, self.config, self.defaults)
         callbacks = as_list(options["callbacks"]) + defaults
+        refuse_unusable(callbacks)
+        expected = "false, because a run has loggers and checkpoints"
+        errors.require(not options["barebones"], "trainer.barebones", "true", expected)
         if not options["fast_dev_run"]:
             callbacks.append(SaveRun(self.parser, self.config))
         plugins = as_list(options["plugins"])
@@ -121,7 +141,7 @@ class TxlCLI(LightningCLI):
         others = {"data": Namespace(n_token=None), "model": Namespace(net=Namespace())}
         parts = Namespace(trainer=self.config.trainer, **others)
         try:
-            options = self.parser.instantiate_classes(parts, instantiate_groups=False)
+            options = self.parser.instantiate(parts, instantiate_groups=False)
         except ValueError as error:
             raise ValueError(explain_value_error(str(error))) from error
         return vars(options.trainer)
@@ -144,6 +164,8 @@ class TxlCLI(LightningCLI):
         return {"logger": [run_logger, *others]}
 
     def run(self) -> None:
+        if self.command == "fit":
+            check_monitors(self.trainer, self.model, self.datamodule)
         is_file = self.ckpt_path is not None and not self.ckpt_path.is_dir()
         ckpt_path = str(self.ckpt_path) if is_file else None
         # weights_only: otherwise Lightning would run code in a checkpoint that a plugin reads.
@@ -176,6 +198,7 @@ def set_up_libraries() -> None:
         config_read_mode_fsspec_enabled=False,
         docstring_parse_attribute_docstrings=True,
     )
+    jsonargparse.set_dumper("yaml", dump_yaml)
     # Importing Lightning sets the level INFO.
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)

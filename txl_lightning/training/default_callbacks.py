@@ -51,5 +51,6 @@ def make_callbacks(command: str, config: Namespace, defaults: dict[str, Any]) ->
     wandb, budget = WandbRun(probe, config.wandb, config.ckpt_path), TimeBudget(config.plan.minutes)
     callbacks = [Throughput(), budget, probe, FinalValidation(), report, wandb, *bars]
     if config.trainer.enable_checkpointing is not False:
-        callbacks += [BestCheckpoint(), LastCheckpoint(*vars(config.checkpoint).values())]
+        saving = config.checkpoint
+        callbacks += [BestCheckpoint(), LastCheckpoint(saving.every_n_steps, saving.mirror)]
     return sorted(callbacks, key=lambda each: ORDER.index(type(each)))

@@ -10,13 +10,14 @@ from lightning.pytorch.utilities import rank_zero_only
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..checkpoints.loading import check_weights, find_latest, load_data_settings
 from ..checkpoints.mirror import fetch_newer
-from ..command_line import Parser
+from ..command_line import Parser, take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.settings import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
+from ..files import load_yaml
 from ..model.config import LEARNED
 from ..model.contract import CLASS
-from ..runs.folder import VOCAB, remove_partial_files
+from ..runs.folder import CHECKPOINTS, VOCAB, find_run_folder, list_versions, remove_partial_files
 from .callbacks.checkpointing import is_validation_due
 from .callbacks.save_run import print_once
 from .callbacks.wandb import run_id_from
@@ -39,6 +40,8 @@ class Start:
     checkpoint: LoadedCheckpoint | None = None
     run_folder: Path | None = None
     wandb_id: str | None = None
+    is_new_text: bool = False
+    """The command names another text than the checkpoint's run: its weights are fine-tuned."""
 
 
 def adopt_checkpoint(
@@ -52,6 +55,8 @@ def adopt_checkpoint(
     resume: Resume = settings.resume if command == "fit" else "never"
     refuse_urls(settings.trainer, "trainer")
     root = Path(settings.trainer.default_root_dir or RUNS)
+    if resume != "never" and not settings.checkpoint.mirror and not list_versions(root):
+        refuse_moved_run(words, root)
     checkpoint = find_start(resume, settings.ckpt_path, root, settings.checkpoint.mirror)
     if checkpoint is None:
         if command != "fit":
@@ -63,7 +68,9 @@ def adopt_checkpoint(
     # n_token comes from the text; that kernel was the fastest on the machine that trained it.
     for key in ("n_token",) if net_class else ("n_token", "kernel"):
         defaults.pop(f"model.net.{key}", None)
-    if (vocab := path / VOCAB).is_file():
+    is_new_text = command == "fit" and resume == "never" and names_new_text(settings.data, path)
+    vocab = (find_run_folder(path) if is_new_text else path) / VOCAB
+    if vocab.is_file():
         defaults["data.vocab"] = str(vocab)
     if command != "fit":
         defaults |= find_text_settings(path, settings.data, words)
@@ -76,11 +83,13 @@ def adopt_checkpoint(
         reason = f"it has a setting that this release does not know ({error})"
         raise CheckpointError(f"ckpt_path: {path}: {reason}") from error
     settings = parse(parser, words)
-    if command == "fit":
+    is_new_text = is_new_text and not settings.data.allow_mismatch
+    continues = command == "fit" and not is_new_text
+    if continues:
         check_remaining_steps(settings.trainer.max_steps, checkpoint.saved, resume)
-    check_same_model(settings.model, saved, training=command == "fit")
+    check_same_model(settings.model, saved, training=continues)
     if resume == "never":
-        return parser, settings, Start(checkpoint)
+        return parser, settings, Start(checkpoint, is_new_text=is_new_text)
     return parser, settings, Start(checkpoint, checkpoint.run_folder, run_id_from(checkpoint.saved))
 
 
@@ -122,6 +131,29 @@ def find_text_settings(path: Path, data: Namespace, words: list[str]) -> dict[st
     return flatten_settings({name: settings[name] for name in names}, "data.")
 
 
+def names_new_text(data: Namespace, path: Path) -> bool:
+    """Return True if the settings name a text, and another one than the checkpoint's run."""
+    saved = load_data_settings(path)
+    given, before = [[each.get(name) for name in TEXTS] for each in (data.as_dict(), saved)]
+    default = [getattr(DataConfig, name) for name in TEXTS]
+    return bool(saved) and given not in (default, before)
+
+
+def refuse_moved_run(words: list[str], root: Path) -> None:
+    """Refuse to start anew where a config is of a run that is not in its own folder of runs."""
+    for config in take_option(words, "-c", "--config")[0]:
+        folder = Path(config).absolute().parent
+        if not (folder / CHECKPOINTS).is_dir() or folder.parent.resolve() == root.resolve():
+            continue
+        settings = load_yaml(Path(config).read_text(encoding="utf-8"))
+        if settings["trainer"]["default_root_dir"] == str(root):
+            where = f"{config} is of a run in {folder.parent}"
+            raise CheckpointError(
+                f"resume: nothing under {root}; {where}: "
+                f"give --trainer.default_root_dir {folder.parent}"
+            )
+
+
 def check_remaining_steps(max_steps: int, checkpoint: dict[str, Any], resume: Resume) -> None:
     """Exit if a resumed run is complete; refuse a checkpoint with more steps than max_steps."""
     step = checkpoint.get("global_step", 0)
@@ -161,3 +193,6 @@ def load_weights(source: LoadedCheckpoint, model: LanguageModel, data: CorpusDat
         sizes = f"{data.n_token} tokens are not the {n_token} of the weights"
         raise DataError(f"data.vocab: {sizes}; give the vocabulary that it was trained with")
     model.net.load_state_dict(source.weights)
+    if not source.path.is_dir():
+        new = "a new optimizer and step 0; --data.allow_mismatch true would continue instead"
+        print_once(f"fine-tuning on {data.config.name}: weights of {source.path}, {new}")

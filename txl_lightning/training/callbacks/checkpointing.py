@@ -40,6 +40,7 @@ from ...runs.folder import BEST, CHECKPOINTS, LAST, run_folder
 from ...runs.logger import RunLogger
 from ...signals import EXIT, PendingSignals, handle_signals, is_child, print_message
 from . import LanguageModel
+from .early_stopping import has_stopped, keep_patience
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -121,6 +122,7 @@ class LastCheckpoint(Checkpoint):
         self.validation_due = state_dict["validation_due"]
 
     def on_load_checkpoint(self, trainer: Trainer, _: LanguageModel, checkpoint: dict) -> None:
+        keep_patience(trainer.early_stopping_callbacks, checkpoint)
         step = checkpoint["global_step"]
         if is_validation_due(checkpoint) and 0 <= trainer.max_steps <= step:
             # Lightning does not start training without a step to take.
@@ -151,8 +153,8 @@ class LastCheckpoint(Checkpoint):
             trainer.fit_loop.epoch_loop.max_steps = trainer.global_step
             self.only_validates = False
         # A run that was killed after EarlyStopping had ended it takes no further step.
-        if any(each.stopping_reason.value for each in trainer.early_stopping_callbacks):
-            module.print("EarlyStopping has ended this run")
+        if any(has_stopped(each) for each in trainer.early_stopping_callbacks):
+            module.print("EarlyStopping has ended this run; a larger patience would continue it")
             trainer.should_stop = True
 
     def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:

@@ -45,7 +45,7 @@ class SaveRun(Callback):
         # Not earlier: a setting that the network refuses must not replace those of a resumed run.
         folder = run_folder(trainer)  # asked of all ranks together
         if trainer.is_global_zero:
-            self.parser.save(self.settings, folder / CONFIG, skip_none=False, overwrite=True)
+            self.parser.save(self.settings, folder / CONFIG, skip_unset=False, overwrite=True)
             settings = yaml.safe_load(self.parser.dump(self.settings, skip_unset=False))
             for logger in wandb_loggers(trainer):
                 logger.update_config(settings)

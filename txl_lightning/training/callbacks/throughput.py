@@ -26,7 +26,8 @@ class Throughput(Callback):
     """Log tokens and model FLOPs per second of all devices, validations excluded.
 
     Also logged: train/mfu, the fraction of the devices' bfloat16 peak, where that is known; and
-    train/seconds, the time of the whole run, resumed parts and validations included.
+    train/seconds, the time of the whole run, resumed parts and validations included. FLOPs need a
+    softmax over the whole vocabulary: with cutoffs, they and mfu are not logged.
     """
 
     def __init__(self) -> None:
@@ -51,8 +52,9 @@ class Throughput(Callback):
         self.pause()
         rate = self.tokens / max(self.seconds, 1e-9)
         values = {"tokens_per_second": rate}
-        if count_flops := getattr(module.net.config, "flops_per_token", None):
-            values["model_flops_per_second"] = flops = rate * count_flops(batch.new_len)
+        count_flops = getattr(module.net.config, "flops_per_token", lambda _: None)
+        if (flops_per_token := count_flops(batch.new_len)) is not None:
+            values["model_flops_per_second"] = flops = rate * flops_per_token
             if peak := peak_flops(trainer.strategy.root_device):
                 values["mfu"] = flops / (peak * trainer.world_size)
         values["seconds"] = time.monotonic() - self.run_started_at

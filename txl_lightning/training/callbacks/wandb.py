@@ -21,12 +21,14 @@ from ... import __version__
 from ...checkpoints.saving import manifest_path, read_manifest
 from ...data.datamodule import CorpusDataModule
 from ...errors import NonFiniteError, convert_fields, format_line, require
+from ...files import check_folder_writable
 from ...machine import commit
 from ...runs.folder import BEST, CHECKPOINTS, CONFIG, LAST, find_run_folder, run_folder
 from ...runs.wandb_api import PREFIX
 from ...signals import EXIT
 from . import LanguageModel
 from .validation_probe import ValidationProbe
+from .wandb_settings import check_wandb_settings
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,10 @@ class OfflineFallbackWandbLogger(WandbLogger):
         options.setdefault("project", os.environ.get("WANDB_PROJECT", "txl_lightning"))
         folder = options.get("save_dir", options.get("dir", "."))
         options["save_dir"] = os.environ.get("WANDB_DIR", root) if folder == "." else folder
+        if options["save_dir"] == os.environ.get("WANDB_DIR"):
+            check_folder_writable("WANDB_DIR", options["save_dir"])
         options.setdefault("id", run_id)
+        check_wandb_settings(options)
         # Seconds; with W&B's own 90, a run without a network would wait too long.
         os.environ.setdefault("WANDB_INIT_TIMEOUT", "20")
         super().__init__(**options)
@@ -83,7 +88,10 @@ class OfflineFallbackWandbLogger(WandbLogger):
                 raise ValueError(f"wandb.required: {message}") from error
             rank_zero_warn(f"{message}; this run goes on offline")
             self._wandb_init["mode"] = "offline"
+        try:
             return super().experiment
+        except wandb.errors.Error as error:
+            raise ValueError(f"trainer.logger: W&B: {format_line(str(error))}") from error
 
     @rank_zero_only
     def log_hyperparams(self, params: Any) -> None:

@@ -1,0 +1,76 @@
+"""A run's weights on another text, a run that was moved, and one that EarlyStopping has ended."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from txl_lightning.checkpoints import load_checkpoint
+
+
+@pytest.fixture
+def other_text(tmp_path) -> Path:
+    path = tmp_path / "other.txt"
+    path.write_text("to be or not to be, that is the question\n" * 99)
+    return path
+
+
+@pytest.fixture
+def fine_tune(sizes, other_text, tmp_path):
+    """Options of fit on the other text, in a folder of runs of its own."""
+    where = [f"--data.path={other_text}", f"--data.data_dir={tmp_path / 'data'}"]
+    return ["fit", *sizes, *where, f"--trainer.default_root_dir={tmp_path / 'tuned'}"]
+
+
+def test_a_run_is_fine_tuned_on_another_text_from_step_0(accepted, run_folder, fine_tune, tmp_path):
+    few = ["--trainer.max_steps=1", "--model.optim.lr=1e-9", "--model.optim.schedule=constant"]
+    said = accepted(*fine_tune, f"--ckpt_path={run_folder}", *few).err
+    assert "other.txt: weights of" in said
+    new = load_checkpoint(tmp_path / "tuned" / "version_0" / "checkpoints" / "last.ckpt")
+    assert new.saved["global_step"] == 1
+    before = load_checkpoint(run_folder)
+    assert new.load_vocabulary().to_json() == before.load_vocabulary().to_json()
+    for name, weight in before.weights.items():
+        torch.testing.assert_close(new.weights[name], weight, atol=1e-6, rtol=0)
+
+
+def test_another_vocabulary_is_refused_before_a_folder_is_made(
+    refused, run_folder, fine_tune, tmp_path
+):
+    code, line = refused(*fine_tune, f"--ckpt_path={run_folder}", "--data.vocab=characters")
+    assert (code, "data.vocab: the checkpoint's is" in line) == (3, True)
+    assert "--resume" not in line
+    assert not list((tmp_path / "tuned").glob("version_*"))
+
+
+def test_a_renamed_text_continues_its_run(accepted, run_folder, sizes, text_file, tmp_path):
+    where = [f"--data.data_dir={tmp_path / 'data'}", f"--trainer.default_root_dir={tmp_path / 'r'}"]
+    renamed = shutil.copy(text_file, tmp_path / "renamed.txt")
+    options = [*sizes, f"--data.path={renamed}", *where, "--trainer.max_steps=6"]
+    said = accepted("fit", *options, f"--ckpt_path={run_folder}").err
+    assert "fine-tuning" not in said
+    last = load_checkpoint(tmp_path / "r" / "version_0" / "checkpoints" / "last.ckpt")
+    assert last.saved["global_step"] == 6
+
+
+def test_a_moved_run_is_not_started_anew_in_its_old_place(refused, accepted, small, tmp_path):
+    accepted("fit", *small, f"--trainer.default_root_dir={tmp_path / 'old'}")
+    shutil.move(tmp_path / "old", tmp_path / "new")
+    config = tmp_path / "new" / "version_0" / "config.yaml"
+    code, line = refused("fit", f"--config={config}", "--resume=auto")
+    assert (code, line.endswith("give --trainer.default_root_dir new")) == (4, True), line
+    assert not (tmp_path / "old").exists()
+
+
+def test_a_larger_patience_continues_a_run_that_early_stopping_has_ended(accepted, small, tmp_path):
+    stopping = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val/nats"]
+    stopping += ["--trainer.callbacks.min_delta=9", "--trainer.val_check_interval=2"]
+    options = [*small, *stopping, "--trainer.max_steps=30", "--resume=auto"]
+    options.append(f"--trainer.default_root_dir={tmp_path / 'runs'}")
+    steps = []
+    for patience in (1, 1, 3):
+        accepted("fit", *options, f"--trainer.callbacks.patience={patience}")
+        path = tmp_path / "runs" / "version_0" / "checkpoints" / "last.ckpt"
+        steps.append(load_checkpoint(path).saved["global_step"])
+    assert steps == [4, 4, 8]
