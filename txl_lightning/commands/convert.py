@@ -13,7 +13,6 @@ from typing import Literal
 from ..checkpoints import save_folder
 from ..checkpoints.contents import load_json
 from ..convert import load_any_checkpoint, save_huggingface
-from ..errors import require
 from ..files import explain_write_errors, flush_to_disk, local_path
 from ..model.contract import require_transformer_xl
 from ..progress import show_progress
@@ -47,9 +46,9 @@ def convert_command(
             vocab.json; a Hugging Face tokenizer.json; or bytes. Left out, the checkpoint's own.
     """
     if out is None:
-        raise ValueError("out: missing; expected the folder to write")
+        raise ValueError("--out is missing; expected the folder to write")
     folder = local_path("out", out)
-    require(is_fillable(folder), "out", out, "new, or an empty folder")
+    require_fillable(folder)
     with show_progress("convert", 2, in_bytes=False) as advance:
         model, vocabulary, ours = load_any_checkpoint(source, args, vocab)
         require_transformer_xl(model, "source", source)
@@ -76,11 +75,14 @@ def convert_command(
     print(f"to publish it, add a licence to {folder / CARD}, and: hf upload {target}")
 
 
-def is_fillable(folder: Path) -> bool:
-    """Return True for a new folder, an empty one, and one that `fill_folder` did not complete."""
+def require_fillable(folder: Path) -> None:
+    """Refuse a file, and a folder with files of others than an interrupted `fill_folder`."""
     names = os.listdir(folder) if folder.is_dir() else []
     is_unfinished = any(name.startswith(UNFINISHED) for name in names)
-    return is_unfinished or not (names or folder.is_file())
+    if folder.is_file():
+        raise ValueError(f"out: {folder} is a file; give a new or empty folder")
+    if names and not is_unfinished:
+        raise ValueError(f"out: folder {folder} is not empty; give a new or empty folder")
 
 
 def fill_folder(folder: Path, fill: Callable[[Path], object]) -> None:
