@@ -186,7 +186,10 @@ BOMB = "a0: &a0 [x, x]\n" + LINE.join(  # with aliases expanded, 10^11 times as 
     f"a{level}: &a{level} [{COMMA.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 12)
 )
 WRONG_SETTINGS = [
-    ("--model.net.n_layr=3", "unknown option --model.net.n_layr; did you mean --model.net.n_layer?"),
+    (
+        "--model.net.n_layr=3",
+        "unknown option --model.net.n_layr; did you mean --model.net.n_layer?",
+    ),
     ("--model.net.n_layer=two", "model.net.n_layer: invalid two; expected a whole"),
     ("--model.net.norm=mid", "model.net.norm: invalid mid; expected post, pre or pre_kv"),
     ("--model.net.d_model=9", "model.net.d_model: invalid 9; expected an even"),
