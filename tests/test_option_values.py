@@ -171,6 +171,7 @@ def test_an_empty_section_changes_nothing(parse_fit, tmp_path, text):
         ("- a", 'invalid ["a"]; expected settings by name'),
         ("a text", "invalid a text; expected settings by name"),
         ("data: {path: a}\n\ndata: {path: b}", "data: given in line 1, and again in line 3"),
+        ("data.path: a\ndata: {path: b}", "data.path: given twice, by this name and in a section"),
         ("model: {optim: {lr: 1, lr: 2}}", "lr: given in line 1, and again in line 1"),
         ("trainer: {max_time: 1:00:00:00}", 'expected a duration as "DD:HH:MM:SS", with quotes'),
     ],
@@ -190,6 +191,7 @@ def test_a_wrong_section_is_refused_in_one_line(parse_fit, tmp_path, text, messa
         ("--n_layr=3", "unknown option --n_layr; did you mean --model.net.n_layer?"),
         ("--lr=3", "unknown option --lr; did you mean --model.optim.lr?"),
         ("--trainer.max_step=3", "unknown option --trainer.max_step; did you mean --trainer.max_s"),
+        ("--data.path", "--data.path: a value is missing"),
         ("--model=3", "model: invalid 3; expected settings by name, or a YAML file with them"),
         ("--model.net=MyNet", "model.net: invalid MyNet; expected package.Class, with --allow_im"),
         ("--config=nope", "config: invalid nope; expected a file, or a name that `txl-lightning"),
@@ -198,6 +200,34 @@ def test_a_wrong_section_is_refused_in_one_line(parse_fit, tmp_path, text, messa
 def test_a_wrong_option_says_what_is_expected(parse_fit, word, message):
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         parse_fit(word)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            "monitr=3",
+            "trainer.callbacks.monitr: unknown key; did you mean trainer.callbacks.monitor?",
+        ),
+        ("patience=x", "trainer.callbacks: EarlyStopping: patience: invalid x; expected a whole"),
+        (
+            "patience=3",
+            "trainer.callbacks: EarlyStopping: the following arguments are requ",
+        ),
+    ],
+)
+def test_a_wrong_option_of_a_class_names_the_class_or_the_key(parse_fit, option, message):
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        parse_fit("--trainer.callbacks+=EarlyStopping", f"--trainer.callbacks.{option}")
+
+
+@pytest.mark.parametrize("options", ["[3]", "3", "text"])
+def test_settings_of_a_class_that_are_no_mapping_are_refused(parse_fit, tmp_path, options):
+    text = f"trainer: {{logger: {{class_path: CSVLogger, init_args: {options}}}}}"
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"trainer\.logger: .*expected") as error:
+        parse_fit(f"--config={tmp_path}/a.yaml")
+    assert INTERNALS.search(str(error.value)) is None
 
 
 FUNCTIONS = [name for name, each in COMMANDS.items() if not isinstance(each, TrainerCommand)]

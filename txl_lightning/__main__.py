@@ -190,7 +190,7 @@ def underscore_names(words: list[str]) -> list[str]:
 
 def underscore_name(word: str) -> str:
     name, sign, value = word.partition("=")
-    return "--" + name[2:].replace("-", "_") + sign + value if is_option(word) else word
+    return name[:2] + name[2:].replace("-", "_") + sign + value if is_option(word) else word
 
 
 def join_lists(words: list[str]) -> list[str]:

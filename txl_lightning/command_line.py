@@ -14,7 +14,7 @@ import jsonargparse
 import yaml
 from jsonargparse import ActionConfigFile, ArgumentParser, DefaultHelpFormatter, Namespace
 
-from .errors import prefix_errors, require, shorten
+from .errors import flatten_settings, prefix_errors, require, shorten
 from .files import find_config
 from .option_errors import explain_error
 from .option_values import TypedOption, ValueOption, format_value
@@ -203,7 +203,15 @@ class Parser(ArgumentParser):
         return self._apply_actions(settings, prev_cfg=prev_cfg)
 
     def drop_empty_sections(self, settings: dict[str, Any]) -> None:
-        """Remove sections without content; a list or a number in place of one is a TypeError."""
+        """Remove sections without content; a list or a number in place of one is a TypeError, and
+        so is a setting that is given as `data.path: a.txt` and in its section."""
+        nested = flatten_settings({k: v for k, v in settings.items() if "." not in str(k)})
+        for key in settings.keys() & nested.keys():
+            if "." in str(key):
+                raise TypeError(f"{key}: given twice, by this name and in a section")
+        for key in settings.keys() & self.groups.keys():
+            if settings[key] is None:
+                del settings[key]
         for key in sorted(self.groups, key=lambda key: key.count(".")):
             *above, name = key.split(".")
             parent: Any = settings

@@ -131,7 +131,11 @@ class YamlLoader(yaml.SafeLoader):
             if isinstance(key, Hashable) and key in lines:
                 raise yaml.YAMLError(f"{key}: given in line {lines[key]}, and again in line {line}")
             lines |= {key: line} if isinstance(key, Hashable) else {}
-        return super().construct_mapping(node, deep)
+        settings = super().construct_mapping(node, deep)
+        # A class with an empty section is one without settings.
+        if "class_path" in settings and settings.get("init_args", ...) is None:
+            del settings["init_args"]
+        return settings
 
 
 def load_yaml(text: str | bytes) -> Any:

@@ -1,6 +1,7 @@
 """Messages of jsonargparse as one line: option or key, value, and what is expected."""
 
 import difflib
+import inspect
 import re
 import sys
 from collections.abc import Iterable
@@ -13,14 +14,19 @@ UNKNOWN_OPTION = re.compile(
     r"unrecognized arguments: (?:\S+ )*?--([\w.+-]+)|"
     r"(?:Group '([\w.]+)' does not accept o|O)ption '([\w.]+)'"
 )
+UNKNOWN_CLASS_OPTION = re.compile(
+    r'Parser key "([\w.]+)".*?class_path \'([\w.]+)\.(\w+)\':\s+Option \'([\w.]+)\' is not', re.S
+)
+MISSING_VALUE = re.compile(r"argument (-[\w.-]+)\S*: expected (?:one|at least one) argument")
 # A value that `ValueOption` refuses, and a class or a group that jsonargparse refuses.
 INVALID_VALUE = re.compile(r'Parser key "[\w.]+": ([\w.]+: invalid .*)', re.DOTALL)
 INVALID_CLASS = re.compile(
     r'Parser key "([\w.]+)".*?Subtypes: \[(.*?)\n.*Given value: (.*)', re.DOTALL
 )
 INVALID_GROUP = re.compile(
-    r'.*Parser key "([\w.]+)":\s+(?:- )?Unable to load config ([^\n]*)', re.S
+    r""".*Parser key "([\w.]+)":\s+(?:- )?Unable to load config ['"]?(.*?)['"]?(?:\n|$)""", re.S
 )
+NO_SETTINGS = re.compile(r"'\w+' object has no attribute 'keys'")
 INTERNALS = re.compile(r"Parser key \"([\w.]+)\":|Subtypes: .*|NSKeyError: |Namespace\(.*\)", re.S)
 # Among the reasons, a name that is no class; in a list of types, the classes of packages.
 UNKNOWN_CLASS = re.compile(r"Expected a dot import path string: ([A-Z]\w*)")
@@ -35,6 +41,10 @@ CLASS_ERROR = re.compile(
 
 def explain_error(message: str, names: Iterable[str]) -> str:
     """Return a message of jsonargparse in one line; an unknown name with the nearest of `names`."""
+    if match := UNKNOWN_CLASS_OPTION.match(message):
+        key, module, name, option = match.groups()
+        own = inspect.signature(getattr(sys.modules.get(module), name, object)).parameters
+        return suggest_key(f"{key}.{option}", [f"{key}.{each}" for each in own])
     if match := UNKNOWN_OPTION.search(message):
         option, *parts = match.groups()
         if option:
@@ -47,6 +57,7 @@ def explain_value_error(message: str) -> str:
     """Return jsonargparse's message about a value in one line: KEY: invalid VALUE; expected ..."""
     if match := CLASS_ERROR.search(message):
         class_name, reason = match.groups()
+        reason = NO_SETTINGS.sub("init_args: invalid; expected settings by name", reason)
         if refused := re.match(r"Importing '([\w.]+)' is not allowed", reason):
             package = refused[1].partition(".")[0]
             reason = REFUSED.format(refused[1], package)
@@ -62,11 +73,13 @@ def explain_value_error(message: str) -> str:
             return f"{key}: {name[1]}: no such class; did you mean {near}?"
         classes = ", ".join(dict.fromkeys(name for _, name in CLASS.findall(types)))
         return f"{key}: invalid {shorten(value.strip())}; expected {classes or 'settings by name'}"
+    if match := MISSING_VALUE.match(message):
+        return f"{match[1]}: a value is missing"
     if match := INVALID_GROUP.match(message):
         key, value = match.groups()
         own = "package.Class, with --allow_imports package" if key == "model.net" else ""
         expected = own or "settings by name, or a YAML file with them"
-        return f"{key}: invalid {shorten(value.strip(chr(39) + chr(34)))}; expected {expected}"
+        return f"{key}: invalid {shorten(value)}; expected {expected}"
     return " ".join(INTERNALS.sub(r"\1", message).split())
 
 

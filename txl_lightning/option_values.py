@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -21,13 +21,22 @@ NestedArg = jsonargparse._util.NestedArg
 
 PATHS = {
     *("args", "candidates", "ckpt_path", "config", "data_dir", "default_root_dir", "dir"),
-    *("dirpath", "ids", "out", "out_ids", "path", "per_token", "prompt_file", "prompt_ids"),
+    *(
+        "dirpath",
+        "ids",
+        "mirror",
+        "out",
+        "out_ids",
+        "path",
+        "per_token",
+        "prompt_file",
+        "prompt_ids",
+    ),
     *("prompts", "root_dir", "save_dir", "state_file", "store", "vocab"),
 }
 """Last parts of the names of options for a path; positional arguments are paths too."""
 ALWAYS_TEXT = {"context", "prompt"}
 """Options for text to read, where `null` is a word like any other."""
-TEXT_TYPES = {str, type(None), os.PathLike}
 PLAIN_MODULES = ("builtins", "datetime", "os", "pathlib")
 """Modules of the types whose values are no settings of a class."""
 
@@ -105,20 +114,21 @@ def list_types(kind: Any) -> list[Any]:
 
 
 def is_text(kind: Any) -> bool:
-    """Return True for texts, paths, choices, null and lists of texts, which need no YAML."""
-    return all(
-        each in TEXT_TYPES
-        or get_origin(each) in (Literal, os.PathLike)
-        or (isinstance(each, type) and issubclass(each, os.PathLike))
-        or is_text_list(each)
-        for each in list_types(kind)
-    )
+    """Return True for texts, paths and choices, and null or a list of texts besides: no YAML."""
+    words = [each for each in list_types(kind) if is_word(each)]
+    others = [each for each in list_types(kind) if not is_word(each)]
+    return bool(words) and all(each is type(None) or is_text_list(each) for each in others)
+
+
+def is_word(kind: Any) -> bool:
+    is_class = isinstance(kind, type) and issubclass(kind, str | os.PathLike)
+    return is_class or get_origin(kind) in (Literal, os.PathLike)
 
 
 def is_text_list(kind: Any) -> bool:
     origin, items = get_origin(kind), get_args(kind)
     is_list = isinstance(origin, type) and issubclass(origin, Iterable)
-    return is_list and items[:1] == (str,) and issubclass(origin, Sequence | Iterable)
+    return is_list and items[:1] == (str,)
 
 
 def is_path(option: TypedOption) -> bool:
