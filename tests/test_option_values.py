@@ -80,6 +80,8 @@ def test_null_leaves_an_option_out_but_is_a_word_of_a_prompt(parse_words, parse_
     assert [settings[k] for k in ("prompt", "mem_len", "prompt_file")] == ["null", None, None]
     assert parse_words("score", "RUN", "--context", "null")["context"] == "null"
     assert parse_fit("--data.path=null").data.path is None
+    logger = ["--trainer.logger=CSVLogger", "--trainer.logger.version=null"]
+    assert parse_fit(*logger).trainer.logger.init_args.version is None
 
 
 @pytest.mark.parametrize("word", ["~", "#5", "Null"])
@@ -137,6 +139,7 @@ def test_a_config_is_found_in_the_home_folder(parse_fit, tmp_path, monkeypatch):
 def test_a_whole_number_may_be_written_as_a_float(parse_words, parse_fit, tmp_path):
     (tmp_path / "a.yaml").write_text("trainer: {max_steps: 1e3}\ndata: {batch_size: 4.0}")
     settings = parse_fit(f"--config={tmp_path}/a.yaml", "--data.tgt_len=1e1")
+    assert parse_fit("--model.net.cutoffs=[1e2, 200.0]").model.net.cutoffs == (100, 200)
     found = settings.trainer.max_steps, settings.data.batch_size, settings.data.tgt_len
     assert (found, [*map(type, found)]) == ((1000, 4, 10), [int] * 3)
     assert parse_words("speed", "x", "--lengths", "1e2", "3.0")["lengths"] == [100, 3]

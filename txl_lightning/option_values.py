@@ -1,7 +1,6 @@
 """Values of options: texts as they are given, paths with their home folder, and plain refusals."""
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterable
@@ -21,18 +20,8 @@ NestedArg = jsonargparse._util.NestedArg
 
 PATHS = {
     *("args", "candidates", "ckpt_path", "config", "data_dir", "default_root_dir", "dir"),
-    *(
-        "dirpath",
-        "ids",
-        "mirror",
-        "out",
-        "out_ids",
-        "path",
-        "per_token",
-        "prompt_file",
-        "prompt_ids",
-    ),
-    *("prompts", "root_dir", "save_dir", "state_file", "store", "vocab"),
+    *("dirpath", "ids", "mirror", "out", "out_ids", "path", "per_token", "prompt_file"),
+    *("prompt_ids", "prompts", "root_dir", "save_dir", "state_file", "store", "vocab"),
 }
 """Last parts of the names of options for a path; positional arguments are paths too."""
 ALWAYS_TEXT = {"context", "prompt"}
@@ -49,7 +38,8 @@ class ValueOption(TypedOption):
     """An option whose value from the command line is YAML only if its type has no text."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        if len(args) == 4 and isinstance(args[2], str):
+        # With arguments it is called for a word; --trainer.logger.name is read by the logger's own.
+        if args and isinstance(args[2], str) and args[3] in (None, *self.option_strings):
             args = (*args[:2], self.read_word(args[2]), args[3])
         return super().__call__(*args, **options)
 
@@ -159,12 +149,13 @@ def make_whole(value: Any, kind: Any) -> Any:
         return value
     if isinstance(value, list | tuple):
         return type(value)(make_whole(each, kind) for each in value)
-    with suppress(ValueError, OverflowError):
-        is_number = isinstance(value, float) or (
-            isinstance(value, str) and re.search("[.eE]", value)
-        )
-        if is_number and math.isfinite(float(value)) and float(value).is_integer():
-            return int(float(value))
+    if isinstance(value, str) and value.startswith("["):
+        with suppress(yaml.YAMLError, ValueError):
+            return make_whole(yaml.load(value, YamlLoader), kind)
+    if isinstance(value, float) or (isinstance(value, str) and re.search("[.eE]", value)):
+        with suppress(ValueError):
+            number = float(value)
+            return int(number) if number.is_integer() else value
     return value
 
 
@@ -183,4 +174,4 @@ def format_value(value: Any) -> str:
     if isinstance(value, float):
         # A number that JSON lacks has YAML's name.
         return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}.get(str(value), str(value))
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)

@@ -76,13 +76,16 @@ def convert_command(
 
 
 def require_fillable(folder: Path) -> None:
-    """Refuse a file, and a folder with files of others than an interrupted `fill_folder`."""
+    if not is_fillable(folder):
+        kind = "is a file" if folder.is_file() else "is not empty"
+        raise ValueError(f"out: {folder} {kind}; give a new or empty folder")
+
+
+def is_fillable(folder: Path) -> bool:
+    """Return True for a new folder, an empty one, and one that `fill_folder` did not complete."""
     names = os.listdir(folder) if folder.is_dir() else []
     is_unfinished = any(name.startswith(UNFINISHED) for name in names)
-    if folder.is_file():
-        raise ValueError(f"out: {folder} is a file; give a new or empty folder")
-    if names and not is_unfinished:
-        raise ValueError(f"out: folder {folder} is not empty; give a new or empty folder")
+    return is_unfinished or not (names or folder.is_file())
 
 
 def fill_folder(folder: Path, fill: Callable[[Path], object]) -> None:
