@@ -82,12 +82,15 @@ def test_null_leaves_an_option_out_but_is_a_word_of_a_prompt(parse_words, parse_
     assert parse_fit("--data.path=null").data.path is None
     logger = ["--trainer.logger=CSVLogger", "--trainer.logger.version=null"]
     assert parse_fit(*logger).trainer.logger.init_args.version is None
+    callback = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.filename=null"]
+    assert parse_fit(*callback).trainer.callbacks[0].init_args.filename is None
 
 
 @pytest.mark.parametrize("word", ["~", "#5", "Null"])
-def test_another_spelling_of_null_is_no_number(parse_words, word):
-    with pytest.raises(entry.jsonargparse.ArgumentError, match="mem_len: invalid"):
-        parse_words("generate", "RUN", f"--mem_len={word}")
+def test_another_spelling_of_null_is_neither_a_number_nor_a_choice(parse_words, word):
+    for name in ("mem_len", "device"):
+        with pytest.raises(entry.jsonargparse.ArgumentError, match=f"{name}: invalid"):
+            parse_words("generate", "RUN", f"--{name}={word}")
 
 
 def test_a_list_of_texts_is_json_or_several_words(parse_words, parse_fit):
@@ -195,6 +198,10 @@ def test_a_wrong_section_is_refused_in_one_line(parse_fit, tmp_path, text, messa
         ("--lr=3", "unknown option --lr; did you mean --model.optim.lr?"),
         ("--trainer.max_step=3", "unknown option --trainer.max_step; did you mean --trainer.max_s"),
         ("--data.path", "--data.path: a value is missing"),
+        ("--trainer.precision=~", "trainer.precision: invalid ~; expected 64, 32, 16"),
+        ("--trainer.logger=~", "trainer.logger: invalid ~; expected Logger"),
+        ("--trainer={max_steps:", "trainer: invalid {max_steps:; expected settings by name"),
+        ("--config=.", "config: invalid .; expected a file"),
         ("--model=3", "model: invalid 3; expected settings by name, or a YAML file with them"),
         ("--model.net=MyNet", "model.net: invalid MyNet; expected package.Class, with --allow_im"),
         ("--config=nope", "config: invalid nope; expected a file, or a name that `txl-lightning"),

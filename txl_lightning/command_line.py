@@ -237,6 +237,7 @@ class ConfigOption(ActionConfigFile):
         path = find_config(value)
         # A long text is YAML, as a mapping with braces or over several lines.
         is_name = not os.path.lexists(path) and not re.search(r"[:{\[\n]", path)
+        is_name = is_name or os.path.isdir(path)
         expected = f"a file, or a name that `{PROGRAM} configs` lists"
         require(not is_name, "config", value, expected)
         with prefix_errors(shorten(value), ": "):

@@ -26,6 +26,7 @@ INVALID_CLASS = re.compile(
 INVALID_GROUP = re.compile(
     r""".*Parser key "([\w.]+)":\s+(?:- )?Unable to load config ['"]?(.*?)['"]?(?:\n|$)""", re.S
 )
+NESTED = re.compile(r"Problem with given class_path|: invalid |Subtypes: ")
 NO_SETTINGS = re.compile(r"'\w+' object has no attribute 'keys'")
 INTERNALS = re.compile(r"Parser key \"([\w.]+)\":|Subtypes: .*|NSKeyError: |Namespace\(.*\)", re.S)
 # Among the reasons, a name that is no class; in a list of types, the classes of packages.
@@ -55,6 +56,11 @@ def explain_error(message: str, names: Iterable[str]) -> str:
 
 def explain_value_error(message: str) -> str:
     """Return jsonargparse's message about a value in one line: KEY: invalid VALUE; expected ..."""
+    if (match := INVALID_GROUP.match(message)) and not NESTED.search(message):
+        key, value = match.groups()
+        own = "package.Class, with --allow_imports package" if key == "model.net" else ""
+        expected = own or "settings by name, or a YAML file with them"
+        return f"{key}: invalid {shorten(value)}; expected {expected}"
     if match := CLASS_ERROR.search(message):
         class_name, reason = match.groups()
         reason = NO_SETTINGS.sub("init_args: invalid; expected settings by name", reason)
@@ -75,11 +81,6 @@ def explain_value_error(message: str) -> str:
         return f"{key}: invalid {shorten(value.strip())}; expected {classes or 'settings by name'}"
     if match := MISSING_VALUE.match(message):
         return f"{match[1]}: a value is missing"
-    if match := INVALID_GROUP.match(message):
-        key, value = match.groups()
-        own = "package.Class, with --allow_imports package" if key == "model.net" else ""
-        expected = own or "settings by name, or a YAML file with them"
-        return f"{key}: invalid {shorten(value)}; expected {expected}"
     return " ".join(INTERNALS.sub(r"\1", message).split())
 
 

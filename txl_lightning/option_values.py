@@ -74,26 +74,32 @@ class ValueOption(TypedOption):
             if isinstance(value, NestedArg) or has_class(self._typehint):
                 # Of a class, jsonargparse says which of its settings is wrong.
                 raise
-            shown = value if isinstance(value, str) else format_value(value)
-            refusal = invalid(self.dest, shown, describe_type(self._typehint))
-            raise TypeError(f'Parser key "{self.dest}": {refusal}') from error
+            raise self.refuse(value) from error
         checked = checked[0] if many else checked
         return str(checked) if isinstance(checked, Text) else checked
+
+    def refuse(self, value: Any) -> TypeError:
+        shown = value if isinstance(value, str) else format_value(value)
+        refusal = invalid(self.dest, shown, describe_type(self._typehint))
+        return TypeError(f'Parser key "{self.dest}": {refusal}')
 
     def prepare(self, value: Any) -> Any:
         """Return a value with its home folder, as a Text if it is none of YAML."""
         if isinstance(value, NestedArg):
             is_word = isinstance(value.val, str)
             return value._replace(val=Text(value.val)) if is_word else value
+        if isinstance(value, Text):
+            # A word for one of the settings of a class.
+            value = self.read_word(value)
         if is_path(self):
             value = expand_home(value)
         if not isinstance(value, str):
             return make_whole(value, self._typehint)
-        if is_text(self._typehint):
-            return Text(value)
-        if value != "null" and is_yaml_null(value):
-            if str not in list_types(self._typehint):
-                raise TypeError("a comment, or another spelling of null")
+        is_null = value != "null" and is_yaml_null(value)
+        if is_null and not any(map(is_free, list_types(self._typehint))):
+            # A comment, or another spelling of null: a mistake, not a way to leave an option out.
+            raise self.refuse(value)
+        if is_null or is_text(self._typehint):
             return Text(value)
         return make_whole(value, self._typehint)
 
@@ -111,8 +117,13 @@ def is_text(kind: Any) -> bool:
 
 
 def is_word(kind: Any) -> bool:
+    return is_free(kind) or get_origin(kind) is Literal
+
+
+def is_free(kind: Any) -> bool:
+    """Return True for a type that any text is of: a text or a path."""
     is_class = isinstance(kind, type) and issubclass(kind, str | os.PathLike)
-    return is_class or get_origin(kind) in (Literal, os.PathLike)
+    return is_class or get_origin(kind) is os.PathLike
 
 
 def is_text_list(kind: Any) -> bool:

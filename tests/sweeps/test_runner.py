@@ -56,7 +56,7 @@ KNOWN = "expected one that is logged: step, train/loss, val/bits_per_byte"
         (["--lr=impossible"], {"parameters": {"x": {"values": [1, 2, 3, 4]}}},
          "the first trials failed; the last: exit code 1: error: lr: invalid impossible", 3, {0}),
         (["--lr=0.3"], {"parameters": {"learnrate": {"values": [0.1, 0.2]}}},
-         "the first trials failed; the last: exit code 1: error: learnrate: unknown key;", 1, {0}),
+         "the first trials failed; the last: exit code 1: error: unknown option", 1, {0}),
         (SLOW, {"metric": {"name": "val/bits"}}, f"metric.name: invalid val/bits; {KNOWN}",
          1, range(1, 40)),
         (["--steps=9"], {"metric": {"name": "train/bits"}},

@@ -26,7 +26,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import fail_stale_trials
 from optuna.trial import TrialState
 
-from ..errors import UNKNOWN_OPTION, require
+from ..errors import UNKNOWN_KEY, UNKNOWN_OPTION, require
 from ..imports import ALLOWED
 from ..option_values import format_value
 from ..signals import EXIT, SAVE, PendingSignals, handle_signals
@@ -180,7 +180,8 @@ class TrialRunner:
         self.sweep.study.tell(self.trial, state=TrialState.FAIL)
         self.tell_user(f": failed ({reason})")
         ended = [each.state for each in self.sweep.study.trials if each.state.is_finished()]
-        limit = 1 if UNKNOWN_OPTION in reason else MAX_FIRST_FAILURES
+        is_unknown = UNKNOWN_KEY in reason or UNKNOWN_OPTION in reason
+        limit = 1 if is_unknown else MAX_FIRST_FAILURES
         if len(ended) >= limit and all(state == TrialState.FAIL for state in ended):
             raise ValueError(f"the first trials failed; the last: {reason}")
 
