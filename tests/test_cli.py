@@ -186,7 +186,10 @@ BOMB = "a0: &a0 [x, x]\n" + LINE.join(  # with aliases expanded, 10^11 times as 
     f"a{level}: &a{level} [{COMMA.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 12)
 )
 WRONG_SETTINGS = [
-    ("--model.net.n_layr=3", "model.net.n_layr: unknown key; did you mean model.net.n_layer?"),
+    (
+        "--model.net.n_layr=3",
+        "unknown option --model.net.n_layr; did you mean --model.net.n_layer?",
+    ),
     ("--model.net.n_layer=two", "model.net.n_layer: invalid two; expected a whole"),
     ("--model.net.norm=mid", "model.net.norm: invalid mid; expected post, pre or pre_kv"),
     ("--model.net.d_model=9", "model.net.d_model: invalid 9; expected an even"),
@@ -203,11 +206,11 @@ WRONG_SETTINGS = [
     ("--trainer.val_check_interval=0.25", "trainer.val_check_interval: "),
     ("--trainer.limit_train_batches=0.5", "trainer.limit_train_batches: "),
     ("--weights_only=false", "weights_only: invalid false"),
-    ("--config=none.yaml", "File does not exist"),
+    ("--config=none.yaml", "config: invalid none.yaml; expected a file, or a name that `txl-li"),
     ("model: {net: {n_layr: 3}}", "model.net.n_layr: unknown key; did you mean"),
     ("trainer: {callbacks: [{class_path: torch.hub.load}]}", "may not import torch.hub.load"),
     ("model: [", "a.yaml: Problems parsing config"),
-    ("model: {net: null}", "model.net: invalid None; expected settings by name"),
+    ("model: {net: 3}", "model.net: invalid 3; expected settings by name"),
     ("trainer: {max_steps: null}", "trainer.max_steps: invalid null; expected a number of steps"),
     ("config: 3", "a.yaml: config: unknown key"),
     ("\udcff\udcfe", "a.yaml: 'utf-8' codec can't decode"),
@@ -240,7 +243,7 @@ def test_a_folder_of_runs_that_is_null_is_the_usual_one(parse_fit, sizes):
 
 AVERAGE = "{class_path: WeightAverage, init_args: {decay: 2}}"
 MISTAKES = [
-    ("fit --max-steps=5", 2, "max_steps: unknown key; did you mean trainer.max_steps?"),
+    ("fit --max-steps=5", 2, "unknown option --max_steps; did you mean --trainer.max_steps?"),
     ("fit --ckpt_path=http://127.0.0.1:9/a.ckpt", 2, "a.ckpt; expected a path on this machine"),
     (f"fit --trainer.callbacks='{AVERAGE}'", 2, "decay: invalid 2.0; expected at least 0 and less"),
     ("fit --trainer.callbacks=EarlyStopping", 2, "EarlyStopping: the following arguments are"),
@@ -256,7 +259,7 @@ MISTAKES = [
     ("trian", 2, "trian: unknown command; expected one of fit, validate"),
     ("generate", 2, "arguments are required: ckpt_path"),
     ("generate --ckpt_path=none.ckpt", 2, "ckpt_path: none.ckpt: no such file"),
-    ("generate --ckpt_path=a --sed=3", 2, "sed: unknown key; did you mean seed?"),
+    ("generate --ckpt_path=a --sed=3", 2, "unknown option --sed; did you mean --seed?"),
     ("prepare --vocab=bytes", 2, "arguments are required: name"),
     ("prepare a.txt --subwords.n_token=9", 2, "subwords.n_token: invalid 9"),
     ("sweep few.txt", 2, "few.txt: file: invalid aaa"),

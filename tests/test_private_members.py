@@ -26,10 +26,15 @@ DOCUMENTED = {"_asdict", "_exit", "_replace"}
 CHECKPOINTING = "training/callbacks/checkpointing"
 # By where the library keeps them, each with the files of the package that use it.
 MEMBERS = {
-    "option._typehint": "command_line",
+    "option._typehint": "command_line option_values",
+    "option._check_type": "option_values",
+    "parser._apply_actions": "command_line",
+    "parser._load_config_parser_mode": "command_line",
     "formatter._get_help_string": "command_line",
     "jsonargparse._loaders_dumpers.get_yaml_default_loader": "__main__",
-    "jsonargparse._loaders_dumpers.yaml_default_loader": "__main__",
+    "jsonargparse._loaders_dumpers.yaml_default_loader": "__main__ command_line",
+    "jsonargparse._typehints.ActionTypeHint": "option_values",
+    "jsonargparse._util.NestedArg": "option_values",
     "trainer._checkpoint_connector.dump_checkpoint": CHECKPOINTING,
     "trainer._logger_connector.update_train_step_metrics": "training/callbacks/training_state",
     "trainer._signal_connector.register_signal_handlers": CHECKPOINTING,
@@ -70,6 +75,7 @@ def libraries():
     study = optuna.create_study()
     study.ask()
     return SimpleNamespace(
+        parser=parser,
         option=parser.add_argument("--size", type=list[int]),
         formatter=jsonargparse.DefaultHelpFormatter("prog"),
         jsonargparse=jsonargparse,

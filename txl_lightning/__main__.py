@@ -6,6 +6,7 @@ file or folder that cannot be written, 7 out of memory, 130 interrupted (SIGINT)
 import errno
 import inspect
 import io
+import json
 import os
 import sys
 import textwrap
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib import import_module
+from itertools import takewhile
 
 import jsonargparse
 
@@ -22,6 +24,8 @@ from .files import YamlLoader
 from .imports import allow_imports
 from .threads import limit_spinning
 
+LIST_OPTIONS = ("--data.path", "--data.ids")
+"""Options whose several values may be words; the others with lists are words in any case."""
 WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 """Errors that only writing causes; without a permission, reading fails too."""
 
@@ -94,7 +98,7 @@ def run(arguments: list[str]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A locale that lacks a character (LC_ALL=C) is no reason to fail after hours.
         sys.stdout.reconfigure(errors="backslashreplace")
-    packages, words = take_option([*map(underscore_name, words)], "--allow_imports")
+    packages, words = take_option(underscore_names(words), "--allow_imports")
     allow_imports(packages)
     words = name_first_words(name, words)
     call = run_trainer_command if isinstance(command, TrainerCommand) else run_function
@@ -163,11 +167,45 @@ def flush_denormals() -> None:
         torch.set_flush_denormal(True)
 
 
+def split_words(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the words before the first option together with those after `--`, and the others."""
+    words, rest = split_at(words, words.index("--") if "--" in words else len(words))
+    options = [number for number, word in enumerate(words) if is_option(word)]
+    first, others = split_at(words, options[0] if options else len(words))
+    return [*first, *rest[1:]], others
+
+
+def split_at(words: list[str], index: int) -> tuple[list[str], list[str]]:
+    return words[:index], words[index:]
+
+
+def is_option(word: str) -> bool:
+    """Return True for --name and --name=value; "-5 degrees" and "-- he said" are texts."""
+    name = word.partition("=")[0]
+    return word in ("-h", "-c") or (name.startswith("--") and len(name) > 2 and " " not in name)
+
+
+def underscore_names(words: list[str]) -> list[str]:
+    """Return words with underscores in options before `--`: --per_token for --per-token."""
+    words, rest = split_at(words, words.index("--") if "--" in words else len(words))
+    return [*map(underscore_name, words), *rest]
+
+
 def underscore_name(word: str) -> str:
-    """Return an option with underscores in its name: --per_token for --per-token."""
     name, sign, value = word.partition("=")
-    is_name = name.startswith("--") and " " not in name
-    return "--" + name[2:].replace("-", "_") + sign + value if is_name else word
+    return name[:2] + name[2:].replace("-", "_") + sign + value if is_option(word) else word
+
+
+def join_lists(words: list[str]) -> list[str]:
+    """Return words with several values of an option as one list: --data.path a.txt b.txt c.txt."""
+    joined: list[str] = []
+    while words:
+        word, *words = words
+        values = [*takewhile(lambda each: not is_option(each), words)]
+        if word in LIST_OPTIONS and len(values) > 1:
+            word, words = f"{word}={json.dumps(values)}", words[len(values) :]
+        joined.append(word)
+    return joined
 
 
 def name_first_words(name: str, words: list[str]) -> list[str]:
@@ -175,13 +213,17 @@ def name_first_words(name: str, words: list[str]) -> list[str]:
     an optional second word by its name: --prompt."""
     command = COMMANDS[name]
     if isinstance(command, TrainerCommand):
-        is_first = command.arguments and words[:1] and not words[0].startswith("-")
-        return [f"--ckpt_path={words[0]}", *words[1:]] if is_first else words
+        first, others = split_words(words)
+        if command.arguments and first:
+            first[0] = f"--ckpt_path={first[0]}"
+        return join_lists([*first, *others])
     words = [word.removeprefix("--ckpt_path=") for word in words if word != "--ckpt_path"]
+    first, others = split_words(words)
     second = command.arguments.partition(" [")[2].rstrip("]")
-    if second and len(words) > 1 and not any(word.startswith("-") for word in words[:2]):
-        words[1] = f"--{second}={words[1]}"
-    return words
+    if second and len(first) > 1:
+        others.insert(0, f"--{second}={first.pop(1)}")
+    # After `--`, a name may start with a dash.
+    return [*others, "--", *first] if "--" in words else [*first, *others]
 
 
 if __name__ == "__main__":

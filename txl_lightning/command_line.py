@@ -1,21 +1,23 @@
 """The table of commands; the parser of a command's options, its help and its messages."""
 
 import argparse
-import difflib
 import json
+import os
 import re
 import shutil
-import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
+import jsonargparse
+import yaml
 from jsonargparse import ActionConfigFile, ArgumentParser, DefaultHelpFormatter, Namespace
 
-from .errors import describe_types, prefix_errors, shorten, suggest_key
+from .errors import flatten_settings, prefix_errors, require, shorten
 from .files import find_config
-from .imports import REFUSED
+from .option_errors import explain_error
+from .option_values import TypedOption, ValueOption, format_value
 
 PROGRAM = "txl-lightning"
 MAX_WIDTH = 100
@@ -126,25 +128,6 @@ MARKUP = (
     (r"`+", ""),
 )
 """Markup in the help texts of other packages, and defaults, which HelpFormatter adds itself."""
-# Messages of jsonargparse. An option of the command line, or a key of a config file.
-UNKNOWN_OPTION = re.compile(
-    r"unrecognized arguments: --([\w.+-]+)|"
-    r"(?:Group '([\w.]+)' does not accept o|O)ption '([\w.]+)'"
-)
-# A value that is not of a type, or of none of several.
-INVALID_VALUE = re.compile(
-    r'Parser key "([\w.]+)".*?(?:  Expected a |Subtypes: \[)(.*?)(?:\. Got|\n.*Given) value: (.*)',
-    re.DOTALL,
-)
-# Among the reasons, a name that is no class; in a list of types, the classes of packages.
-UNKNOWN_CLASS = re.compile(r"Expected a dot import path string: ([A-Z]\w*)")
-CLASS = re.compile(r"<class '([\w.]+)\.(\w+)'>")
-# In a list of reasons, one per type: the class and its problem, or a plain message.
-CLASS_ERROR = re.compile(
-    r"^ +- (?:Problem with given class_path '[\w.]*?(\w+)':\s+|"
-    r"(?!Expected |Does not |Not a |Problem |Parser key |a ))(.+(?:\n {8}.*)*)",
-    re.MULTILINE,
-)
 
 
 class Parser(ArgumentParser):
@@ -168,7 +151,8 @@ class Parser(ArgumentParser):
             text = " ".join(description.split())
             options["description"] = textwrap.fill(text, MAX_WIDTH - 20)
             options["epilog"] = f"example: {PROGRAM} {command} {self.command.example}".rstrip()
-        defaults = {"exit_on_error": False, "formatter_class": HelpFormatter}
+        defaults = {"exit_on_error": False, "allow_abbrev": False}
+        defaults["formatter_class"] = HelpFormatter
         super().__init__(*args, **defaults | options)
 
     def add_argument(self, *names: str, **options: Any) -> Any:
@@ -178,6 +162,9 @@ class Parser(ArgumentParser):
         parser.names.add(name)
         names, options = parser.adapt_option(name, names, options)
         action = super().add_argument(*names, **options)
+        if type(action) is TypedOption:
+            # jsonargparse makes options of its own class only.
+            action.__class__ = ValueOption
         action.help = parser.texts.get(name, action.help)
         # An option with the name of a group reads the whole group from a file.
         if parser.is_hidden(name) or name in (parser.groups or ()):
@@ -199,51 +186,63 @@ class Parser(ArgumentParser):
                 options["default"] = list(options["default"])
         return names, options
 
+    def _load_config_parser_mode(
+        self, content: str, path: Any = "", ext_vars: Any = None, prev_cfg: Any = None
+    ) -> Namespace:
+        """Load a config, in which an empty section is one without settings."""
+        try:
+            # Private, like this method: nothing else sees the sections of a config.
+            settings = yaml.load(content, jsonargparse._loaders_dumpers.yaml_default_loader)
+        except yaml.YAMLError as error:
+            raise TypeError(f"Problems parsing config: {error}") from error
+        settings = {} if settings is None else settings
+        if not isinstance(settings, dict):
+            shown = shorten(format_value(settings))
+            raise TypeError(f"invalid {shown}; expected settings by name")
+        self.drop_empty_sections(settings)
+        return self._apply_actions(settings, prev_cfg=prev_cfg)
+
+    def drop_empty_sections(self, settings: dict[str, Any]) -> None:
+        """Remove sections without content; a list or a number in place of one is a TypeError, and
+        so is a setting that is given as `data.path: a.txt` and in its section."""
+        nested = flatten_settings({k: v for k, v in settings.items() if "." not in str(k)})
+        for key in settings.keys() & nested.keys():
+            if "." in str(key):
+                raise TypeError(f"{key}: given twice, by this name and in a section")
+        for key in settings.keys() & self.groups.keys():
+            if settings[key] is None:
+                del settings[key]
+        for key in sorted(self.groups, key=lambda key: key.count(".")):
+            *above, name = key.split(".")
+            parent: Any = settings
+            for part in above:
+                parent = parent.get(part) if isinstance(parent, dict) else None
+            if not isinstance(parent, dict) or name not in parent:
+                continue
+            if parent[name] is None:
+                del parent[name]
+            # A text is the path of a file with the section.
+            elif not isinstance(parent[name], dict | str):
+                value = format_value(parent[name])
+                raise TypeError(f"{key}: invalid {shorten(value)}; expected settings by name")
+
     def explain_error(self, message: str) -> str:
-        """Return a message of jsonargparse in one line; an unknown key with the nearest one."""
-        if match := UNKNOWN_OPTION.search(message):
-            option, *parts = match.groups()
-            return suggest_key(option or ".".join(filter(None, parts)), self.names)
-        return explain_value_error(message)
-
-
-def explain_value_error(message: str) -> str:
-    """Return jsonargparse's message about a value in one line: KEY: invalid VALUE; expected ..."""
-    if match := CLASS_ERROR.search(message):
-        class_name, reason = match.groups()
-        if refused := re.match(r"Importing '([\w.]+)' is not allowed", reason):
-            package = refused[1].partition(".")[0]
-            reason = REFUSED.format(refused[1], package)
-            class_name = None
-        key = re.match(r'Parser key "([\w.]+)"', message)
-        parts = [key and key[1], class_name, explain_value_error(reason)]
-        return ": ".join(filter(None, parts))
-    if match := INVALID_VALUE.search(message):
-        key, types, value = match.groups()
-        if (name := UNKNOWN_CLASS.search(message)) and (near := find_near_class(name[1], types)):
-            return f"{key}: {name[1]}: no such class; did you mean {near}?"
-        return f"{key}: invalid {shorten(value.strip())}; expected {describe_types(types)}"
-    return " ".join(message.split())
-
-
-def find_near_class(name: str, types: str) -> str | None:
-    """Return the most similar name of an imported class of these types, as Python prints them."""
-    bases = [getattr(sys.modules.get(module), base, None) for module, base in CLASS.findall(types)]
-    names = [each.__name__ for base in bases if base for each in list_subclasses(base)]
-    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.75)), None)
-
-
-def list_subclasses(base: type) -> list[type]:
-    return [base, *(each for kind in base.__subclasses__() for each in list_subclasses(kind))]
+        return explain_error(message, self.names)
 
 
 class ConfigOption(ActionConfigFile):
     """--config, which also takes the name of an included config."""
 
     def __call__(self, parser: Any, settings: Namespace, value: Any, *option: Any) -> None:
+        path = find_config(value)
+        # A long text is YAML, as a mapping with braces or over several lines.
+        is_name = not os.path.lexists(path) and not re.search(r"[:{\[\n]", path)
+        is_name = is_name or os.path.isdir(path)
+        expected = f"a file, or a name that `{PROGRAM} configs` lists"
+        require(not is_name, "config", value, expected)
         with prefix_errors(shorten(value), ": "):
             try:
-                super().__call__(parser, settings, find_config(value), *option)
+                super().__call__(parser, settings, path, *option)
             except AttributeError as error:  # jsonargparse appends to its list of files
                 raise ValueError("config: unknown key") from error
 

@@ -8,17 +8,20 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import is_dataclass
+from datetime import timedelta
 from functools import cache
 from types import UnionType
 from typing import Any, Literal, TextIO, Union, get_args, get_origin, get_type_hints
 
 UNKNOWN_KEY = "unknown key"
-# The choices of a Literal, or the last word of another type's name.
-TYPE = re.compile(r"Literal\[(.*?)\]|(\w+)(?:'>|\[)")
+UNKNOWN_OPTION = "unknown option"
 TYPE_WORDS = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",
-    "tuple": "a list", "list": "a list", "NoneType": "null",
+    "tuple": "a list", "list": "a list", "NoneType": "null", "Path": "a path",
+    "timedelta": 'a duration as "DD:HH:MM:SS", with quotes in YAML', "dict": "settings by name",
 }  # fmt: skip
+LISTS = ("Iterable", "Sequence", "list", "tuple")
+PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
 # Memory of the host or a device, or a size that no address or integer can express.
 ALLOCATION_ERRORS = (MemoryError, RuntimeError, TypeError, OverflowError)
 OUT_OF_MEMORY = re.compile(
@@ -113,7 +116,7 @@ def convert_fields(config: object) -> None:
         if not any(is_of_type(value, each) for each in kinds):
             value = to_plain(original)
         if not any(is_of_type(value, each) for each in kinds):
-            raise invalid(key, repr(original), describe_types(", ".join(map(str, kinds))))
+            raise invalid(key, repr(original), describe_type(kind))
         is_tuple = isinstance(value, list) and tuple in map(get_origin, kinds)
         object.__setattr__(config, key, tuple(value) if is_tuple else value)
 
@@ -144,23 +147,55 @@ def is_of_type(value: object, kind: Any) -> bool:
     return isinstance(value, kind)
 
 
-def describe_types(types: str) -> str:
-    """Return types printed by Python as plain English: "a whole number or null"."""
-    words: list[str] = []
-    for choices, name in TYPE.findall(types):
-        words += choices.replace("'", "").split(", ") if choices else [TYPE_WORDS.get(name, name)]
+def describe_type(kind: Any) -> str:
+    """Return a type as plain English: "a whole number or null", "a list of 3 numbers"."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    # Lightning also takes a duration as a text of this form, and as a dict.
+    others = (str, dict) if timedelta in kinds else ()
+    kinds = [each for each in kinds if (get_origin(each) or each) not in others]
+    words = [word for each in kinds for word in name_type(each)]
     *others, last = dict.fromkeys(words)
     return f"{', '.join(others)} or {last}" if others else last
 
 
+def name_type(kind: Any) -> list[str]:
+    """Return the words for a type that is no union; several for a choice."""
+    origin, items = get_origin(kind) or kind, [item for item in get_args(kind) if item is not ...]
+    if origin is Literal:
+        return [*map(str, items)]
+    name = getattr(origin, "__name__", str(origin))
+    word = "a list" if name in LISTS else TYPE_WORDS.get(name, name)
+    if word != "a list" or not items or type(items[0]) is not type or items[0] not in PLURALS:
+        return [word]
+    count = f"{len(items)} " if name == "tuple" and ... not in get_args(kind) else ""
+    return [f"a list of {count}{PLURALS[items[0]]}"]
+
+
+def find_nearest(key: str, names: Iterable[str]) -> str | None:
+    """Return the most similar of dotted names, or None if none is similar."""
+    known, last = sorted(names), key.rpartition(".")[2]
+    lasts: dict[str, str] = {}
+    for name in known:
+        lasts.setdefault(name.rpartition(".")[2], name)
+    # An equal last part is a better hint than a similar spelling.
+    near = [lasts[last]] if last in lasts else []
+    near += difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    near += [lasts[each] for each in difflib.get_close_matches(last, lasts, n=1, cutoff=0.75)]
+    return near[0] if near else None
+
+
 def suggest_key(key: str, known: Iterable[str]) -> str:
     """Return the message for an unknown key, with the most similar known key."""
-    last, names = key.split(".")[-1], sorted(known)
-    # An equal last part is a better hint than a similar spelling.
-    similar = [name for name in names if name.split(".")[-1] == last]
-    similar += difflib.get_close_matches(key, names, n=1, cutoff=0.75)
-    hint = f"did you mean {similar[0]}?" if similar else "see --help for the known ones"
+    nearest = find_nearest(key, known)
+    hint = f"did you mean {nearest}?" if nearest else "see --help for the known ones"
     return f"{key}: {UNKNOWN_KEY}; {hint}"
+
+
+def suggest_option(name: str, known: Iterable[str]) -> str:
+    """Return the message for an unknown option, with the most similar known option."""
+    nearest = find_nearest(name, known)
+    hint = f"did you mean --{nearest}?" if nearest else "see --help for the known ones"
+    return f"{UNKNOWN_OPTION} --{name}; {hint}"
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -117,12 +117,26 @@ def require_shape(key: str, content: Any, shape: Any) -> None:
 
 
 class YamlLoader(yaml.SafeLoader):
-    """Loads plain YAML: aliases, which can stand for endless texts, are refused."""
+    """Loads plain YAML; aliases, which can stand for endless texts, and keys given twice, of which
+    only the last would count, are refused."""
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node:
         if self.check_event(yaml.AliasEvent) or len(self.states) > MAX_YAML_DEPTH:
             raise yaml.YAMLError(f"aliases and more than {MAX_YAML_DEPTH} levels are not supported")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[Any, int] = {}
+        for name, _ in node.value:
+            key, line = self.construct_object(name, deep=True), name.start_mark.line + 1
+            if isinstance(key, Hashable) and key in lines:
+                raise yaml.YAMLError(f"{key}: given in line {lines[key]}, and again in line {line}")
+            lines |= {key: line} if isinstance(key, Hashable) else {}
+        settings = super().construct_mapping(node, deep)
+        # A class with an empty section is one without settings.
+        if "class_path" in settings and settings.get("init_args", ...) is None:
+            del settings["init_args"]
+        return settings
 
 
 def load_yaml(text: str | bytes) -> Any:
@@ -151,7 +165,8 @@ def configs_folder() -> Path:
 
 
 def find_config(name: str) -> str:
-    """Return the path of the included config of this name, and any other name unchanged."""
+    """Return the path of the included config of this name; any other path with its home folder."""
+    name = os.path.expanduser(name)
     path = os.fspath(configs_folder() / f"{name.removesuffix('.yaml')}.yaml")
     # Unlike Path.is_file, os.path.isfile accepts a long YAML text as a name.
     return path if os.path.isfile(path) and not os.path.isfile(name) else name

@@ -206,8 +206,8 @@ def test_convert_to_a_full_disk_can_be_tried_again(txl, checkpoint, limit_file_s
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ([NVIDIA], 2, "out: missing"),
-        ([NVIDIA, "--out=."], 2, "out: invalid .; expected new, or an empty folder"),
+        ([NVIDIA], 2, "--out is missing; expected the folder"),
+        ([NVIDIA, "--out=."], 2, "out: . is not empty; give a new or empty folder"),
         (["none.pt", "--out=o"], 2, "none.pt: no such file"),
         (["sd.pt", "--out=o"], 2, "args: missing for the state_dict sd.pt"),
         (["sd.pt", "--out=o", "--args=none.json"], 2, "none.json: no such file"),

@@ -146,11 +146,15 @@ def test_lists_before_an_invalid_line_are_printed(txl, run_folder, tmp_path):
     assert (code, len(output.out.splitlines()), len(output.err.splitlines())) == (3, 1, 1)
 
 
-@pytest.mark.parametrize("options", [(), ("--candidates=a.txt",)])
-def test_a_file_of_another_kind_is_refused(refused, run_folder, options):
-    code, line = refused("score", run_folder, *options)
-    assert code == 2
-    assert line.startswith("candidates: invalid")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "--candidates is missing; expected a .tsv or .jsonl file"),
+        (("--candidates=a.txt",), "candidates: invalid a.txt; expected a .tsv or .jsonl file"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(refused, run_folder, options, message):
+    assert refused("score", run_folder, *options) == (2, message)
 
 
 def test_the_weight_acts_only_on_lists_with_scores(run_score):

@@ -98,8 +98,8 @@ def test_trials_of_the_attention_sweep_attend_to_and_read_the_same_number_of_tok
         (("search.yaml", "--count=0"), 2, "count: invalid 0; expected at least 1"),
         (("search.yaml", "--seed=-1"), 2, "seed: invalid -1; expected at least 0"),
         (("search.yaml", "--out=search.yaml/here"), 6, "out: search.yaml/here"),
-        (("search.yaml", "--counts=3"), 2, "counts: unknown key; did you mean count?"),
-        (("none.yaml",), 2, "none.yaml: No such file"),
+        (("search.yaml", "--counts=3"), 2, "unknown option --counts; did you mean --count?"),
+        (("none.yaml",), 2, "path: invalid none.yaml; expected a sweep file, or a name in"),
     ],
 )
 @pytest.mark.usefixtures("search")

@@ -15,7 +15,7 @@ folder = Path(args["trainer.default_root_dir"])
 if args["lr"] == "impossible":
     sys.exit("error: lr: invalid impossible; expected a number")
 if "learnrate" in args:
-    sys.exit("error: learnrate: unknown key; did you mean lr?")
+    sys.exit("error: unknown option --learnrate; did you mean --lr?")
 
 stops = []
 signal.signal(signal.SIGTERM, lambda *_: stops.append(143))

@@ -170,3 +170,26 @@ def test_a_changed_sweep_is_refused_in_the_folder_of_a_sweep(changes, seed, key,
     other = make_config(**changes)
     with pytest.raises(ValueError, match=f"^{key}: changed since the sweep in"):
         engine.open_sweep(other, tmp_path, seed)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"min": 2, "max": 1}, r"parameters\.lr\.min: invalid 2; expected at most max \(1\)"),
+        (
+            LR | {"min": 0},
+            r"parameters\.lr\.min: invalid 0; expected above 0 for log_un",
+        ),
+    ],
+)
+def test_a_range_that_is_empty_or_has_no_logarithm_is_refused(spec, message):
+    with pytest.raises(ValueError, match=message):
+        make_config(parameters={"lr": spec})
+
+
+@pytest.mark.parametrize("text", ["", "- a", "3", "method: grid\nmethod: random", "parameters: []"])
+def test_a_file_without_the_sections_of_a_sweep_is_refused(tmp_path, text):
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"a\.yaml: ") as error:
+        engine.load_sweep_file(str(tmp_path / "a.yaml"))
+    assert "\n" not in str(error.value)

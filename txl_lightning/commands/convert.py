@@ -13,7 +13,6 @@ from typing import Literal
 from ..checkpoints import save_folder
 from ..checkpoints.contents import load_json
 from ..convert import load_any_checkpoint, save_huggingface
-from ..errors import require
 from ..files import explain_write_errors, flush_to_disk, local_path
 from ..model.contract import require_transformer_xl
 from ..progress import show_progress
@@ -47,9 +46,9 @@ def convert_command(
             vocab.json; a Hugging Face tokenizer.json; or bytes. Left out, the checkpoint's own.
     """
     if out is None:
-        raise ValueError("out: missing; expected the folder to write")
+        raise ValueError("--out is missing; expected the folder to write")
     folder = local_path("out", out)
-    require(is_fillable(folder), "out", out, "new, or an empty folder")
+    require_fillable(folder)
     with show_progress("convert", 2, in_bytes=False) as advance:
         model, vocabulary, ours = load_any_checkpoint(source, args, vocab)
         require_transformer_xl(model, "source", source)
@@ -74,6 +73,12 @@ def convert_command(
         print(f"it was made for --data.tgt_len {tgt_len} --data.ext_len {ext_len}")
     target = shlex.join([f"YOUR_NAME/{folder.resolve().name}", str(folder)])
     print(f"to publish it, add a licence to {folder / CARD}, and: hf upload {target}")
+
+
+def require_fillable(folder: Path) -> None:
+    if not is_fillable(folder):
+        kind = "is a file" if folder.is_file() else "is not empty"
+        raise ValueError(f"out: {folder} {kind}; give a new or empty folder")
 
 
 def is_fillable(folder: Path) -> bool:

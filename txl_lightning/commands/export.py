@@ -29,7 +29,7 @@ from ..model.kernels import KERNELS
 from ..model.memory import count_filled
 from ..runs.folder import VOCAB
 from .card import list_facts, write_card
-from .convert import fill_folder, is_fillable
+from .convert import fill_folder, require_fillable
 from .inputs import read_ids
 
 
@@ -62,7 +62,7 @@ def export_command(
         max_tokens: Most tokens of it.
     """
     folder = local_path("out", out)
-    require(is_fillable(folder), "out", out, "new, or an empty folder")
+    require_fillable(folder)
     require(quantize is None or to == "onnx", "quantize", quantize, "null with pt2")
     # Not packed for a CPU, as those of `load_model`: such weights cannot be exported.
     model, vocab = (checkpoint := load_checkpoint(ckpt_path)).build()

@@ -51,7 +51,7 @@ def read_ids(
 ) -> np.ndarray:
     """Return the ids of a file, or else of a split of the checkpoint's text, as one document."""
     if path is not None:
-        slices = find_slices(Path(path).expanduser(), DataConfig().data_folder)
+        slices = find_slices(Path(path), DataConfig().data_folder)
         return np.concatenate([ids for each in slices for ids in vocab.encode(each)])
     require(split in SPLITS, "split", split, f"one of {', '.join(SPLITS)}")
     _, store = checkpoint.open_text()

@@ -101,7 +101,9 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
             candidate: id (of its list), text and, if wanted, context, reference and score.
         **options: As in ScoreOptions.
     """
-    settings, path = ScoreOptions(**options), Path(candidates or "")
+    if candidates is None:
+        raise ValueError("--candidates is missing; expected a .tsv or .jsonl file")
+    settings, path = ScoreOptions(**options), Path(candidates)
     require(path.suffix in READERS, "candidates", candidates, "a .tsv or .jsonl file")
     checkpoint, model, vocab = load_model(ckpt_path, settings.device, settings.weights)
     # As in generate: a state belongs to one precision.

@@ -1,5 +1,6 @@
 """sweep: run a W&B sweep file with Optuna, on one machine and without an account."""
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,7 +37,10 @@ def sweep_command(
         raise ValueError("sweep: optuna is not installed; pip install 'txl-lightning[sweeps]'")
     from ..sweeps import engine, runner, trial_results
 
-    config = engine.load_sweep_file(find_config(path))
+    file = find_config(path)
+    expected = "a sweep file, or a name in sweeps/ that `txl-lightning configs` lists"
+    require(os.path.lexists(file), "path", path, expected)
+    config = engine.load_sweep_file(file)
     limit, method = count or config.get("run_cap"), config["method"]
     is_finite = limit is not None or method == "grid"
     require(is_finite, "count", limit, f"a number of trials, as {method} has no end")

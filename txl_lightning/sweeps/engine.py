@@ -161,7 +161,19 @@ def check_config(config: Any) -> None:
         # Optuna checks the distributions.
         with refuse_invalid(f"parameters.{key}", spec, PARAMETER):
             require(set(spec) <= PARAMETER_KEYS, key, spec, PARAMETER)
+        check_range(key, spec)
+        with refuse_invalid(f"parameters.{key}", spec, PARAMETER):
             suggest_value(trial, key, spec, config["method"])
+
+
+def check_range(key: str, spec: Mapping[str, Any]) -> None:
+    """Refuse min above max, and a min that has no logarithm."""
+    low, high, name = spec.get("min"), spec.get("max"), spec.get("distribution", "")
+    if not (isinstance(low, int | float) and isinstance(high, int | float)):
+        return
+    require(low <= high, f"parameters.{key}.min", low, f"at most max ({high})")
+    is_positive = low > 0 or not str(name).endswith("log_uniform_values")
+    require(is_positive, f"parameters.{key}.min", low, f"above 0 for {name}")
 
 
 @contextmanager

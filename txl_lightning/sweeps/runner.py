@@ -26,8 +26,9 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import fail_stale_trials
 from optuna.trial import TrialState
 
-from ..errors import UNKNOWN_KEY, require
+from ..errors import UNKNOWN_KEY, UNKNOWN_OPTION, require
 from ..imports import ALLOWED
+from ..option_values import format_value
 from ..signals import EXIT, SAVE, PendingSignals, handle_signals
 from . import engine
 from .engine import Sweep
@@ -94,7 +95,7 @@ class TrialRunner:
     def run(self) -> None:
         parameters = self.sweep.suggest_parameters(self.trial)
         self.trial.set_user_attr("parameters", parameters)
-        settings = ", ".join(f"{key} {value}" for key, value in parameters.items())
+        settings = ", ".join(f"{key} {format_value(each)}" for key, each in parameters.items())
         self.tell_user(f" {'continues' if self.log.exists() else 'starts'}: {settings}")
         command = make_command(self.sweep.config["command"], parameters, self.folder)
         try:
@@ -179,7 +180,8 @@ class TrialRunner:
         self.sweep.study.tell(self.trial, state=TrialState.FAIL)
         self.tell_user(f": failed ({reason})")
         ended = [each.state for each in self.sweep.study.trials if each.state.is_finished()]
-        limit = 1 if UNKNOWN_KEY in reason else MAX_FIRST_FAILURES
+        is_unknown = UNKNOWN_KEY in reason or UNKNOWN_OPTION in reason
+        limit = 1 if is_unknown else MAX_FIRST_FAILURES
         if len(ended) >= limit and all(state == TrialState.FAIL for state in ended):
             raise ValueError(f"the first trials failed; the last: {reason}")
 
@@ -192,7 +194,7 @@ def make_command(words: Sequence[Any], parameters: Mapping[str, Any], folder: Pa
     macros = {
         "${env}": ["/usr/bin/env"],
         "${interpreter}": [sys.executable],
-        "${args}": [f"--{key}={value}" for key, value in parameters.items()],
+        "${args}": [f"--{key}={format_value(value)}" for key, value in parameters.items()],
     }
     command = [each for word in map(str, words) for each in macros.get(word, [word])]
     allowed = [f"--allow_imports={package}" for package in ALLOWED]

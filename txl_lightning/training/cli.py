@@ -19,10 +19,10 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
 from .. import errors
-from ..command_line import explain_value_error
 from ..files import check_folder_writable, dump_yaml
 from ..imports import ALLOWED
 from ..model.contract import make_config
+from ..option_errors import explain_value_error
 from ..runs.logger import RunLogger
 from ..tables import align_columns
 from .callbacks.checkpointing import AtomicCheckpointIO, replace_signal_handlers

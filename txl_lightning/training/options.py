@@ -29,6 +29,7 @@ from .optimizers import OptimConfig, check_end
 Resume = Literal["auto", "must", "never"]
 RUNS = "runs"
 LOGGER_FOLDER = "--trainer.logger.save_dir="
+NO_LOGGER = "--trainer.logger=false"
 RUN_ARGUMENTS = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders"}
 """Arguments of Trainer.fit and the like that are not options."""
 TRAINER_DEFAULTS = {
@@ -179,11 +180,11 @@ def parse(parser: Parser, words: list[str]) -> Namespace:
     try:
         settings = parser.parse_args(words)
     except ArgumentError as error:
-        has_folder = any(word.startswith(LOGGER_FOLDER) for word in words)
-        if has_folder or "arguments are required: save_dir" not in str(error):
+        is_chosen = any(word.startswith((LOGGER_FOLDER, NO_LOGGER)) for word in words)
+        if is_chosen or "arguments are required: save_dir" not in str(error):
             raise ValueError(explain_error(parser, words, error)) from error
         # A logger without a folder writes to the folder of runs.
-        root = parser.parse_args([*words, "--trainer.logger=false"]).trainer.default_root_dir
+        root = parse(parser, [*words, NO_LOGGER]).trainer.default_root_dir
         return parse(parser, [*words, f"{LOGGER_FOLDER}{root or RUNS}"])
     for key in parser.groups:
         # jsonargparse also accepts null and numbers.

@@ -113,7 +113,7 @@ def is_bfloat16_faster(accelerator: str) -> bool:
 
 def count_bytes(path: str | Sequence[str] | None) -> int:
     """Return the size of a text's files, packed ones as they are; 0 for none."""
-    paths = [Path(each).expanduser() for each in ([path] if isinstance(path, str) else path or ())]
+    paths = map(Path, [path] if isinstance(path, str) else path or ())
     files = [file for each in paths for file in (each.rglob("*") if each.is_dir() else [each])]
     return sum(file.stat().st_size for file in files if file.is_file())
 

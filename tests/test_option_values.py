@@ -1,0 +1,286 @@
+"""Values on the command line: texts, paths, whole numbers, lists; and sections of YAML files."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from txl_lightning import __main__ as entry
+from txl_lightning.command_line import COMMANDS, TrainerCommand, take_option
+from txl_lightning.errors import flatten_settings
+from txl_lightning.option_errors import explain_error
+from txl_lightning.option_values import format_value
+
+# YAML reads them as null, a list, a mapping, a number, a date or a mistake.
+TEXTS = ["# Chapter 1", "~", "[T]", "- T", "a: b", "{a}", "Null", "1e5", "2024-01-01", "*a", "'"]
+HOME = Path("~").expanduser()
+ODD = [
+    "",
+    "[]",
+    "[1]",
+    "{}",
+    "null",
+    "nan",
+    "1e400",
+    "[[]]",
+    "~",
+    "{class_path: 3}",
+    "&a [*a]",
+    "[",
+]
+INTERNALS = re.compile(r"Parser key|Subtypes|NSKeyError|Namespace\(|<class|typing\.|NoneType")
+
+
+@pytest.fixture(scope="session")
+def parse_words():
+    """Parse the words of a command that is a function."""
+    entry.refuse_yaml_aliases()
+    parsers = {}
+
+    def parse(name, *words):
+        if name not in parsers:
+            parsers[name] = entry.make_parser(name)[1]
+        _, words = take_option(entry.underscore_names([*words]), "--allow_imports")
+        return parsers[name].parse_args(entry.name_first_words(name, words)).as_dict()
+
+    return parse
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_option_stays_as_it_is_given(parse_words, parse_fit, text):
+    options = ("prompt", "stop", "prompts")
+    for joint in ("=", None):
+        given = [[f"--{name}={text}"] if joint else [f"--{name}", text] for name in options]
+        if joint or not text.startswith("-"):
+            settings = parse_words("generate", "RUN", *(word for pair in given for word in pair))
+            assert [settings[name] for name in options[:2]] == [text, text]
+    assert parse_words("score", "RUN", f"--context={text}")["context"] == text
+    logger = ["--trainer.logger=CSVLogger", f"--trainer.logger.name={text}"]
+    settings = parse_fit(*logger)
+    assert settings.trainer.logger.init_args.name == text
+
+
+@pytest.mark.parametrize("text", [text for text in TEXTS if text != "~"])
+def test_a_name_of_a_file_stays_as_it_is_given(parse_words, parse_fit, text):
+    settings = parse_words("evaluate", text, f"--path={text}", "--per_token", f"x{text}")
+    assert [settings[k] for k in ("ckpt_path", "path", "per_token")] == [text, text, f"x{text}"]
+    assert parse_words("recl", text, "b")["ckpt_path"] == [text, "b"]
+    settings = parse_fit(f"--data.path={text}", f"--ckpt_path={text}")
+    assert (settings.data.path, settings.ckpt_path) == (text, text)
+
+
+def test_a_text_in_a_config_is_read_as_yaml_once(parse_fit, tmp_path):
+    (tmp_path / "a.yaml").write_text("data: {path: '# notes'}\nwandb: {registry: null}\n")
+    settings = parse_fit(f"--config={tmp_path}/a.yaml")
+    assert (settings.data.path, settings.wandb.registry) == ("# notes", None)
+
+
+def test_null_leaves_an_option_out_but_is_a_word_of_a_prompt(parse_words, parse_fit):
+    settings = parse_words("generate", "RUN", "null", "--mem_len=null", "--prompt_file=null")
+    assert [settings[k] for k in ("prompt", "mem_len", "prompt_file")] == ["null", None, None]
+    assert parse_words("score", "RUN", "--context", "null")["context"] == "null"
+    assert parse_fit("--data.path=null").data.path is None
+    logger = ["--trainer.logger=CSVLogger", "--trainer.logger.version=null"]
+    assert parse_fit(*logger).trainer.logger.init_args.version is None
+    callback = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.filename=null"]
+    assert parse_fit(*callback).trainer.callbacks[0].init_args.filename is None
+
+
+@pytest.mark.parametrize("word", ["~", "#5", "Null"])
+def test_another_spelling_of_null_is_neither_a_number_nor_a_choice(parse_words, word):
+    for name in ("mem_len", "device"):
+        with pytest.raises(entry.jsonargparse.ArgumentError, match=f"{name}: invalid"):
+            parse_words("generate", "RUN", f"--{name}={word}")
+
+
+def test_a_list_of_texts_is_json_or_several_words(parse_words, parse_fit):
+    stop = parse_words("generate", "RUN", '--stop=["[T]", "b"]')["stop"]
+    assert stop == ["[T]", "b"]
+    for words in (['--data.path=["a", "b", "c"]'], ["--data.path", "a", "b", "c"]):
+        words = entry.name_first_words("fit", words)
+        assert parse_fit(*words).data.path == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("words", "prompt"),
+    [
+        (["RUN", "-5 degrees"], "-5 degrees"),
+        (["RUN", "-5", "--seed=3"], "-5"),
+        (["RUN", "-- he said"], "-- he said"),
+        (["RUN", "--seed=3", "--", "--top-k=3"], "--top-k=3"),
+        (["--", "RUN", "-x"], "-x"),
+    ],
+)
+def test_a_prompt_may_start_with_a_dash(parse_words, words, prompt):
+    settings = parse_words("generate", *words)
+    assert (settings["ckpt_path"], settings["prompt"]) == ("RUN", prompt)
+
+
+def test_the_home_folder_is_expanded_in_every_path(parse_words, parse_fit, tmp_path):
+    paths = ["out", "per_token", "path", "data_dir"]
+    settings = parse_words("evaluate", "~/run", *(f"--{name}=~/a" for name in paths))
+    assert settings["ckpt_path"] == f"{HOME}/run"
+    assert {settings[name] for name in paths} == {f"{HOME}/a"}
+    settings = parse_words("generate", "RUN", "~/a", "--state_file=~/a", "--out_ids=~/a")
+    assert (settings["prompt"], settings["state_file"]) == ("~/a", HOME / "a")
+    assert parse_words("prepare", "~/a")["name"] == f"{HOME}/a"
+    callback = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=~/a"]
+    root = "trainer: {default_root_dir: ~/a}\ndata: {path: [~/a, ~/b, ~/c]}\nckpt_path: ~/a\n"
+    (tmp_path / "a.yaml").write_text(root)
+    settings = parse_fit(f"--config={tmp_path}/a.yaml", *callback)
+    assert settings.trainer.default_root_dir == settings.ckpt_path == f"{HOME}/a"
+    assert settings.data.path == [f"{HOME}/{name}" for name in "abc"]
+    assert settings.trainer.callbacks[0].init_args.dirpath == f"{HOME}/a"
+
+
+def test_a_config_is_found_in_the_home_folder(parse_fit, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.yaml").write_text("trainer: {max_steps: 7}")
+    assert parse_fit("--config=~/a.yaml").trainer.max_steps == 7
+
+
+def test_a_whole_number_may_be_written_as_a_float(parse_words, parse_fit, tmp_path):
+    (tmp_path / "a.yaml").write_text("trainer: {max_steps: 1e3}\ndata: {batch_size: 4.0}")
+    settings = parse_fit(f"--config={tmp_path}/a.yaml", "--data.tgt_len=1e1")
+    assert parse_fit("--model.net.cutoffs=[1e2, 200.0]").model.net.cutoffs == (100, 200)
+    found = settings.trainer.max_steps, settings.data.batch_size, settings.data.tgt_len
+    assert (found, [*map(type, found)]) == ((1000, 4, 10), [int] * 3)
+    assert parse_words("speed", "x", "--lengths", "1e2", "3.0")["lengths"] == [100, 3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model:",
+        "trainer:",
+        "data:",
+        "plan:",
+        "model: {net: , optim: }",
+        "data: {words: }",
+        "",
+        "# a",
+    ],
+)
+def test_an_empty_section_changes_nothing(parse_fit, tmp_path, text):
+    (tmp_path / "a.yaml").write_text(text)
+    config = parse_fit(f"--config={tmp_path}/a.yaml")
+    expected = parse_fit()
+    del config["config"], expected["config"]
+    assert flatten_settings(config.as_dict()) == flatten_settings(expected.as_dict())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: []", "model: invalid []; expected settings by name"),
+        ("trainer: 3", "trainer: invalid 3; expected settings by name"),
+        ("- a", 'invalid ["a"]; expected settings by name'),
+        ("a text", "invalid a text; expected settings by name"),
+        ("data: {path: a}\n\ndata: {path: b}", "data: given in line 1, and again in line 3"),
+        ("data.path: a\ndata: {path: b}", "data.path: given twice, by this name and in a section"),
+        ("model: {optim: {lr: 1, lr: 2}}", "lr: given in line 1, and again in line 1"),
+        ("trainer: {max_time: 1:00:00:00}", 'expected a duration as "DD:HH:MM:SS", with quotes'),
+    ],
+)
+def test_a_wrong_section_is_refused_in_one_line(parse_fit, tmp_path, text, message):
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        parse_fit(f"--config={tmp_path}/a.yaml")
+    assert str(error.value).startswith(f"{tmp_path}/a.yaml: ")
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("--data.split=[0.9, 0.1]", "data.split: invalid [0.9, 0.1]; expected a list of 3 numbers"),
+        ("--model.optim.betas=[0.9]", "model.optim.betas: invalid [0.9]; expected a list of 2"),
+        ("--n_layr=3", "unknown option --n_layr; did you mean --model.net.n_layer?"),
+        ("--lr=3", "unknown option --lr; did you mean --model.optim.lr?"),
+        ("--trainer.max_step=3", "unknown option --trainer.max_step; did you mean --trainer.max_s"),
+        ("--data.path", "--data.path: a value is missing"),
+        ("--trainer.precision=~", "trainer.precision: invalid ~; expected 64, 32, 16"),
+        ("--trainer.logger=~", "trainer.logger: invalid ~; expected Logger"),
+        ("--trainer={max_steps:", "trainer: invalid {max_steps:; expected settings by name"),
+        ("--config=.", "config: invalid .; expected a file"),
+        ("--model=3", "model: invalid 3; expected settings by name, or a YAML file with them"),
+        ("--model.net=MyNet", "model.net: invalid MyNet; expected package.Class, with --allow_im"),
+        ("--config=nope", "config: invalid nope; expected a file, or a name that `txl-lightning"),
+    ],
+)
+def test_a_wrong_option_says_what_is_expected(parse_fit, word, message):
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        parse_fit(word)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            "monitr=3",
+            "trainer.callbacks.monitr: unknown key; did you mean trainer.callbacks.monitor?",
+        ),
+        ("patience=x", "trainer.callbacks: EarlyStopping: patience: invalid x; expected a whole"),
+        (
+            "patience=3",
+            "trainer.callbacks: EarlyStopping: the following arguments are requ",
+        ),
+    ],
+)
+def test_a_wrong_option_of_a_class_names_the_class_or_the_key(parse_fit, option, message):
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        parse_fit("--trainer.callbacks+=EarlyStopping", f"--trainer.callbacks.{option}")
+
+
+@pytest.mark.parametrize("options", ["[3]", "3", "text"])
+def test_settings_of_a_class_that_are_no_mapping_are_refused(parse_fit, tmp_path, options):
+    text = f"trainer: {{logger: {{class_path: CSVLogger, init_args: {options}}}}}"
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"trainer\.logger: .*expected") as error:
+        parse_fit(f"--config={tmp_path}/a.yaml")
+    assert INTERNALS.search(str(error.value)) is None
+
+
+FUNCTIONS = [name for name, each in COMMANDS.items() if not isinstance(each, TrainerCommand)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", FUNCTIONS)
+def test_an_odd_value_of_any_option_is_accepted_or_refused_in_plain_words(parse_words, command):
+    for option in entry.make_parser(command)[1].names - {"help"}:
+        for value in ODD:
+            check_plain(lambda w: parse_words(command, "x", w), f"--{option}={value}")
+
+
+@pytest.mark.slow
+def test_an_odd_value_of_any_option_of_fit_is_accepted_or_refused_in_plain_words(parse_fit):
+    for option in entry.import_module("txl_lightning.training.cli").make_parser("fit").names:
+        if option.rpartition(".")[2] not in ("help", "print_config"):
+            for value in ODD:
+                check_plain(parse_fit, f"--{option}={value}")
+
+
+def check_plain(parse, word):
+    message = ""
+    try:
+        parse(word)
+    except entry.jsonargparse.ArgumentError as error:
+        message = explain_error(str(error), [])
+    except (ValueError, OSError) as error:
+        message = str(error)
+    assert INTERNALS.search(message) is None, message
+
+
+def test_a_value_is_written_as_an_option_reads_it(parse_words, parse_fit):
+    for value in (None, 16):
+        word = f"--model.net.clamp_len={format_value(value)}"
+        assert parse_fit(word).model.net.clamp_len == value
+    for text in TEXTS:
+        word = f"--prompt={format_value(text)}"
+        assert parse_words("generate", "RUN", word)["prompt"] == text
+    for value in (True, False):
+        assert parse_fit(f"--model.compile={format_value(value)}").model.compile is value
+    betas = format_value([0.5, 0.75])
+    assert parse_fit(f"--model.optim.betas={betas}").model.optim.betas == (0.5, 0.75)
+    paths = ["#a", "[b]", "c"]
+    assert parse_fit(f"--data.path={format_value(paths)}").data.path == paths
+    assert parse_words("generate", "R", f"--stop={format_value(paths)}")["stop"] == paths
