@@ -1,5 +1,6 @@
 """A user's own text: a file, three files, or a folder or archive of documents."""
 
+import os
 import shutil
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -148,18 +149,20 @@ def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
     Links are followed, as by tar -h, and each file and folder counts once; a link to nothing is
     among the files.
     """
-    seen = {data_dir.resolve() / name for name in ("prepared", "downloads")} | {folder.resolve()}
-    files, folders = [], [folder]
-    while folders:
-        # Files and folders come before links to them.
-        for path in sorted(folders.pop(0).iterdir(), key=lambda each: (each.is_symlink(), each)):
-            if path.name.startswith(".") or path.resolve() in seen:
-                continue
-            seen.add(path.resolve())
-            if path.is_dir() and not (path / RUN).is_file():
-                folders.append(path)
-            elif path.is_file() or path.is_symlink():
-                files.append(path)
+    seen = {data_dir.resolve() / name for name in ("prepared", "downloads")}
+    files, found, links = [], [folder], []
+    while found or links:
+        # Links come last: a file counts under its own name.
+        path = found.pop() if found else links.pop()
+        if path.resolve() in seen or (path != folder and os.path.isfile(path / RUN)):
+            continue
+        seen.add(path.resolve())
+        if path.is_dir():
+            for each in sorted(path.iterdir(), reverse=True):
+                if not each.name.startswith("."):
+                    (links if each.is_symlink() else found).append(each)
+        elif path.is_file() or path.is_symlink():
+            files.append(path)
     return dict(sorted((path.relative_to(folder).as_posix(), path) for path in files))
 
 
