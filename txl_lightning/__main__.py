@@ -93,6 +93,8 @@ def run(arguments: list[str]) -> None:
     command = COMMANDS[name]
     if command.imports and sys.stderr.isatty():
         print(f"{name}: loading {command.imports} ...", file=sys.stderr)
+    for word in words:
+        require_utf8(word)
     errors.silence_warnings()
     refuse_yaml_aliases()
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -110,6 +112,17 @@ def run(arguments: list[str]) -> None:
             raise
         advice = f"; lower {command.memory_options}" if command.memory_options else ""
         raise errors.OutOfMemoryError(f"{name}: out of memory{advice}") from error
+
+
+def require_utf8(word: str) -> None:
+    """Refuse a word that is not UTF-8: its bytes would be neither text nor the name of a file."""
+    try:
+        word.encode()
+    except UnicodeEncodeError as error:
+        raise errors.DataError(
+            f"{word[: error.start]}: character {error.start + 1} is not UTF-8 text; "
+            "expected words, names of files and folders in UTF-8"
+        ) from error
 
 
 def run_trainer_command(name: str, words: list[str]) -> None:

@@ -134,7 +134,7 @@ def test_shuffled_documents_begin_where_doc_pos_is_0(make_data, tmp_path):
         ({"batchsize": 4}, "batchsize: unknown key; did you mean batch_size?"),
         ({"colour": 4}, "colour: unknown key; see "),
         ({"vocab": 256}, "vocab: invalid 256; expected a text or null"),
-        ({"path": [1]}, "path: invalid [1]; expected a text, a list or null"),
+        ({"path": [1]}, "path: invalid [1]; expected a text, a list of texts or null"),
         ({"split": ("a", "b", "c")}, "split: invalid ('a', 'b', 'c'); expected a list"),
         ({"words": "lower"}, "words: invalid 'lower'; expected WordOptions"),
     ],

@@ -133,13 +133,24 @@ def test_a_folder_of_ids_is_split_by_its_names(open_ids, tmp_path, capsys):
         ("a.txt train.bin val.bin", "ids"),  # as nanoGPT prepares a text
         ("a.bin a.idx b.ds b.ds.index README.md .hidden", "ids"),
         ("a.bin b.npy manifest.json", "store"),
+        ("a.txt manifest.json", "store"),
         ("README.md a.py", "path"),
     ],
 )
 def test_a_folder_is_read_as_ids_where_no_text_lies_beside_them_or_they_name_splits(
     write_files, names, kind
 ):
-    assert find_kind(write_files(dict.fromkeys(names.split(), b"12"))) == kind
+    files = dict.fromkeys(names.split(), b"12")
+    if "manifest.json" in files:
+        files["manifest.json"] = b'{"vocab_checksum": "1"}'
+    assert find_kind(write_files(files)) == kind
+
+
+def test_the_manifest_of_another_program_makes_no_store(write_files):
+    folder = write_files({"a.txt": b"12", "manifest.json": b'{"name": "a web app"}'})
+    assert find_kind(folder) == "path"
+    (folder / "manifest.json").write_bytes(b"[")
+    assert find_kind(folder) == "store"
 
 
 @pytest.mark.parametrize(

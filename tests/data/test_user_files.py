@@ -116,13 +116,44 @@ def test_three_files_or_names_of_files_give_the_splits(write_files, tmp_path, na
     assert splits == dict(zip(SPLITS, [[name.encode()] for name in names], strict=True))
 
 
-def test_folder_gives_its_files_except_hidden_ones_links_and_our_own(write_files):
+def test_folder_gives_each_of_its_files_once_except_hidden_ones_and_our_own(write_files):
     documents = {f"{'ab'[n % 2]}/{n}.txt": b"%d" % n * 10 for n in range(10)}
     others = (".hidden", "b/.git/config", "data/prepared/ids", "data/downloads/zip")
     folder = write_files(documents | dict.fromkeys(others, b"x") | {"empty": b""}, "texts")
     (folder / "link").symlink_to(folder / "a" / "0.txt")
+    (folder / "b" / "loop").symlink_to(folder)
+    (folder / "run").mkdir()
+    (folder / "run" / "run.json").write_text("{}")
+    (folder / "run" / "metrics.csv").write_text("step")
     splits = split_user_files([folder], FRACTIONS, folder / "data")
     assert [*chain(*texts(splits).values())] == [documents[name] for name in sorted(documents)]
+
+
+def test_links_in_a_folder_are_followed_and_those_to_nothing_named(write_files, capsys):
+    real = write_files({"1.txt": b"one", "more/2.txt": b"two"}, "real")
+    links = write_files({"own.txt": b"own"}, "links")
+    (links / "1.txt").symlink_to(real / "1.txt")
+    (links / "more").symlink_to(real / "more")
+    (links / "again").symlink_to(real / "more")
+    (links / "bad").symlink_to("nowhere")
+    splits = split_user_files([links], ALL_TRAIN, links / "data")
+    assert sorted(texts(splits)["train"]) == [b"one", b"own", b"two"]
+    assert "skipped, because not text: bad (1)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("ab".encode("utf-16"), r"UTF-16 \(iconv -f UTF-16 -t UTF-8\), not text in UTF-8; convert"),
+        ("ab".encode("utf-32"), r"UTF-32 \(iconv"),
+        (b"%PDF-1.4\n\0", "a binary file, not text in UTF-8; convert it, or give any bytes as ids"),
+        (b"PAR1\x15\0", "a binary file"),
+    ],
+)
+def test_a_file_that_is_not_text_is_refused_with_what_it_is(write_files, content, message):
+    path = write_files({"a": content}, "texts") / "a"
+    with pytest.raises(DataError, match=f"a: {message}"):
+        split_user_files([path], FRACTIONS, path.parent)
 
 
 @pytest.mark.parametrize("ending", COMPRESSIONS)
@@ -299,7 +330,7 @@ def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, 
         # Ids are named only where there are some: evaluate has no data.ids.
         ({"f/a.npy": b"\0"}, ["f"], r"only a\.npy; data\.path must name a text, data\.ids ids$"),
         ({"a.jsonl": b'{"text": "a"}\n["b"]'}, ["a.jsonl"], "a.jsonl: line 2 has no text; expect"),
-        ({"a.jsonl": b'{"text": "\\ud800"}'}, ["a.jsonl"], "a.jsonl: line 1 has no text; expect"),
+        ({"a.jsonl": b'{"text": "\\ud800"}'}, ["a.jsonl"], "line 1 is not UTF-8 text, but half"),
         ({"a.jsonl": b"[" * 100_000}, ["a.jsonl"], "a.jsonl: line 1 has no text; expected JSON in"),
         ({"a.jsonl": b"\n"}, ["a.jsonl"], r"a\.jsonl: no text in it; data\.path must name a text$"),
         ({"a": b"x"}, ["a", "a"], r"data\.path: invalid number of files 2; expected one, or three"),

@@ -67,13 +67,16 @@ def refuse_damaged(path: Path, message: str) -> Iterator[None]:
     """Turn any error of reading a file into a CheckpointError."""
     require_file(path)
     try:
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
         yield
     except MemoryError:
         raise
     except ClassError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    except PermissionError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     # Random bytes make torch.load raise any error: UnicodeDecodeError, OSError, ...
     except Exception as error:
         if match := CODE.search(str(error)):

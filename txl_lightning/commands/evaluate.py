@@ -141,6 +141,8 @@ def format_table(record: dict[str, Any], unit: str) -> str:
         f"{record['tokens_scored']:,} of {record['tokens']:,} tokens scored, "
         f"{record['cold_starts']:,} cold start{'s' * (record['cold_starts'] != 1)}",
     ]
+    if share := record["unknown_share"]:
+        rows.append(f"{'unknown':>20}  {share:.1%} of the tokens, which makes their loss small")
     for name in sorted(names, key=lambda name: not name.startswith(unit)):
         interval = "  {:.4f} to {:.4f}".format(*intervals[name]) if intervals[name] else ""
         rows.append(f"{name:>20}  {record[name]:.4f}{interval}")

@@ -12,9 +12,10 @@ import torch
 
 from .. import generation
 from ..data.vocab import Vocabulary
-from ..errors import require, require_at_least, unfiltered_stdout
+from ..errors import print_notice, require, require_at_least, unfiltered_stdout
 from ..files import check_file_writable, replace_file
 from ..generation.candidates import encode_continuation
+from ..generation.prompts import encode_start
 from ..generation.state import DecodingState, find_missing_memory, load_state, save_state
 from ..model import Network, Weights, find_device
 from ..signals import defer_signals
@@ -130,7 +131,9 @@ def start_state(
         if text is not None:
             state = state.append_tokens(encode_continuation(text, vocab)[None])
         return state, n_printed
-    ids = [generation.encode_prompt("\n" if text is None else text, vocab) for text in texts]
+    ids = [encode_start(vocab) if t is None else generation.encode_prompt(t, vocab) for t in texts]
+    if any(vocab.unknown is not None and (ids_L == vocab.unknown).any() for ids_L in ids):
+        print_notice("warning: the prompt has text that the vocabulary does not know")
     ids = [ids_L for ids_L in ids for _ in range(settings.num_samples)]
     if ext_len is None and find_missing_memory(model, mem_len):
         ext_len = context_len

@@ -89,7 +89,8 @@ def print_store(name: str, store: Store) -> None:
         # The text of ids may be unknown.
         counts = [f"{n_token:>13,} tokens", *[n_byte] * (store.bytes_per_token(split) is not None)]
         if store.manifest["documents"]:
-            counts.append(f"{store.manifest['n_document'][split]:>9,} documents")
+            n_document = store.manifest["n_document"][split]
+            counts.append(f"{n_document:>9,} document{'s' * (n_document != 1)}")
         if n_unknown:
             counts.append(f"{n_unknown / n_token:6.2%} of the tokens unknown")
         print(f"{split:5}", *counts, sep="  ")

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import groupby, starmap
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ..errors import (
 from ..files import check_file_writable, require_shape
 from ..generation import StreamingDetokenizer, encode_prompt, score_candidates
 from ..generation.candidates import encode_continuation, start_scoring
+from ..generation.prompts import encode_start
 from ..generation.state import DecodingState, load_state, save_state
 from ..model import Network, Weights
 from .generate import UNFINISHED
@@ -35,8 +36,9 @@ class ScoreOptions:
 
     context: str | None = None
     """Text before the first list; left out, a line end, or the text of the state_file."""
-    end: str = "\n"
-    """Text after each candidate, which is scored with it."""
+    end: str | None = None
+    """Text after each candidate, which is scored with it; left out, a line end if the vocabulary
+    knows it."""
     carry: bool = True
     """Remember the lists before; false: only the context, and that of the list."""
     weight: float = 1.0
@@ -106,13 +108,16 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
     settings, path = ScoreOptions(**options), Path(candidates)
     require(path.suffix in READERS, "candidates", candidates, "a .tsv or .jsonl file")
     checkpoint, model, vocab = load_model(ckpt_path, settings.device, settings.weights)
+    if settings.end is None:
+        settings = replace(settings, end=find_end(vocab))
     # As in generate: a state belongs to one precision.
     sha256 = checkpoint.sha256 + ("" if settings.weights == "float32" else f" {settings.weights}")
     file = settings.state_file
     if file and file.exists():
         state = load_state(file, model, sha256, settings.mem_len, ext_len=0)
     else:
-        ids_L = encode_prompt("\n" if settings.context is None else settings.context, vocab)
+        context = settings.context
+        ids_L = encode_start(vocab) if context is None else encode_prompt(context, vocab)
         state = start_scoring(model, ids_L, settings.mem_len)
     # Read once, although each list may start from it.
     start = state = score_candidates(model, state, [])[1]
@@ -123,6 +128,14 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
         print(json.dumps(record, ensure_ascii=False), flush=True)
     if file:
         save_state(file, state, sha256)
+
+
+def find_end(vocab: Vocabulary) -> str:
+    """Return a line end, or "" for a vocabulary that does not know it."""
+    with suppress(DataError):
+        ids = vocab.encode_text("\n")
+        return "" if vocab.unknown in ids.tolist() else "\n"
+    return ""
 
 
 def score_list(
@@ -144,6 +157,8 @@ def score_list(
     best = each.find_best(sums, settings.weight)
     record = {"id": each.id, "best": best, "text": each.candidates[best], "nats": sums}
     record["tokens"] = [len(ids_L) for ids_L in ids]
+    if vocab.unknown is not None and any((ids_L == vocab.unknown).any() for ids_L in ids):
+        record["unknown"] = [int((ids_L == vocab.unknown).sum()) for ids_L in ids]
     if settings.surprisal:
         prefix = state.row_tokens(0)[-UNFINISHED:].tolist()
         pairs = zip(ids, nats, strict=True)
@@ -171,6 +186,8 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, CandidateList]]:
     for number, line in read_lines(path):
         with explain_line(path, number):
             content = json.loads(line)
+            # Half of a surrogate pair is no text.
+            json.dumps(content, ensure_ascii=False).encode()
             require_shape("list", content, dict)
             known = [field.name for field in fields(CandidateList)]
             check_names("key", content, known, "candidates")
@@ -248,7 +265,7 @@ def check_names(kind: str, names: Iterable[str], known: Sequence[str], *needed: 
 def explain_line(path: Path, number: int) -> Iterator[None]:
     try:
         yield
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise DataError(f"{path}, line {number}: not UTF-8 text") from error
     except (json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"{path}, line {number}: not JSON") from error

@@ -135,6 +135,13 @@ class CorpusDataModule(LightningDataModule):
         """Return the mean bytes per token of a stage's text; None if tokens have no bytes."""
         return self.store.bytes_per_token(stage if stage in ("train", "val") else "test")
 
+    def unknown_share(self, stage: str) -> float:
+        """Return the share of tokens in a stage's text that stand for unknown text."""
+        manifest = getattr(self.store, "manifest", {})
+        split = {"validate": "val"}.get(stage, "test")
+        counts = [manifest.get(name, {}).get(split, 0) for name in ("unknown", "tokens")]
+        return counts[0] / counts[1] if counts[1] else 0.0
+
     def prepare_data(self) -> None:
         # The property opens the store, and keeps it for `setup`.
         _ = self.store

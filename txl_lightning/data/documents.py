@@ -246,8 +246,10 @@ def unpack_lines(path: Path, folder: Path) -> None:
     with path.open("rb") as lines, (folder / TEXT).open("wb") as file:
         for number, line in enumerate(iter(partial(lines.readline, HARMLESS), b""), 1):
             try:
-                # Half of a surrogate pair cannot be encoded.
                 text = json.loads(line)["text"].encode() if line.strip() else b""
+            except UnicodeEncodeError as error:
+                half = "not UTF-8 text, but half of a surrogate pair"
+                raise DataError(f"{path}: line {number:,} is {half}") from error
             except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
                 expected = 'expected JSON in each line, as {"text": "..."}'
                 raise DataError(f"{path}: line {number:,} has no text; {expected}") from error

@@ -1,7 +1,9 @@
 """The settings of a text."""
 
+import json
 import os
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -182,11 +184,22 @@ class DataConfig:
         return text if len(nonempty) > 1 else replace(text, split="whole text")
 
 
+def is_store(folder: Path) -> bool:
+    """Return True for a folder with the manifest of a store; other programs have such files too."""
+    # Unlike Path.is_file, os.path.isfile is False where nothing may be read.
+    if not os.path.isfile(folder / "manifest.json"):
+        return False
+    with suppress(ValueError, RecursionError):
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        return isinstance(manifest, dict) and "vocab_checksum" in manifest
+    # A damaged one is refused as a store, by name.
+    return True
+
+
 def find_kind(path: Path) -> str:
     """Return the setting of a path: path for a text, ids for files of ids, or store. A folder has
     ids if a file of ids names a split, or if no text lies beside them."""
-    # Unlike Path.is_file, os.path.isfile is False where nothing may be read.
-    if os.path.isfile(path / "manifest.json"):
+    if is_store(path):
         return "store"
     names = os.listdir(path) if os.path.isdir(path) else [path.name]
     names = [name for name in names if not name.startswith(".")]

@@ -16,6 +16,7 @@ from .tasks import TaskStore
 from .tokens import Tokens
 from .vocab import Vocabulary, load_vocabulary
 
+COUNTED = 1 << 20  # tokens that are read at once
 COUNTS = dict.fromkeys(SPLITS, int)
 MANIFEST = {
     **dict.fromkeys(("cuts", "checksum", "dtype", "vocab_checksum"), str),
@@ -163,6 +164,15 @@ class EvalText:
         if self.token_bytes is None:
             return len(position_K) * self.bytes_per_token
         return float(self.token_bytes[self.tokens.ids_at(position_K)].sum())
+
+    def unknown_share(self, n_token: int) -> float:
+        """Return the share of the first tokens that stand for text the vocabulary does not know."""
+        if self.vocab.unknown is None:
+            return 0.0
+        starts = range(0, n_token, COUNTED)
+        places = (np.arange(start, min(start + COUNTED, n_token)) for start in starts)
+        counts = (self.tokens.ids_at(place) == self.vocab.unknown for place in places)
+        return sum(int(each.sum()) for each in counts) / n_token
 
     @cached_property
     def token_bytes(self) -> np.ndarray | None:

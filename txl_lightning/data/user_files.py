@@ -1,5 +1,6 @@
 """A user's own text: a file, three files, or a folder or archive of documents."""
 
+import os
 import shutil
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,13 @@ Contents = dict[str, list[FileSlice] | None]  # the same, with None for a file t
 SUFFIXES = (".npy", ".bin", ".ds")
 BESIDE_IDS = (".idx", ".index", ".json", ".pkl", ".md", ".py")
 PACKED = (".zst", ".7z")
+ENCODINGS = {
+    b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16",
+}  # fmt: skip
+"""Encodings by the byte order mark at the beginning of a file."""
+RUN = "run.json"  # in a run's folder, whose files are no text of the user
+BYTES_ADVICE = "convert it, or give any bytes as ids: data.ids of a .bin, id_options.dtype uint8"
 NUL_WITHIN = 8000  # bytes; a file without a NUL in its first bytes is text, as in git
 # The split that a word of a file's or a folder's name names.
 NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
@@ -80,6 +88,8 @@ def find_in_file(path: Path, data_dir: Path) -> Contents:
     # Also of an archive: unpacking it is writing, and its errors are those of writing.
     whole = whole_file(path)
     if (unpack := find_unpacker(path)) is None:
+        if kind := find_binary(path):
+            raise DataError(f"{path}: {kind}, not text in UTF-8; {BYTES_ADVICE}")
         return {path.name: whole}
     folder = find_unpacked_folder(path, data_dir)
     create_folder(folder, partial(unpack, path))
@@ -95,15 +105,25 @@ def find_in_folder(folder: Path, data_dir: Path, unpacked: bool = False) -> Cont
     """
     contents: Contents = {}
     for name, path in list_files(folder, data_dir).items():
-        if path.suffix == LINES or (find_unpacker(path) and not unpacked):
+        if not path.exists():
+            contents[name] = None
+        elif path.suffix == LINES or (find_unpacker(path) and not unpacked):
             # Inside the copy of the outer archive, so that both are removed together.
             inner = find_in_file(path, folder / ".unpacked" if unpacked else data_dir)
             contents |= {f"{name}/{part}": slices for part, slices in inner.items()}
         else:
-            with path.open("rb") as file:
-                is_text = b"\0" not in file.read(NUL_WITHIN)
-            contents[name] = whole_file(path) if is_text else None
+            contents[name] = None if find_binary(path) else whole_file(path)
     return contents
+
+
+def find_binary(path: Path) -> str | None:
+    """Return what a file is that has a NUL in its first bytes, or None for a text."""
+    with path.open("rb") as file:
+        start = file.read(NUL_WITHIN)
+    for mark, encoding in ENCODINGS.items():
+        if start.startswith(mark):
+            return f"{encoding} (iconv -f {encoding} -t UTF-8)"
+    return "a binary file" if b"\0" in start else None
 
 
 def find_unpacked_folder(archive: Path, data_dir: Path) -> Path:
@@ -124,17 +144,25 @@ def remove_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
 
 
 def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
-    """Return the files in a folder by path, without hidden ones, links, and our own in data_dir."""
-    ours = [data_dir.resolve() / name for name in ("prepared", "downloads")]
-    files, folders = [], [folder]
-    while folders:
-        for path in folders.pop().iterdir():
-            if path.name.startswith(".") or path.is_symlink():
-                continue
-            if path.is_file():
-                files.append(path)
-            elif path.is_dir() and path.resolve() not in ours:
-                folders.append(path)
+    """Return the files in a folder by path, without hidden ones and our own in data_dir.
+
+    Links are followed, as by tar -h, and each file and folder counts once; a link to nothing is
+    among the files.
+    """
+    seen = {data_dir.resolve() / name for name in ("prepared", "downloads")}
+    files, found, links = [], [folder], []
+    while found or links:
+        # Links come last: a file counts under its own name.
+        path = found.pop() if found else links.pop()
+        if path.resolve() in seen or (path != folder and os.path.isfile(path / RUN)):
+            continue
+        seen.add(path.resolve())
+        if path.is_dir():
+            for each in sorted(path.iterdir(), reverse=True):
+                if not each.name.startswith("."):
+                    (links if each.is_symlink() else found).append(each)
+        elif path.is_file() or path.is_symlink():
+            files.append(path)
     return dict(sorted((path.relative_to(folder).as_posix(), path) for path in files))
 
 

@@ -224,6 +224,7 @@ def evaluate(
     seconds = time.perf_counter() - began
     record = describe_reading(model, text, protocol) | {"cold_starts": n_cold, "tokens": stream.end}
     record |= total.summary(text.vocab.unit, n_byte)
+    record["unknown_share"] = text.unknown_share(stream.end)
     record |= {"seconds": seconds, "tokens_per_second": total.n_scored / seconds}
     record["peak_memory_bytes"] = peak_memory(find_device(model))
     return record | describe_environment(find_device(model))

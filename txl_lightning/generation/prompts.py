@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data.vocab import Vocabulary
-from ..errors import require
+from ..errors import DataError, require
 
 Prompt = str | Tensor | np.ndarray | Sequence[int]
 
@@ -33,6 +34,17 @@ def encode_prompt(prompt: Prompt, vocab: Vocabulary | None = None) -> Tensor:
     is_ids = ids_L.dim() == 1 and (not ids_L.is_floating_point() or not len(ids_L))
     require(is_ids, "prompt", prompt, "a text, or ids in one dimension; or a list of such")
     return ids_L.long()
+
+
+def encode_start(vocab: Vocabulary) -> Tensor:
+    """Return the ids of a start where no prompt is given: a line end or a space, if the vocabulary
+    knows one; else its first token."""
+    for text in ("\n", " "):
+        with suppress(DataError):
+            ids = vocab.encode_text(text).astype("int64")
+            if len(ids) and ids[-1] != vocab.unknown:
+                return torch.from_numpy(ids)
+    return torch.zeros(1, dtype=torch.long)
 
 
 def decode_as(prompt: Prompt, prompt_L: Tensor, new_L: Tensor, vocab: Vocabulary | None) -> Any:

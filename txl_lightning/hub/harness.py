@@ -26,6 +26,7 @@ from ..command_line import take_option
 from ..convert import load_any_checkpoint
 from ..errors import DataError, format_line, prefix_errors, print_notice, require
 from ..generation import Sampling, StreamingDetokenizer, decode_steps, start_decoding
+from ..generation.prompts import encode_start
 from ..imports import allow_imports
 from ..model import EvalLengths, find_device, make_reader
 
@@ -78,7 +79,7 @@ class HarnessModel(TemplateLM):
     @property
     def eot_token_id(self) -> int:
         """The line end: the context of texts without one, as in `generate`."""
-        return self.tok_encode("\n")[-1]
+        return int(encode_start(self.vocab)[-1])
 
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **_: object

@@ -177,6 +177,8 @@ class TxlCLI(LightningCLI):
             metrics = self.trainer.callback_metrics.items()
             # The loss equals the nats.
             print(align_columns([(k, f"{v:.4f}", "") for k, v in metrics if "/loss" not in k]))
+            if share := self.datamodule.unknown_share(self.command):
+                print(f"{share:.1%} of the tokens are unknown, which makes their loss small")
 
 
 def run_trainer(arguments: list[str]) -> Trainer:

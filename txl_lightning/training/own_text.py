@@ -13,6 +13,7 @@ import torch
 from jsonargparse import Namespace
 
 from ..command_line import Parser
+from ..data.user_files import list_files
 from ..errors import flatten_settings
 from ..files import configs_folder, load_yaml
 from ..model import has_bfloat16_units
@@ -49,7 +50,7 @@ STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev
 
 def adopt_recipe(parser: Parser, words: list[str], settings: Namespace) -> Namespace:
     """Return the settings of fit with a recipe's as defaults, and print what was chosen."""
-    n_byte = count_bytes(settings.data.path)
+    n_byte = count_bytes(settings.data.path, Path(settings.data.data_dir or "data"))
     if n_byte < SMALLEST or not needs_recipe(words, settings):
         return settings
     is_planned = all(settings.trainer[name] == default for name, default in STEPS.items())
@@ -111,11 +112,13 @@ def is_bfloat16_faster(accelerator: str) -> bool:
     return has_bfloat16_units(torch.device("cpu"))
 
 
-def count_bytes(path: str | Sequence[str] | None) -> int:
+def count_bytes(path: str | Sequence[str] | None, data_dir: Path = Path("data")) -> int:
     """Return the size of a text's files, packed ones as they are; 0 for none."""
-    paths = map(Path, [path] if isinstance(path, str) else path or ())
-    files = [file for each in paths for file in (each.rglob("*") if each.is_dir() else [each])]
-    return sum(file.stat().st_size for file in files if file.is_file())
+    n_byte = 0
+    for each in map(Path, [path] if isinstance(path, str) else path or ()):
+        files = list_files(each, data_dir).values() if each.is_dir() else [each]
+        n_byte += sum(file.stat().st_size for file in files if file.is_file())
+    return n_byte
 
 
 def describe_recipe(n_byte: int, settings: Namespace) -> str:

@@ -133,7 +133,7 @@ def test_text_that_a_tokenizer_cannot_encode_is_refused(document, word_level, ca
     word_level["model"]["unk_token"] = "none"
     with pytest.raises(DataError, match=r"^a\.txt: data\.vocab's tokenizer cannot encode it"):
         encoded(Subwords.from_tokenizer(word_level), document("zed"))
-    with pytest.raises(ValueError, match="surrogates not allowed"):
+    with pytest.raises(DataError, match=r"^prompt: character 2 is not UTF-8 text$"):
         Subwords.from_tokenizer(word_level).encode_text("a\ud800", "prompt")
     split = pre_tokenizers.Split(Regex("(b+)+$"), "removed")
     word_level["pre_tokenizer"] = json.loads(split.__getstate__())

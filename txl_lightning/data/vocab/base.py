@@ -91,7 +91,7 @@ class Bytes(Vocabulary):
         return (np.frombuffer(chunk, dtype=np.uint8) for chunk in document.chunks())
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
-        return np.frombuffer(text.encode(), dtype=np.uint8)
+        return np.frombuffer(encode_utf8(text, where), dtype=np.uint8)
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -187,6 +187,15 @@ def decode_whole(document: FileSlice) -> str:
 
 def _code_points(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+
+
+def encode_utf8(text: str, where: str) -> bytes:
+    """Return the bytes of a text; DataError for half of a surrogate pair, as of a byte of Latin-1
+    on the command line."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: character {error.start + 1} is not UTF-8 text") from error
 
 
 def decode_utf8(document: FileSlice) -> Iterator[str]:

@@ -2,6 +2,10 @@
 
 import json
 import os
+import pickle
+import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,14 +16,31 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DataError, convert_fields, require_at_least
+from ...errors import DataError, convert_fields, print_notice, require_at_least
 from ..documents import FileSlice
-from .base import Piece, Vocabulary, decode_utf8, decode_whole, join_documents, split_between_words
+from .base import (
+    Piece,
+    Vocabulary,
+    decode_utf8,
+    decode_whole,
+    encode_utf8,
+    join_documents,
+    split_between_words,
+)
 
 PIECE = 100_000  # characters encoded in one piece
 AT_ONCE = 8  # pieces encoded in parallel
 LONGEST = 1_000_000  # characters without white space after which a piece is cut anywhere
 SAMPLE = 1_000  # characters of a training sample; longer words take quadratic time
+LONGEST_WORD = 64  # characters; longer ones have no spaces between words, as DNA or Chinese
+LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD}}}(?=\S)")
+TRAINED_HERE = 200_000  # bytes of text whose vocabulary takes less than a second
+CHILD = """
+import pickle, sys
+sys.path[:] = pickle.load(sys.stdin.buffer)
+from txl_lightning.data.vocab.subwords import train_in_child
+train_in_child()
+"""
 LARGEST = 1 << 24  # limit of ids, which may have gaps
 REPLACED = "\ufffd"  # an incomplete character that further bytes may complete
 
@@ -85,7 +106,7 @@ class Subwords(Vocabulary):
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
         # Refuse a lone surrogate here; tokenizers would report a wrong type.
-        text.encode()
+        encode_utf8(text, where)
         [ids] = self._encode_batch([text], where)
         return ids
 
@@ -151,6 +172,30 @@ def split_by_length(texts: Iterable[str], size: int) -> Iterator[str]:
 
 def train_subwords(kind: str, documents: Sequence[FileSlice], options: SubwordOptions) -> Subwords:
     """Train a tokenizer that knows every byte, of kind "bpe" or "unigram"."""
+    sample = sample_text(documents, options.train_bytes)
+    if sum(document.n_byte for document in documents) <= TRAINED_HERE:
+        return Subwords.from_tokenizer(train_tokenizer(kind, sample, options.n_token))
+    print_notice(f"training a vocabulary of {options.n_token:,} subwords ({kind})")
+    work = pickle.dumps(sys.path) + pickle.dumps((kind, list(sample), options.n_token))
+    # In another process, which can be ended: native code would keep signals waiting.
+    command = [sys.executable, "-c", CHILD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            output, _ = child.communicate(work)
+        finally:
+            child.kill()
+    if child.returncode:
+        raise DataError(f"vocabulary: its training ended with exit code {child.returncode}")
+    return Subwords.from_tokenizer(json.loads(output))
+
+
+def train_in_child() -> None:
+    """Train the tokenizer that the standard input describes, and print it."""
+    print(json.dumps(train_tokenizer(*pickle.load(sys.stdin.buffer))))
+
+
+def train_tokenizer(kind: str, texts: Iterable[str], n_token: int) -> dict[str, Any]:
+    """Return the content of a new tokenizer.json."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     is_bpe = kind == "bpe"
@@ -158,15 +203,26 @@ def train_subwords(kind: str, documents: Sequence[FileSlice], options: SubwordOp
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = (trainers.BpeTrainer if is_bpe else trainers.UnigramTrainer)(
-        vocab_size=options.n_token,
+        vocab_size=n_token,
         show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    tokenizer.train_from_iterator(sample_text(documents, options.train_bytes), trainer)
+    # Time of the unigram trainer is quadratic in the length of a word.
+    tokenizer.train_from_iterator(texts if is_bpe else cut_long_words(texts), trainer)
     content = json.loads(tokenizer.to_str())
     if not is_bpe:
         content["model"]["vocab"] = make_deterministic(content["model"]["vocab"])
-    return Subwords.from_tokenizer(content)
+    return content
+
+
+def cut_long_words(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts, cut where a word is longer than LONGEST_WORD."""
+    for text in texts:
+        start = 0
+        for part in LONG_WORD.finditer(text):
+            yield text[start : part.end()]
+            start = part.end()
+        yield text[start:]
 
 
 def sample_text(documents: Sequence[FileSlice], n_byte: int) -> Iterator[str]:
