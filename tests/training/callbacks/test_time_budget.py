@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from txl_lightning.training.callbacks.checkpointing import LastCheckpoint
 from txl_lightning.training.callbacks.progress_bar import TokenProgressBar
 from txl_lightning.training.callbacks.throughput import PlanConfig, TimeBudget
+from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 from txl_lightning.training.optimizers import lr_factor
 
 SIZES = {"n_layer": 1, "n_head": 1, "d_model": 2, "mem_len": 2}
@@ -78,7 +79,7 @@ def test_steps_schedule_and_validations_fit_in_the_time(plan, machine, validated
 
 def test_only_steps_are_planned_without_validations_and_each_as_all_of_its_segments(plan):
     machine, options = Machine(0.5), {"limit_val_batches": 0, "enable_progress_bar": True}
-    trainer, shown = plan(machine, TokenProgressBar(), **options)
+    trainer, shown = plan(machine, TokenProgressBar(ValidationProbe(0)), **options)
     assert (trainer.global_step, machine.now, machine.validated) == (120, 60, [])
     assert "120 steps, about 1.0 minutes\n" in shown
     _, shown = plan(machine := Machine(0.5, 1), accumulate_grad_batches=2, val_check_interval=80)

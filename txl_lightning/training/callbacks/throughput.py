@@ -15,8 +15,6 @@ from lightning.pytorch import Callback, Trainer
 
 from ...data.stream import Segment
 from ...errors import convert_fields, require
-from ...runs.folder import run_folder
-from ...runs.metrics_table import read_metrics
 from ..optimizers import reschedule
 from . import LanguageModel
 
@@ -42,11 +40,6 @@ class Throughput(Callback):
         self.tokens, self.seconds = 0, 0.0
         self.started_at: float | None = None
 
-    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
-        self.run_started_at = time.monotonic()
-        if trainer.global_step:
-            self.run_started_at -= read_metrics(run_folder(trainer)).last("train/seconds")
-
     def on_train_batch_start(self, *_: Any) -> None:
         if self.started_at is None:
             self.started_at = time.perf_counter()
@@ -64,7 +57,7 @@ class Throughput(Callback):
             values["model_flops_per_second"] = flops = rate * count_flops(batch.new_len)
             if peak := peak_flops(trainer.strategy.root_device):
                 values["mfu"] = flops / (peak * trainer.world_size)
-        values["seconds"] = time.monotonic() - self.run_started_at
+        values["seconds"] = module.seconds
         module.log_dict({f"train/{name}": values[name] for name in values})
         self.tokens, self.seconds = 0, 0.0
 
@@ -181,6 +174,10 @@ class TimeBudget(Callback):
     @property
     def elapsed(self) -> float:
         return self.clock() - self.started_at
+
+    @property
+    def is_planned(self) -> bool:
+        return self.seconds is not None
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the end of a run that has no plan yet."""
