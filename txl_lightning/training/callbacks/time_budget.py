@@ -264,6 +264,10 @@ class TimeBudget(Callback):
         """Return the seconds until the time is over; None without minutes."""
         return None if self.plan is None else self.seconds - self.clock() + self.started_at
 
+    @property
+    def is_planned(self) -> bool:
+        return self.seconds is not None
+
     def state_dict(self) -> dict[str, Any]:
         if self.plan is None:
             return {}
