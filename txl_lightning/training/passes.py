@@ -42,8 +42,11 @@ class PassLimit:
     def set_steps(self, step: int, n_segment: float) -> None:
         """End the run when so many more segments are read after a step."""
         self.n_step = step + math.ceil(n_segment / self.trainer.accumulate_grad_batches)
-        most = self.n_step if self.max_steps < 0 else min(self.n_step, self.max_steps)
-        self.trainer.fit_loop.epoch_loop.max_steps = most
+        self.trainer.fit_loop.epoch_loop.max_steps = self.last_step
+
+    @property
+    def last_step(self) -> int:
+        return self.n_step if self.max_steps < 0 else min(self.n_step, self.max_steps)
 
     def load(self, checkpoint: dict[str, Any]) -> None:
         """Set the steps that remain of a resumed run, also with other rows or segments."""

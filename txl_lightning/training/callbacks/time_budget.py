@@ -182,6 +182,8 @@ class TimeBudget(Callback):
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
         if self.seconds is None:
             return
+        if module.pass_limit:
+            self.max_steps = module.pass_limit.last_step
         n = count_validations(trainer, self.max_steps)
         self.plan = Plan(self.seconds, self.max_steps, n)
         self.started_at = self.clock() - self.times.elapsed
