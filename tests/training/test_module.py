@@ -167,7 +167,7 @@ def test_reading_the_number_of_steps_keeps_the_position(interrupt, monkeypatch):
         return configure(model)
 
     monkeypatch.setattr(LanguageModel, "configure_optimizers", ask)
-    assert interrupt(3, max_epochs=1)
+    assert interrupt(3, max_epochs=2)
     assert answers == [6, 6]
 
 

@@ -196,6 +196,10 @@ class Stream:
             n_reread=min(self.ext_len, stop),
         )
 
+    def count_segments(self, n_pass: int) -> int:
+        """Return the segments of the first n_pass passes."""
+        return self.lengths.count_all(self.n_target, n_pass)
+
     def count_targets(self, n_segment: int) -> int:
         """Return the targets in the first n_segment segments, over all ranks and passes."""
         if not n_segment:
@@ -226,6 +230,9 @@ class TrainingLoader:
             nth = index % self.n_segment if self.n_segment else index
             yield self.stream.segment(nth)._replace(index=index)
 
+    def count_segments(self, n_pass: int) -> int:
+        return n_pass * self.n_segment if self.n_segment else self.stream.count_segments(n_pass)
+
     def count_targets(self, n_segment: int) -> int:
         n_round, nth = divmod(n_segment, self.n_segment or sys.maxsize)
         repeated = n_round * self.stream.count_targets(self.n_segment or 0)
@@ -239,9 +246,13 @@ class TrainingLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the position; if the reading settings changed, start from the beginning."""
-        before = {"ext_len": 0, "restart_len": None} | state["read_as"]
-        changed = [name for name, value in self.read_as.items() if before.get(name) != value]
+        changed = self.find_changes(state["read_as"])
         if changed:
-            values = (f"{name} was {before.get(name)}, is {self.read_as[name]}" for name in changed)
+            values = (f"{name} was {was}, is {self.read_as[name]}" for name, was in changed.items())
             warnings.warn(f"reading from the start of the text: {'; '.join(values)}", stacklevel=2)
         self.consumed = 0 if changed else state["consumed"]
+
+    def find_changes(self, read_as: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the former values of reading settings that have changed."""
+        before = {"ext_len": 0, "restart_len": None} | read_as
+        return {n: before.get(n) for n, value in self.read_as.items() if before.get(n) != value}

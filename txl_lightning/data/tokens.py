@@ -170,6 +170,10 @@ class FixedLengths:
     def count_segments(self, total: int, n_pass: int) -> int:
         return -(-total // self.tgt_len)
 
+    def count_all(self, total: int, n_pass: int) -> int:
+        """Return the segments of the first n_pass passes."""
+        return n_pass * self.count_segments(total, 0)
+
     def find_bounds(self, total: int, index: int) -> tuple[int, int, int]:
         """Return pass, first column and end of segment `index` in an endless sequence of passes."""
         n_pass, nth = divmod(index, self.count_segments(total, 0))
@@ -185,6 +189,9 @@ class VarlenLengths:
 
     def count_segments(self, total: int, n_pass: int) -> int:
         return len(draw_ends(self, total, n_pass))
+
+    def count_all(self, total: int, n_pass: int) -> int:
+        return sum(self.count_segments(total, nth) for nth in range(n_pass))
 
     def find_bounds(self, total: int, index: int) -> tuple[int, int, int]:
         firsts = remember_firsts(self, total)

@@ -14,6 +14,8 @@ from .folder import CONFIG, METRICS, STATE
 from .metrics_table import RunMetrics, read_metrics
 
 STATE_SHAPE = {"state": str, "step": int, "parameters": int, "host": str, "pid": int}
+RESULTS_SHAPE = {"tokens": int, "seconds": float, "validations": {...: {"step": float, ...: float}}}
+"""Also in run.json, but not of runs of release 0.2.0; validations only without loggers."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,9 @@ def load_run(folder: Path) -> Run:
     except (yaml.YAMLError, AttributeError, ValueError) as error:
         raise DataError(f"{config}: damaged, or not what fit wrote") from error
     status = read_json(state, STATE_SHAPE) if state.is_file() else {}
-    return Run(folder, settings, read_metrics(folder), status)
+    if "tokens" in status:
+        read_json(state, RESULTS_SHAPE)
+    return Run(folder, settings, read_metrics(folder, state=status), status)
 
 
 def shorten_paths(paths: Sequence[str | Path]) -> list[str]:

@@ -1,5 +1,6 @@
 """RunLogger: write metrics.csv, and continue it in a resumed run."""
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from ..files import explain_write_errors, flush_to_disk
 from ..tables import write_csv
-from .metrics_table import read_log
+from .metrics_table import TOKENS, read_log
 
 
 class RunLogger(CSVLogger):
@@ -37,13 +38,15 @@ class RunLogger(CSVLogger):
         return number
 
     @rank_zero_only
-    def drop_rows(self, n_step: int, validation_due: bool) -> None:
-        """Drop the rows that a run resumed after `n_step` steps, counted from 0, logs again: also
-        the last validation's if it is still due."""
+    def drop_rows(self, n_step: int, validation_due: bool, tokens: float = math.inf) -> None:
+        """Drop the rows that a run resumed after `n_step` steps, counted from 0, and so many tokens
+        logs again: also the last validation's if it is still due."""
         kept, rows = [], self.experiment.read_rows()
         for row in rows:
             done_again = validation_due and any(row[key] for key in row if key.startswith("val/"))
-            if int(row["step"]) < n_step - done_again:
+            # Of a validation while the gradients of the next step accumulated; in float32.
+            is_later = float(row.get(TOKENS) or 0) > tokens * (1 + 1e-6)
+            if int(row["step"]) < n_step - done_again and not is_later:
                 kept.append(row)
         if rows:
             self.experiment.write_rows(kept)

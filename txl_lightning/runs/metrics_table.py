@@ -15,14 +15,23 @@ from ..errors import DataError
 from .folder import METRICS
 
 ERROR = "_error"  # suffix of the name of a metric's standard error
+TOKENS = "val/tokens_seen"
+MAX_SECONDS = 8e13  # of a timedelta
+NO_STATE: dict[str, Any] = {"validations": {}, "tokens": 0, "seconds": 0.0}
 COUNTS = ("step", "tokens_seen", "seconds")  # ends of names of metrics that are finite
 
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """Logged values of a run by name, one row per step; "step" counts from 1."""
+    """Logged values of a run by name; "step" counts from 1.
+
+    A step has one row, and one more for each validation while the gradients of the next accumulate.
+    """
 
     rows: list[dict[str, float]]
+    # Of the whole run; rows have only those of the steps that were logged.
+    tokens: int = 0
+    seconds: float = 0.0
 
     def curve(self, name: str) -> list[tuple[float, float]]:
         """Return points (training tokens, value) of a metric, for example train/loss."""
@@ -71,9 +80,11 @@ class RunMetrics:
             texts["answer accuracy"] = f"{best['answer_accuracy']:.1%}"
         if "memory_gain" in best:
             texts["nats that it loses without its memory"] = format_cell(best, "memory_gain")
-        if self.rows:
-            texts["training tokens"] = f"{self.last('train/tokens_seen'):,.0f}"
-            texts["training time"] = str(timedelta(seconds=int(self.last("train/seconds"))))
+        if self.rows or self.tokens:
+            tokens = max(self.tokens, self.last("train/tokens_seen"), self.last(TOKENS))
+            seconds = max(self.seconds, self.last("train/seconds"))
+            texts["training tokens"] = f"{tokens:,.0f}"
+            texts["training time"] = str(timedelta(seconds=int(min(seconds, MAX_SECONDS))))
         if rates := [rate for _, rate in self.curve("train/tokens_per_second")]:
             texts["tokens per second (median)"] = f"{median(rates):,.0f}"
         if peak := self.last("train/peak_memory_bytes"):
@@ -81,18 +92,31 @@ class RunMetrics:
         return texts
 
 
-def read_metrics(folder: Path, loggers: Iterable[Any] = ()) -> RunMetrics:
-    """Load metrics.csv, after flushing Lightning's loggers."""
+def read_metrics(
+    folder: Path, loggers: Iterable[Any] = (), state: Mapping[str, Any] = NO_STATE
+) -> RunMetrics:
+    """Load metrics.csv, after flushing Lightning's loggers; a run without loggers has only the
+    validations of its state, in run.json."""
     for logger in loggers:
         logger.save()
-    rows: dict[int, dict[str, float]] = {}
+    rows: dict[int, list[dict[str, float]]] = {}
     for cells in read_log(folder / METRICS):
         values = {name: float(cell) for name, cell in cells.items() if cell}
         # Lightning logs a step before it counts it.
         step = int(values.pop("step")) + 1
+        of_step = rows.setdefault(step, [{"step": step}])
+        tokens = values.get(TOKENS)
+        same = (row for row in of_step if tokens is None or row.get(TOKENS, tokens) == tokens)
+        if (row := next(same, None)) is None:
+            # Another validation while gradients accumulate.
+            of_step.append(row := {"step": step})
         # If a killed run repeated a step, the later values count.
-        rows.setdefault(step, {"step": step}).update(values)
-    return RunMetrics([rows[step] for step in sorted(rows)])
+        row.update(values)
+    state = NO_STATE | state
+    validations = ({**row, "step": int(row["step"])} for row in state["validations"].values())
+    found = [row for step in sorted(rows) for row in rows[step]]
+    found = found or sorted(validations, key=lambda row: row["step"])
+    return RunMetrics(found, state["tokens"], state["seconds"])
 
 
 def read_log(path: Path) -> Iterator[dict[str, str]]:
@@ -103,8 +127,9 @@ def read_log(path: Path) -> Iterator[dict[str, str]]:
             for row in csv.DictReader((line for line in file if line[-1] == "\n"), restval=""):
                 int(row["step"])
                 for name, cell in row.items():
-                    # Losses may be infinite; counts not, nor seconds beyond those of a timedelta.
-                    if not abs(float(cell or 0)) < 8e13 and str(name).endswith(COUNTS):
+                    # Losses may be infinite; counts may not.
+                    is_finite = abs(float(cell or 0)) < MAX_SECONDS
+                    if not is_finite and str(name).endswith(COUNTS):
                         raise ValueError(f"{name} {cell}")
                 yield row
     except (LookupError, TypeError, ValueError, csv.Error) as error:

@@ -26,13 +26,21 @@ from ..option_errors import explain_value_error
 from ..runs.logger import RunLogger
 from ..tables import align_columns
 from .callbacks.checkpointing import AtomicCheckpointIO, replace_signal_handlers
-from .callbacks.save_run import SaveRun
+from .callbacks.save_run import SaveRun, print_once
 from .callbacks.wandb import replace_wandb_loggers
 from .default_callbacks import make_callbacks
 from .lightning_parts import check_monitors, refuse_unusable
-from .options import RUNS, check_settings, find_net_class, make_parser, parse
+from .options import RUNS, check_settings, find_net_class, load_configs, make_parser, parse
 from .own_text import adopt_recipe
-from .start import Start, adopt_checkpoint, check_remaining_steps, check_same_model, load_weights
+from .passes import let_passes_decide
+from .start import (
+    Start,
+    adopt_checkpoint,
+    check_remaining_steps,
+    check_same_model,
+    explain_no_step,
+    load_weights,
+)
 
 LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
 IMPORTABLE = ["txl_lightning", *(f"lightning.pytorch.{part}" for part in LIGHTNING_PARTS)]
@@ -66,6 +74,7 @@ class TxlCLI(LightningCLI):
         self.defaults = errors.flatten_settings(yaml.safe_load(dump))
 
     def parse_arguments(self, parser: jsonargparse.ArgumentParser, args: list[str]) -> None:
+        self.words = let_passes_decide(self.words, load_configs(self.words))
         settings = parse(parser, self.words)
         if self.command == "fit":
             settings = adopt_recipe(parser, self.words, settings)
@@ -73,6 +82,7 @@ class TxlCLI(LightningCLI):
         self.parser, self.config, self.start = adopted
         checkpoint = self.start.checkpoint
         self.ckpt_path: Path | None = checkpoint and checkpoint.path
+        self.first_step = checkpoint.saved.get("global_step", 0) if checkpoint else 0
 
     def before_instantiate_classes(self) -> None:
         check_settings(self.parser, self.config)
@@ -172,6 +182,8 @@ class TxlCLI(LightningCLI):
         options = RUN_OPTIONS.get(self.command, {}) | {"ckpt_path": ckpt_path, "weights_only": True}
         with explain_out_of_memory(self.config):
             getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, **options)
+        if self.command == "fit" and self.trainer.global_step == self.first_step:
+            print_once(explain_no_step(self.trainer))
         if self.command in ("validate", "test") and self.trainer.is_global_zero:
             print(f"{self.ckpt_path}: {self.datamodule.config.name}")
             metrics = self.trainer.callback_metrics.items()

@@ -21,7 +21,7 @@ from .callbacks.weight_averaging import WeightAverage
 
 ORDER = (
     WeightAverage,  # in a config only: it averages a step before LastCheckpoint saves it
-    Throughput,  # stops its clock before others work; reads seconds that LastCheckpoint drops
+    Throughput,  # stops its clock before others work
     TimeBudget,  # tells which step is the last, before FinalValidation and the bar look
     ValidationProbe,  # measures what Report and WandbRun show
     FinalValidation,  # asks for the validation that LastCheckpoint then knows to be due
@@ -41,12 +41,12 @@ def make_callbacks(command: str, config: Namespace, defaults: dict[str, Any]) ->
     """Make the default callbacks of a command, in their order; those of a config precede them."""
     # Lightning's bar is on stderr of a terminal; a rate of 0 disables it in a pipe.
     rate, options = 10 * sys.stderr.isatty(), {"console_kwargs": {"stderr": True}}
-    bar = TokenProgressBar() if command == "fit" else RichProgressBar(rate, **options)
+    probe = ValidationProbe(config.report.sample_len)
+    bar = TokenProgressBar(probe) if command == "fit" else RichProgressBar(rate, **options)
     bars: list[Callback] = [bar] if config.trainer.enable_progress_bar is not False else []
     if command != "fit":
         writers = [SaveNats(Path(config.trainer.default_root_dir))] if command == "predict" else []
         return [*bars, *writers]
-    probe = ValidationProbe(config.report.sample_len)
     report = Report(probe, config.report.html, defaults)
     wandb, budget = WandbRun(probe, config.wandb, config.ckpt_path), TimeBudget(config.plan.minutes)
     callbacks = [Throughput(), budget, probe, FinalValidation(), report, wandb, *bars]

@@ -4,6 +4,7 @@ B rows   L segment
 """
 
 import math
+import time
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from ..data.datamodule import CorpusDataModule
-from ..data.stream import IGNORED, Segment, TrainingLoader
+from ..data.stream import IGNORED, Segment
 from ..errors import prefix_errors, require
 from ..evaluation.scoring import readings, score_answers, score_segment
 from ..machine import peak_memory
@@ -24,6 +25,7 @@ from .callbacks.training_state import NonFiniteGuard, TrainingStateCheckpoint
 from .callbacks.weight_averaging import refuse_other_averages, select_trained_weights
 from .fsdp import shard
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
+from .passes import PassLimit, count_steps, limit_passes
 from .ranks import CpuProcessGroup
 from .segments import (
     MeanNats,
@@ -95,15 +97,22 @@ class LanguageModel(LightningModule):
         self.save_hyperparameters(ignore=["net", "optim"])
         self.save_hyperparameters(plain)
         self.step_before = -1
+        # Tokens of all devices, of the steps taken and of the present segment, and the time of a
+        # start without interruptions; TrainingStateCheckpoint counts and saves them.
+        self.tokens_seen = self.segment_tokens = 0
+        self.started_at = 0.0
         self.train_nats = MeanNats()
         self.metrics: dict[str, Metric] = {}
 
     def setup(self, stage: str) -> None:
         self.ranks = CpuProcessGroup()
+        self.pass_limit: PassLimit | None = None
         if self.corpus is not None:
             expected = f"at least {self.corpus.n_token}, the tokens in the data's vocabulary"
             n_token = self.net.config.n_token
             require(n_token >= self.corpus.n_token, "net.n_token", n_token, expected)
+            if stage == "fit":
+                self.pass_limit = limit_passes(self.trainer, self.corpus.train_dataloader)
 
     def forward(self, *inputs: Any) -> tuple[Tensor, AnyMemory]:
         """Return logits_BLV and the next memory of the network."""
@@ -116,9 +125,11 @@ class LanguageModel(LightningModule):
         n_part = self.corpus.config.micro_batches if self.corpus else 1
         nats_BL, memory = segment_loss(self.net, segment, memory, n_part)
         self.memory_bank.stage("train", 0, memory)
+        n_row, n_rank = len(segment.tokens_BL), self.trainer.world_size
+        self.segment_tokens = n_row * segment.new_len * n_rank
         self.train_nats.update(nats_BL, segment.targets_BL)
         if self.is_logged(self.global_step + 1, batch_idx):
-            self.log_training(segment, memory)
+            self.log_training(memory)
         # The denominator covers all ranks: DDP averages losses of unequal numbers of targets.
         return nats_BL.sum() / (segment.loss_denominator or 1)
 
@@ -172,17 +183,9 @@ class LanguageModel(LightningModule):
 
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = make_optimizer(self.optim, self.net)
-        scheduler = make_scheduler(self.optim, optimizer, self.count_steps())
+        scheduler = make_scheduler(self.optim, optimizer, count_steps(self.trainer))
         by_step = {"scheduler": scheduler, "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": by_step}
-
-    def count_steps(self) -> int:
-        """Return the number of training steps; for loaders of another kind, also from epochs."""
-        trainer = self.trainer
-        # estimated_stepping_batches would lose the position in the text (TrainingStateCheckpoint).
-        if self.corpus is not None or trainer.max_steps >= 0 or trainer.max_epochs == -1:
-            return int(trainer.max_steps)
-        return int(trainer.estimated_stepping_batches)
 
     def configure_callbacks(self) -> list[Callback]:
         refuse_other_averages(self.trainer.callbacks)
@@ -203,6 +206,8 @@ class LanguageModel(LightningModule):
             clip_grads_with_norm_(self.parameters(), gradient_clip_val, norm)
 
     def on_train_start(self) -> None:
+        if self.pass_limit and not self.trainer.fast_dev_run:
+            self.print(self.pass_limit.describe())
         [config] = self.trainer.lr_scheduler_configs
         if self.global_step:
             # Settings given now override those restored from the checkpoint.
@@ -219,11 +224,13 @@ class LanguageModel(LightningModule):
             return
         if trainer.state.fn == "fit":
             select_trained_weights(checkpoint, trainer.callbacks)
+            if self.pass_limit:
+                self.pass_limit.load(checkpoint)
         # Otherwise Lightning would round weights of 64-true to the float32 of a new network.
         trainer.precision_plugin.convert_module(self)
-        # Before the weights are loaded: with another vocabulary, ids have another meaning.
-        state = checkpoint.get(CorpusDataModule.__qualname__)
-        if state and self.corpus is not None:
+        # Before the weights are loaded: with another vocabulary, ids have another meaning. Removed,
+        # because Lightning would load it again, and warn again.
+        if self.corpus is not None and (state := checkpoint.pop(CorpusDataModule.__qualname__, {})):
             self.corpus.load_state_dict(state)
 
     def get_metric(self, name: str, metric_type: type[Metric], *args: Any) -> Metric:
@@ -246,7 +253,7 @@ class LanguageModel(LightningModule):
         every = self.trainer.log_every_n_steps
         return every > 0 and step % every == 0
 
-    def log_training(self, segment: Segment, memory: AnyMemory) -> None:
+    def log_training(self, memory: AnyMemory) -> None:
         states = [each for each in memory.tensors().values() if each.is_floating_point()]
         values = self.readings("train", self.train_nats.compute()) | {
             "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
@@ -255,9 +262,7 @@ class LanguageModel(LightningModule):
         }
         if hasattr(memory, "filled_B"):
             values["mem_filled"] = memory.filled_B.float().mean().item()
-        loader = self.trainer.train_dataloader
-        if isinstance(loader, TrainingLoader):
-            values["tokens_seen"] = float(loader.count_targets(segment.index + 1))
+        values["tokens_seen"] = float(self.tokens_seen + self.segment_tokens)
         self.train_nats.reset()
         # One copy to the device; Lightning would copy each number, and wait each time.
         numbers = torch.tensor(list(values.values()), device=self.device)
@@ -268,6 +273,11 @@ class LanguageModel(LightningModule):
         """Return mean nats in the units of the text, and as "loss", the name in other tools."""
         size = self.corpus.bytes_per_token(stage) if self.corpus else None
         return {"loss": nats.item(), **readings(nats.item(), self.unit, size)}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training until now, validations and resumed parts included."""
+        return time.monotonic() - self.started_at
 
     @property
     def stage(self) -> str:

@@ -25,6 +25,7 @@ from .callbacks.time_budget import PlanConfig
 from .callbacks.wandb import WandbConfig
 from .module import LanguageModel
 from .optimizers import OptimConfig, check_end
+from .passes import check_epochs, check_least_steps
 
 Resume = Literal["auto", "must", "never"]
 RUNS = "runs"
@@ -50,9 +51,10 @@ SHORT_HELP = """help config ckpt_path resume plan.minutes
     trainer.default_root_dir trainer.max_steps trainer.val_check_interval trainer.precision
     trainer.accelerator trainer.devices trainer.logger trainer.callbacks trainer.help"""
 """Options in the help of a command; --help full shows all but the rarer ones of the Trainer."""
-TRAINER_HELP = """default_root_dir max_steps max_time gradient_clip_val accumulate_grad_batches
-    val_check_interval limit_val_batches limit_test_batches limit_predict_batches log_every_n_steps
-    accelerator devices num_nodes strategy precision logger callbacks enable_progress_bar help"""
+TRAINER_HELP = """default_root_dir max_steps max_epochs max_time gradient_clip_val
+    accumulate_grad_batches val_check_interval limit_val_batches limit_test_batches
+    limit_predict_batches log_every_n_steps accelerator devices num_nodes strategy precision logger
+    callbacks enable_progress_bar help"""
 """Options of the Trainer in --help full; --trainer.help shows all of them."""
 FIT_ONLY = (
     *("model.optim.", "checkpoint.", "plan.", "wandb.", "report.", "resume", "trainer.max_"),
@@ -75,6 +77,8 @@ HELP_TEXTS = {
     "ckpt_path": "A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.",
     "trainer.default_root_dir": "Folder of runs; each run is a folder version_N in it.",
     "trainer.max_steps": "Steps of training, and with plan.minutes their limit; -1: no end.",
+    "trainer.max_epochs": "Passes over the text, which end a run unless max_steps, given at the "
+    "same place or later, ends it before; -1: as many as there are steps.",
     "trainer.val_check_interval": "Segments from one validation to the next.",
     "trainer.limit_val_batches": "Most segments that a validation reads; left out, all.",
     "trainer.logger": "Logger besides metrics.csv, for example WandbLogger; false: no logger.",
@@ -216,13 +220,25 @@ def check_settings(parser: Parser, settings: Namespace) -> None:
         CorpusConfig(**settings.data.as_dict())
     if settings.weights_only is False:
         raise ValueError("weights_only: invalid false; a checkpoint must run no code")
-    steps = settings.trainer.max_steps
-    require(steps is not None, "trainer.max_steps", "null", "a number of steps, or -1: no end")
-    check_end(OptimConfig(**vars(settings.model.optim)), steps)
-    is_planned = settings.plan.minutes is not None
-    expected = "the most steps that plan.minutes may take"
-    require(steps > 0 or not is_planned, "trainer.max_steps", steps, expected)
     check_batches(settings.trainer)
+    check_duration(settings)
+
+
+def check_duration(settings: Namespace) -> None:
+    """Check the limits of steps, of passes and of minutes."""
+    trainer, is_planned = settings.trainer, settings.plan.minutes is not None
+    steps, passes, least = trainer.max_steps, trainer.max_epochs, trainer.min_steps
+    require(steps is not None, "trainer.max_steps", "null", "a number of steps, or -1: no end")
+    require(passes is not None, "trainer.max_epochs", "null", "a number of passes, or -1: no limit")
+    if passes < 0:
+        check_end(OptimConfig(**vars(settings.model.optim)), steps)
+    has_steps = steps > 0 or (steps < 0 < passes)
+    expected = "the most steps that plan.minutes may take"
+    require(has_steps or not is_planned, "trainer.max_steps", steps, expected)
+    expected = "null with plan.minutes, which sets the steps"
+    require(least is None or not is_planned, "trainer.min_steps", least, expected)
+    check_least_steps(least, steps)
+    check_epochs(trainer)
 
 
 def refuse_urls(value: object, key: str) -> None:

@@ -127,7 +127,8 @@ def describe_recipe(n_byte: int, settings: Namespace) -> str:
     if vocab in SUBWORDS:
         vocab = f"{vocab} of {data.subwords.n_token:,} subwords"
     limit = f"{minutes:g} min, at most " if minutes else ""
-    duration = f"{limit}{settings.trainer.max_steps:,} steps"
+    steps, passes = settings.trainer.max_steps, settings.trainer.max_epochs
+    duration = limit + (f"{steps:,} steps" if steps >= 0 else f"passes over the text: {passes:,}")
     sizes = f"{net.n_layer} layers of {net.d_model}, dropout {net.dropout:g}"
     precision = settings.trainer.precision or "32-true"
     chosen = f"{vocab}; {sizes}; {settings.model.optim.name}; {precision}"

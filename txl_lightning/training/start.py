@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
@@ -19,7 +21,9 @@ from ..model.config import LEARNED
 from ..model.contract import CLASS
 from ..runs.folder import CHECKPOINTS, VOCAB, find_run_folder, list_versions, remove_partial_files
 from .callbacks.checkpointing import is_validation_due
+from .callbacks.early_stopping import has_stopped
 from .callbacks.save_run import print_once
+from .callbacks.time_budget import TimeBudget
 from .callbacks.wandb import run_id_from
 from .module import LanguageModel
 from .options import RUNS, Resume, make_parser, parse, refuse_urls
@@ -164,6 +168,29 @@ def check_remaining_steps(max_steps: int, checkpoint: dict[str, Any], resume: Re
         raise SystemExit(0)
     expected = f"more than the {step} steps of the checkpoint"
     raise invalid("trainer.max_steps", max_steps, expected)
+
+
+def explain_no_step(trainer: Trainer) -> str:
+    """Return why training ended before its first step, and how to go on; "" if nothing is known."""
+    passes, callbacks = trainer.lightning_module.pass_limit, trainer.callbacks
+    by_steps = "max_epochs" if passes and trainer.max_steps == passes.n_step else "max_steps"
+    is_planned = any(isinstance(each, TimeBudget) and each.is_planned for each in callbacks)
+    left = [each.time_remaining() for each in callbacks if isinstance(each, Timer)]
+    if trainer.limit_train_batches == 0:
+        return "trainer.limit_train_batches is 0: no step is taken"
+    if trainer.max_steps == 0:
+        return f"trainer.{by_steps} is 0: no step is taken"
+    if any(map(has_stopped, trainer.early_stopping_callbacks)):
+        return "EarlyStopping has ended this run; a larger patience would continue it"
+    if 0 <= trainer.max_steps <= trainer.global_step:
+        more = "--plan.minutes" if is_planned else f"--trainer.{by_steps}"
+        return f"all {trainer.max_steps:,} steps are done; more with {more}"
+    if any(seconds is not None and seconds <= 0 for seconds in left):
+        used = "trainer.max_time, of all parts of the run together, is used up"
+        return f"{used}; more with a longer --trainer.max_time"
+    if trainer.should_stop:
+        return "plan.minutes are used up; more with --plan.minutes" if is_planned else "stopped"
+    return ""
 
 
 def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) -> None:

@@ -24,10 +24,10 @@ def watch(fit, tmp_path):
     """Train; return the output and the progress bar."""
 
     def run(terminal: bool, seconds: float = 0, width: int = 140, **options):
-        progress = TokenProgressBar(seconds)
+        progress = TokenProgressBar(probe := ValidationProbe(0), seconds)
         progress.console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
         options |= {"enable_progress_bar": True, "logger": CSVLogger(tmp_path, name="")}
-        fit(Throughput(), ValidationProbe(0), progress, **{"log_every_n_steps": 1} | options)
+        fit(Throughput(), probe, progress, **{"log_every_n_steps": 1} | options)
         return CODES.sub("", progress.console.file.getvalue()), progress
 
     return run
@@ -130,7 +130,7 @@ def test_every_parameter_counts_for_one_part(changes):
 def test_the_time_left_is_the_mean_of_all_steps_except_the_first(
     monkeypatch, make_model, make_trainer
 ):
-    now, progress, trainer = [0.0], TokenProgressBar(), make_trainer(max_steps=20)
+    now, progress, trainer = [0.0], TokenProgressBar(ValidationProbe(0)), make_trainer(max_steps=20)
     model = make_model()
     model.trainer = trainer
     monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
@@ -147,7 +147,7 @@ def test_the_time_left_is_the_mean_of_all_steps_except_the_first(
 
 
 def test_a_run_with_a_time_limit_shows_the_time_left(make_trainer):
-    progress = TokenProgressBar()
+    progress = TokenProgressBar(ValidationProbe(0))
     by_clock = make_trainer(max_time="00:01:00:00", max_steps=1000)
     assert progress.format_time_left(by_clock) == "1:00:00 left"
     assert progress.format_time_left(make_trainer(max_steps=-1)) == ""
@@ -161,7 +161,24 @@ def test_the_final_table_has_the_best_validation_however_early(make_trainer):
     assert [line.startswith("best") for line in lines[1:]] == [False, True] + [False] * 6
 
 
-def test_a_run_shorter_than_a_log_interval_has_the_tokens_of_its_validation(make_trainer):
-    rows = [{"step": 3, "val/nats": 1.0, "val/tokens_seen": 96.0}]
-    shown = progress_bar.format_result(make_trainer(), RunMetrics(rows))
-    assert " steps, 96 tokens, in " in shown
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"logger": False},
+        {"log_every_n_steps": 50},
+        {"log_every_n_steps": 4},
+        {"log_every_n_steps": 4, "limit_val_batches": 0},
+    ],
+    ids=str,
+)
+def test_the_summary_counts_all_tokens_whatever_is_logged(watch, options):
+    shown, _ = watch(terminal=False, val_check_interval=6, **options)
+    assert "trained 6 of 6 steps, 192 tokens, in 0:00:0" in shown
+    assert ("best     6          192" in shown) is ("limit_val_batches" not in options)
+
+
+def test_a_test_run_has_its_tokens_and_validation_and_no_folder(watch):
+    shown, _ = watch(terminal=False, fast_dev_run=True)
+    assert "trained 1 of 1 steps, 32 tokens, in 0:00:0" in shown
+    assert "best     1           32" in shown
+    assert "folder" not in shown

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from txl_lightning.training.callbacks.checkpointing import LastCheckpoint
 from txl_lightning.training.callbacks.progress_bar import TokenProgressBar
 from txl_lightning.training.callbacks.time_budget import Plan, PlanConfig, TimeBudget, Times
-from txl_lightning.training.callbacks.validation_probe import FinalValidation
+from txl_lightning.training.callbacks.validation_probe import FinalValidation, ValidationProbe
 from txl_lightning.training.optimizers import OptimConfig, lr_factor
 
 SIZES = {"n_layer": 1, "n_head": 1, "d_model": 2, "mem_len": 2}
@@ -156,7 +156,7 @@ def test_warm_up_takes_at_most_a_tenth_of_the_time(plan, schedule):
 
 def test_a_run_without_validations_or_with_accumulated_gradients_takes_its_minutes(plan):
     options = {"limit_val_batches": 0, "enable_progress_bar": True}
-    trainer, shown = plan(machine := Machine(0.5), TokenProgressBar(), **options)
+    trainer, shown = plan(machine := Machine(0.5), TokenProgressBar(ValidationProbe(0)), **options)
     assert (trainer.global_step, machine.now, machine.validated) == (120, 60, [])
     assert "64 tokens/s here: about 120 steps in 1.0 minutes\n" in shown
     assert "trained 120 of 120 steps" in shown

@@ -142,7 +142,8 @@ class LastCheckpoint(Checkpoint):
             warn_of_little_space(self.path.parent, module)
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
-                logger.drop_rows(trainer.global_step, self.validation_due)
+                done = trainer.global_step, self.validation_due, module.tokens_seen
+                logger.drop_rows(*done)
         if self.validation_due:
             # As Lightning validates between two steps, from the first segment.
             loop = trainer.fit_loop.epoch_loop.val_loop
@@ -154,7 +155,6 @@ class LastCheckpoint(Checkpoint):
             self.only_validates = False
         # A run that was killed after EarlyStopping had ended it takes no further step.
         if any(has_stopped(each) for each in trainer.early_stopping_callbacks):
-            module.print("EarlyStopping has ended this run; a larger patience would continue it")
             trainer.should_stop = True
 
     def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:

@@ -19,10 +19,11 @@ from ...errors import show_controls, unfiltered_stdout
 from ...model import Network, find_device, has_bfloat16_units
 from ...model.kernels import choose_kernel
 from ...runs.folder import run_folder
-from ...runs.metrics_table import RunMetrics, format_columns, read_metrics
+from ...runs.metrics_table import RunMetrics, format_columns
 from ...tables import align_columns
 from . import LanguageModel
 from .time_budget import TimeBudget
+from .validation_probe import ValidationProbe
 
 READINGS = ("bits", "loss", "tokens_per_second", "answer_accuracy")
 SHORT_READINGS = ("bits", "tokens_per_second")
@@ -36,9 +37,9 @@ N_RECENT = 6  # number of the last validations in the final table, besides the f
 class TokenProgressBar(ProgressBar):
     """Print loss, bits, tokens per second and time left against the steps of the whole run."""
 
-    def __init__(self, seconds_between_lines: float = 10.0) -> None:
+    def __init__(self, probe: ValidationProbe, seconds_between_lines: float = 10.0) -> None:
         super().__init__()
-        self.seconds_between_lines = seconds_between_lines
+        self.probe, self.seconds_between_lines = probe, seconds_between_lines
         # The bar consists of control characters; `print` escapes those of other texts.
         self.console = Console(file=unfiltered_stdout())
         self.live = Progress(disable=True)
@@ -65,7 +66,7 @@ class TokenProgressBar(ProgressBar):
         kernel = getattr(module.net.config, "kernel", "its own")
         if kernel == "auto":
             kernel = choose_kernel(find_device(module.net), module.hparams["compile"])
-        self.print(f"device: {device}; kernel: {kernel}; run folder: {self.folder}")
+        self.print(f"device: {device}; kernel: {kernel}{self.name_folder(trainer, '; ')}")
         if trainer.precision == "32-true" and has_bfloat16_units(device):
             self.print("faster on this device: --trainer.precision bf16-mixed")
         steps = "step {task.completed}/{task.total}"
@@ -106,12 +107,14 @@ class TokenProgressBar(ProgressBar):
             readings = format_readings(trainer, "val", READINGS)
             self.print(f"step {trainer.global_step}  validation: {readings}")
 
-    def on_train_end(self, trainer: Trainer, *_: Any) -> None:
+    def on_train_end(self, trainer: Trainer, module: LanguageModel) -> None:
         self.stop()
-        # Another rank might read half a line that rank 0 is writing.
-        if not self.console.quiet:
-            self.print(format_result(trainer, read_metrics(self.folder, trainer.loggers)))
-            self.print(f"run folder: {self.folder}")
+        metrics = RunMetrics(self.probe.validations, module.tokens_seen, module.seconds)
+        self.print(format_result(trainer, metrics) + self.name_folder(trainer, "\n"))
+
+    def name_folder(self, trainer: Trainer, separator: str) -> str:
+        """Return the run's folder, of which a test run by fast_dev_run has none."""
+        return "" if trainer.fast_dev_run else f"{separator}run folder: {self.folder}"
 
     def format_time_left(self, trainer: Trainer) -> str:
         """Return the time until the run ends, by its steps or its time limit; "" if unknown."""
@@ -168,10 +171,8 @@ def format_parameters(net: Network) -> str:
 
 def format_result(trainer: Trainer, metrics: RunMetrics) -> str:
     total = f" of {trainer.max_steps:,}" if trainer.max_steps > 0 else ""
-    # A run shorter than a log interval has only those of its validation.
-    tokens = max(metrics.last("train/tokens_seen"), metrics.last("val/tokens_seen"))
-    duration = timedelta(seconds=int(metrics.last("train/seconds")))
-    lines = [f"trained {trainer.global_step:,}{total} steps, {tokens:,.0f} tokens, in {duration}"]
+    steps, duration = f"{trainer.global_step:,}{total} steps", timedelta(0, int(metrics.seconds))
+    lines = [f"trained {steps}, {metrics.tokens:,} tokens, in {duration}"]
     rows, best = metrics.validations, metrics.best
     if rows:
         recent = len(rows) - N_RECENT

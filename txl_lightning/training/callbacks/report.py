@@ -109,10 +109,23 @@ class Report(Callback):
     def write_state(self, trainer: Trainer, state: str) -> None:
         run = {"state": state, "step": trainer.global_step, "max_steps": trainer.max_steps}
         run |= {"parameters": count_parameters(trainer), "host": host_name(), "pid": os.getpid()}
-        write_json(run, self.folder / STATE)
+        write_json(run | self.describe_results(trainer), self.folder / STATE)
+
+    def describe_results(self, trainer: Trainer) -> dict[str, Any]:
+        """Return results of a run that do not depend on its loggers, for run.json."""
+        rows = [] if trainer.loggers else self.probe.validations
+        validations = {
+            str(row["val/tokens_seen"]): {name: float(row[name]) for name in row} for row in rows
+        }
+        module = trainer.lightning_module
+        totals = {"tokens": module.tokens_seen, "seconds": module.seconds}
+        return totals | {"validations": validations}
+
+    def read_metrics(self, trainer: Trainer) -> RunMetrics:
+        return read_metrics(self.folder, trainer.loggers, self.describe_results(trainer))
 
     def save_pictures(self, trainer: Trainer) -> None:
-        metrics = read_metrics(self.folder, trainer.loggers)
+        metrics = self.read_metrics(trainer)
         charts = choose_charts(metrics, self.probe, trainer.lightning_module.unit)
         for name in PICTURES.keys() & charts.keys():
             with plots.open_figure(self.folder / f"{name}.png") as (axes,):
@@ -120,7 +133,7 @@ class Report(Callback):
                 axes.set_title(PICTURES[name])
 
     def write_page(self, trainer: Trainer, state: str) -> None:
-        page = self.render(trainer, read_metrics(self.folder, trainer.loggers), state)
+        page = self.render(trainer, self.read_metrics(trainer), state)
         write_text(page, self.folder / "report.html")
         self.last_write = time.monotonic()
 

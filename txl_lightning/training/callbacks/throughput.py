@@ -11,8 +11,6 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from ...data.stream import Segment
-from ...runs.folder import run_folder
-from ...runs.metrics_table import read_metrics
 from . import LanguageModel
 
 PEAK_FLOPS = {
@@ -34,11 +32,6 @@ class Throughput(Callback):
         self.tokens, self.seconds = 0, 0.0
         self.started_at: float | None = None
 
-    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
-        self.run_started_at = time.monotonic()
-        if trainer.global_step:
-            self.run_started_at -= read_metrics(run_folder(trainer)).last("train/seconds")
-
     def on_train_batch_start(self, *_: Any) -> None:
         if self.started_at is None:
             self.started_at = time.perf_counter()
@@ -57,7 +50,7 @@ class Throughput(Callback):
             values["model_flops_per_second"] = flops = rate * flops_per_token
             if peak := peak_flops(trainer.strategy.root_device):
                 values["mfu"] = flops / (peak * trainer.world_size)
-        values["seconds"] = time.monotonic() - self.run_started_at
+        values["seconds"] = module.seconds
         module.log_dict({f"train/{name}": values[name] for name in values})
         self.tokens, self.seconds = 0, 0.0
 

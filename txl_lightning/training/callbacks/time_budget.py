@@ -182,6 +182,8 @@ class TimeBudget(Callback):
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
         if self.seconds is None:
             return
+        if module.pass_limit:
+            self.max_steps = module.pass_limit.last_step
         n = count_validations(trainer, self.max_steps)
         self.plan = Plan(self.seconds, self.max_steps, n)
         self.started_at = self.clock() - self.times.elapsed
@@ -263,6 +265,10 @@ class TimeBudget(Callback):
     def time_remaining(self) -> float | None:
         """Return the seconds until the time is over; None without minutes."""
         return None if self.plan is None else self.seconds - self.clock() + self.started_at
+
+    @property
+    def is_planned(self) -> bool:
+        return self.seconds is not None
 
     def state_dict(self) -> dict[str, Any]:
         if self.plan is None:

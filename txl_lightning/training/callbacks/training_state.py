@@ -7,6 +7,7 @@ checkpoint with numbers that are not finite.
 import math
 import platform
 import random
+import time
 from functools import partial
 from typing import Any
 
@@ -107,15 +108,22 @@ class TrainingStateCheckpoint(Callback):
         self.position: State | None = None
         self.is_logged = True
 
-    def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: LanguageModel, stage: str) -> None:
+        if not trainer.global_step:
+            # Otherwise fit goes on with this Trainer.
+            module.tokens_seen, module.started_at = 0, time.monotonic()
         # Private: Lightning logs a step after the hooks that write its checkpoints.
         trainer._logger_connector.update_train_step_metrics = partial(self.log_once, trainer)
 
     def on_load_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
         if trainer.state.fn == "fit":
             self.loaded = checkpoint.get(KEY, {})
-            loaders = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader")
-            self.position = loaders[0] if loaders else None
+            module.tokens_seen = self.loaded.get("tokens", 0)
+            module.started_at -= self.loaded.get("seconds", 0.0)
+            loops = checkpoint["loops"]["fit_loop"]["state_dict"]
+            if "read_as" in (loops.get("combined_loader") or [{}])[0]:
+                # Removed: Lightning sometimes forgets it, and otherwise would warn a second time.
+                [self.position] = loops.pop("combined_loader")
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
         refuse_different_starts(trainer, module, self.position or {})
@@ -125,10 +133,11 @@ class TrainingStateCheckpoint(Callback):
         elif trainer.global_rank:
             # With equal random numbers, ranks would drop the same units of different rows.
             torch.manual_seed(torch.initial_seed() + trainer.global_rank)
-        # With max_epochs given, Lightning forgets the position when anything has asked for
-        # trainer.estimated_stepping_batches.
-        if self.position is not None and isinstance(trainer.train_dataloader, TrainingLoader):
-            trainer.train_dataloader.load_state_dict(self.position)
+        if self.position is not None:
+            loader = trainer.train_dataloader
+            loader.load_state_dict(self.position)
+            if "tokens" not in self.loaded:  # a checkpoint of release 0.2.0 or earlier
+                module.tokens_seen = loader.count_targets(loader.consumed)
         self.loaded = self.position = None
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
@@ -139,9 +148,15 @@ class TrainingStateCheckpoint(Callback):
         self, trainer: Trainer, module: LanguageModel, _: Any, batch: Segment, batch_idx: int
     ) -> None:
         module.memory_bank.commit()
+        module.tokens_seen += module.segment_tokens
         if isinstance(trainer.train_dataloader, TrainingLoader):
             trainer.train_dataloader.commit(batch)
         self.is_logged = False
+
+    def on_validation_start(self, trainer: Trainer, module: LanguageModel) -> None:
+        if module.is_fitting:
+            # Validations are logged at the last step taken, also while gradients accumulate.
+            trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step - 1
 
     def log_once(self, trainer: Trainer) -> None:
         """Log the segment that has ended, unless a checkpoint of it is already written."""
@@ -170,6 +185,8 @@ class TrainingStateCheckpoint(Callback):
             "exact": module.between_steps and not bank.staged and not is_crash,
             "world_size": trainer.world_size,
             "environment": describe_rounding(trainer, module),
+            "tokens": module.tokens_seen,
+            "seconds": module.seconds,
         }
         if ranks is not None and (not is_crash or trainer.world_size == 1):
             parts = [rank.pop("memory") for rank in ranks]

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torchmetrics.aggregation import CatMetric
 
 from ...analysis.attention_distance import sum_attention, summarize_heads
-from ...data.stream import Segment, TrainingLoader
+from ...data.stream import Segment
 from ...evaluation.scoring import score_segment
 from ...generation import generate
 from ...generation.state import find_missing_memory
@@ -26,7 +26,7 @@ PROMPT_LEN = 32  # number of tokens of the validation text that a sample continu
 MAX_SAMPLES = 100
 N_ATTENTION, N_GAIN = 4, 16
 """Numbers of segments with full memory on which attention and memory gain are measured."""
-SAVED = ("samples", "prompt_len", "nats_by_position", "attention")
+SAVED = ("samples", "prompt_len", "nats_by_position", "attention", "validations")
 """Attributes that are saved in checkpoints, for the report of a resumed run."""
 
 
@@ -55,6 +55,8 @@ class ValidationProbe(Callback):
         # [position in the segment, mean nats], and rows of `measure_attention_distance`.
         self.nats_by_position: list[list[float]] = []
         self.attention: list[dict[str, Any]] = []
+        # Step and logged values of each validation, as rows of RunMetrics.
+        self.validations: list[dict[str, float]] = []
 
     def on_validation_start(self, trainer: Trainer, module: LanguageModel) -> None:
         # New metrics: those made under trainer.validate's inference_mode cannot be updated in fit.
@@ -99,8 +101,7 @@ class ValidationProbe(Callback):
         # Not in on_validation_end, where `WeightAverage` has put back the trained weights.
         if not module.is_fitting:
             return
-        if isinstance(loader := trainer.train_dataloader, TrainingLoader):
-            module.log("val/tokens_seen", float(loader.count_targets(loader.consumed)))
+        module.log("val/tokens_seen", float(module.tokens_seen))
         if self.gain.update_called and (gain := self.gain.compute()).isfinite():
             module.log("val/memory_gain", gain)
             gains_N = self.gains_N.compute()
@@ -115,6 +116,14 @@ class ValidationProbe(Callback):
         if self.segments and is_whole and not module.hparams["compile"]:
             self.add_sample(trainer, module)
             self.measure_attention(module)
+
+    def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
+        if module.is_fitting:
+            metrics = trainer.callback_metrics
+            row = {name: metrics[name].item() for name in metrics if name.startswith("val/")}
+            # The logged float32 rounds numbers of tokens above 16 million.
+            row |= {"step": trainer.global_step, "val/tokens_seen": module.tokens_seen}
+            self.validations.append(row)
 
     def add_sample(self, trainer: Trainer, module: LanguageModel) -> None:
         # The warm-up of the first row, which has no text before it, repeats its first token.

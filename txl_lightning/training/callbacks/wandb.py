@@ -70,7 +70,7 @@ class OfflineFallbackWandbLogger(WandbLogger):
         super().__init__(**options)
         # Private, here and below: W&B warns of settings that Lightning passes as None.
         self._wandb_init = drop_none(self._wandb_init)
-        self.required, self.tokens_seen = required, 0.0
+        self.required, self.model = required, None
         self.logs_checkpoints = bool(options.get("log_model"))
 
     @property
@@ -104,9 +104,8 @@ class OfflineFallbackWandbLogger(WandbLogger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        for name in ("train/tokens_seen", "val/tokens_seen"):
-            self.tokens_seen = metrics.get(name, self.tokens_seen)
-        super().log_metrics({**metrics, "tokens": self.tokens_seen}, step)
+        tokens = self.model.tokens_seen if self.model else 0
+        super().log_metrics({**metrics, "tokens": tokens}, step)
 
     @rank_zero_only
     def use_artifact(self, artifact: Any) -> None:
@@ -159,6 +158,7 @@ class WandbRun(Callback):
         self.folder = run_folder(trainer)
         names = ("loss", "nats", "bits_per_byte", f"bits_per_{module.unit}", "perplexity")
         for logger in wandb_loggers(trainer):
+            logger.model = module
             logger.update_config({"txl_lightning": {"commit": commit(), "release": __version__}})
             define_metric = logger.experiment.define_metric
             define_metric("tokens")

@@ -1,0 +1,126 @@
+"""trainer.max_epochs counts passes over the text, as steps."""
+
+import numpy as np
+import pytest
+import torch
+from jsonargparse import Namespace
+from lightning.pytorch import Trainer
+
+from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig
+from txl_lightning.data.stream import Stream
+from txl_lightning.data.tokens import Text, VarlenLengths
+from txl_lightning.training.passes import check_epochs, let_passes_decide
+
+
+def run_fit(accepted, folder, *options):
+    words = ("--model.net.n_layer=1", "--model.net.n_head=1", "--model.net.d_model=4")
+    words += ("--model.net.mem_len=4", "--data.path=text.txt", "--data.vocab=bytes")
+    words += ("--data.tgt_len=10", "--data.batch_size=2", "--trainer.val_check_interval=1000")
+    words += ("--report.html=false", "--report.sample_len=0", "--trainer.limit_val_batches=1")
+    output = accepted("fit", *words, f"--trainer.default_root_dir={folder}", *options)
+    return output.out + output.err
+
+
+@pytest.fixture(autouse=True)
+def text(tmp_path, monkeypatch):
+    """A text whose 90 % are 2 rows of 450 bytes: 45 segments of 10 targets."""
+    monkeypatch.chdir(tmp_path)
+    letters = np.random.default_rng(0).integers(97, 123, 1000).astype(np.uint8)
+    (tmp_path / "text.txt").write_bytes(letters.tobytes())
+
+
+@pytest.mark.parametrize(
+    ("options", "n_step"),
+    [
+        (["--trainer.max_epochs=1"], 45),
+        (["--trainer.max_epochs=3"], 135),
+        (["--trainer.max_epochs=1", "--trainer.max_steps=20"], 20),
+        (["--trainer.max_epochs=1", "--trainer.max_steps=60"], 45),
+        (["--trainer.max_epochs=1", "--trainer.accumulate_grad_batches=4"], 12),
+        (["--trainer.max_epochs=1", "--data.batch_size=4"], 23),
+    ],
+)
+def test_a_run_takes_the_steps_of_its_passes(accepted, options, n_step):
+    printed = run_fit(accepted, "runs", *options)
+    assert f"trained {n_step} of {n_step} steps" in printed
+    state = torch.load("runs/version_0/checkpoints/last.ckpt", weights_only=True)
+    assert state["global_step"] == n_step
+    # The schedule has reached its end.
+    [scheduler] = state["lr_schedulers"]
+    assert scheduler["last_epoch"] == n_step
+
+
+@pytest.mark.filterwarnings("ignore:reading from the start of the text")
+def test_a_resumed_run_takes_what_remains_of_its_passes(accepted):
+    run_fit(accepted, "runs", "--trainer.max_steps=30")
+    whole = run_fit(accepted, "runs", "--resume=auto", "--trainer.max_epochs=1")
+    assert "trained 45 of 45 steps, 898 tokens" in whole
+    again = run_fit(accepted, "runs", "--resume=auto", "--trainer.max_epochs=1")
+    assert "all 45 steps are done; more with --trainer.max_epochs" in again
+    # With other rows the text begins anew: one of two passes remains, of 23 segments.
+    other = ("--data.batch_size=4", "--trainer.max_epochs=2")
+    assert "trained 68 of 68 steps" in run_fit(accepted, "runs", "--resume=auto", *other)
+
+
+def test_minutes_train_at_most_the_passes(accepted):
+    options = ("--plan.minutes=5", "--trainer.max_epochs=1")
+    assert "trained 45 of 45 steps" in run_fit(accepted, "runs", *options)
+
+
+def test_epochs_of_a_trainer_in_python_are_passes(tmp_path):
+    data = CorpusDataModule(path="text.txt", vocab="bytes", tgt_len=10, batch_size=2)
+    config = TransformerXLConfig(n_layer=1, n_head=1, d_model=4, mem_len=4, n_token=256)
+    options = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+    options |= {"enable_progress_bar": False, "limit_val_batches": 0, "enable_model_summary": False}
+    trainer = Trainer(max_epochs=2, max_steps=200, **options)
+    trainer.fit(LanguageModel(config), datamodule=data)
+    assert trainer.global_step == 90
+
+
+@pytest.mark.parametrize(
+    ("configs", "words", "expected"),
+    [
+        ([], ["--trainer.max_epochs=3"], True),
+        ([], ["--trainer.max_epochs=3", "--trainer.max_steps=5"], False),
+        ([{"trainer": {"max_steps": 9}}], ["--trainer.max_epochs", "3"], True),
+        ([{"trainer": {"max_steps": 9}}, {"trainer": {"max_epochs": 3}}], [], True),
+        ([{"trainer": {"max_epochs": 3}}, {"trainer": {"max_steps": 9}}], [], False),
+        ([{"trainer": {"max_epochs": 3, "max_steps": 9}}], [], False),
+        ([{"trainer": None}, None, 3], [], False),
+    ],
+)
+def test_what_is_given_later_decides_between_steps_and_passes(configs, words, expected):
+    assert ("--trainer.max_steps=-1" in let_passes_decide(words, configs)) is expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"min_epochs": 2}, "trainer.min_epochs: invalid 2; expected null; trainer.min_steps"),
+        ({"check_val_every_n_epoch": 1}, "trainer.check_val_every_n_epoch: invalid 1; expected nu"),
+        ({"reload_dataloaders_every_n_epochs": 1}, "trainer.reload_dataloaders_every_n_epochs: "),
+        (
+            {"callbacks": [Namespace(init_args=Namespace(every_n_epochs=2))]},
+            "trainer.callbacks.every_n_epochs: invalid 2; expected null; use every_n_train_steps",
+        ),
+        (
+            {"callbacks": Namespace(init_args=Namespace(save_on_train_epoch_end=True))},
+            "trainer.callbacks.save_on_train_epoch_end: invalid True",
+        ),
+    ],
+)
+def test_what_counts_epochs_and_has_no_meaning_is_refused(changes, message):
+    plain = {"min_epochs": None, "check_val_every_n_epoch": None, "callbacks": None}
+    plain |= {"reload_dataloaders_every_n_epochs": 0}
+    check_epochs(Namespace(**plain))
+    with pytest.raises(ValueError, match=f"^{message}"):
+        check_epochs(Namespace(**plain | changes))
+
+
+def test_passes_of_segments_of_varying_length_are_counted_exactly():
+    ids = np.arange(200) % 7
+    stream = Stream(Text(ids), 2, VarlenLengths(10, 1))
+    passes = [stream.lengths.find_bounds(stream.n_target, n)[0] for n in range(100)]
+    assert [stream.count_segments(n) for n in range(4)] == [
+        next(i for i, n_pass in enumerate(passes) if n_pass == n) for n in range(4)
+    ]
