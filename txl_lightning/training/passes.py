@@ -80,6 +80,9 @@ def limit_passes(trainer: Trainer, make_loader: Callable[[], Any]) -> PassLimit 
     loader = make_loader()
     if not isinstance(loader, TrainingLoader):
         return None
+    if isinstance(trainer.limit_train_batches, int):
+        # Lightning's own epochs, of so many segments.
+        return None
     limit = PassLimit(trainer, loader, n_pass, loop.epoch_loop.max_steps)
     loop.max_epochs = -1
     limit.set_steps(0, loader.count_segments(n_pass))
