@@ -101,7 +101,7 @@ QUICKSTART = (
 def list_bound_phrases() -> dict[str, list[str]]:
     """Return sentences of pages as they follow from the results."""
     work = records("fragmentation")["window/1"]["computed"]
-    printed = ("12,553 tokens/s here: 3,504 steps",)
+    printed = ("12,553 tokens/s here: about 3,504 steps",)
     printed += ("step 3504 validation: 1.314 bits/byte 3.282 loss",)
     printed += ("trained 3,504 of 3,504 steps", "in 0:04:42")
     printed += tuple(f"{bits} bits per byte" for bits in ("1.365", "1.373", "1.688"))
@@ -151,7 +151,8 @@ DEFINED = [
     # Settings and examples.
     r"windows of 2,048 tokens", r"split 90/5/5", r"first [\d,]+ (bytes|tokens)", r"sample [12] ",
     r"10 million times", r"at 24 letters", r"segments of 128", r"from the 512 before it",
-    r"about 5\.0 minutes", r"every \d+ steps", r"12,300 tokens/s here: about 1,440 steps",
+    r"about 5\.0 minutes", r"nine minutes", r"every \d+ steps",
+    r"12,300 tokens/s here: about 1,440 steps",
     r"in 5\.0 minutes", r"begins at step 0",
     r"25 to 31 tokens ago", r"use temperature 0\.8 and 0\.05,", r"in place of 2,000 steps",
     r"in every 512 tokens", r"at 80/2100 \(12 layers of 512\)", r"3,583,872 tokens",

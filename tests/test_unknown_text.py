@@ -24,7 +24,7 @@ def test_a_start_is_what_the_vocabulary_knows():
     assert encode_start(Bytes()).tolist() == [10]
     assert encode_start(Characters("ACGT")).tolist() == [0]
     assert encode_start(Characters(" ab")).tolist() == [0]
-    assert encode_start(WORDS).tolist() == [0]
+    assert encode_start(WORDS).tolist() == [1]
     assert (find_end(Bytes()), find_end(Characters("ACGT"))) == ("\n", "")
 
 
@@ -58,7 +58,7 @@ def test_a_word_that_is_not_utf8_is_named():
 
 
 def test_long_words_are_cut_and_others_stay():
-    usual = ["some words, as they are ", "and more\n" * 20]
+    usual = ["some words, as they are ", "and more\n" * 20, "-" * 99 + "https://a.b/" + "c/d1" * 30]
     assert [*cut_long_words(usual)] == usual
     pieces = [*cut_long_words(["x" * 150 + " a"])]
     assert "".join(pieces) == "x" * 150 + " a"

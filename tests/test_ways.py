@@ -13,8 +13,9 @@ import pytest
 from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig, __file__
 
 PACKAGE = Path(__file__).parent
-# Files of each way; lower a number with every file less, explain a raised one.
-WAYS = {"text to loss": 28, "text to resumed run": 57, "evaluate": 33, "generate": 22}
+# Files of each way; lower a number with every file less, explain a raised one. 61: the plan by the
+# clock, passes, values of options, and parts of Lightning have a file each.
+WAYS = {"text to loss": 28, "text to resumed run": 61, "evaluate": 33, "generate": 22}
 
 
 @pytest.fixture

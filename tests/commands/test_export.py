@@ -169,7 +169,7 @@ def test_int8_weights_are_smaller_and_their_cost_in_nats_is_measured(export, tmp
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--out=full",), "out: invalid full; expected new, or an empty folder"),
+        (("--out=full",), "out: full is not empty; give a new or empty folder"),
         (("--out=new", "--max_batch=0"), "max_batch: invalid 0; expected at least 1"),
         (("--out=new", "--mem_len=0"), "mem_len: invalid 0; expected at least 1"),
         (("--out=new", "--quantize=int8", "--max_tokens=0"), "max_tokens: invalid 0; expected at"),

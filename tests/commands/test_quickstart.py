@@ -97,6 +97,9 @@ def test_the_suggested_commands_can_be_pasted_whatever_the_folder_s_name(
 
 def test_quickstart_refuses_a_config_that_is_not_one(refused):
     Path("list.yaml").write_text("[1]")
-    for name, message in (("none", "config: invalid none"), ("list.yaml", "Unexpected config")):
+    for name, message in (
+        ("none", "config: invalid none"),
+        ("list.yaml", "invalid [1]"),
+    ):
         code, text = refused("quickstart", f"--config={name}")
         assert (code, message in text) == (2, True), text

@@ -149,7 +149,7 @@ def test_a_folder_is_read_as_ids_where_no_text_lies_beside_them_or_they_name_spl
 def test_the_manifest_of_another_program_makes_no_store(write_files):
     folder = write_files({"a.txt": b"12", "manifest.json": b'{"name": "a web app"}'})
     assert find_kind(folder) == "path"
-    (folder / "manifest.json").write_bytes(b"[")
+    (folder / "manifest.json").write_bytes(b'{"vocab_checksum": "1')
     assert find_kind(folder) == "store"
 
 

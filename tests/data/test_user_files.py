@@ -136,24 +136,31 @@ def test_links_in_a_folder_are_followed_and_those_to_nothing_named(write_files, 
     (links / "more").symlink_to(real / "more")
     (links / "again").symlink_to(real / "more")
     (links / "bad").symlink_to("nowhere")
+    (links / "itself").symlink_to("itself")
     splits = split_user_files([links], ALL_TRAIN, links / "data")
     assert sorted(texts(splits)["train"]) == [b"one", b"own", b"two"]
-    assert "skipped, because not text: bad (1)" in capsys.readouterr().err
+    assert "skipped, because not text: bad, itself (2)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("ab".encode("utf-16"), r"UTF-16 \(iconv -f UTF-16 -t UTF-8\), not text in UTF-8; convert"),
+        (
+            "ab".encode("utf-16"),
+            r"UTF-16 \(iconv -f UTF-16 -t UTF-8\); expected text in",
+        ),
         ("ab".encode("utf-32"), r"UTF-32 \(iconv"),
-        (b"%PDF-1.4\n\0", "a binary file, not text in UTF-8; convert it, or give any bytes as ids"),
+        (b"%PDF-1.4\n\0", "a binary file; expected text in UTF-8"),
         (b"PAR1\x15\0", "a binary file"),
+        ("é".encode("latin-1"), r"not in UTF-8 \(if it is Latin-1: iconv"),
     ],
 )
 def test_a_file_that_is_not_text_is_refused_with_what_it_is(write_files, content, message):
     path = write_files({"a": content}, "texts") / "a"
     with pytest.raises(DataError, match=f"a: {message}"):
         split_user_files([path], FRACTIONS, path.parent)
+    # As data.vocab bytes asks for.
+    assert split_user_files([path], ALL_TRAIN, path.parent, any_bytes=True)["train"]
 
 
 @pytest.mark.parametrize("ending", COMPRESSIONS)

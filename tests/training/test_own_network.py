@@ -209,7 +209,7 @@ def test_class_of_a_network_is_named_by_options_or_a_config(txl, refused, settin
     help_text = txl("fit", *NAMED, "--help")[1].out
     assert ("net.width WIDTH" in help_text, "net.n_layer" in help_text) == (True, False)
     code, line = refused("fit", *settings, *NAMED, "--model.net.wdth=3")
-    assert (code, line) == (2, "model.net.wdth: unknown key; did you mean model.net.width?")
+    assert (code, line) == (2, "unknown option --model.net.wdth; did you mean --model.net.width?")
     runs = [(*NAMED, "--data.tgt_len=8"), (ALLOW, "--config=own.yaml")]
     for words in runs:
         assert txl("fit", *settings, *words)[0] == 0

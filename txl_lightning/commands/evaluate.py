@@ -61,6 +61,8 @@ def evaluate_command(
     """
     settings = get_protocol(protocol, **lengths)
     check_file_writable("per_token", per_token)
+    is_array = per_token is None or per_token.endswith(".npy") or Path(per_token).is_fifo()
+    require(is_array, "per_token", per_token, "a file whose name ends with .npy")
     check_file_writable("out", out)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights)
     if wandb:

@@ -77,7 +77,7 @@ def generate_command(
 
     Args:
         ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
-        prompt: Text to continue; left out, the standard input if it is piped, or else a line end.
+        prompt: Text to continue; - is the standard input; left out, a line end.
         prompt_file: File with the prompt; - is the standard input.
         prompt_ids: Ids instead of a text: "3 1 4", or a .npy.
         prompts: File with a prompt in each line that is not empty, instead of one prompt.
@@ -132,7 +132,8 @@ def start_state(
             state = state.append_tokens(encode_continuation(text, vocab)[None])
         return state, n_printed
     ids = [encode_start(vocab) if t is None else generation.encode_prompt(t, vocab) for t in texts]
-    if any(vocab.unknown is not None and (ids_L == vocab.unknown).any() for ids_L in ids):
+    given = [ids_L for ids_L, text in zip(ids, texts, strict=True) if text is not None]
+    if any(vocab.unknown is not None and (ids_L == vocab.unknown).any() for ids_L in given):
         print_notice("warning: the prompt has text that the vocabulary does not know")
     ids = [ids_L for ids_L in ids for _ in range(settings.num_samples)]
     if ext_len is None and find_missing_memory(model, mem_len):

@@ -1,7 +1,5 @@
 """Inputs of commands: a checkpoint, the text that it is measured on, a prompt, a device."""
 
-import os
-import stat
 import sys
 from pathlib import Path
 from typing import Literal
@@ -62,15 +60,9 @@ def read_ids(
 
 def read_prompt(prompt: str | None, prompt_file: str | None) -> str | None:
     require(prompt is None or prompt_file is None, "prompt", prompt, "null with prompt_file")
-    if prompt is not None or prompt_file is not None:
-        return prompt if prompt_file is None else read_text(prompt_file)
-    try:
-        mode = os.fstat(0).st_mode
-    except OSError:
-        return None
-    is_piped = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
-    # An empty pipe is no prompt: many tools start a command with one.
-    return (read_text("-") or None) if is_piped else None
+    # The standard input only where it is asked for: in a shell's loop it is the loop's own.
+    file = "-" if prompt == "-" else prompt_file
+    return prompt if file is None else read_text(file)
 
 
 def read_prompt_lines(path: str) -> list[str]:

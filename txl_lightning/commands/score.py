@@ -162,7 +162,8 @@ def score_list(
     if settings.surprisal:
         prefix = state.row_tokens(0)[-UNFINISHED:].tolist()
         pairs = zip(ids, nats, strict=True)
-        record["words"] = [sum_words(StreamingDetokenizer(vocab, prefix), *pair) for pair in pairs]
+        words = [sum_words(StreamingDetokenizer(vocab, prefix), *pair) for pair in pairs]
+        record["words"] = [*map(name_unknown, words, each.candidates)]
     follows = each.candidates[best] if each.reference is None else each.reference
     return record, append(state, follows + settings.end)
 
@@ -179,6 +180,19 @@ def sum_words(text: StreamingDetokenizer, ids_L: Tensor, nats_L: Tensor) -> list
             words.append((word + piece, before + nats))
             nats = 0.0
     return [*words, ("", nats)] if nats else words
+
+
+def name_unknown(words: list[tuple[str, float]], text: str) -> list[tuple[str, float]]:
+    """Return the words as they stand in the text, also those that the vocabulary does not know."""
+    given = text.split()
+    places = [n for n, (word, _) in enumerate(words) if word.strip()]
+    if len(places) != len(given):
+        return words
+    named = dict(zip(places, given, strict=True))
+    return [
+        (word.replace(word.strip(), named[n]) if n in named else word, nats)
+        for n, (word, nats) in enumerate(words)
+    ]
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, CandidateList]]:

@@ -1,9 +1,7 @@
 """The settings of a text."""
 
-import json
 import os
 import warnings
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -140,7 +138,8 @@ class DataConfig:
             splits = split_id_files(paths, id_options, self.split, self.data_folder)
             unit = "files" if any(part.has_documents for part in chain(*splits.values())) else None
         elif self.kind == "path":
-            splits = split_user_files(paths, self.split, self.data_folder)
+            any_bytes = self.vocab == "bytes"
+            splits = split_user_files(paths, self.split, self.data_folder, any_bytes)
             unit = "files" if any(map(has_documents, paths)) else None
         else:
             corpus = CORPORA[self.corpus]
@@ -189,11 +188,8 @@ def is_store(folder: Path) -> bool:
     # Unlike Path.is_file, os.path.isfile is False where nothing may be read.
     if not os.path.isfile(folder / "manifest.json"):
         return False
-    with suppress(ValueError, RecursionError):
-        manifest = json.loads((folder / "manifest.json").read_bytes())
-        return isinstance(manifest, dict) and "vocab_checksum" in manifest
-    # A damaged one is refused as a store, by name.
-    return True
+    # Also of a damaged one, which is then refused as a store, by name.
+    return b"vocab_checksum" in (folder / "manifest.json").read_bytes()
 
 
 def find_kind(path: Path) -> str:

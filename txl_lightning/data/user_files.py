@@ -1,5 +1,6 @@
 """A user's own text: a file, three files, or a folder or archive of documents."""
 
+import codecs
 import os
 import shutil
 from bisect import bisect_left
@@ -27,36 +28,42 @@ ENCODINGS = {
 }  # fmt: skip
 """Encodings by the byte order mark at the beginning of a file."""
 RUN = "run.json"  # in a run's folder, whose files are no text of the user
-BYTES_ADVICE = "convert it, or give any bytes as ids: data.ids of a .bin, id_options.dtype uint8"
+NOT_UTF8 = "not in UTF-8 (if it is Latin-1: iconv -f ISO-8859-1 -t UTF-8)"
+BYTES_ADVICE = "fit and prepare read any file with data.vocab bytes"
 NUL_WITHIN = 8000  # bytes; a file without a NUL in its first bytes is text, as in git
 # The split that a word of a file's or a folder's name names.
 NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
 NAMES |= {"test": "test"}
 
 
-def split_user_files(paths: Sequence[Path], fractions: Sequence[float], data_dir: Path) -> Splits:
+def split_user_files(
+    paths: Sequence[Path], fractions: Sequence[float], data_dir: Path, any_bytes: bool = False
+) -> Splits:
     """Return the splits of one file, folder or archive, or of three for train, val and test.
 
     One text is cut by `fractions`, unless its file names give the splits; archives are unpacked
-    under `data_dir`. DataError if nothing can be read.
+    under `data_dir`. DataError if nothing can be read, or if it is not text and not `any_bytes`.
     """
     if len(paths) == len(SPLITS):
-        return {name: find_slices(path, data_dir) for name, path in zip(SPLITS, paths, strict=True)}
+        return {
+            name: find_slices(path, data_dir, any_bytes)
+            for name, path in zip(SPLITS, paths, strict=True)
+        }
     if len(paths) != 1:
         expected = "expected one, or three: train, val and test"
         raise DataError(f"data.path: invalid number of files {len(paths)}; {expected}")
-    documents = find_documents(paths[0], data_dir)
+    documents = find_documents(paths[0], data_dir, any_bytes)
     with remove_if_refused(paths[0], data_dir):
         splits = group_by_split(paths[0], documents, list_parts, SPLITS)
     return splits or split_by_fractions([*chain(*documents.values())], fractions)
 
 
-def find_slices(path: Path, data_dir: Path) -> list[FileSlice]:
+def find_slices(path: Path, data_dir: Path, any_bytes: bool = False) -> list[FileSlice]:
     """Return the whole text of a file, a folder or an archive."""
-    return [*chain(*find_documents(path, data_dir).values())]
+    return [*chain(*find_documents(path, data_dir, any_bytes).values())]
 
 
-def find_documents(path: Path, data_dir: Path) -> Documents:
+def find_documents(path: Path, data_dir: Path, any_bytes: bool = False) -> Documents:
     """Return the texts in a file, a folder or an archive; DataError if there are none."""
     try:
         if not path.exists():
@@ -66,7 +73,8 @@ def find_documents(path: Path, data_dir: Path) -> Documents:
             advice = "unpack it first (.zip, .gz, .bz2 and .xz need not be)"
             raise DataError(f"{path}: packed; {advice}")
         with remove_if_refused(path, data_dir):
-            contents = (find_in_folder if path.is_dir() else find_in_file)(path, data_dir)
+            find = find_in_folder if path.is_dir() else find_in_file
+            contents = find(path, data_dir, any_bytes=any_bytes)
             documents = {name: slices for name, slices in contents.items() if slices}
             skipped = [name for name, slices in contents.items() if slices is None]
             names = f"{', '.join(skipped[:5])}{', ...' * (len(skipped) > 5)}"
@@ -83,22 +91,24 @@ def find_documents(path: Path, data_dir: Path) -> Documents:
     return documents
 
 
-def find_in_file(path: Path, data_dir: Path) -> Contents:
+def find_in_file(path: Path, data_dir: Path, any_bytes: bool = False) -> Contents:
     """Return the texts in a file, unpacked if necessary."""
     # Also of an archive: unpacking it is writing, and its errors are those of writing.
     whole = whole_file(path)
     if (unpack := find_unpacker(path)) is None:
-        if kind := find_binary(path):
-            raise DataError(f"{path}: {kind}, not text in UTF-8; {BYTES_ADVICE}")
+        if not any_bytes and (kind := find_binary(path)):
+            raise DataError(f"{path}: {kind}; expected text in UTF-8; {BYTES_ADVICE}")
         return {path.name: whole}
     folder = find_unpacked_folder(path, data_dir)
     create_folder(folder, partial(unpack, path))
     if path.suffix == LINES:
         return {path.name: find_texts(folder)}
-    return find_in_folder(folder, data_dir, unpacked=True)
+    return find_in_folder(folder, data_dir, unpacked=True, any_bytes=any_bytes)
 
 
-def find_in_folder(folder: Path, data_dir: Path, unpacked: bool = False) -> Contents:
+def find_in_folder(
+    folder: Path, data_dir: Path, unpacked: bool = False, any_bytes: bool = False
+) -> Contents:
     """Return the texts in a folder by path, None for a file that is not text.
 
     Packed files are unpacked, except in an archive (`unpacked`): nested ones grow without limit.
@@ -109,21 +119,31 @@ def find_in_folder(folder: Path, data_dir: Path, unpacked: bool = False) -> Cont
             contents[name] = None
         elif path.suffix == LINES or (find_unpacker(path) and not unpacked):
             # Inside the copy of the outer archive, so that both are removed together.
-            inner = find_in_file(path, folder / ".unpacked" if unpacked else data_dir)
+            place = folder / ".unpacked" if unpacked else data_dir
+            inner = find_in_file(path, place, any_bytes)
             contents |= {f"{name}/{part}": slices for part, slices in inner.items()}
         else:
-            contents[name] = None if find_binary(path) else whole_file(path)
+            kind = find_binary(path)
+            is_text = kind is None or (any_bytes and kind == NOT_UTF8)
+            contents[name] = whole_file(path) if is_text else None
     return contents
 
 
 def find_binary(path: Path) -> str | None:
-    """Return what a file is that has a NUL in its first bytes, or None for a text."""
+    """Return what a file is by its first bytes, or None for a text in UTF-8."""
     with path.open("rb") as file:
         start = file.read(NUL_WITHIN)
     for mark, encoding in ENCODINGS.items():
         if start.startswith(mark):
             return f"{encoding} (iconv -f {encoding} -t UTF-8)"
-    return "a binary file" if b"\0" in start else None
+    if b"\0" in start:
+        return "a binary file"
+    try:
+        # The last character may be cut.
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return NOT_UTF8
+    return None
 
 
 def find_unpacked_folder(archive: Path, data_dir: Path) -> Path:
@@ -149,14 +169,16 @@ def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
     Links are followed, as by tar -h, and each file and folder counts once; a link to nothing is
     among the files.
     """
-    seen = {data_dir.resolve() / name for name in ("prepared", "downloads")}
+    seen = {os.path.realpath(data_dir / name) for name in ("prepared", "downloads")}
     files, found, links = [], [folder], []
     while found or links:
         # Links come last: a file counts under its own name.
         path = found.pop() if found else links.pop()
-        if path.resolve() in seen or (path != folder and os.path.isfile(path / RUN)):
+        # Unlike Path.resolve, it does not raise for a link to itself.
+        real = os.path.realpath(path)
+        if real in seen or (path != folder and os.path.isfile(path / RUN)):
             continue
-        seen.add(path.resolve())
+        seen.add(real)
         if path.is_dir():
             for each in sorted(path.iterdir(), reverse=True):
                 if not each.name.startswith("."):

@@ -44,7 +44,8 @@ def encode_start(vocab: Vocabulary) -> Tensor:
             ids = vocab.encode_text(text).astype("int64")
             if len(ids) and ids[-1] != vocab.unknown:
                 return torch.from_numpy(ids)
-    return torch.zeros(1, dtype=torch.long)
+    first = 1 if vocab.unknown == 0 and vocab.n_token > 1 else 0
+    return torch.tensor([first])
 
 
 def decode_as(prompt: Prompt, prompt_L: Tensor, new_L: Tensor, vocab: Vocabulary | None) -> Any:

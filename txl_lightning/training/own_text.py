@@ -5,6 +5,7 @@ config that sets a network or an optimizer has a recipe of its own.
 """
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,8 @@ import torch
 from jsonargparse import Namespace
 
 from ..command_line import Parser
-from ..data.user_files import list_files
+from ..data.documents import find_unpacker
+from ..data.user_files import find_binary, list_files
 from ..errors import flatten_settings
 from ..files import configs_folder, load_yaml
 from ..model import has_bfloat16_units
@@ -50,7 +52,8 @@ STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev
 
 def adopt_recipe(parser: Parser, words: list[str], settings: Namespace) -> Namespace:
     """Return the settings of fit with a recipe's as defaults, and print what was chosen."""
-    n_byte = count_bytes(settings.data.path, Path(settings.data.data_dir or "data"))
+    data_dir = settings.data.data_dir or os.environ.get("TXL_DATA") or "data"
+    n_byte = count_bytes(settings.data.path, Path(data_dir))
     if n_byte < SMALLEST or not needs_recipe(words, settings):
         return settings
     is_planned = all(settings.trainer[name] == default for name, default in STEPS.items())
@@ -113,11 +116,13 @@ def is_bfloat16_faster(accelerator: str) -> bool:
 
 
 def count_bytes(path: str | Sequence[str] | None, data_dir: Path = Path("data")) -> int:
-    """Return the size of a text's files, packed ones as they are; 0 for none."""
+    """Return the size of a text's files that are text, packed ones as they are; 0 for none."""
     n_byte = 0
     for each in map(Path, [path] if isinstance(path, str) else path or ()):
         files = list_files(each, data_dir).values() if each.is_dir() else [each]
-        n_byte += sum(file.stat().st_size for file in files if file.is_file())
+        files = [file for file in files if file.is_file()]
+        texts = [file for file in files if find_unpacker(file) or not find_binary(file)]
+        n_byte += sum(file.stat().st_size for file in texts)
     return n_byte
 
 

@@ -32,8 +32,8 @@ PIECE = 100_000  # characters encoded in one piece
 AT_ONCE = 8  # pieces encoded in parallel
 LONGEST = 1_000_000  # characters without white space after which a piece is cut anywhere
 SAMPLE = 1_000  # characters of a training sample; longer words take quadratic time
-LONGEST_WORD = 64  # characters; longer ones have no spaces between words, as DNA or Chinese
-LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD}}}(?=\S)")
+LONGEST_WORD = 64  # letters; longer ones are no words, but DNA, proteins or Chinese
+LONG_WORD = re.compile(rf"[^\W\d_]{{{LONGEST_WORD}}}(?=[^\W\d_])")
 TRAINED_HERE = 200_000  # bytes of text whose vocabulary takes less than a second
 CHILD = """
 import pickle, sys
