@@ -1,9 +1,9 @@
-"""How fast is the quick start's network beside other work, with and without GOMP_SPINCOUNT?
+"""How fast is the quick start's network beside other work, with and without limit_spinning?
 
     python -m experiments.speed.busy [--seconds 6] [--rounds 3] [--neighbours 0 1 3] [--out FILE]
 
 Each measurement is a fresh process with two threads beside processes that compute without end.
-Speeds are relative to the idle machine with the variable unset, in the same run.
+Speeds are relative to the idle machine with nothing set, in the same run.
 """
 
 import argparse
@@ -29,13 +29,15 @@ from txl_lightning import OptimConfig, Segment, TransformerXL, TransformerXLConf
 from txl_lightning.evaluation.scoring import score_segment
 from txl_lightning.machine import describe_environment
 from txl_lightning.model import EvalLengths, make_reader
-from txl_lightning.threads import SPIN_COUNT, VARIABLES
+from txl_lightning.threads import VARIABLES, describe_waiting
 from txl_lightning.training.optimizers import make_optimizer
 from txl_lightning.training.segments import segment_loss
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 RESULTS = Path(__file__).parent / "results"
-SETTINGS = {"unset": {}, "set": {"GOMP_SPINCOUNT": str(SPIN_COUNT)}}
+# Torch alone: what imports `experiments` first sets how threads wait.
+SETTINGS = {"unset": "import torch; ", "set": ""}
+"""Code before a measurement."""
 WORKS = ("training step", "evaluation segment", "decoded token")
 GOALS = {0: 0.97, 1: 0.45, 3: 0.25}
 """Least speed, as a part of the idle one, by the number of neighbours."""
@@ -66,19 +68,18 @@ def main() -> None:
 def measure(round: int, neighbours: int, setting: str, seconds: float) -> dict[str, Any]:
     """Return works per second of a fresh process beside neighbours."""
     ours = {name: os.environ[name] for name in os.environ if name not in VARIABLES}
-    # Torch alone: what imports `experiments` first would set the variable.
-    code = "import torch; from experiments.speed.busy import main; main()"
+    code = f"{SETTINGS[setting]}from experiments.speed.busy import main; main()"
     command = [sys.executable, "-c", code, "--one", f"--seconds={seconds}"]
     with ExitStack() as stack:
         for _ in range(neighbours):
             busy = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
             stack.callback(busy.kill)
-        options = {"env": ours | SETTINGS[setting], "capture_output": True, "text": True}
+        options = {"env": ours, "capture_output": True, "text": True}
         output = subprocess.run(command, check=True, **options).stdout
     return {"round": round, "neighbours": neighbours, "setting": setting, **json.loads(output)}
 
 
-def measure_here(seconds: float) -> dict[str, float]:
+def measure_here(seconds: float) -> dict[str, Any]:
     """Return works per second in this process, which has two threads."""
     torch.set_num_threads(2)
     torch.set_flush_denormal(True)
@@ -106,7 +107,7 @@ def measure_here(seconds: float) -> dict[str, float]:
     with torch.inference_mode():
         for work, read in zip(WORKS[1:], (segment, token), strict=True):
             speeds[work] = count_per_second(make_reading(net, read), seconds)
-    return speeds
+    return speeds | {"waiting": describe_waiting()}
 
 
 def draw_segment(n_token: int, n_row: int, length: int) -> Segment:
