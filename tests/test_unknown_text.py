@@ -46,6 +46,8 @@ def test_the_share_of_unknown_words_stands_beside_the_loss(txl, words_run):
     _, output = txl("evaluate", words_run, "--path=known.txt")
     assert json.loads(output.out)["unknown_share"] == 0
     assert "unknown" not in output.err
+    _, output = txl("recl", words_run, "--path=other.txt", "--max_context=8", "--step=4")
+    assert "of the tokens are unknown to the vocabulary" in output.err
     _, output = txl("generate", words_run, "eins", "--max_new_tokens=1")
     assert "the prompt has text that the vocabulary does not know" in output.err
 

@@ -14,7 +14,7 @@ from ..data.settings import DataConfig
 from ..data.store import Store
 from ..data.user_files import find_slices
 from ..data.vocab import Vocabulary
-from ..errors import DataError, invalid, require
+from ..errors import DataError, invalid, print_notice, require
 from ..files import check_folder_writable
 from ..model import Network, Weights, pack_weights
 
@@ -50,12 +50,23 @@ def read_ids(
     """Return the ids of a file, or else of a split of the checkpoint's text, as one document."""
     if path is not None:
         slices = find_slices(Path(path), DataConfig().data_folder)
-        return np.concatenate([ids for each in slices for ids in vocab.encode(each)])
+        ids = np.concatenate([ids for each in slices for ids in vocab.encode(each)])
+        warn_of_unknown(vocab, ids)
+        return ids
     require(split in SPLITS, "split", split, f"one of {', '.join(SPLITS)}")
     _, store = checkpoint.open_text()
     if not isinstance(store, Store):
         raise ValueError(f"path: invalid null; {checkpoint.path} was trained on a task, not text")
-    return store.ids(split)
+    ids = store.ids(split)
+    warn_of_unknown(vocab, ids)
+    return ids
+
+
+def warn_of_unknown(vocab: Vocabulary, ids: np.ndarray) -> None:
+    """Print the share of tokens that stand for unknown text, whose loss says little."""
+    share = 0.0 if vocab.unknown is None else float((ids == vocab.unknown).mean())
+    if share:
+        print_notice(f"warning: {share:.1%} of the tokens are unknown to the vocabulary")
 
 
 def read_prompt(prompt: str | None, prompt_file: str | None) -> str | None:
