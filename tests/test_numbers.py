@@ -154,6 +154,7 @@ DEFINED = [
     r"about 5\.0 minutes", r"nine minutes", r"every \d+ steps",
     r"12,300 tokens/s here: about 1,440 steps",
     r"in 5\.0 minutes", r"begins at step 0",
+    r"UTF-\d+", r"Latin-1", r"200 kB of text",
     r"25 to 31 tokens ago", r"use temperature 0\.8 and 0\.05,", r"in place of 2,000 steps",
     r"in every 512 tokens", r"at 80/2100 \(12 layers of 512\)", r"3,583,872 tokens",
     r"held-out test text, 150,791 of 150,791 tokens, 3\.48 bytes each",

@@ -60,9 +60,7 @@ def evaluate_command(
         **lengths: Lengths that replace those of the protocol.
     """
     settings = get_protocol(protocol, **lengths)
-    check_file_writable("per_token", per_token)
-    is_array = per_token is None or per_token.endswith(".npy") or Path(per_token).is_fifo()
-    require(is_array, "per_token", per_token, "a file whose name ends with .npy")
+    check_array_file(per_token)
     check_file_writable("out", out)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights)
     if wandb:
@@ -77,6 +75,12 @@ def evaluate_command(
         record = run_protocol(model, replace(text, name=path or text.name), settings, per_token)
     record["weights"] = weights
     publish_record(record, checkpoint, settings.unit, out, wandb)
+
+
+def check_array_file(per_token: str | None) -> None:
+    check_file_writable("per_token", per_token)
+    is_array = per_token is None or per_token.endswith(".npy") or Path(per_token).is_fifo()
+    require(is_array, "per_token", per_token, "a file whose name ends with .npy")
 
 
 def publish_record(

@@ -7,6 +7,7 @@ config that sets a network or an optimizer has a recipe of its own.
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,8 +122,10 @@ def count_bytes(path: str | Sequence[str] | None, data_dir: Path = Path("data"))
     for each in map(Path, [path] if isinstance(path, str) else path or ()):
         files = list_files(each, data_dir).values() if each.is_dir() else [each]
         files = [file for file in files if file.is_file()]
-        texts = [file for file in files if find_unpacker(file) or not find_binary(file)]
-        n_byte += sum(file.stat().st_size for file in texts)
+        # Preparing the text names a file that cannot be read.
+        with suppress(OSError):
+            texts = [file for file in files if find_unpacker(file) or not find_binary(file)]
+            n_byte += sum(file.stat().st_size for file in texts)
     return n_byte
 
 
