@@ -4,18 +4,25 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from txl_lightning.__main__ import require_utf8
+from txl_lightning.commands.inputs import read_ids
 from txl_lightning.commands.score import find_end
 from txl_lightning.data.documents import whole_file
 from txl_lightning.data.vocab import Bytes, Characters, Words
-from txl_lightning.data.vocab.subwords import SubwordOptions, cut_long_words, train_subwords
+from txl_lightning.data.vocab.subwords import (
+    SubwordOptions,
+    Subwords,
+    cut_long_words,
+    train_subwords,
+)
 from txl_lightning.data.vocab.words import WordOptions
 from txl_lightning.errors import DataError
-from txl_lightning.generation.prompts import encode_start
+from txl_lightning.generation.prompts import echo_prompt, encode_start
 
 WORDS = Words.from_list(["<unk>", "a", "b"], WordOptions(line_end="none", unknown="unk"))
 
@@ -50,6 +57,83 @@ def test_the_share_of_unknown_words_stands_beside_the_loss(txl, words_run):
     assert "of the tokens are unknown to the vocabulary" in output.err
     _, output = txl("generate", words_run, "eins", "--max_new_tokens=1")
     assert "the prompt has text that the vocabulary does not know" in output.err
+
+
+def test_a_prompt_is_printed_as_given(txl, words_run):
+    _, output = txl("generate", words_run, "two   eins  One ", "--max_new_tokens=1", "--seed=1")
+    assert output.out.startswith("two   eins  One")
+    assert not output.out.startswith("two   eins  One  ")
+
+
+@pytest.mark.parametrize(
+    ("given", "decoded", "expected"),
+    [
+        ("a  zed", "a <unk>", "a  zed"),
+        ("a\n", "a\n", "a\n"),
+        ("a ", "a", "a"),
+        ("a\ufffd", "a", "a"),
+        ("a", "", "a"),
+        (None, "\n", "\n"),
+    ],
+)
+def test_an_echo_leaves_out_only_what_is_printed_with_the_next_token(given, decoded, expected):
+    assert echo_prompt(given, decoded) == expected
+
+
+def test_a_continued_text_has_the_space_that_decoding_puts_between_words():
+    assert echo_prompt("zed  b", " <unk> b", n_before=3) == " zed  b"
+    assert echo_prompt("zed", "\nzed", n_before=3) == "\nzed"
+    # All white space: the next word brings its own.
+    assert echo_prompt(" ", "", n_before=3) == ""
+
+
+def test_a_prompt_in_a_state_file_is_warned_of_too(txl, words_run):
+    words = ("generate", words_run, "--state_file=a.state", "--max_new_tokens=1")
+    assert "does not know" not in txl(*words, "--prompt=one")[1].err
+    assert "does not know" in txl(*words, "--prompt=eins")[1].err
+
+
+def test_the_share_of_unknown_words_is_that_of_the_ids_that_are_read(words_run, capsys):
+    Path("late.txt").write_text("one two\n" * 5 + "eins\n" * 5)
+    vocab = Words.from_list(["<unk>", "one", "two"], WordOptions())
+    assert len(read_ids(None, vocab, "late.txt", "test", 6)) == 6
+    assert "unknown" not in capsys.readouterr().err
+    read_ids(None, vocab, "late.txt", "test")
+    assert "20.0% of the tokens are unknown" in capsys.readouterr().err
+
+
+def test_inspect_and_recl_write_the_share_of_unknown_words(txl, words_run):
+    txl("recl", words_run, "--path=other.txt", "--max_context=8", "--step=4", "--out=recl")
+    options = ("--tokens=400", "--batch_size=1", "--tgt_len=4", "--mem_lens=4")
+    txl("inspect", words_run, "--path=other.txt", *options, "--out=inspect")
+    for path in ("recl/recl.json", "inspect/memory.json"):
+        assert '"unknown_share": 0.5' in Path(path).read_text()
+
+
+@pytest.mark.parametrize("end", ["\n", " one", ""])
+def test_words_stand_as_given_in_a_surprisal_whatever_the_end(txl, words_run, end):
+    Path("c.jsonl").write_text('{"candidates": ["one eins zwei"]}')
+    words = ("score", words_run, "--candidates=c.jsonl", "--surprisal=true", f"--end={end}")
+    [spans] = json.loads(txl(*words)[1].out)["words"]
+    assert "".join(word for word, _ in spans) == "one eins zwei" + end
+
+
+@pytest.mark.parametrize("name", ["ids.csv", "ids", "ids.npz"])
+def test_ids_are_written_only_to_an_npy(refused, words_run, name):
+    code, message = refused("generate", words_run, "one", f"--out_ids={name}")
+    assert (code, "expected a file whose name ends with .npy" in message) == (2, True)
+
+
+def test_letters_of_an_added_token_are_decoded_as_they_are():
+    vocab = train_subwords("bpe", [], SubwordOptions(n_token=257))
+    content = json.loads(vocab.tokenizer)
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    content["added_tokens"] = [{"id": vocab.n_token, "content": "Österreich", **flags}]
+    added = Subwords.from_tokenizer(content)
+    text = "in Österreich, ÖsterreichÖsterreich ist Öl 🙂"
+    ids = added.encode_text(text).tolist()
+    assert added.n_token - 1 in ids
+    assert (added.decode(ids), "".join(added.decode_stream(ids))) == (text, text)
 
 
 def test_a_word_that_is_not_utf8_is_named():

@@ -22,7 +22,7 @@ from ..model import Network, Weights
 from ..progress import show_progress
 from ..runs.wandb_api import add_evaluation, find_wandb_run
 from .card import CARD, add_result
-from .inputs import Device, load_model
+from .inputs import Device, check_array_file, load_model
 
 
 def evaluate_command(
@@ -60,7 +60,7 @@ def evaluate_command(
         **lengths: Lengths that replace those of the protocol.
     """
     settings = get_protocol(protocol, **lengths)
-    check_array_file(per_token)
+    check_array_file("per_token", per_token)
     check_file_writable("out", out)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights)
     if wandb:
@@ -75,12 +75,6 @@ def evaluate_command(
         record = run_protocol(model, replace(text, name=path or text.name), settings, per_token)
     record["weights"] = weights
     publish_record(record, checkpoint, settings.unit, out, wandb)
-
-
-def check_array_file(per_token: str | None) -> None:
-    check_file_writable("per_token", per_token)
-    is_array = per_token is None or per_token.endswith(".npy") or Path(per_token).is_fifo()
-    require(is_array, "per_token", per_token, "a file whose name ends with .npy")
 
 
 def publish_record(

@@ -90,7 +90,7 @@ def read_first_ids(
 ) -> np.ndarray:
     """Return the ids that are measured: `max_tokens` targets, and the token before them."""
     require_positive(max_tokens=max_tokens)
-    ids = read_ids(checkpoint, vocab, path, split)[: max_tokens + 1]
+    ids = read_ids(checkpoint, vocab, path, split, max_tokens + 1)
     require(len(ids) > 1, "path", path, "a text of two tokens or more")
     return ids
 

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .. import generation
 from ..data.vocab import Vocabulary
@@ -19,7 +20,15 @@ from ..generation.prompts import encode_start
 from ..generation.state import DecodingState, find_missing_memory, load_state, save_state
 from ..model import Network, Weights, find_device
 from ..signals import defer_signals
-from .inputs import Device, load_model, read_prompt, read_prompt_ids, read_prompt_lines
+from .inputs import (
+    Device,
+    check_array_file,
+    load_model,
+    read_prompt,
+    read_prompt_ids,
+    read_prompt_lines,
+    share_unknown,
+)
 
 UNFINISHED = 64  # last tokens of a text among which an unfinished character or word may begin
 
@@ -61,7 +70,7 @@ class TextOptions(generation.Sampling):
         is_valid = self.num_samples == 1 or not is_single
         require(is_valid, "num_samples", self.num_samples, "1 with beams or state_file")
         check_file_writable("state_file", self.state_file)
-        check_file_writable("out_ids", self.out_ids)
+        check_array_file("out_ids", self.out_ids)
         object.__setattr__(self, "stop", [self.stop] if isinstance(self.stop, str) else self.stop)
 
 
@@ -108,7 +117,8 @@ def generate_command(
     else:
         steps = search_text(model, vocab, state, settings)
     stream = unfiltered_stdout() if settings.raw or not sys.stdout.isatty() else sys.stdout
-    printer = Printer(vocab, state, settings.stop, n_printed, stream)
+    given = [text for text in texts for _ in range(settings.num_samples)]
+    printer = Printer(vocab, state, settings.stop, n_printed, stream, given)
     print_steps(printer, steps, settings.state_file, sha256, settings.out_ids)
 
 
@@ -129,16 +139,23 @@ def start_state(
         state, [text] = load_state(path, model, sha256, mem_len, ext_len), texts
         n_printed = len(state)
         if text is not None:
-            state = state.append_tokens(encode_continuation(text, vocab)[None])
+            ids_L = encode_continuation(text, vocab)
+            warn_of_unknown_prompt(vocab, [ids_L])
+            state = state.append_tokens(ids_L[None])
         return state, n_printed
     ids = [encode_start(vocab) if t is None else generation.encode_prompt(t, vocab) for t in texts]
-    given = [ids_L for ids_L, text in zip(ids, texts, strict=True) if text is not None]
-    if any(vocab.unknown is not None and (ids_L == vocab.unknown).any() for ids_L in given):
-        print_notice("warning: the prompt has text that the vocabulary does not know")
+    warn_of_unknown_prompt(
+        vocab, [ids_L for ids_L, text in zip(ids, texts, strict=True) if isinstance(text, str)]
+    )
     ids = [ids_L for ids_L in ids for _ in range(settings.num_samples)]
     if ext_len is None and find_missing_memory(model, mem_len):
         ext_len = context_len
     return generation.start_decoding(model, ids, mem_len, ext_len or 0), 0
+
+
+def warn_of_unknown_prompt(vocab: Vocabulary, prompts: Sequence[Tensor]) -> None:
+    if any(share_unknown(vocab, ids_L.numpy()) for ids_L in prompts):
+        print_notice("warning: the prompt has text that the vocabulary does not know")
 
 
 def search_text(
@@ -160,7 +177,8 @@ def search_text(
 class Printer:
     """Prints one text while it is generated, or several with their numbers when all are complete.
 
-    The first `n_printed` tokens, printed by an earlier command, are left out.
+    The first `n_printed` tokens, printed by an earlier command, are left out. Texts among the
+    prompts are printed as given.
     """
 
     def __init__(
@@ -170,12 +188,16 @@ class Printer:
         stop: Sequence[str] = (),
         n_printed: int = 0,
         stream: TextIO | None = None,
+        prompts: Sequence[Any] | None = None,
     ) -> None:
         self.state, self.stream = state, stream
         ids_B = [state.row_tokens(row).tolist() for row in range(len(state.length_B))]
         self.streams = [generation.StreamingDetokenizer(vocab, ids, stop) for ids in ids_B]
         self.texts = [""] * len(ids_B)
-        self.print_new(["".join(stream.prefix_pieces[n_printed:]) for stream in self.streams])
+        decoded = ["".join(stream.prefix_pieces[n_printed:]) for stream in self.streams]
+        given = prompts or [None] * len(decoded)
+        pairs = zip(given, decoded, strict=True)
+        self.print_new([generation.prompts.echo_prompt(*pair, n_printed) for pair in pairs])
 
     def print_state(self, state: DecodingState) -> None:
         """Print the tokens added to the last printed state."""

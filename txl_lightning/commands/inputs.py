@@ -15,7 +15,7 @@ from ..data.store import Store
 from ..data.user_files import find_slices
 from ..data.vocab import Vocabulary
 from ..errors import DataError, invalid, print_notice, require
-from ..files import check_folder_writable
+from ..files import check_file_writable, check_folder_writable
 from ..model import Network, Weights, pack_weights
 
 Device = Literal["cpu", "cuda"] | None
@@ -37,6 +37,14 @@ def load_model(
     return checkpoint, pack_weights(model.to(name), weights), vocab
 
 
+def check_array_file(key: str, path: str | Path | None) -> None:
+    """Raise an error if an array could not be written to a file, unless it is None; and ValueError
+    if its name promises another format than .npy."""
+    check_file_writable(key, path)
+    is_npy = path is None or Path(path).suffix == ".npy" or Path(path).is_fifo()
+    require(is_npy, key, path, "a file whose name ends with .npy")
+
+
 def make_output_folder(out: str | None, run_folder: Path, name: str) -> Path:
     """Return the folder to write to: left out, one of this name in the run's folder."""
     folder = run_folder / name if out is None else Path(out)
@@ -45,27 +53,38 @@ def make_output_folder(out: str | None, run_folder: Path, name: str) -> Path:
 
 
 def read_ids(
-    checkpoint: LoadedCheckpoint, vocab: Vocabulary, path: str | None, split: str
+    checkpoint: LoadedCheckpoint,
+    vocab: Vocabulary,
+    path: str | None,
+    split: str,
+    n_most: int | None = None,
 ) -> np.ndarray:
-    """Return the ids of a file, or else of a split of the checkpoint's text, as one document."""
+    """Return the first ids of a file, or else of a split of the checkpoint's text, as one document;
+    print the share that is unknown."""
     if path is not None:
         slices = find_slices(Path(path), DataConfig().data_folder)
-        ids = np.concatenate([ids for each in slices for ids in vocab.encode(each)])
+        ids = np.concatenate([ids for each in slices for ids in vocab.encode(each)])[:n_most]
         warn_of_unknown(vocab, ids)
         return ids
     require(split in SPLITS, "split", split, f"one of {', '.join(SPLITS)}")
     _, store = checkpoint.open_text()
     if not isinstance(store, Store):
         raise ValueError(f"path: invalid null; {checkpoint.path} was trained on a task, not text")
-    ids = store.ids(split)
+    ids = store.ids(split)[:n_most]
     warn_of_unknown(vocab, ids)
     return ids
 
 
+def share_unknown(vocab: Vocabulary, ids: np.ndarray) -> float:
+    """Return the share of tokens that stand for text the vocabulary does not know."""
+    if vocab.unknown is None or not len(ids):
+        return 0.0
+    return np.count_nonzero(ids == vocab.unknown) / len(ids)
+
+
 def warn_of_unknown(vocab: Vocabulary, ids: np.ndarray) -> None:
     """Print the share of tokens that stand for unknown text, whose loss says little."""
-    share = 0.0 if vocab.unknown is None else float((ids == vocab.unknown).mean())
-    if share:
+    if share := share_unknown(vocab, ids):
         print_notice(f"warning: {share:.1%} of the tokens are unknown to the vocabulary")
 
 

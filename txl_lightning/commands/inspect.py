@@ -13,7 +13,7 @@ from ..machine import describe_environment
 from ..model.contract import find_device, is_transformer_xl
 from ..progress import show_progress
 from ..tables import Rows, write_table
-from .inputs import Device, load_model, make_output_folder, read_ids
+from .inputs import Device, load_model, make_output_folder, read_ids, share_unknown
 
 
 def inspect_command(
@@ -44,7 +44,7 @@ def inspect_command(
     """
     require_positive(tokens=tokens)
     checkpoint, model, vocab = load_model(ckpt_path, device)
-    ids = read_ids(checkpoint, vocab, path, split)[:tokens]
+    ids = read_ids(checkpoint, vocab, path, split, tokens)
     trained = model.config.mem_len
     tgt_len = checkpoint.tgt_len if tgt_len is None else tgt_len
     segments = {"batch_size": batch_size, "tgt_len": tgt_len}
@@ -61,6 +61,7 @@ def inspect_command(
     origin = {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
     origin |= {"path": path, "split": split} | describe_environment(find_device(model))
     origin |= {"tokens": len(ids), "unit": vocab.unit, "trained_mem_len": trained, **segments}
+    origin["unknown_share"] = share_unknown(vocab, ids)
     write_results(folder, nats, attention, origin)
 
 

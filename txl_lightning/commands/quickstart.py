@@ -77,6 +77,8 @@ def measure_memory(
     for (mem_len, note), total in zip(notes.items(), nats, strict=True):
         bits = f"{total / n_scored / math.log(2) / size:.3f} bits per byte"
         print(f"  mem_len {mem_len:4d}   {bits}{note}", flush=True)
+    if share := data.unknown_share("test"):
+        print(f"{share:.1%} of the tokens are unknown, which makes their loss small")
     print("(a network trained without memory, --model.net.mem_len 0, usually loses less)")
 
 

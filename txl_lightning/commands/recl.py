@@ -18,7 +18,7 @@ from ..progress import show_progress
 from ..runs.folder import find_checkpoint
 from ..runs.listing import shorten_paths
 from ..tables import write_table
-from .inputs import Device, load_model, make_output_folder, read_ids
+from .inputs import Device, load_model, make_output_folder, read_ids, share_unknown
 
 
 def recl_command(
@@ -68,9 +68,9 @@ def recl_command(
     origin = {"checkpoints": {name: str(each.path) for name, each in named.items()}}
     origin |= describe_environment(find_device(next(iter(models.values()))))
     origin |= {"checkpoint_sha256": {name: each.sha256 for name, each in named.items()}}
-    origin |= {"reading": reading, "positions": len(place_P), "path": path}
-    origin |= {"split": None if path else split, "contexts": [*contexts], "unit": vocab.unit}
-    write_results(folder, nats, control, r, origin)
+    origin |= {"reading": reading, "positions": len(place_P), "path": path, "unit": vocab.unit}
+    origin |= {"split": None if path else split, "unknown_share": share_unknown(vocab, tokens)}
+    write_results(folder, nats, control, r, origin | {"contexts": [*contexts]})
 
 
 def score_models(

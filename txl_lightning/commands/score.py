@@ -163,7 +163,8 @@ def score_list(
         prefix = state.row_tokens(0)[-UNFINISHED:].tolist()
         pairs = zip(ids, nats, strict=True)
         words = [sum_words(StreamingDetokenizer(vocab, prefix), *pair) for pair in pairs]
-        record["words"] = [*map(name_unknown, words, each.candidates)]
+        texts = [text + settings.end for text in each.candidates]
+        record["words"] = [*map(name_unknown, words, texts)]
     follows = each.candidates[best] if each.reference is None else each.reference
     return record, append(state, follows + settings.end)
 

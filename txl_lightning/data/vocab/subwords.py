@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,13 @@ class Subwords(Vocabulary):
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)
+        # The byte-level decoder of `tokenizers` also takes the letters of added tokens for bytes.
+        parts = []
+        for text, same in groupby(map(int, ids), self._added.get):
+            part = [*same]
+            decode = self._tokenizer.decode
+            parts.append(text * len(part) if text else decode(part, skip_special_tokens=False))
+        return "".join(parts)
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         # A token's text may depend on the one before it, and a character may need several tokens.
@@ -156,6 +162,15 @@ class Subwords(Vocabulary):
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer
+
+    @cached_property
+    def _added(self) -> dict[int, str]:
+        """Added tokens that byte-level decoding would change."""
+        decoder = json.loads(self.tokenizer).get("decoder") or {}
+        if decoder.get("type") != "ByteLevel":
+            return {}
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        return {index: token.content for index, token in added if not token.content.isascii()}
 
     def _encode_batch(self, texts: list[str], where: str) -> list[np.ndarray]:
         with _explain_tokenizer_errors(f"{where}: data.vocab's tokenizer cannot encode it"):
