@@ -38,11 +38,23 @@ def text(tmp_path, monkeypatch):
         (["--trainer.max_epochs=1", "--trainer.max_steps=60"], 45),
         (["--trainer.max_epochs=1", "--trainer.accumulate_grad_batches=4"], 12),
         (["--trainer.max_epochs=1", "--data.batch_size=4"], 23),
+        # Lightning's own epochs, of so many segments.
+        (["--trainer.max_epochs=2", "--trainer.limit_train_batches=4"], 8),
+        (
+            [
+                "--trainer.max_epochs=1",
+                "--trainer.callbacks+=GradientAccumulationScheduler",
+                "--trainer.callbacks.scheduling={0: 4}",
+            ],
+            12,
+        ),
     ],
 )
+@pytest.mark.filterwarnings("ignore:The number of training batches")
 def test_a_run_takes_the_steps_of_its_passes(accepted, options, n_step):
     printed = run_fit(accepted, "runs", *options)
     assert f"trained {n_step} of {n_step} steps" in printed
+    assert f"step {n_step}  validation:" in printed
     state = torch.load("runs/version_0/checkpoints/last.ckpt", weights_only=True)
     assert state["global_step"] == n_step
     # The schedule has reached its end.
@@ -62,19 +74,53 @@ def test_a_resumed_run_takes_what_remains_of_its_passes(accepted):
     assert "trained 68 of 68 steps" in run_fit(accepted, "runs", "--resume=auto", *other)
 
 
+@pytest.mark.filterwarnings("ignore:.*allow_mismatch is true", "ignore:reading from the start")
+def test_a_pass_over_another_text_is_whole(accepted, tmp_path):
+    run_fit(accepted, "runs", "--trainer.max_epochs=1")
+    (tmp_path / "other.txt").write_bytes((tmp_path / "text.txt").read_bytes()[::-1])
+    options = ("--data.path=other.txt", "--data.allow_mismatch=true", "--ckpt_path=runs/version_0")
+    # 45 steps more, from a best.ckpt of step 45.
+    assert "trained 90 of 90" in run_fit(accepted, "new", *options, "--trainer.max_epochs=1")
+
+
 def test_minutes_train_at_most_the_passes(accepted):
     options = ("--plan.minutes=5", "--trainer.max_epochs=1")
     assert "trained 45 of 45 steps" in run_fit(accepted, "runs", *options)
 
 
-def test_epochs_of_a_trainer_in_python_are_passes(tmp_path):
-    data = CorpusDataModule(path="text.txt", vocab="bytes", tgt_len=10, batch_size=2)
-    config = TransformerXLConfig(n_layer=1, n_head=1, d_model=4, mem_len=4, n_token=256)
-    options = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
-    options |= {"enable_progress_bar": False, "limit_val_batches": 0, "enable_model_summary": False}
-    trainer = Trainer(max_epochs=2, max_steps=200, **options)
-    trainer.fit(LanguageModel(config), datamodule=data)
-    assert trainer.global_step == 90
+@pytest.fixture
+def train(tmp_path):
+    """Train in Python with a plain Trainer; return it."""
+
+    def run(**options) -> Trainer:
+        data = CorpusDataModule(path="text.txt", vocab="bytes", tgt_len=10, batch_size=2)
+        config = TransformerXLConfig(n_layer=1, n_head=1, d_model=4, mem_len=4, n_token=256)
+        silent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+        options = dict.fromkeys(silent, False) | {"limit_val_batches": 0} | options
+        trainer = Trainer(accelerator="cpu", **options)
+        trainer.fit(LanguageModel(config), datamodule=data)
+        return trainer
+
+    return run
+
+
+def test_epochs_of_a_trainer_in_python_are_passes(train):
+    assert train(max_epochs=2, max_steps=200).global_step == 90
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_epochs": 3}, "trainer.min_epochs: invalid 3"),
+        ({"reload_dataloaders_every_n_epochs": 1}, "trainer.reload_dataloaders_every_n_epochs"),
+        ({"check_val_every_n_epoch": 2}, "trainer.check_val_every_n_epoch: invalid 2"),
+        ({"min_steps": 9}, "trainer.min_steps: invalid 9; expected at most trainer.max_steps"),
+    ],
+    ids=str,
+)
+def test_a_trainer_in_python_that_goes_by_epochs_is_refused(train, options, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        train(max_steps=6, **options)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +133,9 @@ def test_epochs_of_a_trainer_in_python_are_passes(tmp_path):
         ([{"trainer": {"max_epochs": 3}}, {"trainer": {"max_steps": 9}}], [], False),
         ([{"trainer": {"max_epochs": 3, "max_steps": 9}}], [], False),
         ([{"trainer": None}, None, 3], [], False),
+        ([], ["--trainer.max_epochs=-1"], False),
+        ([{"trainer": {"max_epochs": 3}}, {"trainer": {"max_epochs": -1}}], [], False),
+        ([{"trainer": {"max_epochs": 3}}], ["--data.path", "max_steps"], True),
     ],
 )
 def test_what_is_given_later_decides_between_steps_and_passes(configs, words, expected):
@@ -107,12 +156,24 @@ def test_what_is_given_later_decides_between_steps_and_passes(configs, words, ex
             {"callbacks": Namespace(init_args=Namespace(save_on_train_epoch_end=True))},
             "trainer.callbacks.save_on_train_epoch_end: invalid True",
         ),
+        *(
+            ({"callbacks": Namespace(init_args=Namespace(**{name: value}))}, f"trainer.*{name}")
+            for name, value in (
+                ("interval", "epoch"),
+                ("logging_interval", "epoch"),
+                ("scheduling", {0: 4, 5: 2}),
+                ("prune_on_train_epoch_end", True),
+            )
+        ),
     ],
 )
 def test_what_counts_epochs_and_has_no_meaning_is_refused(changes, message):
     plain = {"min_epochs": None, "check_val_every_n_epoch": None, "callbacks": None}
-    plain |= {"reload_dataloaders_every_n_epochs": 0}
+    plain |= {"reload_dataloaders_every_n_epochs": 0, "limit_train_batches": None}
+    plain |= {"overfit_batches": 0.0, "fast_dev_run": False}
     check_epochs(Namespace(**plain))
+    # With an end, an epoch has its meaning.
+    check_epochs(Namespace(**plain | changes | {"limit_train_batches": 4}))
     with pytest.raises(ValueError, match=f"^{message}"):
         check_epochs(Namespace(**plain | changes))
 

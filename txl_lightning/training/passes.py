@@ -1,6 +1,7 @@
 """Passes over the text as the duration of a run: trainer.max_epochs becomes a number of steps.
 
-Lightning's epochs are no passes here: the loader of segments is endless.
+Lightning's epochs are no passes here: the loader of segments is endless. Only with
+limit_train_batches, overfit_batches or fast_dev_run has an epoch a number of segments.
 """
 
 import math
@@ -10,11 +11,14 @@ from typing import Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 from ..checkpoints.saving import KEY
+from ..command_line import take_option
 from ..data.stream import TrainingLoader
 from ..errors import invalid, require
 
+LIMITS = ("max_steps", "max_epochs")
 BY_EPOCH = {
     "min_epochs": "null; trainer.min_steps counts steps",
     "check_val_every_n_epoch": "null; trainer.val_check_interval counts segments",
@@ -22,11 +26,15 @@ BY_EPOCH = {
 }
 """Options of the Trainer that count epochs, and what to use instead."""
 CALLBACKS_BY_EPOCH = {
-    "every_n_epochs": "every_n_train_steps",
-    "save_on_train_epoch_end": "every_n_train_steps",
-    "check_on_train_epoch_end": "validations, after which it is checked",
+    "every_n_epochs": "null; use every_n_train_steps",
+    "save_on_train_epoch_end": "null; use every_n_train_steps",
+    "check_on_train_epoch_end": "null; use validations, after which it is checked",
+    "prune_on_train_epoch_end": "false, to prune after validations",
+    "scheduling": "{0: N}, for all steps",
+    "interval": "step",
+    "logging_interval": "step",
 }
-"""Arguments of callbacks that count epochs, and what to use instead."""
+"""Arguments of callbacks that count epochs, and what is expected instead."""
 
 
 @dataclass
@@ -41,8 +49,21 @@ class PassLimit:
 
     def set_steps(self, step: int, n_segment: float) -> None:
         """End the run when so many more segments are read after a step."""
-        self.n_step = step + math.ceil(n_segment / self.trainer.accumulate_grad_batches)
+        self.n_step = step + math.ceil(n_segment / self.accumulation)
+        if has_epochs(self.trainer):
+            # Lightning takes a step at the end of an epoch.
+            n_batch = self.trainer.limit_train_batches
+            self.n_step = self.n_pass * math.ceil(n_batch / self.accumulation)
         self.trainer.fit_loop.epoch_loop.max_steps = self.last_step
+
+    @property
+    def accumulation(self) -> int:
+        """Segments in a step."""
+        for callback in self.trainer.callbacks:
+            if isinstance(callback, GradientAccumulationScheduler):
+                # It sets the Trainer's only when training starts.
+                return callback.get_accumulate_grad_batches(0)
+        return self.trainer.accumulate_grad_batches
 
     @property
     def last_step(self) -> int:
@@ -52,8 +73,12 @@ class PassLimit:
         """Set the steps that remain of a resumed run, also with other rows or segments."""
         loaders = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader") or [{}]
         position = loaders[0]
-        n_segment = self.loader.count_segments(self.n_pass) - position.get("consumed", 0)
-        if self.loader.find_changes(position.get("read_as", {})):
+        n_segment = self.loader.count_segments(self.n_pass)
+        changes = self.loader.find_changes(position.get("read_as", {}))
+        if not changes:
+            n_segment -= position["consumed"]
+        # Of another text nothing was read.
+        elif "text" not in changes:
             # It reads the text from its beginning: what remains are tokens.
             per_pass = self.loader.count_segments(1)
             done = checkpoint.get(KEY, {}).get("tokens", 0) / self.loader.count_targets(per_pass)
@@ -65,27 +90,35 @@ class PassLimit:
         steps = f"{self.trainer.max_steps:,} steps"
         if self.trainer.max_steps < self.n_step:
             return f"max_steps ends the run before its passes over the text: {steps}"
+        if has_epochs(self.trainer):
+            batches = self.trainer.limit_train_batches
+            return f"trainer.max_epochs {self.n_pass:,}, of {batches:,} segments: {steps}"
         passes = "1 pass" if self.n_pass == 1 else f"{self.n_pass:,} passes"
         return f"{passes} over the text: {steps}"
+
+
+def has_epochs(trainer: Trainer | Namespace) -> bool:
+    """Return True if an epoch of Lightning's ends, after a number of segments."""
+    limits = trainer.limit_train_batches, trainer.overfit_batches
+    return bool(trainer.fast_dev_run) or any(type(n) is int and n > 0 for n in limits)
 
 
 def limit_passes(trainer: Trainer, make_loader: Callable[[], Any]) -> PassLimit | None:
     """Replace the Trainer's epochs by the steps of as many passes; None if it has no limit."""
     loop = trainer.fit_loop
-    n_pass = loop.max_epochs
-    # The only epoch never ends: a least number of them would keep a run from stopping.
-    loop.min_epochs = 0
-    if n_pass is None or n_pass < 0:
-        return None
-    loader = make_loader()
-    if not isinstance(loader, TrainingLoader):
-        return None
-    if isinstance(trainer.limit_train_batches, int):
-        # Lightning's own epochs, of so many segments.
-        return None
-    limit = PassLimit(trainer, loader, n_pass, loop.epoch_loop.max_steps)
-    loop.max_epochs = -1
-    limit.set_steps(0, loader.count_segments(n_pass))
+    n_pass, limit = loop.max_epochs, None
+    if not has_epochs(trainer):
+        if trainer.min_steps is not None and loop.min_epochs == 1:
+            # Lightning's addition to min_steps: the only epoch never ends, and no run would stop.
+            loop.min_epochs = 0
+        refuse_epochs(trainer, default_every=1)
+    is_limited = n_pass >= 0 and trainer.limit_train_batches != 0
+    if is_limited and isinstance(loader := make_loader(), TrainingLoader):
+        limit = PassLimit(trainer, loader, n_pass, loop.epoch_loop.max_steps)
+        limit.set_steps(0, loader.count_segments(n_pass))
+        if not has_epochs(trainer):
+            loop.max_epochs = -1
+    check_least_steps(trainer.min_steps, trainer.max_steps)
     return limit
 
 
@@ -98,20 +131,22 @@ def count_steps(trainer: Trainer) -> int:
 
 def let_passes_decide(words: list[str], configs: Iterable[Any]) -> list[str]:
     """Return words of a command line in which max_epochs, if given later than max_steps, replaces
-    it: in a config after another one, or after all configs."""
-    places = [list_trainer_keys(config) for config in configs]
-    places.append({word.split("=")[0].removeprefix("--trainer.") for word in words})
+    it: in a config after another one, or after all configs. -1 asks for no passes."""
+    places = [get_trainer_settings(config) for config in configs]
+    options = {name: take_option(words, f"--trainer.{name}")[0] for name in LIMITS}
+    places.append({name: options[name][-1] for name in LIMITS if options[name]})
     for given in reversed(places):
         if "max_steps" in given:
             return words
         if "max_epochs" in given:
-            return [*words, "--trainer.max_steps=-1"]
+            has_passes = str(given["max_epochs"]) != "-1"
+            return [*words, "--trainer.max_steps=-1"] if has_passes else words
     return words
 
 
-def list_trainer_keys(config: Any) -> set[str]:
+def get_trainer_settings(config: Any) -> dict[str, Any]:
     trainer = config.get("trainer") if isinstance(config, dict) else None
-    return {*trainer} if isinstance(trainer, dict) else set()
+    return trainer if isinstance(trainer, dict) else {}
 
 
 def check_least_steps(least: int | None, steps: int) -> None:
@@ -121,13 +156,33 @@ def check_least_steps(least: int | None, steps: int) -> None:
 
 def check_epochs(trainer: Namespace) -> None:
     """Refuse settings in epochs that have no meaning here, of the Trainer and of callbacks."""
-    for name, expected in BY_EPOCH.items():
-        require(not trainer[name], f"trainer.{name}", trainer[name], expected)
+    if has_epochs(trainer):
+        return
+    refuse_epochs(trainer)
     for callback in list_callbacks(trainer.callbacks):
         for name, instead in CALLBACKS_BY_EPOCH.items():
-            if callback.get(name):
+            if goes_by_epochs(name, callback.get(name)):
                 key = f"trainer.callbacks.{name}"
-                raise invalid(key, callback[name], f"null; use {instead}: training has no epochs")
+                raise invalid(key, callback[name], f"{instead}: training has no epochs")
+
+
+def refuse_epochs(trainer: Trainer | Namespace, default_every: int | None = None) -> None:
+    """Refuse options in epochs; `default_every` is Lightning's default of check_val_every_n_epoch,
+    which cannot be told from a setting."""
+    for name, expected in BY_EPOCH.items():
+        value = getattr(trainer, name)
+        is_default = name == "check_val_every_n_epoch" and value == default_every
+        require(not value or is_default, f"trainer.{name}", value, expected)
+
+
+def goes_by_epochs(name: str, value: Any) -> bool:
+    """Return True if an argument of a callback asks for an epoch that never ends or begins."""
+    if name == "scheduling":
+        return isinstance(value, dict) and {*value} != {0}
+    if name in ("interval", "logging_interval"):
+        return value == "epoch"
+    # For Lightning, each validation is one of every epoch.
+    return bool(value) and not (name == "every_n_epochs" and value == 1)
 
 
 def list_callbacks(callbacks: Any) -> Iterator[dict[str, Any]]:

@@ -119,7 +119,7 @@ class TrainingStateCheckpoint(Callback):
         if trainer.state.fn == "fit":
             self.loaded = checkpoint.get(KEY, {})
             module.tokens_seen = self.loaded.get("tokens", 0)
-            module.started_at -= self.loaded.get("seconds", 0.0)
+            module.started_at -= checkpoint.get("seconds", 0.0)
             loops = checkpoint["loops"]["fit_loop"]["state_dict"]
             if "read_as" in (loops.get("combined_loader") or [{}])[0]:
                 # Removed: Lightning sometimes forgets it, and otherwise would warn a second time.
@@ -186,8 +186,9 @@ class TrainingStateCheckpoint(Callback):
             "world_size": trainer.world_size,
             "environment": describe_rounding(trainer, module),
             "tokens": module.tokens_seen,
-            "seconds": module.seconds,
         }
+        # Not part of the state, which is the same however often a run was interrupted.
+        checkpoint["seconds"] = module.seconds
         if ranks is not None and (not is_crash or trainer.world_size == 1):
             parts = [rank.pop("memory") for rank in ranks]
             checkpoint[KEY] |= {"memory": memory and join_rows(memory, parts), "ranks": ranks}
