@@ -330,7 +330,7 @@ def test_xz_is_measured_alone_and_after_the_training_text(monkeypatch, tmp_path)
     # The last twentieth is in the training text, too.
     (tmp_path / "text.txt").write_bytes(train + train[:500])
     monkeypatch.setenv("TXL_DATA", str(tmp_path))
-    data = DataConfig(path=str(tmp_path / "text.txt"))
+    data = DataConfig(path=str(tmp_path / "text.txt"), vocab="bytes")
     found = common.measure_xz(Namespace(fast=False), data)
     assert found["bytes"] == 500
     assert 4 < found["alone"] < 6

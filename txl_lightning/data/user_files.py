@@ -139,8 +139,9 @@ def find_binary(path: Path) -> str | None:
     if b"\0" in start:
         return "a binary file"
     try:
-        # The last character may be cut.
-        codecs.getincrementaldecoder("utf-8")().decode(start)
+        # In a longer file, the last character may be cut.
+        is_whole = len(start) < NUL_WITHIN
+        codecs.getincrementaldecoder("utf-8")().decode(start, final=is_whole)
     except UnicodeDecodeError:
         return NOT_UTF8
     return None
