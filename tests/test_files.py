@@ -38,3 +38,8 @@ def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path):
     write_text("text", path)
     assert (os.read(reader, 9), stat.S_ISFIFO(path.stat().st_mode)) == (b"text", True)
     os.close(reader)
+
+
+def test_a_name_that_is_not_utf8_stays_printable_in_a_text(tmp_path):
+    write_text(os.fsdecode(b"caf\xe9") + ": ünchanged", tmp_path / "page")
+    assert (tmp_path / "page").read_text(encoding="utf-8") == "caf\\udce9: ünchanged"

@@ -89,6 +89,13 @@ def require(condition: bool, key: str, value: object, expected: str) -> None:
         raise invalid(key, value, expected)
 
 
+def invalid_text(where: object, error: UnicodeDecodeError | UnicodeEncodeError) -> DataError:
+    """Return the error of a text with bytes, or halves of surrogate pairs, that are no UTF-8."""
+    is_byte = isinstance(error, UnicodeDecodeError)
+    place = f"byte {error.start}" if is_byte else f"character {error.start + 1}"
+    return DataError(f"{where}: {place} is not UTF-8 text")
+
+
 def require_positive(**numbers: int | None) -> None:
     """Raise the error of the first number below 1; None is valid."""
     for key, number in numbers.items():

@@ -74,8 +74,21 @@ def create_folder(
                 os.replace(part, folder)
 
 
+@contextmanager
+def name_in_utf8(path: Path) -> Iterator[Path]:
+    """Yield a name of a file for libraries that take only UTF-8: its own, or that of its handle."""
+    name = os.fspath(path)
+    if name == name.encode(errors="ignore").decode():
+        yield path
+        return
+    with path.open("rb") as file:
+        yield Path(f"/dev/fd/{file.fileno()}")
+
+
 def write_text(text: str, path: Path) -> None:
-    replace_file(path, lambda part: part.write_text(text, encoding="utf-8"))
+    # A name of a file in the text may be no UTF-8.
+    content = text.encode(errors="backslashreplace")
+    replace_file(path, lambda part: part.write_bytes(content))
 
 
 def write_json(value: Mapping[str, Any], path: Path) -> None:

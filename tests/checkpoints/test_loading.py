@@ -3,13 +3,14 @@
 import json
 import os
 import random
+import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from txl_lightning.checkpoints import load, load_checkpoint, save_folder
-from txl_lightning.checkpoints.contents import refuse_invalid_values
+from txl_lightning.checkpoints.contents import load_content, load_json, refuse_invalid_values
 from txl_lightning.checkpoints.loading import load_data_settings
 from txl_lightning.data.settings import DataConfig
 from txl_lightning.data.vocab import Characters, WordOptions
@@ -214,3 +215,26 @@ def test_missing_checkpoint_error_lists_existing_ones(tmp_path, run_folder):
     for folder in (run_folder, run_folder / "checkpoints"):
         assert find_checkpoint(folder) == run_folder / "checkpoints" / "best.ckpt"
     assert find_checkpoint(tmp_path) == tmp_path / "last.ckpt"
+
+
+@pytest.mark.parametrize("kind", ["run", "converted"])
+def test_a_network_in_a_folder_whose_name_is_not_utf8_is_loaded(
+    make_net, tmp_path, run_folder, kind
+):
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    if kind == "run":
+        shutil.copytree(run_folder, odd)
+    else:
+        odd.mkdir()
+        save_folder(make_net(), odd, VOCAB)
+    network, vocab = load(odd)
+    assert vocab.n_token == network.config.n_token
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="reading fails only in Linux")
+@pytest.mark.parametrize("read", [load_content, load_json])
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path, read):
+    # The first byte of a process's memory is a file's that no one can read.
+    (tmp_path / "best.ckpt").symlink_to("/proc/self/mem")
+    with pytest.raises(CheckpointError, match=r"best\.ckpt: cannot be read \(Input/output error"):
+        read(tmp_path / "best.ckpt")

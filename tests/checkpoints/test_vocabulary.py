@@ -50,7 +50,7 @@ def test_saved_vocabulary_and_bytes_are_read(tmp_path):
         (b"a\na\nb\nc", "it has 3 tokens; the network has 4"),
         (b'["a", "b", "c", 4]', "expected words"),
         (b"[" * 100_000, "it has 1 tokens"),
-        (b"\xff\xfe", "it is not UTF-8 text"),
+        (b"\xff\xfe", "byte 0 is not UTF-8 text"),
         (None, "No such file"),
     ],
 )

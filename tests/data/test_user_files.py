@@ -10,14 +10,17 @@ import stat
 import tarfile
 import zipfile
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
-from itertools import chain
+from itertools import chain, combinations
 
 import pytest
 
 from txl_lightning.data import documents
-from txl_lightning.data.documents import has_documents, unpack_tar, unpack_zip
+from txl_lightning.data.documents import FileSlice, has_documents, unpack_tar, unpack_zip
+from txl_lightning.data.preparation import prepare_apart
+from txl_lightning.data.settings import DataConfig, find_kind
 from txl_lightning.data.user_files import split_user_files
 from txl_lightning.errors import DataError, StorageError
 
@@ -123,7 +126,7 @@ def test_folder_gives_each_of_its_files_once_except_hidden_ones_and_our_own(writ
     (folder / "link").symlink_to(folder / "a" / "0.txt")
     (folder / "b" / "loop").symlink_to(folder)
     (folder / "run").mkdir()
-    (folder / "run" / "run.json").write_text("{}")
+    (folder / "run" / "run.json").write_text('{"max_steps": 9}')
     (folder / "run" / "metrics.csv").write_text("step")
     splits = split_user_files([folder], FRACTIONS, folder / "data")
     assert [*chain(*texts(splits).values())] == [documents[name] for name in sorted(documents)]
@@ -137,9 +140,18 @@ def test_links_in_a_folder_are_followed_and_those_to_nothing_named(write_files, 
     (links / "again").symlink_to(real / "more")
     (links / "bad").symlink_to("nowhere")
     (links / "itself").symlink_to("itself")
+    os.mkfifo(links / "pipe")
+    (links / "linked.tar").symlink_to("pipe")
     splits = split_user_files([links], ALL_TRAIN, links / "data")
     assert sorted(texts(splits)["train"]) == [b"one", b"own", b"two"]
-    assert "skipped, because not text: bad, itself (2)" in capsys.readouterr().err
+    skipped = "bad (a link to nothing), itself (a link to nothing), pipe (a special file)"
+    assert f"skipped, because not text: {skipped} (3)" in capsys.readouterr().err
+
+
+def test_a_run_json_of_another_program_is_a_text(write_files):
+    folder = write_files({"a/run.json": b"{}", "b/manifest.json": b"[]", "b/c": b"c"}, "texts")
+    assert len(split_user_files([folder], ALL_TRAIN, folder / "data")["train"]) == 3
+    assert find_kind(folder / "b") == "path"
 
 
 @pytest.mark.parametrize(
@@ -150,8 +162,8 @@ def test_links_in_a_folder_are_followed_and_those_to_nothing_named(write_files, 
             r"UTF-16 \(iconv -f UTF-16 -t UTF-8\); expected text in",
         ),
         ("ab".encode("utf-32"), r"UTF-32 \(iconv"),
-        (b"%PDF-1.4\n\0", "a binary file; expected text in UTF-8"),
-        (b"PAR1\x15\0", "a binary file"),
+        (b"%PDF-1.4\n\xff", r"a PDF \(pdftotext\); expected text in UTF-8"),
+        (b"PAR1\x15\0", "a binary file; expected text in UTF-8"),
         ("é".encode("latin-1"), r"not in UTF-8 \(if it is Latin-1: iconv"),
     ],
 )
@@ -161,6 +173,24 @@ def test_a_file_that_is_not_text_is_refused_with_what_it_is(write_files, content
         split_user_files([path], FRACTIONS, path.parent)
     # As data.vocab bytes asks for.
     assert split_user_files([path], ALL_TRAIN, path.parent, any_bytes=True)["train"]
+
+
+@pytest.mark.parametrize("unit", ["none", "lines"])
+def test_latin_1_after_the_first_bytes_is_refused_where_it_is_read(write_files, tmp_path, unit):
+    path = write_files({"a": b"to be\n" * 2000 + b"caf\xe9\n" * 9}, "texts") / "a"
+    config = DataConfig(path=str(path), data_dir=str(tmp_path), document_unit=unit)
+    with pytest.raises(DataError, match=r"a: byte 12003 is not UTF-8 text; if it is Latin-1: ico"):
+        config.open_text()
+    with pytest.raises(DataError, match="byte 12003 is not UTF-8 text"):
+        prepare_apart(config.make_recipe(), tmp_path / "out")
+    assert replace(config, vocab="bytes").open_text()
+
+
+def test_text_that_is_cut_within_a_character_is_text(write_files):
+    path = write_files({"a": "aé🙂".encode()}, "texts") / "a"
+    for start, stop in combinations(range(8), 2):
+        part = FileSlice(path, start, stop, is_text=True)
+        assert b"".join(part.chunks()) == path.read_bytes()[start:stop]
 
 
 @pytest.mark.parametrize("ending", COMPRESSIONS)
@@ -267,7 +297,7 @@ def test_files_that_are_not_text_are_skipped_and_named(write_files, tmp_path, ca
     splits = split_user_files([folder], ALL_TRAIN, tmp_path / "data")
     assert texts(splits)["train"] == [b"a", b"b"]
     [line] = capfd.readouterr().err.splitlines()
-    expected = "0.png, 1.png, 2.png, 3.png, 4.png, ... (8)"
+    expected = ", ".join(f"{n}.png (a binary file)" for n in range(5)) + ", ... (8)"
     assert line == f"warning: {folder}: skipped, because not text: {expected}"
     # As data.vocab bytes asks for.
     splits = split_user_files([folder], ALL_TRAIN, tmp_path / "data", any_bytes=True)
@@ -336,13 +366,27 @@ def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, 
         ({"a.txt.gz": b"x"}, ["a.txt.gz"], r"a.txt.gz: damaged, or not an archive \(Not a g"),
         ({"a.zip": b"x"}, ["a.zip"], r"a.zip: damaged, or not an archive \(File is n"),
         ({"a.gz": compress_gzip(bytes(80 << 20))}, ["a.gz"], "a.gz: unpacks to more than 67,108"),
-        ({"f/a.png": b"\0", "f/b": b"\0"}, ["f"], "f: no text in it, only a.png, b; data"),
+        (
+            {"f/a": b"\0", "f/b": b"\xff\xfe"},
+            ["f"],
+            r"f: no text in it, only a \(a binary file\), b \(UTF-16\); data\.path must name a te",
+        ),
         # Ids are named only where there are some: evaluate has no data.ids.
-        ({"f/a.npy": b"\0"}, ["f"], r"only a\.npy; data\.path must name a text, data\.ids ids$"),
+        ({"f/a.npy": b"\0"}, ["f"], r"must name a text in UTF-8, data\.ids ids$"),
         ({"a.jsonl": b'{"text": "a"}\n["b"]'}, ["a.jsonl"], "a.jsonl: line 2 has no text; expect"),
-        ({"a.jsonl": b'{"text": "\\ud800"}'}, ["a.jsonl"], "line 1 is not UTF-8 text, but half"),
+        (
+            {"a.jsonl": b'{"text": "a\\ud800"}'},
+            ["a.jsonl"],
+            "line 1: character 2 is not UTF-8 text",
+        ),
+        ({"a.jsonl": b'\n{"text": "\xe9"}'}, ["a.jsonl"], "line 2: byte 10 is not UTF-8 text"),
+        (
+            {"a.jsonl": '{"text": "a"}'.encode("utf-16")},
+            ["a.jsonl"],
+            r"jsonl: UTF-16 \(iconv -f UTF",
+        ),
         ({"a.jsonl": b"[" * 100_000}, ["a.jsonl"], "a.jsonl: line 1 has no text; expected JSON in"),
-        ({"a.jsonl": b"\n"}, ["a.jsonl"], r"a\.jsonl: no text in it; data\.path must name a text$"),
+        ({"a.jsonl": b"\n"}, ["a.jsonl"], r"a\.jsonl: no text in it; .* a text in UTF-8$"),
         ({"a": b"x"}, ["a", "a"], r"data\.path: invalid number of files 2; expected one, or three"),
     ],
 )

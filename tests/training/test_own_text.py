@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 import yaml
+from jsonargparse import Namespace
 
 from experiments.first_result import run as first_result
 from experiments.results import load_records
@@ -129,3 +130,18 @@ def test_recipe_is_within_two_percent_of_the_best_that_was_measured(repository, 
         bits = max(ours, key=lambda r: r["steps"])["bits_per_byte"]
         best = min(r["bits_per_byte"] for r in runs if r["minutes"] == minutes)
         assert bits <= 1.02 * best, (minutes, kind)
+
+
+def test_only_what_is_read_of_a_folder_decides_its_recipe(long_text):
+    folder, size = long_text.parent, long_text.stat().st_size
+    (folder / ".git").mkdir()
+    (folder / ".git" / "pack").write_bytes(b"p" * 9000)
+    (folder / "picture").write_bytes(bytes(9000))
+    (folder / "latin").write_bytes(b"caf\xe9 " * 100)
+    (folder / "same.txt").symlink_to(long_text)
+    (folder / "version_0").mkdir()
+    (folder / "version_0" / "run.json").write_text('{"max_steps": 3}')
+    data = Namespace(path=str(folder), data_dir=None, vocab=None)
+    assert own_text.count_bytes(data) == size
+    data.vocab = "bytes"
+    assert own_text.count_bytes(data) == size + 500

@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from ..data.vocab import Bytes, Vocabulary, WordOptions, Words, read_vocabulary_file
 from ..data.vocab.words import UNKNOWN
-from ..errors import CheckpointError, ClassError, DataError, require
-from ..files import read_json, replace_file
+from ..errors import CheckpointError, ClassError, DataError, invalid_text, require
+from ..files import name_in_utf8, read_json, replace_file
 from ..model import Network, NetworkConfig
 from ..runs.folder import VOCAB
 
@@ -47,30 +47,32 @@ def load_content(path: Path, stand_ins: Sequence[Any] = ()) -> Any:
     with (
         refuse_damaged(path, f"{path}: damaged, or not {expected}"),
         torch.serialization.safe_globals(list(stand_ins)),
+        name_in_utf8(path) as name,
     ):
-        return torch.load(path, "cpu", weights_only=True) if is_pickle else load_file(path)
+        return torch.load(name, "cpu", weights_only=True) if is_pickle else load_file(name)
 
 
 def load_json(path: Path) -> dict[str, Any]:
     """Load the settings of a JSON file; errors are those of `load_content`."""
-    require_file(path)
+    require_readable(path)
     return read_json(path, refusal=CheckpointError)
 
 
-def require_file(path: Path) -> None:
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file")
+def require_readable(path: Path) -> None:
+    """Raise ValueError for a missing file, CheckpointError for one that may not be read."""
+    try:
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file")
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 @contextmanager
 def refuse_damaged(path: Path, message: str) -> Iterator[None]:
     """Turn any error of reading a file into a CheckpointError."""
-    require_file(path)
-    try:
-        with path.open("rb") as file:
-            file.read(1)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    require_readable(path)
     try:
         yield
     except MemoryError:
@@ -121,8 +123,8 @@ def read_vocabulary(name: str, n_token: int) -> Vocabulary:
     try:
         vocab = Bytes() if name == "bytes" else read_vocabulary_file(Path(name), make_words)
         return require_size(vocab, n_token)
-    except UnicodeDecodeError as error:
-        raise DataError(f"vocab: {name}: it is not UTF-8 text") from error
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        raise invalid_text(f"vocab: {name}", error) from error
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(f"vocab: {name}: {reason}") from error

@@ -17,7 +17,7 @@ from ..data.tasks import TaskStore
 from ..data.vocab import Vocabulary, WordOptions, load_vocabulary
 from ..data.vocab.words import DEFAULTS
 from ..errors import CheckpointError, ClassError, DataError
-from ..files import load_yaml, sha256_file
+from ..files import load_yaml, name_in_utf8, sha256_file
 from ..model.contract import Network, NetworkConfig, describe_config, make_config
 from ..runs import folder as runs
 from . import contents, saving
@@ -167,8 +167,8 @@ def check_weights(checkpoint: LoadedCheckpoint) -> LoadedCheckpoint:
 
 
 def load_file(path: Path) -> Any:
-    with contents.refuse_damaged(path, FOREIGN.format(path)):
-        return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    with contents.refuse_damaged(path, FOREIGN.format(path)), name_in_utf8(path) as name:
+        return torch.load(name, map_location="cpu", mmap=True, weights_only=True)
 
 
 def interpret_file(path: Path, sha256: str, content: Any) -> LoadedCheckpoint:
@@ -236,7 +236,7 @@ def load_folder(folder: Path) -> LoadedCheckpoint:
             supported = f"this one reads formats up to {saving.FOLDER_FORMAT}"
             raise ValueError(f"written by a later release; {supported}")
         net = describe_config(make_config(settings["net"]))
-    contents.require_file(weights)
+    contents.require_readable(weights)
     sha256 = sha256_file(weights)
     expected, rest = (settings[saving.KEY].get(name) for name in ("weights_sha256", "rest"))
     with contents.refuse_invalid_values(folder / runs.VOCAB):

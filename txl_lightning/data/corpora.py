@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from ..errors import DataError
 from ..files import explain_write_errors, replace_file
 from .documents import SPLITS, DocumentUnit, cache_result, verify_file, whole_file
-from .user_files import Splits, cut_file, split_by_fractions
+from .user_files import Splits, cut_slice, split_by_fractions
 from .vocab import WordOptions
 
 NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
@@ -93,7 +93,8 @@ def download_missing(remote: RemoteFile, missing: Mapping[str, Path], downloads:
 
 
 def cut_wikipedia(paths: list[Path], fractions: Sequence[float]) -> Splits:
-    return cut_file(paths[0], WIKIPEDIA_CUTS)
+    [part] = whole_file(paths[0])
+    return cut_slice(part, WIKIPEDIA_CUTS)
 
 
 def cut_by_fractions(paths: Iterable[Path], fractions: Sequence[float]) -> Splits:

@@ -4,6 +4,7 @@ Packed are tar, zip, gz, bz2, xz, and JSON lines.
 """
 
 import bz2
+import codecs
 import errno
 import gzip
 import hashlib
@@ -25,11 +26,14 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal
 
-from ..errors import DataError, StorageError, print_notice, require
+from ..errors import DataError, StorageError, invalid_text, print_notice, require
 from ..files import read_json, replace_file, short_hash, write_json
 from ..progress import Advance
 
 CHUNK = 1 << 20
+CONTINUATION = bytes(range(0x80, 0xC0))  # bytes of a character after its first
+LATIN_1 = "iconv -f ISO-8859-1 -t UTF-8"
+BYTES_ADVICE = "fit and prepare read any file with data.vocab bytes"
 SPLITS = ("train", "val", "test")
 DocumentUnit = Literal["files", "lines"]  # one document of a text: each file, or each line
 MIN_AGE = 2 * 10**9  # nanoseconds after which a change certainly gets another time stamp
@@ -60,13 +64,17 @@ class FileSlice:
     text: bytes | None = field(default=None, repr=False)  # these bytes, if they are read already
     # Called with the size of each piece read, for a progress bar.
     on_read: Advance | None = field(default=None, repr=False, compare=False)
+    is_text: bool = field(default=False, kw_only=True)  # refuse bytes that are not UTF-8
 
     @property
     def n_byte(self) -> int:
         return self.stop - self.start
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the bytes in pieces; a character may span two pieces."""
+        """Yield the bytes in pieces, which may cut a character; DataError if `is_text` is wrong."""
+        return self.check_text(self.read()) if self.is_text else self.read()
+
+    def read(self) -> Iterator[bytes]:
         if self.text is not None:
             for start in range(0, len(self.text), CHUNK):
                 yield self.text[start : start + CHUNK]
@@ -80,6 +88,21 @@ class FileSlice:
                 if self.on_read:
                     self.on_read(len(chunk))
 
+    def check_text(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        decoder, offset = codecs.getincrementaldecoder("utf-8")(), self.start
+        for chunk in chunks:
+            # The first character and the last one may be cut.
+            head = chunk[:3].lstrip(CONTINUATION) if 0 < offset == self.start else chunk[:3]
+            try:
+                decoder.decode(head + chunk[3:])
+            except UnicodeDecodeError as error:
+                # The decoder keeps the first bytes of a character that spans two chunks.
+                where = f"byte {offset + len(chunk) - len(error.object) + error.start}"
+                advice = f"if it is Latin-1: {LATIN_1}; {BYTES_ADVICE}"
+                raise DataError(f"{self.path}: {where} is not UTF-8 text; {advice}") from error
+            offset += len(chunk)
+            yield chunk
+
     def narrow(self, start: int, stop: int) -> "FileSlice":
         return replace(self, start=start, stop=stop)
 
@@ -88,11 +111,11 @@ class FileSlice:
         return ((ids, ()) for ids in vocab.encode(self))
 
 
-def whole_file(path: Path) -> list[FileSlice]:
+def whole_file(path: Path, is_text: bool = False) -> list[FileSlice]:
     """Return a file as one slice, or no slice if it is empty; OSError if it cannot be read."""
     if size := path.stat().st_size:
         path.open("rb").close()
-    return [FileSlice(path, 0, size)] if size else []
+    return [FileSlice(path, 0, size, is_text=is_text)] if size else []
 
 
 def has_documents(path: Path) -> bool:
@@ -109,7 +132,7 @@ def split_documents(slices: Iterable[FileSlice], unit: DocumentUnit) -> Iterator
         with part.path.open("rb") as file:
             file.seek(start)
             while line := file.readline(part.stop - start):
-                yield FileSlice(part.path, start, start + len(line), line)
+                yield FileSlice(part.path, start, start + len(line), line, is_text=part.is_text)
                 start += len(line)
                 if part.on_read:
                     part.on_read(len(line))
@@ -247,9 +270,8 @@ def unpack_lines(path: Path, folder: Path) -> None:
         for number, line in enumerate(iter(partial(lines.readline, HARMLESS), b""), 1):
             try:
                 text = json.loads(line)["text"].encode() if line.strip() else b""
-            except UnicodeEncodeError as error:
-                half = "not UTF-8 text, but half of a surrogate pair"
-                raise DataError(f"{path}: line {number:,} is {half}") from error
+            except (UnicodeDecodeError, UnicodeEncodeError) as error:
+                raise invalid_text(f"{path}: line {number:,}", error) from error
             except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
                 expected = 'expected JSON in each line, as {"text": "..."}'
                 raise DataError(f"{path}: line {number:,} has no text; {expected}") from error

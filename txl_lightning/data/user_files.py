@@ -13,23 +13,34 @@ from pathlib import Path
 from ..errors import DataError, print_notice
 from ..files import create_folder, sha256_file, short_hash
 from ..signals import is_child
-from .documents import LINES, SPLITS, FileSlice, cache_result, find_texts, find_unpacker, whole_file
+from .documents import (
+    BYTES_ADVICE,
+    LATIN_1,
+    LINES,
+    SPLITS,
+    FileSlice,
+    cache_result,
+    find_texts,
+    find_unpacker,
+    whole_file,
+)
 
 Splits = dict[str, list[FileSlice]]  # slices of train, val and test
 Documents = Mapping[str, list[FileSlice]]  # path of a file -> the texts in it
-Contents = dict[str, list[FileSlice] | None]  # the same, with None for a file that is not text
+Contents = dict[str, list[FileSlice] | str]  # the same, with what a file is that is not text
 # Endings of files of ids, and of files that lie beside them.
 SUFFIXES = (".npy", ".bin", ".ds")
 BESIDE_IDS = (".idx", ".index", ".json", ".pkl", ".md", ".py")
 PACKED = (".zst", ".7z")
-ENCODINGS = {
+MARKS = {
     b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32",
-    b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16",
+    b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"%PDF-": "a PDF",
 }  # fmt: skip
-"""Encodings by the byte order mark at the beginning of a file."""
+"""What a file is by its first bytes; the mark of UTF-32 begins with that of UTF-16."""
+NOT_UTF8 = "not in UTF-8"
+CONVERTERS = {name: f"iconv -f {name} -t UTF-8" for name in ("UTF-32", "UTF-16")}
+CONVERTERS |= {"a PDF": "pdftotext", NOT_UTF8: f"if it is Latin-1: {LATIN_1}"}
 RUN = "run.json"  # in a run's folder, whose files are no text of the user
-NOT_UTF8 = "not in UTF-8 (if it is Latin-1: iconv -f ISO-8859-1 -t UTF-8)"
-BYTES_ADVICE = "fit and prepare read any file with data.vocab bytes"
 NUL_WITHIN = 8000  # bytes; a file without a NUL in its first bytes is text, as in git
 # The split that a word of a file's or a folder's name names.
 NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
@@ -75,30 +86,41 @@ def find_documents(path: Path, data_dir: Path, any_bytes: bool = False) -> Docum
         with remove_if_refused(path, data_dir):
             find = find_in_folder if path.is_dir() else find_in_file
             contents = find(path, data_dir, any_bytes=any_bytes)
-            documents = {name: slices for name, slices in contents.items() if slices}
-            skipped = [name for name, slices in contents.items() if slices is None]
-            names = f"{', '.join(skipped[:5])}{', ...' * (len(skipped) > 5)}"
+            skipped = {name: kind for name, kind in contents.items() if isinstance(kind, str)}
+            documents = {n: each for n, each in contents.items() if each and n not in skipped}
             if not documents:
-                problem = f"no text in it{f', only {names}' * bool(names)}"
+                problem = f"no text in it{f', only {list_skipped(skipped)}' * bool(skipped)}"
                 ids = ", data.ids ids" * any(name.endswith(SUFFIXES) for name in skipped)
-                raise DataError(f"{path}: {problem}; data.path must name a text{ids}")
+                raise DataError(f"{path}: {problem}; data.path must name a text in UTF-8{ids}")
     except OSError as error:
         # An error amid a file does not name it.
         name = error.filename or "data.path"
         raise DataError(f"{name}: cannot be read ({error.strerror})") from error
     if skipped and not is_child():
+        names = list_skipped(skipped)
         print_notice(f"warning: {path}: skipped, because not text: {names} ({len(skipped):,})")
     return documents
+
+
+def list_skipped(kinds: Mapping[str, str], limit: int = 5) -> str:
+    """Return the names of files that are no text, and what they are."""
+    names = [f"{name} ({kind})" for name, kind in [*kinds.items()][:limit]]
+    return ", ".join(names) + ", ..." * (len(kinds) > limit)
 
 
 def find_in_file(path: Path, data_dir: Path, any_bytes: bool = False) -> Contents:
     """Return the texts in a file, unpacked if necessary."""
     # Also of an archive: unpacking it is writing, and its errors are those of writing.
-    whole = whole_file(path)
+    whole = whole_file(path, is_text=not any_bytes)
+    kind = find_binary(path) if whole else None
+    how = f" ({CONVERTERS[kind]})" if kind in CONVERTERS else ""
     if (unpack := find_unpacker(path)) is None:
-        if not any_bytes and (kind := find_binary(path)):
-            raise DataError(f"{path}: {kind}; expected text in UTF-8; {BYTES_ADVICE}")
+        if kind and not any_bytes:
+            raise DataError(f"{path}: {kind}{how}; expected text in UTF-8; {BYTES_ADVICE}")
         return {path.name: whole}
+    # The line that is not in UTF-8 is named when it is read.
+    if path.suffix == LINES and kind and kind != NOT_UTF8:
+        raise DataError(f"{path}: {kind}{how}; expected JSON lines in UTF-8")
     folder = find_unpacked_folder(path, data_dir)
     create_folder(folder, partial(unpack, path))
     if path.suffix == LINES:
@@ -109,14 +131,14 @@ def find_in_file(path: Path, data_dir: Path, any_bytes: bool = False) -> Content
 def find_in_folder(
     folder: Path, data_dir: Path, unpacked: bool = False, any_bytes: bool = False
 ) -> Contents:
-    """Return the texts in a folder by path, None for a file that is not text.
+    """Return the texts in a folder by path, or what a file is that is not text.
 
     Packed files are unpacked, except in an archive (`unpacked`): nested ones grow without limit.
     """
     contents: Contents = {}
     for name, path in list_files(folder, data_dir).items():
-        if not path.exists():
-            contents[name] = None
+        if not path.is_file():
+            contents[name] = "a special file" if path.exists() else "a link to nothing"
         elif path.suffix == LINES or (find_unpacker(path) and not unpacked):
             # Inside the copy of the outer archive, so that both are removed together.
             place = folder / ".unpacked" if unpacked else data_dir
@@ -125,7 +147,7 @@ def find_in_folder(
         else:
             kind = find_binary(path)
             is_text = kind is None or (any_bytes and kind == NOT_UTF8)
-            contents[name] = whole_file(path) if is_text else None
+            contents[name] = whole_file(path, not any_bytes) if is_text else kind
     return contents
 
 
@@ -133,9 +155,9 @@ def find_binary(path: Path) -> str | None:
     """Return what a file is by its first bytes, or None for a text in UTF-8."""
     with path.open("rb") as file:
         start = file.read(NUL_WITHIN)
-    for mark, encoding in ENCODINGS.items():
+    for mark, kind in MARKS.items():
         if start.startswith(mark):
-            return f"{encoding} (iconv -f {encoding} -t UTF-8)"
+            return kind
     if b"\0" in start:
         return "a binary file"
     try:
@@ -159,16 +181,17 @@ def remove_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
         yield
     except DataError:
         paths = list_files(path, data_dir).values() if path.is_dir() else [path]
-        for packed in filter(find_unpacker, paths):
+        for packed in filter(find_unpacker, filter(Path.is_file, paths)):
             shutil.rmtree(find_unpacked_folder(packed, data_dir), ignore_errors=True)
         raise
 
 
 def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
-    """Return the files in a folder by path, without hidden ones and our own in data_dir.
+    """Return the files in a folder by path, without hidden ones, those of runs, and our own in
+    data_dir.
 
-    Links are followed, as by tar -h, and each file and folder counts once; a link to nothing is
-    among the files.
+    Links are followed, as by tar -h, and each file and folder counts once; links to nothing and
+    special files are among the files.
     """
     seen = {os.path.realpath(data_dir / name) for name in ("prepared", "downloads")}
     files, found, links = [], [folder], []
@@ -177,16 +200,22 @@ def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
         path = found.pop() if found else links.pop()
         # Unlike Path.resolve, it does not raise for a link to itself.
         real = os.path.realpath(path)
-        if real in seen or (path != folder and os.path.isfile(path / RUN)):
+        if real in seen or (path != folder and is_run(path)):
             continue
         seen.add(real)
         if path.is_dir():
             for each in sorted(path.iterdir(), reverse=True):
                 if not each.name.startswith("."):
                     (links if each.is_symlink() else found).append(each)
-        elif path.is_file() or path.is_symlink():
+        else:
             files.append(path)
     return dict(sorted((path.relative_to(folder).as_posix(), path) for path in files))
+
+
+def is_run(folder: Path) -> bool:
+    """Return True for the folder of a run; other programs have such files too."""
+    state = folder / RUN
+    return os.path.isfile(state) and b'"max_steps"' in state.read_bytes()
 
 
 def list_parts(name: str) -> list[str]:
@@ -223,7 +252,7 @@ def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) 
     if len(slices) == 1:
         [part] = slices
         inner = [find_character(part, part.start + int(cut)) for cut in (first, second)]
-        return cut_file(part.path, [part.start, *inner, part.stop])
+        return cut_slice(part, [part.start, *inner, part.stop])
     starts = [0, *accumulate(sizes)][:-1]
     val, test = bisect_left(starts, first), bisect_left(starts, second)
     if len(slices) >= len(SPLITS):
@@ -234,9 +263,9 @@ def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) 
     return {"train": [*slices[:val]], "val": [*slices[val:test]], "test": [*slices[test:]]}
 
 
-def cut_file(path: Path, bounds: Iterable[int]) -> Splits:
+def cut_slice(part: FileSlice, bounds: Iterable[int]) -> Splits:
     cuts = zip(SPLITS, pairwise(bounds), strict=True)
-    return {name: [FileSlice(path, *cut)] for name, cut in cuts}
+    return {name: [part.narrow(*cut)] for name, cut in cuts}
 
 
 def find_character(part: FileSlice, offset: int) -> int:

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..errors import DataError, NonFiniteError, require
-from ..files import replace_file
+from ..files import name_in_utf8, replace_file
 from ..model import EvalLengths, Network, Reader, find_device, make_reader
 from ..model.contract import AnyMemory, is_transformer_xl
 
@@ -159,7 +159,7 @@ def load_state(
         ValueError: it was saved with another `mem_len` or `ext_len`.
     """
     try:
-        with safe_open(path, framework="pt") as file:
+        with name_in_utf8(path) as name, safe_open(name, framework="pt") as file:
             about = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:

@@ -6,7 +6,6 @@ config that sets a network or an optimizer has a recipe of its own.
 
 import math
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from jsonargparse import Namespace
 
 from ..command_line import Parser
 from ..data.documents import find_unpacker
-from ..data.user_files import find_binary, list_files
+from ..data.user_files import NOT_UTF8, find_binary, list_files
 from ..errors import flatten_settings
 from ..files import configs_folder, load_yaml
 from ..model import has_bfloat16_units
@@ -53,8 +52,7 @@ STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev
 
 def adopt_recipe(parser: Parser, words: list[str], settings: Namespace) -> Namespace:
     """Return the settings of fit with a recipe's as defaults, and print what was chosen."""
-    data_dir = settings.data.data_dir or os.environ.get("TXL_DATA") or "data"
-    n_byte = count_bytes(settings.data.path, Path(data_dir))
+    n_byte = count_bytes(settings.data)
     if n_byte < SMALLEST or not needs_recipe(words, settings):
         return settings
     is_planned = all(settings.trainer[name] == default for name, default in STEPS.items())
@@ -116,16 +114,20 @@ def is_bfloat16_faster(accelerator: str) -> bool:
     return has_bfloat16_units(torch.device("cpu"))
 
 
-def count_bytes(path: str | Sequence[str] | None, data_dir: Path = Path("data")) -> int:
-    """Return the size of a text's files that are text, packed ones as they are; 0 for none."""
+def count_bytes(data: Namespace) -> int:
+    """Return the size of the files of a text that are read, packed ones as they are; 0 for none."""
+    data_dir = Path(data.data_dir or os.environ.get("TXL_DATA") or "data").expanduser()
+    read = (None, NOT_UTF8) if data.vocab == "bytes" else (None,)
     n_byte = 0
-    for each in map(Path, [path] if isinstance(path, str) else path or ()):
-        files = list_files(each, data_dir).values() if each.is_dir() else [each]
-        files = [file for file in files if file.is_file()]
+    for path in map(Path, [data.path] if isinstance(data.path, str) else data.path or ()):
+        path = path.expanduser()
         # Preparing the text names a file that cannot be read.
         with suppress(OSError):
-            texts = [file for file in files if find_unpacker(file) or not find_binary(file)]
-            n_byte += sum(file.stat().st_size for file in texts)
+            files = [path] if path.is_file() else []
+            if path.is_dir():
+                files = filter(Path.is_file, list_files(path, data_dir).values())
+                files = [file for file in files if find_unpacker(file) or find_binary(file) in read]
+            n_byte += sum(file.stat().st_size for file in files)
     return n_byte
 
 

@@ -15,7 +15,7 @@ from typing import Self
 
 import numpy as np
 
-from ...errors import DataError
+from ...errors import DataError, invalid_text
 from ..documents import FileSlice
 
 # Text up to the end of the last word, if possible before a space: tokenizers may join a line end
@@ -195,7 +195,7 @@ def encode_utf8(text: str, where: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{where}: character {error.start + 1} is not UTF-8 text") from error
+        raise invalid_text(where, error) from error
 
 
 def decode_utf8(document: FileSlice) -> Iterator[str]:
