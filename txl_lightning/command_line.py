@@ -106,7 +106,7 @@ COMMANDS = {
         imports="",
     ),
     "sweep": Command(
-        "run the trials of a sweep file, one after the other",
+        "run the trials of a sweep file",
         "sweeps/quickstart --count 8",
         "path",
         imports="Optuna",
