@@ -20,7 +20,6 @@ from ..evaluation.scoring import evaluate
 from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import Network, Weights
 from ..progress import show_progress
-from ..runs.wandb_api import add_evaluation, find_wandb_run
 from .card import CARD, add_result
 from .inputs import Device, check_array_file, load_model
 
@@ -37,7 +36,6 @@ def evaluate_command(
     out: str | None = None,
     device: Device = None,
     weights: Weights = "float32",
-    wandb: bool = False,
     **lengths: Any,
 ) -> None:
     """Print the loss of a model on a text: a table on stderr, and in a pipe one line of JSON.
@@ -56,15 +54,12 @@ def evaluate_command(
         out: File to append the line of JSON to; /dev/stdout prints it also on a terminal.
         device: Device of the model; left out, a GPU if there is one.
         weights: Precision of weights, keys and values: bf16 is faster on a CPU, less exact.
-        wandb: Add the result to the W&B run that trained the checkpoint.
         **lengths: Lengths that replace those of the protocol.
     """
     settings = get_protocol(protocol, **lengths)
     check_array_file("per_token", per_token)
     check_file_writable("out", out)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights)
-    if wandb:
-        find_wandb_run(checkpoint.saved)  # not after hours of reading
     with TemporaryDirectory(prefix="txl-") as folder:
         if path is None and corpus is None:
             require(document_unit is None, "document_unit", document_unit, "path or corpus given")
@@ -74,14 +69,14 @@ def evaluate_command(
             text = config.encode_split(split, vocab, Path(folder))
         record = run_protocol(model, replace(text, name=path or text.name), settings, per_token)
     record["weights"] = weights
-    publish_record(record, checkpoint, settings.unit, out, wandb)
+    publish_record(record, checkpoint, settings.unit, out)
 
 
 def publish_record(
-    record: dict[str, Any], checkpoint: LoadedCheckpoint, unit: str, out: str | None, wandb: bool
+    record: dict[str, Any], checkpoint: LoadedCheckpoint, unit: str, out: str | None
 ) -> None:
-    """Print a record, as a table on stderr and in a pipe as JSON, and add it where it belongs:
-    to the file `out`, the card of a converted folder and, if asked, a W&B run."""
+    """Print a record, as a table on stderr and in a pipe as JSON; add it to the file `out`, and to
+    the card of a converted folder."""
     record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
     print_notice(format_table(record, unit))
     line = json.dumps(record, allow_nan=False)
@@ -92,8 +87,6 @@ def publish_record(
             print(line, file=file)
     if (card := checkpoint.path / CARD).is_file():
         add_result(card, record)
-    if wandb:
-        add_evaluation(checkpoint.saved, record, checkpoint.run_folder)
 
 
 def select_text(
