@@ -146,9 +146,7 @@ def run_function(name: str, words: list[str]) -> None:
     except jsonargparse.ArgumentError as error:
         raise ValueError(parser.explain_error(str(error))) from error
     flush_denormals()
-    # fit's data.path is `path` here, and NAME in prepare.
-    with errors.strip_prefix("data.", ["path", *settings]):
-        function(**settings)
+    function(**settings)
 
 
 def make_parser(name: str) -> tuple[Callable[..., None], Parser]:

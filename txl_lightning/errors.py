@@ -13,8 +13,6 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, TextIO, Union, get_args, get_origin, get_type_hints
 
-UNKNOWN_KEY = "unknown key"
-UNKNOWN_OPTION = "unknown option"
 TYPE_WORDS = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",
     "tuple": "a list", "list": "a list", "NoneType": "null", "Path": "a path",
@@ -178,31 +176,15 @@ def name_type(kind: Any) -> list[str]:
     return [f"a list of {count}{PLURALS[items[0]]}"]
 
 
-def find_nearest(key: str, names: Iterable[str]) -> str | None:
-    """Return the most similar of dotted names, or None if none is similar."""
-    known, last = sorted(names), key.rpartition(".")[2]
-    lasts: dict[str, str] = {}
-    for name in known:
-        lasts.setdefault(name.rpartition(".")[2], name)
-    # An equal last part is a better hint than a similar spelling.
-    near = [lasts[last]] if last in lasts else []
-    near += difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-    near += [lasts[each] for each in difflib.get_close_matches(last, lasts, n=1, cutoff=0.75)]
-    return near[0] if near else None
-
-
-def suggest_key(key: str, known: Iterable[str]) -> str:
-    """Return the message for an unknown key, with the most similar known key."""
-    nearest = find_nearest(key, known)
-    hint = f"did you mean {nearest}?" if nearest else "see --help for the known ones"
-    return f"{key}: {UNKNOWN_KEY}; {hint}"
-
-
-def suggest_option(name: str, known: Iterable[str]) -> str:
-    """Return the message for an unknown option, with the most similar known option."""
-    nearest = find_nearest(name, known)
-    hint = f"did you mean --{nearest}?" if nearest else "see --help for the known ones"
-    return f"{UNKNOWN_OPTION} --{name}; {hint}"
+def suggest_key(key: str, known: Iterable[str], dashes: str = "") -> str:
+    """Return the message for an unknown key, or an option with its dashes, with the nearest one."""
+    names, last = sorted(known), key.rpartition(".")[2]
+    # The first name with each last part: an equal one is a better hint than a similar spelling.
+    lasts = {name.rpartition(".")[2]: name for name in reversed(names)}
+    near = [lasts[last]] if last in lasts else difflib.get_close_matches(key, names, 1, 0.75)
+    near = near or [lasts[each] for each in difflib.get_close_matches(last, lasts, 1, 0.75)]
+    hint = f"did you mean {dashes}{near[0]}?" if near else "see --help for the known ones"
+    return f"unknown option {dashes}{key}; {hint}" if dashes else f"{key}: unknown key; {hint}"
 
 
 @contextmanager
@@ -211,24 +193,9 @@ def prefix_errors(prefix: str, joint: str = ".") -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise change_message(error, f"{prefix}{joint}{error}") from error
-
-
-@contextmanager
-def strip_prefix(prefix: str, names: Iterable[str]) -> Iterator[None]:
-    """Remove a prefix from the named settings in the message of a ValueError."""
-    setting = re.compile(rf"(?<![\w./]){re.escape(prefix)}({'|'.join(names)})\b")
-    try:
-        yield
-    except ValueError as error:
-        if setting.search(str(error)):
-            raise change_message(error, setting.sub(r"\1", str(error))) from error
-        raise
-
-
-def change_message(error: ValueError, message: str) -> ValueError:
-    # Keep the exit code; a class of another package may need other arguments.
-    return (type(error) if hasattr(error, "exit_code") else ValueError)(message)
+        # Keep the exit code; a class of another package may need other arguments.
+        kind = type(error) if hasattr(error, "exit_code") else ValueError
+        raise kind(f"{prefix}{joint}{error}") from error
 
 
 def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

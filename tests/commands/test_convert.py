@@ -114,29 +114,11 @@ def test_model_card_has_the_known_facts_and_how_to_load_it(txl, accepted, checkp
     assert re.fullmatch(r"\d\.\d{4} bits per byte", facts["Validation"])
 
 
-def test_card_has_each_result_of_evaluate_once(txl, checkpoint, text_file):
-    txl("convert", checkpoint, "--out=ours")
-    card, measured = Path("ours/README.md"), ["evaluate", "ours", f"--path={text_file}"]
-    for options in ([], [], ["--tgt_len=20"]):
-        assert txl(*measured, *options)[0] == 0
-    card.write_text(card.read_text() + "\n## Licence\n\nMine.\n")
-    output = txl(*measured, "--mem_len=3")[1]
-    record = json.loads(output.out)
-    _, table = card.read_text().split("## Evaluation\n\n")
-    rows = [line.strip("| ").split(" | ") for line in table.split("\n\n")[0].splitlines()]
-    keys = [row[:4] for row in rows[2:]]
-    assert [row[2:] for row in keys] == [
-        ["segments", "float32"],
-        ["segments (tgt_len changed)", "float32"],
-        ["segments (mem_len changed)", "float32"],
-    ]
-    assert {row[0] for row in keys} == {"letters.txt"}
-    values = [f"{record['bits_per_byte']:.4f}", f"{record['nats']:.4f}", "5,999"]
-    assert rows[-1][4:] == values
-    assert table.endswith("\n\n## Licence\n\nMine.\n")
-    # The Hub's own parser accepts it.
+@pytest.mark.filterwarnings("ignore")
+def test_the_hubs_own_parser_accepts_the_card(accepted, checkpoint):
     hub = pytest.importorskip("huggingface_hub")
-    meta = hub.ModelCard(card.read_text()).data.to_dict()
+    accepted("convert", checkpoint, "--out=ours")
+    meta = hub.ModelCard(Path("ours/README.md").read_text()).data.to_dict()
     assert (meta["library_name"], meta["pipeline_tag"]) == ("txl-lightning", "text-generation")
 
 

@@ -63,9 +63,7 @@ def test_the_record_names_everything_a_number_depends_on(measure, checkpoint, mo
 
 
 @pytest.mark.bfloat16
-def test_bfloat16_weights_change_nats_slightly_and_have_their_own_row(
-    txl, measure, checkpoint, text_file
-):
+def test_bfloat16_weights_change_nats_slightly(txl, measure, checkpoint, text_file):
     txl("convert", checkpoint, "--out=ours")
     records = [
         measure(f"--weights={name}", "--path", text_file, *LENGTHS, path="ours")
@@ -73,7 +71,6 @@ def test_bfloat16_weights_change_nats_slightly_and_have_their_own_row(
     ]
     assert [record["weights"] for record in records] == ["float32", "bf16"]
     assert records[1]["nats"] == pytest.approx(records[0]["nats"], rel=1e-3)
-    assert Path("ours/README.md").read_text().count("| segments") == 2
 
 
 def test_a_table_is_printed_on_stderr_and_records_are_appended(txl, checkpoint, tmp_path):

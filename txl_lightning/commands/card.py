@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..checkpoints import LoadedCheckpoint
 from ..data.vocab import Vocabulary
@@ -12,7 +11,6 @@ from ..model import TransformerXL
 from ..runs.metrics_table import read_metrics
 
 CARD = "README.md"
-COLUMNS = ("Text", "Split", "Protocol", "Weights", "Bits per byte", "Nats per token", "Tokens")
 LIBRARIES = {
     "txl": ("txl-lightning", "transformer-xl"),
     "huggingface": ("transformers", "transfo-xl"),
@@ -66,29 +64,6 @@ def describe_training(source: LoadedCheckpoint | Path) -> dict[str, str]:
             bits = [f"{row[name]:.4f} {name}" for name in row if name.startswith("bits_per_")]
             facts["Validation"] = ", ".join(bits).replace("_", " ")
     return facts
-
-
-def add_result(card: Path, record: Mapping[str, Any]) -> None:
-    """Add the record of an evaluation to a card; replace an earlier one of the same protocol."""
-    lines = card.read_text(encoding="utf-8").rstrip().splitlines()
-    header = format_row(COLUMNS)
-    if header not in lines:
-        lines += ["", "## Evaluation", "", header, "|---" * len(COLUMNS) + "|"]
-    start = end = lines.index(header) + 2
-    while end < len(lines) and lines[end].startswith("|"):
-        end += 1
-    changed = f" ({', '.join(record['changed'])} changed)" if record["changed"] else ""
-    protocol = f"{record['protocol']}{changed}"
-    key = [Path(record["text"]).name, record["split"], protocol, record["weights"]]
-    values = (record.get(name) for name in ("bits_per_byte", "nats"))
-    cells = ["-" if value is None else f"{value:.4f}" for value in values]
-    row = format_row([*key, *cells, f"{record['tokens_scored']:,}"])
-    others = [line for line in lines[start:end] if not line.startswith(format_row(key))]
-    write_text("\n".join([*lines[:start], *others, row, *lines[end:]]) + "\n", card)
-
-
-def format_row(cells: list[str] | tuple[str, ...]) -> str:
-    return f"| {' | '.join(map(escape_cell, cells))} |"
 
 
 def escape_cell(text: str) -> str:

@@ -20,7 +20,6 @@ from ..evaluation.scoring import evaluate
 from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import Network, Weights
 from ..progress import show_progress
-from .card import CARD, add_result
 from .inputs import Device, check_array_file, load_model
 
 
@@ -75,8 +74,7 @@ def evaluate_command(
 def publish_record(
     record: dict[str, Any], checkpoint: LoadedCheckpoint, unit: str, out: str | None
 ) -> None:
-    """Print a record, as a table on stderr and in a pipe as JSON; add it to the file `out`, and to
-    the card of a converted folder."""
+    """Print a record, as a table on stderr and in a pipe as JSON; add it to the file `out`."""
     record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
     print_notice(format_table(record, unit))
     line = json.dumps(record, allow_nan=False)
@@ -85,8 +83,6 @@ def publish_record(
     if out is not None:
         with explain_write_errors(Path(out)), open(out, "a", encoding="utf-8") as file:
             print(line, file=file)
-    if (card := checkpoint.path / CARD).is_file():
-        add_result(card, record)
 
 
 def select_text(
