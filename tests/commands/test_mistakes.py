@@ -21,32 +21,24 @@ MISTAKES = [
     ("generate --num_samples=0", 2, "num_samples: invalid 0; expected at least 1"),
     ("generate --prompt=", 2, "prompt: invalid empty prompt"),
     ("generate --prompt=a --prompt_file=b", 2, "prompt: invalid a; expected null with"),
-    ("generate --prompts=p --prompt=a", 2, "prompts: invalid p; expected null with prompt, pr"),
     ("generate --prompts=empty.txt", 2, "prompts: invalid empty.txt; expected a file with a"),
     ("generate --prompt_file=none.txt", 2, "none.txt: No such file or directory"),
     ("generate --prompt_file=latin.txt", 3, "prompt: latin.txt: byte 3 is not UTF-8 text"),
     ("generate --prompt_ids='1 2 999'", 2, "prompt_ids: invalid 999; expected ids from 0 to 255"),
-    (f"generate --prompt_ids=1,{HUGE**3}", 2, f"prompt_ids: invalid {HUGE**3}; expected ids from"),
     ("evaluate --protocol=papr", 2, "protocol: invalid papr; expected one of segments, "),
     ("evaluate --tgt_len=0", 2, "tgt_len: invalid 0; expected at least 1"),
     ("evaluate --corpus=novels", 2, "corpus: invalid novels; expected one of python_sour"),
-    ("evaluate --corpus=ptb --path=a", 2, "corpus: invalid ptb; expected null with"),
     ("evaluate --path=none.txt", 3, "none.txt: no such file; data.path must name a text"),
     ("prepare letters.txt --vocab=none.json", 3, "data.vocab: invalid none.json (No such file or"),
-    ("prepare empty_folder", 3, "empty_folder: no text in it; data.path must name a"),
     ("evaluate --path=letters.txt --split=val", 3, "letters.txt: its val text is empty; give an"),
-    ("evaluate --path=-", 3, "path: invalid -; expected a text on the standard input; it is em"),
     ("evaluate --batch_size=151", 3, "the text has 300 tokens; batch_size 151 needs 2 in each"),
     ("evaluate --out=none/all.jsonl", 6, "out: none/all.jsonl: there is no folder none"),
-    ("evaluate --per-token=.", 6, "per_token: invalid ., a folder; expected a file"),
     # Before a text is read, which may take hours.
     ("evaluate --document_unit=lines", 2, "document_unit: invalid lines; expected path or"),
     ("evaluate --device=cuda", 2, "device: invalid cuda; expected cpu, because torch fi"),
-    ("recl --step=0", 2, "step: invalid 0"),
     ("recl --step=10 --max_context=19", 2, "max_context: invalid 19; expected at least 2 * step"),
     ("recl --r 0.5 1.5", 2, "r: invalid [0.5, 1.5]; expected each above 0 and at most 1"),
     ("recl --max_context=300", 2, "max_context: invalid 300; expected less than the 300 tokens"),
-    ("inspect --split=dev", 2, "split: invalid dev; expected one of train, val"),
     # Longer than the text.
     (f"inspect --mem_lens={HUGE}", 3, "the text that is read has 300 tokens; batch_size 8"),
 ]
@@ -58,7 +50,6 @@ def test_a_mistake_is_one_line_with_its_exit_code(
 ):
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     (tmp_path / "empty.txt").write_bytes(b"\n")
-    (tmp_path / "empty_folder").mkdir()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     command, *options = shlex.split(words)
@@ -91,33 +82,25 @@ def obey_file_modes():
     [
         ("evaluate --path=locked.txt", 3, "locked.txt: cannot be read (Permission denied)"),
         ("evaluate --path=folder", 3, "folder/locked.txt: cannot be read (Permission denied)"),
-        ("evaluate --path=locked.tar", 3, "locked.tar: cannot be read (Permission denied)"),
-        ("evaluate --path=closed/letters.txt", 3, "closed/letters.txt: "),
         ("evaluate --path=tree", 3, "tree/closed: cannot be read (Permission denied)"),
-        ("prepare letters.txt --vocab=locked.txt", 2, "locked.txt: Permission denied"),
         ("fit --data.path=locked.txt", 3, "locked.txt: cannot be read (Permission denied)"),
         ("fit --config=locked.yaml", 2, "locked.yaml: Permission denied"),
         ("generate --prompt_file=locked.txt", 2, "locked.txt: Permission denied"),
         ("convert locked.txt --out=o", 4, "locked.txt: cannot be read (Permission denied)"),
-        ("convert --out=o --vocab=locked.txt", 3, "vocab: locked.txt: "),
         ("test locked.ckpt", 4, "locked.ckpt: cannot be read (Permission denied)"),
-        ("sweep locked.yaml", 2, "locked.yaml: Permission denied"),
         # Writing.
         ("evaluate --out=locked.txt", 6, "locked.txt: cannot be written (Permission denied; "),
         ("evaluate --per_token=sealed/nats.npy", 6, "per_token: sealed: cannot be written (Perm"),
-        ("inspect --out=sealed/a --batch_size=2", 6, "out: sealed/a: cannot be written (Permissi"),
     ],
 )
 def test_a_file_that_may_not_be_read_is_no_unwritable_one(txl, checkpoint, words, code, message):
-    for name in ("folder", "closed", "sealed", "tree/closed"):
+    for name in ("folder", "sealed", "tree/closed"):
         Path(name).mkdir(parents=True)
-    for name in ("locked.txt", "locked.tar", "locked.yaml", "locked.ckpt", "folder/locked.txt"):
+    for name in ("locked.txt", "locked.yaml", "locked.ckpt", "folder/locked.txt"):
         Path(name).write_text("text")
         Path(name).chmod(0)
-    Path("closed/letters.txt").write_text("text")
     Path("tree/letters.txt").write_text("text")
-    for name in ("closed", "tree/closed"):
-        Path(name).chmod(0)
+    Path("tree/closed").chmod(0)
     Path("sealed").chmod(0o555)
     command, *options = shlex.split(words)
     reads = command in ("evaluate", "inspect", "generate") or options[0] == "--out=o"
@@ -154,7 +137,7 @@ def test_huge_mem_len_allocates_no_more_than_the_text_needs(txl, checkpoint):
         assert code == 0, output.err
 
 
-@pytest.mark.parametrize("command", ["test", "evaluate", "generate", "recl", "inspect"])
+@pytest.mark.parametrize("command", ["test", "evaluate"])
 def test_folder_without_a_checkpoint_is_exit_code_4(refused, tmp_path, command):
     (tmp_path / "empty").mkdir()
     code, line = refused(command, "empty")

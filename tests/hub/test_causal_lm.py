@@ -133,15 +133,6 @@ def test_a_folder_that_transformers_4_wrote_is_read_there_again_after_saving(rep
         torch.testing.assert_close(ours, torch.from_numpy(theirs[0]), rtol=0, atol=1e-5)
 
 
-def test_a_folder_of_an_earlier_release_is_loaded_by_the_class(load, tmp_path):
-    net, _ = load()
-    path = tmp_path / "net" / "config.json"
-    settings = json.loads(path.read_text())
-    path.write_text(json.dumps({key: settings[key] for key in ("txl_lightning", "net")}))
-    model = hub.TXLForCausalLM.from_pretrained(tmp_path / "net")
-    torch.testing.assert_close(model.net.state_dict(), net.state_dict(), rtol=0, atol=0)
-
-
 def test_no_code_in_a_folder_is_run(make_net, tmp_path):
     class Evil:
         def __reduce__(self):
