@@ -302,24 +302,6 @@ def test_without_a_logger_a_run_still_has_a_folder(txl, small):
     assert files >= {"config.yaml", "vocab.json", "report.html", "checkpoints"}
 
 
-def test_loggers_profilers_and_callbacks_that_write_elsewhere_are_printed_at_the_start(txl, small):
-    logger = "{class_path: CSVLogger, init_args: {save_dir: %s}}"
-    profiler = "--trainer.profiler={class_path: SimpleProfiler, init_args: {dirpath: prof}}"
-    callback = "--trainer.callbacks={class_path: ModelCheckpoint, init_args: {dirpath: ckpts}}"
-    loggers = f"--trainer.logger=[{logger % 'there'}, {logger % 'here'}]"
-    code, output = txl("fit", *small, loggers, profiler, callback)
-    lines = [line for line in output.err.splitlines() if line.startswith("warning: trainer.")]
-    here, run = Path.cwd(), Path("runs", "version_0")
-    expected = (
-        ("trainer.logger: CSVLogger", "there/lightning_logs/version_0"),
-        ("trainer.logger: CSVLogger", "here/lightning_logs/version_0"),
-        ("trainer.profiler: SimpleProfiler", "prof"),
-        ("trainer.callbacks: ModelCheckpoint", "ckpts"),
-    )
-    warning = f"warning: {{}} writes to {here}/{{}}, outside of the run's folder {run}"
-    assert (code, lines) == (0, [warning.format(*each) for each in expected])
-
-
 def test_a_logger_without_a_folder_writes_into_the_folder_of_runs(txl, small):
     assert txl("fit", *small, "--trainer.logger=CSVLogger")[0] == 0
     assert Path("runs", "lightning_logs", "version_0", "metrics.csv").is_file()

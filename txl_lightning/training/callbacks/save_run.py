@@ -12,7 +12,6 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
-from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from ...errors import print_notice, show_controls
@@ -35,11 +34,9 @@ class SaveRun(Callback):
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         if stage != "fit":
             return
-        folder = run_folder(trainer)
+        folder = run_folder(trainer)  # asked of all ranks together
         if trainer.is_global_zero:
             self.lock.callback(os.close, lock_folder(folder))
-        for problem in find_writers_elsewhere(trainer, folder):
-            print_once(f"warning: {problem}")
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         # Not earlier: a setting that the network refuses must not replace those of a resumed run.
@@ -61,23 +58,6 @@ class SaveRun(Callback):
         self.lock.close()
 
     on_exception = teardown
-
-
-def find_writers_elsewhere(trainer: Trainer, folder: Path) -> list[str]:
-    """Name a config's loggers, profiler and callbacks that write outside of the run's folder.
-
-    Not W&B and TensorBoard in the folder of runs: their files belong there.
-    """
-    root, problems = Path(trainer.default_root_dir).resolve(), []
-    writers = [("logger", each) for each in trainer.loggers] + [("profiler", trainer.profiler)]
-    for option, writer in [*writers, *(("callbacks", each) for each in trainer.callbacks)]:
-        paths = (getattr(writer, key, None) for key in ("log_dir", "save_dir", "dirpath"))
-        path = Path(next(filter(None, paths), folder)).resolve()
-        is_ours = isinstance(writer, WandbLogger | TensorBoardLogger) and path.is_relative_to(root)
-        if not is_ours and not path.is_relative_to(folder.resolve()):
-            name = f"trainer.{option}: {type(writer).__name__}"
-            problems.append(f"{name} writes to {path}, outside of the run's folder {folder}")
-    return problems
 
 
 class SaveNats(BasePredictionWriter):
