@@ -20,6 +20,7 @@ from .wandb_api import fetch_artifact
 CONFIG, METRICS, STATE, VOCAB = "config.yaml", "metrics.csv", "run.json", "vocab.json"
 CHECKPOINTS, BEST, LAST = "checkpoints", "best.ckpt", "last.ckpt"
 PREVIOUS = "previous.ckpt"  # the last.ckpt of an earlier step
+ARTIFACT = "wandb:"  # beginning of the name of a checkpoint of W&B
 CONVERTED = "config.json"  # settings of the network in a converted folder
 
 
@@ -30,7 +31,9 @@ def find_checkpoint(path: str | Path) -> Path:
     a checkpoint is a CheckpointError. wandb:ENTITY/PROJECT/NAME:ALIAS is an artifact's folder.
     """
     remedy = "; copy it, or resume with checkpoint.mirror"
-    path = fetch_artifact(local_path("ckpt_path", path, remedy))
+    path = local_path("ckpt_path", path, remedy)
+    if str(path).startswith(ARTIFACT):
+        path = fetch_artifact(path)
     if not path.is_dir() or (path / CONVERTED).is_file():
         return path
     # Not recursive: a path may be a large folder.

@@ -8,21 +8,17 @@ from pathlib import Path
 from ..errors import CheckpointError
 from ..files import create_folder
 
-PREFIX = "wandb:"
 
+def fetch_artifact(path: Path) -> Path:
+    """Return the folder with the files of an artifact, wandb:ENTITY/PROJECT/NAME:ALIAS.
 
-def fetch_artifact(path: str | Path) -> Path:
-    """Return a path; for wandb:ENTITY/PROJECT/NAME:ALIAS, the folder with the artifact's files.
-
-    The folder is in W&B's cache, named by the digest of its files, which are fetched once and
-    verified. CheckpointError if that is impossible.
+    It is in W&B's cache, named by the digest of the files, which are fetched once and verified.
+    CheckpointError if that is impossible.
     """
-    if not str(path).startswith(PREFIX):
-        return Path(path)
     try:
         import wandb
 
-        artifact = wandb.Api().artifact(str(path).removeprefix(PREFIX))
+        artifact = wandb.Api().artifact(str(path).removeprefix("wandb:"))
         folder = wandb.env.get_cache_dir() / "txl_lightning" / artifact.digest
 
         def download(part: Path) -> None:
