@@ -11,7 +11,7 @@ from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 from tests.waiting import wait_until
 from txl_lightning.commands.sweep import print_results
 from txl_lightning.sweeps.search import load_sweep_file, suggest_parameters
-from txl_lightning.sweeps.trials import Sweep, find_error, make_command, read_metric
+from txl_lightning.sweeps.trials import Sweep, make_command, read_metric
 
 ONE = {"lr": {"values": [0.3]}}
 SLOW = ("--steps=40", "--wait=0.05")
@@ -231,27 +231,12 @@ def test_rows_are_sorted_by_value_and_settings_are_columns(place, goal, order):
     print_results(sweep)
 
 
-def test_later_value_of_a_step_counts_and_a_truncated_line_does_not(tmp_path):
+def test_metrics_are_those_of_the_last_run_of_a_trial(tmp_path):
     texts = {
         0: "step,train/loss\n5,3.0\n",
-        1: "step,val/loss,lr\n20,2.5,\n30,nan,\n40,2.0,640\n20,2.4\n50,1.2",
+        10: "step,val/loss,lr\n20,2.5,\n30,nan,\n40,2.0,640\n20,2.4\n50,1.2",
     }
     for number, text in texts.items():
         (tmp_path / f"version_{number}").mkdir()
         (tmp_path / f"version_{number}" / "metrics.csv").write_text(text)
-    values, columns = read_metric(tmp_path, "val/loss")
-    assert values == [2.4, 2.0]
-    assert set(columns) == {"step", "train/loss", "val/loss", "lr"}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("one\nerror: first\nerror: second\nafter\n\n", "error: second"),
-        ("Traceback\nKeyError: 3\n", "KeyError: 3"),
-        ("", ""),
-    ],
-)
-def test_error_of_a_log_is_its_last_error_or_last_line(tmp_path, text, expected):
-    (tmp_path / "log.txt").write_text(text)
-    assert find_error(tmp_path / "log.txt") == expected
+    assert read_metric(tmp_path, "val/loss") == ([2.4, 2.0], ["step", "val/loss", "lr"])

@@ -21,7 +21,7 @@ from ..errors import flatten_settings, invalid
 from ..imports import ALLOWED
 from ..machine import commit, cpu_name
 from ..option_values import format_value
-from ..runs.folder import METRICS, lock_folder
+from ..runs.folder import lock_folder, parse_number
 from ..runs.metrics_table import collect_by_key, read_metrics
 from ..signals import EXIT, SAVE, PendingSignals, handle_signals
 from ..tables import write_table
@@ -131,7 +131,8 @@ class Sweep:
             raise SystemExit(stop)
         if code:
             cause = f"exit code {code}" if code > 0 else f"killed by signal {-code}"
-            raise ValueError(f"{cause}: {find_error(folder / 'log.txt')}".removesuffix(": "))
+            *_, last = ["", *(folder / "log.txt").read_text(errors="replace").split("\n")[:-1]]
+            raise ValueError(f"{cause}: {last}".removesuffix(": "))
 
     def report_values(self, trial: Trial, folder: Path, has_ended: bool = False) -> float:
         """Report the best value after each new validation; return the last one."""
@@ -187,22 +188,12 @@ def make_command(words: Sequence[Any], parameters: Mapping[str, Any], folder: Pa
 
 
 def read_metric(folder: Path, metric: str) -> tuple[list[float], list[str]]:
-    """Return a trial's finite values of a metric in the order of steps, and the logged columns.
-
-    Of a repeated step, the later value counts.
-    """
-    paths = sorted(folder.glob(f"version_*/{METRICS}"), key=lambda path: path.stat().st_mtime)
-    rows = [row for path in paths for row in read_metrics(path.parent).rows]
+    """Return a trial's finite values of a metric, in the order of steps, and the logged columns."""
+    runs = sorted(folder.glob("version_*"), key=lambda path: parse_number(path.name))
+    rows = [row for run in runs[-1:] for row in read_metrics(run).rows]
     # Non-finite values cannot be compared.
-    values = {r["step"]: r[metric] for r in rows if math.isfinite(r.get(metric, math.nan))}
-    return [values[step] for step in sorted(values)], list(collect_by_key(rows))
-
-
-def find_error(log: Path) -> str:
-    """Return the last error in a log, or else its last line."""
-    lines = log.read_text(errors="replace").split("\n")
-    errors = [line for line in lines if line.startswith("error: ")]
-    return (errors or [line for line in lines if line.strip()] or [""])[-1]
+    values = [row[metric] for row in rows if math.isfinite(row.get(metric, math.nan))]
+    return values, list(collect_by_key(rows))
 
 
 def flatten_parameters(trial: FrozenTrial) -> dict[str, Any]:
