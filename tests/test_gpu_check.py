@@ -1,5 +1,9 @@
 """The check of a GPU finds kernels that are wrong, and runs that do not resume exactly."""
 
+import json
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -7,7 +11,10 @@ import torch
 from torch import einsum
 from torch.nn import functional as F
 
-from experiments.gpu import check, correctness, parts
+from experiments.gpu import check, correctness, parts, speed
+from experiments.gpu.trainer import judge_resume
+from experiments.speed.contestants import has
+from tests.waiting import wait_until
 from txl_lightning.model.kernels import matmul, per_head, reference, sdpa
 
 
@@ -110,18 +117,34 @@ def test_a_right_kernel_is_right(kernel):
 
 
 def test_a_run_that_lost_its_generator_does_not_resume_exactly_whatever_the_kernel():
-    whole, lost = {"w": torch.zeros(9)}, {"w": torch.full((9,), 1e-2)}
-    rounded = {"w": torch.full((9,), 1e-7)}
-    assert parts.judge_resume(whole, whole, whole)["right"]
-    assert parts.judge_resume(whole, rounded, {"w": torch.full((9,), 5e-7)})["right"]
-    assert not parts.judge_resume(whole, whole, rounded)["right"]
-    assert not parts.judge_resume(whole, rounded, lost)["right"]
-    two, spoilt = whole | {"x": whole["w"]}, whole | {"x": torch.full((9,), torch.nan)}
-    assert not parts.judge_resume(two, two, spoilt)["right"]
+    start, whole, lost = (
+        each(9) for each in (torch.ones, torch.zeros, lambda n: torch.ones(n) / 99)
+    )
+    rounded = torch.full((9,), 1e-7)
+    is_right = {
+        (whole, whole, whole): True,
+        (whole, rounded, 5 * rounded): True,
+        (whole, whole, rounded): False,
+        (whole, rounded, lost): False,
+        (whole, whole, torch.full((9,), torch.nan)): False,
+    }
+    for runs, expected in is_right.items():
+        assert judge_resume({"w": start}, *({"w": run} for run in runs))["right"] == expected
+
+
+def test_a_run_that_did_not_train_does_not_resume():
+    same = {"w": torch.zeros(9)}
+    assert not judge_resume(same, same, same, same)["right"]
+
+
+def test_nan_of_one_weight_is_not_hidden_by_another():
+    whole = {"w": torch.zeros(9), "x": torch.zeros(9)}
+    spoilt = whole | {"x": torch.full((9,), torch.nan)}
+    assert not judge_resume({"w": torch.ones(9), "x": torch.ones(9)}, whole, whole, spoilt)["right"]
 
 
 @pytest.mark.parametrize(
-    ("part", "verdict"),
+    ("part", "result"),
     [
         ({}, "all right"),
         ({"found": [{"right": True}, {"steps": 3}]}, "all right"),
@@ -132,9 +155,9 @@ def test_a_run_that_lost_its_generator_does_not_resume_exactly_whatever_the_kern
         ({"found": [{"left out": "no time was left"}]}, "incomplete"),
     ],
 )
-def test_a_check_that_was_stopped_or_left_something_out_is_not_all_right(part, verdict):
+def test_a_check_that_was_stopped_or_left_something_out_is_not_all_right(part, result):
     whole = {"status": "done", "found": [{"right": True}]}
-    assert check.judge({"parts": {"kernel": whole, "speed": whole | part}}) == verdict
+    assert check.judge({"parts": {"kernel": whole, "speed": whole | part}}) == result
 
 
 def test_lines_printed_by_libraries_are_no_findings(tmp_path, monkeypatch, capsys):
@@ -142,6 +165,31 @@ def test_lines_printed_by_libraries_are_no_findings(tmp_path, monkeypatch, capsy
         print("a warning", end="")
         yield {"right": True}
 
-    monkeypatch.setitem(check.SECONDS, "peak", (print_and_find, 9))
-    check.run_here("peak", True, 9.0, tmp_path / "findings")
-    assert (tmp_path / "findings").read_text() == '{"right": true}\n'
+    monkeypatch.setattr(speed, "measure_costs", print_and_find)
+    files = check.Files.make(tmp_path, "card")
+    check.run_here("costs", True, 9.0, files.findings)
+    with files.findings.open("a") as file:
+        file.write('{"part": "costs", "found": {"ri')
+    assert files.read_findings("costs") == [{"right": True}]
+    assert files.read_findings("speed") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_check_that_is_killed_has_written_what_it_has_found(tmp_path, repository, number):
+    command = [sys.executable, "-m", "experiments.gpu.check", "first", "--smoke"]
+    process = subprocess.Popen([*command, "--results", tmp_path], cwd=repository)
+    findings = tmp_path / "cpu-first-smoke.jsonl"
+    wait_until(lambda: findings.exists() and findings.read_text().count("\n") >= 5)
+    process.send_signal(number)
+    process.wait()
+    found = [json.loads(line) for line in findings.read_text().splitlines() if line.endswith("}")]
+    assert {"costs", "kernel sdpa"} <= {each["part"] for each in found}
+    result = json.loads((tmp_path / "cpu-first-smoke.json").read_text())
+    assert result["parts"]["costs"]["status"] == "done"
+
+
+def test_a_module_within_a_package_that_lacks_it_is_not_there():
+    assert has("json.decoder")
+    assert not has("json.nowhere")
+    assert not has("nowhere.json")
