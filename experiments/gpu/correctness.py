@@ -1,7 +1,7 @@
 """How far is a kernel from the reference: output and every gradient?
 
-    TRITON_INTERPRET=1 python experiments/gpu/correctness.py tiled   # on a CPU
-    python experiments/gpu/correctness.py tiled --device cuda --dtype bfloat16
+    TRITON_INTERPRET=1 python -m experiments.gpu.correctness experiments.gpu.tiled   # on a CPU
+    python -m experiments.gpu.correctness experiments.gpu.tiled --device cuda --dtype bfloat16
 
 Prints, for each case, the largest difference over the largest true value as JSON.
 
@@ -162,11 +162,11 @@ def kernel_differences(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kernel")
+    parser.add_argument("module", help="whose `attend` is compared")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     given = parser.parse_args()
-    attend = import_module(f"txl_lightning.model.kernels.{given.kernel}").attend
+    attend = import_module(given.module).attend
     cases = SMALL if given.device == "cpu" else ON_GPU
     found = kernel_differences(attend, getattr(torch, given.dtype), given.device, cases)
     print(json.dumps(dict(found), indent=1))

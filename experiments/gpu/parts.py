@@ -6,7 +6,6 @@ import io
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import torch
 
 from experiments.gpu import correctness
+from experiments.gpu.candidates import KERNELS, use_kernel
 from txl_lightning import TransformerXLConfig
-from txl_lightning.model.kernels import KERNELS
 
 ROOT = Path(__file__).resolve().parents[2]
 RACED = ("triton", "sdpa", "matmul")
@@ -63,8 +62,7 @@ def compare_golden(smoke: bool, ends_at: float) -> Findings:
         for name in names:
             file = golden.Golden(f"original/{name}")
             net = load_original(file.weights, file.args).to(DEVICE)
-            for layer in net.layers:
-                layer.attention.attend = KERNELS[kernel]
+            use_kernel(net, kernel)
             try:
                 with torch.no_grad():
                     file.check(net)
@@ -120,7 +118,8 @@ def train(
     seed_everything(3, verbose=False)
     net = TransformerXLConfig(n_layer=2, n_head=2, d_model=64, mem_len=24, dropout=0.1)
     optim = OptimConfig(lr=1e-3, schedule="constant")
-    model = LanguageModel(replace(net, kernel=kernel), optim)
+    model = LanguageModel(net, optim)
+    use_kernel(model.net, kernel)
     data = CorpusDataModule(
         path=str(ROOT / "CONTRIBUTING.md"), data_dir=str(folder), tgt_len=24, batch_size=4
     )

@@ -5,8 +5,9 @@ one, which is the lower one of the next W states. Entry (i, c) of the product wi
 belongs to state (i + c) % W of the tile, so that the relative shift rotates each row. The softmax
 is computed online, and recomputed for gradients (Dao et al. 2022).
 
-For CUDA, untested; tests run it in Triton's interpreter. Gradients of r and b are atomic sums:
-they are not bit-identical in two runs.
+A candidate for CUDA; no GPU has run it, tests run it in Triton's interpreter. It returns to the
+package when it is a fifth faster at the published sizes, or makes one fit. Gradients of r and b are
+atomic sums: they are not bit-identical in two runs.
 
 B rows   L queries   S visible states   H heads   K head width   T = S + 1 distances
 W queries, states or distances of a tile   P = K, padded to a power of two (16 or more)
@@ -20,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..positions import DistanceTerms
+from txl_lightning.model.positions import DistanceTerms
 
 HIDDEN = tl.constexpr(-1e30)  # score of a masked state; a row of only -inf would give nan weights
 EXACT = tl.constexpr("ieee")  # products in float32 are not rounded to TF32
