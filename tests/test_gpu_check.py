@@ -1,5 +1,7 @@
 """The check of a GPU finds kernels that are wrong, and runs that do not resume exactly."""
 
+import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -7,7 +9,7 @@ import torch
 from torch import einsum
 from torch.nn import functional as F
 
-from experiments.gpu import check, correctness, parts
+from experiments.gpu import candidates, check, correctness, golden, parts
 from txl_lightning.model.kernels import matmul, per_head, reference, sdpa
 
 
@@ -153,6 +155,30 @@ def test_the_reference_is_computed_on_the_cpu_in_float64_for_any_device(monkeypa
     found = correctness.kernel_differences(sdpa.attend, torch.float32, "meta", correctness.SMALL)
     assert not any(parts.is_right(each, torch.float32) for _, each in found)
     assert used == {("cpu", torch.float64)}
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be verified")
+def test_outputs_of_the_original_are_compared_in_float64_once_and_in_float32_with_each_kernel():
+    found = list(golden.compare_golden(smoke=True, ends_at=math.inf))
+    kinds = Counter(row["dtype"] for row in found)
+    assert kinds == {"torch.float64": 1, "torch.float32": len(candidates.KERNELS) - 1}
+    assert all(row["right"] and row["files"] == 2 for row in found)
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be verified")
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "all outputs are 0",
+        "old states are not seen",
+        "distances are shifted by one",
+        "v is left out",
+    ],
+)
+def test_outputs_of_the_original_find_a_broken_kernel_in_float32(monkeypatch, fault):
+    monkeypatch.setitem(candidates.KERNELS, "broken", BROKEN[fault])
+    names = ["default", "prenorm_longmem_clamp"]
+    assert golden.find_wrong("broken", torch.float32, 1e-3, names).keys() == {*names}
 
 
 def test_a_run_that_lost_its_generator_does_not_resume_exactly_whatever_the_kernel():

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from experiments.gpu import parts, speed
+from experiments.gpu import golden, parts, speed
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -37,7 +37,7 @@ KERNELS = {
 SECONDS: dict[str, tuple[Callable[..., Iterator[dict[str, Any]]], int]] = {
     "peak": (speed.measure_peak, 25),
     **KERNELS,
-    "golden": (parts.compare_golden, 40),
+    "golden": (golden.compare_golden, 40),
     "resume": (parts.resume_twice, 50),
     "tests": (parts.run_gpu_tests, 80),
     "speed": (speed.measure_speed, 110),
