@@ -1,9 +1,11 @@
 """The check of a GPU finds kernels that are wrong, and runs that do not resume exactly."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,7 +13,7 @@ import torch
 from torch import einsum
 from torch.nn import functional as F
 
-from experiments.gpu import check, correctness, parts, speed
+from experiments.gpu import candidates, check, correctness, golden, parts, speed
 from experiments.gpu.trainer import judge_resume
 from experiments.speed.contestants import has
 from tests.waiting import wait_until
@@ -19,15 +21,16 @@ from txl_lightning.model.kernels import matmul, per_head, reference, sdpa
 
 
 class SpoilGradient(torch.autograd.Function):
-    """Identity whose gradient is NaN."""
+    """Identity whose gradient is multiplied by a number."""
 
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx, x, factor):
+        ctx.factor = factor
         return x.clone()
 
     @staticmethod
     def backward(ctx, gradient):
-        return gradient * torch.nan
+        return gradient * ctx.factor, None
 
 
 def change(**changes):
@@ -75,6 +78,14 @@ def attend_with_another_mask_of_dropout_in_backward(q_BLHK, kv, terms, mask, dro
     return einsum("bhls,bshk->blhk", first.detach() + second - second.detach(), value_BSHK)
 
 
+def return_zeros(*inputs):
+    return reference.attend(*inputs) * 0
+
+
+def attend_without_gradients(*inputs):
+    return SpoilGradient.apply(reference.attend(*inputs), 0.0)
+
+
 def attend_without_the_last_tile(q_BLHK, kv, terms, mask, dropatt):
     out_BLHK = reference.attend(q_BLHK, kv, terms, mask, dropatt)
     n_whole = q_BLHK.size(1) // 32 * 32
@@ -82,7 +93,10 @@ def attend_without_the_last_tile(q_BLHK, kv, terms, mask, dropatt):
 
 
 BROKEN = {
-    "a gradient is NaN": change(q=lambda given: SpoilGradient.apply(given["q"])),
+    "all outputs are 0": return_zeros,
+    "all gradients are 0": attend_without_gradients,
+    "a gradient is 0": change(q=lambda given: SpoilGradient.apply(given["q"], 0.0)),
+    "a gradient is NaN": change(q=lambda given: SpoilGradient.apply(given["q"], torch.nan)),
     "old states are not seen": change(mask=see_only_near_states),
     "documents are ignored": change(mask=ignore_documents),
     "distances are shifted by one": change_term("r_THK", lambda r: r.roll(1, dims=0)),
@@ -94,6 +108,9 @@ BROKEN = {
     "far distances have no gradient": change_term(
         "r_THK", lambda r: torch.cat([r[: len(r) // 2].detach(), r[len(r) // 2 :]])
     ),
+    "far distances are all 0": change_term(
+        "r_THK", lambda r: torch.cat([r[: len(r) // 4] * 0, r[len(r) // 4 :]])
+    ),
     "scores by distance have no scale": change_term("r_THK", lambda r: r * r.size(-1) ** 0.5),
     "kept weights are not scaled": attend_with_unscaled_dropout,
     "backward drops other weights": attend_with_another_mask_of_dropout_in_backward,
@@ -101,19 +118,74 @@ BROKEN = {
 }
 
 
-def judge(attend, dtype=torch.float32):
-    cases = correctness.kernel_differences(attend, dtype, "cpu", correctness.SMALL)
-    return all(parts.is_right(found, dtype) for _, found in cases)
+def judge(attend, dtype=torch.float32, cases=correctness.SMALL):
+    """Tell for each case, and with dropout, whether a kernel is found right."""
+    found = correctness.kernel_differences(attend, dtype, "cpu", cases)
+    return [parts.is_right(each, dtype) for _, each in found]
 
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_kernel_is_found(fault):
-    assert not judge(BROKEN[fault])
+    assert not all(judge(BROKEN[fault]))
 
 
 @pytest.mark.parametrize("kernel", [reference, sdpa, matmul, per_head])
 def test_a_right_kernel_is_right(kernel):
-    assert judge(kernel.attend)
+    assert judge(kernel.attend) == [True] * (len(correctness.SMALL) + 1)
+
+
+@pytest.mark.slow
+def test_a_right_kernel_is_right_in_bfloat16_at_the_sizes_of_a_gpu():
+    assert all(judge(sdpa.attend, torch.bfloat16, correctness.ON_GPU))
+
+
+def test_a_kernel_that_returns_zeros_is_right_in_no_case():
+    assert not any(judge(return_zeros))
+
+
+def test_no_kernel_is_right_where_the_reference_computes_nothing(monkeypatch):
+    """As on a device that runs no program, where all tensors are 0 and so equal."""
+    right = reference.attend
+    monkeypatch.setattr(reference, "attend", lambda *inputs: right(*inputs) * 0)
+    assert not any(judge(return_zeros))
+
+
+def test_the_reference_is_computed_on_the_cpu_in_float64_for_any_device(monkeypatch):
+    used, right = set(), reference.attend
+
+    def note(q_BLHK, *others):
+        used.add((q_BLHK.device.type, q_BLHK.dtype))
+        return right(q_BLHK, *others)
+
+    monkeypatch.setattr(reference, "attend", note)
+    # A device without values.
+    found = correctness.kernel_differences(sdpa.attend, torch.float32, "meta", correctness.SMALL)
+    assert not any(parts.is_right(each, torch.float32) for _, each in found)
+    assert used == {("cpu", torch.float64)}
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be verified")
+def test_outputs_of_the_original_are_compared_in_float64_once_and_in_float32_with_each_kernel():
+    found = list(golden.compare_golden(smoke=True, ends_at=math.inf))
+    kinds = Counter(row["dtype"] for row in found)
+    assert kinds == {"torch.float64": 1, "torch.float32": len(candidates.KERNELS) - 1}
+    assert all(row["right"] and row["files"] == 2 for row in found)
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be verified")
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "all outputs are 0",
+        "old states are not seen",
+        "distances are shifted by one",
+        "v is left out",
+    ],
+)
+def test_outputs_of_the_original_find_a_broken_kernel_in_float32(monkeypatch, fault):
+    monkeypatch.setitem(candidates.KERNELS, "broken", BROKEN[fault])
+    names = ["default", "prenorm_longmem_clamp"]
+    assert golden.find_wrong("broken", torch.float32, 1e-3, names).keys() == {*names}
 
 
 def test_a_run_that_lost_its_generator_does_not_resume_exactly_whatever_the_kernel():

@@ -1,6 +1,5 @@
 """Is it right? Parts of check.py: each yields its findings, and begins nothing after `ends_at`."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -44,32 +43,6 @@ def compare_kernels(kernel: str, smoke: bool, ends_at: float) -> Findings:
 def is_right(found: dict[str, float] | str, dtype: torch.dtype) -> bool:
     """Return True if a kernel's differences are within the precision, and it raised no error."""
     return not isinstance(found, str) and correctness.is_within(found, TOLERANCES[dtype])
-
-
-def compare_golden(smoke: bool, ends_at: float) -> Findings:
-    """Compare with outputs of the original code, float32, to 1e-5 nats."""
-    from txl_lightning.convert import load_original
-
-    path = ROOT / "tests" / "convert" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("golden", path)
-    golden = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(golden)
-    names = sorted(path.stem for path in (ROOT / "tests/golden/original").glob("*.npz"))
-    names = names[:2] if smoke else names
-    for kernel in ("reference", "sdpa", "matmul", "triton"):
-        wrong = {}
-        for name in names:
-            file = golden.Golden(f"original/{name}")
-            net = load_original(file.weights, file.args).to(DEVICE)
-            for layer in net.layers:
-                layer.attention.attend = KERNELS[kernel]
-            try:
-                with torch.no_grad():
-                    file.check(net)
-            # Any error is a wrong file of this kernel; the others are still compared.
-            except Exception as error:
-                wrong[name] = f"{type(error).__name__}: {error}"[:300]
-        yield {"kernel": kernel, "files": len(names), "right": not wrong, "wrong": wrong}
 
 
 def run_gpu_tests(smoke: bool, ends_at: float) -> Findings:

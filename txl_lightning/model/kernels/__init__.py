@@ -31,23 +31,10 @@ def attend(q_BLHK: Tensor, *others: Any) -> Tensor:
     return KERNELS[kernel](q_BLHK, *others)
 
 
-def attend_with_triton(q_BLHK: Tensor, *others: Any) -> Tensor:
-    """Compute attention with Triton on CUDA; elsewhere and in float64 with sdpa, its equivalent."""
-    # Triton's products accumulate in float32.
-    if not q_BLHK.is_cuda or q_BLHK.dtype == torch.float64:
-        return sdpa.attend(q_BLHK, *others)
-    # At the first use, because importing Triton takes seconds.
-    from . import tiled
-
-    return tiled.attend(q_BLHK, *others)
-
-
 KERNELS = {
     "auto": attend,
     "reference": reference.attend,
     "per_head": per_head.attend,
     "matmul": matmul.attend,
     "sdpa": sdpa.attend,
-    "triton": attend_with_triton,
 }
-CUDA_KERNELS = ("triton",)  # untested: no GPU has run them, so they are used only on request

@@ -265,7 +265,7 @@ def describe_rounding(trainer: Trainer, module: LanguageModel) -> State:
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        # Triton, with its assembler, is the one that this torch requires.
+        # The compiler's Triton, with its assembler, is the one that this torch requires.
         "cuda": str(torch.version.cuda),
     }
 

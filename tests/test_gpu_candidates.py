@@ -1,23 +1,16 @@
-"""CUDA kernels on machines without CUDA; no GPU has run them yet."""
+"""Candidates for a GPU, on machines without one."""
 
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from txl_lightning.model.kernels import CUDA_KERNELS, sdpa
-
-SCRIPT = Path(__file__).parents[2] / "experiments" / "gpu" / "correctness.py"
-FAKE = Path(__file__).parents[1] / "fake_gpu"
-spec = importlib.util.spec_from_file_location("correctness", SCRIPT)
-sys.modules["correctness"] = correctness = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(correctness)
+from experiments.gpu import correctness
+from experiments.gpu.candidates import KERNELS, use_kernel
 
 INTERPRET = """
 import runpy, sys
@@ -36,8 +29,7 @@ def widen(x):
 InterpreterBuilder.create_dot = lambda self, a, b, *others: multiply(
     self, widen(a), widen(b), *others
 )
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+runpy.run_module("experiments.gpu.correctness", run_name="__main__")
 """
 COMPILE = """
 import json, re, subprocess, sys
@@ -45,7 +37,7 @@ from pathlib import Path
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from txl_lightning.model.kernels import tiled
+from experiments.gpu import tiled
 
 K, drop, capability = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 options = tiled.choose_launch(K)
@@ -91,7 +83,7 @@ def run_with_triton(*arguments, cwd=None, **environment) -> str:
 )
 def test_triton_equals_the_reference_with_every_gradient_in_its_interpreter(dtype, limit):
     """Half precision has larger tiles."""
-    words = "-c", INTERPRET, SCRIPT, "tiled", "--dtype", dtype
+    words = "-c", INTERPRET, "experiments.gpu.tiled", "--dtype", dtype
     shown = run_with_triton(*words, TRITON_INTERPRET="1")
     errors_of_case = json.loads(shown)
     assert len(errors_of_case) == len(correctness.SMALL) + 1
@@ -118,57 +110,11 @@ def test_triton_as_it_is_launched_spills_no_registers_on_a_gpu_that_is_not_prese
         assert kernel["from_registers"] == 0
 
 
-@pytest.fixture(scope="module")
-def run_on_fake_gpu(tmp_path_factory):
-    """Take steps on a CUDA device that does nothing; return what was printed, line by line."""
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is needed for the fake device")
-    torch_folder, library = Path(torch.__file__).parent, tmp_path_factory.mktemp("fake") / "gpu.so"
-    folders = [f"-I{torch_folder / 'include' / part}" for part in ("", "torch/csrc/api/include")]
-    linked = [f"-L{torch_folder / 'lib'}", f"-Wl,-rpath,{torch_folder / 'lib'}"]
-    words = ["g++", "-w", "-std=c++17", "-shared", "-fPIC", *folders, FAKE / "device.cpp"]
-    subprocess.run([*words, "-o", library, *linked, "-lc10", "-ltorch_cpu"], check=True)
-    environment = os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": str(FAKE.parents[1])}
-
-    def run(*options: str) -> list[str]:
-        command = [sys.executable, FAKE / "steps.py", *options]
-        return subprocess.check_output(command, env=environment, text=True).splitlines()
-
-    return run
-
-
-@pytest.mark.slow
-def test_no_step_of_training_or_evaluation_waits_for_a_gpu(run_on_fake_gpu):
-    """Every kernel, position scheme, precision and norm."""
-    *failed, count = run_on_fake_gpu()
-    assert int(count) == 90
-    assert failed == []
-
-
-@pytest.mark.slow
-def test_a_bf16_step_of_a_published_network_starts_few_operators_on_a_gpu(run_on_fake_gpu):
-    """Of enwik8_base, 1,153 with 72 GB before weights were cast together and masks shared."""
-    base, words = map(json.loads, run_on_fake_gpu("--count"))
-    assert (base["operators"] <= 760, base["gigabytes"] < 51) == (True, True), base
-    assert (words["operators"] <= 1220, words["gigabytes"] < 66.2) == (True, True), words
-
-
-@pytest.mark.parametrize("kernel", CUDA_KERNELS)
-def test_a_cuda_kernel_computes_as_sdpa_on_other_devices(make_net, kernel):
-    net, other = make_net(kernel=kernel), make_net(kernel="sdpa")
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_each_kernel_that_is_measured_computes_the_same_network(make_net, kernel):
+    net, other = make_net(), make_net(kernel="reference")
     other.load_state_dict(net.state_dict())
+    use_kernel(net, kernel)
     tokens_BL = torch.randint(11, (2, 5))
-    assert torch.equal(net(tokens_BL)[0], other(tokens_BL)[0])
-
-
-def test_sdpa_on_cuda_asks_neither_cudnn_nor_flash():
-    cuda = torch.backends.cuda
-    backends = (
-        cuda.cudnn_sdp_enabled, cuda.flash_sdp_enabled,
-        cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled,
-    )  # fmt: skip
-    before = [is_enabled() for is_enabled in backends]
-    with sdpa.correct_backends(torch.device("cuda")):
-        assert [is_enabled() for is_enabled in backends] == [False, False, True, True]
-    with sdpa.correct_backends(torch.device("cpu")):
-        assert [is_enabled() for is_enabled in backends] == before
+    torch.testing.assert_close(net(tokens_BL)[0], other(tokens_BL)[0])
+    assert all(layer.attention.attend is KERNELS[kernel] for layer in net.layers)
