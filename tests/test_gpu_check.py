@@ -1,8 +1,11 @@
 """The check of a GPU finds kernels that are wrong, and runs that do not resume exactly."""
 
 import math
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -111,6 +114,18 @@ BROKEN = {
 }
 
 
+# Packages that a machine with a GPU and Lightning may lack.
+COLLECT = """
+import sys
+lacking = "jsonargparse docstring_parser typeshed_client wandb optuna moto s3fs ray".split()
+sys.modules |= dict.fromkeys(lacking)
+import pytest
+import experiments.gpu.check, experiments.speed.contestants
+from txl_lightning import CorpusDataModule, LanguageModel
+sys.exit(pytest.main(["--collect-only", "-q", "-m", "gpu", *sys.argv[1:]]))
+"""
+
+
 def judge(attend, dtype=torch.float32, cases=correctness.SMALL):
     """Tell for each case, and with dropout, whether a kernel is found right."""
     found = correctness.kernel_differences(attend, dtype, "cpu", cases)
@@ -217,3 +232,15 @@ def test_lines_printed_by_libraries_are_no_findings(tmp_path, monkeypatch, capsy
     monkeypatch.setitem(check.SECONDS, "peak", (print_and_find, 9))
     check.run_here("peak", True, 9.0, tmp_path / "findings")
     assert (tmp_path / "findings").read_text() == '{"right": true}\n'
+
+
+@pytest.mark.slow
+def test_the_check_and_its_tests_need_no_package_of_the_command_line_or_of_dashboards(repository):
+    this = Path(__file__)
+    files = [path for path in this.parent.rglob("test_*.py") if path != this]
+    files = [str(path) for path in files if "pytest.mark.gpu" in path.read_text()]
+    words = [sys.executable, "-c", COLLECT, *files]
+    done = subprocess.run(words, cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with_tests = {line.split("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert {str(repository / name) for name in with_tests} == {*files}
