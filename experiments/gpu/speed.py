@@ -101,7 +101,7 @@ def measure_peers(smoke: bool, ends_at: float) -> Findings:
     from experiments.speed import contestants
     from experiments.speed.cases import Case
 
-    config, tgt_len, batch_size = load_published("enwik8_base", smoke)
+    config, tgt_len, batch_size, _ = load_published("enwik8_base", smoke)
     fields = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "dropout")
     sizes = {name: getattr(config, name) for name in fields}
     case = Case("enwik8_base", sizes, batch_size, tgt_len, config.mem_len, trains=True)
