@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -116,6 +117,18 @@ BROKEN = {
     "backward drops other weights": attend_with_another_mask_of_dropout_in_backward,
     "the last tile is not written": attend_without_the_last_tile,
 }
+
+
+# Packages that a machine with a GPU and Lightning may lack.
+COLLECT = """
+import sys
+lacking = "jsonargparse docstring_parser typeshed_client wandb optuna moto s3fs ray".split()
+sys.modules |= dict.fromkeys(lacking)
+import pytest
+import experiments.gpu.check, experiments.speed.contestants
+from txl_lightning import CorpusDataModule, LanguageModel
+sys.exit(pytest.main(["--collect-only", "-q", "-m", "gpu", *sys.argv[1:]]))
+"""
 
 
 def judge(attend, dtype=torch.float32, cases=correctness.SMALL):
@@ -265,3 +278,15 @@ def test_a_module_within_a_package_that_lacks_it_is_not_there():
     assert has("json.decoder")
     assert not has("json.nowhere")
     assert not has("nowhere.json")
+
+
+@pytest.mark.slow
+def test_the_check_and_its_tests_need_no_package_of_the_command_line_or_of_dashboards(repository):
+    this = Path(__file__)
+    files = [path for path in this.parent.rglob("test_*.py") if path != this]
+    files = [str(path) for path in files if "pytest.mark.gpu" in path.read_text()]
+    words = [sys.executable, "-c", COLLECT, *files]
+    done = subprocess.run(words, cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with_tests = {line.split("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert {str(repository / name) for name in with_tests} == {*files}

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
 from .. import errors
+from ..command_line import take_option
 from ..files import check_folder_writable, dump_yaml
 from ..imports import ALLOWED
 from ..model.contract import make_config
@@ -32,7 +33,6 @@ from .default_callbacks import make_callbacks
 from .lightning_parts import check_monitors, refuse_unusable
 from .options import RUNS, check_settings, find_net_class, load_configs, make_parser, parse
 from .own_text import adopt_recipe
-from .passes import let_passes_decide
 from .start import (
     Start,
     adopt_checkpoint,
@@ -45,6 +45,7 @@ from .start import (
 LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
 IMPORTABLE = ["txl_lightning", *(f"lightning.pytorch.{part}" for part in LIGHTNING_PARTS)]
 """Packages that a class_path of a config may name; nothing else is imported."""
+LIMITS = ("max_steps", "max_epochs")
 MAX_PROCESSES = 8  # largest number of processes per CPU core
 RUN_OPTIONS = {
     # Lightning's table says "DataLoader 0"; ours is printed at the end.
@@ -218,6 +219,26 @@ def set_up_libraries() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     errors.silence_warnings()
     Console.on_broken_pipe = raise_again
+
+
+def let_passes_decide(words: list[str], configs: Iterable[Any]) -> list[str]:
+    """Return words of a command line in which max_epochs, if given later than max_steps, replaces
+    it: in a config after another one, or after all configs. -1 asks for no passes."""
+    places = [get_trainer_settings(config) for config in configs]
+    options = {name: take_option(words, f"--trainer.{name}")[0] for name in LIMITS}
+    places.append({name: options[name][-1] for name in LIMITS if options[name]})
+    for given in reversed(places):
+        if "max_steps" in given:
+            return words
+        if "max_epochs" in given:
+            has_passes = str(given["max_epochs"]) != "-1"
+            return [*words, "--trainer.max_steps=-1"] if has_passes else words
+    return words
+
+
+def get_trainer_settings(config: Any) -> dict[str, Any]:
+    trainer = config.get("trainer") if isinstance(config, dict) else None
+    return trainer if isinstance(trainer, dict) else {}
 
 
 def set_folder(command: str, settings: Namespace, start: Start) -> None:

@@ -5,20 +5,18 @@ limit_train_batches, overfit_batches or fast_dev_run has an epoch a number of se
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from argparse import Namespace  # jsonargparse's is one; training in Python needs no jsonargparse
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 from ..checkpoints.saving import KEY
-from ..command_line import take_option
 from ..data.stream import TrainingLoader
 from ..errors import invalid, require
 
-LIMITS = ("max_steps", "max_epochs")
 BY_EPOCH = {
     "min_epochs": "null; trainer.min_steps counts steps",
     "check_val_every_n_epoch": "null; trainer.val_check_interval counts segments",
@@ -129,26 +127,6 @@ def count_steps(trainer: Trainer) -> int:
     return int(trainer.estimated_stepping_batches)
 
 
-def let_passes_decide(words: list[str], configs: Iterable[Any]) -> list[str]:
-    """Return words of a command line in which max_epochs, if given later than max_steps, replaces
-    it: in a config after another one, or after all configs. -1 asks for no passes."""
-    places = [get_trainer_settings(config) for config in configs]
-    options = {name: take_option(words, f"--trainer.{name}")[0] for name in LIMITS}
-    places.append({name: options[name][-1] for name in LIMITS if options[name]})
-    for given in reversed(places):
-        if "max_steps" in given:
-            return words
-        if "max_epochs" in given:
-            has_passes = str(given["max_epochs"]) != "-1"
-            return [*words, "--trainer.max_steps=-1"] if has_passes else words
-    return words
-
-
-def get_trainer_settings(config: Any) -> dict[str, Any]:
-    trainer = config.get("trainer") if isinstance(config, dict) else None
-    return trainer if isinstance(trainer, dict) else {}
-
-
 def check_least_steps(least: int | None, steps: int) -> None:
     is_possible = least is None or steps < 0 or least <= steps
     require(is_possible, "trainer.min_steps", least, f"at most trainer.max_steps ({steps})")
@@ -188,6 +166,6 @@ def goes_by_epochs(name: str, value: Any) -> bool:
 def list_callbacks(callbacks: Any) -> Iterator[dict[str, Any]]:
     """Yield the arguments of each callback."""
     for each in callbacks if isinstance(callbacks, list) else [callbacks]:
-        arguments = each.get("init_args") if isinstance(each, Namespace) else None
+        arguments = getattr(each, "init_args", None)
         if isinstance(arguments, Namespace):
             yield vars(arguments)
