@@ -175,7 +175,9 @@ def run_call(call: str, smoke: bool, limit: float, files: Files) -> dict[str, An
     result = describe_machine() | {"call": call, "smoke": smoke, "parts": {}}
     files.findings.unlink(missing_ok=True)
     files.log.unlink(missing_ok=True)
-    for name, planned in CALLS[call].items():
+    names = CALLS.get(call) or call.split(",")
+    for name in names:
+        planned = CALLS["all"][name]
         remaining = limit - (time.monotonic() - began)
         # A CPU may be busy, and has no machine time to save.
         seconds = remaining if smoke else min(planned.seconds, remaining)
@@ -219,7 +221,7 @@ def judge(result: dict[str, Any]) -> str:
 def main() -> None:
     """Run the parts of a call, or one of them, as the first process asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("call", nargs="?", choices=CALLS, default="all", help="which parts")
+    parser.add_argument("call", nargs="?", default="all", help="first, second, all, or PART,PART")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, on a CPU too")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for all parts")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder")
@@ -234,7 +236,8 @@ def main() -> None:
     # `timeout` and schedulers stop a command so: the part that runs is stopped, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_CODES["incomplete"]))
     card = describe_machine()["card"].replace(" ", "_")
-    files = Files.make(args.results, f"{card}-{args.call}{'-smoke' * args.smoke}")
+    call = args.call if args.call in CALLS else "parts"
+    files = Files.make(args.results, f"{card}-{call}{'-smoke' * args.smoke}")
     result = run_call(args.call, args.smoke, args.limit, files)
     print(f"{files.result}: {judge(result)}")
     sys.exit(EXIT_CODES[judge(result)])

@@ -20,6 +20,7 @@ from experiments.gpu.candidates import use_kernel
 from experiments.gpu.parts import DEVICE, NO_TIME, ROOT, Findings, try_to
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.model import make_reader
+from txl_lightning.model.precision import call_with_weights_in
 
 PUBLISHED = {
     "paper/enwik8_base": {}, "paper/wt103_base": {}, "paper/enwik8_large": {},
@@ -171,8 +172,10 @@ def time_ours(training: Training, kernel: str, seconds: float) -> dict[str, Any]
     while True:
         with suppress(torch.OutOfMemoryError):
             rate = time_steps(make_step(training, kernel), training, seconds)
-            flops = rate["tokens_per_second"] * training.config.flops_per_token(training.tgt_len)
-            return rate | {"flops_per_second": flops}
+            # None with an adaptive softmax.
+            flops = training.config.flops_per_token(training.tgt_len)
+            per_second = {"flops_per_second": rate["tokens_per_second"] * flops} if flops else {}
+            return rate | per_second
         if training.batch_size == 1:
             raise MemoryError("one row does not fit into the memory of this GPU")
         training = training._replace(batch_size=-(-training.batch_size // 2))
@@ -187,9 +190,13 @@ def make_network(training: Training, kernel: str = "sdpa") -> TransformerXL:
     return net
 
 
-def make_step(training: Training, kernel: str = "sdpa") -> Callable[[], Tensor]:
+def make_step(
+    training: Training, kernel: str = "sdpa", compiles: bool = False
+) -> Callable[[], Tensor]:
     """Return a function that takes a training step under bf16 autocast, and returns the loss."""
     net, memory = make_network(training, kernel).train(), None
+    if compiles:
+        net.call_layer = torch.compile(call_with_weights_in)
     # As in training with LanguageModel: an adaptive softmax reads targets on the host.
     device = "cpu" if net.head.reads_targets else DEVICE
 
@@ -263,30 +270,51 @@ def time_steps(step: Callable[[], Tensor], training: Training, seconds: float) -
 
 def profile_steps(smoke: bool, ends_at: float) -> Findings:
     """List what ten steps start on the device, by the time that it takes, for two networks."""
-    activity = ProfilerActivity.CUDA if DEVICE == "cuda" else ProfilerActivity.CPU
-    count = 10
     for name in list(PUBLISHED)[:2]:
-        step = make_step(load_published(name, smoke))
-        for _ in range(3):
+        for compiles in (False,) if smoke else (False, True):
+            about = {"config": name, "compiled": compiles}
+            if time.monotonic() > ends_at:
+                yield about | NO_TIME
+            else:
+                step = make_step(load_published(name, smoke), compiles=compiles)
+                yield about | try_to(profile_step, step) | try_to(list_host_operators, step)
+
+
+def profile_step(step: Callable[[], Tensor], count: int = 10) -> dict[str, Any]:
+    """Return how long the device is busy, and the kernels that take most of it."""
+    for _ in range(3):
+        step()
+    activity = ProfilerActivity.CUDA if DEVICE == "cuda" else ProfilerActivity.CPU
+    with profile(activities=[activity]) as profiler:
+        seconds = seconds_of(lambda: [step() for _ in range(count)])
+    times: dict[str, list[float]] = {}
+    for event in profiler.events():
+        if DEVICE in str(event.device_type).lower():
+            times.setdefault(event.name, []).append(event.time_range.elapsed_us())
+    busy = sum(map(sum, times.values())) / 1e6
+    slowest = sorted(times, key=lambda kernel: -sum(times[kernel]))[:25]
+    return {
+        "kernels_per_step": sum(map(len, times.values())) / count,
+        "busy_share": busy / seconds,
+        "busy_seconds_per_step": busy / count,
+        "kernel, calls per step, us per step": [
+            [kernel[:120], len(times[kernel]) / count, round(sum(times[kernel]) / count)]
+            for kernel in slowest
+        ],
+    }
+
+
+def list_host_operators(step: Callable[[], Tensor], count: int = 3) -> dict[str, Any]:
+    """Return the operators in which the host spends most time; the profiler itself takes some."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(count):
             step()
-        with profile(activities=[activity]) as profiler:
-            seconds = seconds_of(lambda step=step: [step() for _ in range(count)])
-        times: dict[str, list[float]] = {}
-        for event in profiler.events():
-            if DEVICE in str(event.device_type).lower():
-                times.setdefault(event.name, []).append(event.time_range.elapsed_us())
-        busy = sum(map(sum, times.values())) / 1e6
-        slowest = sorted(times, key=lambda kernel: -sum(times[kernel]))[:25]
-        yield {
-            "config": name,
-            "kernels_per_step": sum(map(len, times.values())) / count,
-            "busy_share": busy / seconds,
-            "busy_seconds_per_step": busy / count,
-            "slowest": [
-                [kernel[:120], len(times[kernel]) / count, round(sum(times[kernel]) / count)]
-                for kernel in slowest
-            ],
-        }
+    slowest = sorted(profiler.key_averages(), key=lambda each: -each.self_cpu_time_total)[:25]
+    rows = [
+        [each.key[:60], each.count / count, round(each.self_cpu_time_total / count)]
+        for each in slowest
+    ]
+    return {"operator, calls per step, us of the host per step": rows}
 
 
 @torch.inference_mode()
