@@ -51,6 +51,8 @@ MEMBERS = {
     "strategy._data_parallel_size": "training/fsdp",
     "trial._trial_id": "sweeps/engine sweeps/runner",
     "module._apply": "training/segments",
+    "module._modules": "model/precision",
+    "module._parameters": "model/precision",
     "fused_optimizer._step_supports_amp_scaling": "training/optimizers",
     "torch._foreach_add_": "training/lamb training/muon",
     "torch._foreach_addcmul_": "training/lamb",
