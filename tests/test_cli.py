@@ -263,7 +263,6 @@ MISTAKES = [
     ("prepare --vocab=bytes", 2, "arguments are required: name"),
     ("prepare a.txt --subwords.n_token=9", 2, "subwords.n_token: invalid 9"),
     ("sweep few.txt", 2, "few.txt: file: invalid aaa"),
-    ("speed bomb.yaml", 2, "bomb.yaml is not a config with model.net: aliases"),
     ("sweep bomb.yaml", 2, "bomb.yaml: aliases and more than 100 levels"),
     ("generate --ckpt_path='\x1b]0;a\x07\n'", 2, r"ckpt_path: \x1b]0;a\x07 : no such file"),
     ("prepare enwik9", 3, "name: invalid enwik9; expected a file"),
@@ -403,7 +402,7 @@ def test_url_as_a_folder_of_a_run_is_refused_with_what_to_use(refused, small, ke
     "words",
     [
         *(f"{name} {URL}" for name in ("validate", "predict", "evaluate", "generate", "inspect")),
-        *(f"{name} {URL}" for name in ("recl", "speed", "runs", "compare")),
+        *(f"{name} {URL}" for name in ("recl", "runs", "compare")),
         f"convert {URL} --out=x",
         *(f"evaluate RUN --{option}={URL}" for option in ("out", "per_token")),
         *(f"generate RUN --{option}={URL}" for option in ("state_file", "out_ids")),

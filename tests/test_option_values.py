@@ -145,7 +145,7 @@ def test_a_whole_number_may_be_written_as_a_float(parse_words, parse_fit, tmp_pa
     assert parse_fit("--model.net.cutoffs=[1e2, 200.0]").model.net.cutoffs == (100, 200)
     found = settings.trainer.max_steps, settings.data.batch_size, settings.data.tgt_len
     assert (found, [*map(type, found)]) == ((1000, 4, 10), [int] * 3)
-    assert parse_words("speed", "x", "--lengths", "1e2", "3.0")["lengths"] == [100, 3]
+    assert parse_words("inspect", "x", "--mem_lens", "1e2", "3.0")["mem_lens"] == [100, 3]
 
 
 @pytest.mark.parametrize(

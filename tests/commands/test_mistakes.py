@@ -53,8 +53,6 @@ MISTAKES = [
     ("inspect --split=dev", 2, "split: invalid dev; expected one of train, val"),
     # Longer than the text.
     (f"inspect --mem_lens={HUGE}", 3, "the text that is read has 300 tokens; batch_size 8"),
-    ("speed --positions=0", 2, "positions: invalid 0"),
-    ("speed --lengths=0", 2, "lengths: invalid [0]; expected at least 1 each"),
 ]
 
 
@@ -142,8 +140,6 @@ def test_a_file_that_may_not_be_read_is_no_unwritable_one(txl, checkpoint, words
         ("generate there", "mem_len, num_samples, num_beams, or the length of the"),
         (f"generate there --mem_len=5 --num_samples={HUGE}", "mem_len, num_samples"),
         ("recl there --path=letters.txt --reading=trained", "max_context"),
-        (f"speed there --lengths={HUGE}", "lengths, tgt_len, batches, or the sizes"),
-        (f"speed there --lengths={10**30}", "lengths, tgt_len, batches, or the sizes"),
     ],
 )
 def test_failed_allocation_is_exit_code_7_and_names_what_to_lower(
@@ -163,7 +159,7 @@ def test_huge_mem_len_allocates_no_more_than_the_text_needs(txl, checkpoint):
         assert code == 0, output.err
 
 
-@pytest.mark.parametrize("command", ["test", "evaluate", "generate", "recl", "inspect", "speed"])
+@pytest.mark.parametrize("command", ["test", "evaluate", "generate", "recl", "inspect"])
 def test_folder_without_a_checkpoint_is_exit_code_4(refused, tmp_path, command):
     (tmp_path / "empty").mkdir()
     code, line = refused(command, "empty")
@@ -189,11 +185,10 @@ def test_results_are_written_beside_the_checkpoint(txl, run_folder, tmp_path):
     few = {
         "inspect": ["--tokens=99", "--batch_size=1", "--mem_lens=4"],
         "recl": ["--step=4", "--max_context=8", "--positions=2"],
-        "speed": ["--lengths=4", "--segments=1", "--positions=1", "--batches=1", "--tokens=2"],
         "predict": [],
     }
     for command, options in few.items():
         assert txl(command, "run", *options)[0] == 0
-    names = {"inspect/memory.csv", "recl/recl.csv", "speed/latency.csv", "nats.npy"}
+    names = {"inspect/memory.csv", "recl/recl.csv", "nats.npy"}
     assert all((tmp_path / "run" / name).is_file() for name in names)
     assert {*tmp_path.iterdir()} == before

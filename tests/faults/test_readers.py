@@ -24,8 +24,8 @@ from txl_lightning.generation import Sampling, decode_steps, start_decoding
 from txl_lightning.generation.state import load_state, save_state
 from txl_lightning.runs.logger import RunLogger
 from txl_lightning.runs.metrics_table import read_metrics
-from txl_lightning.sweeps import engine
-from txl_lightning.sweeps.trial_results import read_metric
+from txl_lightning.sweeps.search import load_sweep_file, open_study, suggest_parameters
+from txl_lightning.sweeps.trials import read_metric
 
 pytestmark = pytest.mark.faults
 
@@ -201,14 +201,13 @@ SWEEP = {
 def make_sweep(folder, **_):
     path = folder / "sweep.yaml"
     path.write_text(yaml.safe_dump(SWEEP))
-    return Target(path, lambda: engine.load_sweep_file(str(path)))
+    return Target(path, lambda: load_sweep_file(str(path)))
 
 
 def make_journal(folder, **_):
     def read():
-        sweep = engine.open_sweep(SWEEP, folder, 1)
-        trial = sweep.ask_trial()
-        return sweep.suggest_parameters(trial)
+        study = open_study(SWEEP, folder, 1)
+        return suggest_parameters(study, study.ask(), SWEEP)
 
     read()
     return Target(folder / "journal.log", read)

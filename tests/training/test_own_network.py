@@ -237,7 +237,7 @@ def own_run(accepted, settings, own_package):
 def test_checkpoint_is_refused_by_the_name_of_its_class(txl, refused, own_run, own_package):
     hint = f"{REFUSED} (it was trained with my_package 1.5)"
     sys.modules.pop("my_package")
-    commands = ["test", "evaluate", "generate", "recl", "inspect", "speed", "convert --out=o"]
+    commands = ["test", "evaluate", "generate", "recl", "inspect", "convert --out=o"]
     commands += ["score --candidates=some.tsv", "export"]
     for command, *words in map(str.split, commands):
         code, line = refused(command, own_run, *words)

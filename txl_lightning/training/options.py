@@ -96,8 +96,8 @@ class CheckpointConfig:
     every_n_steps: int | None = None
     """Number of steps between writes."""
     mirror: str | None = None
-    """URL (s3://, gs://, file://) to which a run is copied in the background after each write; with
-    resume, it is fetched from there if it is not on this machine."""
+    """URL (s3://, gs://, file://) to which a run is copied after each write; with resume, it is
+    fetched from there if it is not on this machine."""
 
     def __post_init__(self) -> None:
         convert_fields(self)

@@ -110,7 +110,8 @@ class LastCheckpoint(Checkpoint):
         problem = find_write_problem(folder / CHECKPOINTS)
         if problem is None and self.mirror_url and not trainer.fast_dev_run:
             try:
-                self.mirror = Mirror(self.mirror_url, folder)
+                self.mirror = Mirror(self.mirror_url)
+                self.mirror.claim(folder)
             except ValueError as error:
                 return str(error)
         return problem
@@ -189,12 +190,12 @@ class LastCheckpoint(Checkpoint):
     def on_train_end(self, trainer: Trainer, *_: Any) -> None:
         if self.saved_step != trainer.global_step:
             self.save(trainer)
-        self.finish_mirror()
+        self.copy_run()
         self.handlers.close()
 
     def on_exception(self, trainer: Trainer, _: LanguageModel, exception: BaseException) -> None:
         """Write crash-N.ckpt; Lightning's OnExceptionCheckpoint would wait for the other ranks."""
-        self.finish_mirror()
+        self.copy_run()
         self.handlers.close()
         is_expected = isinstance(exception, SystemExit) or hasattr(exception, "exit_code")
         # Sharded weights can be gathered only by all ranks together.
@@ -226,12 +227,11 @@ class LastCheckpoint(Checkpoint):
         if not trainer.fast_dev_run:
             trainer.save_checkpoint(self.path)
             self.saved_step = trainer.global_step
-            if self.mirror:
-                self.mirror.submit()
+            self.copy_run()
 
-    def finish_mirror(self) -> None:
+    def copy_run(self) -> None:
         if self.mirror and self.saved_step >= 0:
-            self.mirror.finish()
+            self.mirror.copy(self.path.parents[1])
 
     def stop(self, trainer: Trainer, exit_code: int) -> None:
         """Exit after a signal to stop, and on SLURM, which queues the job again, after any."""
@@ -240,7 +240,7 @@ class LastCheckpoint(Checkpoint):
             saved = f"saved after step {trainer.global_step}: {self.path}"
             print_message(f"{saved}; --resume auto continues")
             if is_requeued:
-                self.finish_mirror()
+                self.copy_run()
                 requeue_job()
         if exit_code or is_requeued:
             raise SystemExit(0 if is_child() else exit_code or EXIT[signal.SIGTERM])
