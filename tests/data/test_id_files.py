@@ -29,12 +29,6 @@ def save_flat(folder: Path) -> None:
     np.save(folder / "starts.npy", STARTS)
 
 
-def save_litgpt(folder: Path) -> None:
-    header = b"LITPKDS" + struct.pack("<QBQ", 1, 4, len(IDS))
-    (folder / "a.bin").write_bytes(header + IDS.astype("<i4").tobytes())
-    np.save(folder / "starts.npy", STARTS)
-
-
 def save_megatron(folder: Path) -> None:
     """Two sequences in each document but the last."""
     IDS.astype("<i4").tofile(folder / "a.bin")
@@ -54,7 +48,6 @@ def save_datatrove(folder: Path, kind: str = "<u2") -> None:
 FORMATS = {
     "npy": (save_npy, "a.npy", {"starts": "starts.npy"}),
     "flat": (save_flat, "a.bin", {"starts": "starts.npy"}),
-    "litgpt": (save_litgpt, "a.bin", {"starts": "starts.npy"}),
     "megatron": (save_megatron, "a.bin", {}),
     "datatrove": (save_datatrove, "a.ds", {}),
     "datatrove of 4 bytes": (lambda folder: save_datatrove(folder, "<u4"), "a.ds", {}),
@@ -167,7 +160,6 @@ def test_the_manifest_of_another_program_makes_no_store(write_files):
         ("npy", "a.npy", [{}], "a.npy: damaged, or not a .npy"),
         ("npy", "a.npy", [*range(-1, 1999)], "a.npy: invalid id -1; expected ids from 0"),
         ("flat", "starts.npy", [5, 3], "starts.npy: invalid starts of documents"),
-        ("litgpt", "a.bin", lambda raw: raw[:-1], "a.bin: truncated: 8,023 bytes; expected 8,02"),
         ("megatron", "a.idx", lambda raw: raw[:-16] + bytes(8) + raw[-8:], "a.bin: invalid starts"),
         ("megatron", "a.idx", lambda raw: raw[:17] + b"\6" + raw[18:], "Megatron with whole numb"),
         ("datatrove", "a.ds.index", lambda raw: raw[8:16] + raw, "a.ds: invalid starts of docum"),

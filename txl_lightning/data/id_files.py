@@ -24,8 +24,6 @@ from .vocab.base import Piece
 IdType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
 IDS = "ids"  # name of the vocabulary of ids without text
 AT_ONCE = 1 << 20  # ids that are read at a time
-# Of files that litgpt packs; its train.bin is flat.
-LITGPT, LITGPT_TYPES = b"LITPKDS", {b"\x04": "int32", b"\x05": "int64", b"\x08": "uint16"}
 MEGATRON = b"MMIDIDX\x00\x00"
 MEGATRON_TYPES = {1: "uint8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
@@ -191,11 +189,7 @@ def open_ids(path: Path, starts: Path | None, options: IdOptions) -> IdSlice:
     elif index.is_file():
         dtype, n_id, positions = load_megatron_index(index)
     else:
-        with path.open("rb") as file:
-            header = file.read(24)
-        is_packed = header.startswith(LITGPT)
-        name = LITGPT_TYPES.get(header[15:16]) if is_packed else options.dtype
-        dtype, first = np.dtype(name or "uint16"), len(header) * is_packed
+        dtype = np.dtype(options.dtype or "uint16")
     expected = n_byte - (n_byte - first) % dtype.itemsize if n_id is None else n_id * dtype.itemsize
     if n_byte != expected:
         raise DataError(f"{path}: truncated: {n_byte:,} bytes; expected {expected:,} of {dtype}")
