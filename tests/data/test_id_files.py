@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning.data import id_files, units
+from txl_lightning.data import id_files
 from txl_lightning.data.settings import DataConfig, find_kind
 from txl_lightning.errors import DataError
 
@@ -70,15 +70,13 @@ def test_ids_of_each_format_are_read_with_their_documents(open_ids, tmp_path, mo
     save, file, options = FORMATS[name]
     save(tmp_path)
     store = open_ids(file, **options)
-    monkeypatch.setattr(units, "PART", 200)
     monkeypatch.setattr(id_files, "AT_ONCE", 64)
     shutil.rmtree("data")
     for each in (store, open_ids(file, **options)):
         text = each.text("train")
-        np.testing.assert_array_equal(text.whole, IDS)
+        np.testing.assert_array_equal(text.ids, IDS)
         assert text.starts.tolist() == STARTS
         assert each.fingerprint == store.fingerprint
-    assert len(text.parts) > 9
     assert (store.vocab.n_token, store.bytes_per_token("train")) == (1 + IDS.max(), None)
 
 
@@ -87,7 +85,6 @@ def test_documents_end_with_the_separator(open_ids, tmp_path, monkeypatch):
     expected = [0, *(np.flatnonzero(IDS[:-1] == 9) + 1)]
     for size in (1 << 20, 16):
         monkeypatch.setattr(id_files, "AT_ONCE", size)
-        monkeypatch.setattr(units, "PART", 2 * size)
         shutil.rmtree("data", ignore_errors=True)
         assert open_ids("a.bin", separator=9).text("train").starts.tolist() == expected
 
@@ -135,14 +132,14 @@ def test_a_folder_is_read_as_ids_where_no_text_lies_beside_them_or_they_name_spl
 ):
     files = dict.fromkeys(names.split(), b"12")
     if "manifest.json" in files:
-        files["manifest.json"] = b'{"vocab_checksum": "1"}'
+        files["manifest.json"] = b'{"n_document": {}}'
     assert find_kind(write_files(files)) == kind
 
 
 def test_the_manifest_of_another_program_makes_no_store(write_files):
     folder = write_files({"a.txt": b"12", "manifest.json": b'{"name": "a web app"}'})
     assert find_kind(folder) == "path"
-    (folder / "manifest.json").write_bytes(b'{"vocab_checksum": "1')
+    (folder / "manifest.json").write_bytes(b'{"n_document": {')
     assert find_kind(folder) == "store"
 
 
