@@ -1,15 +1,20 @@
 """A text to score, with the number of bytes of its tokens."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy import ndarray
 
-from .store import Store
-from .tasks import TaskStore
 from .tokens import Tokens
-from .vocab.base import Vocabulary
+
+if TYPE_CHECKING:
+    from .store import Store
+    from .tasks import TaskStore
+    from .vocab import Vocabulary
 
 AT_ONCE = 1 << 20  # tokens that are read at once
 
@@ -26,7 +31,7 @@ class EvalText:
     bytes_per_token: float | None  # mean over the whole text; None if tokens have no bytes
 
     @staticmethod
-    def from_store(name: str, store: Store | TaskStore, split: str) -> "EvalText":
+    def from_store(name: str, store: Store | TaskStore, split: str) -> EvalText:
         size = store.bytes_per_token(split)
         return EvalText(name, split, store.fingerprint, store.text(split), store.vocab, size)
 

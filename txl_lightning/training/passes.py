@@ -13,10 +13,10 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
-from ..checkpoints.saving import KEY
 from ..command_line import take_option
 from ..data.stream import TrainingLoader
 from ..errors import invalid, require
+from ..runs.folder import KEY
 
 LIMITS = ("max_steps", "max_epochs")
 BY_EPOCH = {
