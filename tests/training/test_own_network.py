@@ -238,7 +238,7 @@ def test_checkpoint_is_refused_by_the_name_of_its_class(txl, refused, own_run, o
     hint = f"{REFUSED} (it was trained with my_package 1.5)"
     sys.modules.pop("my_package")
     commands = ["test", "evaluate", "generate", "recl", "inspect", "convert --out=o"]
-    commands += ["score --candidates=some.tsv", "export"]
+    commands += ["score --candidates=some.jsonl", "export"]
     for command, *words in map(str.split, commands):
         code, line = refused(command, own_run, *words)
         assert (code, "best.ckpt: class_path: " in line, hint in line) == (4, True, True), line
@@ -319,8 +319,8 @@ def test_optional_parts_are_refused_by_the_commands(refused, own_run):
 
 
 def test_candidates_are_scored_as_continuations_of_the_text(accepted, own_run):
-    Path("some.tsv").write_text("id\ttext\n1\tto be\n1\tnot\n2\tthat is\n")
-    words = ("score", own_run, ALLOW, "--candidates=some.tsv", "--context=or ", "--batch_size=1")
+    Path("some.jsonl").write_text('{"candidates": ["to be", "not"]}\n{"candidates": ["that is"]}\n')
+    words = ("score", own_run, ALLOW, "--candidates=some.jsonl", "--context=or ", "--batch_size=1")
     output = accepted(*words)
     first, second = map(json.loads, output.out.splitlines())
     imports.allow_imports(["my_package"])

@@ -2,10 +2,9 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
-from itertools import groupby, starmap
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +97,14 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
 
     Args:
         ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
-        candidates: File of lists. In a .jsonl file, each line is a list: candidates and, if wanted,
-            id, context, reference and scores. A .tsv file has a header and a line for each
-            candidate: id (of its list), text and, if wanted, context, reference and score.
+        candidates: File of lists (.jsonl). Each line is a list: candidates and, if wanted, id,
+            context, reference and scores.
         **options: As in ScoreOptions.
     """
     if candidates is None:
-        raise ValueError("--candidates is missing; expected a .tsv or .jsonl file")
+        raise ValueError("--candidates is missing; expected a .jsonl file")
     settings, path = ScoreOptions(**options), Path(candidates)
-    require(path.suffix in READERS, "candidates", candidates, "a .tsv or .jsonl file")
+    require(path.suffix == ".jsonl", "candidates", candidates, "a .jsonl file")
     checkpoint, model, vocab = load_model(ckpt_path, settings.device, settings.weights)
     if settings.end is None:
         settings = replace(settings, end=find_end(vocab))
@@ -121,7 +119,7 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
         state = start_scoring(model, ids_L, settings.mem_len)
     # Read once, although each list may start from it.
     start = state = score_candidates(model, state, [])[1]
-    for line, each in READERS[path.suffix](path):
+    for line, each in read_jsonl(path):
         with prefix_errors(f"{path}, line {line}", ": "):
             before = state if settings.carry else start
             record, state = score_list(model, vocab, before, each, settings)
@@ -205,55 +203,12 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, CandidateList]]:
             json.dumps(content, ensure_ascii=False).encode()
             require_shape("list", content, dict)
             known = [field.name for field in fields(CandidateList)]
-            check_names("key", content, known, "candidates")
+            for name in content.keys() - known:
+                raise ValueError(suggest_key(name, known))
+            if "candidates" not in content:
+                raise ValueError("candidates: missing; expected a key candidates")
             each = CandidateList(**content)
         yield number, each
-
-
-def read_tsv(path: Path) -> Iterator[tuple[int, CandidateList]]:
-    """Yield the number of each list's first line, and the list."""
-    lines = read_lines(path)
-    number, header = next(lines, (1, ""))
-    names = header.split("\t") if header else []
-    with explain_line(path, number):
-        check_names("column", names, ["id", "text", "context", "reference", "score"], "id", "text")
-
-    def split(number: int, line: str) -> tuple[int, dict[str, Any]]:
-        with explain_line(path, number):
-            cells = line.split("\t")
-            require(len(cells) == len(names), "columns", len(cells), f"{len(names)}, as the header")
-            row: dict[str, Any] = dict(zip(names, cells, strict=True))
-            if "score" in row:
-                with suppress(ValueError):
-                    row["score"] = float(row["score"])
-                require(isinstance(row["score"], float), "score", row["score"], "a number")
-            return number, row
-
-    seen: set[str] = set()
-    for index, group in groupby(starmap(split, lines), key=lambda each: each[1]["id"]):
-        numbers, rows = zip(*group, strict=True)
-        with explain_line(path, numbers[0]):
-            require(index not in seen, "id", index, "a list's lines one after the other")
-        seen.add(index)
-        yield numbers[0], join_rows(path, numbers, rows)
-
-
-def join_rows(path: Path, numbers: Sequence[int], rows: Sequence[dict[str, Any]]) -> CandidateList:
-    """Return the list in rows of a table; the first has the context and the reference."""
-    about = {name: rows[0][name] for name in ("context", "reference") if rows[0].get(name)}
-    expected = f"nothing, or that of the list's first line, {numbers[0]}"
-    for number, row in zip(numbers, rows, strict=True):
-        with explain_line(path, number):
-            for name in ("context", "reference"):
-                value = row.get(name, "")
-                require(value in ("", about.get(name)), name, value, expected)
-    texts, scores = ([row.get(name) for row in rows] for name in ("text", "score"))
-    with explain_line(path, numbers[0]):
-        scored = {"scores": scores} if "score" in rows[0] else {}
-        return CandidateList(texts, rows[0]["id"], **about, **scored)
-
-
-READERS = {".jsonl": read_jsonl, ".tsv": read_tsv}
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -261,19 +216,10 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
             with explain_line(path, number):
-                # Excel begins a file with a byte order mark.
+                # Some programs begin a file with a byte order mark.
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             if line.strip():
                 yield number, line
-
-
-def check_names(kind: str, names: Iterable[str], known: Sequence[str], *needed: str) -> None:
-    for name in names:
-        if name not in known:
-            raise ValueError(suggest_key(name, known))
-    for name in needed:
-        if name not in names:
-            raise ValueError(f"{name}: missing; expected a {kind} {name}")
 
 
 @contextmanager

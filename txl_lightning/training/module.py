@@ -5,7 +5,7 @@ B rows   L segment
 
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule
@@ -14,7 +14,6 @@ from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
-from ..data.datamodule import CorpusDataModule
 from ..data.stream import IGNORED, Segment
 from ..errors import prefix_errors, require
 from ..evaluation.scoring import readings, score_answers, score_segment
@@ -35,6 +34,9 @@ from .segments import (
     recompute_layers,
     segment_loss,
 )
+
+if TYPE_CHECKING:
+    from ..data.datamodule import CorpusDataModule
 
 
 class LanguageModel(LightningModule):
@@ -230,7 +232,7 @@ class LanguageModel(LightningModule):
         trainer.precision_plugin.convert_module(self)
         # Before the weights are loaded: with another vocabulary, ids have another meaning. Removed,
         # because Lightning would load it again, and warn again.
-        if self.corpus is not None and (state := checkpoint.pop(CorpusDataModule.__qualname__, {})):
+        if self.corpus is not None and (state := checkpoint.pop("CorpusDataModule", {})):
             self.corpus.load_state_dict(state)
 
     def get_metric(self, name: str, metric_type: type[Metric], *args: Any) -> Metric:
@@ -294,7 +296,10 @@ class LanguageModel(LightningModule):
         return self.corpus.vocab.unit if self.corpus else "token"
 
     @property
-    def corpus(self) -> CorpusDataModule | None:
+    def corpus(self) -> "CorpusDataModule | None":
         """The CorpusDataModule; None with loaders of another kind."""
+        # Here, because a model with other loaders needs nothing of it.
+        from ..data.datamodule import CorpusDataModule
+
         data = self.trainer.datamodule
         return data if isinstance(data, CorpusDataModule) else None

@@ -13,9 +13,9 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
-from ..checkpoints.saving import KEY
 from ..data.stream import TrainingLoader
 from ..errors import invalid, require
+from ..runs.folder import KEY
 
 BY_EPOCH = {
     "min_epochs": "null; trainer.min_steps counts steps",

@@ -33,10 +33,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from ...checkpoints import LoadedCheckpoint, load_checkpoint, saving
 from ...checkpoints.mirror import Mirror
-from ...checkpoints.saving import KEY
 from ...errors import StorageError
 from ...files import find_write_problem
-from ...runs.folder import BEST, CHECKPOINTS, LAST, run_folder
+from ...runs.folder import BEST, CHECKPOINTS, FORMAT, KEY, LAST, run_folder
 from ...runs.logger import RunLogger
 from ...signals import EXIT, PendingSignals, handle_signals, is_child, print_message
 from . import LanguageModel
@@ -63,7 +62,7 @@ class AtomicCheckpointIO(CheckpointIO):
             "exact": state.get("exact", False),
             "world_size": state.get("world_size", 1),
             "text": checkpoint.get("CorpusDataModule", {}).get("fingerprint"),
-            "format": saving.FORMAT,
+            "format": FORMAT,
             "versions": saving.installed_versions(),
         }
         saving.save_checkpoint(checkpoint, Path(path), entry)

@@ -18,12 +18,12 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from ...checkpoints.saving import FORMAT, KEY
 from ...data.stream import Segment, TrainingLoader
 from ...errors import CheckpointError, NonFiniteError
 from ...imports import find_version, is_class_path
 from ...model.contract import join_rows
 from ...model.parts import is_onednn_faster
+from ...runs.folder import FORMAT, KEY
 from ...runs.logger import RunLogger
 from ..ranks import gather_shards, local_part
 from . import LanguageModel
