@@ -24,14 +24,17 @@ from txl_lightning.training import fsdp  # noqa: F401 (it registers its strategy
 WAYS = {
     "bf16-mixed": {"precision": "bf16-mixed"},
     "compile": {"precision": "bf16-mixed", "compile": True},
+    "cuda_graph": {"precision": "bf16-mixed", "cuda_graph": True},
+    "compile, cuda_graph": {"precision": "bf16-mixed", "compile": True, "cuda_graph": True},
     "16-mixed": {"precision": "16-mixed"},
     "32-true": {"precision": "32-true"},
     "fsdp2": {"precision": "bf16-mixed", "strategy": "fsdp2"},
 }
 """Settings with which a user may train."""
-RUNS = [("paper/enwik8_base", name) for name in ("bf16-mixed", "compile", "16-mixed")]
-RUNS += [("paper/wt103_base", name) for name in ("bf16-mixed", "compile")]
-RUNS += [("paper/enwik8_base", name) for name in ("32-true", "fsdp2")]
+FAST = ("bf16-mixed", "compile", "cuda_graph", "compile, cuda_graph")
+RUNS = [("paper/enwik8_base", name) for name in FAST]
+RUNS += [("paper/wt103_base", name) for name in FAST]
+RUNS += [("paper/enwik8_base", name) for name in ("16-mixed", "32-true", "fsdp2")]
 ON_CPU = ("bf16-mixed", "fsdp2")  # these a CPU has, and needs no minute for
 QUIET = ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
 Weights = dict[str, torch.Tensor]
@@ -79,8 +82,8 @@ def measure_training(
     folder: Path,
     steps: int,
     precision: str,
-    compile: bool = False,
     strategy: str = "auto",
+    **settings: bool,
 ) -> dict[str, Any]:
     """Return the speed of some steps on random letters after the first third of them."""
     text, count = folder / "letters.txt", training.batch_size * training.tgt_len
@@ -90,7 +93,7 @@ def measure_training(
         batch_size=training.batch_size,
     )  # fmt: skip
     optim = OptimConfig(lr=1e-5, schedule="constant")
-    model, clock = LanguageModel(training.config, optim, compile=compile), Clock(steps)
+    model, clock = LanguageModel(training.config, optim, **settings), Clock(steps)
     trainer = Trainer(
         accelerator="auto", devices=1, precision=precision, strategy=strategy, max_steps=steps,
         max_epochs=-1, limit_val_batches=0, gradient_clip_val=0.25, use_distributed_sampler=False,
