@@ -30,7 +30,8 @@ from .segments import (
     MeanNats,
     MemoryBank,
     RightAnswers,
-    change_in_place,
+    compile_in_place,
+    recompute_layers,
     segment_loss,
 )
 
@@ -48,7 +49,8 @@ class LanguageModel(LightningModule):
     which nothing is remembered; a target of -100 is not scored.
 
     >>> from lightning import Trainer
-    >>> data = CorpusDataModule.from_texts(["to be"] * 99, "lines.jsonl", tgt_len=8, batch_size=4)
+    >>> texts = ["to be or not to be", "that is the question"] * 99
+    >>> data = CorpusDataModule.from_texts(texts, "lines.jsonl", tgt_len=8, batch_size=4)
     >>> model = LanguageModel(TransformerXLConfig(n_layer=1, d_model=16, mem_len=8))
     >>> silent = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
     >>> trainer = Trainer(max_steps=2, accelerator="cpu", **silent)
@@ -56,6 +58,9 @@ class LanguageModel(LightningModule):
     >>> trainer.validate(model, data, verbose=False)[0].keys() >= {"val/bits_per_byte"}
     True
     >>> model = LanguageModel.load_from_checkpoint(trainer.checkpoint_callback.best_model_path)
+
+    Each stage has its own memories in `memory_bank`, so that a validation within an epoch does not
+    change those of training.
 
     Args:
         net: Sizes and parts of the network; or the class of another one's settings, and these.
@@ -66,7 +71,6 @@ class LanguageModel(LightningModule):
         eval_same_length: Number of states each query attends to there; null: as in training.
         compile: Compile the network with torch.compile: a slower start, faster steps.
         recompute: Activation checkpointing: recompute each layer in the backward pass.
-        cuda_graph: Launch all layers as one CUDA graph, on one GPU: faster for small networks.
     """
 
     def __init__(
@@ -78,7 +82,6 @@ class LanguageModel(LightningModule):
         eval_same_length: EvalSameLength = None,
         compile: bool = False,
         recompute: bool = False,
-        cuda_graph: bool = False,
     ) -> None:
         super().__init__()
         self.optim = OptimConfig(**optim) if isinstance(optim, dict) else optim
@@ -92,8 +95,7 @@ class LanguageModel(LightningModule):
         # Plain values: a checkpoint with objects of ours would not load under weights_only.
         plain = {"net": describe_config(net), "optim": self.optim.to_dict()}
         plain |= {f"eval_{name}": value for name, value in vars(eval_lengths).items()}
-        ways = {"compile": compile, "recompute": recompute, "cuda_graph": cuda_graph}
-        plain |= {name: bool(ways[name]) for name in ways}
+        plain |= {"compile": bool(compile), "recompute": bool(recompute)}
         self.save_hyperparameters(ignore=["net", "optim"])
         self.save_hyperparameters(plain)
         self.step_before = -1
@@ -173,8 +175,11 @@ class LanguageModel(LightningModule):
         self.metrics = {}
 
     def configure_model(self) -> None:
-        # Lightning calls this for each stage; repeated calls of both have no effect.
-        change_in_place(self.net, self.hparams)
+        # Lightning calls this for each stage; repeated calls of all three have no effect.
+        if self.hparams["compile"]:
+            compile_in_place(self.net)
+        if self.hparams["recompute"]:
+            recompute_layers(self.net)
         if self.device_mesh is not None:
             shard(self.net, self.device_mesh, self.trainer.precision)
 

@@ -3,7 +3,7 @@
 B rows   L segment
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property, partial
 from inspect import signature
 from typing import Any
@@ -17,13 +17,11 @@ from ..data.stream import IGNORED, Segment
 from ..evaluation.scoring import score_segment
 from ..model import EvalLengths, Network, Reader, accumulator_dtype, find_device, make_reader
 from ..model.contract import AnyMemory, join_rows, require_transformer_xl
-from .capture import capture_in_place
 
 
 class MemoryBank:
     """Memories by stage and slot (the index of the stage's dataloader).
 
-    A validation within an epoch does not change the memories of training.
     The memory after a segment is staged, and replaces the previous one when the step is done,
     together with the position in the text. Memories are plain attributes, never buffers: DDP would
     overwrite buffers with rank 0's, and an average of weights would average them.
@@ -62,19 +60,6 @@ class MemoryBank:
     def discard(self, stage: str) -> None:
         self.committed = {key: self.committed[key] for key in self.committed if key[0] != stage}
         self.staged = {key: self.staged[key] for key in self.staged if key[0] != stage}
-
-
-def change_in_place(net: Network, settings: Mapping[str, Any]) -> None:
-    """Let a network compute in the ways that the settings of a LanguageModel choose.
-
-    Repeated calls have no effect.
-    """
-    if settings["compile"]:
-        compile_in_place(net)
-    if settings["recompute"]:
-        recompute_layers(net)
-    if settings["cuda_graph"]:
-        capture_in_place(net)
 
 
 def recompute_layers(net: Network) -> None:

@@ -178,7 +178,8 @@ class TrainingStateCheckpoint(Callback):
         memory = memory and memory.to("cpu")
         mean = [value.item() for value in module.train_nats.metric_state.values()]
         own = {"memory": memory and memory.tensors(), "mean": mean}
-        own["rng"] = get_random_states(module.device)
+        # Not module.device: after training, Lightning has moved the weights to the CPU.
+        own["rng"] = get_random_states(trainer.strategy.root_device)
         ranks = [own] if is_crash else module.ranks.gather(own)
         checkpoint[KEY] = {
             "format": FORMAT,
@@ -210,10 +211,10 @@ def restore(state: State, trainer: Trainer, module: LanguageModel) -> None:
     if not ranks:
         return
     if len(ranks) == trainer.world_size:
-        set_random_states(ranks[rank]["rng"], module.device)
+        set_random_states(ranks[rank]["rng"], trainer.strategy.root_device)
         mean = ranks[rank]["mean"]
     else:
-        set_random_states(ranks[0]["rng"], module.device)
+        set_random_states(ranks[0]["rng"], trainer.strategy.root_device)
         torch.manual_seed(int(torch.randint(1 << 62, ())) + rank)
         mean = np.sum([each["mean"] for each in ranks], axis=0) * (rank == 0)
     # The sum and the count since training was last logged.
@@ -250,7 +251,7 @@ def find_packages(module: LanguageModel) -> State:
 
 def describe_rounding(trainer: Trainer, module: LanguageModel) -> State:
     """Return what affects the rounding of sums, besides the settings of the model."""
-    device = module.device
+    device = trainer.strategy.root_device
     vectors = torch.backends.cpu.get_cpu_capability()
     vectors += " AMX" * torch.cpu.get_capabilities().get("amx_bf16", False)
     vectors += " oneDNN" * is_onednn_faster()
