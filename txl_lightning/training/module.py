@@ -69,7 +69,7 @@ class LanguageModel(LightningModule):
         eval_clamp_len: Largest relative distance there; null: as in training. To evaluate a
             sinusoidal network without clamping, set --model.net.clamp_len null.
         eval_same_length: Number of states each query attends to there; null: as in training.
-        compile: Compile the network with torch.compile: a slower start, faster steps.
+        compile: Compile the layers with torch.compile, once for all: a slower start, faster steps.
         recompute: Activation checkpointing: recompute each layer in the backward pass.
     """
 
