@@ -121,8 +121,8 @@ def test_the_home_folder_is_expanded_in_every_path(parse_words, parse_fit, tmp_p
     settings = parse_words("evaluate", "~/run", *(f"--{name}=~/a" for name in paths))
     assert settings["ckpt_path"] == f"{HOME}/run"
     assert {settings[name] for name in paths} == {f"{HOME}/a"}
-    settings = parse_words("generate", "RUN", "~/a", "--state_file=~/a", "--out_ids=~/a")
-    assert (settings["prompt"], settings["state_file"]) == ("~/a", HOME / "a")
+    settings = parse_words("generate", "RUN", "~/a", "--out_ids=~/a.npy")
+    assert (settings["prompt"], settings["out_ids"]) == ("~/a", HOME / "a.npy")
     assert parse_words("prepare", "~/a")["name"] == f"{HOME}/a"
     callback = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=~/a"]
     root = "trainer: {default_root_dir: ~/a}\ndata: {path: [~/a, ~/b, ~/c]}\nckpt_path: ~/a\n"

@@ -71,22 +71,6 @@ def test_a_byte_order_mark_is_no_part_of_the_lists(accepted, run_folder, tmp_pat
     assert outputs[0] == outputs[1]
 
 
-def test_a_state_file_carries_the_memory_to_another_command(run_score, accepted, run_folder):
-    whole = run_score(LISTS)
-    parts = [run_score([each], "--state_file=a.state")[0] for each in LISTS]
-    assert parts == whole
-    accepted("generate", run_folder, "--state_file=a.state", "--max_new_tokens=3")
-
-
-def test_a_context_is_refused_where_a_state_file_has_the_text_before(
-    run_score, refused, run_folder
-):
-    run_score(LISTS[:1], "--state_file=a.state", "--context=ab")
-    words = ("--candidates=lists.jsonl", "--state_file=a.state", "--context=ab")
-    expected = "context: invalid ab; expected null, because a.state has the text before"
-    assert refused("score", run_folder, *words) == (2, expected)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -1,28 +1,22 @@
-"""The state of decoding, as a value and as a file: tokens, and the memory of the tokens read.
+"""The state of decoding, as a value: tokens, and the memory of the tokens read.
 
 B texts   L tokens of the longest text   W recent tokens   V vocabulary   D width
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from ..errors import DataError, NonFiniteError, require
-from ..files import name_in_utf8, replace_file
+from ..errors import NonFiniteError, require
 from ..model import EvalLengths, Network, Reader, find_device, make_reader
 from ..model.contract import AnyMemory, is_transformer_xl
 
 SEGMENT_LEN = 128  # tokens per segment of a prompt
-FORMAT = "txl_lightning decoding state 3"  # the number changes with the file format
 
 
 @dataclass(frozen=True)
@@ -47,11 +41,6 @@ class DecodingState:
 
     def row_tokens(self, row: int) -> Tensor:
         return self.tokens_BL[row, len(self) - int(self.length_B[row]) :]
-
-    def select_rows(self, index_B: Tensor) -> DecodingState:
-        """Return these rows in this order; a row may occur twice."""
-        memory, length_B = self.memory.rows(index_B), self.length_B[index_B.cpu()]
-        return replace(self, tokens_BL=self.tokens_BL[index_B], length_B=length_B, memory=memory)
 
     def append_tokens(self, tokens_BL: Tensor) -> DecodingState:
         length_B = self.length_B + tokens_BL.size(1)
@@ -136,48 +125,3 @@ def count_skippable_tokens(net: Reader, state: DecodingState) -> int:
     # Each layer extends the context by its memory and the segment after it.
     visible = net.config.n_layer * (state.memory.mem_len + SEGMENT_LEN + state.ext_len)
     return max(len(state) - visible, 0)
-
-
-def save_state(path: Path, state: DecodingState, sha256: str) -> None:
-    """Write a state atomically, as safetensors: never a pickle."""
-    numbers = {name: torch.tensor(getattr(state, name)) for name in ("ext_len", "n_read")}
-    texts = {"tokens_BL": state.tokens_BL, "length_B": state.length_B}
-    tensors = state.memory.tensors() | texts | numbers
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    digest = hashlib.sha256(save(tensors)).hexdigest()
-    about = {"format": FORMAT, "weights": sha256, "tensors": digest}
-    replace_file(path, lambda part: part.write_bytes(save(tensors, about)))
-
-
-def load_state(
-    path: Path, model: Network, sha256: str, mem_len: int | None = None, ext_len: int | None = None
-) -> DecodingState:
-    """Load a state; mem_len and ext_len, if given, must be those it was saved with.
-
-    Raises:
-        DataError: not a state file, a damaged one, or one of another checkpoint.
-        ValueError: it was saved with another `mem_len` or `ext_len`.
-    """
-    try:
-        with name_in_utf8(path) as name, safe_open(name, framework="pt") as file:
-            about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"state_file: {path}: not written by generate ({error})") from error
-    checksum = "damaged: the checksum of its tensors differs"
-    for name, expected, problem in (
-        ("format", FORMAT, "not written by generate of this release"),
-        ("tensors", hashlib.sha256(save(tensors)).hexdigest(), checksum),
-        ("weights", sha256, "written with another checkpoint or --weights"),
-    ):
-        if about.get(name) != expected:
-            raise DataError(f"state_file: {path}: {problem}")
-    length_B = tensors.pop("length_B")
-    saved_ext_len, n_read = (int(tensors.pop(name)) for name in ("ext_len", "n_read"))
-    tensors = {name: tensor.to(find_device(model)) for name, tensor in tensors.items()}
-    tokens_BL = tensors.pop("tokens_BL")
-    memory = make_reader(model).empty_memory(1).restore(tensors)
-    saved = getattr(memory, "mem_len", None)
-    require(mem_len in (None, saved), "mem_len", mem_len, f"{saved}, as in {path}")
-    require(ext_len in (None, saved_ext_len), "ext_len", ext_len, f"{saved_ext_len}, as in {path}")
-    return DecodingState(tokens_BL, length_B, memory, saved_ext_len, n_read)
