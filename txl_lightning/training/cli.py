@@ -26,11 +26,12 @@ from ..model.contract import make_config
 from ..option_errors import explain_value_error
 from ..runs.logger import RunLogger
 from ..tables import align_columns
-from .callbacks.checkpointing import AtomicCheckpointIO, replace_signal_handlers
+from .callbacks.checkpointing import AtomicCheckpointIO
 from .callbacks.save_run import SaveRun, print_once
 from .callbacks.wandb import replace_wandb_loggers
 from .default_callbacks import make_callbacks
 from .lightning_parts import check_monitors, refuse_unusable
+from .loops import replace_signal_handlers
 from .options import RUNS, check_settings, find_net_class, load_configs, make_parser, parse
 from .own_text import adopt_recipe
 from .start import (
