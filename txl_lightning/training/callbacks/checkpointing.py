@@ -20,6 +20,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from ...checkpoints import LoadedCheckpoint, load_checkpoint, saving
 from ...checkpoints.mirror import Mirror
-from ...errors import StorageError
+from ...errors import StorageError, convert_fields, require_at_least
 from ...files import find_write_problem
 from ...runs.folder import BEST, CHECKPOINTS, FORMAT, KEY, LAST, run_folder
 from ...runs.logger import RunLogger
@@ -41,6 +42,21 @@ from ...signals import EXIT, PendingSignals, handle_signals, is_child, print_mes
 from .. import loops
 from . import LanguageModel
 from .early_stopping import has_stopped, keep_patience
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When last.ckpt is written, besides validations and the end, and where it is copied to."""
+
+    every_n_steps: int | None = None
+    """Number of steps between writes."""
+    mirror: str | None = None
+    """URL (s3://, gs://, file://) to which a run is copied after each write; with resume, it is
+    fetched from there if it is not on this machine."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        require_at_least(self, every_n_steps=1)
 
 
 class AtomicCheckpointIO(CheckpointIO):
