@@ -5,7 +5,7 @@ B rows   L segment
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule
@@ -34,9 +34,6 @@ from .segments import (
     recompute_layers,
     segment_loss,
 )
-
-if TYPE_CHECKING:
-    from ..data.datamodule import CorpusDataModule
 
 
 class LanguageModel(LightningModule):
@@ -222,16 +219,15 @@ class LanguageModel(LightningModule):
         try:
             trainer = self.trainer
         except RuntimeError:
-            # load_from_checkpoint has no Trainer.
-            return
+            return  # load_from_checkpoint has no Trainer
         if trainer.state.fn == "fit":
             select_trained_weights(checkpoint, trainer.callbacks)
             if self.pass_limit:
                 self.pass_limit.load(checkpoint)
         # Otherwise Lightning would round weights of 64-true to the float32 of a new network.
         trainer.precision_plugin.convert_module(self)
-        # Before the weights are loaded: with another vocabulary, ids have another meaning. Removed,
-        # because Lightning would load it again, and warn again.
+        # Before the weights, of whose ids another vocabulary changes the meaning. Removed, because
+        # Lightning would load it again, and warn again.
         if self.corpus is not None and (state := checkpoint.pop("CorpusDataModule", {})):
             self.corpus.load_state_dict(state)
 
@@ -296,10 +292,9 @@ class LanguageModel(LightningModule):
         return self.corpus.vocab.unit if self.corpus else "token"
 
     @property
-    def corpus(self) -> "CorpusDataModule | None":
+    def corpus(self) -> Any:
         """The CorpusDataModule; None with loaders of another kind."""
-        # Here, because a model with other loaders needs nothing of it.
-        from ..data.datamodule import CorpusDataModule
+        from ..data.datamodule import CorpusDataModule  # here, because other loaders do not need it
 
         data = self.trainer.datamodule
         return data if isinstance(data, CorpusDataModule) else None
