@@ -8,7 +8,7 @@ from typing import Any, Literal
 from ..data.stream import Stream
 from ..data.tokens import FixedLengths, Tokens
 from ..errors import DataError, convert_fields, require, require_at_least, require_positive
-from ..model import EvalLengths, EvalSameLength
+from ..model import Adaptation, EvalLengths, EvalSameLength
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,13 @@ class Protocol(ProtocolOptions):
     """Source of the values."""
     unit: Literal["bits", "perplexity"] = "bits"
     """Unit of the published results."""
+    adaptation: Adaptation | None = None
+    """What is learned from the text while it is scored; None: nothing."""
+
+    @property
+    def full_name(self) -> str:
+        """Name of the protocol in results: those with and without adaptation never share one."""
+        return f"{self.name}-adapted" if self.adaptation else self.name
 
     @property
     def lengths(self) -> EvalLengths:

@@ -19,7 +19,16 @@ from ..data.stream import IGNORED, Segment, Stream
 from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
-from ..model import EvalSameLength, Network, Reader, eval_mode, find_device, make_reader
+from ..model import (
+    Adaptation,
+    AdaptedReader,
+    EvalSameLength,
+    Network,
+    Reader,
+    eval_mode,
+    find_device,
+    make_adapted_reader,
+)
 from ..model.contract import AnyMemory
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 
@@ -73,25 +82,37 @@ def score_text(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[T
 @torch.inference_mode()
 def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
     """Yield the scored tokens of each segment, with their nats on the model's device."""
-    stream, reader, device = protocol.stream(tokens), make_reader(model), find_device(model)
+    stream, device = protocol.stream(tokens), find_device(model)
+    reader = make_adapted_reader(model, protocol.adaptation)
     memory = reader.empty_memory(protocol.batch_size, protocol.lengths)
-    has_no_memory = protocol.lengths.resolve(model.config).mem_len == 0
+    is_forgotten = protocol.lengths.resolve(model.config).mem_len == 0 and not protocol.adaptation
     with eval_mode(model):
         for index in range(len(stream)):
             segment = stream.segment(index)
             scored_BL = segment.targets_BL != IGNORED
             # Segments before the first scored window have no effect without memory.
-            if has_no_memory and not scored_BL.any():
+            if is_forgotten and not scored_BL.any():
                 continue
-            h_BLD, memory = read_segment(reader, segment.to(device), memory)
-            # A warm-up needs no logits; the host knows which tokens are scored.
-            index_K, target_K = scored_BL.flatten().nonzero()[:, 0], segment.targets_BL[scored_BL]
-            on_device_K = index_K.to(device, non_blocking=True)
-            nats_K = reader.head.nats(h_BLD.flatten(0, 1)[on_device_K], target_K)
+            # The host knows which tokens are scored.
+            nats_K, memory = score_targets(reader, segment.to(device), scored_BL, memory)
             _, _, stop = stream.lengths.find_bounds(stream.n_target, index)
             column_L = np.arange(stop - segment.new_len, stop) + 1 - stream.warmup_len
             position_BL = np.arange(len(scored_BL))[:, None] * stream.row_len + column_L
             yield TokenNats(position_BL[scored_BL.numpy()], nats_K)
+
+
+def score_targets(
+    reader: Reader | AdaptedReader, segment: Segment, scored_BL: Tensor, memory: AnyMemory
+) -> tuple[Tensor, AnyMemory]:
+    """Return nats_K of a segment's scored targets, and the memory for the next one."""
+    index_K = scored_BL.flatten().nonzero()[:, 0].to(segment.tokens_BL.device, non_blocking=True)
+    if isinstance(reader, AdaptedReader) and len(index_K):
+        nats_BL, memory = score_segment(reader, segment, memory)
+        return nats_BL.flatten()[index_K], memory
+    # A warm-up needs no logits.
+    h_BLD, memory = read_segment(reader, segment, memory)
+    target_K = segment.host_targets_BL[scored_BL]
+    return reader.head.nats(h_BLD.flatten(0, 1)[index_K], target_K), memory
 
 
 def stream_nats(
@@ -105,6 +126,7 @@ def stream_nats(
     clamp_len: int | None = None,
     same_length: EvalSameLength = None,
     ext_len: int = 0,
+    adaptation: Adaptation | None = None,
 ) -> Tensor:
     """Return the nats of every scored token of a text, in input order: nats_BT.
 
@@ -116,14 +138,15 @@ def stream_nats(
     `tokens` are ids in one dimension, read in rows, each with an empty memory at first. The first
     token of a row is not scored; with a warm-up, only the first token of the text is not (nan).
     All lengths are those of `Protocol`. The model's mode is restored. With enough memory, tgt_len
-    only affects the speed.
+    only affects the speed; with dynamic evaluation, it says how often a step is taken.
 
     Raises:
         ValueError: an invalid length or id, or fewer than two tokens for each row.
     """
     lengths = {"tgt_len": tgt_len, "warmup_len": warmup_len, "ext_len": ext_len}
     lengths |= {"mem_len": mem_len, "clamp_len": clamp_len, "same_length": same_length}
-    protocol = Protocol(batch_size=batch_size, drop_last=True, **lengths)
+    how = {"drop_last": True, "adaptation": adaptation}
+    protocol = Protocol(batch_size=batch_size, **how, **lengths)
     ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens)
     require(ids.ndim == 1, "tokens", f"{ids.ndim} dimensions", "ids in one dimension")
     low, high, last = ids.min(initial=0), ids.max(initial=0), model.config.n_token - 1
@@ -220,7 +243,10 @@ def evaluate(
     if not total.n_scored:
         raise ValueError(f"{text.name}: no token is scored; expected a text of two tokens or more")
     if not math.isfinite(total.mean):
-        raise NonFiniteError(f"{text.name}: nats {total.mean}; the network's weights are invalid")
+        cause = "the network's weights are invalid"
+        if protocol.adaptation and protocol.adaptation.rate:
+            cause += f", or rate {protocol.adaptation.rate:g} is too large"
+        raise NonFiniteError(f"{text.name}: nats {total.mean}; {cause}")
     seconds = time.perf_counter() - began
     record = describe_reading(model, text, protocol) | {"cold_starts": n_cold, "tokens": stream.end}
     record |= total.summary(text.vocab.unit, n_byte)
@@ -248,6 +274,8 @@ def describe_reading(model: Network, text: EvalText, protocol: Protocol) -> dict
     changed = [name for name in lengths if fields[name] != standard[name]]
     lengths |= protocol.lengths.resolve(model.config)._asdict()
     lengths["tgt_len"] = protocol.tgt_len or protocol.stream(text.tokens).end
-    record = {"protocol": protocol.name, "changed": changed, "source": protocol.source}
+    adapted = fields["adaptation"] if protocol.adaptation else None
+    record = {"protocol": protocol.full_name, "adaptation": adapted}
+    record |= {"changed": changed, "source": protocol.source}
     record |= {"text": text.name, "split": text.split, "fingerprint": text.fingerprint}
     return record | {"lengths": lengths}
