@@ -18,7 +18,7 @@ from ..files import check_file_writable, replace_file
 from ..generation.candidates import encode_continuation
 from ..generation.prompts import encode_start
 from ..generation.state import DecodingState, find_missing_memory, load_state, save_state
-from ..model import Network, Weights, find_device
+from ..model import Adaptation, CacheConfig, Network, Weights, find_device
 from ..signals import defer_signals
 from .inputs import (
     Device,
@@ -34,7 +34,7 @@ UNFINISHED = 64  # last tokens of a text among which an unfinished character or 
 
 
 @dataclass(frozen=True)
-class TextOptions(generation.Sampling):
+class TextOptions(CacheConfig, generation.Sampling):
     """Settings of each prompt's continuation."""
 
     temperature: float = 0.8
@@ -64,7 +64,8 @@ class TextOptions(generation.Sampling):
     """Precision of weights, keys and values: bf16 needs less memory, and is less exact."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        CacheConfig.__post_init__(self)
+        generation.Sampling.__post_init__(self)
         require_at_least(self, max_new_tokens=0, num_samples=1, num_beams=1)
         is_single = self.num_beams is not None or self.state_file is not None
         is_valid = self.num_samples == 1 or not is_single
@@ -136,7 +137,8 @@ def start_state(
     """
     path, mem_len, ext_len = settings.state_file, settings.mem_len, settings.ext_len
     if path and path.exists():
-        state, [text] = load_state(path, model, sha256, mem_len, ext_len), texts
+        lengths = mem_len, ext_len, Adaptation.of(settings)
+        state, [text] = load_state(path, model, sha256, *lengths), texts
         n_printed = len(state)
         if text is not None:
             ids_L = encode_continuation(text, vocab)
@@ -150,7 +152,8 @@ def start_state(
     ids = [ids_L for ids_L in ids for _ in range(settings.num_samples)]
     if ext_len is None and find_missing_memory(model, mem_len):
         ext_len = context_len
-    return generation.start_decoding(model, ids, mem_len, ext_len or 0), 0
+    lengths = mem_len, ext_len or 0
+    return generation.start_decoding(model, ids, *lengths, Adaptation.of(settings)), 0
 
 
 def warn_of_unknown_prompt(vocab: Vocabulary, prompts: Sequence[Tensor]) -> None:

@@ -25,13 +25,13 @@ from ..generation import StreamingDetokenizer, encode_prompt, score_candidates
 from ..generation.candidates import encode_continuation, start_scoring
 from ..generation.prompts import encode_start
 from ..generation.state import DecodingState, load_state, save_state
-from ..model import Network, Weights
+from ..model import Adaptation, AdaptedReader, Network, Weights
 from .generate import UNFINISHED
 from .inputs import Device, load_model
 
 
 @dataclass(frozen=True)
-class ScoreOptions:
+class ScoreOptions(Adaptation):
     """Settings of scoring."""
 
     context: str | None = None
@@ -57,12 +57,16 @@ class ScoreOptions:
     """Precision of weights, keys and values: bf16 needs less memory, and is less exact."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_at_least(self, batch_size=1)
         require(math.isfinite(self.weight), "weight", self.weight, "a finite number")
         check_file_writable("state_file", self.state_file)
         is_first = self.context is None or not (self.state_file and self.state_file.exists())
         expected = f"null, because {self.state_file} has the text before"
         require(is_first, "context", self.context, expected)
+        is_one_text = self.carry and self.state_file is None
+        expected = "0 with carry false, or with a state_file, which has no weights"
+        require(is_one_text or not self.rate, "rate", self.rate, expected)
 
 
 @dataclass(frozen=True)
@@ -107,18 +111,22 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
         raise ValueError("--candidates is missing; expected a .tsv or .jsonl file")
     settings, path = ScoreOptions(**options), Path(candidates)
     require(path.suffix in READERS, "candidates", candidates, "a .tsv or .jsonl file")
-    checkpoint, model, vocab = load_model(ckpt_path, settings.device, settings.weights)
+    use = Adaptation.of(settings)
+    loaded = load_model(ckpt_path, settings.device, settings.weights, trains=use.rate > 0)
+    checkpoint, model, vocab = loaded
     if settings.end is None:
         settings = replace(settings, end=find_end(vocab))
     # As in generate: a state belongs to one precision.
     sha256 = checkpoint.sha256 + ("" if settings.weights == "float32" else f" {settings.weights}")
     file = settings.state_file
     if file and file.exists():
-        state = load_state(file, model, sha256, settings.mem_len, ext_len=0)
+        state = load_state(file, model, sha256, settings.mem_len, 0, use)
     else:
         context = settings.context
         ids_L = encode_start(vocab) if context is None else encode_prompt(context, vocab)
-        state = start_scoring(model, ids_L, settings.mem_len)
+        state = start_scoring(model, ids_L, settings.mem_len, use)
+    if use.rate:
+        model = AdaptedReader(model, use)
     # Read once, although each list may start from it.
     start = state = score_candidates(model, state, [])[1]
     for line, each in READERS[path.suffix](path):
@@ -139,7 +147,7 @@ def find_end(vocab: Vocabulary) -> str:
 
 
 def score_list(
-    model: Network,
+    model: Network | AdaptedReader,
     vocab: Vocabulary,
     state: DecodingState,
     each: CandidateList,

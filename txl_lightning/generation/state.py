@@ -18,7 +18,15 @@ from torch import Tensor
 
 from ..errors import DataError, NonFiniteError, require
 from ..files import name_in_utf8, replace_file
-from ..model import EvalLengths, Network, Reader, find_device, make_reader
+from ..model import (
+    Adaptation,
+    AdaptedMemory,
+    EvalLengths,
+    Network,
+    Reader,
+    find_device,
+    make_adapted_reader,
+)
 from ..model.contract import AnyMemory, is_transformer_xl
 
 SEGMENT_LEN = 128  # tokens per segment of a prompt
@@ -84,7 +92,11 @@ def find_missing_memory(model: Network, mem_len: int | None) -> str | None:
 
 
 def start_decoding(
-    model: Network, prompts: Sequence[Tensor], mem_len: int | None = None, ext_len: int = 0
+    model: Network,
+    prompts: Sequence[Tensor],
+    mem_len: int | None = None,
+    ext_len: int = 0,
+    adaptation: Adaptation | None = None,
 ) -> DecodingState:
     """Return the state before any token of the prompts is read."""
     require(len(prompts) > 0, "prompts", "none", "at least one")
@@ -101,7 +113,8 @@ def start_decoding(
     tokens_BL = torch.zeros(len(prompts), max(lengths), dtype=torch.long, device=find_device(model))
     for tokens_L, prompt_L in zip(tokens_BL, prompts, strict=True):
         tokens_L[len(tokens_L) - len(prompt_L) :] = prompt_L
-    memory = make_reader(model).empty_memory(len(prompts), EvalLengths(mem_len))
+    reader = make_adapted_reader(model, adaptation)
+    memory = reader.empty_memory(len(prompts), EvalLengths(mem_len))
     return DecodingState(tokens_BL, torch.tensor(lengths), memory, ext_len)
 
 
@@ -110,6 +123,9 @@ def advance(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState
     """Read the texts to their ends; return logits_BV of the next token, and the state."""
     h_BLD, state = read_tokens(reader, state, len(state))
     logits_BV = reader.head(h_BLD[:, -1])
+    if isinstance(state.memory, AdaptedMemory):
+        doc_pos_B1 = state.doc_positions(len(state) - 1, len(state))
+        logits_BV = state.memory.cache.mix(logits_BV, doc_pos_B1)
     if not logits_BV.amax(dim=-1).isfinite().all():
         raise NonFiniteError("the logits are not finite: the weights of the network are invalid")
     return logits_BV, state
@@ -135,6 +151,8 @@ def count_skippable_tokens(net: Reader, state: DecodingState) -> int:
         return 0
     # Each layer extends the context by its memory and the segment after it.
     visible = net.config.n_layer * (state.memory.mem_len + SEGMENT_LEN + state.ext_len)
+    if isinstance(state.memory, AdaptedMemory):
+        visible += state.memory.cache.cache_len
     return max(len(state) - visible, 0)
 
 
@@ -150,13 +168,18 @@ def save_state(path: Path, state: DecodingState, sha256: str) -> None:
 
 
 def load_state(
-    path: Path, model: Network, sha256: str, mem_len: int | None = None, ext_len: int | None = None
+    path: Path,
+    model: Network,
+    sha256: str,
+    mem_len: int | None = None,
+    ext_len: int | None = None,
+    adaptation: Adaptation | None = None,
 ) -> DecodingState:
-    """Load a state; mem_len and ext_len, if given, must be those it was saved with.
+    """Load a state; mem_len, ext_len and cache_len, if given, must be those it was saved with.
 
     Raises:
         DataError: not a state file, a damaged one, or one of another checkpoint.
-        ValueError: it was saved with another `mem_len` or `ext_len`.
+        ValueError: it was saved with another `mem_len`, `ext_len` or `cache_len`.
     """
     try:
         with name_in_utf8(path) as name, safe_open(name, framework="pt") as file:
@@ -176,8 +199,24 @@ def load_state(
     saved_ext_len, n_read = (int(tensors.pop(name)) for name in ("ext_len", "n_read"))
     tensors = {name: tensor.to(find_device(model)) for name, tensor in tensors.items()}
     tokens_BL = tensors.pop("tokens_BL")
-    memory = make_reader(model).empty_memory(1).restore(tensors)
+    memory = restore_memory(path, model, tensors, adaptation)
     saved = getattr(memory, "mem_len", None)
     require(mem_len in (None, saved), "mem_len", mem_len, f"{saved}, as in {path}")
     require(ext_len in (None, saved_ext_len), "ext_len", ext_len, f"{saved_ext_len}, as in {path}")
     return DecodingState(tokens_BL, length_B, memory, saved_ext_len, n_read)
+
+
+def restore_memory(
+    path: Path, model: Network, tensors: dict[str, Tensor], adaptation: Adaptation | None
+) -> AnyMemory:
+    """Return the memory of a state; a cache has the theta and weight that are given with its
+    length, or else its own."""
+    saved = int(tensors["cache_numbers"][0]) if "cache_numbers" in tensors else 0
+    memory = make_adapted_reader(model, Adaptation(cache_len=saved)).empty_memory(1)
+    memory = memory.restore(tensors)
+    if not adaptation:
+        return memory
+    cache_len = adaptation.cache_len
+    require(cache_len == saved, "cache_len", cache_len, f"{saved}, as in {path}")
+    cache = replace(memory.cache, theta=adaptation.cache_theta, weight=adaptation.cache_weight)
+    return replace(memory, cache=cache)

@@ -14,7 +14,10 @@ B rows   L segment   D width   V vocabulary
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,44 +30,59 @@ from .parts import PackedLinear
 from .state_cache import StateCache, mix_logp
 
 MAX_THETA = 75.0  # exp of it is a float32, also the sum of a million
-USUAL_CACHE = 20_000
 
 
 @dataclass(frozen=True)
-class Adaptation:
-    """What an evaluation learns from the text that it has scored; by default nothing.
-
-    >>> Adaptation(cache_len=2000, rate=0.1).describe()
-    'cache_len 2000, cache_theta 20, cache_weight 0.4, rate 0.1, decay 0'
-    """
+class CacheConfig:
+    """Settings of a continuous cache; by default there is none."""
 
     cache_len: int = 0
     """States in the continuous cache of each row; 0: no cache."""
-    cache_theta: float = 20.0
+    cache_theta: float = 40.0
     """Sharpness of the cache: factor of the cosine of two states."""
     cache_weight: float = 0.4
-    """Probability of the cache in the mixture, lambda in the paper."""
+    """Share of the cache in the mixture with the network, lambda in the paper."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        require_at_least(self, cache_len=0)
+        is_valid = 0 <= self.cache_theta <= MAX_THETA
+        require(is_valid, "cache_theta", self.cache_theta, f"from 0 to {MAX_THETA:g}")
+        is_share = 0 <= self.cache_weight < 1
+        require(is_share, "cache_weight", self.cache_weight, "from 0, less than 1")
+
+
+@dataclass(frozen=True)
+class Adaptation(CacheConfig):
+    """What an evaluation learns from the text that it has scored; by default nothing.
+
+    >>> Adaptation(cache_len=2000, rate=0.1).describe()
+    'cache_len 2000, cache_theta 40, cache_weight 0.4, rate 0.1, decay 0'
+    """
+
     rate: float = 0.0
     """Step size of dynamic evaluation, which reads a single row; 0: constant weights."""
     decay: float = 0.0
     """Share of the way back to the trained weights in each step of dynamic evaluation."""
 
     def __post_init__(self) -> None:
-        convert_fields(self)
-        require_at_least(self, cache_len=0)
-        for name, most in (("cache_theta", MAX_THETA), ("rate", 1e9), ("decay", 1.0)):
-            value = getattr(self, name)
-            require(0 <= value <= most, name, value, f"from 0 to {most:g}")
-        is_share = 0 < self.cache_weight < 1
-        require(is_share, "cache_weight", self.cache_weight, "more than 0, less than 1")
+        super().__post_init__()
+        require(0 <= self.rate < math.inf, "rate", self.rate, "0 or more")
+        require(0 <= self.decay <= 1, "decay", self.decay, "from 0 to 1")
 
     def __bool__(self) -> bool:
         return bool(self.cache_len or self.rate)
 
+    @staticmethod
+    def of(options: CacheConfig) -> Adaptation:
+        """Return the adaptation among options of other names too."""
+        names = [field.name for field in fields(Adaptation) if hasattr(options, field.name)]
+        return Adaptation(**{name: getattr(options, name) for name in names})
+
     def describe(self) -> str:
-        parts = ("cache_len", "cache_theta", "cache_weight") if self.cache_len else ()
-        parts += ("rate", "decay") if self.rate else ()
-        return ", ".join(f"{name} {getattr(self, name):g}" for name in parts)
+        names = ("cache_len", "cache_theta", "cache_weight") if self.cache_len else ()
+        names += ("rate", "decay") if self.rate else ()
+        return ", ".join(f"{name} {getattr(self, name):g}" for name in names)
 
 
 @dataclass(frozen=True)
@@ -89,6 +107,16 @@ class AdaptedMemory:
         cache = self.cache and self.cache.rows(index_B)
         return replace(self, memory=self.memory.rows(index_B), cache=cache)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors to save."""
+        return self.memory.tensors() | (self.cache.tensors() if self.cache else {})
+
+    def restore(self, tensors: dict[str, Tensor]) -> AdaptedMemory:
+        """Return the memory saved by `tensors`, with the settings of its cache."""
+        cache = StateCache.restore(tensors)
+        inner = {name: tensors[name] for name in tensors.keys() - cache.tensors().keys()}
+        return replace(self, memory=self.memory.restore(inner), cache=cache)
+
 
 class AdaptedReader:
     """A network that adapts to what it reads, with the methods of a `CachedReader`.
@@ -102,11 +130,20 @@ class AdaptedReader:
         expected = f"0, as {type(net).__name__} has no method hidden and no head"
         can_cache = has_states(net) or not adaptation.cache_len
         require(can_cache, "cache_len", adaptation.cache_len, expected)
-        self.trained = self.net = net
-        if self.learns:
-            self.net = copy_trainable(net, adaptation.rate)
-        self.inner = make_reader(self.net, uses_cache=not self.learns)
-        self.config, self.head = net.config, self.inner.head
+        self.trained, self.config = net, net.config
+
+    @cached_property
+    def net(self) -> Network:
+        """The network itself or, for gradient steps, a copy."""
+        return copy_trainable(self.trained, self.adaptation.rate) if self.learns else self.trained
+
+    @cached_property
+    def inner(self) -> Reader:
+        return make_reader(self.net, uses_cache=not self.learns)
+
+    @property
+    def head(self) -> Any:
+        return self.inner.head
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AdaptedMemory:
         expected = "0, because dynamic evaluation reads a single row"
@@ -114,9 +151,10 @@ class AdaptedReader:
         use, cache = self.adaptation, None
         if use.cache_len:
             cache = StateCache(use.cache_len, use.cache_theta, use.cache_weight)
+        reader = make_reader(self.trained, uses_cache=not self.learns)
         # Gradients need tensors made outside of inference_mode.
         with torch.inference_mode(False):
-            return AdaptedMemory(self.inner.empty_memory(batch_size, lengths), cache)
+            return AdaptedMemory(reader.empty_memory(batch_size, lengths), cache)
 
     def hidden(
         self,
@@ -190,12 +228,11 @@ class AdaptedReader:
     ) -> tuple[Tensor, Tensor, AdaptedMemory]:
         """Return nats_BL of the mixture, those of the network, with gradient, and the memory."""
         h_BLD, memory = self.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
-        h_BLD = h_BLD[:, -targets_BL.size(1) :]
-        network_BL = self.head.nats(h_BLD, targets_BL)
+        network_BL = self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL)
         nats_BL = network_BL.detach()
-        if memory.cache is not None:
-            logp_BL = memory.cache.score(h_BLD.detach(), targets_BL, doc_pos_BL)
-            mixed_BL = -mix_logp(-nats_BL, logp_BL, self.adaptation.cache_weight)
+        if memory.cache and memory.cache.weight:
+            logp_BL = memory.cache.score(targets_BL, doc_pos_BL)
+            mixed_BL = -mix_logp(-nats_BL, logp_BL, memory.cache.weight)
             nats_BL = mixed_BL.where(targets_BL.to(mixed_BL.device) >= 0, 0.0)
         return nats_BL, network_BL, memory
 
@@ -239,3 +276,11 @@ def copy_trainable(net: Network, rate: float) -> Network:
 def make_adapted_reader(net: Network, adaptation: Adaptation | None) -> Reader | AdaptedReader:
     """Return a network as evaluation calls it, which adapts if this is asked for."""
     return AdaptedReader(net, adaptation) if adaptation else make_reader(net)
+
+
+def match_reader(net: Network | AdaptedReader, memory: AnyMemory) -> Reader | AdaptedReader:
+    """Return a network as evaluation calls it, or itself, to read on from a memory of its own."""
+    if isinstance(net, AdaptedReader):
+        return net
+    is_adapted = isinstance(memory, AdaptedMemory)
+    return AdaptedReader(net, Adaptation()) if is_adapted else make_reader(net)

@@ -11,7 +11,6 @@ Q queries of a tile   S slots from the first to the last that they see
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -99,34 +98,41 @@ class StateCache:
         slots = Slots(key_BDM[index_B], next_BM[index_B], self.n_kept)
         return replace(self, slots=slots, end=self.n_kept, last_BD=self.last_BD[index_B])
 
-    def score(self, h_BLD: Tensor, targets_BL: Tensor, doc_pos_BL: Tensor | None = None) -> Tensor:
-        """Return log p_cache of the targets after the last L tokens read; nan where nothing is seen."""
-        logp_BL = torch.empty(targets_BL.shape, dtype=find_keys(h_BLD).dtype, device=h_BLD.device)
-        for row, queries, weight_QS, next_S in self._tiles(h_BLD, doc_pos_BL):
+    def score(self, targets_BL: Tensor, doc_pos_BL: Tensor | None = None) -> Tensor:
+        """Return log p_cache of the targets after the last L tokens read; nan if none is seen."""
+        logp_BL = torch.empty(
+            targets_BL.shape, dtype=self.last_BD.dtype, device=self.last_BD.device
+        )
+        for row, queries, weight_QS, next_S in self._tiles(targets_BL.size(1), doc_pos_BL):
             hit_Q = sum_matches(weight_QS, next_S, targets_BL[row, queries].to(next_S))
             logp_BL[row, queries] = hit_Q.log() - weight_QS.sum(dim=-1).log()
         return logp_BL
 
-    def mix(self, logits_BV: Tensor, h_BD: Tensor, doc_pos_B1: Tensor | None = None) -> Tensor:
+    def mix(self, logits_BV: Tensor, doc_pos_B1: Tensor | None = None) -> Tensor:
         """Return log p of the token after the last one read, from the network's logits."""
         logp_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32)).log_softmax(-1)
-        mixed_BV = logp_BV.clone()
-        for row, _, weight_1S, next_S in self._tiles(h_BD[:, None], doc_pos_B1):
+        mixed_BV = torch.empty_like(logp_BV)
+        for row, _, weight_1S, next_S in self._tiles(1, doc_pos_B1):
             p_V = torch.zeros_like(logp_BV[row]).index_add_(0, next_S, weight_1S[0].to(logp_BV))
-            p_V /= weight_1S.sum()
-            mixed_BV[row] = mix_logp(logp_BV[row], p_V.log(), self.weight)
+            cache_V = p_V.log() - weight_1S.sum().log()
+            mixed_BV[row] = mix_logp(logp_BV[row], cache_V, self.weight)
         return mixed_BV
 
+    def _keys(self, count: int) -> Tensor:
+        """Return the keys of the states after the last tokens read."""
+        known_BDL = self.slots.key_BDC[..., self.end - count + 1 : self.end]
+        return torch.cat([known_BDL.mT, self.last_BD[:, None]], dim=1)
+
     def _tiles(
-        self, h_BLD: Tensor, doc_pos_BL: Tensor | None
+        self, count: int, doc_pos_BL: Tensor | None
     ) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
         """Yield row, queries, weight_QS = exp(theta cos), 0 for slots that are not seen, next_S."""
-        query_BLD, device = find_keys(h_BLD) * self.theta, h_BLD.device
-        B, L, _ = query_BLD.shape
-        if doc_pos_BL is None:
-            doc_pos_BL = torch.arange(self.n_read - L, self.n_read).expand(B, L)
+        query_BLD = self._keys(count) * self.theta
+        (B, L, _), device = query_BLD.shape, query_BLD.device
         # A token at position n of its document sees n slots; the last is its own, at `own`.
-        seen_BL = doc_pos_BL[:, -L:].cpu().clamp(max=self.cache_len)
+        seen_BL = torch.arange(self.n_read - L, self.n_read).clamp(max=self.cache_len).expand(B, L)
+        if doc_pos_BL is not None:
+            seen_BL = torch.minimum(seen_BL, doc_pos_BL[:, -L:].cpu())
         own_L = torch.arange(self.end - L, self.end)
         for row, seen_L in enumerate(seen_BL):
             for first in range(0, L, QUERIES):
@@ -164,7 +170,10 @@ def sum_matches(weight_QS: Tensor, next_S: Tensor, target_Q: Tensor) -> Tensor:
     return torch.from_numpy(np.array(sums))
 
 
-def mix_logp(logp: Tensor, cache_logp: Tensor, weight: float) -> Tensor:
+def mix_logp(logp: Tensor, cache_logp: Tensor, weight: float | Tensor) -> Tensor:
     """Return log((1 - weight) p + weight p_cache); log p where p_cache is nan."""
-    mixed = torch.logaddexp(logp + math.log1p(-weight), cache_logp + math.log(weight))
-    return torch.where(cache_logp.isnan(), logp, mixed)
+    weight = torch.as_tensor(weight, dtype=torch.float64)
+    network, cache = (-weight).log1p().to(logp), weight.log().to(logp)
+    return torch.where(
+        cache_logp.isnan(), logp, torch.logaddexp(logp + network, cache_logp + cache)
+    )
