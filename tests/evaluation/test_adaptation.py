@@ -15,12 +15,13 @@ from txl_lightning import TransformerXLConfig, stream_nats
 from txl_lightning.data.tokens import Text
 from txl_lightning.evaluation.protocols import Protocol
 from txl_lightning.evaluation.scoring import score_text
-from txl_lightning.model import Adaptation, AdaptedReader, EvalLengths
+from txl_lightning.model import Adaptation, EvalLengths
+from txl_lightning.model.adaptation import AdaptedReader
 from txl_lightning.model.state_cache import StateCache, sum_matches
 
-CACHE = Adaptation(cache_len=7, cache_theta=9.0, cache_weight=0.3)
-DYNAMIC = Adaptation(rate=0.3, decay=0.02)
-BOTH = Adaptation(cache_len=30, cache_theta=40.0, cache_weight=0.6, rate=0.1)
+CACHE = Adaptation(cache_len=7, cache_theta=9.0, cache_weight=0.3).fill()
+DYNAMIC = Adaptation(rate=0.3, decay=0.02).fill()
+BOTH = Adaptation(cache_len=30, cache_weight=0.6, rate=0.1).fill()
 EACH = pytest.mark.parametrize("use", [CACHE, DYNAMIC, BOTH], ids=["cache", "dynamic", "both"])
 
 
@@ -77,13 +78,15 @@ def test_adapted_nats_are_those_of_the_papers_equations(make_net, use, tgt_len, 
     how = {"batch_size": 1, "tgt_len": tgt_len, "mem_len": mem_len, "adaptation": use}
     actual = stream_nats(net, ids, **how)[0]
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
-    assert (actual - stream_nats(net, ids, **how | {"adaptation": None})[0]).abs().max() > 0.01
+    assert (
+        actual - stream_nats(net, ids, **how | {"adaptation": Adaptation()})[0]
+    ).abs().max() > 0.01
 
 
 def nats_by_position(net, ids, use, starts=(0,), **lengths):
     """Return the nats of each token of a text with documents; nan if it is not scored."""
     nats_N = torch.full((len(ids),), torch.nan, dtype=torch.float64)
-    protocol = Protocol(**{"tgt_len": 5} | lengths, adaptation=use)
+    protocol = Protocol(**{"tgt_len": 5} | lengths | use.given)
     text = Text(np.array([*map(int, ids)]), np.array(starts))
     for part in score_text(net, text, protocol):
         nats_N[part.position_K] = part.nats_K
@@ -128,7 +131,7 @@ def test_rows_have_caches_of_their_own(net):
     for row, nats_L in zip(ids.view(3, 25), nats, strict=True):
         alone = stream_nats(net, row, batch_size=1, tgt_len=4, adaptation=CACHE)[0]
         torch.testing.assert_close(nats_L, alone)
-    expected = "rate: invalid 0.3; expected 0, because dynamic evaluation reads a single row"
+    expected = "rate: invalid 0.3; expected 0, or a single row, not 3"
     with pytest.raises(ValueError, match=expected):
         stream_nats(net, ids, batch_size=3, tgt_len=4, adaptation=DYNAMIC)
 
@@ -150,14 +153,14 @@ def test_an_evaluation_leaves_everything_as_it_was(net, monkeypatch, use, stop):
     _, memory = net(torch.randint(11, (1, 9)))
     before = copy.deepcopy((net.state_dict(), memory.tensors()))
     flags = [weight.requires_grad for weight in net.parameters()]
-    random, parts, n_scored = torch.random.get_rng_state(), [], 0
+    random, n_scored = torch.random.get_rng_state(), 0
 
     def fail(*inputs):
         raise stop
 
     text = Text(np.arange(60) % 11)
     with suppress(RuntimeError, SystemExit):
-        for part in score_text(net, text, Protocol(tgt_len=5, adaptation=use)):
+        for part in score_text(net, text, Protocol(tgt_len=5, **use.given)):
             n_scored += len(part.nats_K)
             if stop and n_scored > 20:
                 monkeypatch.setattr(AdaptedReader, "hidden", fail)
@@ -175,7 +178,7 @@ def test_a_cache_finds_a_repeated_random_block_which_the_network_cannot(make_net
     how = {"batch_size": 1, "tgt_len": 20, "mem_len": 4}
     ids = block.repeat(4)
     static, adapted = (
-        stream_nats(net, ids, **how, adaptation=each)[0, -100:] for each in (None, use)
+        stream_nats(net, ids, **how, adaptation=each)[0, -100:] for each in (Adaptation(), use)
     )
     assert adapted.mean() < 0.6 < math.log(256) < static.mean()
     # The cache ends before the block of 100 tokens ago.

@@ -18,7 +18,7 @@ from ..files import check_file_writable, replace_file
 from ..generation.candidates import encode_continuation
 from ..generation.prompts import encode_start
 from ..generation.state import DecodingState, find_missing_memory, load_state, save_state
-from ..model import Adaptation, CacheConfig, Network, Weights, find_device
+from ..model import Adaptation, Network, Weights, find_device
 from ..signals import defer_signals
 from .inputs import (
     Device,
@@ -34,7 +34,7 @@ UNFINISHED = 64  # last tokens of a text among which an unfinished character or 
 
 
 @dataclass(frozen=True)
-class TextOptions(CacheConfig, generation.Sampling):
+class TextOptions(generation.Sampling):
     """Settings of each prompt's continuation."""
 
     temperature: float = 0.8
@@ -56,6 +56,12 @@ class TextOptions(CacheConfig, generation.Sampling):
     """States remembered; left out, as in training."""
     ext_len: int | None = None
     """Tokens read again with each new one; left out, those that the memory cannot replace."""
+    cache_len: int | None = None
+    """States in a continuous cache of each text; left out, or 0: no cache."""
+    cache_theta: float | None = None
+    """Sharpness of the cache; left out, 40."""
+    cache_weight: float | None = None
+    """Share of the cache in the mixture with the network; left out, 0.4."""
     raw: bool = False
     """Print control characters of a text unchanged on a terminal, as always in a pipe."""
     device: Device = None
@@ -64,15 +70,21 @@ class TextOptions(CacheConfig, generation.Sampling):
     """Precision of weights, keys and values: bf16 needs less memory, and is less exact."""
 
     def __post_init__(self) -> None:
-        CacheConfig.__post_init__(self)
-        generation.Sampling.__post_init__(self)
+        super().__post_init__()
         require_at_least(self, max_new_tokens=0, num_samples=1, num_beams=1)
         is_single = self.num_beams is not None or self.state_file is not None
         is_valid = self.num_samples == 1 or not is_single
         require(is_valid, "num_samples", self.num_samples, "1 with beams or state_file")
+        is_valid = not (self.adaptation.adapts and self.state_file)
+        expected = "null with cache_len, because it keeps no cache"
+        require(is_valid, "state_file", self.state_file, expected)
         check_file_writable("state_file", self.state_file)
         check_array_file("out_ids", self.out_ids)
         object.__setattr__(self, "stop", [self.stop] if isinstance(self.stop, str) else self.stop)
+
+    @property
+    def adaptation(self) -> Adaptation:
+        return Adaptation(self.cache_len, self.cache_theta, self.cache_weight)
 
 
 def generate_command(
@@ -137,8 +149,7 @@ def start_state(
     """
     path, mem_len, ext_len = settings.state_file, settings.mem_len, settings.ext_len
     if path and path.exists():
-        lengths = mem_len, ext_len, Adaptation.of(settings)
-        state, [text] = load_state(path, model, sha256, *lengths), texts
+        state, [text] = load_state(path, model, sha256, mem_len, ext_len), texts
         n_printed = len(state)
         if text is not None:
             ids_L = encode_continuation(text, vocab)
@@ -153,7 +164,7 @@ def start_state(
     if ext_len is None and find_missing_memory(model, mem_len):
         ext_len = context_len
     lengths = mem_len, ext_len or 0
-    return generation.start_decoding(model, ids, *lengths, Adaptation.of(settings)), 0
+    return generation.start_decoding(model, ids, *lengths, settings.adaptation), 0
 
 
 def warn_of_unknown_prompt(vocab: Vocabulary, prompts: Sequence[Tensor]) -> None:

@@ -30,8 +30,10 @@ def pick_device(device: Device) -> str:
 def load_model(
     ckpt_path: str | Path, device: Device, weights: Weights = "float32", trains: bool = False
 ) -> tuple[LoadedCheckpoint, Network, Vocabulary]:
-    """Load a checkpoint; return it with its network on the device, and its vocabulary. One that
-    trains, in dynamic evaluation, has weights in float32 that are not packed."""
+    """Load a checkpoint; return it with its network on the device, and its vocabulary.
+
+    If dynamic evaluation trains it, its weights are not packed.
+    """
     require(not trains or weights == "float32", "weights", weights, "float32 with a rate")
     name = pick_device(device)
     checkpoint = load_checkpoint(ckpt_path)

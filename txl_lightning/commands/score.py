@@ -25,7 +25,8 @@ from ..generation import StreamingDetokenizer, encode_prompt, score_candidates
 from ..generation.candidates import encode_continuation, start_scoring
 from ..generation.prompts import encode_start
 from ..generation.state import DecodingState, load_state, save_state
-from ..model import Adaptation, AdaptedReader, Network, Weights
+from ..model import Adaptation, Network, Weights
+from ..model.adaptation import AdaptedReader
 from .generate import UNFINISHED
 from .inputs import Device, load_model
 
@@ -59,14 +60,14 @@ class ScoreOptions(Adaptation):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, batch_size=1)
+        require(self.carry or not self.rate, "rate", self.rate, "null with carry false")
+        expected = "null with cache_len or rate, because it keeps neither"
+        require(not (self.adapts and self.state_file), "state_file", self.state_file, expected)
         require(math.isfinite(self.weight), "weight", self.weight, "a finite number")
         check_file_writable("state_file", self.state_file)
         is_first = self.context is None or not (self.state_file and self.state_file.exists())
         expected = f"null, because {self.state_file} has the text before"
         require(is_first, "context", self.context, expected)
-        is_one_text = self.carry and self.state_file is None
-        expected = "0 with carry false, or with a state_file, which has no weights"
-        require(is_one_text or not self.rate, "rate", self.rate, expected)
 
 
 @dataclass(frozen=True)
@@ -111,22 +112,21 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
         raise ValueError("--candidates is missing; expected a .tsv or .jsonl file")
     settings, path = ScoreOptions(**options), Path(candidates)
     require(path.suffix in READERS, "candidates", candidates, "a .tsv or .jsonl file")
-    use = Adaptation.of(settings)
-    loaded = load_model(ckpt_path, settings.device, settings.weights, trains=use.rate > 0)
-    checkpoint, model, vocab = loaded
+    how = settings.device, settings.weights, bool(settings.rate)
+    checkpoint, model, vocab = load_model(ckpt_path, *how)
     if settings.end is None:
         settings = replace(settings, end=find_end(vocab))
     # As in generate: a state belongs to one precision.
     sha256 = checkpoint.sha256 + ("" if settings.weights == "float32" else f" {settings.weights}")
     file = settings.state_file
     if file and file.exists():
-        state = load_state(file, model, sha256, settings.mem_len, 0, use)
+        state = load_state(file, model, sha256, settings.mem_len, ext_len=0)
     else:
         context = settings.context
         ids_L = encode_start(vocab) if context is None else encode_prompt(context, vocab)
-        state = start_scoring(model, ids_L, settings.mem_len, use)
-    if use.rate:
-        model = AdaptedReader(model, use)
+        state = start_scoring(model, ids_L, settings.mem_len, settings.fill())
+    if settings.adapts:
+        model = AdaptedReader(model, settings)
     # Read once, although each list may start from it.
     start = state = score_candidates(model, state, [])[1]
     for line, each in READERS[path.suffix](path):

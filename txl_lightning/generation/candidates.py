@@ -13,14 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from ..data.stream import IGNORED
 from ..data.vocab import Vocabulary
 from ..errors import NonFiniteError, require, require_positive
-from ..model import (
-    Adaptation,
-    AdaptedReader,
-    Network,
-    Reader,
-    eval_mode,
-    match_reader,
-)
+from ..model import Adaptation, Network, Reader, eval_mode
+from ..model.adaptation import AdaptedReader, make_adapted_reader
 from .prompts import Prompt, encode_prompt, is_one
 from .state import SEGMENT_LEN, DecodingState, find_missing_memory, read_tokens, start_decoding
 
@@ -33,7 +27,6 @@ def score(
     vocab: Vocabulary | None = None,
     mem_len: int | None = None,
     batch_size: int = 64,
-    adaptation: Adaptation | None = None,
 ) -> list[Tensor]:
     """Return the nats of each token of the continuations, each after its own context: nats_L.
 
@@ -52,7 +45,6 @@ def score(
         vocab: the vocabulary of texts.
         mem_len: memory length; default as in training.
         batch_size: most continuations that are read at once.
-        adaptation: what is learned from each context, as if no other were read.
 
     Raises:
         ValueError: an empty context, a text without vocab, or a network without a memory.
@@ -67,9 +59,8 @@ def score(
     ids = [encode_continuation(text, vocab) for text in continuations]
     nats: dict[int, Tensor] = {}
     for context, numbers in groups.items():
-        reader = AdaptedReader(net, adaptation) if adaptation else net
-        state = start_scoring(net, torch.tensor(context), mem_len, adaptation)
-        scored, _ = score_candidates(reader, state, [ids[n] for n in numbers], batch_size)
+        state = start_scoring(net, torch.tensor(context, dtype=torch.long), mem_len)
+        scored, _ = score_candidates(net, state, [ids[n] for n in numbers], batch_size)
         nats |= zip(numbers, scored, strict=True)
     return [nats[number] for number in range(len(ids))]
 
@@ -83,7 +74,7 @@ def start_scoring(
     model: Network,
     context_L: Tensor,
     mem_len: int | None,
-    adaptation: Adaptation | None = None,
+    adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
 ) -> DecodingState:
     """Return the state before a context is read; ValueError if the memory cannot replace it."""
     reason = find_missing_memory(model, mem_len)
@@ -107,11 +98,12 @@ def score_candidates(
     ids, last = torch.cat([torch.zeros(1).long(), *candidates]), model.config.n_token - 1
     low, high = int(ids.min()), int(ids.max())
     require(low >= 0 and high <= last, "candidates", f"ids from {low} to {high}", f"0 to {last}")
-    reader, nats = match_reader(model, state.memory), list[Tensor]()
+    reader, nats = make_adapted_reader(model, state.adaptation), list[Tensor]()
     with eval_mode(getattr(model, "net", model)):
         # The last token is read with the candidates: it predicts the first token of each.
         if state.n_read < len(state) - 1:
-            read = learn_tokens if isinstance(model, AdaptedReader) else read_tokens
+            learns = isinstance(reader, AdaptedReader) and reader.use.rate
+            read = learn_tokens if learns else read_tokens
             _, state = read(reader, state, len(state) - 1)
         for start in range(0, len(candidates), batch_size):
             nats += score_rows(reader, state, candidates[start : start + batch_size])
@@ -123,7 +115,7 @@ def score_candidates(
 def learn_tokens(
     reader: AdaptedReader, state: DecodingState, end: int
 ) -> tuple[None, DecodingState]:
-    """Return the state after the text up to column `end`, each segment of which is learned from."""
+    """Return the state after the text up to column `end`, of which each segment is learned from."""
     memory = state.memory
     for first in range(state.n_read, end, SEGMENT_LEN):
         stop = min(first + SEGMENT_LEN, end)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..data.vocab import Vocabulary
 from ..errors import convert_fields, require, require_positive
-from ..model import Adaptation, Network, accumulator_dtype, eval_mode, find_device, match_reader
+from ..model import Adaptation, Network, accumulator_dtype, eval_mode, find_device
+from ..model.adaptation import make_adapted_reader
 from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .state import DecodingState, advance, start_decoding
 
@@ -75,7 +76,7 @@ def generate(
     vocab: Vocabulary | None = None,
     mem_len: int | None = None,
     ext_len: int = 0,
-    adaptation: Adaptation | None = None,
+    adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
     **sampling: Any,
 ) -> Any:
     """Continue a prompt by sampling; return the continuation without the prompt.
@@ -94,7 +95,7 @@ def generate(
         mem_len: memory length; default as in training.
         ext_len: tokens read again with each new one, in addition to the memory. Required for
             absolute positions, which count from the end of a segment, and for mem_len 0.
-        adaptation: a continuous cache of the last states; generation has no dynamic evaluation.
+        adaptation: settings of a continuous cache; generation takes no steps of the weights.
         **sampling: fields of `Sampling`; the seed is that of the first prompt, by default drawn
             from torch's generator.
 
@@ -120,7 +121,7 @@ def decode_steps(
     """Yield the state after each new token, which is not read yet; each state can be continued."""
     require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
     seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
-    reader = match_reader(model, state.memory)
+    reader = make_adapted_reader(model, state.adaptation)
     with eval_mode(model):
         for _ in range(max_new_tokens):
             logits_BV, state = advance(reader, state)
@@ -177,7 +178,7 @@ def search_beams(
     require_positive(num_beams=num_beams)
     require(length_penalty >= 0, "length_penalty", length_penalty, "0 or more")
     prompt_len, best, best_score = len(state), state, float("-inf")
-    device, reader = find_device(model), match_reader(model, state.memory)
+    device, reader = find_device(model), make_adapted_reader(model, state.adaptation)
     logp_B = torch.zeros(1, dtype=accumulator_dtype(device), device=device)
     with eval_mode(model):
         for step in range(1, max_new_tokens + 1):

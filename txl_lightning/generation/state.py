@@ -18,15 +18,8 @@ from torch import Tensor
 
 from ..errors import DataError, NonFiniteError, require
 from ..files import name_in_utf8, replace_file
-from ..model import (
-    Adaptation,
-    AdaptedMemory,
-    EvalLengths,
-    Network,
-    Reader,
-    find_device,
-    make_adapted_reader,
-)
+from ..model import Adaptation, EvalLengths, Network, Reader, find_device, make_reader
+from ..model.adaptation import AdaptedMemory, make_adapted_reader
 from ..model.contract import AnyMemory, is_transformer_xl
 
 SEGMENT_LEN = 128  # tokens per segment of a prompt
@@ -45,6 +38,8 @@ class DecodingState:
     """Tokens read again with each new one, in addition to the memory."""
     n_read: int = 0
     """Columns read so far; the last token is read when the next one is predicted."""
+    adaptation: Adaptation = Adaptation()
+    """What is learned from the text; not in files of states."""
 
     def __len__(self) -> int:
         return self.tokens_BL.size(1)
@@ -96,7 +91,7 @@ def start_decoding(
     prompts: Sequence[Tensor],
     mem_len: int | None = None,
     ext_len: int = 0,
-    adaptation: Adaptation | None = None,
+    adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
 ) -> DecodingState:
     """Return the state before any token of the prompts is read."""
     require(len(prompts) > 0, "prompts", "none", "at least one")
@@ -115,7 +110,7 @@ def start_decoding(
         tokens_L[len(tokens_L) - len(prompt_L) :] = prompt_L
     reader = make_adapted_reader(model, adaptation)
     memory = reader.empty_memory(len(prompts), EvalLengths(mem_len))
-    return DecodingState(tokens_BL, torch.tensor(lengths), memory, ext_len)
+    return DecodingState(tokens_BL, torch.tensor(lengths), memory, ext_len, adaptation=adaptation)
 
 
 @torch.inference_mode()
@@ -151,8 +146,6 @@ def count_skippable_tokens(net: Reader, state: DecodingState) -> int:
         return 0
     # Each layer extends the context by its memory and the segment after it.
     visible = net.config.n_layer * (state.memory.mem_len + SEGMENT_LEN + state.ext_len)
-    if isinstance(state.memory, AdaptedMemory):
-        visible += state.memory.cache.cache_len
     return max(len(state) - visible, 0)
 
 
@@ -168,18 +161,13 @@ def save_state(path: Path, state: DecodingState, sha256: str) -> None:
 
 
 def load_state(
-    path: Path,
-    model: Network,
-    sha256: str,
-    mem_len: int | None = None,
-    ext_len: int | None = None,
-    adaptation: Adaptation | None = None,
+    path: Path, model: Network, sha256: str, mem_len: int | None = None, ext_len: int | None = None
 ) -> DecodingState:
-    """Load a state; mem_len, ext_len and cache_len, if given, must be those it was saved with.
+    """Load a state; mem_len and ext_len, if given, must be those it was saved with.
 
     Raises:
         DataError: not a state file, a damaged one, or one of another checkpoint.
-        ValueError: it was saved with another `mem_len`, `ext_len` or `cache_len`.
+        ValueError: it was saved with another `mem_len` or `ext_len`.
     """
     try:
         with name_in_utf8(path) as name, safe_open(name, framework="pt") as file:
@@ -199,24 +187,8 @@ def load_state(
     saved_ext_len, n_read = (int(tensors.pop(name)) for name in ("ext_len", "n_read"))
     tensors = {name: tensor.to(find_device(model)) for name, tensor in tensors.items()}
     tokens_BL = tensors.pop("tokens_BL")
-    memory = restore_memory(path, model, tensors, adaptation)
+    memory = make_reader(model).empty_memory(1).restore(tensors)
     saved = getattr(memory, "mem_len", None)
     require(mem_len in (None, saved), "mem_len", mem_len, f"{saved}, as in {path}")
     require(ext_len in (None, saved_ext_len), "ext_len", ext_len, f"{saved_ext_len}, as in {path}")
     return DecodingState(tokens_BL, length_B, memory, saved_ext_len, n_read)
-
-
-def restore_memory(
-    path: Path, model: Network, tensors: dict[str, Tensor], adaptation: Adaptation | None
-) -> AnyMemory:
-    """Return the memory of a state; a cache has the theta and weight that are given with its
-    length, or else its own."""
-    saved = int(tensors["cache_numbers"][0]) if "cache_numbers" in tensors else 0
-    memory = make_adapted_reader(model, Adaptation(cache_len=saved)).empty_memory(1)
-    memory = memory.restore(tensors)
-    if not adaptation:
-        return memory
-    cache_len = adaptation.cache_len
-    require(cache_len == saved, "cache_len", cache_len, f"{saved}, as in {path}")
-    cache = replace(memory.cache, theta=adaptation.cache_theta, weight=adaptation.cache_weight)
-    return replace(memory, cache=cache)

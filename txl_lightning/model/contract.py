@@ -63,9 +63,8 @@ class AnyMemory(Protocol):
 class Network(Protocol):
     """An nn.Module with its config, `empty_memory`, `loss` and `forward`.
 
-    Optional: a method `hidden`, which returns states h_BLD and the next memory from the inputs of
-    `loss` but the targets, and `head`, a module that maps states to logits. The continuous cache
-    needs them.
+    Optional, for the continuous cache: a method `hidden`, which returns states h_BLD and the next
+    memory from the inputs of `loss` but the targets, and `head`, a module from states to logits.
     """
 
     config: NetworkConfig
@@ -148,7 +147,7 @@ def join_rows(memory: AnyMemory, parts: Sequence[dict[str, Tensor]]) -> dict[str
 
 
 def has_states(net: Network) -> bool:
-    """Return True for a network with the optional parts `hidden` and `head`."""
+    """Return True for a network with the optional `hidden` and `head`."""
     return callable(getattr(type(net), "hidden", None)) and hasattr(net, "head")
 
 
@@ -162,16 +161,8 @@ class PlainReader:
         self.head = PlainSoftmax(head)
 
 
-class PlainSoftmax(nn.Module):
-    """The softmax of logits that any head computes."""
-
-    def __init__(self, head: nn.Module) -> None:
-        super().__init__()
-        self.score = head
-
-    def forward(self, h_BLD: Tensor) -> Tensor:
-        return self.score(h_BLD)
+class PlainSoftmax(nn.Sequential):
+    """The softmax of the logits of any head."""
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
-        """Return -log p of each target, nats_BL, at least float32."""
-        return nats(self.score, h_BLD.flatten(0, -2), targets_BL.flatten()).view(targets_BL.shape)
+        return nats(self, h_BLD.flatten(0, -2), targets_BL.flatten()).view(targets_BL.shape)

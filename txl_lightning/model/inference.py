@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..errors import require
 from .config import AS_TRAINED, EvalLengths, SameLength
-from .contract import AnyMemory, PlainReader, Network, is_transformer_xl
+from .contract import AnyMemory, Network, PlainReader, is_transformer_xl
 from .kernels.cached import Mask, Workspace, attend, lay_out_terms
 from .memory import Memory, attention_mask, count_filled, farthest_state
 from .positions import DistanceTerms

@@ -6,7 +6,7 @@
 The paper has the product h_t.h_i; with the cosine, theta means the same in any network.
 
 B rows   L segment   D width   C slots of a buffer   V vocabulary
-Q queries of a tile   S slots from the first to the last that they see
+Q queries computed at once   S slots from the first to the last that they see
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Slots:
 
     key_BDC: Tensor
     next_BC: Tensor
-    used: int = 0
+    used: int
 
 
 @dataclass(frozen=True)
 class StateCache:
     """The last cache_len slots of each row: the state before a token, and that token.
 
-    A token sees the slots of its own document up to the slot with itself. The cache is a value:
+    A token sees the slots of its own document up to the one with itself. The cache is a value:
     later caches share its buffer, but write only to later slots.
     """
 
@@ -51,7 +51,7 @@ class StateCache:
     """Tokens read in each row."""
     last_BD: Tensor | None = None
     """Key of the state after the last token; its next token is not known yet."""
-    workspace: Workspace = field(default_factory=Workspace, compare=False)
+    workspace: Workspace = field(default_factory=Workspace)
 
     @property
     def n_kept(self) -> int:
@@ -59,32 +59,30 @@ class StateCache:
 
     def append(self, h_BLD: Tensor, tokens_BL: Tensor) -> StateCache:
         """Return the cache after a segment, of whose tokens h_BLD are the states."""
-        key_BLD = find_keys(h_BLD)
-        n_new = key_BLD.size(1)
+        dtype, n_new = torch.promote_types(h_BLD.dtype, torch.float32), h_BLD.size(1)
+        key_BLD = F.normalize(h_BLD.detach().to(dtype), dim=-1)
         # Before the first token there is no state; no token sees that slot.
         last_BD = torch.zeros_like(key_BLD[:, 0]) if self.last_BD is None else self.last_BD
-        slots, start = self._reserve(n_new, key_BLD)
-        stop = slots.used = start + n_new
+        cache = self._reserve(n_new, key_BLD)
+        slots, start, stop = cache.slots, cache.end, cache.end + n_new
         slots.key_BDC[..., start] = last_BD
         slots.key_BDC[..., start + 1 : stop] = key_BLD[:, :-1].mT
-        slots.next_BC[:, start:stop] = tokens_BL
-        n_read, last_BD = self.n_read + n_new, key_BLD[:, -1].clone()
-        return replace(self, slots=slots, end=stop, n_read=n_read, last_BD=last_BD)
+        slots.next_BC[:, start:stop], slots.used = tokens_BL, stop
+        return replace(cache, end=stop, n_read=self.n_read + n_new, last_BD=key_BLD[:, -1].clone())
 
-    def _reserve(self, n_new: int, like: Tensor) -> tuple[Slots, int]:
-        """Return a buffer with room for new slots, and where they start."""
+    def _reserve(self, n_new: int, like: Tensor) -> StateCache:
+        """Return the same cache with room for new slots."""
         # Another continuation of this cache may have written beyond its end.
         if self.slots and self.slots.used == self.end <= self.slots.next_BC.size(1) - n_new:
-            return self.slots, self.end
+            return self
         n_slot = self.n_kept + n_new + max(self.n_kept // 4, ROOM)
-        B, _, D = like.shape
         # A tensor made under inference_mode could not be written to outside of it.
         with torch.inference_mode(False):
-            key_BDC = torch.empty(B, D, n_slot, dtype=like.dtype, device=like.device)
-            next_BC = torch.empty(B, n_slot, dtype=torch.int32, device=like.device)
+            key_BDC = like.new_empty(len(like), like.size(-1), n_slot)
+            next_BC = torch.empty(len(like), n_slot, dtype=torch.int32, device=like.device)
         if self.slots:
             key_BDC[..., : self.n_kept], next_BC[:, : self.n_kept] = self._kept()
-        return Slots(key_BDC, next_BC), self.n_kept
+        return replace(self, slots=Slots(key_BDC, next_BC, self.n_kept), end=self.n_kept)
 
     def _kept(self) -> tuple[Tensor, Tensor]:
         kept = slice(self.end - self.n_kept, self.end)
@@ -94,86 +92,69 @@ class StateCache:
         """Return these rows, in this order; a row may occur twice."""
         if self.slots is None:
             return self
-        key_BDM, next_BM = self._kept()
-        slots = Slots(key_BDM[index_B], next_BM[index_B], self.n_kept)
+        slots = Slots(*(each[index_B] for each in self._kept()), self.n_kept)
         return replace(self, slots=slots, end=self.n_kept, last_BD=self.last_BD[index_B])
 
     def score(self, targets_BL: Tensor, doc_pos_BL: Tensor | None = None) -> Tensor:
         """Return log p_cache of the targets after the last L tokens read; nan if none is seen."""
-        logp_BL = torch.empty(
-            targets_BL.shape, dtype=self.last_BD.dtype, device=self.last_BD.device
-        )
-        for row, queries, weight_QS, next_S in self._tiles(targets_BL.size(1), doc_pos_BL):
+        logp_BL = self.last_BD.new_empty(targets_BL.shape)
+        for row, queries, weight_QS, next_S in self._weigh(targets_BL.size(1), doc_pos_BL):
             hit_Q = sum_matches(weight_QS, next_S, targets_BL[row, queries].to(next_S))
             logp_BL[row, queries] = hit_Q.log() - weight_QS.sum(dim=-1).log()
         return logp_BL
 
     def mix(self, logits_BV: Tensor, doc_pos_B1: Tensor | None = None) -> Tensor:
-        """Return log p of the token after the last one read, from the network's logits."""
-        logp_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32)).log_softmax(-1)
-        mixed_BV = torch.empty_like(logp_BV)
-        for row, _, weight_1S, next_S in self._tiles(1, doc_pos_B1):
-            p_V = torch.zeros_like(logp_BV[row]).index_add_(0, next_S, weight_1S[0].to(logp_BV))
-            cache_V = p_V.log() - weight_1S.sum().log()
-            mixed_BV[row] = mix_logp(logp_BV[row], cache_V, self.weight)
-        return mixed_BV
+        """Return logits of the token after the last one read, from those of the network."""
+        logp_BV = logits_BV.log_softmax(-1, torch.promote_types(logits_BV.dtype, torch.float32))
+        cache_BV = torch.zeros_like(logp_BV)
+        for row, _, weight_1S, next_S in self._weigh(1, doc_pos_B1):
+            cache_BV[row].index_add_(0, next_S, (weight_1S[0] / weight_1S.sum()).to(cache_BV))
+        return mix_logp(logp_BV, cache_BV.log(), self.weight)
 
-    def _keys(self, count: int) -> Tensor:
-        """Return the keys of the states after the last tokens read."""
-        known_BDL = self.slots.key_BDC[..., self.end - count + 1 : self.end]
-        return torch.cat([known_BDL.mT, self.last_BD[:, None]], dim=1)
-
-    def _tiles(
-        self, count: int, doc_pos_BL: Tensor | None
+    def _weigh(
+        self, n_query: int, doc_pos_BL: Tensor | None
     ) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
         """Yield row, queries, weight_QS = exp(theta cos), 0 for slots that are not seen, next_S."""
-        query_BLD = self._keys(count) * self.theta
-        (B, L, _), device = query_BLD.shape, query_BLD.device
-        # A token at position n of its document sees n slots; the last is its own, at `own`.
-        seen_BL = torch.arange(self.n_read - L, self.n_read).clamp(max=self.cache_len).expand(B, L)
+        known_BDL = self.slots.key_BDC[..., self.end - n_query + 1 : self.end]
+        query_BLD = torch.cat([known_BDL.mT, self.last_BD[:, None]], dim=1) * self.theta
+        # A token sees as many slots as tokens of its document precede it; the last is its own.
+        own_L = torch.arange(self.end - n_query, self.end)
+        seen_BL = (
+            (own_L + self.n_read - self.end).clamp(max=self.cache_len).expand(len(query_BLD), -1)
+        )
         if doc_pos_BL is not None:
-            seen_BL = torch.minimum(seen_BL, doc_pos_BL[:, -L:].cpu())
-        own_L = torch.arange(self.end - L, self.end)
-        for row, seen_L in enumerate(seen_BL):
-            for first in range(0, L, QUERIES):
+            seen_BL = seen_BL.minimum(doc_pos_BL[:, -n_query:].cpu())
+        for row, begin_L in enumerate(own_L + 1 - seen_BL):
+            for first in range(0, n_query, QUERIES):
                 queries = slice(first, first + QUERIES)
-                own_Q, begin_Q = own_L[queries], (own_L - seen_L)[queries] + 1
-                start, stop = int(begin_Q.min()), int(own_Q[-1]) + 1
-                key_DS = self.slots.key_BDC[row, :, start:stop]
-                shape = len(own_Q), stop - start
-                weight_QS = self.workspace.get("weights", shape, query_BLD)
+                own_Q1, begin_Q1 = own_L[queries, None], begin_L[queries, None]
+                start, stop = int(begin_Q1.min()), int(own_Q1[-1]) + 1
+                weight_QS = self.workspace.get("weights", (len(own_Q1), stop - start), query_BLD)
+                key_DS, slot_S = self.slots.key_BDC[row, :, start:stop], torch.arange(start, stop)
                 torch.mm(query_BLD[row, queries], key_DS, out=weight_QS).exp_()
-                n_left, n_right = int(begin_Q.max()) - start, stop - 1 - int(own_Q[0])
-                slot_S = torch.arange(start, stop, device=device)
-                begin_Q1, own_Q1 = begin_Q[:, None].to(device), own_Q[:, None].to(device)
-                weight_QS[:, :n_left] *= slot_S[:n_left] >= begin_Q1
-                n_right = min(n_right, shape[1])
-                right = slice(shape[1] - n_right, None)
-                weight_QS[:, right] *= slot_S[right] <= own_Q1
+                # Slots that some of these queries do not see are at either end.
+                left, right = (
+                    slice(int(begin_Q1.max()) - start),
+                    slice(int(own_Q1[0]) + 1 - start, None),
+                )
+                for end in (left, right):
+                    is_seen_QS = (slot_S[end] >= begin_Q1) & (slot_S[end] <= own_Q1)
+                    weight_QS[:, end] *= is_seen_QS.to(weight_QS.device)
                 yield row, queries, weight_QS, self.slots.next_BC[row, start:stop]
-
-
-def find_keys(h_BLD: Tensor) -> Tensor:
-    """Return states of length 1, at least in float32."""
-    dtype = torch.promote_types(h_BLD.dtype, torch.float32)
-    return F.normalize(h_BLD.detach().to(dtype), dim=-1)
 
 
 def sum_matches(weight_QS: Tensor, next_S: Tensor, target_Q: Tensor) -> Tensor:
     """Return the sum of each query's weights at the slots whose next token is its target."""
     if not weight_QS.is_cpu:
         return weight_QS.where(next_S == target_Q[:, None], 0).sum(dim=-1)
-    # On a CPU, comparing all Q x S pairs takes three times as long.
+    # On a CPU, comparing all pairs takes three times as long.
     weights, tokens, targets = weight_QS.numpy(), next_S.numpy(), target_Q.tolist()
     slots = {target: np.flatnonzero(tokens == target) for target in set(targets)}
-    sums = [weights[q].take(slots[target]).sum() for q, target in enumerate(targets)]
-    return torch.from_numpy(np.array(sums))
+    return torch.tensor([weights[q].take(slots[each]).sum() for q, each in enumerate(targets)])
 
 
-def mix_logp(logp: Tensor, cache_logp: Tensor, weight: float | Tensor) -> Tensor:
+def mix_logp(logp: Tensor, cache_logp: Tensor, weight: float) -> Tensor:
     """Return log((1 - weight) p + weight p_cache); log p where p_cache is nan."""
-    weight = torch.as_tensor(weight, dtype=torch.float64)
-    network, cache = (-weight).log1p().to(logp), weight.log().to(logp)
-    return torch.where(
-        cache_logp.isnan(), logp, torch.logaddexp(logp + network, cache_logp + cache)
-    )
+    share = torch.tensor(weight, dtype=torch.float64)
+    mixed = torch.logaddexp(logp + (1 - share).log(), cache_logp + share.log())
+    return torch.where(cache_logp.isnan(), logp, mixed)
