@@ -30,7 +30,7 @@ PLACES = {
     # Commands without Lightning fetch checkpoints, and add to runs that are over.
     ("wandb",): {"training", "runs/wandb_api.py"},
     ("onnx", "onnxruntime", "onnxscript"): {"commands/export.py"},
-    ("optuna", "sqlalchemy"): {"sweeps"},
+    ("optuna",): {"sweeps"},
     ("transformers", "huggingface_hub", "lm_eval"): {"hub"},
 }
 UPWARD = {("checkpoints/__init__.py", "convert")}  # a public name that has moved

@@ -417,19 +417,9 @@ def test_differences_between_precisions_are_those_of_validation(args, finished, 
 
 
 @pytest.mark.parametrize("disturbed", [False, True])
-def test_a_record_of_windows_has_the_times_of_speed_and_tells_disturbed_ones(
-    args, monkeypatch, disturbed
-):
+def test_a_record_of_windows_tells_disturbed_times(args, monkeypatch, disturbed):
     row = {"memory_ms_per_token": 1, "window_ms_per_token": 9, "memory_median_ms": 1.2}
     rows = [{"attention_len": 16, "window_median_ms": 18 if disturbed else 9} | row]
-
-    def run(arguments):
-        command, network, *_ = arguments
-        [out] = [Path(each[6:]) for each in arguments if each.startswith("--out=")]
-        assert (command, network) == ("speed", str(sliding_window.SMALL))
-        out.mkdir(parents=True)
-        (out / "window.json").write_text(json.dumps({"rows": rows}))
-
-    monkeypatch.setattr(sliding_window, "run", run)
+    monkeypatch.setattr(sliding_window, "compare_with_window", lambda *_, **sizes: rows)
     found = sliding_window.measure(args, 2)
     assert found == {"seed": 2, "rows": rows, "disturbed": disturbed}

@@ -121,8 +121,8 @@ def test_the_home_folder_is_expanded_in_every_path(parse_words, parse_fit, tmp_p
     settings = parse_words("evaluate", "~/run", *(f"--{name}=~/a" for name in paths))
     assert settings["ckpt_path"] == f"{HOME}/run"
     assert {settings[name] for name in paths} == {f"{HOME}/a"}
-    settings = parse_words("generate", "RUN", "~/a", "--state_file=~/a", "--out_ids=~/a")
-    assert (settings["prompt"], settings["state_file"]) == ("~/a", HOME / "a")
+    settings = parse_words("generate", "RUN", "~/a", "--out_ids=~/a.npy")
+    assert (settings["prompt"], settings["out_ids"]) == ("~/a", HOME / "a.npy")
     assert parse_words("prepare", "~/a")["name"] == f"{HOME}/a"
     callback = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=~/a"]
     root = "trainer: {default_root_dir: ~/a}\ndata: {path: [~/a, ~/b, ~/c]}\nckpt_path: ~/a\n"
@@ -145,7 +145,7 @@ def test_a_whole_number_may_be_written_as_a_float(parse_words, parse_fit, tmp_pa
     assert parse_fit("--model.net.cutoffs=[1e2, 200.0]").model.net.cutoffs == (100, 200)
     found = settings.trainer.max_steps, settings.data.batch_size, settings.data.tgt_len
     assert (found, [*map(type, found)]) == ((1000, 4, 10), [int] * 3)
-    assert parse_words("speed", "x", "--lengths", "1e2", "3.0")["lengths"] == [100, 3]
+    assert parse_words("inspect", "x", "--mem_lens", "1e2", "3.0")["mem_lens"] == [100, 3]
 
 
 @pytest.mark.parametrize(

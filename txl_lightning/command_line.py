@@ -65,7 +65,7 @@ COMMANDS = {
         "continue a prompt",
         "RUN 'Once upon' --top_p 0.9",
         "ckpt_path [prompt]",
-        "mem_len, num_samples, num_beams, or the length of the prompt",
+        "mem_len, num_samples, or the length of the prompt",
     ),
     "score": Command(
         "choose among candidates, with the memory of what came before",
@@ -92,12 +92,6 @@ COMMANDS = {
     "recl": Command(
         "measure how much context models use", "RUN OTHER --r 0.1 0.5", "ckpt_path", "max_context"
     ),
-    "speed": Command(
-        "time a model with memory and with a sliding window",
-        "paper/enwik8_base --lengths 800 1800",
-        "source",
-        "lengths, tgt_len, batches, or the sizes of the network",
-    ),
     "runs": Command("list runs", "runs/quickstart", "[root]", imports=""),
     "compare": Command(
         "compare runs: settings, curves, results",
@@ -106,7 +100,7 @@ COMMANDS = {
         imports="",
     ),
     "sweep": Command(
-        "run the trials of a sweep file, one after the other",
+        "run the trials of a sweep file",
         "sweeps/quickstart --count 8",
         "path",
         imports="Optuna",

@@ -14,13 +14,11 @@ from typing import Any, NamedTuple
 import torch
 import yaml
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from experiments.gpu.candidates import use_kernel
 from experiments.gpu.parts import DEVICE, NO_TIME, ROOT, Findings, try_to
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.model import make_reader
-from txl_lightning.model.precision import call_with_weights_in
 
 PUBLISHED = {
     "paper/enwik8_base": {}, "paper/wt103_base": {}, "paper/enwik8_large": {},
@@ -196,7 +194,10 @@ def make_step(
     """Return a function that takes a training step under bf16 autocast, and returns the loss."""
     net, memory = make_network(training, kernel).train(), None
     if compiles:
-        net.call_layer = torch.compile(call_with_weights_in)
+        # Here, because importing Lightning takes half a minute where transformers is installed.
+        from txl_lightning.training.segments import compile_in_place
+
+        compile_in_place(net)
     # As in training with LanguageModel: an adaptive softmax reads targets on the host.
     device = "cpu" if net.head.reads_targets else DEVICE
 
@@ -266,55 +267,6 @@ def time_steps(step: Callable[[], Tensor], training: Training, seconds: float) -
         "peak_memory_bytes": torch.cuda.max_memory_allocated() if DEVICE == "cuda" else 0,
         "right": bool(loss.isfinite()),
     }
-
-
-def profile_steps(smoke: bool, ends_at: float) -> Findings:
-    """List what ten steps start on the device, by the time that it takes, for two networks."""
-    for name in list(PUBLISHED)[:2]:
-        for compiles in (False,) if smoke else (False, True):
-            about = {"config": name, "compiled": compiles}
-            if time.monotonic() > ends_at:
-                yield about | NO_TIME
-            else:
-                step = make_step(load_published(name, smoke), compiles=compiles)
-                yield about | try_to(profile_step, step) | try_to(list_host_operators, step)
-
-
-def profile_step(step: Callable[[], Tensor], count: int = 10) -> dict[str, Any]:
-    """Return how long the device is busy, and the kernels that take most of it."""
-    for _ in range(3):
-        step()
-    activity = ProfilerActivity.CUDA if DEVICE == "cuda" else ProfilerActivity.CPU
-    with profile(activities=[activity]) as profiler:
-        seconds = seconds_of(lambda: [step() for _ in range(count)])
-    times: dict[str, list[float]] = {}
-    for event in profiler.events():
-        if DEVICE in str(event.device_type).lower():
-            times.setdefault(event.name, []).append(event.time_range.elapsed_us())
-    busy = sum(map(sum, times.values())) / 1e6
-    slowest = sorted(times, key=lambda kernel: -sum(times[kernel]))[:25]
-    return {
-        "kernels_per_step": sum(map(len, times.values())) / count,
-        "busy_share": busy / seconds,
-        "busy_seconds_per_step": busy / count,
-        "kernel, calls per step, us per step": [
-            [kernel[:120], len(times[kernel]) / count, round(sum(times[kernel]) / count)]
-            for kernel in slowest
-        ],
-    }
-
-
-def list_host_operators(step: Callable[[], Tensor], count: int = 3) -> dict[str, Any]:
-    """Return the operators in which the host spends most time; the profiler itself takes some."""
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        for _ in range(count):
-            step()
-    slowest = sorted(profiler.key_averages(), key=lambda each: -each.self_cpu_time_total)[:25]
-    rows = [
-        [each.key[:60], each.count / count, round(each.self_cpu_time_total / count)]
-        for each in slowest
-    ]
-    return {"operator, calls per step, us of the host per step": rows}
 
 
 @torch.inference_mode()

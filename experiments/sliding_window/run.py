@@ -2,21 +2,22 @@
 
     python -m experiments.sliding_window.run [--seeds 1 2 3] [--fast]
 
-The command `speed` with the network of configs/paper/enwik8_base.yaml and random weights. A seed is
-a repetition. It needs an idle machine; records tell whether other work disturbed it.
+The network of configs/paper/enwik8_base.yaml with random weights. A seed is a repetition. It needs
+an idle machine; records tell whether other work disturbed it.
 """
 
-import json
 from argparse import Namespace
 from typing import Any
 
 from experiments import common
-from txl_lightning.__main__ import run
-from txl_lightning.analysis.timing import is_disturbed
+from experiments.speed.window import compare_with_window, is_disturbed
+from txl_lightning.files import load_yaml
+from txl_lightning.model.contract import make_config
 
 NETWORK = common.REPOSITORY / "configs" / "paper" / "enwik8_base.yaml"
 SMALL = common.REPOSITORY / "configs" / "smoke.yaml"
-FAST = ["--lengths", "16", "32", "--tgt_len=8", "--segments=2", "--positions=1", "--tokens=4"]
+SIZES = {"lengths": [800, 1800, 2800, 3800], "tgt_len": 128, "segments": 20, "positions": 3}
+FAST = {"lengths": [16, 32], "tgt_len": 8, "segments": 2, "positions": 1}
 
 
 def main() -> None:
@@ -27,10 +28,9 @@ def main() -> None:
 
 
 def measure(args: Namespace, seed: int) -> dict[str, Any]:
-    out = args.runs / f"repetition{seed}"
-    network, sizes = (SMALL, FAST) if args.fast else (NETWORK, ["--tokens=20"])
-    run(["speed", str(network), *sizes, "--batches", "1", f"--out={out}"])
-    rows = json.loads((out / "window.json").read_text())["rows"]
+    network, sizes = (SMALL, FAST) if args.fast else (NETWORK, SIZES)
+    model = make_config(load_yaml(network.read_text())["model"]["net"]).build().eval()
+    rows = compare_with_window(model, **sizes)
     return {"seed": seed, "rows": rows, "disturbed": is_disturbed(rows)}
 
 

@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import sys
-import threading
-import time
 import uuid
 from pathlib import Path
 
@@ -13,10 +11,9 @@ import fsspec
 import pytest
 import torch
 
-from tests.waiting import wait_until
 from txl_lightning.checkpoints import mirror
 from txl_lightning.checkpoints.loading import find_latest
-from txl_lightning.checkpoints.mirror import Mirror, Snapshot, fetch_newer
+from txl_lightning.checkpoints.mirror import Mirror, fetch_newer
 from txl_lightning.checkpoints.saving import save_checkpoint
 from txl_lightning.errors import StorageError
 
@@ -26,11 +23,6 @@ def url(request, tmp_path) -> str:
     if request.param == "file":
         return f"file://{tmp_path}/mirror"
     return f"memory://{uuid.uuid4()}"
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch):
-    monkeypatch.setattr(mirror, "FIRST_PAUSE", 0.01)
 
 
 def save_step(root: Path, step: int, run: str = "version_0") -> Path:
@@ -50,11 +42,12 @@ def read_steps(root: Path) -> tuple[int, str]:
     return latest.saved["global_step"], log.split()[1]
 
 
-def copy_steps(url: str, root: Path, *steps: int, run: str = "version_0") -> Mirror | None:
-    copier = None
+def copy_steps(url: str, root: Path, *steps: int, run: str = "version_0") -> Mirror:
+    copier = Mirror(url)
     for step in steps:
-        copier = Mirror(url, save_step(root, step, run))
-        copier.finish()
+        folder = save_step(root, step, run)
+        copier.claim(folder)
+        copier.copy(folder)
     return copier
 
 
@@ -76,18 +69,8 @@ def test_fetched_run_has_the_files_of_the_last_write_and_two_states_are_kept(url
         assert fetched.get(path.name, path.read_bytes()) == path.read_bytes()
     states = [name for name in list_files(url) if "/states/" in name]
     assert [name.split("/")[-1][:8] for name in states] == ["00000002", "00000003"]
-    # last.ckpt, its manifest and the log of two states, and one identity.
-    assert len(list_files(url)) - len(states) == 2 * 3 + 1
-
-
-def test_snapshot_keeps_its_files_while_training_writes_others(url, tmp_path):
-    folder = save_step(tmp_path / "a", 1)
-    copier, snapshot = Mirror(url, folder), Snapshot.take(folder)
-    for step in (2, 3):
-        save_step(tmp_path / "a", step)
-    copier.upload(snapshot)
-    assert fetch_newer(url, tmp_path / "b") == []
-    assert read_steps(tmp_path / "b") == (1, "1")
+    # last.ckpt, its manifest and the log of two states, and the identity, also by its own name.
+    assert len(list_files(url)) - len(states) == 2 * 3 + 2
 
 
 def test_file_that_is_there_is_not_uploaded_again_and_a_truncated_one_is(tmp_path):
@@ -97,7 +80,7 @@ def test_file_that_is_there_is_not_uploaded_again_and_a_truncated_one_is(tmp_pat
     os.truncate(cut, 1)
     for path in (whole, cut):
         os.utime(path, (9, 9))
-    copier.finish()
+    copier.copy(tmp_path / "a" / "version_0")
     assert [path.stat().st_mtime == 9 for path in (whole, cut)] == [True, False]
     assert fetch_newer(url, tmp_path / "b") == []
 
@@ -161,82 +144,40 @@ def test_another_run_of_the_same_number_is_refused_and_changes_nothing(url, tmp_
     copy_steps(url, tmp_path / "a", 1)
     before = list_files(url)
     with pytest.raises(StorageError, match=r"has another run as version_0; expected resume auto"):
-        Mirror(url, save_step(tmp_path / "b", 2))
+        Mirror(url).claim(save_step(tmp_path / "b", 2))
     assert list_files(url) == before
     # A fetched run is the same one.
     fetch_newer(url, tmp_path / "c")
     copy_steps(url, tmp_path / "c", 2)
 
 
-def test_failed_upload_is_one_warning_and_is_tried_again_with_the_newest_files(tmp_path, capsys):
+def test_failed_copy_is_a_warning_and_the_next_one_has_all(tmp_path, capsys):
     url, blocked = f"file://{tmp_path}/mirror", tmp_path / "mirror" / "version_0" / "files"
     copier = copy_steps(url, tmp_path / "a", 1)
     blocked.rename(tmp_path / "away")
     blocked.touch()
-    for step in (2, 3):
-        save_step(tmp_path / "a", step)
-        copier.submit()
-    wait_until(lambda: copier.is_failing)
-    time.sleep(0.1)
+    copier.copy(save_step(tmp_path / "a", 2))
+    [warned] = capsys.readouterr().err.splitlines()
+    assert warned.startswith(f"warning: checkpoint.mirror: {url}: cannot be written (NotADirectory")
+    assert warned.endswith("; the next last.ckpt is tried again")
     blocked.unlink()
     (tmp_path / "away").rename(blocked)
-    copier.finish()
-    warned = capsys.readouterr().err.splitlines()
-    assert len(warned) == 1
-    assert warned[0].startswith(f"warning: {url}: ")
-    assert warned[0].endswith("; it is tried again")
+    fetch_newer(url, tmp_path / "b")
+    assert read_steps(tmp_path / "b") == (1, "1")
+    copier.copy(save_step(tmp_path / "a", 3))
     fetch_newer(url, tmp_path / "b")
     assert read_steps(tmp_path / "b") == (3, "3")
-
-
-def test_training_goes_on_during_an_upload_and_only_the_last_of_waiting_ones_follows(
-    url, tmp_path, monkeypatch
-):
-    copier, steps, go_on = Mirror(url, save_step(tmp_path / "a", 1)), [], threading.Event()
-
-    def upload(self, snapshot):
-        steps.append(snapshot.step)
-        assert go_on.wait(60)
-        if len(steps) == 1:
-            raise OSError("no connection")
-        original(self, snapshot)
-
-    original = Mirror.upload
-    monkeypatch.setattr(Mirror, "upload", upload)
-    copier.submit()
-    wait_until(lambda: steps)
-    for step in (2, 3, 4):
-        save_step(tmp_path / "a", step)
-        copier.submit()
-    go_on.set()
-    copier.finish()
-    # The one that failed is not tried again, because there is a newer one.
-    assert (steps[0], {*steps[1:]}) == (1, {4})
-    fetch_newer(url, tmp_path / "b")
-    assert read_steps(tmp_path / "b") == (4, "4")
-
-
-def test_end_waits_for_an_upload_that_fails_only_so_long(tmp_path, capsys, monkeypatch):
-    url = f"file://{tmp_path}/mirror"
-    copier = copy_steps(url, tmp_path / "a", 1)
-    shutil.rmtree(tmp_path / "mirror")
-    (tmp_path / "mirror").touch()
-    monkeypatch.setattr(mirror, "WAIT", 0.2)
-    copier.finish()
-    assert capsys.readouterr().err.splitlines()[-1].endswith("no upload in 0 s; it is given up")
-    (tmp_path / "mirror").unlink()
-    wait_until(lambda: copier.thread is None)
 
 
 def test_url_that_cannot_be_used_is_refused_in_one_line(tmp_path):
     folder = save_step(tmp_path / "a", 1)
     with pytest.raises(ValueError, match=r"checkpoint\.mirror: gopher://x: .*gopher"):
-        Mirror("gopher://x", folder)
+        Mirror("gopher://x")
     (tmp_path / "mirror").touch()
     with pytest.raises(
-        StorageError, match=r"checkpoint\.mirror: file://.*: cannot be read \(NotADirectory"
+        StorageError, match=r"checkpoint\.mirror: file://.*: cannot be written \(NotADirectory"
     ):
-        Mirror(f"file://{tmp_path}/mirror", folder)
+        Mirror(f"file://{tmp_path}/mirror").claim(folder)
 
 
 def test_state_may_name_only_files_of_a_run(url, tmp_path):
@@ -263,11 +204,12 @@ from txl_lightning import files
 from txl_lightning.checkpoints import mirror
 
 # A file is copied in pieces.
-mirror.COPIED = 1000
+shutil.COPY_BUFSIZE, shutil._USE_CP_SENDFILE = 1000, False
 
 def upload(place):
-    copier = mirror.Mirror(f"file://{place}/mirror", place / "a" / "version_0")
-    copier.upload(mirror.Snapshot.take(copier.folder))
+    copier = mirror.Mirror(f"file://{place}/mirror")
+    copier.claim(place / "a" / "version_0")
+    copier.copy(place / "a" / "version_0")
 
 def fetch(place):
     mirror.fetch_newer(f"file://{place}/mirror", place / "b")
@@ -326,6 +268,6 @@ def test_a_run_whose_manifest_is_lost_is_not_copied_and_stops_nothing(url, tmp_p
     manifest.write_text("{")
     if fault == "missing":
         manifest.unlink()
-    copier.finish()
+    copier.copy(manifest.parents[1])
     fetch_newer(url, tmp_path / "there")
     assert read_steps(tmp_path / "there") == (1, "1")

@@ -19,7 +19,6 @@ from txl_lightning.data.vocab import Bytes
 HUGE = 10**12
 MISTAKES = [
     ("generate --num_samples=0", 2, "num_samples: invalid 0; expected at least 1"),
-    ("generate --num_samples=2 --num_beams=2", 2, "num_samples: invalid 2; expected 1 with beams"),
     ("generate --prompt=", 2, "prompt: invalid empty prompt"),
     ("generate --prompt=a --prompt_file=b", 2, "prompt: invalid a; expected null with"),
     ("generate --prompts=p --prompt=a", 2, "prompts: invalid p; expected null with prompt, pr"),
@@ -28,8 +27,6 @@ MISTAKES = [
     ("generate --prompt_file=latin.txt", 3, "prompt: latin.txt: byte 3 is not UTF-8 text"),
     ("generate --prompt_ids='1 2 999'", 2, "prompt_ids: invalid 999; expected ids from 0 to 255"),
     (f"generate --prompt_ids=1,{HUGE**3}", 2, f"prompt_ids: invalid {HUGE**3}; expected ids from"),
-    ("generate --state_file=latin.txt", 3, "state_file: latin.txt: not written by generate"),
-    ("generate --state_file=none/m", 6, "state_file: none/m: there is no folder none"),
     ("evaluate --protocol=papr", 2, "protocol: invalid papr; expected one of segments, "),
     ("evaluate --tgt_len=0", 2, "tgt_len: invalid 0; expected at least 1"),
     ("evaluate --corpus=novels", 2, "corpus: invalid novels; expected one of python_sour"),
@@ -53,8 +50,6 @@ MISTAKES = [
     ("inspect --split=dev", 2, "split: invalid dev; expected one of train, val"),
     # Longer than the text.
     (f"inspect --mem_lens={HUGE}", 3, "the text that is read has 300 tokens; batch_size 8"),
-    ("speed --positions=0", 2, "positions: invalid 0"),
-    ("speed --lengths=0", 2, "lengths: invalid [0]; expected at least 1 each"),
 ]
 
 
@@ -104,7 +99,6 @@ def obey_file_modes():
         ("fit --data.path=locked.txt", 3, "locked.txt: cannot be read (Permission denied)"),
         ("fit --config=locked.yaml", 2, "locked.yaml: Permission denied"),
         ("generate --prompt_file=locked.txt", 2, "locked.txt: Permission denied"),
-        ("generate --state_file=locked.txt", 3, "state_file: locked.txt: "),
         ("convert locked.txt --out=o", 4, "locked.txt: cannot be read (Permission denied)"),
         ("convert --out=o --vocab=locked.txt", 3, "vocab: locked.txt: "),
         ("test locked.ckpt", 4, "locked.ckpt: cannot be read (Permission denied)"),
@@ -139,11 +133,9 @@ def test_a_file_that_may_not_be_read_is_no_unwritable_one(txl, checkpoint, words
     ("words", "lower"),
     [
         ("evaluate there --path=letters.txt", "batch_size, tgt_len, mem_len or ext_len"),
-        ("generate there", "mem_len, num_samples, num_beams, or the length of the"),
+        ("generate there", "mem_len, num_samples, or the length of the"),
         (f"generate there --mem_len=5 --num_samples={HUGE}", "mem_len, num_samples"),
         ("recl there --path=letters.txt --reading=trained", "max_context"),
-        (f"speed there --lengths={HUGE}", "lengths, tgt_len, batches, or the sizes"),
-        (f"speed there --lengths={10**30}", "lengths, tgt_len, batches, or the sizes"),
     ],
 )
 def test_failed_allocation_is_exit_code_7_and_names_what_to_lower(
@@ -163,7 +155,7 @@ def test_huge_mem_len_allocates_no_more_than_the_text_needs(txl, checkpoint):
         assert code == 0, output.err
 
 
-@pytest.mark.parametrize("command", ["test", "evaluate", "generate", "recl", "inspect", "speed"])
+@pytest.mark.parametrize("command", ["test", "evaluate", "generate", "recl", "inspect"])
 def test_folder_without_a_checkpoint_is_exit_code_4(refused, tmp_path, command):
     (tmp_path / "empty").mkdir()
     code, line = refused(command, "empty")
@@ -189,11 +181,10 @@ def test_results_are_written_beside_the_checkpoint(txl, run_folder, tmp_path):
     few = {
         "inspect": ["--tokens=99", "--batch_size=1", "--mem_lens=4"],
         "recl": ["--step=4", "--max_context=8", "--positions=2"],
-        "speed": ["--lengths=4", "--segments=1", "--positions=1", "--batches=1", "--tokens=2"],
         "predict": [],
     }
     for command, options in few.items():
         assert txl(command, "run", *options)[0] == 0
-    names = {"inspect/memory.csv", "recl/recl.csv", "speed/latency.csv", "nats.npy"}
+    names = {"inspect/memory.csv", "recl/recl.csv", "nats.npy"}
     assert all((tmp_path / "run" / name).is_file() for name in names)
     assert {*tmp_path.iterdir()} == before

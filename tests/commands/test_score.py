@@ -63,81 +63,33 @@ def test_the_nats_of_words_sum_to_those_of_their_candidate(run_score):
     assert [word for word, _ in record["words"][0]] == ["to", "  be,", " é", "\n"]
 
 
-def test_a_table_has_the_lists_of_json_lines(accepted, run_score, run_folder, tmp_path):
-    (tmp_path / "a.tsv").write_text(
-        "id\ttext\treference\tscore\r\n"
-        "1\tto be\ttobe\t-3\r\n1\ttobe\ttobe\t-2.5\r\n\r\n2\tx y\t\t0\r\n"
-    )
-    output = accepted("score", run_folder, "--candidates", tmp_path / "a.tsv", "--weight=0.5")
-    lists = [
-        {"id": "1", "candidates": ["to be", "tobe"], "reference": "tobe", "scores": [-3, -2.5]},
-        {"id": "2", "candidates": ["x y"]},
-    ]
-    assert [json.loads(line) for line in output.out.splitlines()] == run_score(
-        lists, "--weight=0.5"
-    )
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.tsv"])
-def test_a_byte_order_mark_is_no_part_of_the_lists(accepted, run_folder, tmp_path, name):
-    text = {"a.jsonl": '{"candidates": ["a"]}\n', "a.tsv": "id\ttext\n1\ta\n"}[name]
+def test_a_byte_order_mark_is_no_part_of_the_lists(accepted, run_folder, tmp_path):
     outputs = []
     for encoding in ("utf-8", "utf-8-sig"):
-        (tmp_path / name).write_text(text, encoding=encoding)
-        outputs.append(accepted("score", run_folder, "--candidates", name).out)
+        (tmp_path / "a.jsonl").write_text('{"candidates": ["a"]}\n', encoding=encoding)
+        outputs.append(accepted("score", run_folder, "--candidates=a.jsonl").out)
     assert outputs[0] == outputs[1]
 
 
-def test_a_state_file_carries_the_memory_to_another_command(run_score, accepted, run_folder):
-    whole = run_score(LISTS)
-    parts = [run_score([each], "--state_file=a.state")[0] for each in LISTS]
-    assert parts == whole
-    accepted("generate", run_folder, "--state_file=a.state", "--max_new_tokens=3")
-
-
-def test_a_context_is_refused_where_a_state_file_has_the_text_before(
-    run_score, refused, run_folder
-):
-    run_score(LISTS[:1], "--state_file=a.state", "--context=ab")
-    words = ("--candidates=lists.jsonl", "--state_file=a.state", "--context=ab")
-    expected = "context: invalid ab; expected null, because a.state has the text before"
-    assert refused("score", run_folder, *words) == (2, expected)
-
-
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("content", "message"),
     [
-        ("a.jsonl", b'{"candidates": ["a"]}\n\n{"candid', "a.jsonl, line 3: not JSON"),
-        ("a.jsonl", b"[" * 99999, "a.jsonl, line 1: not JSON"),
-        ("a.jsonl", b"\xff\xfe", "a.jsonl, line 1: not UTF-8 text"),
-        ("a.jsonl", b"[1]", "a.jsonl, line 1: list: invalid [1]; expected settings by name"),
-        ("a.jsonl", b"{}", "a.jsonl, line 1: candidates: missing; expected a key candidates"),
-        ("a.jsonl", b'{"candidates": []}', "line 1: candidates: invalid none; expected at least"),
-        ("a.jsonl", b'{"candidates": "a"}', "line 1: candidates: invalid 'a'; expected a list"),
-        ("a.jsonl", b'{"candidates": ["a"], "refrence": ""}', "did you mean reference?"),
-        ("a.jsonl", b'{"candidates": ["a"], "scores": [NaN]}', "line 1: scores: invalid (nan,)"),
-        ("a.tsv", b"", "a.tsv, line 1: id: missing; expected a column id"),
-        ("a.tsv", b"id\tscore\n", "a.tsv, line 1: text: missing; expected a column text"),
-        ("a.tsv", b"id\ttext\n1\n", "a.tsv, line 2: columns: invalid 1; expected 2, as the header"),
-        ("a.tsv", b"id\ttext\tscore\n1\ta\t2\n1\tb\tx\n", "line 3: score: invalid x; expected a"),
-        ("a.tsv", b"id\ttext\treference\n1\ta\t\n1\tb\tc\n", "line 3: reference: invalid c; ex"),
-        ("a.tsv", b"id\ttext\tcontext\n1\ta\tb\n1\tb\tc\n", "line 3: context: invalid c; exp"),
+        (b'{"candidates": ["a"]}\n\n{"candid', "a.jsonl, line 3: not JSON"),
+        (b"[" * 99999, "a.jsonl, line 1: not JSON"),
+        (b"\xff\xfe", "a.jsonl, line 1: not UTF-8 text"),
+        (b"[1]", "a.jsonl, line 1: list: invalid [1]; expected settings by name"),
+        (b"{}", "a.jsonl, line 1: candidates: missing; expected a key candidates"),
+        (b'{"candidates": []}', "line 1: candidates: invalid none; expected at least"),
+        (b'{"candidates": "a"}', "line 1: candidates: invalid 'a'; expected a list"),
+        (b'{"candidates": ["a"], "refrence": ""}', "did you mean reference?"),
+        (b'{"candidates": ["a"], "scores": [NaN]}', "line 1: scores: invalid (nan,)"),
     ],
 )
-def test_an_invalid_line_is_named_with_its_file(
-    refused, run_folder, tmp_path, name, content, message
-):
-    (tmp_path / name).write_bytes(content)
-    code, line = refused("score", run_folder, "--candidates", name)
+def test_an_invalid_line_is_named_with_its_file(refused, run_folder, tmp_path, content, message):
+    (tmp_path / "a.jsonl").write_bytes(content)
+    code, line = refused("score", run_folder, "--candidates=a.jsonl")
     assert code == 3
     assert message in line
-
-
-def test_a_list_whose_lines_are_apart_is_refused_where_it_goes_on(txl, run_folder, tmp_path):
-    (tmp_path / "a.tsv").write_text("id\ttext\n1\ta\n2\tb\n\n1\tc\n")
-    code, output = txl("score", run_folder, "--candidates=a.tsv")
-    message = "error: a.tsv, line 5: id: invalid 1; expected a list's lines one after the other\n"
-    assert (code, output.err, len(output.out.splitlines())) == (3, message, 2)
 
 
 def test_lists_before_an_invalid_line_are_printed(txl, run_folder, tmp_path):
@@ -149,8 +101,8 @@ def test_lists_before_an_invalid_line_are_printed(txl, run_folder, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "--candidates is missing; expected a .tsv or .jsonl file"),
-        (("--candidates=a.txt",), "candidates: invalid a.txt; expected a .tsv or .jsonl file"),
+        ((), "--candidates is missing; expected a .jsonl file"),
+        (("--candidates=a.txt",), "candidates: invalid a.txt; expected a .jsonl file"),
     ],
 )
 def test_a_file_of_another_kind_is_refused(refused, run_folder, options, message):

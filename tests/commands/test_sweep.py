@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from tests.waiting import wait_until
-from txl_lightning.sweeps import engine, trial_results
-from txl_lightning.sweeps.runner import make_command
+from txl_lightning.sweeps.search import load_sweep_file, suggest_parameters
+from txl_lightning.sweeps.trials import Sweep, flatten_parameters, make_command, read_metric
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "sweeps").glob("*.yaml"))
 # The second is impossible.
@@ -57,26 +57,26 @@ def test_interrupted_and_failing_runs_of_fit_are_compared(
     assert (best["state"], best["model.net.mem_len"], best["validations"]) == ("complete", 8, 5)
     assert (other["state"], other["value"]) == ("fail", None)
     assert other["reason"].startswith("exit code 2: error: data.tgt_len: invalid 0")
-    values, _ = trial_results.read_metric(Path("out", "000"), "val/loss")
+    values, _ = read_metric(Path("out", "000"), "val/loss")
     assert len(values) == 5
     assert best["value"] == min(values)
-    line = next(line for line in output.out.splitlines() if " evaluate out/000/" in line)
-    assert Path(line.split()[2]).name == "best.ckpt"
+    assert "txl-lightning evaluate out/000/version_0 --split val" in output.out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_trials_of_shipped_sweeps_are_runs_of_fit(path, accepted, tmp_path, monkeypatch):
-    sweep = engine.open_sweep(engine.load_sweep_file(str(path)), tmp_path, 1)
+    sweep = Sweep(load_sweep_file(str(path)), tmp_path, 1)
     assert sweep.config["name"] == path.stem
-    parameters = sweep.suggest_parameters(sweep.ask_trial())
+    trial = sweep.study.ask()
+    parameters = suggest_parameters(sweep.study, trial, sweep.config)
     words = make_command(sweep.config["command"], parameters, tmp_path)
     assert words[2:5] == ["-m", "txl_lightning", "fit"]
     monkeypatch.chdir(path.parents[2])
     config = yaml.safe_load(accepted(*words[4:], "--print_config").out)
     assert config["trainer"]["logger"]["class_path"].endswith("WandbLogger")
-    sweep.study.ask().set_user_attr("parameters", parameters)
-    for key, expected in trial_results.flatten_parameters(sweep.study.trials[1]).items():
+    trial.set_user_attr("parameters", parameters)
+    for key, expected in flatten_parameters(sweep.study.trials[0]).items():
         value = config
         for word in key.split("."):
             value = value[word]
@@ -95,6 +95,7 @@ def test_trials_of_the_attention_sweep_attend_to_and_read_the_same_number_of_tok
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (("search.yaml", "--jobs=0"), 2, "jobs: invalid 0; expected at least 1"),
         (("search.yaml", "--count=0"), 2, "count: invalid 0; expected at least 1"),
         (("search.yaml", "--seed=-1"), 2, "seed: invalid -1; expected at least 0"),
         (("search.yaml", "--out=search.yaml/here"), 6, "out: search.yaml/here"),

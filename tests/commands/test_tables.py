@@ -1,4 +1,4 @@
-"""inspect, recl and speed: tables and figures of a model, on its own text or another."""
+"""inspect and recl: tables and figures of a model, on its own text or another."""
 
 import shutil
 from pathlib import Path
@@ -194,24 +194,3 @@ def test_group_needs_one_vocabulary_and_different_files(txl, refused, checkpoint
 )
 def test_models_are_named_by_the_different_parts_of_their_paths(paths, expected):
     assert shorten_paths([*map(Path, paths)]) == expected
-
-
-def test_speed_times_a_config_at_each_length_and_batch_size(
-    txl, refused, tmp_path, read_table, monkeypatch
-):
-    monkeypatch.setattr("txl_lightning.commands.speed.is_disturbed", lambda rows: len(rows) == 2)
-    path = tmp_path / "net.yaml"
-    path.write_text("model: {net: {n_token: 9, n_layer: 1, n_head: 1, d_model: 8}}")
-    few = ("--tgt_len=4", "--segments=2", "--positions=2", "--tokens=5", "--out=times")
-    code, output = txl("speed", path, *few, "--lengths", "16", "24", "--batches", "1", "3")
-    assert (code, "fastest of 2 segments, 2 windows" in output.out) == (0, True)
-    assert output.out.count("warning: other processes disturbed the timing") == 2
-    window, latency = (read_table(f"times/{name}")[1] for name in ("window", "latency"))
-    assert [row["attention_len"] for row in window["rows"]] == [16, 24]
-    assert [(row["batch_size"], row["mem_len"]) for row in latency["rows"]] == [(1, 16), (3, 16)]
-    assert window["machine"]["threads"] == torch.get_num_threads()
-    assert_picture("times/window.png")
-    assert_picture("times/latency.png")
-    path.write_text("model: {}")
-    code, line = refused("speed", path)
-    assert (code, "is not a config with model.net" in line) == (2, True)

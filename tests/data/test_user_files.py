@@ -13,15 +13,15 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
-from itertools import chain, combinations
+from itertools import chain
 
 import pytest
 
-from txl_lightning.data import documents
-from txl_lightning.data.documents import FileSlice, has_documents, unpack_tar, unpack_zip
-from txl_lightning.data.preparation import prepare_apart
+from txl_lightning.data import archives
+from txl_lightning.data.archives import unpack_tar, unpack_zip
+from txl_lightning.data.recipe import prepare_folder
 from txl_lightning.data.settings import DataConfig, find_kind
-from txl_lightning.data.user_files import split_user_files
+from txl_lightning.data.user_files import has_documents, split_user_files
 from txl_lightning.errors import DataError, StorageError
 
 FRACTIONS = (0.8, 0.1, 0.1)
@@ -182,15 +182,8 @@ def test_latin_1_after_the_first_bytes_is_refused_where_it_is_read(write_files, 
     with pytest.raises(DataError, match=r"a: byte 12003 is not UTF-8 text; if it is Latin-1: ico"):
         config.open_text()
     with pytest.raises(DataError, match="byte 12003 is not UTF-8 text"):
-        prepare_apart(config.make_recipe(), tmp_path / "out")
+        prepare_folder(config.make_recipe(), tmp_path / "out", tmp_path)
     assert replace(config, vocab="bytes").open_text()
-
-
-def test_text_that_is_cut_within_a_character_is_text(write_files):
-    path = write_files({"a": "aé🙂".encode()}, "texts") / "a"
-    for start, stop in combinations(range(8), 2):
-        part = FileSlice(path, start, stop, is_text=True)
-        assert b"".join(part.chunks()) == path.read_bytes()[start:stop]
 
 
 @pytest.mark.parametrize("ending", COMPRESSIONS)
@@ -211,7 +204,7 @@ def test_tar_gives_its_files_is_unpacked_once_and_refused_if_truncated(
     assert texts(splits)["train"] == [members["deep/" * 18 + "é.txt"], b"z\n"]
     assert not splits["train"][0].path.stat().st_mode & 0o4000
     with monkeypatch.context() as patch:
-        patch.setattr(documents, "unpack_tar", lambda *_: pytest.fail("unpacked again"))
+        patch.setattr(archives, "refuse_damage", lambda *_: pytest.fail("unpacked again"))
         assert split_user_files([path], ALL_TRAIN, tmp_path) == splits
 
 
@@ -237,13 +230,13 @@ def test_unsafe_or_unusable_tar_is_refused_and_leaves_nothing(
 
 
 def test_decompression_bomb_is_stopped_before_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "HARMLESS", 1 << 20)
+    monkeypatch.setattr(archives, "HARMLESS", 1 << 20)
     archive, folder = tmp_path / "archive", tmp_path / "unpacked"
     archive.write_bytes(compress_gzip(make_tar(entry("a", b"a"), entry("zeros", bytes(4 << 20)))))
     with pytest.raises(DataError, match="archive: unpacks to more than 1,048,576 bytes; replace"):
         unpack_tar(archive, folder)
     assert os.listdir(folder) == ["a"]
-    monkeypatch.setattr(documents, "GROWTH", 2000)
+    monkeypatch.setattr(archives, "GROWTH", 2000)
     unpack_tar(archive, folder)
     assert (folder / "zeros").stat().st_size == 4 << 20
 

@@ -43,7 +43,6 @@ BASES = {
     "convert": ["checkpoint.ckpt", "--out=converted"],
     "inspect": ["checkpoint.ckpt", "--path=letters.txt", "--tokens=300"],
     "recl": ["checkpoint.ckpt", "--path=letters.txt", "--step=4", "--max_context=16"],
-    "speed": ["checkpoint.ckpt"],
     "sweep": ["a.yaml"],
 }
 SWEEP = """{method: grid, metric: {name: val/loss}, parameters: {a: {values: [1]}},
@@ -56,7 +55,6 @@ LAST = {
     "--trainer.min_epochs=null --trainer.fast_dev_run=false --trainer.accumulate_grad_batches=1",
     **dict.fromkeys(("validate", "test", "predict"), ALONE),
     "generate": "--max_new_tokens=5",
-    "speed": "--lengths 8 --tgt_len=8 --segments=1 --positions=1 --batches 1 --tokens=2 --out=out",
     "recl": "--positions=5",
 }
 

@@ -52,7 +52,7 @@ def s3(processes, tmp_path):
     return environment, f"s3://{BUCKET}/mine"
 
 
-FAULTS = ["TERM:5", "KILL:12", "KILL:upload@14", "KILL:remove_unused@20", "KILL:load_state@24"]
+FAULTS = ["TERM:5", "KILL:12", "KILL:upload@14", "KILL:rm_file@20", "KILL:load_state@24"]
 
 
 def test_run_that_loses_its_disk_again_and_again_is_bit_identical_to_an_uninterrupted_one(

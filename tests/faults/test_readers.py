@@ -9,7 +9,6 @@ from shutil import copytree
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 from txl_lightning.checkpoints import load, load_checkpoint, save_folder
@@ -20,12 +19,10 @@ from txl_lightning.data.documents import SPLITS
 from txl_lightning.data.settings import DataConfig
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import format_line, is_out_of_memory
-from txl_lightning.generation import Sampling, decode_steps, start_decoding
-from txl_lightning.generation.state import load_state, save_state
 from txl_lightning.runs.logger import RunLogger
 from txl_lightning.runs.metrics_table import read_metrics
-from txl_lightning.sweeps import engine
-from txl_lightning.sweeps.trial_results import read_metric
+from txl_lightning.sweeps.search import load_sweep_file, open_study, suggest_parameters
+from txl_lightning.sweeps.trials import read_metric
 
 pytestmark = pytest.mark.faults
 
@@ -156,14 +153,6 @@ def make_store(name: str):
     return make
 
 
-def make_state(folder, make_net, **_):
-    net, path = make_net(), folder / "state"
-    start = start_decoding(net, [torch.tensor([1, 2])], ext_len=2)
-    [*_, state] = decode_steps(net, start, 5, Sampling())
-    save_state(path, state, "sha256")
-    return Target(path, lambda: load_state(path, net, "sha256").tokens_BL.tolist(), verified=True)
-
-
 def make_folder(name: str):
     def make(folder, make_net, **_):
         def read():
@@ -201,14 +190,13 @@ SWEEP = {
 def make_sweep(folder, **_):
     path = folder / "sweep.yaml"
     path.write_text(yaml.safe_dump(SWEEP))
-    return Target(path, lambda: engine.load_sweep_file(str(path)))
+    return Target(path, lambda: load_sweep_file(str(path)))
 
 
 def make_journal(folder, **_):
     def read():
-        sweep = engine.open_sweep(SWEEP, folder, 1)
-        trial = sweep.ask_trial()
-        return sweep.suggest_parameters(trial)
+        study = open_study(SWEEP, folder, 1)
+        return suggest_parameters(study, study.ask(), SWEEP)
 
     read()
     return Target(folder / "journal.log", read)
@@ -241,7 +229,6 @@ READERS = {
     "store, ids": make_store("train/00000.ids"),
     "store, starts": make_store("train/00000.starts"),
     "store, vocabulary": make_store("vocab.json"),
-    "state of a generation": make_state,
     "safetensors": make_folder("model.safetensors"),
     "config.json": make_folder("config.json"),
     "vocab.json of a folder": make_folder("vocab.json"),

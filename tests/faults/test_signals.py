@@ -115,7 +115,7 @@ COMMANDS = {
     "predict": [*TEXT, f"--ckpt_path={CHECKPOINT}"],
     "prepare": ["letters.txt", "--vocab=bpe"],
     "evaluate": [CHECKPOINT, "--path=letters.txt", "--batch_size=1", "--tgt_len=8"],
-    "generate": [f"--ckpt_path={CHECKPOINT}", "--prompt=a", "--state_file=state"],
+    "generate": [f"--ckpt_path={CHECKPOINT}", "--prompt=a", "--out_ids=ids.npy"],
     "convert": [CHECKPOINT],
 }
 AT_ONCE = {
@@ -159,7 +159,11 @@ def test_sweep_that_is_interrupted_at_any_moment_has_the_results_of_a_whole_one(
     (place.folder / "s.yaml").write_text(yaml.safe_dump(search | {"parameters": parameters}))
 
     def sweep(out: str, fault: str = ""):
-        return place.end(place.fork("--out", out, command=["sweep", "s.yaml"], fault=fault))
+        while True:
+            ended = place.end(place.fork("--out", out, command=["sweep", "s.yaml"], fault=fault))
+            # The trial of a killed sweep has its folder until it ends.
+            if ended.code != 6:
+                return ended
 
     def rows(out: str) -> list[dict[str, str]]:
         table = list(csv.DictReader((place.folder / out / "results.csv").read_text().splitlines()))

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.waiting import wait_until
-from txl_lightning.sweeps import runner
+from txl_lightning.sweeps import trials
 
 SCRIPT = Path(__file__).with_name("script.py")
 GRID = {
@@ -35,8 +35,8 @@ class Place:
         path.write_text(yaml.safe_dump({**GRID, "command": command, **changes}))
         return path
 
-    def start(self) -> subprocess.Popen:
-        command = [sys.executable, "-m", "txl_lightning", "sweep", "search.yaml"]
+    def start(self, *options: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "txl_lightning", "sweep", "search.yaml", *options]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         return self.processes.start(command, cwd=self.folder, **pipes)
 
@@ -68,7 +68,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch, processes) -> Place:
-    monkeypatch.setattr(runner, "POLL", 0.02)
+    monkeypatch.setattr(trials, "POLL", 0.02)
     return Place(tmp_path, processes)
 
 

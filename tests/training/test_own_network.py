@@ -237,8 +237,8 @@ def own_run(accepted, settings, own_package):
 def test_checkpoint_is_refused_by_the_name_of_its_class(txl, refused, own_run, own_package):
     hint = f"{REFUSED} (it was trained with my_package 1.5)"
     sys.modules.pop("my_package")
-    commands = ["test", "evaluate", "generate", "recl", "inspect", "speed", "convert --out=o"]
-    commands += ["score --candidates=some.tsv", "export"]
+    commands = ["test", "evaluate", "generate", "recl", "inspect", "convert --out=o"]
+    commands += ["score --candidates=some.jsonl", "export"]
     for command, *words in map(str.split, commands):
         code, line = refused(command, own_run, *words)
         assert (code, "best.ckpt: class_path: " in line, hint in line) == (4, True, True), line
@@ -302,14 +302,12 @@ def test_run_is_measured_compared_and_sampled_by_the_commands(txl, accepted, own
     assert txl("compare", own_run, own_run)[0] == 0
 
 
-def test_generated_text_is_continued_from_its_state(txl, own_run):
-    same = (own_run, ALLOW, "--prompt=to be", "--temperature=0")
-    whole = txl("generate", *same, "--max_new_tokens=12")[1].out
-    parts = [
-        txl("generate", *words, "--state_file=state", "--max_new_tokens=6")[1].out
-        for words in (same, (own_run, ALLOW, "--temperature=0", "--prompt="))
-    ]
-    assert "".join(part.rstrip("\n") for part in parts) == whole.rstrip("\n")
+def test_generated_text_is_continued(accepted, own_run):
+    def run(prompt: str, n: int) -> str:
+        words = (prompt, ALLOW, "--temperature=0", f"--max_new_tokens={n}")
+        return accepted("generate", own_run, *words).out.removesuffix("\n")
+
+    assert run(run("to be", 6), 6) == run("to be", 12)
 
 
 def test_optional_parts_are_refused_by_the_commands(refused, own_run):
@@ -319,8 +317,9 @@ def test_optional_parts_are_refused_by_the_commands(refused, own_run):
 
 
 def test_candidates_are_scored_as_continuations_of_the_text(accepted, own_run):
-    Path("some.tsv").write_text("id\ttext\n1\tto be\n1\tnot\n2\tthat is\n")
-    words = ("score", own_run, ALLOW, "--candidates=some.tsv", "--context=or ", "--batch_size=1")
+    lists = [{"candidates": ["to be", "not"]}, {"candidates": ["that is"]}]
+    Path("some.jsonl").write_text("\n".join(map(json.dumps, lists)))
+    words = ("score", own_run, ALLOW, "--candidates=some.jsonl", "--context=or ", "--batch_size=1")
     output = accepted(*words)
     first, second = map(json.loads, output.out.splitlines())
     imports.allow_imports(["my_package"])

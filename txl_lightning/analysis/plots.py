@@ -44,22 +44,6 @@ def plot_loss_by_memory(rows: Rows, path: Path, unit: str, trained: int) -> None
     plot_curves(rows, path, labels, {"loss": ("nats", "saved_standard_error")}, **names)
 
 
-def plot_speed(rows: Rows, path: Path) -> None:
-    labels = [f"{row['attention_len']:,}\n{row['speedup']:,.0f} times" for row in rows]
-    counts = f"fastest of {rows[0]['segments']} segments, {rows[0]['window_positions']} windows"
-    names = {"xlabel": "attention length, and speedup", "ylabel": "ms per token"}
-    names["title"] = f"Time to evaluate a token ({counts})"
-    curves = {"sliding window": ["window_ms_per_token"], "memory": ["memory_ms_per_token"]}
-    plot_curves(rows, path, labels, curves, **names)
-
-
-def plot_latency(rows: Rows, path: Path) -> None:
-    labels = [f"{row['batch_size']:,}\n{row['tokens_per_second']:,.0f}/s" for row in rows]
-    names = {"xlabel": "batch size, and tokens per second", "ylabel": "ms per token"}
-    names["title"] = f"Generation token by token, mem_len {rows[0]['mem_len']:,}"
-    plot_curves(rows, path, labels, {"p50": ["p50_ms"], "p99": ["p99_ms"]}, **names)
-
-
 def plot_curves(
     rows: Rows, path: Path, labels: list[str], curves: dict[str, Sequence[str]], **settings: str
 ) -> None:

@@ -12,13 +12,15 @@ import numpy as np
 
 from ..checkpoints import LoadedCheckpoint
 from ..data.corpora import CORPORA
+from ..data.eval_text import EvalText
 from ..data.settings import DataConfig, find_kind
-from ..data.store import EvalText
+from ..data.tokens import Tokens
 from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.scoring import evaluate
+from ..evaluation.tuning import choose_adaptation
 from ..files import check_file_writable, explain_write_errors, replace_file
-from ..model import Network, Weights
+from ..model import Adaptation, Network, Weights
 from ..progress import show_progress
 from ..runs.wandb_api import add_evaluation, find_wandb_run
 from .card import CARD, add_result
@@ -38,6 +40,8 @@ def evaluate_command(
     device: Device = None,
     weights: Weights = "float32",
     wandb: bool = False,
+    adapt: Literal["auto"] | None = None,
+    adapt_seconds: float = 90.0,
     **lengths: Any,
 ) -> None:
     """Print the loss of a model on a text: a table on stderr, and in a pipe one line of JSON.
@@ -57,12 +61,18 @@ def evaluate_command(
         device: Device of the model; left out, a GPU if there is one.
         weights: Precision of weights, keys and values: bf16 is faster on a CPU, less exact.
         wandb: Add the result to the W&B run that trained the checkpoint.
-        **lengths: Lengths that replace those of the protocol.
+        adapt: auto chooses what is not given of a cache of 20,000 states, and of the rate, on the
+            validation text of training.
+        adapt_seconds: Time in which auto chooses.
+        **lengths: Values that replace those of the protocol.
     """
     settings = get_protocol(protocol, **lengths)
+    require(adapt_seconds > 0, "adapt_seconds", adapt_seconds, "more than 0")
     check_array_file("per_token", per_token)
     check_file_writable("out", out)
-    checkpoint, model, vocab = load_model(ckpt_path, device, weights)
+    may_learn = adapt and settings.rate is None and weights == "float32"
+    trains = bool(settings.rate or may_learn)
+    checkpoint, model, vocab = load_model(ckpt_path, device, weights, trains)
     if wandb:
         find_wandb_run(checkpoint.saved)  # not after hours of reading
     with TemporaryDirectory(prefix="txl-") as folder:
@@ -72,9 +82,22 @@ def evaluate_command(
         else:
             config = select_text(path, corpus, folder, data_dir, document_unit=document_unit)
             text = config.encode_split(split, vocab, Path(folder))
+        if adapt:
+            tokens = open_validation(checkpoint, data_dir)
+            settings = choose_adaptation(model, tokens, settings, adapt_seconds)
+            print_notice(f"adapt auto: {settings.describe()}")
         record = run_protocol(model, replace(text, name=path or text.name), settings, per_token)
     record["weights"] = weights
     publish_record(record, checkpoint, settings.unit, out, wandb)
+
+
+def open_validation(checkpoint: LoadedCheckpoint, data_dir: str | None) -> Tokens:
+    """Return the validation text of a checkpoint's training."""
+    try:
+        return checkpoint.open_text(data_dir)[1].text("val")
+    except DataError as error:
+        fix = "give cache_len and rate"
+        raise DataError(f"adapt: auto needs the validation text of training; {fix}") from error
 
 
 def publish_record(
@@ -141,6 +164,8 @@ def format_table(record: dict[str, Any], unit: str) -> str:
         f"{record['tokens_scored']:,} of {record['tokens']:,} tokens scored, "
         f"{record['cold_starts']:,} cold start{'s' * (record['cold_starts'] != 1)}",
     ]
+    if record["adaptation"]:
+        rows.append(f"adapted with {Adaptation(**record['adaptation']).describe()}")
     if share := record["unknown_share"]:
         rows.append(f"{'unknown':>20}  {share:.1%} of the tokens, which makes their loss small")
     for name in sorted(names, key=lambda name: not name.startswith(unit)):

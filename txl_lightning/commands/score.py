@@ -2,10 +2,9 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
-from itertools import groupby, starmap
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,23 @@ from ..errors import (
     require_at_least,
     suggest_key,
 )
-from ..files import check_file_writable, require_shape
+from ..files import require_shape
 from ..generation import StreamingDetokenizer, encode_prompt, score_candidates
 from ..generation.candidates import encode_continuation, start_scoring
 from ..generation.prompts import encode_start
-from ..generation.state import DecodingState, load_state, save_state
-from ..model import Network, Weights
+from ..generation.state import DecodingState
+from ..model import Adaptation, Network, Weights
+from ..model.adaptation import AdaptedReader
 from .generate import UNFINISHED
 from .inputs import Device, load_model
 
 
 @dataclass(frozen=True)
-class ScoreOptions:
+class ScoreOptions(Adaptation):
     """Settings of scoring."""
 
     context: str | None = None
-    """Text before the first list; left out, a line end, or the text of the state_file."""
+    """Text before the first list; left out, a line end."""
     end: str | None = None
     """Text after each candidate, which is scored with it; left out, a line end if the vocabulary
     knows it."""
@@ -45,8 +45,6 @@ class ScoreOptions:
     """Factor of the log-probabilities of this model where a list has scores of another one."""
     surprisal: bool = False
     """Print the nats of each word too."""
-    state_file: Path | None = None
-    """File for text and memory, as of generate; if it exists, its text is the context."""
     mem_len: int | None = None
     """States remembered; left out, as in training."""
     batch_size: int = 64
@@ -57,12 +55,10 @@ class ScoreOptions:
     """Precision of weights, keys and values: bf16 needs less memory, and is less exact."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_at_least(self, batch_size=1)
+        require(self.carry or not self.rate, "rate", self.rate, "null with carry false")
         require(math.isfinite(self.weight), "weight", self.weight, "a finite number")
-        check_file_writable("state_file", self.state_file)
-        is_first = self.context is None or not (self.state_file and self.state_file.exists())
-        expected = f"null, because {self.state_file} has the text before"
-        require(is_first, "context", self.context, expected)
 
 
 @dataclass(frozen=True)
@@ -98,36 +94,30 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
 
     Args:
         ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
-        candidates: File of lists. In a .jsonl file, each line is a list: candidates and, if wanted,
-            id, context, reference and scores. A .tsv file has a header and a line for each
-            candidate: id (of its list), text and, if wanted, context, reference and score.
+        candidates: File of lists (.jsonl), one in each line: candidates and, if wanted, id,
+            context, reference and scores.
         **options: As in ScoreOptions.
     """
     if candidates is None:
-        raise ValueError("--candidates is missing; expected a .tsv or .jsonl file")
+        raise ValueError("--candidates is missing; expected a .jsonl file")
     settings, path = ScoreOptions(**options), Path(candidates)
-    require(path.suffix in READERS, "candidates", candidates, "a .tsv or .jsonl file")
-    checkpoint, model, vocab = load_model(ckpt_path, settings.device, settings.weights)
+    require(path.suffix == ".jsonl", "candidates", candidates, "a .jsonl file")
+    how = settings.device, settings.weights, bool(settings.rate)
+    _, model, vocab = load_model(ckpt_path, *how)
     if settings.end is None:
         settings = replace(settings, end=find_end(vocab))
-    # As in generate: a state belongs to one precision.
-    sha256 = checkpoint.sha256 + ("" if settings.weights == "float32" else f" {settings.weights}")
-    file = settings.state_file
-    if file and file.exists():
-        state = load_state(file, model, sha256, settings.mem_len, ext_len=0)
-    else:
-        context = settings.context
-        ids_L = encode_start(vocab) if context is None else encode_prompt(context, vocab)
-        state = start_scoring(model, ids_L, settings.mem_len)
+    context = settings.context
+    ids_L = encode_start(vocab) if context is None else encode_prompt(context, vocab)
+    start = start_scoring(model, ids_L, settings.mem_len, settings.fill())
+    if settings.adapts:
+        model = AdaptedReader(model, settings)
     # Read once, although each list may start from it.
-    start = state = score_candidates(model, state, [])[1]
-    for line, each in READERS[path.suffix](path):
+    start = state = score_candidates(model, start, [])[1]
+    for line, each in read_lists(path):
         with prefix_errors(f"{path}, line {line}", ": "):
             before = state if settings.carry else start
             record, state = score_list(model, vocab, before, each, settings)
         print(json.dumps(record, ensure_ascii=False), flush=True)
-    if file:
-        save_state(file, state, sha256)
 
 
 def find_end(vocab: Vocabulary) -> str:
@@ -139,7 +129,7 @@ def find_end(vocab: Vocabulary) -> str:
 
 
 def score_list(
-    model: Network,
+    model: Network | AdaptedReader,
     vocab: Vocabulary,
     state: DecodingState,
     each: CandidateList,
@@ -196,84 +186,27 @@ def name_unknown(words: list[tuple[str, float]], text: str) -> list[tuple[str, f
     ]
 
 
-def read_jsonl(path: Path) -> Iterator[tuple[int, CandidateList]]:
-    """Yield the number of each line, and its list."""
-    for number, line in read_lines(path):
-        with explain_line(path, number):
-            content = json.loads(line)
-            # Half of a surrogate pair is no text.
-            json.dumps(content, ensure_ascii=False).encode()
-            require_shape("list", content, dict)
-            known = [field.name for field in fields(CandidateList)]
-            check_names("key", content, known, "candidates")
-            each = CandidateList(**content)
-        yield number, each
-
-
-def read_tsv(path: Path) -> Iterator[tuple[int, CandidateList]]:
-    """Yield the number of each list's first line, and the list."""
-    lines = read_lines(path)
-    number, header = next(lines, (1, ""))
-    names = header.split("\t") if header else []
-    with explain_line(path, number):
-        check_names("column", names, ["id", "text", "context", "reference", "score"], "id", "text")
-
-    def split(number: int, line: str) -> tuple[int, dict[str, Any]]:
-        with explain_line(path, number):
-            cells = line.split("\t")
-            require(len(cells) == len(names), "columns", len(cells), f"{len(names)}, as the header")
-            row: dict[str, Any] = dict(zip(names, cells, strict=True))
-            if "score" in row:
-                with suppress(ValueError):
-                    row["score"] = float(row["score"])
-                require(isinstance(row["score"], float), "score", row["score"], "a number")
-            return number, row
-
-    seen: set[str] = set()
-    for index, group in groupby(starmap(split, lines), key=lambda each: each[1]["id"]):
-        numbers, rows = zip(*group, strict=True)
-        with explain_line(path, numbers[0]):
-            require(index not in seen, "id", index, "a list's lines one after the other")
-        seen.add(index)
-        yield numbers[0], join_rows(path, numbers, rows)
-
-
-def join_rows(path: Path, numbers: Sequence[int], rows: Sequence[dict[str, Any]]) -> CandidateList:
-    """Return the list in rows of a table; the first has the context and the reference."""
-    about = {name: rows[0][name] for name in ("context", "reference") if rows[0].get(name)}
-    expected = f"nothing, or that of the list's first line, {numbers[0]}"
-    for number, row in zip(numbers, rows, strict=True):
-        with explain_line(path, number):
-            for name in ("context", "reference"):
-                value = row.get(name, "")
-                require(value in ("", about.get(name)), name, value, expected)
-    texts, scores = ([row.get(name) for row in rows] for name in ("text", "score"))
-    with explain_line(path, numbers[0]):
-        scored = {"scores": scores} if "score" in rows[0] else {}
-        return CandidateList(texts, rows[0]["id"], **about, **scored)
-
-
-READERS = {".jsonl": read_jsonl, ".tsv": read_tsv}
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, with their numbers."""
+def read_lists(path: Path) -> Iterator[tuple[int, CandidateList]]:
+    """Yield the number of each line that is not blank, and its list."""
+    known = [field.name for field in fields(CandidateList)]
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
             with explain_line(path, number):
                 # Excel begins a file with a byte order mark.
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            if line.strip():
-                yield number, line
-
-
-def check_names(kind: str, names: Iterable[str], known: Sequence[str], *needed: str) -> None:
-    for name in names:
-        if name not in known:
-            raise ValueError(suggest_key(name, known))
-    for name in needed:
-        if name not in names:
-            raise ValueError(f"{name}: missing; expected a {kind} {name}")
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                if not line.strip():
+                    continue
+                content = json.loads(line)
+                # Half of a surrogate pair is no text.
+                json.dumps(content, ensure_ascii=False).encode()
+                require_shape("list", content, dict)
+                for name in content:
+                    if name not in known:
+                        raise ValueError(suggest_key(name, known))
+                if "candidates" not in content:
+                    raise ValueError("candidates: missing; expected a key candidates")
+                each = CandidateList(**content)
+            yield number, each
 
 
 @contextmanager

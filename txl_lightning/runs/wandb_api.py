@@ -54,7 +54,8 @@ def add_evaluation(checkpoint: Mapping[str, Any], record: Mapping[str, Any], fol
     text, split = Path(record["text"]).name, record["split"]
     key = f"evaluate/{text}/{split}/{record['protocol']}"
     names = [name for name in record["interval"] if name in record]
-    values = {name: record[name] for name in (*names, "tokens_scored", "lengths", "weights")}
+    names += ["tokens_scored", "lengths", "weights", "adaptation"]
+    values = {name: record[name] for name in names}
     # Offline, a run knows no entity.
     place = {name: state.get(name) or None for name in ("project", "entity")}
     with explain_errors(ValueError, "wandb: the result cannot be added"):

@@ -1,4 +1,4 @@
-"""Time per token: memory against a sliding window (Dai et al. 2019, Table 9), and decoding."""
+"""Time per token: memory against a sliding window (Dai et al. 2019, Table 9)."""
 
 import time
 from collections.abc import Iterator
@@ -10,27 +10,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..model import EvalLengths, Network, find_device, make_reader
+from txl_lightning.model import EvalLengths, Network, find_device, make_reader
 
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 """The paper's speedup over a sliding window, by attention length (Table 9, one GPU)."""
-PERCENTILES = (50, 90, 95, 99)
 FILL_LEN = 256  # length of the segments that fill the memory
 
 
-def time_segments(
-    model: Network, attention_len: int, tgt_len: int, batch_size: int = 1
-) -> Iterator[float]:
+def time_segments(model: Network, attention_len: int, tgt_len: int) -> Iterator[float]:
     """Yield the seconds of each further tgt_len tokens, after a memory of attention_len."""
     reader, generator = make_reader(model), torch.Generator().manual_seed(0)
     # Allocate the full memory now, so that a failure does not come after hours of filling it.
-    model.empty_memory(batch_size, EvalLengths(attention_len))
-    memory = reader.empty_memory(batch_size, EvalLengths(attention_len))
+    model.empty_memory(1, EvalLengths(attention_len))
+    memory = reader.empty_memory(1, EvalLengths(attention_len))
     for start in range(0, attention_len, FILL_LEN):
-        shape = (batch_size, min(FILL_LEN, attention_len - start))
+        shape = (1, min(FILL_LEN, attention_len - start))
         _, memory = reader.hidden(draw_tokens(model, shape, generator), memory)
     while True:
-        tokens_BL, targets_BL = draw_tokens(model, (2, batch_size, tgt_len), generator)
+        tokens_BL, targets_BL = draw_tokens(model, (2, 1, tgt_len), generator)
         start = read_clock(model)
         _, memory = reader.loss(tokens_BL, targets_BL, memory)
         yield read_clock(model) - start
@@ -88,28 +85,9 @@ def compare_with_window(
 
 def is_disturbed(rows: list[dict[str, Any]]) -> bool:
     """Return True if times differ so much that other processes must have disturbed them."""
-    if "p99_ms" in rows[0]:
-        return any(row["p99_ms"] > 4 * row["p50_ms"] for row in rows)
     windows = [row["window_ms_per_token"] for row in sorted(rows, key=itemgetter("attention_len"))]
     return windows != sorted(windows) or any(
         row[f"{name}_median_ms"] > 1.5 * row[f"{name}_ms_per_token"]
         for row in rows
         for name in ("memory", "window")
     )
-
-
-@torch.inference_mode()
-def measure_latency(
-    model: Network, mem_len: int, batches: list[int], tokens: int
-) -> list[dict[str, Any]]:
-    """Return a row for each batch size: tokens per second, and percentiles of ms per token."""
-    rows = []
-    for batch_size in batches:
-        # The first token is a warm-up.
-        seconds = list(islice(time_segments(model, mem_len, 1, batch_size), 1, tokens + 1))
-        rate = batch_size / float(np.median(seconds))
-        row = {"batch_size": batch_size, "mem_len": mem_len, "tokens_per_second": rate}
-        ms = 1e3 * np.percentile(seconds, PERCENTILES, method="inverted_cdf")
-        row |= {f"p{n}_ms": float(each) for n, each in zip(PERCENTILES, ms, strict=True)}
-        rows.append(row | {"tokens": tokens})
-    return rows

@@ -1,14 +1,17 @@
 """A sweep from its first trial to its last, with faults; its trials run a script."""
 
 import json
+import shlex
 import signal
 import sys
 
 import pytest
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
-from txl_lightning.sweeps import engine
-from txl_lightning.sweeps.runner import claim_trial, make_command
+from tests.waiting import wait_until
+from txl_lightning.commands.sweep import print_results
+from txl_lightning.sweeps.search import load_sweep_file, suggest_parameters
+from txl_lightning.sweeps.trials import Sweep, find_error, make_command, read_metric
 
 ONE = {"lr": {"values": [0.3]}}
 SLOW = ("--steps=40", "--wait=0.05")
@@ -28,8 +31,12 @@ def test_grid_ends_by_itself_with_the_best_trial_first(place, sweep, monkeypatch
     assert {"seed", "commit", "cpu", "method", "metric", "command"} <= about.keys()
     assert "trial 0 starts: lr 0.3, mem_len 0" in output.out.splitlines()
     assert "trial 0: val/bits_per_byte 0.3333" in output.out.splitlines()
-    for name in ("results.png", "importances.png"):
-        assert (place.out / name).read_bytes().startswith(b"\x89PNG")
+    evaluate, compare = (
+        shlex.split(line) for line in output.out.splitlines() if line[:5] == "  txl"
+    )
+    best = place.out / "001" / "version_0"
+    assert evaluate[1:] == ["evaluate", str(best.relative_to(place.folder)), "--split", "val"]
+    assert compare[1:] == ["compare", "runs/sweeps/search"]
     environment = json.loads((place.trial(0) / "environment").read_text())
     expected = {"WANDB_MODE": "offline", "WANDB_RUN_GROUP": "a group", "leads_a_session": "True"}
     assert environment.items() >= expected.items()
@@ -54,14 +61,15 @@ KNOWN = "expected one that is logged: step, train/loss, val/bits_per_byte"
     ("options", "changes", "message", "n_trials", "n_steps"),
     [
         (["--lr=impossible"], {"parameters": {"x": {"values": [1, 2, 3, 4]}}},
-         "the first trials failed; the last: exit code 1: error: lr: invalid impossible", 3, {0}),
+         "no trial has a value; the last: exit code 1: error: lr: invalid impossible", 3, {0}),
         (["--lr=0.3"], {"parameters": {"learnrate": {"values": [0.1, 0.2]}}},
-         "the first trials failed; the last: exit code 1: error: unknown option", 1, {0}),
-        (SLOW, {"metric": {"name": "val/bits"}}, f"metric.name: invalid val/bits; {KNOWN}",
+         "no trial has a value; the last: exit code 1: error: unknown option", 2, {0}),
+        (SLOW, {"metric": {"name": "val/bits"}, "parameters": ONE},
+         f"no trial has a value; the last: metric.name: invalid val/bits; {KNOWN}",
          1, range(1, 40)),
         (["--steps=9"], {"metric": {"name": "train/bits"}},
          # It may be logged late.
-         f"metric.name: invalid train/bits; {KNOWN}", 1, {9}),
+         f"no trial has a value; the last: metric.name: invalid train/bits; {KNOWN}", 3, {9}),
     ],
 )  # fmt: skip
 def test_sweep_whose_first_trials_fail_ends_early(
@@ -81,7 +89,7 @@ def test_hyperband_stops_a_bad_trial(place, sweep):
     assert code == 0, output.err
     assert place.states == ["complete", "pruned"]
     assert 4 <= len(place.steps(1)) < 40
-    assert "trial 1: pruned, val/bits_per_byte" in output.out
+    assert "trial 1: pruned" in output.out
 
 
 def test_count_is_the_total_number_of_trials(place, sweep):
@@ -93,28 +101,15 @@ def test_count_is_the_total_number_of_trials(place, sweep):
         assert place.states == ["complete"] * count
 
 
-@pytest.mark.parametrize(
-    ("goal", "target", "values"),
-    [("minimize", 0.35, [0.1, 0.3, 0.9]), ("maximize", 1.3, [0.3, 0.9, 0.1])],
-)
-def test_sweep_ends_when_the_target_is_reached(goal, target, values, place, sweep):
-    metric = {"name": "val/bits_per_byte", "goal": goal, "target": target}
-    place.write(metric=metric, parameters={"lr": {"values": values}})
-    assert sweep()[0] == 0
-    assert place.states == ["complete"] * 2
-
-
 @pytest.mark.parametrize(("goal", "reported"), [("minimize", [3, 1, 1]), ("maximize", [3, 3, 4])])
-def test_a_trial_reports_its_best_value_so_far(tmp_path, goal, reported):
-    config = {"metric": {"name": "val/loss", "goal": goal}, "parameters": ONE, "method": "grid"}
-    sweep = engine.open_sweep({"name": "one", **config}, tmp_path, 1)
-    runner, last = claim_trial(sweep, 1), 2 if goal == "minimize" else 4
-    (runner.folder / "version_0").mkdir()
-    metrics = f"step,val/loss\n1,3\n2,1\n3,{last}\n"
-    (runner.folder / "version_0" / "metrics.csv").write_text(metrics)
-    assert runner.report_values()
-    [trial] = sweep.study.trials
-    assert [*trial.intermediate_values.values()] == reported
+def test_a_trial_reports_its_best_value_so_far(place, goal, reported):
+    metric = {"name": "val/loss", "goal": goal}
+    sweep = Sweep(load_sweep_file(place.write(metric=metric)), place.folder, 1)
+    trial, last = sweep.study.ask(), 2 if goal == "minimize" else 4
+    (place.folder / "version_0").mkdir()
+    (place.folder / "version_0" / "metrics.csv").write_text(f"step,val/loss\n1,3\n2,1\n3,{last}\n")
+    assert sweep.report_values(trial, place.folder) == reported[-1]
+    assert [*sweep.study.trials[0].intermediate_values.values()] == reported
 
 
 def test_command_is_that_of_wandbs_agent_in_the_trials_folder(tmp_path):
@@ -145,14 +140,15 @@ def test_trial_that_another_process_stops_is_interrupted_and_a_killed_one_fails(
     assert ("killed by signal 9" in output.err) is (name == "KILL")
 
 
-def test_signal_stops_the_sweep_also_when_its_trial_finishes(place):
-    sweep = engine.open_sweep(engine.load_sweep_file(str(place.write())), place.folder, 1)
-    runner = claim_trial(sweep, limit=1)
-    runner.trial.report(0.5, 1)
-    runner.signals.exit_code = 130
+def test_signal_ends_the_sweep_also_when_its_trial_finishes(place, monkeypatch):
+    sweep = Sweep(load_sweep_file(place.write()), place.folder, 1)
+    monkeypatch.setattr(
+        sweep, "run_process", lambda *_: sweep.signals.note_stop(signal.SIGINT, None)
+    )
+    monkeypatch.setattr(sweep, "report_values", lambda *_, **__: 0.5)
     with pytest.raises(SystemExit, match="130"):
-        runner.finish(0, is_pruned=False)
-    assert sweep.study.best_value == 0.5
+        sweep.run(3, 1, lambda _: None)
+    assert [trial.value for trial in sweep.study.trials] == [0.5]
 
 
 @pytest.mark.slow
@@ -176,21 +172,86 @@ def test_signal_is_passed_on_and_the_same_command_continues(signum, code, place,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_killed", [True, False])
-def test_another_process_continues_a_killed_sweep_or_shares_a_running_one(is_killed, place, sweep):
-    place.write("--steps=80", "--wait=0.05", parameters={"lr": {"values": [0.1, 0.3, 0.9]}})
+def test_a_killed_sweep_continues_once_its_trial_has_ended(place, sweep):
+    place.write(*SLOW, parameters={"lr": {"values": [0.1, 0.3]}})
     other = place.start()
     place.wait_for_step(0)
-    if is_killed:
-        other.kill()
-        other.wait()
-    orphan = (place.trial(0) / "process.lock").read_text().strip()
+    other.kill()
+    other.communicate()
     code, output = sweep()
-    assert code == 0, output.err
-    printed, _ = other.communicate(timeout=100)
-    started = [line for line in (output.out + printed).splitlines() if " starts: " in line]
-    assert sorted(line.split()[1] for line in started) == ["0", "1", "2"]
-    assert 0 < sum(line in output.out for line in started) < 3
-    assert (f"waiting for process {orphan} of a killed sweep" in output.out) is is_killed
+    assert (code, "search: another process trains there" in output.err) == (6, True)
+    wait_until(lambda: len(place.steps(0)) == 40)
+    wait_until(lambda: sweep()[0] == 0)
+    assert place.states == ["complete"] * 2
+    assert [place.steps(number) for number in range(2)] == [list(range(40))] * 2
+
+
+@pytest.mark.slow
+def test_trials_run_at_once_and_all_of_them_end_after_a_signal(place, sweep):
+    place.write(*SLOW, parameters={"lr": {"values": [0.1, 0.3, 0.9]}})
+    process = place.start("--jobs=2")
+    place.wait_for_step(0)
+    place.wait_for_step(1)
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=100)
+    assert process.returncode == 143, printed
+    assert place.states == ["running"] * 2
+    assert sweep("--jobs=3")[0] == 0
     assert place.states == ["complete"] * 3
-    assert [place.steps(number) for number in range(3)] == [list(range(80))] * 3
+    assert [place.steps(number) for number in range(3)] == [list(range(40))] * 3
+
+
+VALUES = [{"data": {"tgt_len": 9, "order": "x"}}, {"data": {"tgt_len": 8, "order": "y"}}]
+PARAMETERS = {
+    "config": {"values": [json.dumps(value) for value in VALUES]},
+    "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1.0},
+    "mixed": {"values": [4, None, True, "a word"]},
+    "one": {"value": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("goal", "order"), [("minimize", [1, 0, 2, 3]), ("maximize", [2, 0, 1, 3])]
+)
+def test_rows_are_sorted_by_value_and_settings_are_columns(place, goal, order):
+    metric = {"name": "val/loss", "goal": goal}
+    path = place.write(method="random", parameters=PARAMETERS, metric=metric)
+    sweep = Sweep(load_sweep_file(path), place.folder, 1)
+    for number, value in enumerate([3.0, 2.0, 4.0, 1.0]):
+        trial = sweep.study.ask()
+        trial.set_user_attr("parameters", suggest_parameters(sweep.study, trial, sweep.config))
+        trial.report(value, 1)
+        if number < 3:
+            sweep.study.tell(trial, value)
+    rows = sweep.make_rows()
+    assert [row["trial"] for row in rows] == order
+    assert [row["state"] for row in rows] == ["complete"] * 3 + ["running"]
+    assert {"data.tgt_len", "data.order", "lr", "mixed", "one"} < rows[0].keys()
+    assert {(row["data.tgt_len"], row["data.order"]) for row in rows} <= {(9, "x"), (8, "y")}
+    print_results(sweep)
+
+
+def test_later_value_of_a_step_counts_and_a_truncated_line_does_not(tmp_path):
+    texts = {
+        0: "step,train/loss\n5,3.0\n",
+        1: "step,val/loss,lr\n20,2.5,\n30,nan,\n40,2.0,640\n20,2.4\n50,1.2",
+    }
+    for number, text in texts.items():
+        (tmp_path / f"version_{number}").mkdir()
+        (tmp_path / f"version_{number}" / "metrics.csv").write_text(text)
+    values, columns = read_metric(tmp_path, "val/loss")
+    assert values == [2.4, 2.0]
+    assert set(columns) == {"step", "train/loss", "val/loss", "lr"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("one\nerror: first\nerror: second\nafter\n\n", "error: second"),
+        ("Traceback\nKeyError: 3\n", "KeyError: 3"),
+        ("", ""),
+    ],
+)
+def test_error_of_a_log_is_its_last_error_or_last_line(tmp_path, text, expected):
+    (tmp_path / "log.txt").write_text(text)
+    assert find_error(tmp_path / "log.txt") == expected
