@@ -55,6 +55,8 @@ def score_answers(
     net: Reader, segment: Segment, memory: AnyMemory
 ) -> tuple[Tensor, Tensor, AnyMemory]:
     """Return nats_BL, right_BL (the target is the most likely token), and the next memory."""
+    adapts = isinstance(net, AdaptedReader)
+    require(not adapts, "adapt", "a cache or rate", "nothing, as the text is of a task")
     h_BLD, memory = read_segment(net, segment, memory)
     right_BL = net.head(h_BLD).argmax(dim=-1) == segment.targets_BL
     return net.head.nats(h_BLD, segment.choose_targets(net.head)), right_BL, memory

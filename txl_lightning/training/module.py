@@ -160,7 +160,7 @@ class LanguageModel(LightningModule):
                     "allow must go beyond the warm-up"
                 )
             values = self.readings(self.stage, values) if measured == "nats" else values
-            group = self.stage if loader == "0" else f"{self.stage}/{loader}"
+            group = self.stage + self.memory_bank.suffix + ("" if loader == "0" else f"/{loader}")
             self.log_dict({f"{group}/{key}": values[key] for key in values}, sync_dist=True)
         self.on_predict_epoch_end()
 
