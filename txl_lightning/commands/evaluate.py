@@ -22,7 +22,6 @@ from ..evaluation.tuning import choose_adaptation
 from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import Adaptation, Network, Weights
 from ..progress import show_progress
-from ..runs.wandb_api import add_evaluation, find_wandb_run
 from .card import CARD, add_result
 from .inputs import Device, check_array_file, load_model
 
@@ -39,7 +38,6 @@ def evaluate_command(
     out: str | None = None,
     device: Device = None,
     weights: Weights = "float32",
-    wandb: bool = False,
     adapt: Literal["auto"] | None = None,
     adapt_seconds: float = 90.0,
     **lengths: Any,
@@ -60,7 +58,6 @@ def evaluate_command(
         out: File to append the line of JSON to; /dev/stdout prints it also on a terminal.
         device: Device of the model; left out, a GPU if there is one.
         weights: Precision of weights, keys and values: bf16 is faster on a CPU, less exact.
-        wandb: Add the result to the W&B run that trained the checkpoint.
         adapt: auto chooses cache and rate, unless given, on the validation text of training.
         adapt_seconds: Time in which auto chooses.
         **lengths: Values that replace those of the protocol.
@@ -70,14 +67,12 @@ def evaluate_command(
     check_array_file("per_token", per_token)
     check_file_writable("out", out)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights, bool(adapt or settings.rate))
-    if wandb:
-        find_wandb_run(checkpoint.saved)  # not after hours of reading
     with TemporaryDirectory(prefix="txl-") as folder:
         text = open_text(checkpoint, vocab, split, document_unit, folder, path, corpus, data_dir)
         if adapt:
             settings = adapt_protocol(settings, model, checkpoint, adapt_seconds, data_dir)
         record = run_protocol(model, text, settings, per_token) | {"weights": weights}
-    publish_record(record, checkpoint, settings.unit, out, wandb)
+    publish_record(record, checkpoint, settings.unit, out)
 
 
 def open_text(
@@ -119,10 +114,10 @@ def adapt_protocol(
 
 
 def publish_record(
-    record: dict[str, Any], checkpoint: LoadedCheckpoint, unit: str, out: str | None, wandb: bool
+    record: dict[str, Any], checkpoint: LoadedCheckpoint, unit: str, out: str | None
 ) -> None:
-    """Print a record, as a table on stderr and in a pipe as JSON, and add it where it belongs:
-    to the file `out`, the card of a converted folder and, if asked, a W&B run."""
+    """Print a record, as a table on stderr and in a pipe as JSON; add it to the file `out`, and to
+    the card of a converted folder."""
     record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
     print_notice(format_table(record, unit))
     line = json.dumps(record, allow_nan=False)
@@ -133,8 +128,6 @@ def publish_record(
             print(line, file=file)
     if (card := checkpoint.path / CARD).is_file():
         add_result(card, record)
-    if wandb:
-        add_evaluation(checkpoint.saved, record, checkpoint.run_folder)
 
 
 def select_text(

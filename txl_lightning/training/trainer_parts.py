@@ -71,7 +71,7 @@ def make_callbacks(command: str, config: Namespace, defaults: dict[str, Any]) ->
         writers = [SaveNats(Path(config.trainer.default_root_dir))] if command == "predict" else []
         return [*bars, *writers]
     report = Report(probe, config.report.html, defaults)
-    wandb, budget = WandbRun(probe, config.wandb, config.ckpt_path), TimeBudget(config.plan.minutes)
+    wandb, budget = WandbRun(probe, config.wandb), TimeBudget(config.plan.minutes)
     callbacks = [Throughput(), budget, probe, FinalValidation(), report, wandb, *bars]
     if config.trainer.enable_checkpointing is not False:
         saving = config.checkpoint
