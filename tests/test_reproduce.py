@@ -61,31 +61,12 @@ def test_a_killed_experiment_measures_the_rest_once_as_without_the_kill(
     assert min(path.stat().st_size for path in tmp_path.glob("*.[ps][nv]g")) > 5000
 
 
-@pytest.mark.slow
-def test_the_notebook_runs_on_a_small_text_and_shows_two_pictures(run_experiment, tmp_path):
-    for split in ("train", "valid", "test"):
-        (tmp_path / split).mkdir()
-        chapters = (f"Chapter {n}\nIt is a truth that all are happy.\n" * 9 for n in range(9))
-        (tmp_path / split / "book.txt").write_text("".join(chapters))
-    out = tmp_path / "out.ipynb"
-    run_experiment("own_text.notebook", "--out", out, BOOKS=str(tmp_path), FAST="1")
-    cells = json.loads(out.read_text())["cells"]
-    outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
-    assert "###" in "".join(outputs[-1]["text"])
-
-
 def test_claims_and_tables_match_the_results():
     for page, text in claims.update_pages().items():
         assert page.read_text() == text, "run: python -m experiments.claims"
     for name, records in claims.load_results().items():
         table = format_table(import_module(f"experiments.{name}.figures").list_rows(records))
         assert (claims.FOLDER / name / "table.md").read_text() == table, "run: its figures.py"
-
-
-def test_the_notebook_opens_with_its_pictures():
-    notebook = (REPOSITORY / "experiments/own_text/own_text.ipynb").read_text()
-    assert notebook.count('"image/png"') == 2
 
 
 def test_bits_of_chapters_are_those_of_the_tokens_that_end_in_them(tmp_path):
