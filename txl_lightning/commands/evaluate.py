@@ -63,7 +63,6 @@ def evaluate_command(
         **lengths: Values that replace those of the protocol.
     """
     settings = get_protocol(protocol, **lengths)
-    require(adapt_seconds > 0, "adapt_seconds", adapt_seconds, "more than 0")
     check_array_file("per_token", per_token)
     check_file_writable("out", out)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights, bool(adapt or settings.rate))
@@ -102,6 +101,7 @@ def adapt_protocol(
     data_dir: str | None,
 ) -> Protocol:
     """Return the protocol with what is best for the validation text of training, and print it."""
+    require(seconds > 0, "adapt_seconds", seconds, "more than 0")
     try:
         tokens = checkpoint.open_text(data_dir)[1].text("val")
     except DataError as error:

@@ -1,9 +1,11 @@
-"""Networks that learn from a text while they score it: the continuous cache, in state_cache.py, and
-dynamic evaluation (Krause et al. 2018), a step on the loss of each segment after its score:
+"""Networks that learn from a text while they score it.
+
+The continuous cache is in state_cache.py. Dynamic evaluation (Krause et al. 2018) takes a step on
+the mean loss of each segment after its score:
 
     weights <- weights - rate * gradient + decay * (trained weights - weights)
 
-In each document, the cache is empty and the weights are the trained ones at first.
+At the beginning of each document, the cache is empty and the weights are the trained ones.
 
 B rows   L segment   D width
 """

@@ -30,18 +30,18 @@ class MemoryBank:
 
     def __init__(self, net: Network, eval_lengths: EvalLengths, compiled: bool) -> None:
         self.net, self.eval_lengths, self.compiled = net, eval_lengths, compiled
-        self.adaptation = Adaptation()
+        self.adaptation: Adaptation | None = None
         self.committed: dict[tuple[str, int], AnyMemory] = {}
         self.staged: dict[tuple[str, int], AnyMemory] = {}
 
     @property
     def suffix(self) -> str:
         """End of the stage's name in results, where what adapts is never mixed with the rest."""
-        return "-adapted" if self.adaptation.adapts else ""
+        return "-adapted" if self.adaptation else ""
 
     @cached_property
     def reader(self) -> Reader | AdaptedReader:
-        if self.adaptation.adapts:
+        if self.adaptation:
             return AdaptedReader(self.net, self.adaptation)
         # Cached keys and values change their shape; a compiled network has one graph per shape.
         return make_reader(self.net, uses_cache=not self.compiled)
