@@ -21,8 +21,8 @@ from experiments.ablation.training import fit_options
 from experiments.recall.pairs import find_distances, write_pairs
 from txl_lightning import TransformerXL
 from txl_lightning.data.stream import Stream
-from txl_lightning.evaluation.scoring import score_answers
 from txl_lightning.model import CachedReader
+from txl_lightning.model.reading import score_answers
 
 MEMORY_LENS = (0, 32, 128, 512)
 SIZES = Sizes(n_layer=2, d_model=64, n_head=4, n_token=258, segment=32, batch_size=32, steps=2000)

@@ -15,8 +15,8 @@ from txl_lightning import TransformerXLConfig, stream_nats
 from txl_lightning.data.tokens import Text
 from txl_lightning.evaluation.protocols import Protocol
 from txl_lightning.evaluation.scoring import score_text
-from txl_lightning.model import Adaptation, EvalLengths
-from txl_lightning.model.adaptation import AdaptedReader
+from txl_lightning.model import EvalLengths
+from txl_lightning.model.adaptation import Adaptation, AdaptedReader
 from txl_lightning.model.state_cache import StateCache, sum_matches
 
 CACHE = Adaptation(cache_len=7, cache_theta=9.0, cache_weight=0.3).fill()

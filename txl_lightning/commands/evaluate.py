@@ -20,7 +20,8 @@ from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.scoring import evaluate
 from ..evaluation.tuning import choose_adaptation
 from ..files import check_file_writable, explain_write_errors, replace_file
-from ..model import Adaptation, Network, Weights
+from ..model import Network, Weights
+from ..model.adaptation import Adaptation
 from ..progress import show_progress
 from .card import CARD, add_result
 from .inputs import Device, check_array_file, load_model

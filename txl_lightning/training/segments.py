@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment
-from ..evaluation.scoring import score_segment
 from ..model import EvalLengths, Network, Reader, accumulator_dtype, find_device, make_reader
 from ..model.adaptation import Adaptation, AdaptedReader
 from ..model.contract import AnyMemory, join_rows, require_transformer_xl
+from ..model.reading import score_segment
 
 
 class MemoryBank:

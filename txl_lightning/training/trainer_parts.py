@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import CSVLogger
 from ..checkpoints import LoadedCheckpoint
 from ..data.datamodule import CorpusDataModule
 from ..errors import invalid, require
-from ..evaluation.scoring import readings
+from ..model.reading import readings
 from ..runs.logger import RunLogger
 from .callbacks.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from .callbacks.progress_bar import TokenProgressBar
