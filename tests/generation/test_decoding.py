@@ -5,12 +5,19 @@ from itertools import product
 import pytest
 import torch
 
-from txl_lightning import LanguageModel, TransformerXLConfig, beam_search, generate
+from txl_lightning import (
+    LanguageModel,
+    TransformerXLConfig,
+    beam_search,
+    generate,
+    stream_nats,
+)
 from txl_lightning.data.vocab import Characters, WordOptions, Words
 from txl_lightning.generation import Sampling, decode_steps, search_beams, start_decoding
 from txl_lightning.generation import state as state_module
 from txl_lightning.generation.state import advance
-from txl_lightning.model import CachedReader
+from txl_lightning.model import Adaptation, CachedReader
+from txl_lightning.model.adaptation import AdaptedReader
 
 UNEQUAL = [260, 1, 2, 129, 40]
 LENGTHS = [
@@ -248,3 +255,31 @@ def test_each_beam_keeps_its_own_memory(make_net):
 def test_an_invalid_argument_of_beam_search_is_refused_by_name(small, name):
     with pytest.raises(ValueError, match=f"{name}: invalid -1"):
         beam_search(small, PROMPT, **{"max_new_tokens": 3, name: -1})
+
+
+@pytest.mark.parametrize("ext_len", [0, 3])
+def test_a_cache_gives_each_text_the_distribution_that_is_scored(make_net, ext_len):
+    net, use = make_net(mem_len=200), Adaptation(cache_len=9, cache_theta=30.0)
+    prompts = [torch.randint(11, (count,)) for count in (1, 2, 150)]
+    state = start_decoding(net, prompts, None, ext_len, use)
+    for after in decode_steps(net, state, 3, Sampling(seed=1)):
+        state = after
+    logits_BV, state = advance(AdaptedReader(net, Adaptation()), state)
+    for row, logits_V in enumerate(logits_BV):
+        text_L = state.row_tokens(row)
+        for token in range(11):
+            ids = torch.cat([text_L, torch.tensor([token])])
+            nats = stream_nats(net, ids, batch_size=1, tgt_len=64, adaptation=use)[0, -1]
+            torch.testing.assert_close(-logits_V.log_softmax(-1)[token], nats, rtol=0, atol=1e-9)
+
+
+def test_beams_have_caches_of_their_own(make_net):
+    net, use = make_net(mem_len=40), Adaptation(cache_len=30, cache_weight=0.7)
+    state = start_decoding(net, [PROMPT], adaptation=use)
+    best = search_beams(net, state, 3, num_beams=11**2).row_tokens(0)
+
+    def score_text(ids) -> float:
+        tokens = torch.tensor([*PROMPT, *ids])
+        return stream_nats(net, tokens, batch_size=1, tgt_len=9, adaptation=use)[0, 3:].sum().item()
+
+    assert tuple(best[4:].tolist()) == min(product(range(11), repeat=3), key=score_text)

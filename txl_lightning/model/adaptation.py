@@ -179,6 +179,7 @@ class AdaptedReader:
             # Documents begin here; the one before them is scored with the weights so far.
             with torch.no_grad():
                 before_BL, _ = self.score(*inputs)
+                # Private, as in torch's own optimizers.
                 torch._foreach_copy_([*self.net.parameters()], [*self.trained.parameters()])
         nats_BL, network_BL, memory = self._score(*inputs)
         is_learned_L = (targets_BL[0].to(token_L) >= 0) & (token_L >= begin_L[-1])
