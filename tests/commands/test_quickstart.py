@@ -20,7 +20,8 @@ from txl_lightning.commands.quickstart import (
     measure_memory,
     print_next_commands,
 )
-from txl_lightning.model import Adaptation, EvalLengths
+from txl_lightning.model import EvalLengths
+from txl_lightning.model.adaptation import Adaptation
 
 
 @torch.inference_mode()

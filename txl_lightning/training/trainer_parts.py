@@ -54,7 +54,7 @@ UNUSABLE = {
 }
 """Callbacks of Lightning that look for attributes of other modules, and what to use instead."""
 TRAINING = ("lr", "memory_bytes", "peak_memory_bytes", "mem_filled", "tokens_seen", "grad_norm")
-SPEED = ("tokens_per_second", "model_flops_per_second", "mfu", "seconds")
+SPEED = ("tokens_per_second", "seconds")
 PROBED = ("tokens_seen", "memory_gain", "memory_gain_error")
 ANSWERS = ("token_accuracy", "answer_accuracy")
 OUR_PACKAGES = ("lightning", "txl_lightning")

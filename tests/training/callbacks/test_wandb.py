@@ -32,7 +32,7 @@ def test_an_offline_run_has_everything_that_a_dashboard_shows(offline_run):
     names = {name for row in run.rows for name in row}
     readings = ("loss", "nats", "bits_per_byte", "perplexity")
     assert {f"{stage}/{name}" for stage in ("train", "val") for name in readings} <= names
-    others = ("lr", "grad_norm", "memory_bytes", "tokens_per_second", "model_flops_per_second")
+    others = ("lr", "grad_norm", "memory_bytes", "tokens_per_second")
     assert {f"train/{name}" for name in others} <= names
     assert [row["train/mem_filled"] for row in run.rows if "train/mem_filled" in row][-1] == 8
     assert run.metrics["*"].step_metric == "tokens"
