@@ -17,6 +17,7 @@ from txl_lightning.files import write_text
 
 FOLDER = Path(__file__).parent
 INDEX, FRONT_PAGE = FOLDER / "README.md", FOLDER.parent / "README.md"
+COMPARED = ("compared", "effect", "95 % interval", "seeds", "result")
 BEGIN, END = "<!-- results: by experiments/pages.py -->\n", "<!-- end of results -->\n"
 
 
@@ -40,7 +41,7 @@ def show_other_results(folder: Path) -> None:
     """Write tables and pictures beside results; print the primary contrasts and the hours."""
     results = load_results(folder)
     for name, records in results.items():
-        write_text(format_tables(name, records), folder / name / "tables.md")
+        write_text(format_tables(name, records), folder / name / "table.md")
         import_figures(name).draw(records, folder / name)
     print(format_index(results))
     for name, records in results.items():
@@ -60,10 +61,13 @@ def load_results(folder: Path = FOLDER) -> dict[str, Records]:
 
 
 def update_pages(results: Mapping[str, Records]) -> dict[Path, str]:
-    """Return the text of each page with the tables of the results."""
-    blocks = {FOLDER / name / "README.md": format_tables(name, results[name]) for name in results}
-    blocks |= {INDEX: format_index(results), FRONT_PAGE: format_front(results)}
-    return {page: replace_block(page, text) for page, text in blocks.items()}
+    """Return the text of each page that follows from the results."""
+    blocks = {INDEX: format_index(results), FRONT_PAGE: format_front(results)}
+    tables = {}
+    for name, records in results.items():
+        blocks[FOLDER / name / "README.md"] = format_summary(name, records)
+        tables[FOLDER / name / "table.md"] = format_tables(name, records)
+    return tables | {page: replace_block(page, text) for page, text in blocks.items()}
 
 
 def replace_block(page: Path, text: str) -> str:
@@ -71,15 +75,25 @@ def replace_block(page: Path, text: str) -> str:
     return f"{before}{BEGIN}{text}{END}{rest.split(END)[1]}"
 
 
+def format_summary(name: str, records: Records) -> str:
+    """Return the primary contrasts, and the first table of what was measured."""
+    rows = [row for row in list_compared(name, records) if row[-1]]
+    measured = format_table(import_figures(name).list_tables(records)[0])
+    return f"{format_table([COMPARED, *rows])}\n{measured}" if rows else measured
+
+
 def format_tables(name: str, records: Records) -> str:
-    """Return what was measured, and the contrasts; primary ones have a word."""
+    """Return what was measured, and all contrasts; primary ones have a word."""
+    tables = import_figures(name).list_tables(records)
+    return "\n".join(map(format_table, [*tables, [COMPARED, *list_compared(name, records)]]))
+
+
+def list_compared(name: str, records: Records) -> list[tuple[str, ...]]:
     is_primary = {each.contrast for each in PRIMARY if each.folder == name}
-    rows: list[Sequence[Any]] = [("compared", "effect", "95 % interval", "seeds", "result")]
-    for contrast in list_contrasts(name, records):
-        word = judge(contrast) if contrast.name in is_primary else ""
-        rows.append((contrast.name, *describe(contrast), word))
-    tables = import_figures(name).list_tables(records) + ([rows] if len(rows) > 1 else [])
-    return "\n".join(map(format_table, tables))
+    return [
+        (each.name, *describe(each), judge(each) if each.name in is_primary else "")
+        for each in list_contrasts(name, records)
+    ]
 
 
 def describe(contrast: Contrast) -> tuple[str, str, str]:
@@ -100,8 +114,9 @@ def format_index(results: Mapping[str, Records]) -> str:
 
 
 def find_date(records: Records) -> str:
-    """Return the day of the last measurement."""
-    return max(record["origin"]["date"] for record in records.values())[:10]
+    """Return the day of the last training."""
+    seeded = [record for record in records.values() if "seed" in record]
+    return max(record["origin"]["date"] for record in seeded)[:10]
 
 
 def format_front(results: Mapping[str, Records]) -> str:

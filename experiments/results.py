@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from itertools import compress
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -158,8 +159,10 @@ class Readings:
                 cells += [f"{found[0]['options']['trainer.max_steps']:,}"]
                 cells += [format_training_seconds(found), format_spread(values.values())]
                 rows.append([name, *cells])
-        others = list_compressors(records).items()
-        return rows + [[name, "", "", "", f"{value:.3f}"] for name, value in others]
+        for name, value in list_compressors(records).items():
+            rows.append([name, "", "", "", f"{value:.3f}"])
+        is_shown = [any(column) for column in zip(*rows[1:], strict=True)]
+        return [[*compress(row, is_shown)] for row in rows]
 
     def compare(
         self, records: Records, contrasts: Mapping[str, tuple[tuple[str, str], tuple[str, str]]]

@@ -6,12 +6,7 @@ from experiments import results
 from experiments.contrasts import Contrast
 from experiments.results import Readings, Records
 
-KINDS = {
-    "4": "4 without",
-    "4, more updates": "4 without, 1.4 times the updates",
-    "8": "8 without",
-    "12": "12 without",
-}
+KINDS = {"4": "", "4, more updates": ", 1.4 times the updates", "8": "", "12": ""}
 WAYS = {"segments": "", "window": ", sliding window"}
 WORK = {"segments": "in segments", "window": "sliding window (8 times the work)"}
 OURS = ("4, memory", "memory")
@@ -20,11 +15,15 @@ BITS = Readings(
     "bits per byte",
     0.01,
     {OURS: "4 layers, memory of 128"}
-    | {(kind, way): f"{name} memory, {WORK[way]}" for kind, name in KINDS.items() for way in WAYS},
+    | {
+        (kind, way): f"{kind[:2].strip(',')} layers without memory{more}, {work}"
+        for kind, more in KINDS.items()
+        for way, work in WORK.items()
+    },
 )
 CONTRASTS = {
-    f"4 layers with memory against {name}{end}": (OURS, (kind, way))
-    for kind, name in KINDS.items()
+    f"4 layers with memory against {kind[:2].strip(',')} without{more}{end}": (OURS, (kind, way))
+    for kind, more in KINDS.items()
     for way, end in WAYS.items()
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 from experiments import results
 from experiments.contrasts import Contrast
 from experiments.results import BySeed, Records
-from experiments.the_paper.rows import CONTEXT, KINDS
+from experiments.the_paper.rows import KINDS
 
 READINGS = {"best": "best length", "segments": "in segments"}
 SHUFFLED = {"shuffled memory": 25.2, "shuffled alone": 27.1}
@@ -47,29 +47,28 @@ DRAWN = {
     "recurrence against segments of 88, equal updates": "recurrence against\nlonger segments",
 }
 MARGIN, SAME_NATS = 1.0, 0.005  # percent of perplexity; nats of a token
-NAMES = {"memory": "recurrence", "shaw memory": "recurrence, Shaw's positions", "alone": "none"}
-SHARE, STEP, SAME_CONTEXT = 0.1, (64, 128), 0.5
-"""Hardest positions, the step of context that is compared, and percent of perplexity."""
 TRAINED, LONGEST = "64", "1024"
 
 
 def list_tables(records: Records) -> list[results.Rows]:
     memories = list_memories(records)
-    return [list_kinds(records), *([memories] if memories else []), list_passages(records)]
+    return [list_kinds(records), *([memories] if memories else [])]
 
 
 def list_kinds(records: Records) -> list[list[Any]]:
-    head = ["network", "rate", "tokens", "seeds", "perplexity in segments"]
-    rows = [[*head, "with the best length", "paper: as trained, best"]]
+    head = ["network", "rate", "tokens", "perplexity in segments", "with the best length"]
+    rows = [[*head, "paper: as trained, best", "nats saved on a copy, by seed"]]
     for kind, how in KINDS.items():
         if found := results.select(records, kind=kind):
-            cells = [kind, f"{found[0]['rate']:g}", f"{found[0]['tokens']:,}", len(found)]
+            cells = [kind, f"{found[0]['rate']:g}", f"{found[0]['tokens']:,}"]
             for way in ("segments", "best"):
                 values = [record[way] for record in found if way in record]
                 cells.append(results.format_spread(values, 2) if values else "")
             paper = how.row.published or ("", "")
             paper = (SHUFFLED[kind], "") if kind in SHUFFLED else paper
-            rows.append([*cells, ", ".join(f"{value}" for value in paper if value)])
+            copies = [f"{r['saved_on_copy']:.2f}" for r in found if "saved_on_copy" in r]
+            shown = ", ".join(f"{value}" for value in paper if value)
+            rows.append([*cells, shown, ", ".join(copies)])
     return rows
 
 
@@ -83,15 +82,6 @@ def list_memories(records: Records) -> list[list[Any]]:
     for kind in dict.fromkeys(record["kind"] for record in read.values()):
         found = results.collect(read, "nats_by_memory", kind=kind).values()
         rows.append([kind, *(results.format_spread([nats[n] for nats in found]) for n in lengths)])
-    return rows
-
-
-def list_passages(records: Records) -> list[list[Any]]:
-    """Return rows of the nats that are saved on a passage that comes again, by seed."""
-    found = results.collect(records, "nats_saved_by_gap", kind="contexts")
-    rows = [["nats saved per token of a passage after 64 tokens, by seed", *found]]
-    for kind in CONTEXT if found else ():
-        rows.append([NAMES[kind], *(f"{saved[kind]['64']:.2f}" for saved in found.values())])
     return rows
 
 
@@ -132,7 +122,7 @@ def list_contrasts(records: Records) -> list[Contrast]:
     for name, pair in EARLY.items():
         kinds = tuple(f"early: {row}" for row in pair)
         rows.append(Contrast(f"early: {name}", compare(records, kinds, "best"), unit, MARGIN))
-    return [*rows, *contrast_memories(records), *contrast_contexts(records)]
+    return [*rows, *contrast_memories(records)]
 
 
 def contrast_memories(records: Records) -> list[Contrast]:
@@ -148,29 +138,3 @@ def contrast_memories(records: Records) -> list[Contrast]:
 
 def is_read(record: dict[str, Any]) -> bool:
     return {TRAINED, LONGEST} <= record.get("nats_by_memory", {}).keys()
-
-
-def contrast_contexts(records: Records) -> list[Contrast]:
-    """Return how much more far tokens help one network than another, less their controls."""
-    start = "tokens 65 to 128 back: what they save with"
-    pairs = {"alone": "recurrence against none", "shaw memory": "the paper's against Shaw's"}
-    ours = collect_gains(records, "memory")
-    return [
-        Contrast(
-            f"{start} {name}",
-            results.subtract(ours, collect_gains(records, kind)),
-            "% less perplexity",
-            SAME_CONTEXT,
-        )
-        for kind, name in pairs.items()
-    ]
-
-
-def collect_gains(records: Records, kind: str) -> BySeed:
-    """Return by seed the percent that the step of context gains, less those of its control."""
-    return {
-        seed: 100 * (row["gain"] - row["control"])
-        for seed, rows in results.collect(records, "gains", kind="contexts").items()
-        for row in rows
-        if (row["model"], row["r"], row["context"], row["longer"]) == (kind, SHARE, *STEP)
-    }

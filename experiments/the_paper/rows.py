@@ -84,8 +84,6 @@ KINDS = {
     "shuffled memory": Kind(MEMORY, is_shuffled=True),
     "shuffled alone": Kind(ALONE, is_shuffled=True),
 } | {f"early: {row.name}": Kind(row, 1, is_early=True) for row in ROWS}
-CONTEXT = ("memory", "shaw memory", "alone")
-"""Kinds whose contexts are compared, with the same tokens; each alone, not as a group."""
 READ = (MEMORY, SHAW, LEARNED)
 """Early rows that are read with other memories than that of training."""
 READ_LENS = (0, 16, 32, 64, 128, 256, 512, 1024)

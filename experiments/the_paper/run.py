@@ -7,9 +7,7 @@ rate. The others have 2.9 million, and the best of three rates on validation tex
 tokens of seed 0, which is not reported. Each is tested in segments, as trained, and with the
 attention length that is best on validation text: that of a memory, or of a window that moves by 8
 tokens. Of the longer segments of Table 10, one kind has equal tokens and the other equal updates.
-How far context helps (after Table 8): how much less perplexity a network has with each context than
-with one half as long, less the same if the added tokens are unrelated; and how many nats it saves
-on a passage that comes again.
+Also measured: the nats that a network saves on a passage that comes again after 64 tokens.
 """
 
 from argparse import Namespace
@@ -24,7 +22,7 @@ from experiments.the_paper.reading import (
     read_with_memories,
     score_segments,
 )
-from experiments.the_paper.rows import CONTEXT, KINDS, READ, READ_LENS, Row
+from experiments.the_paper.rows import KINDS, READ, READ_LENS, Row
 from experiments.the_paper.training import (
     RATES,
     TUNING_SEED,
@@ -33,11 +31,8 @@ from experiments.the_paper.training import (
     train_kind,
     train_row,
 )
-from txl_lightning.analysis.context_length import compute_recl, spread_targets
-from txl_lightning.commands.recl import score_models
 
-CONTEXTS, POSITIONS, SHARES = (64, 128, 256), 2000, (0.1, 1.0)
-GAPS = (0, 64)  # tokens between a passage and itself
+GAP = 64  # tokens between a passage and itself
 
 
 def main() -> None:
@@ -46,8 +41,6 @@ def main() -> None:
     for row in dict.fromkeys(KINDS[kind].row for kind in args.only if not KINDS[kind].is_early):
         common.measure_once(args, f"rate {row.name}", choose_rate, row)
     common.measure_kinds(args, measure)
-    for seed in args.seeds if set(CONTEXT) <= set(args.only) else ():
-        common.measure_once(args, f"contexts {seed}", measure_contexts, seed)
 
 
 def choose_rate(args: Namespace, row: Row) -> dict[str, Any]:
@@ -72,10 +65,13 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     how, sizes, rate = KINDS[kind], pick_sizes(args), find_rate(args, kind)
     run = train_kind(args, kind, seed, rate)
     test_PT = cut_pieces(run.store, "test", sizes)
+    lengths = {"mem_len": run.net.config.mem_len, "tgt_len": segment_len(how.row, sizes)}
+    passages = score_copies(run.net, run.store.ids("test"), GAP, seed, lengths)
     record = {
         "kind": kind,
         "seed": seed,
         "rate": rate,
+        "saved_on_copy": passages["control"] - passages["copy"],
         "segments": score_segments(run.net, test_PT, how.row, sizes),
         "tokens": count_tokens(run.options),
     }
@@ -90,23 +86,6 @@ def count_tokens(options: common.Options) -> int:
     """Return the number of tokens that training computes, those read again included."""
     length = options["data.tgt_len"] + options["data.ext_len"]
     return length * options["data.batch_size"] * options["trainer.max_steps"]
-
-
-def measure_contexts(args: Namespace, seed: int) -> dict[str, Any]:
-    """Return gains by length of context of each network of a seed, and nats saved on copies."""
-    contexts = CONTEXTS[: 2 if args.fast else None]
-    runs = {kind: train_kind(args, kind, seed, find_rate(args, kind)) for kind in CONTEXT}
-    ids, gains, saved = runs["memory"].store.ids("test"), [], {}
-    place_P = spread_targets(len(ids), contexts[-1], 50 if args.fast else POSITIONS)
-    for kind, run in runs.items():
-        nats = score_models({kind: run.net}, ids, place_P, contexts, [])
-        gains += compute_recl(*nats, contexts, SHARES)[1]
-        length = segment_len(KINDS[kind].row, pick_sizes(args))
-        how = {"mem_len": run.net.config.mem_len, "tgt_len": length}
-        copies = {gap: score_copies(run.net, ids, gap, seed, how) for gap in GAPS}
-        saved[kind] = {str(gap): nats["control"] - nats["copy"] for gap, nats in copies.items()}
-    fields = {"kind": "contexts", "seed": seed, "text": runs["memory"].text}
-    return fields | {"positions": len(place_P), "gains": gains, "nats_saved_by_gap": saved}
 
 
 if __name__ == "__main__":
