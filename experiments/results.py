@@ -95,11 +95,17 @@ def format_training_seconds(found: Collection[Mapping[str, Any]]) -> str:
     return format_spread(seconds, 0) if seconds else ""
 
 
+def count_seeds(*counts: int) -> str:
+    """Return the numbers of seeds of a figure's parts."""
+    least, most = min(counts), max(counts)
+    number = str(most) if least == most else f"{least} to {most}"
+    return f"{number} seeds" if most > 1 else "1 seed"
+
+
 def format_seeds(*counts: int) -> str:
     """Return the numbers of seeds of a figure's curves, for its title."""
-    least, most = min(counts), max(counts)
-    numbers = str(most) if least == most else f"{least} to {most}"
-    return f"mean ± standard deviation, {numbers} seeds" if most > 1 else "1 seed"
+    around = "mean ± standard deviation, " if max(counts) > 1 else ""
+    return f"{around}{count_seeds(*counts)}"
 
 
 def format_table(rows: Rows) -> str:
@@ -179,7 +185,7 @@ class Readings:
         values = {name: [*found.values()] for name, found in values.items() if found}
         if not values:
             return
-        title = f"{title} ({format_seeds(*map(len, values.values()))})"
+        title = f"{title} ({count_seeds(*map(len, values.values()))})"
         others = list_compressors(records)
         xlabel = f"{self.unit} (fewer is better; a dot is a seed)"
         inches = 8, 0.3 * len(values | others) + 1

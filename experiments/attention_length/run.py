@@ -107,7 +107,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     rate = load_records(args.out)[f"rate {kind}"]["rate"]
     run = train(args, f"{kind} {seed}", kind, rate, seed, args.minutes)
     _, net = KINDS[kind]
-    how = {"split": "test", "batch_size": 16} | ({"max_tokens": 4000} if args.fast else {})
+    how = {"split": "test", "batch_size": 8} | ({"max_tokens": 2000} if args.fast else {})
     bits = {}
     for way, lengths in READINGS[net].items():
         bits[way] = run.evaluate(how | lengths)["bits_per_byte"]

@@ -43,7 +43,7 @@ EARLY = {
 DRAWN = {
     "recurrence against none": "recurrence\nagainst none",
     "the paper's positions against Shaw's, with recurrence": "positions\nagainst Shaw's",
-    "recurrence against none, shuffled lines": "the same,\nshuffled lines",
+    "recurrence against none, shuffled lines": "recurrence,\nshuffled lines",
     "recurrence against segments of 88, equal updates": "recurrence against\nlonger segments",
 }
 MARGIN, SAME_NATS = 1.0, 0.005  # percent of perplexity; nats of a token
@@ -100,7 +100,7 @@ def draw(records: Records, folder: Path) -> None:
     effects = {name: values for name, values in effects.items() if values}
     if not effects:
         return
-    seeds = results.format_seeds(*map(len, effects.values())).split(", ")[-1]
+    seeds = results.count_seeds(*map(len, effects.values()))
     title = f"The paper's ablations, each with its best attention length ({seeds})"
     label = "less perplexity (%; right of 0: as in the paper)"
     with results.draw_figure(folder / "the_paper.png", title, 8, 3.6, xlabel=label) as axes:
@@ -111,6 +111,7 @@ def draw(records: Records, folder: Path) -> None:
             axes.plot(fmean(values), place, "|", markersize=18, **mean)
         axes.axvline(0, color="black", linewidth=0.8)
         axes.set_yticks(range(len(effects)), effects)
+        axes.margins(y=0.15)
         axes.invert_yaxis()
 
 

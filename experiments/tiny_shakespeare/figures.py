@@ -44,7 +44,7 @@ def list_contrasts(records: Records) -> list[Contrast]:
 
 def draw(records: Records, folder: Path) -> None:
     """Draw validation nats by characters of training."""
-    kinds = {kind: NATS.names[kind, way] for kind, way in (OURS, PLAIN, RECIPE)}
+    kinds = {"memory": "Muon, memory", "plain": "Muon", "recipe": "AdamW as in nanoGPT"}
     curves = {kind: results.collect(records, "curve", "val/nats", kind=kind) for kind in kinds}
     seeds = results.format_seeds(*map(len, curves.values()))
     labels = {"xlabel": "training characters (millions)"}

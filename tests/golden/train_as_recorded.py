@@ -1,8 +1,8 @@
 """Train as a recorded curve of the original code did, and print the differences.
 
-    python experiments/reproduction/golden_curve.py [FILE] [--steps N]
+    python -m tests.golden.train_as_recorded [FILE] [--steps N]
 
-FILE, described in tests/golden/README.md, has the initial weights, the text, and the loss of each
+FILE, described in README.md, has the initial weights, the text, and the loss of each
 step. Everything runs through the real LanguageModel, CorpusDataModule and Trainer, in float64. The
 validation text is scored after the last step.
 """
@@ -25,9 +25,7 @@ from txl_lightning.errors import silence_warnings
 from txl_lightning.machine import describe_environment
 from txl_lightning.training.segments import MeanNats
 
-CURVE = Path(__file__).parents[2] / "tests" / "golden" / "training_curve.npz"
-
-
+CURVE = Path(__file__).with_name("training_curve.npz")
 TRAINER = {
     "accelerator": "cpu",
     "precision": "64-true",
