@@ -11,8 +11,7 @@ from txl_lightning.errors import NonFiniteError
 from txl_lightning.generation import candidates as module
 from txl_lightning.generation import score_candidates
 from txl_lightning.generation.candidates import start_scoring
-from txl_lightning.model.adaptation import Adaptation
-from txl_lightning.model.adaptation import AdaptedReader
+from txl_lightning.model.adaptation import Adaptation, AdaptedReader
 
 IDS = st.integers(0, 10)
 PAIRS = st.lists(
